@@ -205,6 +205,25 @@ def test_a_done_task_is_kept_with_its_result_and_put_again(http: httpx.Client) -
     assert http.get("/tubes/mail").json()["kept"] == 0
 
 
+def test_replies_are_bounded_in_bytes(http: httpx.Client) -> None:
+    for _ in range(70):
+        http.post("/tubes/mail/tasks/raw", content=b"x" * 200_000)
+    ids: list[int] = []
+    while tasks := http.get(
+        f"/tubes/mail/tasks?limit=1000&after={ids[-1] if ids else -1}".replace("&after=-1", "")
+    ).json()["tasks"]:
+        assert len(tasks) <= 64
+        ids += [task["id"] for task in tasks]
+    assert ids == list(range(70))
+    assert len(take(http, limit=1000)) == 64
+
+
+def test_sessions_are_those_that_clients_began(http: httpx.Client) -> None:
+    for bad in ("6f0e6c529f604a3c9d3e3c1f7a2d5b84-1000000", "\ud800", "x" * 32 + "-5000000"):
+        reply = http.post("/tubes/mail/take", content=json.dumps({"session": bad}))
+        assert problem(reply) == (404, "session-not-found")
+
+
 def test_a_task_is_one_line_of_a_stream_whatever_its_data_is(http: httpx.Client) -> None:
     raw = b'[\n{"id":7,"tube":"mail","state":"taken","lease":"forged"}\r\n, "a\\nb"]'
     http.post("/tubes/mail/tasks/raw", content=raw)

@@ -106,7 +106,15 @@ def test_a_file_that_is_half_written_changes_nothing(tmp_path: Path) -> None:
 def test_without_a_valid_token_there_is_nothing(guarded: Served, tokens: Tokens) -> None:
     _, good = tokens.create([Grant.read("look")])
     prefix, id, secret = good.split("_", 2)
-    bad = (None, "", "Bearer", f"Basic {good}", f"Bearer {prefix}_{id}_x{secret[1:]}", "Bearer tubes_x_y", "Bearer \xff")
+    bad = (
+        None,
+        "",
+        "Bearer",
+        f"Basic {good}",
+        f"Bearer {prefix}_{id}_x{secret[1:]}",
+        "Bearer tubes_x_y",
+        "Bearer \xff",
+    )
     for value in bad:
         headers = {} if value is None else {"authorization": value.encode("latin-1")}
         reply = guarded.client.get("/v1/_/tubes", headers=headers)  # type: ignore[arg-type]

@@ -81,6 +81,10 @@ def serve(
     body_within: Annotated[
         float, typer.Option("--body-within", metavar="SECONDS", min=0.1, help="When the whole request must be there.")
     ] = 30.0,
+    read_within: Annotated[
+        float,
+        typer.Option("--read-within", metavar="SECONDS", min=0.1, help="When clients that do not read are cut off."),
+    ] = 30.0,
     grace: Annotated[
         float, typer.Option("--grace", min=1, help="Seconds that requests have to end after a signal.")
     ] = 10.0,
@@ -159,7 +163,7 @@ def serve(
         from tubes.serve.later import Callbacks
 
         callbacks = Callbacks(tuple(callback), tuple(callback_network or ()), tuple(callback_secret or ()))
-    limits = Limits(body=max_body, headers_within=headers_within, body_within=body_within)
+    limits = Limits(body=max_body, headers_within=headers_within, body_within=body_within, read_within=read_within)
     app = create_app(queue, tokens=known, limits=limits, access_log=write, callbacks=callbacks)
 
     def started(urls: list[str]) -> None:

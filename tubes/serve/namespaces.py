@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
 from tubes.drivers.driver import check_namespace, check_tube_name
-from tubes.errors import TubeNotFound, TubesError
+from tubes.errors import ConnectionLost, TubeNotFound, TubesError
 from tubes.values.codecs import RawCodec
 from tubes.values.overview import Overview
 
@@ -21,9 +21,29 @@ Value = TypeVar("Value")
 SESSION: Final = "6f0e6c52-9f60-4a3c-9d3e-3c1f7a2d5b84"
 #: The name that stands in a path for the tubes that are in no namespace.
 NONE: Final = "_"
+#: Seconds for which a server may be away before clients hear of it.
+PATIENCE: Final = 3.0
 _RAW: Final = RawCodec()
 #: Tubes that a namespace keeps open.
 _TUBES: Final = 10_000
+
+
+async def in_time(queue: AsyncQueue, work: Awaitable[Value]) -> Value:
+    """Wait for what a backend does. Raises `ConnectionLost` if a server has not replied for some seconds.
+
+    The client tries again: programs that use the server themselves have more patience.
+    """
+    connection: Any = queue._connection
+    if not hasattr(connection.store, "ask"):  # It is in this process.
+        return await work
+    patience = asyncio.timeout(PATIENCE)
+    try:
+        async with patience:
+            return await work
+    except TimeoutError:
+        if not patience.expired():  # A CallTimeout is one, too.
+            raise
+        raise ConnectionLost(url=connection.url, why=f"no reply within {PATIENCE:g} s") from None
 
 
 class Namespace:
@@ -56,8 +76,15 @@ class Namespace:
                 self._tubes.popitem(last=False)
         return tube
 
-    async def on(self, name: str, act: Callable[[AsyncTube], Awaitable[Value]]) -> Value:
-        """Do this with the tube of this name: again, if the one that was known is dropped, and there is a new one."""
+    async def on(self, name: str, act: Callable[[AsyncTube], Awaitable[Value]], *, waits: bool = False) -> Value:
+        """Do this with the tube of this name: again, if the one that was known is dropped, and there is a new one.
+
+        Raises `ConnectionLost` as soon as a server has not replied for some seconds, unless this `waits` for something.
+        """
+        work = self._on(name, act)
+        return await (work if waits else in_time(self.queue, work))
+
+    async def _on(self, name: str, act: Callable[[AsyncTube], Awaitable[Value]]) -> Value:
         is_known = name in self._tubes
         try:
             return await act(await self.tube(name))
@@ -94,30 +121,35 @@ class Namespaces:
         self.root: Final = queue
         self._most: Final = most
         self._open: Final[OrderedDict[str, Namespace]] = OrderedDict()
-        self._opening: Final = asyncio.Lock()
+        #: Those that are being opened.
+        self._opening: Final[dict[str, asyncio.Future[Namespace]]] = {}
 
     async def get(self, name: str) -> Namespace:
         """The namespace of this name; `_`: of the tubes that are in none."""
         space = self._open.get(name)
         if space is not None:
             return space
-        check_namespace(name)
-        async with self._opening:
-            if name not in self._open:
-                await self._make_room()
-                queue = await self.root.namespace("" if name == NONE else name)
-                try:
-                    await queue.identify(SESSION, create=True)
-                except BaseException:
-                    await queue.close()
-                    raise
-                self._open[name] = Namespace(name, queue)
-            self._open.move_to_end(name)
-            return self._open[name]
+        opening = self._opening.get(check_namespace(name))
+        if opening is None:
+            opening = self._opening[name] = asyncio.ensure_future(in_time(self.root, self._join(name)))
+            opening.add_done_callback(lambda done: (self._opening.pop(name), done.exception()))
+        # One of those who wait may leave.
+        return await asyncio.shield(opening)
+
+    async def _join(self, name: str) -> Namespace:
+        await self._make_room()
+        queue = await self.root.namespace("" if name == NONE else name)
+        try:
+            await queue.identify(SESSION, create=True)
+        except BaseException:
+            await queue.close()
+            raise
+        space = self._open[name] = Namespace(name, queue)
+        return space
 
     async def _make_room(self) -> None:
         """Close the namespace whose turn was longest ago, of those that nobody uses."""
-        if len(self._open) < self._most:
+        if len(self._open) + len(self._opening) <= self._most:
             return
         idle = next((name for name, space in self._open.items() if not space.users), None)
         if idle is None:

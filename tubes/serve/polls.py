@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
@@ -13,6 +14,11 @@ from tubes.serve.namespaces import Namespace
 from tubes.serve.problems import ClientGone
 
 Value = TypeVar("Value")
+#: Tasks that are read at once, and bytes of data after which a reply has no more tasks.
+STEP: Final = 64
+REPLY: Final = 2**23
+#: Seconds after which a look at the backend was slow.
+_SLOW: Final = 0.05
 
 
 class Polls:
@@ -79,12 +85,41 @@ class Polls:
 
         Raises `ClientGone` if the client leaves before there is one: then nothing is taken, and no attempt is counted.
         """
-        tasks = await take(space, names, limit, 0, ttr, order)
+        began = time.monotonic()
+        tasks = await _bounded(space, names, limit, ttr, order)
+        if tasks and time.monotonic() - began > _SLOW:
+            await self._check_there(receive, space, tasks)
         if tasks or not wait or self.closing:
             return tasks
         with space.used():
-            work = take(space, names, limit, wait, ttr, order)
+            work = take(space, names, min(limit, STEP), wait, ttr, order)
             return await self.wait(receive, work, space.give_back) or []
+
+    async def _check_there(self, receive: Receive, space: Namespace, tasks: list[AsyncTask[Any]]) -> None:
+        """The backend was slow: the client may have left meanwhile."""
+        gone = asyncio.ensure_future(_gone(receive))
+        await asyncio.sleep(0)
+        if gone.done():
+            await space.give_back(tasks)
+            raise ClientGone
+        gone.cancel()
+
+
+async def _bounded(
+    space: Namespace, names: list[str], limit: int, ttr: float | None, order: str
+) -> list[AsyncTask[Any]]:
+    """Take the tasks that are there, in steps, until a reply would be too long."""
+    tasks: list[AsyncTask[Any]] = []
+    size = 0
+    while len(tasks) < limit and size < REPLY:
+        step = min(limit - len(tasks), STEP)
+        found = await take(space, names, step, 0, ttr, order)
+        tasks += found
+        if len(found) < step:
+            break
+        if limit > STEP:
+            size += sum(len(task.data) for task in found)
+    return tasks
 
 
 async def take(
@@ -92,7 +127,7 @@ async def take(
 ) -> list[AsyncTask[Any]]:
     """Take tasks of one tube, or of several."""
     if len(names) == 1:
-        return await space.on(names[0], lambda tube: tube.take_many(limit, wait, ttr=ttr))
+        return await space.on(names[0], lambda tube: tube.take_many(limit, wait, ttr=ttr), waits=wait > 0)
     tubes = [await space.on(name, _same) for name in names]
     if order == "tubes":
         return await space.queue.take_many(tubes, limit, wait, ttr=ttr)

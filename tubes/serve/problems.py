@@ -52,7 +52,8 @@ def problem(error: BaseException, instance: str = "") -> Response:
     headers: dict[str, str] = {}
     if isinstance(error, TubesError) and status not in (500, 503, 507):
         kind = _slug(type(error).__name__)
-        said = {"detail": str(error)} | {f"fact_{k}" if k in _OWN else k: _fact(v) for k, v in error.facts.items()}
+        facts = {f"fact_{name}" if name in _OWN else name: _fact(value) for name, value in error.facts.items()}
+        said = {"detail": str(error).encode(errors="replace").decode()} | facts
     elif isinstance(error, HTTPException):
         kind = _slug(HTTPStatus(status).phrase)
         said = {"detail": error.detail}

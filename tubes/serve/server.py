@@ -24,11 +24,13 @@ from tubes.serve.service import Limits
 
 with needs("tubes.serve", "http"):
     import uvicorn
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 #: Seconds that the first request of a connection has at the end of the service.
 _LAST: Final = 0.5
 _TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+#: Bytes of a long reply that a client must have read from one look to the next.
+_READ: Final = 2**16
 #: Seconds for which an idle connection stays open.
 _KEEP_ALIVE: Final = 75
 
@@ -129,7 +131,13 @@ class _Protocol(HttpToolsProtocol):
     headers_within: float
     headers_size: int
     body_within: float
+    #: Seconds after which a client that does not read its reply is cut off.
+    read_within: float
     _timer: TimerHandle | None = None
+    #: The request that is handled now.
+    _running: RequestResponseCycle | None = None
+    #: Looks whether the client reads.
+    _slow: TimerHandle | None = None
     #: Whether the headers of a request, or its body, are still to come.
     _in_headers = True
     _in_body = False
@@ -159,6 +167,9 @@ class _Protocol(HttpToolsProtocol):
         elif self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        elif self.timeout_keep_alive_task is None and self.cycle.response_complete:
+            # An empty line after a reply is no request, and uvicorn has stopped its timer.
+            self.timeout_keep_alive_task = self.loop.call_later(_KEEP_ALIVE, self.timeout_keep_alive_handler)
 
     @override
     def on_message_begin(self) -> None:
@@ -178,6 +189,8 @@ class _Protocol(HttpToolsProtocol):
             self._timer.cancel()
             self._timer = None
         super().on_headers_complete()
+        if not self.pipeline:
+            self._running = self.cycle
         if self._is_last:
             self.cycle.keep_alive = False
 
@@ -198,9 +211,41 @@ class _Protocol(HttpToolsProtocol):
         super().on_message_complete()
 
     @override
+    def pause_writing(self) -> None:
+        """More is written than the client reads: it has some time for that."""
+        super().pause_writing()
+        self._look_again()
+
+    @override
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._slow is not None:
+            self._slow.cancel()
+
+    def _look_again(self, left: float = float("inf")) -> None:
+        """Cut a client off that has read hardly anything since the last look."""
+        now: int = self.transport.get_write_buffer_size()
+        if left - now < _READ:
+            self.transport.abort()
+        else:
+            self._slow = self.loop.call_later(self.read_within, self._look_again, now)
+
+    @override
+    def on_response_complete(self) -> None:
+        if self.pipeline:
+            self._running = self.pipeline[-1][0]
+        super().on_response_complete()
+
+    @override
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        # uvicorn tells the last request only, and others may be before it.
+        self.pipeline.clear()
+        if self._running is not None:
+            self._running.disconnected = True
+            self._running.message_event.set()
+        for timer in (self._timer, self._slow):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
 
     def _wait(self, seconds: float) -> None:
@@ -326,6 +371,7 @@ def _server(app: ASGIApp, listen: Listen, limits: Limits, grace: float) -> _Serv
         "headers_within": limits.headers_within,
         "headers_size": limits.headers,
         "body_within": limits.body_within,
+        "read_within": limits.read_within,
     }
     config = uvicorn.Config(
         app,

@@ -37,6 +37,8 @@ class Limits:
     #: Seconds until the headers of a request, and until all of it, must have arrived.
     headers_within: float = 5.0
     body_within: float = 30.0
+    #: Seconds after which a client that reads hardly anything of a long reply is cut off.
+    read_within: float = 30.0
     #: Connections at the same time; a request beyond them gets a 503.
     connections: int = 20_000
     #: Seconds for which a request may wait.

@@ -6,13 +6,13 @@ import asyncio
 import re
 from contextlib import suppress
 from typing import Final
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from starlette.exceptions import HTTPException
 
 from tubes.drivers.options import SECOND, micros
 from tubes.errors import InvalidOption, SessionNotFound, TubesError
-from tubes.serve.namespaces import Namespace
+from tubes.serve.namespaces import SESSION, Namespace
 
 #: A session as its client names it: its uuid, and its ttl in microseconds. Who knows the uuid may use it.
 _TEXT: Final = re.compile(r"([0-9a-f]{32})-([0-9]{4,10})")
@@ -44,9 +44,10 @@ class Sessions:
     async def renew(self, space: Namespace, text: object) -> Namespace:
         """Renew a session; returns the tubes as it sees them. Raises `SessionNotFound`."""
         found = _TEXT.fullmatch(text) if isinstance(text, str) else None
-        if found is None:
+        # That of the service itself is not for clients.
+        if found is None or found[1] == UUID(SESSION).hex or not _SHORTEST <= int(found[2]) / SECOND <= _LONGEST:
             raise SessionNotFound(uuid=text)
-        known = self._joined.get((space.name, found[0]))
+        known = self._joined.get((space.name, found[1]))
         if known is None:
             return await self._join(space, found[0], create=False)
         self._keep(known[0], found[0])
@@ -55,7 +56,7 @@ class Sessions:
     async def end(self, space: Namespace, text: str) -> None:
         """End a session: its tasks are released. Raises `SessionNotFound`."""
         await self.renew(space, text)
-        session, timer = self._joined.pop((space.name, text))
+        session, timer = self._joined.pop((space.name, _uuid(text)))
         timer.cancel()
         await _leave(session)
 
@@ -71,14 +72,15 @@ class Sessions:
             raise HTTPException(503, f"{self._most} sessions are in use")
         queue = await space.queue.session()
         try:
-            await queue.identify(text.partition("-")[0], create=create)
+            await queue.identify(_uuid(text), create=create)
         except BaseException:
             await queue.close()
             raise
         session = Namespace(space.name, queue)
-        if (space.name, text) in self._joined:  # By another request, meanwhile.
+        known = self._joined.get((space.name, _uuid(text)))
+        if known is not None:  # By another request, meanwhile.
             await queue.close()
-            return self._joined[space.name, text][0]
+            return known[0]
         # The namespace stays open as long as a session of it.
         space.users += 1
         session.parent = space
@@ -86,21 +88,25 @@ class Sessions:
         return session
 
     def _keep(self, session: Namespace, text: str) -> None:
-        key = (session.name, text)
+        key = (session.name, _uuid(text))
         if key in self._joined:
             self._joined[key][1].cancel()
         span = int(text.partition("-")[2]) / SECOND
-        self._joined[key] = session, asyncio.get_running_loop().call_later(span, self._expire, key)
+        self._joined[key] = session, asyncio.get_running_loop().call_later(span, self._expire, key, text)
 
-    def _expire(self, key: tuple[str, str]) -> None:
+    def _expire(self, key: tuple[str, str], text: str) -> None:
         session, _ = self._joined[key]
         if session.users:  # A poll of it waits.
-            self._keep(session, key[1])
+            self._keep(session, text)
             return
         del self._joined[key]
         ending = asyncio.ensure_future(_leave(session))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
+
+
+def _uuid(text: str) -> str:
+    return text.partition("-")[0]
 
 
 async def _leave(session: Namespace) -> None:

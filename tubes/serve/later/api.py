@@ -17,7 +17,7 @@ from tubes.errors import InvalidOption, TaskNotFound
 from tubes.serve.access import REPLY_TO_ERROR
 from tubes.serve.bodies import from_json, json_reply, read_body
 from tubes.serve.later.callbacks import TUBE, Delivery
-from tubes.serve.namespaces import NONE
+from tubes.serve.namespaces import NONE, in_time
 from tubes.serve.problems import status_of
 from tubes.serve.service import Service
 
@@ -98,7 +98,8 @@ class _Endpoint:
             raise HTTPException(403)
         if token.rates:
             await self._service.count(token, self._right)
-        response = await self._act(_object(await read_body(scope, receive, self._service.limits.body)))
+        body = _object(await read_body(scope, receive, self._service.limits.body))
+        response = await in_time(self._service.namespaces.root, self._act(body))
         await response(scope, receive, send)
 
 

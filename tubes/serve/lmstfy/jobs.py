@@ -24,6 +24,8 @@ _BULK: Final = 64
 #: How often the longest body a bulk may be long.
 _BULK_BODIES: Final = 4
 _JOBS: Final = 100
+#: Queues of one request.
+_QUEUES: Final = 100
 _ATTRIBUTES: Final = 16
 _ATTRIBUTE: Final = b"job-attr-"
 #: Characters of the name or value of an attribute; what is longer is cut.
@@ -147,7 +149,7 @@ async def consume(call: Call) -> Response:
     wait = min(call.number("timeout", 0, UINT32), call.service.limits.wait)
     count = call.number("count", 1, _JOBS, 1)
     names = list(dict.fromkeys(name for name in call.queue.split(",") if name))
-    if not names or any(name.startswith("_") for name in names):
+    if not names or len(names) > _QUEUES or any(name.startswith("_") for name in names):
         raise bad("invalid queue name(s)")
     if len(call.service.polls) >= call.service.limits.polls:
         raise HTTPException(503, f"{call.service.limits.polls} requests wait already")
