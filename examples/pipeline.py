@@ -131,7 +131,7 @@ def run(options: argparse.Namespace, folder: Path) -> bool:
         pipeline.offer(hosts)
         given = [f"--workers={-(-options.workers // options.processes)}", f"--interval={options.interval}"]
         fetchers = [enter(started("fetcher.py", url, *given)) for _ in range(options.processes)]
-        spark = local_spark.environment(scratch)
+        spark = os.environ | local_spark.environment(scratch)
         start = partial(started, "page_stream.py", url, str(folder), *hosts, log=log, environment=spark)
         print(
             f"{len(hosts)} hosts, {options.workers} workers; Spark's first micro-batch takes some ten seconds",

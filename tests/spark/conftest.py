@@ -7,7 +7,6 @@ import sys
 import warnings
 from collections.abc import Iterator
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,50 +15,27 @@ import pytest
 
 import tubes
 from tubes.spark import workers
-from tubes.testing import java_home
 
 ROOT = Path(__file__).parent.parent.parent
-#: Where Spark finds data sources by itself: an installed package is on its path anyway, a checkout is not.
-PATHS = [str(ROOT), str(ROOT / "tubes" / "spark" / "discovery"), str(ROOT / "tests" / "spark" / "neighbour")]
+sys.path.insert(0, str(ROOT / "examples"))
 
-SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.default.parallelism": "2",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.memory": "1g",
-    "spark.log.level": "OFF",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-}
+import local_spark  # noqa: E402
+
+#: With a data source of somebody else, which Spark finds beside ours.
+NEIGHBOUR = str(ROOT / "tests" / "spark" / "neighbour")
 
 
 @cache
-def spark_home() -> TemporaryDirectory[str]:
-    """The Spark of the wheel, without its second copy of PySpark: a zip, which each Python worker compiles anew."""
-    package = find_spec("pyspark")
-    assert package is not None
-    assert package.submodule_search_locations
-    folder = TemporaryDirectory(prefix="tubes-spark-")
-    for part in ("bin", "jars"):
-        (Path(folder.name) / part).symlink_to(Path(package.submodule_search_locations[0]) / part)
-    return folder
+def folder() -> TemporaryDirectory[str]:
+    """What every Spark of this process writes into."""
+    return TemporaryDirectory(prefix="tubes-spark-", ignore_cleanup_errors=True)
 
 
+@cache
 def environment() -> dict[str, str]:
-    """What a program needs that uses Spark here; there is always a Java, if only that of a wheel."""
-    home = java_home()
-    assert home is not None, "no Java: neither the system's nor the extra java"
-    known = os.environ.get("PYTHONPATH", "")
-    paths = [*PATHS, *(part for part in known.split(os.pathsep) if part and part not in PATHS)]
-    return {
-        "JAVA_HOME": home,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(paths),
-        "SPARK_HOME": spark_home().name,
-    }
+    """What a program needs in its environment to use a small, quick Spark: that of the examples."""
+    known = local_spark.environment(Path(folder().name))
+    return known | {"PYTHONPATH": os.pathsep.join([NEIGHBOUR, known["PYTHONPATH"]])}
 
 
 @pytest.fixture(scope="session")
@@ -67,11 +43,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     os.environ.update(environment())
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master("local[2,2]").appName("tests")
-    for name, value in SETTINGS.items():
-        builder = builder.config(name, value)
-    builder = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+    # Each of its tasks is tried twice, and its log of events is read.
     events = {"enabled": "true", "compress": "false", "dir": tmp_path_factory.mktemp("events").as_uri()}
+    builder = SparkSession.builder.master("local[2,2]")
     for name, value in events.items():
         builder = builder.config(f"spark.eventLog.{name}", value)
     with warnings.catch_warnings():

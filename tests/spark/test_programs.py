@@ -1,4 +1,4 @@
-"""Programs that use the data source in a Spark of their own: through Spark Connect, and killed again and again."""
+"""Streams whose driver is killed again and again, with its JVM and all."""
 
 from __future__ import annotations
 
@@ -15,34 +15,27 @@ from typing import Any
 
 import tubes
 
-from .conftest import SETTINGS, environment
+from .conftest import environment
+from .program import stream
 
 PROGRAM = Path(__file__).parent / "program.py"
 
 
-def test_spark_connect_knows_the_source_too(queue: tubes.Queue, options: dict[str, str]) -> None:
-    queue.create_tube("t")
-    # In a process of its own: this one has a classic session.
-    told = [sys.executable, str(PROGRAM), "connect", json.dumps(options), json.dumps(SETTINGS)]
-    known = {**os.environ, **environment()}
-    done = subprocess.run(told, env=known, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split() == ["20", "20"]
-    assert queue.tube("t").statistics().tasks["total"] == 0
-
-
 def test_queries_that_are_killed_again_and_again_lose_nothing_and_do_nothing_twice(
-    queue: tubes.Queue, options: dict[str, str], tmp_path: Path
+    spark: Any, queue: tubes.Queue, options: dict[str, str], tmp_path: Path
 ) -> None:
     """One into files and one into a tube; `make soak-faults` has more tasks and more kills."""
-    tasks, kills = int(os.environ.get("TUBES_KILL_TASKS", 4000)), int(os.environ.get("TUBES_KILLS", 1))
+    tasks, kills = int(os.environ.get("TUBES_KILL_TASKS", 3000)), int(os.environ.get("TUBES_KILLS", 1))
     sources = [queue.create_tube(name) for name in ("t", "u")]
     results = queue.create_tube("results")
     for source in sources:
         source.put_many([f"{number}" for number in range(tasks)])
-    told = [sys.executable, str(PROGRAM), "stream", json.dumps(options), json.dumps(SETTINGS), str(tmp_path)]
-    for goal in [*(tasks * (kill + 1) // (kills + 2) for kill in range(kills)), None]:
-        assert any(_has_run(told, sources, goal, tmp_path / "said") for _ in range(5))
+    told = [sys.executable, str(PROGRAM), json.dumps(options), str(tmp_path)]
+    for kill in range(kills):
+        goal = tasks * (kill + 1) // (kills + 2)
+        assert any(_was_killed(told, sources, goal, tmp_path / "said") for _ in range(5))
+    # The Spark of this process goes on with them.
+    assert any(_has_ended(spark, options, tmp_path) for _ in range(5))
     everything = Counter(f"{number}" for number in range(tasks))
     assert Counter(task.data for task in iter(lambda: results.take(timeout=0), None)) == everything
     assert Counter(_rows_in(tmp_path / "out")) == everything
@@ -53,17 +46,17 @@ def test_queries_that_are_killed_again_and_again_lose_nothing_and_do_nothing_twi
 _GAVE_UP = "Task serialization failed: java.lang.IllegalStateException: Illegal size"
 
 
-def _has_run(told: list[str], sources: list[tubes.Tube], goal: int | None, said: Path) -> bool:
-    """Run the program until so many tasks are done, and kill it; None: to its end. False: Spark gave up by itself."""
+def _was_killed(told: list[str], sources: list[tubes.Tube], goal: int, said: Path) -> bool:
+    """Run the program until so many tasks are done, and kill it. False: Spark gave up by itself."""
     with said.open("w") as stderr:
         process = subprocess.Popen(told, env={**os.environ, **environment()}, stderr=stderr, start_new_session=True)
     try:
         ends = time.monotonic() + 400
-        while goal is None or min(source.statistics().tasks["done"] for source in sources) < goal:
+        while min(source.statistics().tasks["done"] for source in sources) < goal:
             if (code := process.poll()) is not None:
                 if code and _GAVE_UP in said.read_text():
                     return False
-                assert (code, goal) == (0, None), said.read_text()[-5000:]
+                assert code == 0, said.read_text()[-5000:]
                 break
             assert time.monotonic() < ends
             time.sleep(0.02)
@@ -71,6 +64,19 @@ def _has_run(told: list[str], sources: list[tubes.Tube], goal: int | None, said:
         if process.poll() is None:  # The driver, its JVM and all executors at once.
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+    return True
+
+
+def _has_ended(spark: Any, options: dict[str, str], folder: Path) -> bool:
+    """Run the streams to their ends. False: Spark gave up by itself."""
+    from pyspark.errors import StreamingQueryException
+
+    try:
+        stream(spark, options, str(folder))
+    except StreamingQueryException as error:
+        if _GAVE_UP in str(error):
+            return False
+        raise
     return True
 
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from .conftest import spark_home
-
 parquet: Any = import_module("pyarrow.parquet")
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
@@ -20,7 +18,7 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 def environment(scratch: Path) -> dict[str, str]:
     """One with a new folder for what is temporary."""
     scratch.mkdir()
-    return os.environ | {"TMPDIR": str(scratch), "SPARK_HOME": spark_home().name}
+    return os.environ | {"TMPDIR": str(scratch)}
 
 
 def run(command: list[str], scratch: Path) -> subprocess.CompletedProcess[str]:

@@ -13,7 +13,6 @@ import pytest
 import tubes
 from tubes.testing import LocalServer
 
-PROGRAM = Path(__file__).parent / "program.py"
 DOCS = Path(__file__).parent.parent.parent / "docs"
 FENCE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -142,6 +141,28 @@ def test_a_stream_goes_on_as_tasks_come(
         assert [task.data for _ in range(3) if (task := results.take(timeout=60))] == ["0", "1", "2"]
     finally:
         query.stop()
+
+
+def test_spark_connect_knows_the_source_too(
+    spark: Any, queue: tubes.Queue, options: dict[str, str], tmp_path: Path
+) -> None:
+    from pyspark.sql.connect.session import SparkSession
+
+    queue.create_tube("t")
+    service = getattr(getattr(spark._jvm.org.apache.spark.sql.connect.service, "SparkConnectService$"), "MODULE$")
+    spark._jsc.sc().conf().set("spark.connect.grpc.binding.port", "0")
+    service.start(spark._jsc.sc())
+    try:
+        remote = SparkSession.builder.remote(f"sc://localhost:{service.localPort()}").create()
+        frame(remote, 20).select("data").write.format("tubes").options(**options).mode("append").save()
+        assert read(remote, options).count() == 20
+        run(stream(remote, options), {**options, "tube": "results", "driver": "fifo"}, tmp_path)
+        remote.stop()
+    finally:
+        nothing = spark._jvm.scala.Option.empty()
+        service.stop(nothing, nothing)
+    counts = {name: queue.tube(name).statistics().tasks["total"] for name in ("t", "results")}
+    assert counts == {"t": 0, "results": 20}
 
 
 @pytest.mark.parametrize("page", ["spark.md", "howto/spark-production.md"])

@@ -20,11 +20,8 @@ def sql(spark: Any) -> Iterator[Any]:
         return [tuple(row) for row in spark.sql(statement).collect()]
 
     def drop_all() -> None:
-        for table in spark.catalog.listTables():
-            if table.isTemporary:
-                spark.catalog.dropTempView(table.name)
-            else:
-                run(f"DROP TABLE {table.name}")
+        for _, name, is_temporary in run("SHOW TABLES"):
+            run(f"DROP {'VIEW' if is_temporary else 'TABLE'} {name}")
 
     drop_all()
     yield run
