@@ -17,7 +17,7 @@ _SCENARIOS = [
     _FOLDER,
     _FOLDER.parent / "on_redis" / "test_twin.py",
     _FOLDER.parent / "test_model.py",
-    _FOLDER.parent / "spark" / "test_programs.py",
+    _FOLDER.parent / "spark" / "test_session_kills.py",
 ]
 #: How many tasks go through the streams that are killed, and how often these are.
 _KILLS = {"TUBES_KILL_TASKS": "60000", "TUBES_KILLS": "5"}
