@@ -230,12 +230,13 @@ class Port(PortBase[F]):
             else:
                 engine.ack(now, entry)
             done = snapshot(self.kind, self.tube, entry, engine.dated)
-            if isinstance(task, TaskView):
-                if task._record is not entry:
-                    keep_data(done, task, entry)  # pyright: ignore[reportUnknownArgumentType]
-                task._take = FINISHED
+            is_task = is_task or isinstance(task, TaskView)
+            if is_task and task._record is not entry:
+                keep_data(done, task, entry)  # pyright: ignore[reportUnknownArgumentType]
             if shared.watched:
                 shared.serve_waiters(now or self._micros())
+            if is_task:
+                task._take = FINISHED
             held = False
             lock.token[0] = True
             if lock.wanted:

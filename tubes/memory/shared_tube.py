@@ -261,9 +261,13 @@ class SharedTube:
         seen = entry if ending is None or ending[0] is not entry else ending[1]
         for port in list(self.listeners):
             if port.listener is not None:
-                self.events.append((port.listener, port.show(seen), event))
+                self.note_event(port.listener, port.show(seen), event)
         if not self.listeners:  # Their queues were forgotten.
             self.engine.listener = None
+
+    def note_event(self, listener: Listener, task: TaskView, event: str) -> None:
+        """Let a listener know of a change, after the call. Under the lock."""
+        self.events.append((listener, task, event))
 
     def tell(self) -> None:
         """Call the listeners for all changes, in order, from one thread at a time. Not under the lock."""
