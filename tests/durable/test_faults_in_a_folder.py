@@ -119,9 +119,9 @@ os._exit(0)
 """
 
 
-def on_a_small_disk(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that sees a file system of 12 MiB in a folder."""
-    mount = 'mount -t tmpfs -o size=12m none "$0" && "$@" && cp -a "$0/." "$0-kept"'
+def on_a_small_disk(folder: Path, *command: str, size: str = "12m") -> subprocess.CompletedProcess[str]:
+    """Run a command that sees a file system of this size in a folder."""
+    mount = f'mount -t tmpfs -o size={size} none "$0" && "$@" && cp -a "$0/." "$0-kept"'
     return subprocess.run(
         ["unshare", "-rm", "sh", "-c", mount, folder, *command],
         capture_output=True,
@@ -144,6 +144,89 @@ def test_on_a_full_disk_puts_go_on_when_tasks_are_done(tmp_path: Path) -> None:
         check_engine(port_of(queue.tube("t")).shared.engine)
         ids = [task.id for task in queue.tube("t").tasks(limit=100_000)]
         assert (ids[0], ids[-1], len(ids)) == (oldest, newest, count)
+
+
+#: A disk that is full: what needs more room than the reserve has is undone, and all else goes on.
+BATCHES = """
+import json, os, sys, tubes
+from concurrent.futures import ThreadPoolExecutor
+from tests.durable.test_faults_in_a_folder import seen
+queue = tubes.connect("file:" + sys.argv[1])
+tube = queue.create_tube("t", "utubettl", max_in_flight=10**6)
+other, kept = queue.create_tube("other"), queue.create_tube("kept", keep_done=1000)
+waits = queue.create_tube("waits", "limfifottl", capacity=1)
+waits.put("x")
+known = [task.id for task in tube.put_many(["x" * 900] * 300, utube="a")]
+held = tube.take_many(200, timeout=0)
+for number in range(9):
+    kept.put(number)
+    other.put_many(["x" * 900] * 500)
+heard = []
+for size in (500, 1):
+    try:
+        while True:
+            known += [task.id for task in tube.put_many(["x" * 900] * size)]
+    except tubes.StoreFull:
+        pass
+
+def look():
+    tasks, numbers, *others = seen(tube)
+    return tasks, others, other.statistics(), queue.tubes()
+
+most = len(known)
+tube.on_task_change(lambda task, event: heard.append(event))
+for name, act in {
+    "take_many": lambda: tube.take_many(most, timeout=0),
+    "delete_many": lambda: tube.delete_many(known),
+    "truncate": lambda: tube.truncate(state="ready"),
+    "update": lambda: tube.update(known[-1], data="y" * 10**7),
+    "put_many": lambda: other.put_many(["z"] * 200_000),
+    "create_tube": lambda: queue.create_tube("new"),
+    "pause": lambda: tube.pause(9),
+}.items():
+    before = look()
+    try:
+        act()
+        print(name, "is done")
+    except tubes.StoreFull:
+        print(name, "is refused" if look() == before and not heard else "is half done")
+    heard.clear()
+tube.resume()
+tube.ack(held[0])
+tube.release(tube.take(0))
+other.truncate()
+kept.drop()
+tube.ack_many(held[1:])
+print(tube.put("more").state, heard[:4])
+with ThreadPoolExecutor() as threads:
+    waiting = threads.submit(waits.put, "y" * 10**7, timeout=60)
+    while not waits.statistics().waiting:
+        pass
+    waits.ack(waits.take(0))
+    print(type(waiting.exception()).__name__, waits.statistics().tasks["total"])
+print(json.dumps([tube.statistics().tasks, queue.tubes()]), flush=True)
+os._exit(0)
+"""
+
+
+def test_on_a_full_disk_a_call_is_done_or_undone(tmp_path: Path) -> None:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if not shutil.which("unshare") or on_a_small_disk(folder, "true").returncode:
+        pytest.skip("nothing can be mounted here")
+    ended = on_a_small_disk(folder, sys.executable, "-c", BATCHES, str(folder / "jobs"), size="24m")
+    *said, last = ended.stdout.splitlines()
+    assert said == [
+        *(f"{name} is refused" for name in ("take_many", "delete_many", "truncate", "update", "put_many")),
+        "create_tube is refused",
+        "pause is done",
+        "ready ['delete', 'take', 'release', 'delete']",
+        "StoreFull 0",
+    ]
+    with tubes.connect(f"file:{tmp_path / 'disk-kept' / 'jobs'}") as queue:
+        check_engine(port_of(queue.tube("t")).shared.engine)
+        assert [queue.tube("t").statistics().tasks, queue.tubes()] == json.loads(last)
+        assert queue.tube("other").statistics().calls["put"] == 4500
 
 
 FULL_FILE = """
@@ -296,6 +379,23 @@ def test_after_an_interrupt_at_any_line_memory_and_file_say_the_same(tmp_path: P
                 assert seen(after_a_kill.tube("t")) == seen(tube)
             tube.drop(force=True)
     assert line > 20
+
+
+def test_after_an_interrupt_a_tube_is_dropped_in_memory_and_file_or_in_none(tmp_path: Path) -> None:
+    url, line, going, before = f"file:{tmp_path}", -1, True, object()
+    with tubes.connect(url) as queue:
+        while going:
+            line += 1
+            tube = queue.create_tube("t", "utube", if_exists="keep")
+            tube.put("x")
+            going = interrupted_at(line, tube.drop)
+            if queue.tubes():
+                tube.put("y")
+                before = seen(tube)
+            with tubes.connect(f"{url}?mode=read") as after_a_kill:
+                assert after_a_kill.tubes() == queue.tubes()
+                assert not queue.tubes() or seen(after_a_kill.tube("t")) == before
+    assert line > 5
 
 
 def seen(tube: tubes.Tube) -> object:

@@ -200,6 +200,24 @@ def test_time_goes_on_also_by_a_clock_that_was_set_back(url: str) -> None:
         assert [task.data for task in queue.tube("t").tasks()] == ["delayed", "again"]
 
 
+def test_a_clock_that_was_set_back_is_noticed_also_where_the_last_change_was_a_take(tmp_path: Path) -> None:
+    program = f"""
+import os, tubes
+from tubes.testing import ManualClock
+clock = ManualClock(10_000)
+queue = tubes.connect("file:{tmp_path}", clock=clock)
+delayed, tube = queue.create_tube("delayed", "fifottl"), queue.create_tube("t")
+delayed.put(1, delay=1000)
+tube.put(2)
+clock.advance(900)
+tube.take(0)
+os._exit(0)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    with tubes.connect(f"file:{tmp_path}", clock=SteppingClock(2_000)) as queue:
+        assert queue.tube("delayed").peek(0).due == 2_100
+
+
 def test_a_clock_that_was_set_back_counts_once_also_where_a_driver_is_missing(url: str) -> None:
     ranked = Driver("ranked", options={"pri", "delay", "utube"}, lane="utube", rank=lambda task: -task.pri)
     with tubes.connect(url, clock=SteppingClock(10_000)) as queue:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 from weakref import WeakSet
 
-from tubes.durable.rows import FULL, SHORT
+from tubes.durable.rows import FULL, SHORT, ids_of
 from tubes.errors import StoreFailed
 
 #: The version of the tables, and what says that they are ours: "tube".
@@ -41,6 +41,13 @@ _PAGE, _LOG_PAGES, _CACHE_KIB = 1024, 4096, 16 * 1024
 NAME: Final = "tubes.db"
 #: Why nothing can be read.
 NO_STORE: Final = "there is no store in this folder"
+
+#: The numbers of tubes that are not there any more, and whose rows may be.
+_GONE: Final = "gone "
+GIVEN_UP: Final = f"FROM store WHERE name LIKE '{_GONE}%'"
+#: What tells the rows of a tube, and how many of them are removed at a time.
+_KEYS: Final = {"tasks": "key", "done": "key", "keys": "tube, key", "lanes": "tube, name"}
+_SWEPT: Final = 1000
 
 PUT_NEW: Final = "REPLACE INTO tasks(key, data, created) VALUES (?,?,?)"
 PUT_SHORT: Final = f"REPLACE INTO tasks({SHORT}) VALUES ({','.join('?' * 6)})"
@@ -115,6 +122,12 @@ class Database:
         else:
             self._begin_to_write()
         self.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+        #: The number of the newest tube.
+        self._newest = 0
+        #: The numbers of tubes that are not there any more, and whose rows are.
+        self.given_up: Final[list[int]] = []
+        #: The last moment of which the file says that it was: it may be a second before the last change.
+        self.told = 0
         self._is_inherited = False
         _in_use.add(self)
 
@@ -132,6 +145,8 @@ class Database:
         self.execute(_DONE)
         self.execute("PRAGMA synchronous=NORMAL")
         self.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
+        # A change that is larger, and for which a full disk had no room, gives back what it has used.
+        self.execute(f"PRAGMA journal_size_limit={_LOG_PAGES * _PAGE}")
 
     def number(self, statement: str) -> int:
         """The number that a statement gives."""
@@ -155,6 +170,45 @@ class Database:
             raise
         finally:
             self._inside = False
+
+    def next_number(self) -> int:
+        """The number of a new tube, which no other one has had since the rows of that were removed."""
+        self._newest += 1
+        return self._newest
+
+    def find_numbers(self) -> None:
+        """Find out which numbers are in use."""
+        self.find_given_up()
+        self._newest = max((self.number("SELECT coalesce(max(number), 0) FROM tubes"), *self.given_up))
+
+    def remove_tube(self, namespace: str, name: str) -> None:
+        """Remove a tube, and leave its rows to `sweep`. Within a transaction; `find_given_up` is for after it."""
+        tube = "FROM tubes WHERE namespace=? AND name=?"
+        self.execute(f"REPLACE INTO store SELECT '{_GONE}' || number, number {tube}", (namespace, name))
+        self.execute(f"DELETE {tube}", (namespace, name))
+
+    def find_given_up(self) -> None:
+        """Note the tubes that are not there any more, and whose rows are."""
+        self.given_up[:] = (number for (number,) in self.execute(f"SELECT value {GIVEN_UP}").fetchall())
+
+    def sweep(self, now: int) -> bool:
+        """Remove some rows of a tube that is not there any more: each time so few that this needs little room."""
+        number = self.given_up[0]
+        for table, keys in _KEYS.items():
+            column = keys.partition(",")[0]
+            ends = ids_of(number) if column == "key" else (number, number)
+            some = f"SELECT {keys} FROM {table} WHERE {column} BETWEEN ? AND ? LIMIT {_SWEPT}"
+            if self.execute(f"DELETE FROM {table} WHERE ({keys}) IN ({some})", ends).rowcount:
+                return True
+        self.execute("DELETE FROM store WHERE name=?", (f"{_GONE}{number}",))
+        del self.given_up[0]
+        return True
+
+    def tell(self, now: int) -> bool:
+        """Write what time it is."""
+        self.execute("REPLACE INTO store VALUES ('now', ?)", (now,))
+        self.told = now
+        return True
 
     def rollback(self) -> None:
         """Forget a transaction that was broken off."""

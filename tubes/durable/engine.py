@@ -9,6 +9,8 @@ from uuid import uuid4
 from typing_extensions import override
 
 from tubes.drivers.engine import Engine
+from tubes.drivers.moves import State
+from tubes.drivers.options import KEEP
 
 if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
@@ -28,8 +30,8 @@ class JournaledEngine(Engine):
     """
 
     __slots__ = (
-        "absolute", "born", "done_changed", "keys", "moves", "rates", "remembers", "reserve", "rich", "touched",
-        "truncated",
+        "absolute", "born", "done_changed", "held_before", "keys", "moves", "rates", "remembers", "reserve", "rich",
+        "touched", "truncated",
     )  # fmt: skip
 
     def __init__(self, name: str, driver: Driver, options: Mapping[str, Any] | None = None) -> None:
@@ -37,6 +39,8 @@ class JournaledEngine(Engine):
         self.born = uuid4().int >> 64
         #: The tasks that moved since the last commit, by id.
         self.touched: Final[dict[int, Entry]] = {}
+        #: Those of them that were taken before: who held them, and by which take.
+        self.held_before: Final[dict[int, tuple[Hold, int]]] = {}
         #: The done tasks that were added or forgotten since then.
         self.done_changed: Final[set[int]] = set()
         #: Which moves the rows of tasks say: of these tasks all since the facts of the tube were written.
@@ -63,6 +67,8 @@ class JournaledEngine(Engine):
     @override
     def _move(self, entry: Entry, step: _Step, hold: Hold | None = None) -> None:
         id = entry.id
+        if entry.hold is not None:
+            self.held_before.setdefault(id, (entry.hold, entry.take))
         self.touched[id] = entry
         if step is self._take:
             self.moves[id] = self.moves.get(id, 0) | TAKE
@@ -77,18 +83,30 @@ class JournaledEngine(Engine):
 
     @override
     def add(self, *task: Any, **options: Any) -> Entry:
-        self._need_room()
+        self.need_room()
         return super().add(*task, **options)
 
     @override
     def check_ranks(self, now: int, tasks: Iterable[tuple[Any, Mapping[str, Any]]]) -> None:
-        self._need_room()
+        self.need_room()
         super().check_ranks(now, tasks)
 
-    def _need_room(self) -> None:
+    def need_room(self) -> None:
         """Raise `StoreFull` if the disk was full, and is so still."""
         if self.reserve is not None and self.reserve.missing:
             self.reserve.need()
+
+    @override
+    def update(self, now: int, entry: Entry, data: Any = KEEP, *changes: Any, **more: Any) -> Entry:
+        if data is not KEEP:
+            self.need_room()
+        return super().update(now, entry, data, *changes, **more)
+
+    @override
+    def ack(self, now: int, entry: Entry, result: Any = None) -> None:
+        if entry.more is not None and entry.more.keep_done and self.reserve is not None and self.reserve.missing:
+            self.reserve.need_half()
+        super().ack(now, entry, result)
 
     def note_key(self, key: str, ttl: int) -> None:
         """Note a key whose task comes or goes."""
@@ -102,6 +120,8 @@ class JournaledEngine(Engine):
         self.absolute = True
         self.touched.update((entry.id, entry) for entry in entries)
         for entry in entries:
+            if entry.hold is not None:
+                self.held_before.setdefault(entry.id, (entry.hold, entry.take))
             if entry.more is not None and entry.more.key is not None:
                 self.note_key(entry.more.key, entry.more.key_ttl)
 
@@ -120,7 +140,33 @@ class JournaledEngine(Engine):
     @override
     def truncate(self) -> None:
         self.absolute = self.truncated = True
+        self.held_before.update(self.written_holds())
         super().truncate()
+
+    def written_holds(self) -> dict[int, tuple[Hold, int]]:
+        """Who held which task, and by which take, at the last commit."""
+        holds = self._holds.values()
+        held = {id: (hold, entry.take) for hold in holds for id, entry in hold.items() if id not in self.touched}
+        return held | self.held_before
+
+    def forget_all(self) -> None:
+        """Forget all tasks, for those that are read next."""
+        super().truncate()
+        self.replacing = self.ending = None
+
+    def hold_again(self, held: Mapping[int, tuple[Hold, int]]) -> None:
+        """Give tasks back to those who held them. The indexes are up to the caller."""
+        for number, (hold, take) in held.items():
+            entry = self.tasks.get(number)
+            if entry is not None and entry.state is State.TAKEN:
+                entry.hold, entry.take = hold, take
+                self._holds[id(hold)] = hold
+
+    def forget_notes(self) -> None:
+        """All that was noted is written, or undone."""
+        for noted in (self.touched, self.held_before, self.moves, self.keys, self.rates, self.done_changed):
+            noted.clear()
+        self.absolute = self.truncated = False
 
     @override
     def block(self, now: int, name: str, span: int) -> None:

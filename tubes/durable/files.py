@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+from tubes.drivers.options import SECOND
 from tubes.durable.database import NAME, NO_STORE, Database, check, is_damage, is_full
 from tubes.durable.folder import Folder, Reserve
 from tubes.durable.rows import UNREADABLE
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tubes.durable.journal import Journal
     from tubes.memory.lock import Lock
 
 #: A store that is open lives, though nobody refers to it; one that is closed takes no memory.
@@ -45,49 +45,53 @@ class Files:
         try:
             self.database: Final = Database(path / NAME, reads=reads)
             #: None: the files are only read.
-            self.reserve: Final = None if reads else Reserve(path, url, self.database.number)
+            self.reserve: Final = None if reads else Reserve(path / NAME, url, self.database.number)
         except BaseException as error:
             self._let_go()
             if isinstance(error, (sqlite3.Error, UnicodeDecodeError)):
                 raise StoreFailed(url=url, why=_why(error, url)) from error
             raise
-        #: The number of the newest tube.
-        self.numbers = 0
         self.is_open = True
         if not reads:
             _kept_open.add(self)
-        #: Whether the error that is on its way is that of a full disk, and its call is not undone yet.
-        self.unwritten = False
         self._failed: StoreFailed | None = None
 
-    def write(self, journal: Journal, now: int) -> None:
-        """Write what has changed in a tube. Under the lock.
+    def write(self, commit: Callable[[int], bool], now: int) -> None:
+        """Write something; `commit` says whether there was anything to write. Under the lock.
 
-        Raises `StoreFull` if there is no room: the caller undoes what it has done. Any other error ends the store,
-        since nobody knows what is written: all that is asked of it raises `StoreFailed` until it is opened anew.
+        Raises `StoreFull` if there is no room: nothing is written. Any other error ends the store, since nobody knows
+        what is written: all that is asked of it raises `StoreFailed` until it is opened anew.
         """
-        if self.reserve is not None and self.reserve.missing:
-            journal.free_room()
-        try:
-            written = journal.commit(now)
-        except sqlite3.Error as error:
-            written = self._write_on_full_disk(journal, now, error)
-        if written and self.syncer is not None:
-            self.syncer.written += 1
+        database = self.database
+        if self._commit(commit, now):
+            if self.syncer is not None:
+                self.syncer.written += 1
+            if database.given_up or not 0 <= now - database.told < SECOND:
+                with suppress(StoreFull):  # What no call waits for.
+                    self._commit(database.tell, now)
+                    while database.given_up:
+                        self._commit(database.sweep, now)
 
-    def _write_on_full_disk(self, journal: Journal, now: int, error: sqlite3.Error) -> bool:
+    def _commit(self, commit: Callable[[int], bool], now: int) -> bool:
+        try:
+            return commit(now)
+        except sqlite3.Error as error:
+            return self._write_on_full_disk(commit, now, error)
+
+    def _write_on_full_disk(self, commit: Callable[[int], bool], now: int, error: sqlite3.Error) -> bool:
         """Write again, if the error is that of a full disk: into the log from its begin on, then into the reserve."""
-        give = None if self.reserve is None else self.reserve.give
-        for make_room in (self.database.fold, give, self.database.fold, None):
+        for gives in (False, True):
             if not is_full(error):
                 raise self.fail(error) from error
-            if make_room is not None:
-                make_room()
-                try:
-                    return journal.commit(now)
-                except sqlite3.Error as again:
-                    error = again
-        self.unwritten = True
+            if gives and self.reserve is not None:
+                self.reserve.give()
+            self.database.fold()
+            try:
+                return commit(now)
+            except sqlite3.Error as again:
+                error = again
+        if not is_full(error):
+            raise self.fail(error) from error
         raise StoreFull(url=self._url) from error
 
     def sync(self) -> None:

@@ -49,8 +49,9 @@ class Reserve:
 
     _SIZE: Final = 4 * 2**20
 
-    def __init__(self, folder: Path, url: str, number: Callable[[str], int]) -> None:
-        self._path: Final = folder / "reserve"
+    def __init__(self, file: Path, url: str, number: Callable[[str], int]) -> None:
+        self._file: Final = file
+        self._path: Final = file.with_name("reserve")
         self._url: Final = url
         #: Asks the database for a number.
         self._number: Final = number
@@ -75,6 +76,27 @@ class Reserve:
             if number("PRAGMA freelist_count") * 8 > number("PRAGMA page_count"):
                 return
         self._keep()
+
+    def need_half(self) -> None:
+        """Raise `StoreFull` if half of the room that was given has been used: for done tasks that are kept."""
+        free, growth = self._look()
+        if free - growth < self._SIZE // 2:
+            self.need()
+
+    def check_batch(self) -> None:
+        """Raise `StoreFull` if what a transaction has added has no room, first in the log and then in the file.
+
+        If it was in the log, and could not be folded into the file, nothing could be written any more.
+        """
+        free, growth = self._look()
+        if free < 2 * growth:
+            raise StoreFull(url=self._url)
+
+    def _look(self) -> tuple[int, int]:
+        """How many bytes are free on the disk, and by how many the file grows when the log is folded into it."""
+        disk, number = os.statvfs(self._file), self._number
+        size = number("PRAGMA page_count") * number("PRAGMA page_size")
+        return disk.f_bavail * disk.f_frsize, size - os.path.getsize(self._file)
 
     def _keep(self) -> None:
         try:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 from typing import TYPE_CHECKING, Any, Final
 
+from tubes.drivers.entry import Hold
+from tubes.drivers.invariants import rebuild_indexes
 from tubes.drivers.moves import State
 from tubes.drivers.options import NO_LANE
 from tubes.durable.database import PUT_DONE, PUT_FULL, PUT_NEW, PUT_SHORT
 from tubes.durable.engine import PUT
+from tubes.durable.reading import read_engine, read_tubes
 from tubes.durable.rows import (
     CODES,
     GONE,
@@ -16,6 +20,7 @@ from tubes.durable.rows import (
     driver_text,
     facts_text,
     full_row,
+    ids_of,
     name_row,
     options_text,
     rate_text,
@@ -47,14 +52,45 @@ class Journal:
     ) -> None:
         self._database: Final = database
         self._engine: Final = engine
-        self._number: Final = number
+        self._number = number
         self._namespace: Final = namespace
-        self._base: Final = number << ID_BITS
+        self._base = number << ID_BITS
         self._epoch = epoch
         # The first id that is not written.
         self._next_id = engine.next_id
-        #: Whether the tube is dropped.
+        #: Whether nothing is to be written any more.
         self.dropped = False
+        # Whether there may be rows of tasks and keys that had gone before the store was opened.
+        self._is_new = True
+
+    def drop(self, now: int) -> bool:
+        """Remove the tube. Its rows are left to `Database.sweep`: so this needs little room."""
+        engine, database = self._engine, self._database
+        # Whatever interrupts this: the tube that is not dropped is written as a new one.
+        engine.absolute = engine.truncated = True
+        try:
+            with database.transaction():
+                database.remove_tube(self._namespace, engine.name)
+        except sqlite3.Error:
+            engine.absolute = engine.truncated = False
+            raise
+        self.dropped = True
+        database.find_given_up()
+        return True
+
+    def undo(self, now: int) -> None:
+        """Bring the tube back to what is written: the last change could not be. Cost: O(n)."""
+        engine, database = self._engine, self._database
+        held, known = engine.written_holds(), engine.tasks | engine.touched
+        (tube,) = read_tubes(database, f"WHERE number={self._number}")
+        read_engine(engine, database, tube, now, Hold(), known)
+        engine.hold_again(held)
+        rebuild_indexes(engine, now)
+        engine.forget_notes()
+        moved = f"SELECT key, moved & 7 FROM tasks WHERE key BETWEEN ? AND ? AND moved>>{MOVES_BITS}=?"
+        for key, moves in database.execute(moved, (*ids_of(self._number), self._epoch)):
+            engine.moves[key - self._base] = moves
+        self._next_id = engine.next_id
 
     def free_room(self) -> None:
         """Let the next commit of a change remove the rows of all tasks that have gone."""
@@ -65,6 +101,8 @@ class Journal:
         """Write what has changed since the last commit; False if nothing has. Cost: one row per task."""
         engine = self._engine
         touched, moves = engine.touched, engine.moves
+        if self.dropped:
+            return False
         if engine.next_id != self._next_id:
             self._note_puts()
         if engine.absolute or engine.throttled or len(moves) > _TASKS:
@@ -77,15 +115,17 @@ class Journal:
         epoch = self._epoch << MOVES_BITS
         if len(touched) == 1 and not engine.done_changed:
             ((id, entry),) = touched.items()
-            row = self._row(entry, epoch | moves.get(id, 0))
+            row = self._row(self._base, entry, epoch | moves.get(id, 0))
             self._database.execute(PUT_SHORT if len(row) == 6 else PUT_FULL, row)
         else:
             with self._database.transaction():
-                self._put([self._row(entry, epoch | moves.get(id, 0)) for id, entry in touched.items()])
-                self._write_done(now)
+                base = self._base
+                self._put([self._row(base, entry, epoch | moves.get(id, 0)) for id, entry in touched.items()])
+                self._write_done(self._base, now)
             engine.done_changed.clear()
         self._next_id = engine.next_id
         touched.clear()
+        engine.held_before.clear()
         return True
 
     def _note_puts(self) -> None:
@@ -99,15 +139,15 @@ class Journal:
         else:
             engine.absolute = True
 
-    def _row(self, entry: Entry, moved: int) -> Row:
+    def _row(self, base: int, entry: Entry, moved: int) -> Row:
         engine = self._engine
         id = entry.id
         now = engine.tasks.get(id)
         if now is None:
-            return self._base | id, None, 0, GONE, entry.attempts, moved
+            return base | id, None, 0, GONE, entry.attempts, moved
         if now.more is None and not engine.dated and not engine.rich:
-            return self._base | id, now.data, now.created, CODES[now.state], now.attempts, moved  # type: ignore[index]
-        return full_row(self._base, now, moved, timed=engine.timed)
+            return base | id, now.data, now.created, CODES[now.state], now.attempts, moved  # type: ignore[index]
+        return full_row(base, now, moved, timed=engine.timed)
 
     def _put(self, rows: list[Row]) -> None:
         for statement, length in ((PUT_SHORT, 6), (PUT_FULL, 13)):
@@ -117,32 +157,37 @@ class Journal:
 
     def _settle(self, now: int) -> None:
         """Write all that may have changed, and the facts of the tube, and begin a new epoch."""
-        engine, database, number, base = self._engine, self._database, self._number, self._base
+        engine, database, number = self._engine, self._database, self._number
         with database.transaction():
-            if self.dropped or engine.truncated:
+            if self._is_new:
+                gone = f"DELETE FROM tasks WHERE key BETWEEN ? AND ? AND state={GONE}"
+                database.execute(gone, ids_of(number))
+                database.execute("DELETE FROM keys WHERE tube=? AND until<=?", (number, now))
+            if engine.truncated:
+                # The tube goes on with another number, so this needs little room, whatever there was.
                 engine.note_all()
-                database.execute("DELETE FROM tasks WHERE key BETWEEN ? AND ?", (base, base + (1 << ID_BITS) - 1))
-                database.execute("DELETE FROM keys WHERE tube=?", (number,))
-                database.execute("DELETE FROM lanes WHERE tube=?", (number,))
-            if self.dropped:
-                database.execute("DELETE FROM tubes WHERE number=?", (number,))
-                database.execute("DELETE FROM done WHERE key BETWEEN ? AND ?", (base, base + (1 << ID_BITS) - 1))
-            else:
-                self._write_tasks()
-                self._write_done(now)
-                self._write_keys(now)
-                self._write_lanes()
-                facts = facts_text(engine, now)
-                about = (number, self._namespace, engine.name, driver_text(engine.driver), options_text(engine.options))
-                database.execute("REPLACE INTO tubes VALUES (?,?,?,?,?,?,?)", (*about, self._epoch + 1, facts))
+                number = database.next_number()
+                database.remove_tube(self._namespace, engine.name)
+            base = number << ID_BITS
+            self._write_tasks(base)
+            self._write_done(base, now)
+            self._write_keys(number, now)
+            self._write_lanes(number)
+            about = number, self._namespace, engine.name, driver_text(engine.driver), options_text(engine.options)
+            row = *about, self._epoch + 1, facts_text(engine, now)
+            database.execute("REPLACE INTO tubes VALUES (?,?,?,?,?,?,?)", row)
+            if len(engine.touched) > _TASKS and engine.reserve is not None:
+                engine.reserve.check_batch()
+        if engine.truncated:
+            database.find_given_up()
+        self._number, self._base = number, base
+        self._is_new = False
         self._epoch += 1
         self._next_id = engine.next_id
-        for noted in (engine.touched, engine.moves, engine.keys, engine.rates, engine.done_changed):
-            noted.clear()
-        engine.absolute = engine.truncated = False
+        engine.forget_notes()
 
-    def _write_tasks(self) -> None:
-        engine, base, tasks = self._engine, self._base, self._engine.tasks
+    def _write_tasks(self, base: int) -> None:
+        engine, tasks = self._engine, self._engine.tasks
         found = [tasks[id] for id in sorted(engine.touched) if id in tasks]
         if not engine.dated and not engine.rich:
             ready = State.READY
@@ -155,14 +200,14 @@ class Journal:
                     others.append(entry)
             self._database.executemany(PUT_NEW, new)
             found = others
-        self._put([self._row(entry, 0) for entry in found])
+        self._put([self._row(base, entry, 0) for entry in found])
         gone = [(base | id,) for id in engine.touched.keys() | engine.moves.keys() if id not in tasks]
         if gone and not engine.truncated:
             self._database.executemany("DELETE FROM tasks WHERE key=?", gone)
 
-    def _write_done(self, now: int) -> None:
+    def _write_done(self, base: int, now: int) -> None:
         """Write the done tasks that were added or forgotten."""
-        base, find = self._base, self._engine.done.find
+        find = self._engine.done.find
         gone: list[Row] = []
         kept: list[Row] = []
         for id in self._engine.done_changed:
@@ -174,8 +219,8 @@ class Journal:
         self._database.executemany("DELETE FROM done WHERE key=?", gone)
         self._database.executemany(PUT_DONE, kept)
 
-    def _write_keys(self, now: int) -> None:
-        engine, number = self._engine, self._number
+    def _write_keys(self, number: int, now: int) -> None:
+        engine = self._engine
         if not engine.keys:
             return
         gone: list[Row] = []
@@ -190,8 +235,8 @@ class Journal:
         self._database.executemany("DELETE FROM keys WHERE tube=? AND key=?", gone)
         self._database.executemany("REPLACE INTO keys VALUES (?,?,?,?)", remembered)
 
-    def _write_lanes(self) -> None:
-        engine, number = self._engine, self._number
+    def _write_lanes(self, number: int) -> None:
+        engine = self._engine
         names = set(engine.rates)
         if engine.throttled:
             names |= {NO_LANE if entry.utube is None else entry.utube for entry in engine.touched.values()}

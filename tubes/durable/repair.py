@@ -15,7 +15,7 @@ from tubes.drivers.driver import Driver
 from tubes.drivers.moves import State
 from tubes.drivers.registry import Registry
 from tubes.durable import rows
-from tubes.durable.database import NAME, check, copy, make, put_in_place
+from tubes.durable.database import GIVEN_UP, NAME, check, copy, make, put_in_place
 from tubes.durable.folder import Folder
 from tubes.errors import DriverNotFound, StoreFailed
 from tubes.values.problem import Problem
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _EXAMPLES: Final = 5
+#: The tubes that may have rows.
+_KNOWN: Final = f"SELECT number FROM tubes UNION SELECT value {GIVEN_UP}"
 #: What sqlite3 raises; the texts of its errors may quote a damaged file.
 _ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 #: So many ids are looked for at a time.
@@ -177,6 +179,8 @@ def _tasks_between(old: sqlite3.Connection, new: sqlite3.Connection) -> Generato
 
 def _rows(file: sqlite3.Connection, *, mends: bool) -> list[Problem]:
     """The rows of a sound file that make no sense."""
+    if mends:  # One that lies ahead would count as a clock that was set back.
+        file.execute("DELETE FROM store WHERE name='now'")
     ids = [*_wrong_tasks(file, mends=mends), *_wrong_mores(file, mends=mends)]
     facts = [*_wrong_tubes(file, mends=mends), *_wrong_others(file, mends=mends)]
     found = {"row": [_task(key) for key in ids], "facts": facts}
@@ -235,7 +239,7 @@ def _wrong_tubes(file: sqlite3.Connection, *, mends: bool) -> list[str]:
         if mends:
             for column, _, likely in wrong:
                 file.execute(f"UPDATE tubes SET {column}=? WHERE number=?", (likely(number), number))
-    lost = f"SELECT DISTINCT key>>{rows.ID_BITS} FROM tasks WHERE key>>{rows.ID_BITS} NOT IN (SELECT number FROM tubes)"
+    lost = f"SELECT DISTINCT key>>{rows.ID_BITS} FROM tasks WHERE key>>{rows.ID_BITS} NOT IN ({_KNOWN})"
     for (number,) in file.execute(lost).fetchall():
         found.append(f"tube {number}")
         if mends:
@@ -250,7 +254,7 @@ def _task(key: int) -> str:
 
 def _wrong_others(file: sqlite3.Connection, *, mends: bool) -> list[str]:
     """Keys, lanes and done tasks whose rows make no sense, which are left out."""
-    known = "tube IN (SELECT number FROM tubes)"
+    known = f"tube IN ({_KNOWN})"
     sound = f"typeof(key)='blob' AND typeof(id)='integer' AND typeof(until)='integer' AND {known}"
     keys = [
         (tube, key)

@@ -57,6 +57,11 @@ DAMAGED: Final = " OR ".join(f"NOT ({rule})" for rule, _ in RULES.values())
 UNREADABLE: Final = (ValueError, TypeError, LookupError, AttributeError)
 
 
+def ids_of(number: int) -> tuple[int, int]:
+    """The first and the last key that a task of this tube may have."""
+    return number << ID_BITS, (number + 1 << ID_BITS) - 1
+
+
 def short_row(base: int, entry: Entry, moved: int) -> Row:
     """The row of a task that has only what every task has."""
     return base | entry.id, entry.data, entry.created, CODES[entry.state], entry.attempts, moved  # type: ignore[index]
@@ -94,10 +99,10 @@ def read_more(text: str) -> More:
     return more
 
 
-def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold) -> None:
+def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, known: Mapping[int, Entry]) -> None:
     """Bring the tasks of full rows into an engine, in the order of their ids. Those that are taken are in this hold.
 
-    The indexes are up to the caller.
+    `known`: entries to use again. The indexes are up to the caller.
     """
     slim = not (engine.timed or engine._ranks or engine.driver.lane)
     kind: type[Entry] = Entry if slim else FullEntry
@@ -112,8 +117,9 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold) -> No
             continue
         if not (created.__class__ is attempts.__class__ is moved.__class__ is int and data.__class__ in _DATA):
             raise TypeError(f"the row of task {key & mask} makes no sense")
-        entry: Entry = kind()
-        entry.id = entry.rank = id = key & mask
+        id = key & mask
+        entry = known.get(id) or kind()
+        entry.id = entry.rank = id
         entry.data = data
         entry.created = created
         entry.attempts = attempts
@@ -125,10 +131,10 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold) -> No
         if more is None:
             entry.more = None
         else:
-            entry.more = known = mores.get(more) or read_more(more)
-            if known.key is None:
-                mores[more] = known
-            elif known.key_ttl:
+            entry.more = few = mores.get(more) or read_more(more)
+            if few.key is None:
+                mores[more] = few
+            elif few.key_ttl:
                 engine.remembers = True
         if not slim:
             for number in (pri, ttl, ttr, until, dead):

@@ -11,16 +11,18 @@ from uuid import uuid4
 from typing_extensions import override
 
 from tubes.backend.waiters import PENDING
-from tubes.errors import StoreFailed
+from tubes.errors import StoreFailed, StoreFull
 from tubes.memory.shared_tube import SharedTube
 
 if TYPE_CHECKING:
     from tubes.backend.clock import Clock
+    from tubes.backend.listeners import Listener
     from tubes.backend.waiters import Waiter
     from tubes.durable.engine import JournaledEngine
     from tubes.durable.files import Files
     from tubes.durable.journal import Journal
     from tubes.memory.lock import Lock
+    from tubes.values.task import TaskView
 
 
 class DurableTube(SharedTube):
@@ -43,17 +45,22 @@ class DurableTube(SharedTube):
         self._served: Final[dict[Waiter, None]] = {}
         # Those who were served, and what they got may not be on the disk yet.
         self._unsynced: Final[deque[dict[Waiter, None]]] = deque()
+        # What listeners are told after the next commit.
+        self._noted: Final[list[tuple[Listener, TaskView, str]]] = []
         self.watched = True
 
     @override
     def serve_waiters(self, now: int) -> None:
         files, engine = self._files, self.engine
         while files.is_open:
+            if self.putters:  # What a call has done is not undone with a put that waits.
+                self._write(now)
             waits = self.takers or self.putters or self.emptying or self.ending
             if waits or engine.listener or engine.timers.soonest <= now:
                 super().serve_waiters(now)
             self.watched = True
-            files.write(self.journal, now)
+            if not self._write(now):
+                continue
             if not self._served:
                 return
             if files.syncer is not None:
@@ -63,6 +70,48 @@ class DurableTube(SharedTube):
                 return
             if self._wake_served():
                 return
+
+    def _write(self, now: int) -> bool:
+        """Write what has changed; False if puts that waited were refused, since the disk is full.
+
+        Raises `StoreFull` if it was full before these, too: then nothing has changed.
+        """
+        files = self._files
+        if files.reserve is not None and files.reserve.missing:
+            self.journal.free_room()
+        try:
+            files.write(self.journal.commit, now)
+        except StoreFull as error:
+            if self._undo(error):
+                return False
+            raise
+        if self._noted:
+            self.events.extend(self._noted)
+            self._noted.clear()
+        return True
+
+    def _undo(self, error: StoreFull) -> bool:
+        """Bring the tube back to what is written, and let those who were served since then wait on.
+
+        If puts that waited are among them, these get the error; then it is not that of the call, which is written.
+        """
+        self._noted.clear()
+        with self._files.reading():
+            self.journal.undo(self._clock.micros())
+        refused = False
+        for waiter in reversed(self._served):
+            line = self._waiters_like(waiter)
+            if line is self.putters:
+                refused = True
+                waiter.answer = error
+                waiter.wake()
+                continue
+            waiter.answer = PENDING
+            line[waiter] = None
+            line.move_to_end(waiter, last=False)
+            waiter.owner.waiters.add(waiter)
+        self._served.clear()
+        return refused
 
     @override
     def rouse(self, waiter: Waiter) -> bool:
@@ -103,30 +152,14 @@ class DurableTube(SharedTube):
 
     @override
     def recover(self, error: BaseException, *, take: int = 0, id: int = -1, count: int = 1) -> None:
-        if self._files.unwritten:
-            if not take and id < 0:  # Nothing says what is to be undone.
-                raise self._files.fail(error) from error
-            self._serve_later()
+        if isinstance(error, StoreFull) and self.engine.touched:  # It came in the middle of a batch.
+            self._undo(error)
         if self._files.is_open:
             super().recover(error, take=take, id=id, count=count)
 
-    def _serve_later(self) -> None:
-        """Let those who were served wait on, each in its place: what they got could not be written."""
-        for waiter in reversed(self._served):
-            self.undo(waiter.answer, is_put=waiter.request is not None)
-            waiter.answer = PENDING
-            line = self._waiters_like(waiter)
-            line[waiter] = None
-            line.move_to_end(waiter, last=False)
-            waiter.owner.waiters.add(waiter)
-        self._served.clear()
-
     @override
-    def repair_engine(self, error: BaseException, *, take: int = 0, id: int = -1, count: int = 1) -> bool:
-        if self._files.unwritten:  # The error is typed, and the call has changed something until now.
-            self._files.unwritten = False
-            error = OSError()
-        return super().repair_engine(error, take=take, id=id, count=count)
+    def note_event(self, listener: Listener, task: TaskView, event: str) -> None:
+        self._noted.append((listener, task, event))
 
     def fail(self, error: StoreFailed) -> None:
         """Let all that wait, and all that come, have this error. Under the lock."""
@@ -141,10 +174,6 @@ class DurableTube(SharedTube):
         self._unsynced.clear()
         self.dismiss(waiting, gone)
         self.close()
-
-    def drop(self) -> None:
-        """Remove all rows with the next commit. Under the lock."""
-        self.engine.absolute = self.journal.dropped = True
 
     def close(self) -> None:
         """Write no more: the store is closed. Under the lock."""

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
@@ -14,9 +14,10 @@ from tubes.drivers.invariants import rebuild_indexes
 from tubes.drivers.timers import NEVER
 from tubes.durable import rows
 from tubes.durable.database import PUT_DONE
-from tubes.durable.engine import ACK, PUT, TAKE, JournaledEngine
+from tubes.durable.engine import JournaledEngine
 from tubes.durable.files import Files
 from tubes.durable.journal import Journal
+from tubes.durable.reading import TubeRow, read_engine, read_tubes
 from tubes.durable.shared_tube import DurableTube
 from tubes.errors import DriverNotFound, InvalidOption, StoreReadOnly
 from tubes.memory.shared_tube import SharedTube
@@ -46,18 +47,6 @@ def _no_garbage() -> Generator[None]:
             gc.enable()
 
 
-class _Tube(NamedTuple):
-    """The row of a tube."""
-
-    number: int
-    namespace: str
-    name: str
-    driver: str
-    options: str
-    epoch: int
-    facts: str
-
-
 class DurableStore(MemoryStore):
     """Tubes and sessions of one folder, or of one of its namespaces. It is closed when its last session has ended."""
 
@@ -79,7 +68,7 @@ class DurableStore(MemoryStore):
         #: Whether this is only what was written when it was read, and nothing can be changed.
         self.reads: Final[bool] = reads if home is None else home.reads
         #: The tubes that are there, and whose drivers are not.
-        self._unread: Final[dict[str, _Tube]] = {}
+        self._unread: Final[dict[str, TubeRow]] = {}
         if home is not None:
             self.lock: Lock = home.lock  # type: ignore[misc]
             self._files: Files = home._files
@@ -118,12 +107,11 @@ class DurableStore(MemoryStore):
 
     def _read_all(self) -> None:
         """Read the tubes of all namespaces whose drivers are there."""
-        execute, files = self._files.database.execute, self._files
-        with files.database.transaction():
+        database = self._files.database
+        with database.transaction():
             self._go_on()
-        found = [_Tube(*row) for row in execute(f"SELECT {', '.join(_Tube._fields)} FROM tubes")]
-        files.numbers = max((tube.number for tube in found), default=0)
-        for tube in found:
+            database.find_numbers()
+        for tube in read_tubes(database):
             store = self.within(tube.namespace)
             store._unread[tube.name] = tube
             with suppress(DriverNotFound):
@@ -135,9 +123,11 @@ class DurableStore(MemoryStore):
         tubes = execute("SELECT number, facts FROM tubes").fetchall()
         written = [execute("SELECT max(created) FROM tasks").fetchone()[0] or 0]
         written += [rows.read_facts(facts)["now"] for _, facts in tubes]
+        written += [now for (now,) in execute("SELECT value FROM store WHERE name='now'")]
         span = max(written) - self.clock.micros()
         if span <= 0:
             return
+        execute("UPDATE store SET value=value-? WHERE name='now'", (span,))
         execute("UPDATE keys SET until=until-?", (span,))
         execute("UPDATE tasks SET created=created-?", (span,))
         for moment in ("until", "dead"):
@@ -151,37 +141,14 @@ class DurableStore(MemoryStore):
             put_back = rows.rate_put_back(facts, span)
             execute("UPDATE lanes SET facts=? WHERE tube=? AND name=?", (put_back, number, name))
 
-    def _read(self, tube: _Tube) -> None:
+    def _read(self, tube: TubeRow) -> None:
         """Read a tube. Under the lock, or before anybody else knows the store."""
-        number, now = tube.number, self.clock.micros()
-        facts, base = rows.read_facts(tube.facts), number << rows.ID_BITS
+        now, database = self.clock.micros(), self._files.database
         driver = rows.read_driver(tube.driver, self.registry)
         engine = JournaledEngine(tube.name, driver, rows.read_options(tube.options))
-        ids = base, base + (1 << rows.ID_BITS) - 1
         hold = engine.open_hold()
-        tasks = f"SELECT {rows.FULL} FROM tasks WHERE key BETWEEN ? AND ? ORDER BY key"
-        rows.read_entries(engine, self._files.database.execute(tasks, ids), hold)
-        self._count(engine, facts, tube.epoch, ids)
-        for raw, id, until in self._files.database.execute("SELECT key, id, until FROM keys WHERE tube=?", (number,)):
-            if until > now:
-                engine.remembers = True
-                engine._keys._remember(rows.read_name(raw), id, until)
-        for raw, text in self._files.database.execute("SELECT name, facts FROM lanes WHERE tube=?", (number,)):
-            engine.throttled = True
-            name = rows.read_name(raw)
-            engine.rates.add(name)
-            rows.read_rate(engine.lanes.rates.make(name, None), text)
-        if engine.driver.lane:
-            engine.lanes.rates.last_number = facts["number"]
-        for row in self._files.database.execute("SELECT * FROM done WHERE key BETWEEN ? AND ?", ids):
-            done = rows.read_done(row)
-            engine.done.add(done, 0)
-            engine.dated = engine.dated or done.ttl is not None or done.ttr is not None
-        engine.done_changed.clear()  # The rows say so.
+        read_engine(engine, database, tube, now, hold, {})
         rebuild_indexes(engine, now)
-        pause = facts["pause"]
-        if pause is not None and pause > now:
-            engine.pause.begin(now, None if pause == NEVER else pause - now)
         if self.reads:
             self.shared_tubes[tube.name] = SharedTube(self.clock, self.lock, engine)
             del self._unread[tube.name]
@@ -190,32 +157,10 @@ class DurableStore(MemoryStore):
         engine.close_hold(now, hold)
         engine.expire(now)
         engine.reserve = self._files.reserve
-        journal = Journal(self._files.database, engine, number, self._namespace, tube.epoch)
-        with self._files.database.transaction():
-            self._forget(ids, number, now)
-            journal.commit(now)
+        journal = Journal(database, engine, tube.number, self._namespace, tube.epoch)
+        self._files.write(journal.commit, now)
         self.shared_tubes[tube.name] = DurableTube(self.clock, self.lock, engine, journal, self._files)
         del self._unread[tube.name]
-
-    def _count(self, engine: JournaledEngine, facts: dict[str, Any], epoch: int, ids: tuple[int, int]) -> None:
-        """Count what the facts of the tube say, and what has happened in its last epoch."""
-        rows.read_uses(engine, facts["uses"])
-        execute = self._files.database.execute
-        most: int | None = execute("SELECT max(key) FROM tasks WHERE key BETWEEN ? AND ?", ids).fetchone()[0]
-        engine.next_id = max(facts["next_id"], 0 if most is None else most - ids[0] + 1)
-        engine.born, engine.next_take = facts["born"], facts["next_take"]
-        counted = "SELECT moved & 7, count(*) FROM tasks WHERE key BETWEEN ? AND ? AND moved>>3=? GROUP BY 1"
-        for moves, count in execute(counted, (*ids, epoch)):
-            for move, step in ((PUT, engine._put), (TAKE, engine._take), (ACK, engine._ack)):
-                step.uses += count if moves & move else 0
-            # Leases of the time before are of no take from now on.
-            engine.next_take += count if moves & TAKE else 0
-
-    def _forget(self, ids: tuple[int, int], number: int, now: int) -> None:
-        """Remove the rows of tasks and keys that have gone."""
-        execute = self._files.database.execute
-        execute(f"DELETE FROM tasks WHERE key BETWEEN ? AND ? AND state={rows.GONE}", ids)
-        execute("DELETE FROM keys WHERE tube=? AND until<=?", (number, now))
 
     @override
     def make_tube(self, name: str, driver: Driver, options: Options, temporary: bool) -> SharedTube:
@@ -225,16 +170,22 @@ class DurableStore(MemoryStore):
             raise StoreReadOnly(url=self.url)
         engine = JournaledEngine(name, driver, options)
         engine.reserve = self._files.reserve
-        self._files.numbers += 1
-        journal = Journal(self._files.database, engine, self._files.numbers, self._namespace)
-        self._files.write(journal, self.clock.micros())
+        engine.need_room()
+        journal = Journal(self._files.database, engine, self._files.database.next_number(), self._namespace)
+        self._files.write(journal.commit, self.clock.micros())
         return DurableTube(self.clock, self.lock, engine, journal, self._files)
 
     @override
     def remove_tube(self, shared: SharedTube) -> None:
-        super().remove_tube(shared)
-        if isinstance(shared, DurableTube):
-            shared.drop()
+        if not isinstance(shared, DurableTube):
+            super().remove_tube(shared)
+            return
+        try:
+            self._files.write(shared.journal.drop, self.clock.micros())
+            super().remove_tube(shared)
+        except BaseException:
+            shared.journal.dropped = shared.name not in self.shared_tubes
+            raise
 
     @override
     def remove_session(self, session: MemorySession) -> None:
