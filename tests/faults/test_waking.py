@@ -310,7 +310,7 @@ def test_a_take_finds_what_was_put_after_a_wait_on_that_tube_has_ended(valkey: L
                 first: Any = found.result()
                 first.ack()
                 other.put(number)
-                got = gots[takes]()
+                got: Any = gots[takes]()
                 assert got is not None
                 assert (got.data, got.attempts, got.state) == (number, 1, "t")
                 assert other.statistics().calls["take"] == 2 * (number + 1)

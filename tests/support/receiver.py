@@ -48,7 +48,7 @@ class Receiver:
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
         # A connection that was just accepted reaches `_serve` some turns of the loop later.
-        for _ in range(5):
+        for _turn in range(5):
             await asyncio.sleep(0)
         for writer in self._writers:
             writer.transport.abort()

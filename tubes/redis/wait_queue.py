@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from tubes.backend.waiters import PENDING
 from tubes.errors import ConnectionLost
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tubes.backend.waiters import Waiter
-    from tubes.redis.batch_port import RedisPort
     from tubes.redis.transport.script_call import ScriptCall
 
 #: Waiters in the order of arrival. A waiter in no line is answered or gone.
@@ -29,7 +28,7 @@ class TakeAhead(NamedTuple):
     """A take that was sent before there is a task: its waiter, and its port."""
 
     waiter: Waiter
-    port: RedisPort
+    port: Any
     call: ScriptCall
 
 
