@@ -117,7 +117,7 @@ def pytest_pycollect_makeitem(collector: object, name: str, obj: object) -> list
 
 
 # The runner puts all commands together anew for every call that a test makes, which takes longer than the call.
-typer.testing._get_command = cache(typer.main.get_command)  # pyright: ignore[reportPrivateUsage]
+typer.testing._get_command = cache(typer.main.get_command)  # type: ignore[attr-defined]
 
 # Until then all that is made stays, and to look at it again and again takes a sixth of the time.
 gc.disable()

@@ -293,7 +293,7 @@ def test_a_take_finds_what_was_put_after_a_wait_on_that_tube_has_ended(valkey: L
     """The take that the server still has for a `take_any` that got another tube's task gets nothing any more."""
     with tubes.connect(f"{valkey.url}?prefix={uuid4().hex}", session_ttl=30 + len(takes)) as queue:
         one, other = queue.create_tube("one", "fifottl"), queue.create_tube("other", "fifottl")
-        gots = {
+        gots: dict[str, Any] = {
             "take": lambda: other.take(timeout=0),
             "take_many": lambda: other.take_many(2, timeout=0)[0],
             "take_for": lambda: other.take(timeout=0, ttr=5),
@@ -310,7 +310,7 @@ def test_a_take_finds_what_was_put_after_a_wait_on_that_tube_has_ended(valkey: L
                 first: Any = found.result()
                 first.ack()
                 other.put(number)
-                got: Any = gots[takes]()
+                got = gots[takes]()
                 assert got is not None
                 assert (got.data, got.attempts, got.state) == (number, 1, "t")
                 assert other.statistics().calls["take"] == 2 * (number + 1)
