@@ -318,5 +318,9 @@ class Driver:
         return OptionNotSupported(driver=self.name, option="utube", what="lanes", why=why)
 
     def _without(self, option: str, known: Iterable[str], verb: str = "") -> OptionNotSupported:
-        what, why = f"option {option!r}", f"{verb or 'it'} accepts {', '.join(sorted(known)) or 'no options'}"
+        what, why = f"option {option!r}", f"{verb or 'it'} accepts {', '.join(sorted(known))}"
+        if not known:
+            why = (
+                "driver 'fifottl' has it" if option in _CHANGES | {"ttr"} else f"{verb or 'it'} accepts none of its own"
+            )
         return OptionNotSupported(driver=self.name, option=option, what=what, why=why)

@@ -653,7 +653,7 @@ class Engine:
         """The task if it is still taken by this take, whoever has it, else `TaskNotTaken`."""
         entry = self.find_leased(id, take)
         if entry is None:
-            raise TaskNotTaken(id=id, tube=self.name)
+            raise TaskNotTaken(id=id, tube=self.name, leased=True)
         return entry
 
     def ack(self, now: int, entry: Entry, result: Any = None) -> None:

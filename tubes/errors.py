@@ -119,6 +119,13 @@ class TaskNotFound(TubesError, LookupError):
 class TaskNotTaken(TubesError):
     """this session does not hold task {id} of tube {tube!r}: it did not take the task, or has lost it since."""
 
+    @classmethod
+    def _text(cls, facts: dict[str, Any]) -> str:
+        if "leased" not in facts:
+            return super()._text(facts)
+        why = "its time to run or its session ended, or the task was given back, set aside or removed"
+        return f"the lease of task {{id}} of tube {{tube!r}} is over: {why}; only a new take gives a new lease"
+
 
 class DuplicateKey(TubesError):
     """key {key!r} of tube {tube!r} is in use by task {id}, which exists or is still remembered."""

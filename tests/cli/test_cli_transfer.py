@@ -65,6 +65,24 @@ def test_all_tasks_come_back_as_they_were(place: str, queue: tubes.Queue, tmp_pa
     assert (taken.data, taken.state.value, taken.utube) == ("taken", "r", "d")
 
 
+def test_done_tasks_are_exported_with_their_results_and_done_again(
+    place: str, queue: tubes.Queue, tmp_path: Path
+) -> None:
+    tube = queue.create_tube("mail", keep_done=60)
+    tube.put_many(["to ann", "to bob"])
+    ann = tube.take(0)
+    assert ann is not None
+    ann.ack({"sent": True})
+    told = run(place, "export", "mail", tmp_path / "done", "--state", "done")
+    assert "exported 1 task of mail" in told.stderr
+    (record,) = records((tmp_path / "done").read_text())
+    assert [record[name] for name in ("id", "state", "why", "result")] == [ann.id, "done", "ack", {"sent": True}]
+    assert record["ended"] >= record["created"]
+    run(place, "import", "copy", tmp_path / "done", "--create", "fifo")
+    assert [(task.state.value, task.data) for task in queue.tube("copy").tasks()] == [("r", "to ann")]
+    assert [record["id"] for record in records(run(place, "export", "mail", "--state", "ready").stdout)] == [1]
+
+
 def test_more_than_a_page_is_exported_and_imported_in_order(place: str, queue: tubes.Queue, tmp_path: Path) -> None:
     queue.create_tube("many").put_many(range(1203))
     run(place, "export", "many", tmp_path / "tasks")

@@ -9,6 +9,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -159,18 +160,22 @@ _TASKS = (
 )
 _MOVES = Column("moves", leaves=1)
 _WHY = Column("why", least=12)
+_RESULT = Column("result", least=12)
 _DATA = Column("data", least=12)
 
 
 def tasks_table(tasks: Iterable[tubes.Task], *, reasons: bool = False) -> Grid:
     """Tasks, one a row."""
     now = time.time()
-    made = Grid((*_TASKS, _WHY if reasons else _MOVES, _DATA))
-    for task in tasks:
+    those = list(tasks)
+    results = any(task.ended is not None for task in those)
+    made = Grid((*_TASKS, _WHY if reasons or results else _MOVES, *([_RESULT] if results else ()), _DATA))
+    for task in those:
         state = str(task.state)
         tries = f"{task.attempts}/{task.max_attempts}" if task.max_attempts else task.attempts
         facts = (task.pri, task.utube, tries, span(now - task.created))
-        about = task.reason if reasons else moment(task.due, now)
-        others = (*facts, about, words_of(data_of(task)))
+        about = task.why or task.reason if reasons or results else moment(task.due, now)
+        ended = (words_of(result_of(partial(getattr, task, "result"))),) if results else ()
+        others = (*facts, about, *ended, words_of(data_of(task)))
         made.add_row(text(task.id), text(state, COLORS.get(state, "")), *map(text, others))
     return made

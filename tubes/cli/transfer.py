@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 import tubes
-from tubes.cli.common import Codec, Create, Name, Url, connected, given, lanes
+from tubes.cli.common import Codec, Create, Name, Url, complete_states, connected, given, lanes
 from tubes.cli.exits import Exit, Stop, say
-from tubes.cli.show import context_of, data_of
+from tubes.cli.show import context_of, data_of, result_of
 from tubes.cli.streams import from_json, stdin, text_of, to_json
 from tubes.errors import TaskNotFound, TubesError
 
@@ -53,32 +53,45 @@ def export(
         bool,
         typer.Option("--drain", help="Take the ready tasks and ack them when they are written."),
     ] = False,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            "--state",
+            "-s",
+            help="Only tasks in this state: ready, taken, buried, delayed, or done ones that are kept.",
+            autocompletion=complete_states,
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
     url: Url = None,
     codec: Codec = None,
 ) -> None:
     """Write the tasks of a tube as lines of JSON.
 
-    It writes tasks in all states, ordered by id, and does not change the tube. It is not a snapshot of one moment: a
-    task that is put or done while it runs may be missing. With --drain it writes the ready tasks only and removes them
-    from the tube.
+    It writes tasks in all states but done, ordered by id, and does not change the tube. It is not a snapshot of one
+    moment: a task that is put or done while it runs may be missing. With --state it writes the tasks in that state, in
+    their order, done ones with their results. With --drain it writes the ready tasks only and removes them from the
+    tube.
     """
+    if state is not None and (drain or state not in map(str, tubes.State)):
+        raise Stop(f"--state {state!r}: must be ready, taken, buried, delayed or done, without --drain", Exit.USAGE)
     with connected(url, codec, looks=not drain) as queue:
         tube = queue.tube(name)
         seen = queue.overview()[name]
-        total = seen.statistics.tasks["ready" if drain else "total"]
+        which = "ready" if drain else state or "total"
+        total = seen.statistics.kept if which == "done" else seen.statistics.tasks[which]
         # How far the queue's clock is ahead: what is left of a delay is written, not when it ends.
         ahead = seen.at - time.time()
         written = 0
         with _written(file, force=force) as out, _progress(f"export {name}", total) as advance:
-            for page in _drained(tube, out) if drain else _pages(tube):
+            for page in _drained(tube, out) if drain else _pages(tube, state):
                 now = time.time() + ahead
                 for task in page:
                     out.write(to_json(record_of(task, now), out.encoding) + "\n")
                 written += len(page)
                 advance(len(page))
             out.flush()
-        say(f"exported {written} tasks of {name}")
+        say(f"exported {written} {'task' if written == 1 else 'tasks'} of {name}")
 
 
 @contextmanager
@@ -90,9 +103,9 @@ def _written(file: Path, *, force: bool) -> Generator[TextIO]:
         yield out
 
 
-def _pages(tube: tubes.Tube) -> Iterator[list[tubes.Task]]:
+def _pages(tube: tubes.Tube, state: str | None) -> Iterator[list[tubes.Task]]:
     last: tubes.Task | None = None
-    while page := tube.tasks(last, _PAGE):
+    while page := tube.tasks(last, _PAGE, state=state):
         yield page
         last = page[-1]
 
@@ -128,8 +141,11 @@ def record_of(task: tubes.Task, now: float) -> dict[str, object]:
             attempts=task.attempts or None,
             reason=task.reason,
             created=task.created,
+            ended=task.ended,
+            why=task.why,
         ),
         **context_of(task),
+        **({} if task.ended is None else result_of(lambda: task.result)),
     }
 
 

@@ -31,7 +31,7 @@ class Leases(Bench):
     def is_stale(self, tube: Any, lease: str) -> bool:
         """Whether no method does anything by this lease."""
         for method in METHODS.values():
-            with self.refused(TaskNotTaken):
+            with self.refused(TaskNotTaken, match="^the lease of task .* is over"):
                 method(tube, lease)
         for name in OF_MANY:
             with self.unchanged():

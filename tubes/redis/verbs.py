@@ -225,8 +225,9 @@ class VerbPort(Port[F]):
 
         def show(reply: Reply) -> F:
             if type(reply) is ErrorReply:
-                missing = reply.code == "NOTFOUND" and lease is None
-                raise (TaskNotFound if missing else TaskNotTaken)(id=id, tube=self.shared.name)
+                if lease is not None:
+                    raise TaskNotTaken(id=id, tube=self.shared.name, leased=True)
+                raise (TaskNotFound if reply.code == "NOTFOUND" else TaskNotTaken)(id=id, tube=self.shared.name)
             if type(reply) is bytes:
                 shown = self.show(task_codec.parse(reply), None if known is None else known._record.data)
             else:
