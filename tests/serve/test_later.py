@@ -18,6 +18,7 @@ import pytest
 import tubes
 from tests.support.receiver import Answer, Receiver, Request, reply
 from tests.support.served import Served
+from tubes.conformance.bench import eventually
 from tubes.errors import InvalidOption
 from tubes.serve import Grant, Tokens, create_app
 from tubes.serve.later import Callbacks
@@ -196,6 +197,30 @@ async def test_where_there_are_tokens_they_say_who_may(tmp_path: Path) -> None:
             assert await status("/delete", texts["manage shop"]) == (403, b"")
 
 
+def test_tasks_that_later_has_not_put_are_buried(later: Served) -> None:
+    for data in (1, [1], {"topic": "t"}):
+        id = later.client.post("/v1/_/tubes/later/tasks", json={"data": data, "utube": "x"}).json()["id"]
+        where = f"/v1/_/tubes/later/tasks/{id}"
+        eventually(lambda where=where: later.client.get(where).json()["state"] == "buried")  # type: ignore[misc]
+
+
+@pytest.mark.anyio
+async def test_tasks_of_any_kind_are_pushed_from_any_tube(url: str, tmp_path: Path) -> None:
+    async with Receiver(lambda _: reply(204)) as receiver:
+        lines = (f"push = ['shop mail={receiver.url}/mail?a=1']", f"push-secret = ['{SECRET}']")
+        config = tmp_path / "tubes.toml"
+        config.write_text("\n".join(("[serve]", *lines, "push-network = ['127.0.0.1']")))
+        with Served("--url", url, "--config", config) as served:
+            for path, body in (("", b'{"data": {"to": "ann"}}'), ("/raw", b"\xff")):
+                await asyncio.to_thread(served.client.put, "/v1/shop/tubes/mail")
+                await asyncio.to_thread(served.client.post, f"/v1/shop/tubes/mail/tasks{path}", content=body)
+            await until(lambda: len(receiver.requests) == 2)
+            assert {request.body for request in receiver.requests} == {b'{"to":"ann"}', b"\xff"}
+            assert {request.line for request in receiver.requests} == {"POST /mail?a=1 HTTP/1.1"}
+            assert all(request.headers["webhook-signature"] for request in receiver.requests)
+            assert await asyncio.to_thread(served.stop) == 0
+
+
 def test_a_queue_of_bytes_has_no_later() -> None:
     with pytest.raises(InvalidOption, match="codec='raw'"):
         create_app(tubes.aio.connect(codec="raw"), callbacks=Callbacks(("https://",)))
@@ -221,7 +246,10 @@ async def test_an_instance_that_is_killed_loses_nothing(valkey: LocalServer) -> 
 
 
 async def delivered(url: str, tasks: int, kills: int, instances: int) -> Counter[str]:
-    """Have tasks delivered by instances that are killed, one after the other; returns how often each has come."""
+    """Have tasks delivered by instances that are killed, one after the other; returns how often each has come.
+
+    Half of them are callbacks of later, the others are pushed from a tube.
+    """
     ledger: Counter[str] = Counter()
     under_way: set[str] = set()
     both: list[str] = []
@@ -241,13 +269,15 @@ async def delivered(url: str, tasks: int, kills: int, instances: int) -> Counter
         return slowly
 
     async with Receiver(answer) as receiver, tubes.aio.connect(url, codec="json") as queue:
-        tube = await queue.create_tube("later", "utubettl", ttr=1, backoff=[0.05], max_in_flight=10)
+        tube = await queue.create_tube("later", "utubettl", ttr=1, backoff=[0.05])
+        orders = await queue.create_tube("orders", "fifottl", ttr=1, backoff=[0.05])
+        pushing = ("--push", f"orders={receiver.url}/orders", "--push-network", "127.0.0.1")
 
         def start() -> Served:
-            return Served("--url", url, "--no-access-log", *OPTIONS)
+            return Served("--url", url, "--no-access-log", *OPTIONS, *pushing)
 
         async def is_empty() -> bool:
-            return (await tube.statistics()).tasks["total"] == 0
+            return not any([(await each.statistics()).tasks["total"] for each in (tube, orders)])
 
         running: list[Served] = []
         ids: set[str] = set()
@@ -255,8 +285,13 @@ async def delivered(url: str, tasks: int, kills: int, instances: int) -> Counter
         try:
             running += [await asyncio.to_thread(start) for _ in range(instances)]
             for number in range(tasks):
-                created = await post(running[number % instances], "/create", callback=receiver.url)
-                ids.add(created.json()["id"])
+                if number % 2:
+                    id = f"pushed {number}"
+                    await post(running[number % instances], "/v1/_/tubes/orders/tasks", data={"id": id})
+                else:
+                    created = await post(running[number % instances], "/create", callback=receiver.url)
+                    id = created.json()["id"]
+                ids.add(id)
                 if number % step == step - 1 and number // step < kills:
                     await asyncio.to_thread(end, running.pop(0), signal.SIGKILL)
                     running.append(await asyncio.to_thread(start))
@@ -267,8 +302,10 @@ async def delivered(url: str, tasks: int, kills: int, instances: int) -> Counter
         assert ledger.keys() == ids
         assert both == []
         assert max(ledger.values()) <= 1 + kills
-        # So many are under way at a time.
-        assert sum(ledger.values()) - tasks <= 10 * kills
+        # One of each way is under way at a time.
+        for pushed in (True, False):
+            some = [times for id, times in ledger.items() if id.startswith("pushed") is pushed]
+            assert sum(some) - len(some) <= kills
     return ledger
 
 

@@ -117,6 +117,32 @@ def serve(
             show_envvar=True,
         ),
     ] = None,
+    callback_per_host: Annotated[
+        int, typer.Option("--callback-per-host", min=1, help="How many callbacks go to one host at a time.")
+    ] = 1,
+    push: Annotated[
+        list[str] | None,
+        typer.Option("--push", metavar="'[NAMESPACE ]TUBE=URL'", help="Post the tasks of a tube to this URL."),
+    ] = None,
+    push_network: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--push-network", metavar="ADDRESSES", help="Tasks may also be posted to these: 10.1.0.0/16. Default: none."
+        ),
+    ] = None,
+    push_secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--push-secret",
+            metavar="SECRET",
+            help="Sign what is posted as Standard Webhooks says: whsec_...",
+            envvar="TUBES_PUSH_SECRET",
+            show_envvar=True,
+        ),
+    ] = None,
+    push_concurrency: Annotated[
+        int, typer.Option("--push-concurrency", min=1, help="How many tasks of each tube are posted at a time.")
+    ] = 1,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -154,7 +180,14 @@ def serve(
     show_logs(is_one_of_many=False)
     place_of_tubes, why = _place(url)
     settings = read(place_of_tubes).settings
-    codec = None if "codec" in settings or not place_of_tubes.startswith("memory:") else "json"
+    pushes = None
+    codec: Any = None if "codec" in settings or not place_of_tubes.startswith("memory:") else "json"
+    if push:
+        from tubes.serve.pushes import AnyJson, Push, Pushes
+
+        each = tuple(map(Push.read, push))
+        pushes = Pushes(each, tuple(push_network or ()), tuple(push_secret or ()), push_concurrency, grace=grace / 2)
+        codec = None if "codec" in settings else AnyJson()
     session_ttl = None if "session_ttl" in settings else _SESSION_TTL
     queue = tubes.aio.connect(place_of_tubes, codec=codec, session_ttl=session_ttl)
     write = _Lines().write if access_log else None
@@ -162,9 +195,10 @@ def serve(
     if callback:
         from tubes.serve.later import Callbacks
 
-        callbacks = Callbacks(tuple(callback), tuple(callback_network or ()), tuple(callback_secret or ()))
+        networks, secrets = tuple(callback_network or ()), tuple(callback_secret or ())
+        callbacks = Callbacks(tuple(callback), networks, secrets, per_host=callback_per_host)
     limits = Limits(body=max_body, headers_within=headers_within, body_within=body_within, read_within=read_within)
-    app = create_app(queue, tokens=known, limits=limits, access_log=write, callbacks=callbacks)
+    app = create_app(queue, tokens=known, limits=limits, access_log=write, callbacks=callbacks, pushes=pushes)
 
     def started(urls: list[str]) -> None:
         say(f"serves {redact_url(place_of_tubes)}{why} at {' and '.join(urls)}")

@@ -9,6 +9,7 @@ It is a face over `tubes.aio`: it keeps no tasks of its own. Modules here may im
 - `tokens.py` says who may do what, `rates.py` how often; `leases.py` signs leases.
 - `problems.py` makes replies of errors; `bodies.py` reads bodies; `access.py` is outermost: request ids, and a line of
   JSON for each request. `health.py` has what whoever looks after the service asks.
+- `pushes.py` posts the tasks of tubes to URLs, and runs workers beside the requests.
 - `later/` is the API of btfak/later, where callbacks are allowed.
 - `native/` is the API under `/v1`, a file for each kind of resource. `operations.py` says what an operation is.
 - `lmstfy/` is the API of lmstfy, under `/api`.

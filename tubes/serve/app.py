@@ -20,6 +20,7 @@ from tubes.serve.tokens import Tokens
 
 if TYPE_CHECKING:
     from tubes.serve.later import Callbacks
+    from tubes.serve.pushes import Pushes
 
 
 def _apis(service: Service, callbacks: Callbacks | None) -> tuple[list[BaseRoute], list[BaseRoute]]:
@@ -45,11 +46,17 @@ class App:
     """The service as an ASGI application; `admin` is that for administrators, which needs an address of its own."""
 
     def __init__(
-        self, service: Service, access_log: Callable[[str], object] | None, callbacks: Callbacks | None
+        self,
+        service: Service,
+        access_log: Callable[[str], object] | None,
+        callbacks: Callbacks | None,
+        pushes: Pushes | None,
     ) -> None:
         self.service: Final = service
         write = None if access_log is None else _switched(service, access_log)
         public, admin = _apis(service, callbacks)
+        if pushes is not None:
+            service.beside.append(lambda: pushes.running(service.namespaces.root))
         self._app: Final = Access(_router(public, service), write)
         self.admin: Final = Access(_router(admin, None), write)
 
@@ -65,6 +72,7 @@ def create_app(
     limits: Limits | None = None,
     access_log: Callable[[str], object] | None = None,
     callbacks: Callbacks | None = None,
+    pushes: Pushes | None = None,
 ) -> App:
     """The service of a queue, to be run by `tubes serve`, or to be mounted in an application of your own.
 
@@ -74,12 +82,13 @@ def create_app(
     `limits`: what clients may ask for.
     `access_log`: is called with a line of JSON for each request.
     `callbacks`: which callbacks the API of later calls, a `tubes.serve.later.Callbacks`; None: it has no such API.
+    `pushes`: the tubes whose tasks are posted to URLs, a `tubes.serve.pushes.Pushes`; None: none.
 
     >>> import tubes.aio
     >>> queue = tubes.aio.connect("memory://", codec="json")
     >>> app = create_app(queue)
     """
-    return App(Service(queue, tokens, limits or Limits()), access_log, callbacks)
+    return App(Service(queue, tokens, limits or Limits()), access_log, callbacks, pushes)
 
 
 def _switched(service: Service, write: Callable[[str], object]) -> Callable[[str], object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -12,10 +11,11 @@ from typing import Any, Final, TypeVar
 
 from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
 from tubes.drivers.backoff import Backoff
-from tubes.errors import InvalidOption, TubeNotFound
+from tubes.errors import InvalidOption, TubeNotFound, TubesError
 from tubes.push import Sender, SendFailed, Signer
 from tubes.push.webhook import busy
 from tubes.serve.later.ids import Ids
+from tubes.serve.pushes import working
 from tubes.values.codecs import JsonCodec, RawCodec
 from tubes.worker import Bury, Retry, Worker
 
@@ -24,6 +24,7 @@ TUBE: Final = "later"
 #: What a callback replies in `code`.
 DONE: Final = 100
 TOO_MANY: Final = 101
+_MEMBERS: Final = frozenset({"topic", "content", "callback", "retry", "delay"})
 _log: Final = logging.getLogger("tubes.serve")
 _to_json: Final = JsonCodec().encode
 Value = TypeVar("Value")
@@ -38,10 +39,10 @@ class Callbacks:
     networks: tuple[str, ...] = ()
     #: Sign what is posted; none: there is no signature.
     secrets: tuple[str, ...] = ()
-    #: How many callbacks of this process, and of all processes to one host, run at a time. The second one counts where
-    #: the tube is made.
+    #: How many callbacks of this process, and of all processes to one host, run at a time. So many to a host may be
+    #: called again if a process is killed.
     concurrency: int = 100
-    per_host: int = 10
+    per_host: int = 1
     #: Seconds that a callback has to reply.
     timeout: float = 3.0
     #: Seconds after which others have the tasks of a process that died.
@@ -65,7 +66,7 @@ class Delivery:
         self._tube: AsyncTube | None = None
 
     async def on(self, act: Callable[[AsyncTube], Awaitable[Value]]) -> Value:
-        """Do this with the tube, which is made if it is not there. As it is altered, so it stays."""
+        """Do this with the tube, which is made if it is not there. Its other options stay as they are altered."""
         if self._tube is not None:
             try:
                 return await act(self._tube)
@@ -87,17 +88,18 @@ class Delivery:
         worker = Worker(self._queue, grace=self._callbacks.timeout + 1)
         worker.lifespan(self.sender.running)
         worker.on(TUBE, self._deliver, concurrency=self._callbacks.concurrency)
-        run = asyncio.ensure_future(worker.run_async())
-        run.add_done_callback(_report)
         try:
+            await self.on(lambda tube: tube.alter(max_in_flight=self._callbacks.per_host))
+        except TubesError as error:
+            _log.error("callbacks are not called before tube %r can be used: %s", TUBE, error)
+        async with working(worker):
             yield
-        finally:
-            worker.stop()
-            await asyncio.wait([run])
 
     async def _deliver(self, task: AsyncTask[Any]) -> None:
         """Post a task. Raises what says to a worker that it failed."""
         data: dict[str, Any] = task.data
+        if type(data) is not dict or not data.keys() >= _MEMBERS:
+            raise Bury("it was not put by /create")
         id = str(self.ids.given(task.id))
         body = _to_json({"id": id, "topic": data["topic"], "content": data["content"]})
         headers = {"content-type": "application/json"} | self._signer.headers(id, body)
@@ -123,8 +125,3 @@ def _code_of(body: bytes) -> int | None:
 def _failed(task: AsyncTask[Any], why: str) -> Exception:
     """An attempt has failed. They are counted here: where the tube did so, the death of a process could be the last."""
     return Retry(None, why) if task.attempts <= task.data["retry"] else Bury(why)
-
-
-def _report(run: asyncio.Future[Any]) -> None:
-    if not run.cancelled() and run.exception() is not None:
-        _log.error("callbacks are not called any more", exc_info=run.exception())
