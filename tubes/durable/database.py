@@ -192,7 +192,9 @@ class Database:
         self.given_up[:] = (number for (number,) in self.execute(f"SELECT value {GIVEN_UP}").fetchall())
 
     def sweep(self, now: int) -> bool:
-        """Remove some rows of a tube that is not there any more: each time so few that this needs little room."""
+        """Remove some rows of tubes that are not there any more: so few that this needs little room; False: no more."""
+        if not self.given_up:
+            return False
         number = self.given_up[0]
         for table, keys in _KEYS.items():
             column = keys.partition(",")[0]
@@ -208,7 +210,7 @@ class Database:
         """Write what time it is."""
         self.execute("REPLACE INTO store VALUES ('now', ?)", (now,))
         self.told = now
-        return True
+        return False
 
     def rollback(self) -> None:
         """Forget a transaction that was broken off."""

@@ -62,21 +62,28 @@ class Files:
         Raises `StoreFull` if there is no room: nothing is written. Any other error ends the store, since nobody knows
         what is written: all that is asked of it raises `StoreFailed` until it is opened anew.
         """
-        database = self.database
-        if self._commit(commit, now):
+        try:
+            written = commit(now)
+        except sqlite3.Error as error:
+            written = self._write_on_full_disk(commit, now, error)
+        if written:
             if self.syncer is not None:
                 self.syncer.written += 1
-            if database.given_up or not 0 <= now - database.told < SECOND:
-                with suppress(StoreFull):  # What no call waits for.
-                    self._commit(database.tell, now)
-                    while database.given_up:
-                        self._commit(database.sweep, now)
+            database = self.database
+            if not 0 <= now - database.told < SECOND or database.given_up:
+                self._write_more(now)
 
-    def _commit(self, commit: Callable[[int], bool], now: int) -> bool:
-        try:
-            return commit(now)
-        except sqlite3.Error as error:
-            return self._write_on_full_disk(commit, now, error)
+    def _write_more(self, now: int) -> None:
+        """Write what no call waits for."""
+        database = self.database
+        with suppress(StoreFull):
+            for write in (database.tell, database.sweep):
+                more = True
+                while more:
+                    try:
+                        more = write(now)
+                    except sqlite3.Error as error:
+                        more = self._write_on_full_disk(write, now, error)
 
     def _write_on_full_disk(self, commit: Callable[[int], bool], now: int, error: sqlite3.Error) -> bool:
         """Write again, if the error is that of a full disk: into the log from its begin on, then into the reserve."""

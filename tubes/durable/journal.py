@@ -101,12 +101,10 @@ class Journal:
         """Write what has changed since the last commit; False if nothing has. Cost: one row per task."""
         engine = self._engine
         touched, moves = engine.touched, engine.moves
-        if self.dropped:
-            return False
         if engine.next_id != self._next_id:
             self._note_puts()
         if engine.absolute or engine.throttled or len(moves) > _TASKS:
-            if not touched and not engine.absolute and not engine.done_changed:
+            if self.dropped or not (touched or engine.absolute or engine.done_changed):
                 return False
             self._settle(now)
             return True

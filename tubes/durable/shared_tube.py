@@ -52,14 +52,25 @@ class DurableTube(SharedTube):
     @override
     def serve_waiters(self, now: int) -> None:
         files, engine = self._files, self.engine
+        alone = bool(self.putters)  # What a call has done is written first: it is not undone with a put that waits.
         while files.is_open:
-            if self.putters:  # What a call has done is not undone with a put that waits.
-                self._write(now)
             waits = self.takers or self.putters or self.emptying or self.ending
-            if waits or engine.listener or engine.timers.soonest <= now:
+            if (waits or engine.listener or engine.timers.soonest <= now) and not alone:
                 super().serve_waiters(now)
             self.watched = True
-            if not self._write(now):
+            if files.reserve is not None and files.reserve.missing:
+                self.journal.free_room()
+            try:
+                files.write(self.journal.commit, now)
+            except StoreFull as error:
+                if self._undo(error):
+                    continue
+                raise
+            if self._noted:
+                self.events.extend(self._noted)
+                self._noted.clear()
+            if alone:
+                alone = False
                 continue
             if not self._served:
                 return
@@ -71,29 +82,10 @@ class DurableTube(SharedTube):
             if self._wake_served():
                 return
 
-    def _write(self, now: int) -> bool:
-        """Write what has changed; False if puts that waited were refused, since the disk is full.
-
-        Raises `StoreFull` if it was full before these, too: then nothing has changed.
-        """
-        files = self._files
-        if files.reserve is not None and files.reserve.missing:
-            self.journal.free_room()
-        try:
-            files.write(self.journal.commit, now)
-        except StoreFull as error:
-            if self._undo(error):
-                return False
-            raise
-        if self._noted:
-            self.events.extend(self._noted)
-            self._noted.clear()
-        return True
-
     def _undo(self, error: StoreFull) -> bool:
         """Bring the tube back to what is written, and let those who were served since then wait on.
 
-        If puts that waited are among them, these get the error; then it is not that of the call, which is written.
+        Puts that waited get the error; returns whether there were any: then it is not that of the call.
         """
         self._noted.clear()
         with self._files.reading():
