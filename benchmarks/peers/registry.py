@@ -179,12 +179,14 @@ def _in_process(name: str, lacks: str, tasks: int = 50_000, package: str = "") -
     return Subject(name, family, "in_process", name, (package,) if package else (), lacks=lacks, tasks=tasks)
 
 
-def _tube(driver: str) -> Subject:
-    return Subject(f"tubes, {driver}", "tubes", "in_process", driver, tasks=20_000)
+def _tube(way: str, tasks: int = 20_000) -> Subject:
+    return Subject(f"tubes, {way}", "tubes", "in_process", way, tasks=tasks)
 
 
 _IN_PROCESS: Final = (
     *(_tube(driver) for driver in ("fifo", "fifottl", "utube", "utubettl", "fifo, awaited")),
+    _tube("a folder", 4000),
+    _tube("a folder, sync=full", 500),
     _in_process("queue.Queue", "acks that give back, delays, ttl, priorities; asyncio"),
     _in_process("queue.SimpleQueue", "acks, task_done, delays, ttl, priorities; asyncio", 200_000),
     _in_process("queue.PriorityQueue", "acks that give back, delays, ttl; asyncio"),
@@ -195,6 +197,9 @@ _IN_PROCESS: Final = (
     _in_process("culsans, async", "the same", 10_000, "culsans"),
     _in_process("persist-queue", "delays, ttl, ttr, priorities", 1000, "persist-queue"),
     _in_process("litequeue", "delays, ttl, ttr, priorities; asyncio", 3000, "litequeue"),
+    _in_process("persist-queue on disk", "delays, ttl, ttr, priorities", 500, "persist-queue"),
+    _in_process("litequeue on disk", "delays, ttl, ttr, priorities; asyncio", 2000, "litequeue"),
+    _in_process("huey on disk", "acks (a task dies with its worker), ttr, batches; asyncio", 1000, "huey"),
 )
 
 SUBJECTS: Final = (*_tubes("valkey"), *_tubes("redis"), *_ON_SERVERS, *_IN_PROCESS)

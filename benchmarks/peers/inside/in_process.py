@@ -7,6 +7,8 @@ import queue
 from collections.abc import Callable
 from importlib import import_module
 from itertools import cycle
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.peers.inside import told
@@ -109,6 +111,53 @@ def litequeue(count: int) -> None:
     made.prune()
 
 
+def persist_queue_on_disk(count: int) -> None:
+    """The one with acks."""
+    module: Any = import_module("persistqueue")
+    with TemporaryDirectory() as folder:
+        made = module.SQLiteAckQueue(folder, auto_commit=True)
+        for _ in range(count):
+            made.put(DATA)
+            made.ack(made.get())
+        made.close()
+
+
+def litequeue_on_disk(count: int) -> None:
+    """With the pragmas that it sets: a log, which is not synced."""
+    module: Any = import_module("litequeue")
+    with TemporaryDirectory() as folder:
+        made = module.LiteQueue(str(Path(folder, "queue.db")))
+        for _ in range(count):
+            made.put(DATA)
+            made.done(made.pop().message_id)
+        made.close()
+
+
+def huey_on_disk(count: int) -> None:
+    """Its storage alone: a task that was taken is gone."""
+    module: Any = import_module("huey.storage")
+    with TemporaryDirectory() as folder:
+        made = module.SqliteStorage(filename=str(Path(folder, "queue.db")))
+        for _ in range(count):
+            made.enqueue(DATA.encode())
+            made.dequeue()
+        made.close()
+
+
+def folder(options: str) -> Callable[[int], None]:
+    """tubes in a folder: put, take, ack."""
+
+    def cycles(count: int) -> None:
+        tubes: Any = import_module("tubes")
+        with TemporaryDirectory() as place, tubes.connect(f"file:{place}{options}") as session:
+            made = session.create_tube("jobs")
+            for _ in range(count):
+                made.put(DATA)
+                made.ack(made.take(timeout=0))
+
+    return cycles
+
+
 def tube(driver: str) -> Callable[[int], None]:
     """tubes in memory: put, take, ack; utubes: over 100 of them."""
 
@@ -161,6 +210,11 @@ WAYS: dict[str, Callable[[int], None]] = {
     "culsans, async": async_side("culsans"),
     "persist-queue": persist_queue,
     "litequeue": litequeue,
+    "persist-queue on disk": persist_queue_on_disk,
+    "litequeue on disk": litequeue_on_disk,
+    "huey on disk": huey_on_disk,
+    "a folder": folder(""),
+    "a folder, sync=full": folder("?sync=full"),
     "fifo": tube("fifo"),
     "fifottl": tube("fifottl"),
     "utube": tube("utube"),
