@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -130,7 +131,42 @@ def test_a_stream_that_nobody_reads_is_bounded(served: Served, base: str) -> Non
         one.recv(100)
         time.sleep(0.5)
         assert 0 < served.client.get(path).json()["tasks"]["taken"] < 60
-    eventually(lambda: served.client.get(path).json()["tasks"]["ready"] == 60)
+    assert eventually(lambda: served.client.get(path).json()["tasks"]["ready"] == 60)
+
+
+def test_a_client_that_has_left_takes_nothing(served: Served, base: str) -> None:
+    path = f"{base}/tubes/mail"
+    served.client.put(path, json={"options": {"max_attempts": 1}})
+    served.client.post(f"{path}/tasks/batch", json={"items": [{"data": number} for number in range(5)]})
+    asked = [
+        request("POST", f"{path}/take", b'{"wait": 30}'),
+        request("POST", f"{path}/take", b'{"wait": 30, "limit": 5}'),
+        request("GET", f"{base.replace('/v1', '/api')}/mail?timeout=30"),
+        request("GET", f"{path}/stream?window=5"),
+    ]
+    # The requests arrive, and with them that nobody waits for a reply.
+    served.process.send_signal(signal.SIGSTOP)
+    for one in asked:
+        with socket.create_connection(("127.0.0.1", served.port), 30) as connection:
+            connection.sendall(one)
+    served.process.send_signal(signal.SIGCONT)
+    name = base.rpartition("/")[2]
+    seen = [line for line in served.lines() if name in line["path"] and "/tasks" not in line["path"]]
+    assert [line["status"] for line in seen[1:]].count(499) >= 3
+    eventually(lambda: served.client.get(path).json()["tasks"]["taken"] == 0)
+    tasks = served.client.get(f"{path}/tasks").json()["tasks"]
+    assert [(task["state"], task["attempts"]) for task in tasks] == [("ready", 0)] * 5
+
+
+def test_a_request_behind_a_poll_does_not_hide_that_the_client_leaves(served: Served, base: str) -> None:
+    path = f"{base}/tubes/mail"
+    served.client.put(path)
+    with socket.create_connection(("127.0.0.1", served.port), 30) as one:
+        one.sendall(request("POST", f"{path}/take", b'{"wait": 600}'))
+        assert eventually(lambda: served.client.get(path).json()["waiting"] == 1)
+        one.sendall(request("GET", "/version"))
+        served.client.get("/version")
+    assert eventually(lambda: served.client.get(path).json()["waiting"] == 0)
 
 
 def test_while_the_backend_is_away_it_is_not_ready_and_goes_on_afterwards() -> None:
@@ -145,7 +181,7 @@ def test_while_the_backend_is_away_it_is_not_ready_and_goes_on_afterwards() -> N
         assert (reply.status_code, reply.json()["title"], reply.headers["retry-after"]) == (503, "connection lost", "1")
         assert str(valkey.folder) not in reply.text
         valkey.start()
-        eventually(lambda: ready(served))
+        assert eventually(lambda: ready(served))
         assert served.client.post("/v1/_/tubes/mail/tasks", json={"data": 2}).status_code == 201
         # Whether the first one was put nobody could know.
         tasks = served.client.post("/v1/_/tubes/mail/take", json={"limit": 9}).json()["tasks"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
@@ -17,8 +16,6 @@ Value = TypeVar("Value")
 #: Tasks that are read at once, and bytes of data after which a reply has no more tasks.
 STEP: Final = 64
 REPLY: Final = 2**23
-#: Seconds after which a look at the backend was slow.
-_SLOW: Final = 0.05
 
 
 class Polls:
@@ -54,9 +51,6 @@ class Polls:
             gone.cancel()
         try:
             await asyncio.wait((doing, gone), return_when=asyncio.FIRST_COMPLETED)
-            if doing.done():
-                # The client may have left before this: let the loop read what has arrived.
-                await asyncio.sleep(0)
             if doing.done() and (not gone.done() or gone.cancelled()):
                 return doing.result()
         except asyncio.CancelledError:
@@ -83,26 +77,32 @@ class Polls:
     ) -> list[AsyncTask[Any]]:
         """Take up to `limit` tasks of these tubes, as soon as there is one, within `wait` seconds.
 
-        Raises `ClientGone` if the client leaves before there is one: then nothing is taken, and no attempt is counted.
+        Raises `ClientGone` if the client leaves before they can be sent: then nothing is taken, and no attempt is
+        counted.
         """
-        began = time.monotonic()
         tasks = await _bounded(space, names, limit, ttr, order)
-        if tasks and time.monotonic() - began > _SLOW:
-            await self._check_there(receive, space, tasks)
-        if tasks or not wait or self.closing:
-            return tasks
-        with space.used():
-            work = take(space, names, min(limit, STEP), wait, ttr, order)
-            return await self.wait(receive, work, space.give_back) or []
-
-    async def _check_there(self, receive: Receive, space: Namespace, tasks: list[AsyncTask[Any]]) -> None:
-        """The backend was slow: the client may have left meanwhile."""
-        gone = asyncio.ensure_future(_gone(receive))
-        await asyncio.sleep(0)
-        if gone.done():
+        if not tasks and wait and not self.closing:
+            with space.used():
+                work = take(space, names, min(limit, STEP), wait, ttr, order)
+                tasks = await self.wait(receive, work, space.give_back) or []
+        if tasks and wait:
+            await asyncio.sleep(0)  # The loop reads what has arrived. If the backend was slow, it has done so already.
+        if tasks and has_left(receive):
             await space.give_back(tasks)
             raise ClientGone
-        gone.cancel()
+        return tasks
+
+
+def has_left(receive: Receive) -> bool:
+    """Whether the client has left, as far as the loop has read."""
+    # One step of what would wait for it: a task would be several times as much work.
+    waiting = _gone(receive)
+    try:
+        waiting.send(None)
+    except StopIteration:
+        return True
+    waiting.close()
+    return False
 
 
 async def _bounded(

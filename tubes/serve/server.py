@@ -191,6 +191,9 @@ class _Protocol(HttpToolsProtocol):
         super().on_headers_complete()
         if not self.pipeline:
             self._running = self.cycle
+        elif len(self.pipeline) == 1:
+            # uvicorn reads on when it has replied: until then nobody would see that the client leaves.
+            self.flow.resume_reading()
         if self._is_last:
             self.cycle.keep_alive = False
 
@@ -237,16 +240,25 @@ class _Protocol(HttpToolsProtocol):
         super().on_response_complete()
 
     @override
+    def eof_received(self) -> None:
+        """The client has left. This is a turn of the loop before the end of the connection."""
+        self._tell_running()
+
+    @override
     def connection_lost(self, exc: Exception | None) -> None:
         # uvicorn tells the last request only, and others may be before it.
         self.pipeline.clear()
-        if self._running is not None:
-            self._running.disconnected = True
-            self._running.message_event.set()
+        self._tell_running()
         for timer in (self._timer, self._slow):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
+
+    def _tell_running(self) -> None:
+        """Tell the request that is handled now that its client has left."""
+        if self._running is not None:
+            self._running.disconnected = True
+            self._running.message_event.set()
 
     def _wait(self, seconds: float) -> None:
         self._timer = self.loop.call_later(seconds, self.transport.close)

@@ -16,7 +16,8 @@ from tubes.errors import InvalidOption, TubesError
 from tubes.serve.namespaces import Namespace
 from tubes.serve.native import shapes
 from tubes.serve.native.operations import Call, Operation, operation
-from tubes.serve.polls import Polls
+from tubes.serve.polls import Polls, has_left
+from tubes.serve.problems import ClientGone
 from tubes.values.batch import check_limit
 from tubes.values.lease import Lease
 
@@ -47,6 +48,9 @@ class _Endless(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
 
         async def write(some: bytes) -> None:
+            await asyncio.sleep(0)  # The loop reads what has arrived.
+            if has_left(receive):
+                raise ClientGone
             # No wait_for: before Python 3.12 that forgets that it was cancelled, if the wait is over at the same time.
             async with asyncio.timeout(_SLOW):
                 await send({"type": "http.response.body", "body": some, "more_body": True})
@@ -113,7 +117,11 @@ async def _pump(
             continue
         tasks = await tube.take_many(min(window - len(open_), _AT_ONCE), _QUIET, ttr=ttr)
         open_ |= {task.lease for task in tasks}
-        await write(b"".join([_line(call, task) for task in tasks]) or b"\n")
+        try:
+            await write(b"".join([_line(call, task) for task in tasks]) or b"\n")
+        except BaseException:  # It has left, or reads too slowly: nothing of this was sent.
+            await session.give_back(tasks)
+            raise
 
 
 def _line(call: Call, task: AsyncTask[Any]) -> bytes:
