@@ -123,6 +123,15 @@ class DoneTasks(Bench):
             tube.ack(self.take(tube))
         assert self.kept(tube) == [task.id for task in reversed(self.in_order(tasks)[1:])]
 
+    def test_many_are_deleted_in_their_order(self) -> None:
+        tube = self.create("some", keep_done=60, keep_done_max=1)
+        first, second = self.put(tube=tube), self.put(tube=tube)
+        assert tube.delete_many([second.id]) == {second.id: True}
+        self.clock.advance(1)
+        # The end of the first takes the place of the second.
+        assert tube.delete_many([first.id, second.id]) == {first.id: True, second.id: False}
+        assert self.kept(tube) == [first.id]
+
     def test_fewer_are_kept_once_the_tube_says_so(self) -> None:
         tube = self.create("fewer", keep_done=60)
         tasks = [self.put(tube=tube) for _ in range(5)]

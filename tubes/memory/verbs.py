@@ -146,6 +146,9 @@ class VerbPort(Port[F]):
                         entry = None
                     if entry is None:
                         forgets = anybody and view.__class__ is not Lease and (not states or State.DONE in states)
+                        if forgets:  # After those before it, of which one may take its place among those that are kept.
+                            verb(now, entries)
+                            entries = []
                         done[id] = forgets and self._forget(now, meant)
                         continue
                     if states and entry.state not in states:
