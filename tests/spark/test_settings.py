@@ -119,7 +119,7 @@ def test_an_option_that_nobody_knows_is_named_without_its_value(queue: tubes.Que
     [
         ("maxTaskPerTrigger", "did you mean maxTasksPerTrigger\\?"),
         ("leese", "did you mean lease\\?"),
-        ("startingTime", "however old it is"),
+        ("startTime", "did you mean startingTime\\?"),
         ("batchSize", "'batchSize': is an option of other reads or writes"),
     ],
 )

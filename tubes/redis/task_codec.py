@@ -57,8 +57,9 @@ class StoredTask:
 class StoredDone(StoredTask):
     """A done task that is kept."""
 
-    __slots__ = ("ended", "result", "until", "why")
+    __slots__ = ("attempts", "ended", "result", "until", "why")
 
+    attempts: int
     ended: int
     until: int
     why: str
@@ -259,7 +260,7 @@ def read(id: int, raw: bytes) -> tuple[StoredTask, int]:
 
 def read_done(id: int, raw: bytes) -> StoredDone:
     """A done task that is kept, as it is stored."""
-    why, ended, until, _, has_result = _DONE.unpack_from(raw)
+    why, ended, until, attempts, has_result = _DONE.unpack_from(raw)
     at, result = _DONE.size, None
     if has_result:
         result, at = _words_at(raw, at)
@@ -269,6 +270,7 @@ def read_done(id: int, raw: bytes) -> StoredDone:
         if name != "data":
             setattr(done, name, getattr(stored, name))
     done.data = raw[at + body :]
+    done.attempts = int.from_bytes(attempts, "big")
     done.why, done.result = _WHYS[why], result
     done.ended, done.until = int.from_bytes(ended, "big"), int.from_bytes(until, "big")
     return done

@@ -39,11 +39,14 @@ _COLUMNS: Final[dict[str, tuple[str, DataType]]] = {
     "expires": ("timestamp", _MOMENT),
     "max_attempts": ("int", pa.int32()),
     "context": ("map<string,string>", pa.map_(pa.string(), pa.string())),
+    "result": ("string", pa.string()),
+    "why": ("string", pa.string()),
+    "ended": ("timestamp", _MOMENT),
 }
 
 
 def _columns_of(codec: str) -> dict[str, tuple[str, DataType]]:
-    return {**_COLUMNS, "data": ("binary", pa.binary())} if codec == "raw" else _COLUMNS
+    return {**_COLUMNS, **dict.fromkeys(("data", "result"), ("binary", pa.binary()))} if codec == "raw" else _COLUMNS
 
 
 def schema_of(codec: str) -> str:
@@ -109,6 +112,8 @@ class Columns:
                 arrays.append(pa.repeat(pa.scalar(column.value, kind), table.size))
             elif name == "id":
                 arrays.append(_numbers(array("q", table.values(name)), kind))
+            elif name == "result":
+                arrays.append(self._results(table, table.values(name), kind))
             elif kind == _MOMENT:
                 arrays.append(pa.array(column, pa.int64()).cast(kind))
             else:
@@ -122,6 +127,15 @@ class Columns:
             return []
         texts = self._texts(pa.array(table.values("data"), pa.binary()))
         return [id for id, is_bad in zip(table.values("id"), texts.is_null().to_pylist(), strict=True) if is_bad]
+
+    def _results(self, table: Table, results: Sequence[bytes | None], kind: DataType) -> Array:
+        """Those that are there, as data; null for the others."""
+        there = [result is not None for result in results]
+        if not any(there):
+            return pa.nulls(table.size, kind)
+        stored = pa.array([result for result in results if result is not None], pa.binary())
+        made = iter(self._data(table.where(there), stored, kind).to_pylist())
+        return pa.array([next(made) if has else None for has in there], kind)
 
     def _data(self, table: Table, stored: Array, kind: DataType) -> Array:
         if kind == pa.binary():
@@ -158,7 +172,7 @@ def _contexts(column: Sequence[dict[str, str] | None]) -> Array:
 
 #: What makes the array of a column that has texts.
 _MADE_OF_TEXT: Final[dict[str, Callable[[Any], Array]]] = {
-    **dict.fromkeys(("state", "utube", "reason", "key"), _texts), "context": _contexts,
+    **dict.fromkeys(("state", "utube", "reason", "key", "why"), _texts), "context": _contexts,
 }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from tubes.errors import TaskNotFound, TubesError, Unreadable
 from tubes.spark.arrow import RecordBatch
 from tubes.spark.columns import Columns
+from tubes.spark.replay import Kept, Replay
 from tubes.spark.server.bulk_read import BulkReader, Table
 from tubes.spark.server.streams import Chunk, Claim, Stream
 from tubes.spark.workers import find_slots, freeze_loaded
@@ -38,8 +39,12 @@ _MOST: Final = 50_000
 #: If Spark asks for the next batch within so many seconds, one is taken ahead; else its tasks would be kept from other
 #: consumers for nothing.
 _AT_ONCE: Final = 10.0
-#: Spark's offset of a batch: `consumer`, and the number of the batch, `seq`.
+#: Spark's offset of a batch: `consumer`, the number of the batch, `seq`, and `replay` if it has started in the past.
 _Offset: TypeAlias = dict[str, Any]
+
+
+def _offset(consumer: str, batch: int, replay: Replay | None) -> _Offset:
+    return {"consumer": consumer, "seq": batch, **({} if replay is None else replay.named())}
 
 
 @cache
@@ -100,9 +105,10 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- on the driver -------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> _Offset:
-        """The offset of a new query: a named consumer may have worked before."""
+        """The offset of a new query: a named consumer may have worked before, and done tasks may come first."""
         done = self._open(self._named).first - 1 if self._settings.consumer else 0
-        return {"consumer": self._named, "seq": done}
+        since = self._settings.starting_time
+        return _offset(self._named, done, None if since is None else Replay.begin(self._open(self._named).tube, since))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Let a batch read as many tasks as the option `maxTasksPerTrigger` allows."""
@@ -119,12 +125,15 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._wait()
         done, now = start["seq"], time.monotonic()
         at_once, self._asked = now - self._asked < _AT_ONCE, now
+        replay = Replay.of(start)
         batch = max(done + 1, stream.first)
         most = self._settings.max_tasks or _MOST
         if isinstance(limit, ReadMaxRows):
             most = min(most, limit.max_rows)
         elif not isinstance(limit, ReadAllAvailable):
             most = min(most, _MOST)
+        if replay is not None and replay.read is not None:
+            return _offset(stream.name, done, replay.page(stream.tube, most))
         if batch > stream.last:  # Else it was taken, in the background or before a crash, and never planned.
             self._ack(stream, done)
             self._take(stream, batch, most)
@@ -138,7 +147,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             self._ack(stream, done)
         self._given = time.monotonic()
-        return {"consumer": stream.name, "seq": batch}
+        return _offset(stream.name, batch, replay)
 
     def _take(self, stream: Stream, batch: int, most: int) -> None:
         if self._budget is not None:
@@ -207,11 +216,22 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ids += chunk.ids
                 attempts += chunk.attempts
                 takes += chunk.takes
-        most = stream.slots or _PARTITIONS
-        count = min(self._settings.num_partitions or min(most, -(-len(ids) // _WORTHWHILE)), len(ids))
-        edges = [len(ids) * number // count for number in range(count + 1)] if ids else []
-        cuts = [slice(*cut) for cut in pairwise(edges)]
-        return [Taken(stream.claim, ids[cut], attempts[cut], takes[cut], stream.slots) for cut in cuts]
+        parts: list[InputPartition] = [
+            Taken(stream.claim, ids[cut], attempts[cut], takes[cut], stream.slots)
+            for cut in self._cuts(len(ids), stream.slots)
+        ]
+        replay = Replay.of(end)
+        if replay is not None:
+            done_ids = replay.ids(stream.tube, Replay.of(start))
+            parts += [Kept(replay, done_ids[cut]) for cut in self._cuts(len(done_ids), stream.slots)]
+        return parts
+
+    def _cuts(self, tasks: int, slots: int | None) -> list[slice]:
+        """Where to cut so many tasks into parts."""
+        most = slots or _PARTITIONS
+        count = min(self._settings.num_partitions or min(most, -(-tasks // _WORTHWHILE)), tasks)
+        edges = [tasks * number // count for number in range(count + 1)] if tasks else []
+        return [slice(*cut) for cut in pairwise(edges)]
 
     def commit(self, end: _Offset) -> None:
         """Spark will not ask for these batches again."""
@@ -244,8 +264,12 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises `StreamFenced` at the end if another query continues the stream: tasks that it took again may be missing.
         """
-        assert isinstance(partition, Taken)
         freeze_loaded()
+        if isinstance(partition, Kept):
+            with self._settings.share() as queue:
+                yield from self._columns.batches(partition.tables(self._settings.find(queue)))
+            return
+        assert isinstance(partition, Taken)
         claim = partition.claim
         ids, takes = partition.ids, partition.takes
         by = dict(zip(ids, partition.attempts, strict=True))

@@ -34,8 +34,9 @@ _OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "max_attempts": ("tinyint", "smallint", "int", "bigint"),
     "context": ("map<string,string>",),
 }
-#: Columns of a read that a write cannot keep.
+#: Columns of a read that a write cannot keep. Those of done tasks are known by the others: a frame may have such names.
 _OF_READS: Final = frozenset({"id", "state", "attempts", "reason", "created", "due", "expires"})
+_OF_DONE: Final = frozenset({"result", "why", "ended"})
 #: Types whose values only Spark can read.
 _OF_SPARK_ALONE: Final = ("variant", "geometry", "geography")
 #: How many heads of tasks are kept, so that rows with the same options are checked once.
@@ -173,7 +174,8 @@ def _blank(settings: Settings, types: dict[str, str]) -> tuple[str, ...]:
         return ()
     with settings.share() as queue:
         driver = settings.find_driver(queue)
-    return tuple(name for name in types if name in _OF_READS or (name in _OPTIONS and not driver.takes_put(name)))
+    blank = _OF_READS | _OF_DONE
+    return tuple(name for name in types if name in blank or (name in _OPTIONS and not driver.takes_put(name)))
 
 
 def _values(column: Array) -> list[Any]:

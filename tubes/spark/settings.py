@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +34,9 @@ _SPARKS: Final = frozenset({"path", "checkpointlocation", "queryname"})
 _NONE: Final[Mapping[str, str]] = {}
 #: By the name that users write: the field, or the option of put, and how it is checked.
 _Known = dict[str, tuple[str, Callable[[str, str], object]]]
-_STATES: Final = {"ready": "r", "taken": "t", "buried": "!", "delayed": "~"}
+_STATES: Final = {"ready": "r", "taken": "t", "buried": "!", "delayed": "~", "done": "-"}
+#: The states of tasks that are not done.
+_LIVING: Final = frozenset(_STATES.values()) - {"-"}
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,12 @@ class Settings:
     #: What becomes of rows that cannot be put, or read.
     bad_rows: str = "fail"
     #: Of reads.
-    states: frozenset[str] = frozenset(_STATES.values())
+    states: frozenset[str] = _LIVING
     ids: range = range(1 << 48)
     lane: str | None = None
     num_partitions: int | None = None
+    #: Of done tasks: those that ended at this moment or later, in µs since 1970; None: all, but in a stream none.
+    starting_time: int | None = None
     #: Of streams.
     max_tasks: int | None = None
     max_bytes: int | None = None
@@ -72,7 +77,7 @@ class Settings:
     @property
     def is_by_id(self) -> bool:
         """Whether a read need not look at a task to know that it wants it."""
-        return self.states == Settings.states and self.lane is None
+        return self.states >= _LIVING and self.lane is None
 
     def connect(self, *, lease: float = 30.0) -> Queue:
         """A connection with this lease."""
@@ -112,7 +117,13 @@ class Settings:
 
 def read_settings(options: Mapping[str, str], kept: Mapping[str, str] = _NONE) -> Settings:
     """Check the options of a batch read; `kept`: those of its table, of which it uses what is for reads."""
-    return _settings(options, kept, _COMMON | _READ)
+    settings = _settings(options, kept, _COMMON | _READ)
+    since = {name.lower(): value for name, value in options.items()}.get("startingtime")
+    if since is not None and "-" not in settings.states:
+        raise InvalidOption(
+            option="startingTime", value=since, rule="is about done tasks in batch reads: add state done"
+        )
+    return settings
 
 
 def stream_settings(options: Mapping[str, str], kept: Mapping[str, str] = _NONE) -> Settings:
@@ -169,9 +180,7 @@ def _unknown(key: str, known: Mapping[str, str]) -> InvalidOption:
     names = {name.lower(): name for name in _COMMON | _READ | _STREAM | _WRITE | _BATCH_WRITE}
     rule = f"known options are {', '.join(sorted(known.values()))}"
     near = get_close_matches(key.lower(), known, 1)
-    if key.lower() == "startingtime":
-        rule = "is none: a ready task is work to be done, however old it is; to skip older ones filter by created"
-    elif key.lower() in names:
+    if key.lower() in names:
         rule = f"is an option of other reads or writes: {rule}"
     elif near:
         rule = f"is unknown here: did you mean {known[near[0]]}? {rule}"
@@ -234,6 +243,16 @@ def _ids_of(name: str, value: str) -> range:
     if found[2] == "-":
         return range(first, Settings.ids.stop)
     return range(first, int(found[3] or first) + 1)
+
+
+def _moment(name: str, value: str) -> int:
+    try:
+        moment = datetime.fromisoformat(value.strip())
+    except ValueError:
+        rule = "must be a date or a time in ISO 8601, as 2026-11-23 or 2026-11-23T12:30+01:00; without a zone it is UTC"
+        raise InvalidOption(option=name, value=value, rule=rule) from None
+    since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    return max(since // timedelta(microseconds=1), 0)
 
 
 def _whole(name: str, value: str) -> int:
@@ -310,6 +329,7 @@ _READ: Final[_Known] = {
     "ids": ("ids", _ids_of),
     "lane": ("lane", _text),
     "numPartitions": ("num_partitions", _count),
+    "startingTime": ("starting_time", _moment),
 }
 _STREAM: Final[_Known] = {
     "badRows": ("bad_rows", _one_of("fail", "bury")),
@@ -321,6 +341,7 @@ _STREAM: Final[_Known] = {
     "consumer": ("consumer", _text),
     "countRetakes": ("count_retakes", _yes),
     "numPartitions": ("num_partitions", _count),
+    "startingTime": ("starting_time", _moment),
 }
 _WRITE: Final[_Known] = {
     "delivery": ("delivery", _one_of("at-least-once", "exactly-once")),

@@ -44,7 +44,7 @@ class SnapshotReader(DataSourceReader):
     about the same size when they are planned, and the last one has no end. What is there is found out by each read.
 
     Data stay on the server that are not asked for: those of tasks that are not wanted, and all if there is no column
-    `data` to fill.
+    `data` to fill. Done tasks are kept apart from the others, and read after them.
     """
 
     def __init__(self, settings: Settings, schema: StructType) -> None:
@@ -67,7 +67,9 @@ class SnapshotReader(DataSourceReader):
 
         Where these are few among many ids, the server is asked for all of theirs, some microseconds each.
         """
-        states, records = self._settings.states, BulkReader(tube)
+        states, records = self._settings.states - {"-"}, BulkReader(tube)
+        if not states:
+            return self._kept(records, first, end)
         tasks, lowest, following = records.extent()
         around = range(max(first, lowest), min(end, following))
         if "r" not in states:
@@ -82,15 +84,31 @@ class SnapshotReader(DataSourceReader):
         freeze_loaded()
         assert isinstance(partition, Between)
         with self._settings.share() as queue:
-            tube = self._settings.find(queue)
-            records, ids = BulkReader(tube), self._ids(tube, partition.first, partition.end)
-            if "data" not in self._columns.names:
-                tables: Iterable[Table] = map(self._wanted, records.heads_of(ids))
-            elif self._settings.is_by_id:
-                tables = records.of(ids)
-            else:
-                tables = self._chosen(records, ids)
+            tables = self._tables(self._settings.find(queue), partition)
             yield from self._columns.batches(tables, first=_FIRST)
+
+    def _tables(self, tube: Tube, part: Between) -> Iterator[Table]:
+        """Tasks that are not done, then done ones; one that is done meanwhile comes once."""
+        states, records = self._settings.states, BulkReader(tube)
+        seen: set[int] = set()
+        if states - {"-"}:
+            for table in self._living(records, self._ids(tube, part.first, part.end)):
+                if "-" in states:
+                    seen.update(table.values("id"))
+                yield table
+        if "-" in states:
+            ids = [id for id in self._kept(records, part.first, part.end) if id not in seen]
+            since = (self._settings.starting_time or 0) - 1
+            yield from map(self._wanted, records.done(ids, data="data" in self._columns.names, since=since))
+
+    def _kept(self, records: BulkReader, first: int, end: int) -> list[int]:
+        return [id for id in records.kept() if first <= id < end]
+
+    def _living(self, records: BulkReader, ids: Sequence[int]) -> Iterable[Table]:
+        """The wanted ones among these tasks."""
+        if "data" not in self._columns.names:
+            return map(self._wanted, records.heads_of(ids))
+        return records.of(ids) if self._settings.is_by_id else self._chosen(records, ids)
 
     def _chosen(self, records: BulkReader, ids: Sequence[int]) -> Iterator[Table]:
         """The wanted ones among these tasks. Where they are few, data are read of these alone."""

@@ -1,6 +1,7 @@
--- Look at tasks without their data.
+-- Look at tasks without their data, or at done tasks that are kept.
 -- KEYS[1]  the tube's meta hash
--- ARGV  1… ids, a bounded number
+-- ARGV  1 'tasks' or 'done'; of done ones 2 '1': with their data, 3 and 4 those that ended after this moment, and not after
+--       that; 5… ids, a bounded number
 -- answers  {how many of them were looked at; what stands before the data of each that was, nil: it is not there; of each
 --          the score in ':taken', if any task is taken; when each is due, if any ever is}; nil: there is no such tube
 local call, byte, sub, M = redis.call, string.byte, string.sub, KEYS[1]
@@ -18,21 +19,38 @@ local function skip(flags, value, at, sizes)
   end
   return at
 end
-local function body_of(flags, value)
-  local at = skip(flags, value, 9, { 0, 0, 3, 4, 7, 7, -1 })
+local function body_of(flags, value, begin)
+  local at = skip(flags, value, begin + 8, { 0, 0, 3, 4, 7, 7, -1 })
   return flags < 128 and at or skip(byte(value, at), value, at + 1, { 3, -1, 7, -1, 0, -1, 7, 16 })
 end
-local heads, taken, due, size, looked = {}, {}, {}, 0, 0
-while looked < #ARGV and size < BYTES do
+local part, are_whole, since, to = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])
+local time = call('TIME')
+local now = time[1] * 1000000 + time[2]
+-- Where the task begins in what is kept of it, as lib/kept.lua has it; nil: it is not asked for, or over.
+local function kept_at(value)
+  local _, ended, ends, _, has = struct.unpack('>c1I7I7I3I1', value)
+  if ends <= now or ended <= since or ended > to then return nil end
+  return has == 1 and after(value, 20) or 20
+end
+local heads, taken, due, size, looked, count = {}, {}, {}, 0, 0, #ARGV - 4
+while looked < count and size < BYTES do
   looked = looked + 1
-  local value = call('HGET', M .. ':tasks', ARGV[looked])
+  local value = call('HGET', M .. ':' .. part, ARGV[looked + 4])
+  -- One that cannot be read is sent as it is.
+  local is_read, begin = true, 1
+  if value and part == 'done' then
+    is_read, begin = pcall(kept_at, value)
+    if not begin then value = false end
+  end
   if value then
     size = size + #value
-    local flags = byte(value, 1)
-    -- One that cannot be read is sent as it is.
-    local is_whole, at = true, 9
-    if flags and flags >= 4 then is_whole, at = pcall(body_of, flags, value) end
-    if is_whole then value = sub(value, 1, at - 1) end
+    local flags, at = is_read and byte(value, begin), begin
+    if flags and flags >= 4 then
+      is_read, at = pcall(body_of, flags, value, begin)
+    elseif is_read then
+      at = begin + 8
+    end
+    if is_read and not are_whole then value = sub(value, 1, at - 1) end
   end
   heads[looked] = value
 end
@@ -41,10 +59,12 @@ local function scores(key, word, found)
   if call('EXISTS', key) == 0 then return end
   for first = 1, looked, 1000 do
     local words = {}
-    for n = first, math.min(first + 999, looked) do words[#words + 1] = word(ARGV[n]) end
+    for n = first, math.min(first + 999, looked) do words[#words + 1] = word(ARGV[n + 4]) end
     for _, score in ipairs(call('ZMSCORE', key, unpack(words))) do found[#found + 1] = score end
   end
 end
-scores(M .. ':taken', tostring, taken)
-scores(M .. ':due', function(id) return struct.pack('>I6', id) end, due)
+if part == 'tasks' then
+  scores(M .. ':taken', tostring, taken)
+  scores(M .. ':due', function(id) return struct.pack('>I6', id) end, due)
+end
 return { looked, heads, taken, due }

@@ -1,6 +1,6 @@
 -- List the ids of tasks, as a scan finds them: each that is there all the time, perhaps twice.
 -- KEYS[1]  the tube's meta hash
--- ARGV  1 where to go on ('0': the beginning), 2 about how many, 3 where they stand: tasks, taken, due or buried
+-- ARGV  1 where to go on ('0': the beginning), 2 about how many, 3 where they stand: tasks, taken, due, buried or ended
 -- answers  {where to go on, ids in one string}; of buried ones the last 6 bytes of their places
 local key, part = KEYS[1] .. ':' .. ARGV[3], ARGV[3]
 local found
@@ -15,7 +15,7 @@ end
 local ids = {}
 for n = 1, #found[2], 2 do
   local at = found[2][n]
-  if part == 'due' or part == 'buried' then at = string.format('%.0f', struct.unpack('>I6', at, #at - 5)) end
+  if part ~= 'taken' and part ~= 'tasks' then at = string.format('%.0f', struct.unpack('>I6', at, #at - 5)) end
   ids[#ids + 1] = at
 end
 return { found[1], table.concat(ids, ' ') }

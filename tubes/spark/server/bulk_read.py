@@ -9,6 +9,8 @@ from struct import unpack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from tubes.drivers.entry import NOTHING_MORE
+from tubes.drivers.moves import State
+from tubes.drivers.options import SECOND
 from tubes.errors import TubeNotFound
 from tubes.redis import task_codec, validation
 from tubes.redis.scripts.assembly import MOST_ATTEMPTS, TAKES, knobs_of
@@ -30,6 +32,8 @@ _PROBES: Final = 20
 _IDS: Final = 5_000
 #: Where tasks stand that are not ready, in the order in which a task may go from one to another.
 _SETS: Final = {"t": "taken", "~": "due", "!": "buried"}
+#: Moments of which all others are before, and after.
+_LAST: Final = 1 << 56
 #: Where the newest come first, places have what is left up to this.
 _HIGHEST: Final = (1 << 48) - 1
 
@@ -52,6 +56,10 @@ class Row(NamedTuple):
     expires: int | None
     max_attempts: int | None
     context: dict[str, str] | None
+    #: Of a done task: its result as it is stored, why it ended, and when.
+    result: bytes | None = None
+    why: str | None = None
+    ended: int | None = None
 
 
 class Same(NamedTuple):
@@ -175,6 +183,32 @@ class BulkReader:
                 found.update(self._ids_in(part))
         return sorted(found)
 
+    def now(self) -> int:
+        """The time of the server, in microseconds since 1970."""
+        (time,) = self._port.run(self._port.look(pack("TIME")))
+        seconds, micros = map(int, map(bytes_of, list_of(time)))
+        return seconds * SECOND + micros
+
+    def kept(self) -> list[int]:
+        """The ids of the done tasks that are kept all the time that this takes, ascending, and of some others."""
+        return sorted(set(self._ids_in("ended")))
+
+    def kept_page(self, after: int, count: int) -> int | None:
+        """Done tasks stand in the order in which they are forgotten; the moment at which the page ends of so many.
+
+        It begins after the moment `after`. None: it ends with the last of them. Tasks of one moment share a page.
+        """
+        words = (f"{self._port.shared.key}:ended", f"({after}", "+inf", "WITHSCORES", "LIMIT", count - 1, 2)
+        (found,) = self._port.run(self._port.look(pack("ZRANGEBYSCORE", *words)))
+        last = list_of(found)
+        return int(float(bytes_of(last[1]))) if len(last) == 4 else None
+
+    def kept_between(self, after: int, last: int | None) -> list[int]:
+        """The ids of the done tasks that are forgotten after one moment, and not after another; None: all others."""
+        words = (f"{self._port.shared.key}:ended", f"({after}", "+inf" if last is None else last)
+        (found,) = self._port.run(self._port.look(pack("ZRANGEBYSCORE", *words)))
+        return [int.from_bytes(bytes_of(id), "big") for id in list_of(found)]
+
     def _ids_in(self, part: str) -> Iterator[int]:
         newest_first = part == "buried" and self._port.shared.driver.signs[1] < 0
         cursor = b"0"
@@ -211,15 +245,30 @@ class BulkReader:
 
     def heads_of(self, ids: Sequence[int]) -> Iterator[Table]:
         """The same without their data, which stays on the server: each has none."""
+        for some, told in self._looked_at(ids, "tasks", "", "", "", parts=("tasks", "taken", "due")):
+            yield _part(self._port.tube, some, *map(_column, told))
+
+    def done(self, ids: Sequence[int], *, data: bool, since: int = -1, to: int = _LAST) -> Iterator[Table]:
+        """The done tasks with these ids that are kept, and that ended after the moment `since`, and not after `to`.
+
+        Only these are sent; without `data` theirs stay on the server.
+        """
+        for some, (raws, *_) in self._looked_at(ids, "done", "1" if data else "", since, to, parts=("done",)):
+            yield _done_part(self._port.tube, some, _column(raws))
+
+    def _looked_at(
+        self, ids: Sequence[int], *asked: Word, parts: tuple[str, ...]
+    ) -> Iterator[tuple[Sequence[int], list[Reply]]]:
+        """Some of these ids, and what the server says of them, until it has looked at all."""
         start = 0
         while start < len(ids):
             some = ids[start : start + _READS]
-            reply = self._call("heads", *some, parts=("tasks", "taken", "due"))
+            reply = self._call("heads", *asked, *some, parts=parts)
             if reply is None:
                 raise TubeNotFound(name=self._port.shared.name)
             count, *told = list_of(reply)
             looked = number_of(count)
-            yield _part(self._port.tube, some[:looked], *map(_column, told))
+            yield some[:looked], told
             start += looked
 
     def _read(self, ids: Sequence[int], ahead: Sequence[int]) -> tuple[Table, list[int]]:
@@ -252,9 +301,12 @@ def _column(reply: Reply) -> list[bytes | None]:
 
 
 _NOTHING: Final = Same(None)
+#: What a done task alone has.
+_NOT_DONE: Final[dict[str, Column]] = dict.fromkeys(("result", "why", "ended"), _NOTHING)
 #: What a task has that has no options, and is not due by itself.
 _PLAIN: Final[dict[str, Column]] = {
     **dict.fromkeys(("utube", "take", "reason", "key", "due", "expires", "max_attempts", "context"), _NOTHING),
+    **_NOT_DONE,
     "pri": Same(0),
 }
 
@@ -310,7 +362,7 @@ def _part(
         nothing = (None,) * len(found)
         rows = list(_rows(tube, ids, found, takes or nothing, moments or nothing))
         columns = zip(*rows, strict=True) if rows else ((),) * len(Row._fields)
-        return Table(len(rows), dict(zip(Row._fields, columns, strict=True)))
+        return Table(len(rows), {**dict(zip(Row._fields, columns, strict=True)), **_NOT_DONE})
     if free == len(takes):
         return Plain(found, {**_PLAIN, "id": ids, "state": Same("r"), "attempts": Same(0)})
     numbers = [int(take) % TAKES for take in takes if take is not None]
@@ -319,6 +371,27 @@ def _part(
 
 _flags: Final = itemgetter(0)
 _EMPTY: Final[dict[str, Column]] = dict.fromkeys(Row._fields, ())
+
+
+def _done_part(tube: Tube, ids: Sequence[int], raws: Sequence[bytes | None]) -> Table:
+    """Done tasks; those that cannot be read are left out."""
+    rows: list[Row] = []
+    for id, raw in zip(ids, raws, strict=True):
+        if raw is None:
+            continue
+        try:
+            done = task_codec.read_done(id, raw)
+        except validation.WRONG as error:
+            validation.leave_out_task(tube, id, error)
+            continue
+        more = done.more or NOTHING_MORE
+        expires = None if done.ttl is None else done.created + done.ttl
+        row = Row(
+            id, State.DONE.value, done.data, done.utube, done.pri, done.attempts, None, more.reason, more.key,
+            done.created, None, expires, more.max_attempts or None, more.context, done.result, done.why, done.ended,
+        )  # fmt: skip
+        rows.append(row)
+    return Table(len(rows), dict(zip(Row._fields, zip(*rows, strict=True), strict=True)) if rows else _EMPTY)
 
 
 def _rows(

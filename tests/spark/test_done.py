@@ -1,0 +1,224 @@
+"""Done tasks that a tube keeps: reads of them, and streams that begin with them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import tubes
+from tubes import InvalidOption
+from tubes.spark.server.bulk_read import BulkReader
+
+from .objects import read, rows_of, schema, source
+from .test_leases import Query
+
+LONG_AGO = "2020-01-01"
+
+
+def moment(seconds: float | None) -> datetime:
+    assert seconds is not None
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=round(seconds * 1_000_000))
+
+
+@pytest.fixture
+def tube(queue: tubes.Queue) -> tubes.Tube:
+    """Six tasks are kept: of all ends, with and without results; two others are ready, one is taken."""
+    tube = queue.create_tube("t", "utubettl", keep_done=3600)
+    for number in range(5):
+        tube.put(f"{number}", utube=f"lane {number % 2}", pri=number)
+    for result in ("a text", {"pages": [1]}, None):
+        task = tube.take(timeout=0)
+        assert task is not None
+        task.ack(result)
+    tube.delete(3)
+    tube.put("forgotten", keep_done=0).delete()
+    tube.put("rich", ttl=900, key="k", max_attempts=4, context={"trace": "5"}).delete()
+    tube.put("long " * 100).delete()
+    tube.put("ready", utube="lane 1")
+    tube.put("ready")
+    assert tube.take(timeout=0) is not None
+    return tube
+
+
+def test_done_tasks_are_read_as_a_peek_shows_them(tube: tubes.Tube, options: dict[str, str]) -> None:
+    rows = read({**options, "state": "done"})
+    assert [row["id"] for row in rows] == sorted(task.id for task in tube.tasks(state="done")) == [0, 1, 2, 3, 6, 7]
+    assert [row["result"] for row in rows[:4]] == ["a text", '{"pages":[1]}', None, None]
+    for row in rows:
+        task = tube.peek(row["id"])
+        assert row["state"] == task.state.value == "-"
+        for name in ("data", "utube", "pri", "attempts", "key", "max_attempts", "why"):
+            assert row[name] == getattr(task, name), (row, name)
+        assert dict(row["context"] or {}) == task.context
+        assert (row["created"], row["ended"]) == (moment(task.created), moment(task.ended))
+    living = read(options)
+    assert {row["id"] for row in living}.isdisjoint({row["id"] for row in rows})
+    assert all(row["result"] is row["why"] is row["ended"] is None for row in living)
+
+
+@pytest.mark.parametrize(
+    ("told", "ids"),
+    [
+        ({"state": "-", "ids": "1-6"}, [1, 2, 3, 6]),
+        ({"state": "done", "lane": "lane 1"}, [1, 3]),
+        ({"state": "done", "numPartitions": "4"}, [0, 1, 2, 3, 6, 7]),
+        ({"state": "ready,done", "ids": "3-9"}, [4, 9, 3, 6, 7]),
+        ({"state": "r,t,!,~,-", "lane": "lane 0"}, [4, 0, 2]),
+        ({"state": "done", "startingTime": LONG_AGO}, [0, 1, 2, 3, 6, 7]),
+        ({"state": "done", "startingTime": "2100-01-01T00:00+01:00"}, []),
+    ],
+)
+def test_a_read_of_done_tasks_is_narrowed_as_others_are(
+    tube: tubes.Tube, options: dict[str, str], told: dict[str, str], ids: list[int]
+) -> None:
+    for columns in ("id bigint", "id bigint, data string"):
+        assert [row["id"] for row in read({**options, **told}, columns)] == ids
+
+
+def test_a_read_begins_with_the_task_that_ended_at_the_starting_time(tube: tubes.Tube, options: dict[str, str]) -> None:
+    since = moment(tube.peek(2).ended).isoformat()
+    assert [row["id"] for row in read({**options, "state": "done", "startingTime": since})] == [2, 3, 6, 7]
+
+
+def test_data_of_done_tasks_stay_on_the_server_where_no_column_needs_them(tube: tubes.Tube) -> None:
+    records = BulkReader(tube)
+    whole, heads = (
+        [row for table in records.done(range(9), data=data) for row in table.rows()] for data in (True, False)
+    )
+    assert heads == [row._replace(data=b"") for row in whole]
+    assert any(row.data for row in whole)
+
+
+def test_a_task_that_is_over_or_put_again_is_no_more_read(queue: tubes.Queue, options: dict[str, str]) -> None:
+    tube = queue.create_tube("t")
+    kept, over = tube.put("kept", keep_done=60), tube.put("over", keep_done=0.001)
+    tube.ack_many(tube.take_many(2, timeout=0))
+    while queue.tube("t").statistics().kept > 1:
+        pass
+    assert [row["id"] for row in read({**options, "state": "done"})] == [kept.id] != [over.id]
+    tube.again(kept)
+    assert read({**options, "state": "done"}) == []
+
+
+def test_results_by_other_codecs(url: str) -> None:
+    for codec, result, shown in (("raw", b"\xff", b"\xff"), ("msgpack", {"a": [1]}, '{"a":[1]}')):
+        with tubes.connect(url, codec=codec) as queue:
+            tube = queue.create_tube(codec, keep_done=60)
+            tube.put(b"data")
+            task = tube.take(timeout=0)
+            assert task is not None
+            task.ack(result)
+        (row,) = read(
+            {"url": url, "tube": codec, "codec": codec, "state": "done"},
+            f"result {'binary' if codec == 'raw' else 'string'}",
+        )
+        assert row["result"] == shown
+
+
+@pytest.mark.parametrize(
+    ("told", "match"),
+    [
+        ({"startingTime": LONG_AGO}, "startingTime='2020-01-01': is about done tasks in batch reads: add state done"),
+        (
+            {"state": "done", "startingTime": "yesterday"},
+            "startingTime='yesterday': must be a date or a time in ISO 8601",
+        ),
+        ({"state": "gone"}, "state='gone': must be one of ready, taken, buried, delayed, done"),
+    ],
+)
+def test_bad_options_are_refused(tube: tubes.Tube, options: dict[str, str], told: dict[str, str], match: str) -> None:
+    with pytest.raises(InvalidOption, match=match):
+        source({**options, **told}).reader(schema("id bigint"))
+
+
+# -- streams -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def log(queue: tubes.Queue) -> tubes.Tube:
+    """100 tasks that are done, of which ten each ended by one call, and ten that are ready."""
+    tube = queue.create_tube("t", keep_done=3600)
+    for first in range(0, 100, 10):
+        tube.put_many([f"{number}" for number in range(first, first + 10)])
+        tube.ack_many(tube.take_many(10, timeout=0))
+    tube.put_many([f"{number}" for number in range(100, 110)])
+    return tube
+
+
+def starting(options: dict[str, str], since: str = LONG_AGO, **more: str) -> Query:
+    return Query({**options, "startingTime": since, "maxTasksPerTrigger": "30", "lease": "1", **more})
+
+
+def test_a_stream_starts_in_the_past_and_goes_on_with_what_is_ready(log: tubes.Tube, options: dict[str, str]) -> None:
+    query = starting(options, numPartitions="4")
+    query.run()
+    assert [len(batch) for batch in query.sink if batch] == [30, 30, 30, 10, 10]
+    assert sorted(query.got, key=int) == [f"{number}" for number in range(110)]
+    log.put("new")
+    query.run()
+    assert query.sink[-1] == ["new"]
+    # What is done meanwhile is no part of a replay that is over.
+    assert log.statistics().kept == 111
+    query.start()
+    assert not query.plan()
+
+
+def test_a_replay_begins_with_what_ended_at_its_time_and_ends_with_what_had_ended(
+    log: tubes.Tube, options: dict[str, str]
+) -> None:
+    query = starting(options, moment(log.peek(70).ended).isoformat())
+    for task in log.take_many(10, timeout=0):
+        task.ack()
+    query.run()
+    assert query.got == [f"{number}" for number in range(70, 100)]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_a_replay_that_is_broken_off_goes_on_with_the_same_tasks(
+    log: tubes.Tube, options: dict[str, str], steps: int
+) -> None:
+    query = starting(options)
+    for _ in range(steps):
+        query.step()
+    query.plan()
+    query.deliver()
+    before = query.sink[-1]
+    query.crash()
+    if not steps:  # Spark has no offset of a query whose first batch was not done.
+        query.options["startingTime"] = "2020-01-02"
+        query.offsets[0] = source(query.options).streamReader(schema("id bigint, data string")).initialOffset()
+        query.offsets[0]["consumer"] = query.offsets[1]["consumer"]
+    query.start()
+    query.deliver()
+    assert query.sink[-1] == before
+    query.commit()
+    query.run()
+    assert sorted(query.got, key=int) == [f"{number}" for number in range(110)]
+
+
+def test_what_is_forgotten_or_never_kept_is_not_replayed(log: tubes.Tube, options: dict[str, str]) -> None:
+    query = starting(options)
+    query.step()
+    log.truncate(state="done")
+    query.run()
+    assert sorted(query.got, key=int) == [f"{number}" for number in [*range(30), *range(100, 110)]]
+
+
+def test_a_stream_that_has_begun_heeds_no_starting_time(log: tubes.Tube, options: dict[str, str]) -> None:
+    query = Query(options)
+    query.run()
+    query.options = {**options, "startingTime": LONG_AGO}
+    query.start()
+    query.run()
+    assert sorted(query.got, key=int) == [f"{number}" for number in range(100, 110)]
+
+
+def test_rows_of_a_replay_are_those_of_a_read(log: tubes.Tube, options: dict[str, str]) -> None:
+    made = source({**options, "startingTime": LONG_AGO})
+    reader: Any = made.streamReader(schema(str(made.schema())))
+    start = reader.initialOffset()
+    rows = rows_of(reader, reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit())))
+    assert sorted(rows, key=lambda row: row["id"]) == read({**options, "state": "done"})
+    reader.stop()
