@@ -55,7 +55,7 @@ from tubes.values.codecs import Codec, JsonCodec, MsgpackCodec, RawCodec
 from tubes.values.lane import Utube
 from tubes.values.lease import Lease
 from tubes.values.options import PutOptions, TaskOptions, TubeOptions
-from tubes.values.overview import Overview
+from tubes.values.overview import FolderUsage, Overview
 from tubes.values.problem import Problem
 from tubes.values.statistics import Statistics
 from tubes.values.task_data import task_data
@@ -95,6 +95,7 @@ __all__ = [
     "DriverNotFound",
     "DuplicateKey",
     "ExtraMissing",
+    "FolderUsage",
     "HandlerInfo",
     "HeldTask",
     "InvalidOption",

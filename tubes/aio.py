@@ -52,7 +52,7 @@ from tubes.values.batch import Item, check_limit
 from tubes.values.codecs import Codec
 from tubes.values.lane import Utube
 from tubes.values.options import PutOptions, TaskOptions, TubeOptions, put_options
-from tubes.values.overview import Overview
+from tubes.values.overview import FolderUsage, Overview
 from tubes.values.problem import Problem
 from tubes.values.reasons import by_kind
 from tubes.values.statistics import Statistics
@@ -260,6 +260,15 @@ class AsyncQueue:
         """
         answer = self._connection.overview(ages)
         return await answer if type(answer) is CoroutineType else answer
+
+    @property
+    def folder_usage(self) -> FolderUsage | None:
+        """What a store in a folder uses of its disk, see `FolderUsage`; None of other stores. It looks at three files.
+
+        `Queue.folder_usage` shows an example.
+        """
+        self._connection.check()
+        return self._connection.folder_usage()
 
     async def workers(self) -> list[WorkerInfo]:
         """Return the workers that run on this store, in all processes, by host and process: see `WorkerInfo`.

@@ -41,7 +41,7 @@ from tubes.values.batch import Item, check_limit
 from tubes.values.codecs import Codec
 from tubes.values.lane import Utube
 from tubes.values.options import PutOptions, TaskOptions, TubeOptions, put_options
-from tubes.values.overview import Overview
+from tubes.values.overview import FolderUsage, Overview
 from tubes.values.problem import Problem
 from tubes.values.reasons import by_kind
 from tubes.values.statistics import Statistics
@@ -261,6 +261,17 @@ class Queue:
         {'mail': 1}
         """
         return self._connection.overview(ages)
+
+    @property
+    def folder_usage(self) -> FolderUsage | None:
+        """What a store in a folder uses of its disk, see `FolderUsage`; None of other stores. It looks at three files.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     queue.folder_usage
+        """
+        self._connection.check()
+        return self._connection.folder_usage()
 
     def workers(self) -> list[WorkerInfo]:
         """Return the workers that run on this store, in all processes, by host and process: see `WorkerInfo`.

@@ -52,6 +52,27 @@ def scrape(queue: tubes.Queue, clock: ManualClock) -> Iterator[Scrape]:
     scrape.collector.close()
 
 
+def test_a_folder_says_what_it_uses_of_its_disk(tmp_path: Path) -> None:
+    with tubes.connect(f"file:{tmp_path}?sync=full") as queue:
+        queue.create_tube("t").put("x" * 1000)
+        usage, scrape = queue.folder_usage, Scrape(queue)
+        assert usage is not None
+        assert (
+            scrape("tubes_folder_bytes")
+            == usage.bytes
+            == sum((tmp_path / name).stat().st_size for name in ("tubes.db", "tubes.db-wal", "reserve"))
+        )
+        assert scrape("tubes_folder_checkpoint_time_seconds") == usage.checkpoint
+        assert scrape("tubes_folder_fsyncs_total") == usage.fsyncs == 2
+        assert scrape("tubes_folder_fsync_seconds_total") == usage.fsync_seconds > 0
+        scrape.collector.close()
+
+
+def test_a_store_in_no_folder_says_nothing_of_disks(queue: tubes.Queue, scrape: Scrape) -> None:
+    assert queue.folder_usage is None
+    assert scrape("tubes_folder_bytes") is None
+
+
 def test_tasks_calls_and_ages_are_those_of_the_queue(queue: tubes.Queue, scrape: Scrape, clock: ManualClock) -> None:
     mail = queue.create_tube("mail", "fifottl", ttr=5)
     mail.put_many(range(4))
@@ -267,9 +288,9 @@ def test_only_what_is_heard_whole_is_measured(clock: ManualClock, monkeypatch: p
         assert heard == [("waited", 0), ("waited", 0)]
 
 
-def samples() -> dict[str, set[str]]:
+def samples(folder: Path) -> dict[str, set[str]]:
     """Every sample that there may be, with its labels."""
-    with tubes.connect() as queue:
+    with tubes.connect(f"file:{folder}") as queue:
         queue.create_tube("mail").put(1)
         scrape = Scrape(queue)
         scrape.collector.waited("mail", 1)
@@ -286,15 +307,15 @@ def samples() -> dict[str, set[str]]:
     return found
 
 
-def test_every_metric_has_the_name_that_the_manual_lists() -> None:
-    stems = {re.sub(r"_(bucket|sum|count)$", "", name) for name in samples()}
+def test_every_metric_has_the_name_that_the_manual_lists(tmp_path: Path) -> None:
+    stems = {re.sub(r"_(bucket|sum|count)$", "", name) for name in samples(tmp_path)}
     assert stems == set(NAMES)
     table = (ROOT / "docs/metrics.md").read_text()
     assert set(re.findall(r"^\| `(tubes_\w+)", table, re.MULTILINE)) == set(NAMES)
 
 
-def test_the_dashboard_asks_for_metrics_and_labels_that_there_are() -> None:
-    known = samples()
+def test_the_dashboard_asks_for_metrics_and_labels_that_there_are(tmp_path: Path) -> None:
+    known = samples(tmp_path)
     dashboard = json.loads((ROOT / "docs/grafana/tubes.json").read_text())
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     asked += [variable["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query"]

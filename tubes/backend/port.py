@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tubes.backend.listeners import Listener
     from tubes.drivers.driver import Driver
     from tubes.values.codecs import Codec
+    from tubes.values.overview import FolderUsage
 
 #: Looked up once: a member of an enum costs a call.
 _TAKEN: Final = State.TAKEN
@@ -166,6 +167,10 @@ class ConnectionBase:
             raise self._forked()
         if self.closed is not None:
             raise self.closed()
+
+    def folder_usage(self) -> FolderUsage | None:
+        """What a store in a folder uses of its disk; None of other stores."""
+        return None
 
     def meet(self) -> None:
         """Try the connection, if that was not done yet."""

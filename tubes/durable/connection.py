@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
     from tubes.memory.shared_tube import SharedTube
     from tubes.values.codecs import Codec
+    from tubes.values.overview import FolderUsage
     from tubes.values.problem import Problem
 
 
@@ -53,6 +54,10 @@ class Connection(MemoryConnection):
         synced.syncer = syncer
         synced.kind, synced.tube = self._api.task, self._api.tube(synced)
         return synced
+
+    @override
+    def folder_usage(self) -> FolderUsage:
+        return self.store.usage()
 
     @override
     def examine(self, name: str, repairs: bool) -> list[Problem]:

@@ -13,6 +13,7 @@ from tubes.durable.folder import Folder, Reserve
 from tubes.durable.rows import UNREADABLE
 from tubes.durable.syncer import Syncer
 from tubes.errors import StoreFailed, StoreFull, TubesError
+from tubes.values.overview import FolderUsage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +36,7 @@ class Files:
         self._lock: Final = lock
         #: Brings everything onto the disk before a method returns; None: the operating system does so in time.
         self.syncer: Syncer | None = None
+        self._path: Final = path / NAME
         self._log: Final = path / f"{NAME}-wal"
         try:
             if not check(path / NAME) and reads:
@@ -100,6 +102,17 @@ class Files:
         if not is_full(error):
             raise self.fail(error) from error
         raise StoreFull(url=self._url) from error
+
+    def usage(self) -> FolderUsage:
+        """What they use of the disk."""
+        about = self._path.stat()
+        size = about.st_size
+        for other in (self._log, self._path.with_name("reserve")):
+            with suppress(FileNotFoundError):
+                size += other.stat().st_size
+        # Only a checkpoint writes to it: all else goes into the log.
+        syncs, seconds = (0, 0.0) if self.syncer is None else self.syncer.spent
+        return FolderUsage(size, about.st_mtime, syncs, seconds)
 
     def sync(self) -> None:
         """Let methods wait for the disk from now on."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tubes.memory.lock import Lock
     from tubes.memory.store import MemorySession
     from tubes.values.codecs import Codec
+    from tubes.values.overview import FolderUsage
 
 
 @contextmanager
@@ -92,6 +93,10 @@ class DurableStore(MemoryStore):
     def syncer(self) -> Syncer | None:
         """Brings everything onto the disk before a method returns, if that is asked for."""
         return self._files.syncer
+
+    def usage(self) -> FolderUsage:
+        """What it uses of its disk."""
+        return self._files.usage()
 
     def sync(self) -> None:
         """Let methods wait for the disk. Before anybody else knows the store."""

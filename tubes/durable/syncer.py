@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,8 @@ class Syncer:
         #: The number of the last commit.
         self.written = 0
         self._synced = 0
+        #: How often it has waited for the disk, and for how many seconds.
+        self.spent = 0, 0.0
         self._turn: Final = threading.Lock()
         self._file: int | None = None
         self._asked: Final[SimpleQueue[Callable[[], object] | None]] = SimpleQueue()
@@ -48,7 +51,9 @@ class Syncer:
             try:
                 if self._file is None:
                     self._file = os.open(self._log, os.O_RDWR | os.O_CLOEXEC)
+                began = time.perf_counter()
                 os.fsync(self._file)
+                self.spent = self.spent[0] + 1, self.spent[1] + time.perf_counter() - began
             except OSError as error:
                 raise self._fail(error) from error
             self._synced = written

@@ -50,6 +50,8 @@ Seen: TypeAlias = "dict[tuple[str, str], Overview]"
 _GAUGES: Final = {
     "tubes_up": ("1 if the queue replied in time, else 0.", ()),
     "tubes_look_seconds": ("Seconds to read all tubes.", ()),
+    "tubes_folder_bytes": ("How large the files of a folder are.", ()),
+    "tubes_folder_checkpoint_time_seconds": ("When the log of a folder was last folded into its file.", ()),
     "tubes_tasks": ("Tasks by state: ready, taken, delayed, buried.", ("tube", "state")),
     "tubes_waiting": ("Callers that wait on the tube.", ("tube",)),
     "tubes_paused": ("1 while the tube is paused.", ("tube",)),
@@ -60,6 +62,8 @@ _GAUGES: Final = {
     "tubes_due_lag_seconds": ("Seconds since something fell due that has not happened yet.", ("tube",)),
 }
 _COUNTERS: Final = {
+    "tubes_folder_fsyncs_total": ("How often the process of a folder has waited for its disk.", ()),
+    "tubes_folder_fsync_seconds_total": ("For how many seconds it has.", ()),
     "tubes_calls_total": ("Calls by kind, as in Statistics.calls.", ("tube", "call")),
     "tubes_done_total": ("Tasks that are gone: acked, deleted, expired.", ("tube",)),
     "tubes_expired_total": ("Tasks that were removed because their ttl was over.", ("tube",)),
@@ -165,6 +169,12 @@ class Collector(Base):
         families["tubes_look_seconds"].add_metric([], time.perf_counter() - began)
         for (namespace, name), one in (seen or {}).items():
             _add(families, (*self._values(namespace), name), one)
+        usage = self._queue.folder_usage if seen is not None else None
+        if usage is not None:
+            families["tubes_folder_bytes"].add_metric([], usage.bytes)
+            families["tubes_folder_checkpoint_time_seconds"].add_metric([], usage.checkpoint)
+            families["tubes_folder_fsyncs_total"].add_metric([], usage.fsyncs)
+            families["tubes_folder_fsync_seconds_total"].add_metric([], usage.fsync_seconds)
         yield from families.values()
         yield from self._heard()
 

@@ -1,4 +1,4 @@
-"""A tube as monitors see it."""
+"""Tubes and folders as monitors see them."""
 
 from __future__ import annotations
 
@@ -38,3 +38,22 @@ class Overview:
     due_lag: float = 0.0
     #: As `Tube.oldest_ready_age` returns it, if it was asked for.
     oldest_ready_age: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FolderUsage:
+    """What a store in a folder uses of its disk: `Queue.folder_usage`.
+
+    >>> import tubes, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, tubes.connect(f"file:{folder}") as queue:
+    ...     queue.folder_usage.fsyncs
+    0
+    """
+
+    #: How large its files are: the tasks, the log and the reserve.
+    bytes: int
+    #: When the log was last folded into the file of the tasks: seconds since the epoch.
+    checkpoint: float
+    #: With `sync=full`: how often this process has waited for the disk, and for how many seconds.
+    fsyncs: int
+    fsync_seconds: float
