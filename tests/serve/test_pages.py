@@ -13,7 +13,7 @@ from tests.cli.test_cli_docs import matches
 from tests.support.served import Served
 from tubes.cli.app import app
 from tubes.serve.native import OPERATIONS
-from tubes.serve.tokens import RIGHTS
+from tubes.serve.tokens import LIMITS, RIGHTS
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PAGE = (DOCS / "serve.md").read_text()
@@ -71,4 +71,5 @@ def test_the_tables_have_all_options_and_rights() -> None:
     options = {name.replace("_", "-") for name in command.callback.__annotations__ if name != "return"}
     shown = set(re.findall(r"`--(?:no-)?([a-z-]+)", (DOCS / "howto/serving.md").read_text()))
     assert options - shown == set()
-    assert set(re.findall(r"^\| `(\w+)`", (DOCS / "howto/tokens.md").read_text(), re.MULTILINE)) == set(RIGHTS)
+    rows = re.findall(r"^\| `(\w+)`", (DOCS / "howto/tokens.md").read_text(), re.MULTILINE)
+    assert rows == [*RIGHTS, *LIMITS]

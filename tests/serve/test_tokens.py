@@ -167,15 +167,66 @@ def test_the_command_creates_lists_and_revokes(tmp_path: Path) -> None:
         done = CliRunner().invoke(app, ["token", *words, "--tokens", str(tmp_path / "t.json")])
         return done.exit_code, done.stdout
 
-    code, text = run("create", "--grant", "put,take shop mail*", "--grant", "look", "--description", "the shop")
+    code, text = run(
+        "create",
+        "--grant",
+        "put,take shop mail*",
+        "--grant",
+        "look",
+        "--description",
+        "the shop",
+        "--rate",
+        "put=5/1",
+        "--limit",
+        "body=10",
+    )
     token = Tokens(tmp_path / "t.json").find(text.strip())
     assert code == Exit.DONE
     assert token is not None
-    assert run("list")[1] == f"{token.id}  never expires  put,take shop mail*; look * *  the shop\n"
+    head, row = run("list")[1].splitlines()
+    assert head.split() == ["TOKEN", "EXPIRES", "GRANTS", "LIMITS", "DESCRIPTION"]
+    assert " ".join(row.split()) == f"{token.id} never put,take shop mail*; look * * put=5/1 body=10 the shop"
+    assert (token.rates, token.limits) == ({"put": Rate(5, 1)}, {"body": 10})
     assert json.loads(run("list", "--json")[1])["grants"] == ["put,take shop mail*", "look * *"]
     assert run("revoke", token.id) == (Exit.DONE, "")
     assert run("revoke", token.id)[0] == Exit.NOT_FOUND
-    assert run("create", "--grant", "nix")[0] == Exit.USAGE
+    for bad in (("--grant", "nix"), ("--grant", "put", "--limit", "nix=1"), ("--grant", "put", "--limit", "body=x")):
+        assert run("create", *bad)[0] == Exit.USAGE
+
+
+def test_a_token_has_so_much_as_its_limits_say(guarded: Served, tokens: Tokens) -> None:
+    limits = {"body": 100, "tasks": 3, "requests": 2, "sessions": 1}
+    _, text = tokens.create([Grant.read("put,take,manage,look")], rates={"bytes": Rate(50, 1000)}, limits=limits)
+    headers = {"authorization": f"Bearer {text}"}
+    tube = "/v1/limits/tubes/mail"
+    http = guarded.client
+    eventually(lambda: http.put(tube, headers=headers).status_code == 201)
+
+    def put(body: bytes, path: str = f"{tube}/tasks/raw") -> int:
+        return http.request("PUT" if "api" in path else "POST", path, content=body, headers=headers).status_code
+
+    assert put(b"x" * 101) == 413
+    assert [put(b"x" * 40), put(b"x" * 40), put(b"x"), put(b"")] == [201, 429, 201, 201]
+    assert (put(b""), put(b'{"items": [{"data": 1}]}', f"{tube}/tasks/batch")) == (409, 409)
+    assert put(b"x", f"/api/limits/mail?token={text}") == 409
+    sessions = [http.post("/v1/limits/sessions", headers=headers) for _ in range(2)]
+    assert [reply.status_code for reply in sessions] == [201, 429]
+    assert http.get(f"{tube}/stream", headers=headers).status_code == 429
+    assert http.delete(sessions[0].headers["location"], headers=headers).status_code == 204
+    polls = [
+        threading.Thread(target=http.post, args=("/v1/limits/tubes/empty/take",), kwargs=of)
+        for of in 2 * [{"json": {"wait": 20}, "headers": headers}]
+    ]
+    http.put("/v1/limits/tubes/empty", headers=headers)
+    for poll in polls:
+        poll.start()
+    eventually(lambda: http.get(tube, headers=headers).status_code == 429)
+    _, other = tokens.create([Grant.read("put")])
+    post = {"json": {"items": [{"data": 1}] * 2}, "headers": {"authorization": f"Bearer {other}"}}
+    eventually(lambda: http.post("/v1/limits/tubes/empty/tasks/batch", **post).status_code == 201)  # type: ignore[arg-type]
+    for poll in polls:
+        poll.join()
+    assert http.get(tube, headers=headers).status_code == 200
 
 
 def test_a_rate_holds_over_all_processes(url: str, tokens: Tokens) -> None:

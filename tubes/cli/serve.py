@@ -16,10 +16,12 @@ import typer
 
 import tubes
 from tubes.backend.url import read, redact_url, url_of_environment
+from tubes.cli.columns import Column, Grid
 from tubes.cli.common import AsJson, Url, pairs
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.logs import show_logs
-from tubes.cli.show import as_json, line
+from tubes.cli.show import as_json, console, line
+from tubes.cli.show import text as cell
 
 if TYPE_CHECKING:
     from tubes.serve import Tokens
@@ -264,6 +266,10 @@ def create_token(
         list[str] | None,
         typer.Option("--rate", metavar="RIGHT=CALLS/SECONDS", help="How often, for example put=100/60."),
     ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option("--limit", metavar="NAME=NUMBER", help="How much: body, tasks, requests or sessions."),
+    ] = None,
     days: Annotated[float | None, typer.Option("--days", min=0, help="When it expires. Default: never.")] = None,
 ) -> None:
     """Create a token and print it. Nobody can read it again.
@@ -273,24 +279,35 @@ def create_token(
     from tubes.serve import Grant, Rate
 
     rates = {right: Rate.read(text) for right, text in pairs(rate or [], "--rate").items()}
+    limits: dict[str, int] = {}
+    for name, number in pairs(limit or [], "--limit").items():
+        if not number.isdigit() or not number.isascii():
+            raise Stop(f"--limit {name}={number}: must be a whole number", Exit.USAGE)
+        limits[name] = int(number)
     ttl = None if days is None else days * 86_400
-    _, text = _tokens(tokens).create([Grant.read(each) for each in grant], description, ttl, rates=rates)
+    grants = [Grant.read(each) for each in grant]
+    _, text = _tokens(tokens).create(grants, description, ttl, rates=rates, limits=limits)
     line(text)
 
 
 @token.command("list")
 def list_tokens(tokens: TokenFile, as_json_: AsJson = False) -> None:
-    """List tokens: their ids, grants and when they expire."""
+    """List tokens: their ids, grants, limits and when they expire."""
+    table = Grid(
+        (Column("TOKEN"), Column("EXPIRES"), Column("GRANTS"), Column("LIMITS"), Column("DESCRIPTION", least=8))
+    )
     for each in _tokens(tokens).all():
         grants = [str(grant) for grant in each.grants]
         if as_json_:
             facts = {"created": each.created, "expires": each.expires, "description": each.description}
             rates = {right: str(rate) for right, rate in each.rates.items()}
-            as_json({"id": each.id, "grants": grants, "rates": rates, **facts})
+            as_json({"id": each.id, "grants": grants, "rates": rates, "limits": dict(each.limits), **facts})
             continue
-        ends = "never expires" if each.expires is None else time.strftime("%Y-%m-%d", time.gmtime(each.expires))
-        limits = "".join(f"  {right}={rate}" for right, rate in each.rates.items())
-        line(f"{each.id}  {ends}  {'; '.join(grants)}{limits}  {each.description}".rstrip())
+        ends = "never" if each.expires is None else time.strftime("%Y-%m-%d", time.gmtime(each.expires))
+        limits = " ".join(f"{name}={value}" for name, value in {**each.rates, **each.limits}.items())
+        table.add_row(*map(cell, (each.id, ends, "; ".join(grants), limits, each.description)))
+    if not as_json_:
+        console().print(table)
 
 
 @token.command("revoke")

@@ -54,8 +54,6 @@ class Namespace:
         self.queue: Final = queue
         #: How many requests use it now.
         self.users = 0
-        #: The namespace, if this is what a session sees of it.
-        self.parent: Namespace | None = None
         self._tubes: Final[OrderedDict[str, AsyncTube]] = OrderedDict()
 
     @contextmanager

@@ -52,9 +52,9 @@ class Rates:
         self._now: Final = now
         self._filled: Final[OrderedDict[str, float]] = OrderedDict()
 
-    async def wait(self, name: str, rate: Rate) -> float:
-        """Count a call under this name; returns after how many seconds it may come again: 0: it may go now."""
-        return await self._count(name, rate, 1)
+    async def wait(self, name: str, rate: Rate, calls: int = 1) -> float:
+        """Count calls under this name; returns after how many seconds they may come again: 0: they may go now."""
+        return await self._count(name, rate, calls)
 
     async def give_back(self, name: str, rate: Rate) -> None:
         """A call that was counted came to nothing."""
@@ -65,8 +65,9 @@ class Rates:
         store = self._connection.store
         if hasattr(store, "ask"):
             key = f"{store.prefix}:rate:{name}"
-            span, burst = max(1, round(pace * SECOND)), round(rate.seconds * SECOND)
-            answer: int = await self._connection.run(store.ask("rate", key, span, burst, calls, what=key))
+            span, burst = max(1, round(pace * abs(calls) * SECOND)), round(rate.seconds * SECOND)
+            sign = 1 if calls > 0 else -1
+            answer: int = await self._connection.run(store.ask("rate", key, span, burst, sign, what=key))
             return answer / SECOND
         now = self._now()
         filled = max(self._filled.get(name, 0.0), now) + pace * calls

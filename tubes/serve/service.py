@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,11 +14,11 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from tubes.aio import AsyncQueue
-from tubes.errors import InvalidOption
+from tubes.errors import InvalidOption, TubeFull
 from tubes.serve.access import noted
 from tubes.serve.events import Ends, Events
 from tubes.serve.leases import Leases
-from tubes.serve.namespaces import Namespaces
+from tubes.serve.namespaces import Namespace, Namespaces, in_time
 from tubes.serve.polls import Polls
 from tubes.serve.rates import Rates
 from tubes.serve.sessions import Sessions
@@ -47,8 +48,11 @@ class Limits:
     ttr: float = 120.0
     #: Namespaces that are open at the same time.
     namespaces: int = 1000
-    #: Sessions of clients at the same time.
-    sessions: int = 10_000
+    #: Sessions of clients, and streams, at the same time, in all and of each token: on a server each is a connection.
+    sessions: int = 1000
+    sessions_of_token: int = 100
+    #: Requests of each token at the same time; those that wait, too.
+    requests_of_token: int = 5000
     #: Requests that wait at the same time.
     polls: int = 20_000
 
@@ -65,7 +69,8 @@ class Service:
         self.limits: Final = limits
         self.leases: Final = Leases(None if tokens is None else tokens.secret)
         self.namespaces: Final = Namespaces(queue, limits.namespaces)
-        self.sessions: Final = Sessions(limits.sessions)
+        self.sessions: Final = Sessions(limits.sessions, limits.sessions_of_token)
+        self._requests: Final[Counter[str]] = Counter()
         self.rates: Final = Rates(queue)
         self.events: Final = Events()
         self.ends: Final = Ends()
@@ -100,11 +105,47 @@ class Service:
 
     async def count(self, token: Token, right: str) -> None:
         """Count a use of a right. Raises `HTTPException(429)` if the token has used it too often."""
-        rate = token.rates.get(right)
-        wait = await self.rates.wait(f"{token.id}:{right}", rate) if rate is not None else 0
+        await self._count(token, right, 1)
+
+    async def _count(self, token: Token, what: str, calls: int) -> None:
+        rate = token.rates.get(what)
+        if rate is None:
+            return
+        wait = await in_time(self.namespaces.root, self.rates.wait(f"{token.id}:{what}", rate, calls))
         if wait:
             retry = {"retry-after": str(math.ceil(wait))}
-            raise HTTPException(429, f"the token may {right} {rate}, as times/seconds: wait {wait:.3f} s", retry)
+            raise HTTPException(429, f"the token may {what} {rate}, as times/seconds: wait {wait:.3f} s", retry)
+
+    @contextmanager
+    def inside(self, token: Token) -> Generator[None]:
+        """A request of a token, which may have so many at the same time. Raises `HTTPException(429)`."""
+        if not token.id:
+            yield
+            return
+        most = token.limits.get("requests", self.limits.requests_of_token)
+        if self._requests[token.id] >= most:
+            raise HTTPException(429, f"{most} requests of the token are here already")
+        self._requests[token.id] += 1
+        try:
+            yield
+        finally:
+            self._requests[token.id] -= 1
+            if not self._requests[token.id]:
+                del self._requests[token.id]
+
+    async def check_put(self, token: Token, space: Namespace, tube: str, size: int, tasks: int = 1) -> None:
+        """Raise what says that a token may not put so many bytes, or so many tasks, into a tube now."""
+        most = token.limits.get("tasks")
+        if most is not None:
+            seen = (await space.on(tube, lambda tube: tube.statistics())).tasks
+            if seen["ready"] + seen["delayed"] + tasks > most:
+                raise TubeFull(tube=tube, tasks=tasks, capacity=most)
+        if size:
+            await self._count(token, "bytes", size)
+
+    def longest_body(self, token: Token) -> int:
+        """Bytes that a body of a token may have."""
+        return min(self.limits.body, token.limits.get("body", self.limits.body))
 
     def who(self, scope: Scope) -> Token:
         """Whose request this is, by its header `Authorization: Bearer`. Raises `HTTPException(401)`."""

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import re
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 from uuid import UUID, uuid4
 
 from starlette.exceptions import HTTPException
 
+from tubes.aio import AsyncQueue
 from tubes.drivers.options import SECOND, micros
 from tubes.errors import InvalidOption, SessionNotFound, TubesError
 from tubes.serve.namespaces import SESSION, Namespace
+from tubes.serve.tokens import Token
 
 #: A session as its client names it: its uuid, and its ttl in microseconds. Who knows the uuid may use it.
 _TEXT: Final = re.compile(r"([0-9a-f]{32})-([0-9]{4,10})")
@@ -21,27 +25,29 @@ _SHORTEST: Final = 1
 
 
 class Sessions:
-    """The sessions that this process keeps, by namespace and uuid; `most` at a time.
+    """The sessions that this process keeps, by namespace and uuid; `most` at a time, so many of them of a token.
 
     Each process that hears of a session joins it, until it has heard nothing of it for its ttl. The session ends when
     the last one of them leaves.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, most_of_token: int) -> None:
         self._most: Final = most
-        self._joined: Final[dict[tuple[str, str], tuple[Namespace, asyncio.TimerHandle]]] = {}
+        self._most_of_token: Final = most_of_token
+        self._of_tokens: Final[Counter[str]] = Counter()
+        self._joined: Final[dict[tuple[str, str], tuple[_Session, asyncio.TimerHandle]]] = {}
         self._ending: Final[set[asyncio.Task[None]]] = set()
 
-    async def begin(self, space: Namespace, ttl: object) -> str:
+    async def begin(self, space: Namespace, ttl: object, token: Token) -> str:
         """Begin a session; returns its text."""
         span = micros("ttl", ttl)
         if not _SHORTEST * SECOND <= span <= _LONGEST * SECOND:
             raise InvalidOption(option="ttl", value=ttl, rule=f"must be from {_SHORTEST} to {_LONGEST} seconds")
         text = f"{uuid4().hex}-{span}"
-        await self._join(space, text, create=True)
+        await self._join(space, text, token, create=True)
         return text
 
-    async def renew(self, space: Namespace, text: object) -> Namespace:
+    async def renew(self, space: Namespace, text: object, token: Token) -> Namespace:
         """Renew a session; returns the tubes as it sees them. Raises `SessionNotFound`."""
         found = _TEXT.fullmatch(text) if isinstance(text, str) else None
         # That of the service itself is not for clients.
@@ -49,45 +55,66 @@ class Sessions:
             raise SessionNotFound(uuid=text)
         known = self._joined.get((space.name, found[1]))
         if known is None:
-            return await self._join(space, found[0], create=False)
+            return await self._join(space, found[0], token, create=False)
         self._keep(known[0], found[0])
         return known[0]
 
-    async def end(self, space: Namespace, text: str) -> None:
+    async def end(self, space: Namespace, text: str, token: Token) -> None:
         """End a session: its tasks are released. Raises `SessionNotFound`."""
-        await self.renew(space, text)
+        await self.renew(space, text, token)
         session, timer = self._joined.pop((space.name, _uuid(text)))
         timer.cancel()
-        await _leave(session)
+        await self._leave(session)
+
+    @contextmanager
+    def room(self, token: Token) -> Generator[None]:
+        """Room for a session of this token. Raises `HTTPException` if there are too many."""
+        self._enter(token)
+        try:
+            yield
+        finally:
+            self._exit(token)
+
+    def _enter(self, token: Token) -> None:
+        if self._of_tokens.total() >= self._most:
+            raise HTTPException(503, f"{self._most} sessions are in use")
+        most = token.limits.get("sessions", self._most_of_token)
+        if token.id and self._of_tokens[token.id] >= most:
+            raise HTTPException(429, f"{most} sessions of the token are in use")
+        self._of_tokens[token.id] += 1
+
+    def _exit(self, token: Token) -> None:
+        self._of_tokens[token.id] -= 1
+        if not self._of_tokens[token.id]:
+            del self._of_tokens[token.id]
 
     async def close(self) -> None:
         """Leave all sessions: those that other processes have joined go on there."""
         while self._joined:
             _, (session, timer) = self._joined.popitem()
             timer.cancel()
-            await _leave(session)
+            await self._leave(session)
 
-    async def _join(self, space: Namespace, text: str, *, create: bool) -> Namespace:
-        if len(self._joined) >= self._most:
-            raise HTTPException(503, f"{self._most} sessions are in use")
-        queue = await space.queue.session()
-        try:
-            await queue.identify(_uuid(text), create=create)
-        except BaseException:
-            await queue.close()
-            raise
-        session = Namespace(space.name, queue)
-        known = self._joined.get((space.name, _uuid(text)))
-        if known is not None:  # By another request, meanwhile.
-            await queue.close()
-            return known[0]
-        # The namespace stays open as long as a session of it.
-        space.users += 1
-        session.parent = space
+    async def _join(self, space: Namespace, text: str, token: Token, *, create: bool) -> Namespace:
+        with ExitStack() as stack:
+            stack.enter_context(self.room(token))
+            queue = await space.queue.session()
+            try:
+                await queue.identify(_uuid(text), create=create)
+            except BaseException:
+                await queue.close()
+                raise
+            known = self._joined.get((space.name, _uuid(text)))
+            if known is not None:  # By another request, meanwhile.
+                await queue.close()
+                return known[0]
+            # The namespace stays open as long as a session of it.
+            stack.enter_context(space.used())
+            session = _Session(space.name, queue, stack.pop_all())
         self._keep(session, text)
         return session
 
-    def _keep(self, session: Namespace, text: str) -> None:
+    def _keep(self, session: _Session, text: str) -> None:
         key = (session.name, _uuid(text))
         if key in self._joined:
             self._joined[key][1].cancel()
@@ -100,18 +127,23 @@ class Sessions:
             self._keep(session, text)
             return
         del self._joined[key]
-        ending = asyncio.ensure_future(_leave(session))
+        ending = asyncio.ensure_future(self._leave(session))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
+
+    async def _leave(self, session: _Session) -> None:
+        session.ends.close()
+        with suppress(TubesError):
+            await session.queue.close()
+
+
+class _Session(Namespace):
+    """What a session of a client sees of a namespace. `ends`: what is to be done when it ends."""
+
+    def __init__(self, name: str, queue: AsyncQueue, ends: ExitStack) -> None:
+        super().__init__(name, queue)
+        self.ends: Final = ends
 
 
 def _uuid(text: str) -> str:
     return text.partition("-")[0]
-
-
-async def _leave(session: Namespace) -> None:
-    if session.parent is not None:
-        session.parent.users -= 1
-        session.parent = None
-    with suppress(TubesError):
-        await session.queue.close()

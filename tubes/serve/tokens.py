@@ -23,6 +23,11 @@ from tubes.serve.rates import Rate
 #: What a grant may allow. `put`: put and call. `take`: take, and end or renew what was taken. `look`: see tubes, tasks
 #: and events. `manage`: create, alter, pause and drop tubes, and change tasks that others hold. `admin`: tokens.
 RIGHTS: Final = ("put", "take", "look", "manage", "admin")
+#: What rates are for: uses of rights, and bytes that are put.
+RATES: Final = (*RIGHTS, "bytes")
+#: What a token may have at most: bytes of a `body`, `tasks` that wait in a tube into which it puts, `requests` and
+#: `sessions` at the same time.
+LIMITS: Final = ("body", "tasks", "requests", "sessions")
 _PREFIX: Final = "tubes"
 #: Seconds for which a file is not looked at again.
 _FRESH: Final = 1.0
@@ -66,8 +71,10 @@ class Token:
     description: str = ""
     created: float = 0.0
     expires: float | None = None
-    #: How often it may use a right.
+    #: How often it may use a right, and how many `bytes` it may put.
     rates: Mapping[str, Rate] = field(default_factory=dict[str, Rate])
+    #: How much it may have, by the names in `LIMITS`.
+    limits: Mapping[str, int] = field(default_factory=dict[str, int])
     hash: str = field(default="", repr=False)
     _known: dict[tuple[str, str, str], bool] = field(default_factory=dict[tuple[str, str, str], bool], compare=False)
 
@@ -142,19 +149,24 @@ class Tokens:
         ttl: float | None = None,
         text: str | None = None,
         rates: Mapping[str, Rate] | None = None,
+        limits: Mapping[str, int] | None = None,
     ) -> tuple[Token, str]:
         """Add a token; returns it, and its text, which nobody can read again.
 
-        `rates`: how often it may use a right, by its name.
+        `rates`: how often it may use a right, by its name. `limits`: how much it may have, by the names in `LIMITS`.
         `ttl`: seconds until it expires. `text`: of at least 20 characters; None: 256 random bits.
         """
         if text is None:
             text = f"{_PREFIX}_{secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
         elif len(text) < 20 or not text.isascii() or not text.isprintable():
             raise InvalidOption(option="token", value="...", rule="must be at least 20 printable ASCII characters")
+        for option, given, known in (("rate", rates, RATES), ("limit", limits, LIMITS)):
+            for name in given or ():
+                if name not in known:
+                    raise InvalidOption(option=option, value=name, rule=f"must be one of {', '.join(known)}")
         now = self._now()
         expires = None if ttl is None else now + ttl
-        token = Token(id_of(text), tuple(grants), description, now, expires, rates or {}, _hash(text))
+        token = Token(id_of(text), tuple(grants), description, now, expires, rates or {}, limits or {}, _hash(text))
         with self._changing() as tokens:
             if token.id in tokens:
                 raise InvalidOption(option="token", value=token.id, rule="exists already")
@@ -227,7 +239,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _written(token: Token) -> dict[str, Any]:
-    facts = asdict(replace(token, grants=(), rates={}, _known={}))
+    facts = asdict(replace(token, grants=(), rates={}, limits=dict(token.limits), _known={}))
     del facts["id"], facts["_known"]
     rates = {right: str(rate) for right, rate in token.rates.items()}
     return facts | {"grants": [str(grant) for grant in token.grants], "rates": rates}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl
@@ -111,6 +112,12 @@ class Call:
         except HTTPException as refused:
             raise HTTPException(refused.status_code, error, refused.headers) from None
 
+    async def check_put(self, size: int, tasks: int = 1) -> None:
+        """Raise what says that the client may not put so much now."""
+        if self.token.rates or self.token.limits:
+            with suppress(TubeNotFound):
+                await self.service.check_put(self.token, self.space, self.queue, size, tasks)
+
     def job_id(self, queue: str, task: int) -> str:
         """The id of a job, which no job of another queue has."""
         return f"{_mark(self.space.name, queue)}{task:014x}"
@@ -214,9 +221,10 @@ class Endpoint:
         call.check(right, *filter(None, queues.split(",")))
         known[0] = namespace
         status = self._counted.get(scope["method"])
-        if status is None or not token.rates:
-            return await handler(call)
-        return await _counted(call, right, handler, status)
+        with self._service.inside(token):
+            if status is None or not token.rates:
+                return await handler(call)
+            return await _counted(call, right, handler, status)
 
     def _who(self, scope: Scope, query: dict[str, str]) -> Token:
         """Whose request this is: `[pool:]token` in the header `X-Token`, or as the parameter `token`."""

@@ -36,7 +36,8 @@ _NOT_A_LIST: Final = "request body should be an array of objects"
 async def publish(call: Call) -> Response:
     """Put a job; returns its id."""
     options = _options(call)
-    body = await call.body(call.service.limits.body, "body too large")
+    body = await call.body(call.service.longest_body(call.token), "body too large")
+    await call.check_put(len(body))
     task = await call.on_queue(lambda tube: tube.put(body, timeout=None, **options))
     call.metrics.published(call.space.name, call.queue, 1)
     return json_reply({"msg": "published", "job_id": call.job_id(call.queue, task.id)}, 201)
@@ -55,12 +56,13 @@ async def republish(call: Call) -> Response:
 async def publish_bulk(call: Call) -> Response:
     """Put the elements of a JSON array as jobs, all or none."""
     options = _options(call)
-    most = call.service.limits.body
+    most = call.service.longest_body(call.token)
     elements = _elements(await call.body(most * _BULK_BODIES, "job too large"))
     if not elements:
         raise bad("no jobs")
     if any(len(element) > most for element in elements):
         raise HTTPException(413, "job too large")
+    await call.check_put(sum(map(len, elements)), len(elements))
     tasks = await call.on_queue(lambda tube: tube.put_many(elements, **options))
     call.metrics.published(call.space.name, call.queue, len(tasks))
     ids = [call.job_id(call.queue, task.id) for task in tasks]

@@ -110,7 +110,12 @@ class Call:
 
     async def raw(self) -> bytes:
         """The body as it is."""
-        return await read_body(self.scope, self.receive, self.service.limits.body)
+        return await read_body(self.scope, self.receive, self.service.longest_body(self.token))
+
+    async def check_put(self, size: int, tasks: int = 1) -> None:
+        """Raise what says that the client may not put so much now."""
+        if self.token.rates or self.token.limits:
+            await self.service.check_put(self.token, self.space, self.tube, size, tasks)
 
     async def body(self) -> dict[str, Any]:
         """The members of the JSON body. None counts as not given."""
@@ -184,12 +189,9 @@ class _Endpoint:
         call = Call(self._service, operation, token, space, scope, receive)
         if not operation.query:
             call.query()  # Refuses what there may be.
-        space.users += 1
-        try:
+        with self._service.inside(token), space.used():
             response = await operation.handler(call)
             await response(scope, receive, send)
-        finally:
-            space.users -= 1
 
 
 def _may(token: Token, right: str, path: dict[str, str]) -> bool:

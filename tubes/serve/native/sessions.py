@@ -18,7 +18,7 @@ _REPLY: Final = shapes.an_object({"session": shapes.TEXT})
 async def begin_session(call: Call) -> Response:
     """Begin a session, for `ttl` seconds (60) from its last request on. Its text is for `session` of a take."""
     ttl = (await call.body()).get("ttl")
-    text = await call.service.sessions.begin(call.space, _TTL if ttl is None else ttl)
+    text = await call.service.sessions.begin(call.space, _TTL if ttl is None else ttl, call.token)
     return json_reply({"session": text}, 201, {"location": call.url("sessions", text)})
 
 
@@ -26,14 +26,14 @@ async def begin_session(call: Call) -> Response:
 async def renew_session(call: Call) -> Response:
     """Renew a session."""
     await call.body()
-    await call.service.sessions.renew(call.space, call.path["session"])
+    await call.service.sessions.renew(call.space, call.path["session"], call.token)
     return Response(status_code=204)
 
 
 @operation("DELETE", "/sessions/{session}", "take", replies={204: None})
 async def end_session(call: Call) -> Response:
     """End a session, and release the tasks that it holds."""
-    await call.service.sessions.end(call.space, call.path["session"])
+    await call.service.sessions.end(call.space, call.path["session"], call.token)
     return Response(status_code=204)
 
 

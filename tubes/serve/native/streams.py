@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
@@ -57,7 +58,7 @@ class _Endless(Response):
 
         async def work() -> None:
             # A client that reads too slowly, or a tube that is dropped: the stream ends.
-            with suppress(TimeoutError, TubesError):
+            with suppress(TimeoutError, TubesError, HTTPException):
                 await self._work(write)
 
         await self._polls.wait(receive, work(), _nothing)
@@ -90,10 +91,13 @@ async def stream(call: Call) -> Response:
     if ttr is None and "ttr" in tube.driver.options and "ttr" not in tube.options:
         ttr = call.service.limits.ttr
 
+    with call.service.sessions.room(call.token):
+        pass  # There is some: once the reply has begun it is too late to say that there is none.
+
     async def work(write: Write) -> None:
         async with await call.space.queue.session() as queue:
             session = Namespace(call.space.name, queue)
-            with call.service.ends.heard(call.space.name) as ended:
+            with call.service.sessions.room(call.token), call.service.ends.heard(call.space.name) as ended:
                 await _pump(call, session, window, ttr, ended, write)
 
     return _Endless(call.service.polls, "application/x-ndjson", work)

@@ -59,7 +59,7 @@ async def take_any(call: Call) -> Response:
 async def _take(call: Call, body: dict[str, Any], names: list[str]) -> Response:
     service, space = call.service, call.space
     if body.get("session") is not None:
-        space = await service.sessions.renew(space, body["session"])
+        space = await service.sessions.renew(space, body["session"], call.token)
     limit = check_limit(1 if body.get("limit") is None else body["limit"])
     if limit > service.limits.batch:
         raise InvalidOption(option="limit", value=limit, rule=f"must be at most {service.limits.batch}")
