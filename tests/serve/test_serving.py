@@ -18,8 +18,9 @@ from tests.support.served import Served
 from tubes.cli.app import app
 from tubes.errors import InvalidOption
 from tubes.serve import create_app
-from tubes.serve.namespaces import Namespaces
+from tubes.serve.namespaces import SESSION, Namespaces
 from tubes.serve.server import Listen
+from tubes.testing import ManualClock
 
 
 @pytest.mark.parametrize(
@@ -131,6 +132,33 @@ def test_so_many_namespaces_are_open_as_it_has_room_for() -> None:
         with first.used(), second.used(), pytest.raises(HTTPException, match="2 namespaces are in use"):
             await namespaces.get("c")
         assert await namespaces.names() == ["a", "b", "c"]
+        await namespaces.close()
+
+    asyncio.run(main())
+
+
+def test_the_takes_of_a_namespace_outlive_its_rest_and_its_process() -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        queue = tubes.aio.connect("memory://takes", codec="json", clock=clock, session_ttl=600)
+        namespaces = Namespaces(queue, 2)
+        # That of another process, which has ended.
+        gone = await queue.namespace("gone")
+        await gone.identify(SESSION, create=True)
+        await (await gone.create_tube("mail", "fifottl", ttr=3600)).put(1)
+        await (await gone.tube("mail")).take()
+        await gone.detach()
+        await namespaces.join_held()
+        space = await namespaces.get("a")
+        await (await space.queue.create_tube("mail", "fifottl", ttr=3600)).put(1)
+        await (await space.tube("mail")).take()
+        with pytest.raises(HTTPException, match="2 namespaces are in use"):
+            await namespaces.get("b")
+        clock.advance(700)
+        for name in ("gone", "a"):
+            tube = await (await namespaces.get(name)).tube("mail")
+            await tube.ack(0)  # It is still taken in this session.
+        assert await namespaces.get("b")
         await namespaces.close()
 
     asyncio.run(main())

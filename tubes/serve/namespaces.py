@@ -111,6 +111,11 @@ def _raw(tube: AsyncTube) -> AsyncTube:
     return tube
 
 
+def is_held(tubes: dict[str, Overview]) -> bool:
+    """Whether a task of these tubes is taken."""
+    return any(tube.statistics.tasks["taken"] for tube in tubes.values())
+
+
 class Namespaces:
     """The namespaces that are open, `most` of them at a time."""
 
@@ -126,6 +131,7 @@ class Namespaces:
         """The namespace of this name; `_`: of the tubes that are in none."""
         space = self._open.get(name)
         if space is not None:
+            self._open.move_to_end(name)
             return space
         opening = self._opening.get(check_namespace(name))
         if opening is None:
@@ -146,13 +152,25 @@ class Namespaces:
         return space
 
     async def _make_room(self) -> None:
-        """Close the namespace whose turn was longest ago, of those that nobody uses."""
+        """Close the namespace that was used longest ago, of those that nobody uses and where no task is taken."""
         if len(self._open) + len(self._opening) <= self._most:
             return
-        idle = next((name for name, space in self._open.items() if not space.users), None)
-        if idle is None:
-            raise HTTPException(503, f"{self._most} namespaces are in use")
-        await self._open.pop(idle).queue.detach()
+        for name, space in list(self._open.items()):
+            # Its session would end, and with it the takes of clients.
+            if space.users or is_held(await space.queue.overview()):
+                continue
+            # Nobody has used it, or closed it for want of room, meanwhile.
+            if not space.users and self._open.pop(name, None) is not None:
+                await space.queue.detach()
+                return
+        raise HTTPException(503, f"{self._most} namespaces are in use")
+
+    async def join_held(self) -> None:
+        """Open the namespaces where tasks are taken: their sessions may be those of a process that has ended."""
+        with suppress(TubesError, HTTPException):  # Clients get the same, and whoever looks after the service.
+            for name, tubes in (await self.overview()).items():
+                if is_held(tubes):
+                    await self.get(name)
 
     async def names(self) -> list[str]:
         """The namespaces that have tubes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections import Counter
@@ -93,6 +94,7 @@ class Service:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """What goes on as long as the service runs."""
+        joining = asyncio.create_task(self.namespaces.join_held())
         try:
             async with AsyncExitStack() as stack:
                 for each in self.beside:
@@ -100,6 +102,8 @@ class Service:
                 yield
         finally:
             self.close()
+            joining.cancel()
+            await asyncio.wait([joining])
             await self.sessions.close()
             await self.namespaces.close()
 
