@@ -118,8 +118,9 @@ def large(folder: Path, living: int) -> str:
         took.sort()
     size = os.path.getsize(folder / "large" / "tubes.db") / ((living + len(took)) * len(DATA))
     before, spent = time.perf_counter(), time.process_time()
-    tubes.connect(url).close()
+    queue = tubes.connect(url)
     opened, spent = time.perf_counter() - before, time.process_time() - spent
+    queue.close()  # This waits for the disk, for all that was written since the last time.
     puts = ", ".join(f"p{share * 100:g} {took[int(len(took) * share)] * 1000:.3f} ms" for share in (0.5, 0.99, 0.999))
     opening = f"opened in {opened:.1f} s ({spent:.1f} s CPU)"
     return f"{living} living: puts {puts}; the file has {size:.1f} of the data; {opening}"
