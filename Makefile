@@ -4,6 +4,9 @@ BIN := .venv/bin
 # All that tests import. What `make check` and `make docs` need besides is below.
 TEST := test examples bench msgpack schedule reload conformance server hiredis spark java cli http push prometheus otel
 
+# What many processes import is compiled once, also where the environment of the user says otherwise.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo pipeline test soak soak-faults soak-kills aio check docs matrix bench bench-peers bench-spark bench-scale guard clean
 
 .venv/demo: EXTRAS := examples
