@@ -150,6 +150,7 @@ async def test_what_a_reply_means(later: Served, answer: Answer, attempts: int, 
 async def test_what_has_failed_for_the_last_time_is_gone_for_clients_and_a_dead_letter(later: Served) -> None:
     async with Receiver(lambda _: replies(7)) as receiver:
         ids = [(await post(later, "/create", callback=receiver.url)).json()["id"]]
+        await until(lambda: bool(receiver.requests))
     # Nobody listens there, the address is not allowed, and there is no callback at all.
     for callback in (receiver.url, "http://127.0.0.2:1/", ""):
         ids.append((await post(later, "/create", callback=callback)).json()["id"])

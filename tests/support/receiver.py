@@ -47,9 +47,6 @@ class Receiver:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
-        # A connection that was just accepted reaches `_serve` some turns of the loop later.
-        for _turn in range(5):
-            await asyncio.sleep(0)
         for writer in self._writers:
             writer.transport.abort()
         await self._server.wait_closed()
