@@ -43,7 +43,10 @@ _TWINS = {
 NAMES = _TWINS | {twin: name for name, twin in _TWINS.items()}
 PLAIN = {"__init__", "__repr__", "__await__"}
 BACKEND = {"_connection", "_port", "port"}
-AT_ONCE = {"check", "folder_usage", "micros", "register", "sibling", "full", "gather", "prepare", "release_later"}
+AT_ONCE = {
+    *("check", "folder_usage", "micros", "register", "sibling", "full", "gather", "near", "prepare"),
+    "release_later",
+}
 CONNECTS = """\
     def __enter__(self) -> Self:
         self._connection.meet()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -50,28 +51,60 @@ async def done_again_in_a_loop(url: str) -> None:
         assert (await tube.again(task.id)).data == "to ann"
 
 
-def run_in_a_loop(url: str) -> None:
-    asyncio.run(done_again_in_a_loop(url))
+def moved(url: str) -> None:
+    """Tasks move to another tube."""
+    with tubes.connect(url) as queue:
+        mail, other = queue.create_tube("mail", "fifottl"), queue.create_tube("other", "utubettl")
+        mail.put_many(["to ann", tubes.Item("to bob", key="bob", pri=1), tubes.Item("to cid", ttl=60)])
+        assert mail.move_to(other, state="ready") == 3
 
 
-@pytest.mark.parametrize("program", [done_again, run_in_a_loop])
-def test_on_a_server(valkey: LocalServer, url: str, program: Callable[[str], None]) -> None:
-    """Before each request the server has what a program leaves that dies there."""
+async def moved_in_a_loop(url: str) -> None:
+    async with tubes.aio.connect(url) as queue:
+        mail, other = await queue.create_tube("mail", "fifottl"), await queue.create_tube("other", "utubettl")
+        await mail.put_many(["to ann", tubes.Item("to bob", key="bob", pri=1), tubes.Item("to cid", ttl=60)])
+        assert await mail.move_to(other, state="ready") == 3
+
+
+def run(program: Callable[[str], Any], url: str) -> None:
+    if inspect.iscoroutinefunction(program):
+        asyncio.run(program(url))
+    else:
+        program(url)
+
+
+AGAIN = ("mail ready to ann",)
+MOVED = ("other ready to ann", "other ready to bob", "other ready to cid")
+PROGRAMS = [(done_again, AGAIN), (done_again_in_a_loop, AGAIN), (moved, MOVED), (moved_in_a_loop, MOVED)]
+
+
+@pytest.mark.parametrize(("program", "last"), PROGRAMS)
+def test_on_a_server(valkey: LocalServer, url: str, program: Callable[[str], Any], last: tuple[str, ...]) -> None:
+    """Before each request the server has what a program leaves that dies there; and each request is done once."""
     seen: list[list[str]] = []
+    cut: set[bytes] = set()
     with Proxy(valkey) as proxy:
 
         def watch(request: bytes) -> None:
             if b"EVALSHA" in request:
                 look(url, seen, session_ttl=77)
 
-        proxy.lies = watch
-        program(f"{proxy.url}?{url.partition('?')[2]}")
+        def cuts(request: bytes) -> bool:
+            is_new = b"EVALSHA" in request and request not in cut
+            cut.add(request)
+            return is_new
+
+        proxy.lies, proxy.cuts = watch, cuts
+        run(program, f"{proxy.url}?{url.partition('?')[2]}")
+        assert proxy.count
     look(url, seen)
-    check(seen)
+    check(seen, last)
 
 
-@pytest.mark.parametrize("program", [done_again, run_in_a_loop])
-def test_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Callable[[str], None]) -> None:
+@pytest.mark.parametrize(("program", "last"), PROGRAMS[:2])
+def test_in_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Callable[[str], Any], last: tuple[str, ...]
+) -> None:
     """After each commit the files have what a program leaves that dies there."""
     copies: list[Path] = []
     commit = Journal.commit
@@ -84,17 +117,17 @@ def test_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: C
         return written
 
     monkeypatch.setattr(Journal, "commit", copied)
-    program(f"file:{tmp_path / 'jobs'}")
+    run(program, f"file:{tmp_path / 'jobs'}")
     monkeypatch.undo()
     seen: list[list[str]] = []
     for copy in copies:
         look(f"file:{copy}", seen)
-    check(seen)
+    check(seen, last)
 
 
-def check(seen: list[list[str]]) -> None:
-    """Once the task is there it is in one place at every moment, and it has been in each."""
+def check(seen: list[list[str]], last: tuple[str, ...]) -> None:
+    """Once the tasks are there each is in one place at every moment."""
     places = [found for found in seen if found]
-    assert [len(found) for found in places] == [1] * len(places), seen
-    assert places[-1] == ["mail ready to ann"]
-    assert ["mail done to ann"] in places
+    assert [len(found) for found in places] == [len(last)] * len(places), seen
+    assert sorted(places[-1]) == [*last]
+    assert any(sorted(found) != [*last] for found in places)

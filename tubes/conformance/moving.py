@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tubes import DuplicateKey, InvalidOption, OptionNotSupported, Task, TubeFull
-from tubes.conformance.bench import Bench, lacks, needs
+from tubes.conformance.bench import Bench, eventually, lacks, needs
 
 
 def kept(task: Task) -> tuple[object, ...]:
@@ -81,6 +81,31 @@ class Moving(Bench):
         with self.refused(TubeFull):
             self.tube.move_to(full)
         assert (len(other.tasks()), len(full.tasks())) == (1, 1)
+
+    def test_the_other_tube_may_have_been_altered_by_others_meanwhile(self) -> None:
+        other = self.create("other")
+        self.buried(data="data")
+        self.another().queue.tube("other").alter(max_attempts=5)
+        assert self.tube.move_to(other) == 1
+        (moved,) = other.tasks()
+        assert (moved.data, moved.max_attempts, self.tube.tasks()) == ("data", 5, [])
+
+    @needs("delay")
+    def test_what_is_due_in_the_other_tube_happens_first(self) -> None:
+        other = self.create("other")
+        self.put("late", delay=5, tube=other)
+        self.buried(data="data")
+        self.clock.advance(5)
+        assert self.tube.move_to(other) == 1
+        assert [task.data for task in other.tasks(state="ready")] == ["late", "data"]
+
+    def test_who_waits_for_a_task_of_the_other_tube_gets_one(self) -> None:
+        other = self.create("other")
+        waiting = self.begin(other, "take", 20)
+        assert eventually(lambda: other.statistics().waiting == 1)
+        self.buried(data="data")
+        assert self.tube.move_to(other) == 1
+        assert self.got(waiting).data == "data"
 
     @needs("pri")
     def test_an_option_that_the_other_driver_lacks_is_not_dropped(self) -> None:

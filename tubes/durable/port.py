@@ -34,6 +34,10 @@ class DurablePort(VerbPort[F]):
     shared: DurableTube  # type: ignore[misc]
 
     @override
+    def near(self, target: object) -> int:
+        return 0  # Each tube has commits of its own.
+
+    @override
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
         self._lock.acquire()
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tubes.backend.listeners import check_listener
 from tubes.backend.moving import item_again
@@ -17,7 +17,7 @@ from tubes.drivers.many import ack_many, take_many
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND, Seconds, flag, micros, whole
 from tubes.drivers.tube_options import altered
-from tubes.errors import TaskNotFound, TaskNotTaken, TubeBusy, TubeNotFound, TubesError
+from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy, TubeNotFound, TubesError
 from tubes.memory.port import Port, keep_data
 from tubes.values.batch import Batch, mark_all_finished, tasks_by_id
 from tubes.values.codecs import encode
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from tubes.backend.listeners import Listener
     from tubes.drivers.entry import Entry
     from tubes.values.statistics import Statistics
+
+
+#: How many tasks one call moves to another tube.
+_RELAYED: Final = 250
 
 
 class VerbPort(Port[F]):
@@ -109,14 +113,56 @@ class VerbPort(Port[F]):
         def act(now: int) -> list[bool]:
             done: list[bool] = []
             for task in tasks:
-                entry = self._engine.tasks.get(task.id)
-                is_same = entry is not None and entry is task._record and entry.state is task._state
-                if entry is not None and is_same:
-                    self._engine.delete(now, entry)
+                is_same = self._is_as_seen(task)
+                if is_same:
+                    self._engine.delete(now, self._engine.tasks[task.id])
                 done.append(is_same)
             return done
 
         return self._do(act)
+
+    def near(self, target: object) -> int:
+        """How many tasks one call of `relay` moves to another tube; 0: that is in another store."""
+        return _RELAYED if isinstance(target, VerbPort) and target.shared._lock is self._lock else 0
+
+    def relay(self, target: VerbPort[F], tasks: list[F], batch: Batch) -> list[bool] | None:
+        """Move those of these tasks that are as they were seen to another tube, as this batch has them.
+
+        Returns whether each was moved; None: there is no room.
+        """
+        there, engine = target.shared, self._engine
+
+        def act(now: int) -> list[bool] | None:
+            if target.gone is not None:
+                raise target.gone()
+            there.serve_waiters(now)
+            same = [self._is_as_seen(task) for task in tasks]
+            runs = [(options, [data]) for (data, options), is_same in zip(batch, same, strict=True) if is_same]
+            moving = Batch(runs, len(runs))
+            if not there.admits(now, moving):
+                return None
+            try:
+                target.put_all(now, moving)
+            except DuplicateKey as error:
+                places = [place for place, is_same in enumerate(same) if is_same]
+                raise DuplicateKey(**error.facts | {"item": places[error.facts["item"]]}) from None
+            except BaseException as error:
+                there.repair_engine(error)
+                raise
+            finally:
+                there.serve_waiters(now)
+            for task, is_same in zip(tasks, same, strict=True):
+                if is_same:
+                    engine.delete(now, engine.tasks[task.id])
+            return same
+
+        moved = self._do(act)
+        there.tell()
+        return moved
+
+    def _is_as_seen(self, task: F) -> bool:
+        entry = self._engine.tasks.get(task.id)
+        return entry is not None and entry is task._record and entry.state is task._state
 
     def _do_many(
         self,

@@ -14,9 +14,11 @@ from tubes.errors import DuplicateKey, TaskNotTaken, TubesError
 from tubes.redis import task_codec
 from tubes.redis.looking import LookingPort
 from tubes.redis.port import name_of
+from tubes.redis.scripts.assembly import relaying
 from tubes.redis.scripts.msgpack_array import packed
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
-from tubes.redis.transport.script_call import SERVING, Flow, verb
+from tubes.redis.transport import script_call
+from tubes.redis.transport.script_call import SERVING, Flow, ScriptCall, verb
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
 from tubes.redis.verbs import letters_of
 from tubes.values.batch import Batch, TasksById, mark_all_finished, tasks_by_id
@@ -26,7 +28,7 @@ from tubes.values.task import F
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tubes.backend.interface import PreparedPut
+    from tubes.backend.interface import Options, PreparedPut
     from tubes.redis.edition import Edition
 
 #: The most tasks and bytes that one call puts; more are uploaded to the server first.
@@ -40,6 +42,8 @@ TAKES: Final = 500
 IDS: Final = 1_000
 IDS_ALONE: Final = 250
 IDS_WITH_LANES: Final = 50
+#: How many tasks one call moves to another tube.
+RELAYED: Final = 100
 
 
 class BatchPort(LookingPort[F]):
@@ -290,6 +294,67 @@ class BatchPort(LookingPort[F]):
             done += (answer != _LOST[0] for answer in bytes_of(reply))
         return done
 
+    def near(self, target: object) -> int:
+        """How many tasks one call of `relay` moves to another tube; 0: that is not on the same node."""
+        if not isinstance(target, BatchPort):
+            return 0
+        here, there = self.shared.store, target.shared.store
+        if here.server.moving or here.server.url != there.server.url or here.manual != there.manual:
+            return 0
+        is_laned = self.shared.driver.lane is not None or target.shared.driver.lane is not None
+        return IDS_WITH_LANES if is_laned else RELAYED
+
+    def relay(self, target: RedisPort, tasks: list[F], batch: Batch) -> list[bool] | None:
+        """Move the first of these tasks that are as they were seen to another tube of the node, as this batch has them.
+
+        Returns whether each was moved; those that are too large for one call are left out. None: there is no room.
+        """
+        flow = self._relay(target, tasks, [*batch])
+        if target.shared.store.manual and target.shared.queue.takers:
+            flow = target.shared.serving.after(flow)
+        return self.change(flow)
+
+    def _relay(self, target: RedisPort, tasks: list[F], items: list[tuple[bytes, Options]]) -> Flow[list[bool] | None]:
+        seen: list[Word] = []
+        size = count = 0
+        for task in tasks:
+            size += len(task._record.data)
+            if count and size > BYTES:
+                break
+            count += 1
+            digest = sha1(task._record.data, usedforsecurity=False).hexdigest()
+            seen += task.id, name_of(task, by_put=True), task._state.value, digest
+        yield from target.allow_keeping(*(options for _, options in items))
+        while True:
+            mine, theirs = (yield from self.open_session()), (yield from target.open_session())
+            edition, field = theirs.edition, f"a{theirs.token}.{theirs.caller}.m"
+            now, number = target.shared.store.now(), next(script_call.numbers)
+            puts: list[Word] = [theirs.number, theirs.token, field, number, now, edition.room]
+            for raw, options in items[:count]:
+                puts += target.item_words(edition.write(options), raw, options)
+            known = relaying(mine.edition.script("relay"), edition.script("put_keyed"))
+            words = count, *seen, target.shared.key, *puts
+            call = ScriptCall(known, self.shared.key, words, mine, self.shared.store.now())
+            reply = yield call
+            if type(reply) is not ErrorReply:
+                return [answer != _LOST[0] for answer in bytes_of(reply)]
+            if reply.code != _THERE:
+                self.is_final(call, "relay", reply)
+                continue
+            refusal = ErrorReply(str(reply).partition(" ")[2])
+            if refusal.code == "FULL":
+                return None
+            if refusal.code == "DUPLICATE":
+                _, id, at = str(refusal).split()
+                key: Any = items[int(at)][1]["key"]
+                raise DuplicateKey(key=key, tube=target.shared.name, id=int(id), item=int(at))
+            if refusal.code in script_call.NOT_YET:
+                yield from target.ask("tick", slot="m")
+            elif refusal.code in ("SESSIONGONE", "ALTERED"):
+                target.lose(theirs)
+            else:
+                raise target.refusal(refusal)
+
     def _about_many(
         self, verb: str, those: TasksById, *args: Word, finishes: bool = True, by_put: bool = False
     ) -> Flow[dict[int, bool]]:
@@ -329,6 +394,8 @@ class BatchPort(LookingPort[F]):
 RedisPort: TypeAlias = BatchPort[Any]
 #: The reply of a script for a task that it did not change.
 _LOST: Final = b"0"
+#: The error of the tube to which tasks are moved.
+_THERE: Final = "THERE"
 #: The prefix of an id in place of a task.
 _NAMED: Final = b"?"
 

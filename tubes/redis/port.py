@@ -177,7 +177,7 @@ class Port(PortBase[F]):
         while True:
             if self.shared.queue.stale is not None:
                 yield from self.shared.call_off()
-            session = self.session_of(lease, (yield from self._open_session()))
+            session = self.session_of(lease, (yield from self.open_session()))
             edition, now = session.edition, self.connection.store.now()
             args = words(edition) if callable(words) else words
             if args is None:
@@ -187,7 +187,7 @@ class Port(PortBase[F]):
             if type(reply) is not ErrorReply or self.is_final(call, verb, reply):
                 return reply
 
-    def _open_session(self) -> Flow[TubeSession]:
+    def open_session(self) -> Flow[TubeSession]:
         """The session in the tube, opened if it is not."""
         while True:
             if self.gone is not None:
@@ -215,7 +215,7 @@ class Port(PortBase[F]):
 
     def edition(self) -> Flow[Edition]:
         """The options by which the next call goes, unless the tube is altered meanwhile."""
-        return (yield from self._open_session()).edition
+        return (yield from self.open_session()).edition
 
     def is_final(self, call: ScriptCall, verb: str, reply: ErrorReply) -> bool:
         """Whether an error is the verb's answer; False: it is called again, by a new session or by other options.

@@ -63,7 +63,6 @@ class VerbPort(Port[F]):
         yield from self.allow_keeping(options)
         shared = self.shared
         keyed = "key" in options or bool(old)
-        key = self._key_words(options) if "key" in options else ("", "")
         new: Any = None
 
         def words(edition: Edition) -> tuple[Word, ...]:
@@ -71,7 +70,7 @@ class VerbPort(Port[F]):
             new = edition.write(options)
             if not keyed:
                 return self.put_words(edition, new, raw, waits=waits)
-            item = (1, new.flags, new.due, new.pri, new.lane, new.header, *key, raw)
+            item = self.item_words(new, raw, options)
             return 1, "", len(item), edition.room, *self.words_of_waiting(waits=waits), *item, *old
 
         verb = "again" if old else "put_keyed" if keyed else "put"
@@ -116,6 +115,11 @@ class VerbPort(Port[F]):
         """What the script is told of a new task."""
         waiting = self.words_of_waiting(waits=waits)
         return new.flags, new.header + raw, new.due, new.pri, new.lane, edition.room, *waiting
+
+    def item_words(self, new: task_codec.NewTask, raw: bytes, options: Options) -> tuple[Word, ...]:
+        """What `put_keyed` is told of one task."""
+        key = self._key_words(options) if "key" in options else ("", "")
+        return 1, new.flags, new.due, new.pri, new.lane, new.header, *key, raw
 
     @staticmethod
     def _key_words(options: Mapping[str, Any]) -> tuple[bytes, str]:

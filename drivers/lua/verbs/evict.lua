@@ -3,13 +3,27 @@
 -- answers  for each '1' if it was, '0' if it was not
 --#include begin
 if replayed then return replayed end
-local done = {}
-call('HDEL', M, '')
-for n = 6, #ARGV, 4 do
+local first, last = 6, #ARGV
+--#if RELAY
+first, last = 7, 6 + 4 * ARGV[6]
+--#end
+local found, done = {}, {}
+for n = first, last, 4 do
   local task = find_meant(ARGV[n], ARGV[n + 1])
   local same = task and task.state == ARGV[n + 2] and redis.sha1hex(sub(task.value, task.body)) == ARGV[n + 3]
+  found[#done + 1] = same and task
   done[#done + 1] = same and '1' or '0'
-  if same then
+end
+--#if RELAY
+--#slow all
+local refusal = put_there(done, last)
+if refusal then return redis.error_reply('THERE ' .. refusal) end
+--#fast
+--#end
+call('HDEL', M, '')
+for n = 1, #done do
+  local task = found[n]
+  if task then
 --#move delete
   end
 end

@@ -132,6 +132,12 @@ def script(verb: str, driver: Driver | None = None, settings: TubeSettings = _PL
 
 
 @cache
+def relaying(relay: Script, put: Script) -> Script:
+    """The script that moves tasks to another tube: what removes them, with what puts them there as a function."""
+    return _finished(f"local function put_all(KEYS, ARGV)\n{put.text.decode()}\nend\n{relay.text.decode()}", "relay")
+
+
+@cache
 def trial(rank_lua: str) -> Script:
     """A script that ranks some task, to see whether the expression runs at all."""
     return _finished(f"local id, pri, created = 1, 1, 1 return tostring(({rank_lua}) + 0)", "trial")
