@@ -43,9 +43,13 @@ _TWINS = {
 NAMES = _TWINS | {twin: name for name, twin in _TWINS.items()}
 PLAIN = {"__init__", "__repr__", "__await__"}
 BACKEND = {"_connection", "_port", "port"}
-AT_ONCE = {
-    *("check", "folder_usage", "micros", "register", "sibling", "full", "gather", "near", "prepare"),
+AT_ONCE = {"check", "folder_usage", "micros", "near"} | {
+    "full",
+    "gather",
+    "prepare",
+    "register",
     "release_later",
+    "sibling",
 }
 CONNECTS = """\
     def __enter__(self) -> Self:

@@ -339,6 +339,17 @@ def test_bad_input_gets_a_problem_and_changes_nothing(
     assert http.get("/tubes").json() == before
 
 
+def test_errors_speak_of_http_and_json(http: httpx.Client) -> None:
+    assert http.get("/tubes/nix").json()["detail"] == "there is no tube nix: PUT creates it"
+    for body, detail in (
+        (b'{"data": 1, "pri": "5"}', "pri: 5: must be"),
+        (b'{"data": 1, "pri": {"a": null}}', 'pri: {"a":null}: must be'),
+        (b"{}", "data: is required"),
+        (b"{", "body: {: must be JSON"),
+    ):
+        assert http.post("/tubes/mail/tasks", content=body).json()["detail"].startswith(detail)
+
+
 def test_every_request_has_an_id_and_a_line_in_the_log(served: Served, http: httpx.Client) -> None:
     reply = http.get("/tubes/mail?x=secret", headers={"x-request-id": "mine-1"})
     assert reply.headers["x-request-id"] == "mine-1"

@@ -53,7 +53,7 @@ def problem(error: BaseException, instance: str = "") -> Response:
     if isinstance(error, TubesError) and status not in (500, 503, 507):
         kind = _slug(type(error).__name__)
         facts = {f"fact_{name}" if name in _OWN else name: _fact(value) for name, value in error.facts.items()}
-        said = {"detail": str(error).encode(errors="replace").decode()} | facts
+        said = {"detail": _detail(error)} | facts
     elif isinstance(error, HTTPException):
         kind = _slug(HTTPStatus(status).phrase)
         said = {"detail": error.detail}
@@ -72,6 +72,28 @@ def problem(error: BaseException, instance: str = "") -> Response:
 _OWN: Final = frozenset({"type", "title", "status", "detail", "instance"})
 
 
+def _detail(error: TubesError) -> str:
+    """What an error says, in the words of HTTP where those of Python would not help."""
+    facts = error.facts
+    if type(error) is errors.TubeNotFound:
+        said = f"there is no tube {facts['name']}: PUT creates it"
+    elif type(error) is errors.InvalidOption:
+        shown = "" if facts["value"] is None else f": {cut(_as_json, facts['value'])}"
+        said = f"{facts['option']}{shown}: {facts['rule']}"
+        if "item" in facts:
+            said = f"item {facts['item']}: {said}"
+    else:
+        said = str(error)
+    return said.encode(errors="replace").decode()
+
+
+def _as_json(value: object) -> str:
+    """A value as it stood in a request."""
+    if isinstance(value, (str, bytes)):
+        return value if isinstance(value, str) else value.decode(errors="replace")
+    return _json(value).decode(errors="replace")
+
+
 def _slug(name: str) -> str:
     """`TaskNotTaken` and `Not Found` as `task-not-taken` and `not-found`."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])| ", "-", name).lower()
@@ -83,4 +105,4 @@ def _fact(value: object) -> object:
         return cut(lambda text: str(text).encode(errors="replace").decode(), value)
     if value is None or isinstance(value, bool) or (isinstance(value, int) and abs(value) < 2**63):
         return value
-    return cut(repr, value).encode(errors="replace").decode()
+    return cut(_as_json, value).encode(errors="replace").decode()
