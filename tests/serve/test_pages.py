@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -46,19 +47,24 @@ def test_what_a_page_types_prints_what_it_shows(name: str, in_memory: Served, tm
         assert any(method == one.method and re.fullmatch(path, where) for method, where in asked), one.path
 
 
-@pytest.mark.skipif(not shutil.which("node"), reason="needs node")
-def test_the_worker_of_the_page_handles_and_acks_tasks(in_memory: Served, base: str, tmp_path: Path) -> None:
-    (block,) = re.findall(r"^```typescript\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+@pytest.mark.parametrize("language", ["typescript", "go"])
+def test_the_workers_of_the_page_handle_and_ack_tasks(language: str, in_memory: Served, tmp_path: Path) -> None:
+    base = f"/v1/{language}"
+    program, name, options = ("node", "worker.mjs", []) if language == "typescript" else ("go", "worker.go", ["run"])
+    found = shutil.which(program)
+    if found is None:
+        pytest.skip(f"needs {program}")
+    (block,) = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     # Without its types it is JavaScript, which every node runs.
-    program = re.sub(r"(?<=\w): (string|object)(\[\])?(?=[,)= ])", "", block).replace("wait: 20", "wait: 0")
-    (tmp_path / "worker.mjs").write_text(program)
+    plain = re.sub(r"(?<=\w): (string|object)(\[\])?(?=[,)= ])", "", block) if program == "node" else block
+    (tmp_path / name).write_text(re.sub(r'("?wait"?: )20', r"\g<1>0", plain))
     client = in_memory.client
     client.put(f"{base}/tubes/mail")
     for number in range(3):
         client.post(f"{base}/tubes/mail/tasks", json={"data": number})
-    command = ["node", "worker.mjs", "--burst"]
-    env = {"TUBES": in_memory.url + base, "PATH": str(Path(shutil.which("node") or "").parent)}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    command = [found, *options, name, "--burst"]
+    env = {"TUBES": in_memory.url + base, "PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", str(tmp_path))}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (0, "handled 0\nhandled 1\nhandled 2\n"), done.stderr
     assert client.get(f"{base}/tubes/mail").json()["tasks"]["done"] == 3
 
