@@ -7,7 +7,7 @@ TEST := test examples bench msgpack schedule reload conformance server hiredis s
 # What many processes import is compiled once, also where the environment of the user says otherwise.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo pipeline test soak soak-faults soak-kills aio check docs matrix bench bench-peers bench-spark bench-scale guard clean
+.PHONY: demo pipeline test soak soak-faults soak-kills soak-serve aio check docs matrix bench bench-peers bench-spark bench-scale guard clean
 
 .venv/demo: EXTRAS := examples
 .venv/server: EXTRAS := server hiredis
@@ -40,6 +40,9 @@ soak-faults: .venv/test  ## the fault tests, long and again and again: make soak
 
 soak-kills: .venv/test  ## a program on a folder that is killed 200 times, with a ledger of 500,000 tasks: make soak-kills ARGS="--kills 20"
 	$(BIN)/python -m tests.durable.kills $(ARGS)
+
+soak-serve: .venv/test  ## deliveries by services that are killed 50 times, and 10,000 idle connections: make soak-serve ARGS="--kills 5"
+	$(BIN)/python -m tests.serve.soak $(ARGS)
 
 aio: .venv/check  ## make tubes/aio.py, the API for asyncio, of tubes/sync.py
 	$(BIN)/python .ci/make_aio.py

@@ -43,14 +43,8 @@ _TWINS = {
 NAMES = _TWINS | {twin: name for name, twin in _TWINS.items()}
 PLAIN = {"__init__", "__repr__", "__await__"}
 BACKEND = {"_connection", "_port", "port"}
-AT_ONCE = {"check", "folder_usage", "micros", "near"} | {
-    "full",
-    "gather",
-    "prepare",
-    "register",
-    "release_later",
-    "sibling",
-}
+AT_ONCE = {"check", "folder_usage", "full", "gather", "micros", "near", "prepare", "register", "release_later"}
+AT_ONCE |= {"sibling"}
 CONNECTS = """\
     def __enter__(self) -> Self:
         self._connection.meet()

@@ -296,7 +296,7 @@ async def delivered(url: str, tasks: int, kills: int, instances: int) -> Counter
                 if number % step == step - 1 and number // step < kills:
                     await asyncio.to_thread(end, running.pop(0), signal.SIGKILL)
                     running.append(await asyncio.to_thread(start))
-            await until(is_empty, 120)
+            await until(is_empty, 120 + 3 * kills)
         finally:
             codes = [await asyncio.to_thread(end, one, signal.SIGTERM) for one in running]
         assert set(codes) == {0}
