@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from tests.support.served import Served
 from tubes.conformance.bench import eventually
+from tubes.serve.lmstfy import metrics
 from tubes.serve.tokens import Grant, Tokens
 
 
@@ -189,6 +191,17 @@ def test_it_measures_by_lmstfys_names(guarded: Served, admin: httpx.Client) -> N
     assert "_created" not in text
     # Who has no token leaves no names.
     assert 'namespace="unknown"' not in text
+
+
+def test_names_that_clients_choose_are_labels_only_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_MOST", 3)
+    measured = metrics.Metrics()
+    for name in ("a", "b", "c", "d", "a"):
+        measured.replied(name, "/api", "GET", 404, 0)
+        measured.consumed("a", name, 0, of_several=False)
+    text = measured.text({}).decode()
+    assert set(re.findall(r'namespace="(\w*)"', text)) == {"a", "b", ""}
+    assert 'consume_queue_jobs{namespace="",pool="default",queue=""} 3.0' in text
 
 
 def test_the_access_log_is_switched(guarded: Served, admin: httpx.Client) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import httpx
@@ -17,7 +18,7 @@ import tubes
 from tests.support.served import Served
 from tubes.cli.app import app
 from tubes.errors import InvalidOption
-from tubes.serve import create_app
+from tubes.serve import Limits, create_app
 from tubes.serve.namespaces import SESSION, Namespaces
 from tubes.serve.server import Listen
 from tubes.testing import ManualClock
@@ -133,6 +134,30 @@ def test_so_many_namespaces_are_open_as_it_has_room_for() -> None:
             await namespaces.get("c")
         assert await namespaces.names() == ["a", "b", "c"]
         await namespaces.close()
+
+    asyncio.run(main())
+
+
+def test_a_namespace_stays_open_while_a_body_of_it_arrives() -> None:
+    async def main() -> None:
+        begun, rest = asyncio.Event(), asyncio.Event()
+
+        async def body() -> AsyncGenerator[bytes]:
+            yield b"a"
+            begun.set()
+            await rest.wait()
+            yield b"b"
+
+        app = create_app(tubes.aio.connect("memory://", codec="json"), limits=Limits(namespaces=1))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client:
+            for path in ("/api/a/mail", "/v1/a/tubes/mail/tasks/raw"):
+                begun.clear()
+                rest.clear()
+                put = asyncio.create_task(client.request("PUT" if "api" in path else "POST", path, content=body()))
+                await begun.wait()
+                assert (await client.get("/v1/b/tubes")).status_code == 503
+                rest.set()
+                assert (await put).status_code == 201
 
     asyncio.run(main())
 

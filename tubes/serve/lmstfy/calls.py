@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, Final, TypeAlias
@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tubes.aio import AsyncTask, AsyncTube
+from tubes.drivers.options import MAX_COUNT
 from tubes.errors import TubeExists, TubeNotFound, TubesError
 from tubes.serve.access import GONE, REPLY_TO_ERROR, noted
 from tubes.serve.bodies import json_reply, read_body
@@ -90,11 +91,7 @@ class Call:
 
     def check(self, right: str, *queues: str) -> None:
         """Raise `HTTPException` unless the token may do this in these queues."""
-        for queue in queues:
-            if not self.token.may(right, self.space.name, queue):
-                if not self.token.may_somewhere(right, self.space.name):
-                    raise HTTPException(401, "invalid token")
-                raise HTTPException(403, f"the token has no right to {right} in queue {queue!r}")
+        _check_right(self.token, right, self.space.name, queues)
 
     def number(self, name: str, default: int, most: int, least: int = 0) -> int:
         """A parameter of the query that is a whole number."""
@@ -127,7 +124,8 @@ class Call:
         found = _JOB_ID.fullmatch(self.path["job"])
         if found is None or found[1] != _mark(self.space.name, self.queue):
             return None
-        return int(found[2], 16)
+        id = int(found[2], 16)
+        return id if id <= MAX_COUNT else None
 
     async def on_queue(self, act: Callable[[AsyncTube], Awaitable[Value]]) -> Value:
         """Do this with the queue, which is made if it is missing."""
@@ -216,12 +214,12 @@ class Endpoint:
         # Of a parameter that is there twice, the first one counts.
         query = dict(reversed(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)))
         token = self._who(scope, query)
+        _check_right(token, right, namespace, filter(None, queues.split(",")))
+        known[0] = namespace
         space = await self._service.namespaces.get(namespace)
         call = Call(self._service, self._metrics, token, space, query, scope, receive)
-        call.check(right, *filter(None, queues.split(",")))
-        known[0] = namespace
         status = self._counted.get(scope["method"])
-        with self._service.inside(token):
+        with self._service.inside(token), space.used():
             if status is None or not token.rates:
                 return await handler(call)
             return await _counted(call, right, handler, status)
@@ -246,6 +244,14 @@ class Endpoint:
             raise HTTPException(401, "invalid token")
         noted(scope)["token"] = token.id
         return token
+
+
+def _check_right(token: Token, right: str, namespace: str, queues: Iterable[str]) -> None:
+    for queue in queues:
+        if not token.may(right, namespace, queue):
+            if not token.may_somewhere(right, namespace):
+                raise HTTPException(401, "invalid token")
+            raise HTTPException(403, f"the token has no right to {right} in queue {queue!r}")
 
 
 def _check_names(namespace: str, queues: str, *, several: bool) -> None:

@@ -13,6 +13,8 @@ from tubes.values.overview import Overview
 #: The only pool there is.
 POOL: Final = "default"
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+#: Namespaces and queues that have labels of their own.
+_MOST: Final = 10_000
 _QUEUE: Final = ("pool", "namespace", "queue")
 _HTTP: Final = ("pool", "namespace", "api", "method")
 #: lmstfy's counters have no such ending, and nothing that says since when they count.
@@ -29,6 +31,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry: Final = CollectorRegistry()
+        #: Names that are labels. Clients choose them, and each takes memory for good.
+        self._names: Final[set[tuple[str, ...]]] = set()
 
         def named(kind: Any, name: str, labels: Iterable[str], **more: Any) -> Any:
             return kind(f"infra_lmstfy_{name}", name, labels, registry=self._registry, **more)
@@ -51,8 +55,17 @@ class Metrics:
         self._ready: Final = named(Gauge, "redis_queue_sizes", _QUEUE)
         self._dead: Final = named(Gauge, "redis_deadletter_sizes", _QUEUE)
 
+    def _shown(self, *names: str) -> tuple[str, ...]:
+        """A namespace, or a namespace and a queue, as labels: '' for those that are too many."""
+        if names not in self._names:
+            if len(self._names) >= _MOST:
+                return ("",) * len(names)
+            self._names.add(names)
+        return names
+
     def replied(self, namespace: str, api: str, method: str, status: int, seconds: float) -> None:
         """A request of a client who may be in this namespace ('': that is not known) got a reply."""
+        (namespace,) = self._shown(namespace)
         self._codes.labels(POOL, namespace, api, method, status).inc()
         if status < 300:
             self._latency.labels(POOL, namespace, api, method).observe(seconds * 1000)
@@ -64,18 +77,19 @@ class Metrics:
     def published(self, namespace: str, queue: str, jobs: int) -> None:
         """Jobs were published."""
         self._published.labels(POOL).inc(jobs)
-        self._published_of.labels(POOL, namespace, queue).inc(jobs)
+        self._published_of.labels(POOL, *self._shown(namespace, queue)).inc(jobs)
 
     def consumed(self, namespace: str, queue: str, age: float, *, of_several: bool) -> None:
         """A job was consumed, so many milliseconds after it was published."""
         (self._consumed_multi if of_several else self._consumed).labels(POOL).inc()
-        self._consumed_of.labels(POOL, namespace, queue).inc()
-        self._elapsed.labels(POOL, namespace, queue).observe(age)
+        labels = POOL, *self._shown(namespace, queue)
+        self._consumed_of.labels(*labels).inc()
+        self._elapsed.labels(*labels).observe(age)
 
     def deleted(self, namespace: str, queue: str, age: float) -> None:
         """A job was deleted, so many milliseconds after it was published."""
         self._deleted.labels(POOL).inc()
-        self._acked.labels(POOL, namespace, queue).observe(age)
+        self._acked.labels(POOL, *self._shown(namespace, queue)).observe(age)
 
     def respawned(self, jobs: int) -> None:
         """Dead letters were respawned."""
