@@ -48,6 +48,9 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "2g",
     "spark.log.level": "ERROR",
+    # Files of checkpoints without a process for each that sets its permissions.
+    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing"
+    ".FileSystemBasedCheckpointFileManager",
 }
 
 
