@@ -60,13 +60,15 @@ class State(StrEnum):
 
 
 _STATES: Final = (State.READY, State.TAKEN, State.DELAYED, State.BURIED, State.DONE)
+#: The states by their words and their letters.
+_NAMED: Final[dict[str, State]] = {name: state for state in _STATES for name in (str(state), state.value)}
 
 
 def check_state(state: object, among: Sequence[State] = _STATES, *, several: str = "") -> State:
     """The state that a caller names, one of these, else `InvalidOption`; `several`: how the rule ends that it names."""
-    for known in among:
-        if isinstance(state, str) and state == known:
-            return known
+    found = _NAMED.get(state) if isinstance(state, str) else None
+    if found is not None and found in among:
+        return found
     *words, last = (f"'{known}'" for known in among)
     raise InvalidOption(option="state", value=state, rule=f"must be {', '.join(words)} or {last}{several}")
 
