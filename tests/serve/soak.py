@@ -2,8 +2,9 @@
 
     python -m tests.serve.soak [--kills 50] [--tasks 5000] [--connections 10000]
 
-A service has idle connections, and others are served beside them. Then tasks are delivered by instances that are killed,
-with a ledger at the receiver: each is delivered at least once, and a kill repeats at most one callback and one push.
+A service has idle connections, and others are served beside them. Then tasks are delivered by instances that are
+killed, with a ledger at the receiver: each is delivered at least once, and a kill repeats at most one callback and one
+push.
 """
 
 from __future__ import annotations
