@@ -4,6 +4,7 @@ It is a face over `tubes.aio`: it keeps no tasks of its own. Modules here may im
 `tubes.conformance` and `tubes.spark`; `tubes.cli.serve` is the command.
 
 - `app.py` puts the application together; `service.py` is what all requests share; `server.py` runs it with uvicorn.
+- `calls.py` has what each request has.
 - `namespaces.py` has the queue and the tubes of each namespace; `polls.py` waits as long as the client does.
 - `sessions.py` keeps the sessions of clients; `events.py` tells who listens of changes.
 - `tokens.py` says who may do what, `rates.py` how often; `leases.py` signs leases.

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from tubes.aio import AsyncQueue
-from tubes.errors import InvalidOption, TubeFull
+from tubes.errors import InvalidOption, TubeFull, TubeNotFound
 from tubes.serve.access import noted
 from tubes.serve.events import Ends, Events
 from tubes.serve.leases import Leases
@@ -141,7 +141,10 @@ class Service:
         """Raise what says that a token may not put so many bytes, or so many tasks, into a tube now."""
         most = token.limits.get("tasks")
         if most is not None:
-            seen = (await space.on(tube, lambda tube: tube.statistics())).tasks
+            try:
+                seen = (await space.on(tube, lambda tube: tube.statistics())).tasks
+            except TubeNotFound:  # The put says that, or makes the tube.
+                seen = {"ready": 0, "delayed": 0}
             if seen["ready"] + seen["delayed"] + tasks > most:
                 raise TubeFull(tube=tube, tasks=tasks, capacity=most)
         if size:

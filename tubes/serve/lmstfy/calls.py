@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl
@@ -19,6 +18,7 @@ from tubes.drivers.options import MAX_COUNT
 from tubes.errors import TubeExists, TubeNotFound, TubesError
 from tubes.serve.access import GONE, REPLY_TO_ERROR, noted
 from tubes.serve.bodies import json_reply, read_body
+from tubes.serve.calls import BaseCall
 from tubes.serve.lmstfy.metrics import POOL, Metrics
 from tubes.serve.namespaces import Namespace, Value
 from tubes.serve.problems import ClientGone, status_of
@@ -60,10 +60,10 @@ def not_found() -> HTTPException:
     return HTTPException(404, "api not found")
 
 
-class Call:
+class Call(BaseCall):
     """A request about a queue: a tube of the same name."""
 
-    __slots__ = ("_query", "metrics", "path", "receive", "scope", "service", "space", "token")
+    __slots__ = ("_query", "metrics")
 
     def __init__(
         self,
@@ -75,13 +75,8 @@ class Call:
         scope: Scope,
         receive: Receive,
     ) -> None:
-        self.service: Final = service
+        super().__init__(service, token, space, scope, receive)
         self.metrics: Final = metrics
-        self.token: Final = token
-        self.space: Final = space
-        self.scope: Final = scope
-        self.receive: Final = receive
-        self.path: Final[dict[str, str]] = scope["path_params"]
         self._query: Final = query
 
     @property
@@ -108,12 +103,6 @@ class Call:
             return await read_body(self.scope, self.receive, most)
         except HTTPException as refused:
             raise HTTPException(refused.status_code, error, refused.headers) from None
-
-    async def check_put(self, size: int, tasks: int = 1) -> None:
-        """Raise what says that the client may not put so much now."""
-        if self.token.rates or self.token.limits:
-            with suppress(TubeNotFound):
-                await self.service.check_put(self.token, self.space, self.queue, size, tasks)
 
     def job_id(self, queue: str, task: int) -> str:
         """The id of a job, which no job of another queue has."""

@@ -37,7 +37,7 @@ async def publish(call: Call) -> Response:
     """Put a job; returns its id."""
     options = _options(call)
     body = await call.body(call.service.longest_body(call.token), "body too large")
-    await call.check_put(len(body))
+    await call.check_put(call.queue, len(body))
     task = await call.on_queue(lambda tube: tube.put(body, timeout=None, **options))
     call.metrics.published(call.space.name, call.queue, 1)
     return json_reply({"msg": "published", "job_id": call.job_id(call.queue, task.id)}, 201)
@@ -62,7 +62,7 @@ async def publish_bulk(call: Call) -> Response:
         raise bad("no jobs")
     if any(len(element) > most for element in elements):
         raise HTTPException(413, "job too large")
-    await call.check_put(sum(map(len, elements)), len(elements))
+    await call.check_put(call.queue, sum(map(len, elements)), len(elements))
     tasks = await call.on_queue(lambda tube: tube.put_many(elements, **options))
     call.metrics.published(call.space.name, call.queue, len(tasks))
     ids = [call.job_id(call.queue, task.id) for task in tasks]

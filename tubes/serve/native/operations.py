@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from tubes.drivers.options import micros
 from tubes.errors import InvalidOption
 from tubes.serve.bodies import object_of, read_body
+from tubes.serve.calls import BaseCall
 from tubes.serve.namespaces import Namespace
 from tubes.serve.service import Service
 from tubes.serve.tokens import Token
@@ -47,21 +48,16 @@ class _Lease(Convertor[str]):
 register_url_convertor("lease", _Lease())
 
 
-class Call:
+class Call(BaseCall):
     """A request to one operation."""
 
-    __slots__ = ("operation", "path", "receive", "scope", "service", "space", "token")
+    __slots__ = ("operation",)
 
     def __init__(
         self, service: Service, operation: Operation, token: Token, space: Namespace, scope: Scope, receive: Receive
     ) -> None:
-        self.service: Final = service
+        super().__init__(service, token, space, scope, receive)
         self.operation: Final = operation
-        self.token: Final = token
-        self.space: Final = space
-        self.scope: Final = scope
-        self.receive: Final = receive
-        self.path: Final[dict[str, str]] = scope["path_params"]
 
     @property
     def tube(self) -> str:
@@ -111,11 +107,6 @@ class Call:
     async def raw(self) -> bytes:
         """The body as it is."""
         return await read_body(self.scope, self.receive, self.service.longest_body(self.token))
-
-    async def check_put(self, size: int, tasks: int = 1) -> None:
-        """Raise what says that the client may not put so much now."""
-        if self.token.rates or self.token.limits:
-            await self.service.check_put(self.token, self.space, self.tube, size, tasks)
 
     async def body(self) -> dict[str, Any]:
         """The members of the JSON body. None counts as not given."""

@@ -57,7 +57,7 @@ async def _put(call: Call, data: bytes, options: dict[str, Any]) -> Response:
         options |= {"key": key, "key_ttl": _REMEMBERED, "on_duplicate": "keep"}
     timeout = options.pop("timeout", None)
     seconds = 0.0 if timeout is None else min(micros("timeout", timeout) / 1e6, call.service.limits.wait)
-    await call.check_put(len(data))
+    await call.check_put(call.tube, len(data))
     task: AsyncTask[Any] | None
     if not seconds:
         task = await call.space.on(call.tube, lambda tube: tube.put(data, **options))
@@ -105,7 +105,7 @@ async def put_batch(call: Call) -> Response:
             items.append(_item(each, trace))
         except TubesError as error:
             raise type(error)(**error.facts, item=number) from None
-    await call.check_put(sum(len(item.data) for item in items), len(items))
+    await call.check_put(call.tube, sum(len(item.data) for item in items), len(items))
     tasks = await call.space.on(call.tube, lambda tube: tube.put_many(items))
     return json_reply({"ids": [task.id for task in tasks]}, 201)
 
@@ -133,7 +133,7 @@ async def call_handler(call: Call) -> Response:
     body = await call.body()
     timeout = checked_wait(call, body.pop("timeout"), "timeout")
     data, options = shapes.data_of(body), shapes.put_options(body, call.trace)
-    await call.check_put(len(data))
+    await call.check_put(call.tube, len(data))
 
     async def work() -> list[Any]:
         return [await call.space.on(call.tube, lambda tube: tube.call(data, timeout, **options), waits=True)]

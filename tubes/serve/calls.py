@@ -1,0 +1,30 @@
+"""A request about tubes, whichever of the APIs it speaks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.types import Receive, Scope
+
+from tubes.serve.namespaces import Namespace
+from tubes.serve.service import Service
+from tubes.serve.tokens import Token
+
+
+class BaseCall:
+    """What each request has: who asks for it, the namespace in its path, and its ASGI scope."""
+
+    __slots__ = ("path", "receive", "scope", "service", "space", "token")
+
+    def __init__(self, service: Service, token: Token, space: Namespace, scope: Scope, receive: Receive) -> None:
+        self.service: Final = service
+        self.token: Final = token
+        self.space: Final = space
+        self.scope: Final = scope
+        self.receive: Final = receive
+        self.path: Final[dict[str, str]] = scope["path_params"]
+
+    async def check_put(self, tube: str, size: int, tasks: int = 1) -> None:
+        """Raise what says that the client may not put so many bytes, or so many tasks, into a tube now."""
+        if self.token.rates or self.token.limits:
+            await self.service.check_put(self.token, self.space, tube, size, tasks)
