@@ -87,6 +87,12 @@ def test_a_job_that_is_done_is_not_found_where_done_tasks_are_kept(served: Serve
     assert served.client.get(queue).json()["kept"] == 1
 
 
+def test_an_id_that_no_job_can_have_is_not_found(api: httpx.Client) -> None:
+    job = publish(api)[:16] + "f" * 14
+    assert api.get(f"/q/job/{job}").status_code == 404
+    assert api.delete(f"/q/job/{job}").status_code == 204
+
+
 def test_an_ack_in_another_queue_deletes_nothing(api: httpx.Client) -> None:
     mine, other = publish(api), publish(api, queue="other")
     assert mine != other

@@ -33,7 +33,8 @@ LONGEST_NAME: Final = 255
 _DRIVER: Final = "fifottl"
 #: Seconds that a consumer has who names no ttr.
 TTR: Final = 120
-_JOB_ID: Final = re.compile(r"([0-9a-f]{16})([0-9a-f]{14})")
+#: Ids of tasks have 53 bits.
+_JOB_ID: Final = re.compile(r"([0-9a-f]{16})([01][0-9a-f]{13})")
 UINT16: Final = 2**16 - 1
 UINT32: Final = 2**32 - 1
 INT64: Final = 2**63 - 1
