@@ -33,8 +33,7 @@ async def in_time(queue: AsyncQueue, work: Awaitable[Value]) -> Value:
 
     The client tries again: programs that use the server themselves have more patience.
     """
-    connection: Any = queue._connection
-    if not hasattr(connection.store, "ask"):  # It is in this process.
+    if not _is_server(queue):
         return await work
     patience = asyncio.timeout(PATIENCE)
     try:
@@ -43,7 +42,13 @@ async def in_time(queue: AsyncQueue, work: Awaitable[Value]) -> Value:
     except TimeoutError:
         if not patience.expired():  # A CallTimeout is one, too.
             raise
+        connection: Any = queue._connection
         raise ConnectionLost(url=connection.url, why=f"no reply within {PATIENCE:g} s") from None
+
+
+def _is_server(queue: AsyncQueue) -> bool:
+    connection: Any = queue._connection
+    return hasattr(connection.store, "ask")
 
 
 class Namespace:
@@ -52,6 +57,8 @@ class Namespace:
     def __init__(self, name: str, queue: AsyncQueue) -> None:
         self.name: Final = name
         self.queue: Final = queue
+        #: Whether the store is in this process, so that nothing can be away.
+        self._is_here: Final = not _is_server(queue)
         #: How many requests use it now.
         self.users = 0
         self._tubes: Final[OrderedDict[str, AsyncTube]] = OrderedDict()
@@ -80,7 +87,7 @@ class Namespace:
         Raises `ConnectionLost` as soon as a server has not replied for some seconds, unless this `waits` for something.
         """
         work = self._on(name, act)
-        return await (work if waits else in_time(self.queue, work))
+        return await (work if waits or self._is_here else in_time(self.queue, work))
 
     async def _on(self, name: str, act: Callable[[AsyncTube], Awaitable[Value]]) -> Value:
         is_known = name in self._tubes

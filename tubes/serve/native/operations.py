@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, quote, unquote
@@ -180,9 +181,14 @@ class _Endpoint:
         call = Call(self._service, operation, token, space, scope, receive)
         if not operation.query:
             call.query()  # Refuses what there may be.
-        with self._service.inside(token), space.used():
-            response = await operation.handler(call)
-            await response(scope, receive, send)
+        # Without tokens there is nothing to count.
+        with self._service.inside(token) if token.id else nullcontext():
+            space.users += 1
+            try:
+                response = await operation.handler(call)
+                await response(scope, receive, send)
+            finally:
+                space.users -= 1
 
 
 def _may(token: Token, right: str, path: dict[str, str]) -> bool:
