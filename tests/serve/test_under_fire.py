@@ -35,24 +35,29 @@ def ready(served: Served) -> bool:
 def test_at_its_end_all_polls_are_answered() -> None:
     with Served("--url", "memory://", "--no-access-log") as served:
         served.client.put("/v1/_/tubes/mail")
+        served.client.put("/v1/_/tubes/full", json={"options": {"capacity": 1}})
+        served.client.post("/v1/_/tubes/full/tasks", json={"data": 1})
+        take = request("POST", "/v1/_/tubes/mail/take", b'{"wait": 300}')
+        put = request("POST", "/v1/_/tubes/full/tasks", b'{"data": 2, "timeout": 300}')
 
-        async def poll() -> bytes:
+        async def say(text: bytes) -> bytes:
             reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-            writer.write(request("POST", "/v1/_/tubes/mail/take", b'{"wait": 300}'))
+            writer.write(text)
             said = await reader.read()
             writer.close()
-            return said
+            return said.partition(b"\r\n")[0]
 
         async def main() -> list[bytes]:
-            polls = [asyncio.create_task(poll()) for _ in range(1000)]
+            polls = [asyncio.create_task(say(text)) for text in (put, put[:-1], *[take] * 1000)]
             async with httpx.AsyncClient(base_url=served.url, timeout=30) as client:
                 while (await client.get("/v1/_/tubes/mail")).json()["waiting"] < 1000:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             served.process.terminate()
             return await asyncio.gather(*polls)
 
-        answers = asyncio.run(main())
-        assert {answer.partition(b"\r\n")[0] for answer in answers} == {b"HTTP/1.1 204 No Content"}
+        full, half, *polled = asyncio.run(main())
+        assert (full, half) == (b"HTTP/1.1 503 Service Unavailable", b"")
+        assert set(polled) == {b"HTTP/1.1 204 No Content"}
         assert served.process.wait(30) == 0
 
 
@@ -112,6 +117,10 @@ def test_requests_that_do_not_arrive_or_are_too_long_end(tmp_path: Path) -> None
 
 
 def test_garbage_ends_its_connection_only(served: Served) -> None:
+    packed = HEAD % (b"POST", b"/v1/_/tubes/mail/tasks/raw") + b"content-encoding: gzip\r\ncontent-length: 0\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", served.port), 30) as one:
+        one.sendall(packed)
+        assert one.recv(100).startswith(b"HTTP/1.1 415")
     for garbage in (b"\0" * 999, b"GET / HTTP/9\r\n\r\n", b"GET \xff HTTP/1.1\r\n\r\n", b"GET /" + b"a" * 99999):
         with socket.create_connection(("127.0.0.1", served.port), 30) as one:
             one.sendall(garbage + b"\r\nx: y\r\n\r\n")

@@ -18,11 +18,16 @@ to_json: Final = JsonCodec().encode
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """The body of a request. Raises `HTTPException(413)` as soon as it is longer than so many bytes."""
+    """The body of a request. Raises `HTTPException(413)` as soon as it is longer than so many bytes.
+
+    415: it is packed. Whoever takes it would not know that.
+    """
     for name, value in scope["headers"]:
         # Refused before the client is told to go on, if it waits for that.
         if name == b"content-length" and (len(value) > 15 or int(value) > limit):
             raise _too_large(limit)
+        if name == b"content-encoding" and value.lower() != b"identity":
+            raise HTTPException(415, "the body must not have a content-encoding", _CLOSE)
     message = await receive()
     body: bytes = message.get("body", b"")
     if message.get("more_body", False):

@@ -60,10 +60,12 @@ class Polls:
             self._waiting.discard(gone)
             is_gone = gone.done() and not gone.cancelled()
             gone.cancel()
-        await _take_back(doing, undo)
         if is_gone:
+            await _take_back(doing, undo)
             raise ClientGone
-        return None
+        doing.cancel()
+        await asyncio.wait((doing,))
+        return None if doing.cancelled() else doing.result()
 
     async def take(
         self,

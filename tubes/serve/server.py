@@ -199,10 +199,14 @@ class _Protocol(HttpToolsProtocol):
 
     @override
     def shutdown(self) -> None:
-        """The server ends. Who has just connected is served: nobody else would, and the client has been accepted."""
+        """The server ends. Who has just connected is served: nobody else would, and the client has been accepted.
+
+        That request, and one of which a part is there, must arrive soon.
+        """
         if self.cycle is not None or self._is_last:  # pyright: ignore[reportUnnecessaryComparison]
             super().shutdown()
-            return
+            if not self._in_body:
+                return
         self._is_last = True
         if self._timer is not None:
             self._timer.cancel()

@@ -103,7 +103,9 @@ class Call(BaseCall):
         try:
             return await read_body(self.scope, self.receive, most)
         except HTTPException as refused:
-            raise HTTPException(refused.status_code, error, refused.headers) from None
+            if refused.status_code != 413:
+                raise
+            raise HTTPException(413, error, refused.headers) from None
 
     def job_id(self, queue: str, task: int) -> str:
         """The id of a job, which no job of another queue has."""

@@ -65,6 +65,8 @@ async def _put(call: Call, data: bytes, options: dict[str, Any]) -> Response:
         waiting = call.space.on(call.tube, lambda tube: tube.put(data, timeout=seconds, **options), waits=True)
         task = await call.service.polls.wait(call.receive, waiting, _unput)
     if task is None:
+        if call.service.closing:
+            raise HTTPException(503, "the service ends")
         raise HTTPException(409, f"tube {call.tube!r} had no room within {seconds} s")
     if key is not None and not task.created_now and task.data != data:
         raise HTTPException(422, "this Idempotency-Key was used with another body")
