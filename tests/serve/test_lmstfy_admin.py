@@ -84,6 +84,8 @@ def test_a_token_may_be_given_by_its_user(guarded: Served, admin: httpx.Client) 
     for path, error in (
         (f"/token/shop?description=x&token={mine}", None),
         ("/token/shop", "invalid description"),
+        ("/token/shop?description=%1b[31m", None),
+        (f"/token/shop?description={'d' * 201}", None),
         ("/token/shop?description=x&token=short", "the user token was too short"),
         (f"/token/shop?description=x&token=default:{'x' * 15}", None),
         (f"/token/{'n' * 256}?description=x", "the namespace name was too long"),
@@ -224,7 +226,7 @@ def test_where_there_is_an_administrator_nobody_else_is_one(tmp_path: Path) -> N
         for headers in ({"origin": "https://evil.example"}, {"host": "evil.example"}):
             assert admin.post("/token/shop?description=x", headers=headers).status_code == 403
         _, boss = tokens.create([Grant.read("admin")])
-        _, part = tokens.create([Grant.read("admin shop")])
+        _, part = tokens.create([Grant.read("admin shop"), Grant.read("admin ?")])
         _, worker = tokens.create([Grant.read("put,take,look,manage")])
         for path in ("/token/shop", "/limits"):
             assert admin.get(path).headers["www-authenticate"] == "Basic"

@@ -32,6 +32,8 @@ _PREFIX: Final = "tubes"
 #: Seconds for which a file is not looked at again.
 _FRESH: Final = 1.0
 _log: Final = logging.getLogger("tubes.serve")
+#: Characters of a description, which is shown in terminals.
+_DESCRIPTION: Final = 200
 #: Decisions that a token remembers.
 _MOST: Final = 10_000
 
@@ -160,6 +162,9 @@ class Tokens:
             text = f"{_PREFIX}_{secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
         elif len(text) < 20 or not text.isascii() or not text.isprintable():
             raise InvalidOption(option="token", value="...", rule="must be at least 20 printable ASCII characters")
+        if len(description) > _DESCRIPTION or not description.isprintable():
+            rule = f"must be at most {_DESCRIPTION} printable characters"
+            raise InvalidOption(option="description", value=description[:80], rule=rule)
         for option, given, known in (("rate", rates, RATES), ("limit", limits, LIMITS)):
             for name in given or ():
                 if name not in known:

@@ -87,9 +87,16 @@ class AdminCall:
                 raise HTTPException(403, "create a token with the right admin first")
             return
         token = tokens.find(_shown(self.scope))
-        if token is None or not token.may_somewhere("admin", self.path.get("namespace", "*")):
+        if token is None or not _is_admin(token, self.path.get("namespace")):
             raise HTTPException(401, "this needs a token with the right admin", {"www-authenticate": "Basic"})
         noted(self.scope)["token"] = token.id
+
+
+def _is_admin(token: Token, namespace: str | None) -> bool:
+    """Whether a token is that of an administrator of this namespace; None: of all."""
+    if namespace is not None:
+        return token.may_somewhere("admin", namespace)
+    return any("admin" in grant.rights and grant.namespace == "*" for grant in token.grants)
 
 
 def _id_in(path: dict[str, str]) -> str:
