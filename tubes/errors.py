@@ -206,7 +206,7 @@ class StoreBusy(TubesError):
 
 
 class StoreReadOnly(TubesError):
-    """{url} was opened with mode=read: nothing can be changed or waited for; connect again to see what is new."""
+    """{url} is read as it was at connect: nothing can be changed or waited for, and workers are not in its files."""
 
 
 class StoreFull(TubesError):

@@ -405,10 +405,11 @@ def test_what_destroys_tasks_is_done_only_if_it_is_meant(shell: Shell, queue: tu
 
 
 def test_the_workers_of_a_folder_are_not_said_to_be_none(shell: Shell, tmp_path: Path) -> None:
-    assert (
-        "only the process that has a folder open"
-        in shell("workers", "--url", f"file:{tmp_path}", code=Exit.USAGE).stderr
-    )
+    tubes.connect(f"file:{tmp_path}").close()
+    with tubes.connect(f"file:{tmp_path}?mode=read") as read, pytest.raises(tubes.StoreReadOnly):
+        read.workers()
+    refused = shell("workers", "--url", f"file:{tmp_path}", code=Exit.REFUSED)
+    assert "workers are not in its files" in refused.stderr
 
 
 def test_the_workers_that_run_are_listed_with_what_they_have_in_hand(shell: Shell, queue: tubes.Queue) -> None:

@@ -15,9 +15,8 @@ import typer
 from rich.table import Table
 
 import tubes as library
-from tubes.backend.url import read, redact_url
 from tubes.cli.columns import Column, Grid
-from tubes.cli.common import AsJson, Codec, Ids, Name, Url, complete_states, complete_tubes, connected, place_of
+from tubes.cli.common import AsJson, Codec, Ids, Name, Url, complete_states, complete_tubes, connected
 from tubes.cli.exits import Exit, Stop
 from tubes.cli.show import (
     COLORS,
@@ -372,8 +371,6 @@ def workers(url: Url = None, as_json_: AsJson = False) -> None:
 
     A worker that has died is listed for up to fifteen seconds. With --json each worker has all its tasks in hand.
     """
-    if read(place := place_of(url)).scheme == "file":
-        raise Stop(f"{redact_url(place)}: only the process that has a folder open knows its workers", Exit.USAGE)
     with connected(url, looks=True) as queue:
         found = queue.workers()
     if as_json_:

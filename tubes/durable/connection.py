@@ -56,6 +56,12 @@ class Connection(MemoryConnection):
         return synced
 
     @override
+    def open_hidden(self, name: str, driver: str, idle: float) -> VerbPort[Any]:
+        if self.store.reads:  # They are not in the files.
+            raise StoreReadOnly(url=self.store.url)
+        return super().open_hidden(name, driver, idle)
+
+    @override
     def folder_usage(self) -> FolderUsage:
         return self.store.usage()
 
