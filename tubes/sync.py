@@ -1411,9 +1411,9 @@ class Tube(Generic[T, R]):
         This locks nothing: each page is consistent, but tasks come and go between pages. Scripts on a server look at
         250 tasks or 5000 ids each.
 
-        O(limit) for ready and buried tasks; for delayed ones also O(1) for each task whose ttr or ttl ends earlier; for
-        taken ones O(n) of these. By id also O(1) for each task that is passed over, and on a server for each id that is
-        gone.
+        O(limit) for ready, buried and done tasks; for delayed ones also O(1) for each task whose ttr or ttl ends
+        earlier; for taken ones O(n) of these. By id, and for the done tasks of a lane, also O(1) for each task that is
+        passed over, and on a server for each id that is gone.
 
         Raises `TaskNotFound` if `after` is an id and needed, `OptionNotSupported` for a lane if the driver has none.
 
