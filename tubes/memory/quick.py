@@ -215,7 +215,7 @@ class QuickPort(VerbPort[F]):
             if (
                 entry.hold is hold
                 and (not is_task or entry.take == task._take)
-                and entry.more is None
+                and ((more := entry.more) is None or (more.key is None and not more.keep_done))
                 and not (engine.listener or shared.emptying or engine.ticking or self.gone)
             ):
                 id = entry.id
@@ -229,7 +229,7 @@ class QuickPort(VerbPort[F]):
                 made._record = entry
                 made._state = _DONE
                 made._attempts = entry.attempts
-                made._more = None
+                made._more = more
                 made._times = NO_TIMES
                 made._take = entry.take
                 if is_task:
