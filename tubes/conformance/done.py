@@ -212,6 +212,9 @@ class DoneTasks(Bench):
                 getattr(self.tube, verb)(task.id)
         with self.refused(TaskNotFound):
             self.tube.kick_task(task.id)
+        with self.refused(TaskNotFound):
+            self.tube.update(task.id, data=1)
+        assert self.tube.update(task.id).state == "done"  # Without a change it is a peek.
         assert self.tube.take_many(1, 0) == []
 
     def test_its_key_is_free(self) -> None:

@@ -355,7 +355,9 @@ class VerbPort(Port[F]):
     def update(self, task: object, changes: Options) -> F:
         """Change a task."""
         checked = self.prepare_update(changes)
-        return self._do_any(task, lambda now, entry: self._engine.update(now, entry, **checked) if checked else None)
+        if not checked:
+            return self.peek(task)
+        return self._do_any(task, lambda now, entry: self._engine.update(now, entry, **checked))
 
     def peek(self, task: object) -> F:
         """Look at a task."""
