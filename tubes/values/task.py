@@ -140,7 +140,8 @@ class TaskView(Generic[T]):
     def result(self) -> Any:
         """What the holder of a done task said when it acked it; None: nothing, or the task is not done.
 
-        Raises `CodecError` if it cannot be decoded.
+        `peek` and `tasks` find it, and listeners hear it; `Tube.result` waits for it. Raises `CodecError` if it cannot
+        be decoded.
         """
         codec: Codec | None = self._tube._port.codec
         result = getattr(self._record, "result", None)
