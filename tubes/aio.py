@@ -939,7 +939,8 @@ class AsyncTube(Generic[T, R]):
                 seen = await answer if type(answer) is CoroutineType else answer
             done = check_end(seen)
         if done is None:
-            raise CallTimeout(id=seen.id, tube=self.name, timeout=seconds("timeout", timeout))
+            waited = seconds("timeout", timeout)
+            raise CallTimeout(id=seen.id, tube=self.name, timeout=waited, state=str(seen.state))
         result: R = done.result
         return result
 

@@ -162,6 +162,11 @@ class CallFailed(TubesError):
 class CallTimeout(TubesError, TimeoutError):
     """no reply to task {id} of tube {tube!r} within {timeout} s: the task stays in the tube, and may still run."""
 
+    @classmethod
+    def _text(cls, facts: dict[str, Any]) -> str:
+        text = "task {id} of tube {tube!r} is not done after {timeout} s: it is {state}"
+        return text if "state" in facts else super()._text(facts)
+
 
 class OptionNotSupported(TubesError, ValueError):
     """driver {driver!r} has no {what}: {why}."""

@@ -1007,7 +1007,8 @@ class Tube(Generic[T, R]):
                 seen = self._port.peek(id)
             done = check_end(seen)
         if done is None:
-            raise CallTimeout(id=seen.id, tube=self.name, timeout=seconds("timeout", timeout))
+            waited = seconds("timeout", timeout)
+            raise CallTimeout(id=seen.id, tube=self.name, timeout=waited, state=str(seen.state))
         result: R = done.result
         return result
 

@@ -303,11 +303,11 @@ class DoneTasks(Bench):
 
     def test_a_wait_ends_in_time(self) -> None:
         task = self.put(keep_done=60)
-        with pytest.raises(CallTimeout):
+        with pytest.raises(CallTimeout, match=r"is not done after 0\.0 s: it is ready$"):
             self.tube.result(task, 0)
         call = self.asks(task, 5)
         assert eventually(lambda: self._later(call))
-        with pytest.raises(CallTimeout):
+        with pytest.raises(CallTimeout, match=r"is not done after 5\.0 s: it is ready$"):
             self.got(call)
 
     def _later(self, call: Future[Any]) -> bool:
