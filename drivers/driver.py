@@ -319,7 +319,9 @@ class Driver:
 
     def _without(self, option: str, known: Iterable[str], verb: str = "") -> OptionNotSupported:
         what, why = f"option {option!r}", f"{verb or 'it'} accepts {', '.join(sorted(known))}"
-        if not known:
+        if known is self._of_tasks and option in self._of_tubes:
+            what, why = f"option {option!r} of tasks", "it is an option of their tube"
+        elif not known:
             why = (
                 "driver 'fifottl' has it" if option in _CHANGES | {"ttr"} else f"{verb or 'it'} accepts none of its own"
             )

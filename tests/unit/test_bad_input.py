@@ -318,6 +318,10 @@ SAYINGS: list[tuple[Callable[[Scene], Any], str]] = [
     (lambda s: s.plain.configure("a", interval=1), "driver 'fifo' has no lanes"),
     (lambda s: s.plain.utubes(), "driver 'fifo' has no lanes"),
     (lambda s: s.plain.kick(1, ttl=5), "driver 'fifo' has no option 'ttl': kick accepts attempts"),
+    (
+        lambda s: s.plain.put(1, keep_done_max=5),
+        "'fifo' has no option 'keep_done_max' of tasks: it is an option of their tube",
+    ),
     (lambda s: s.plain.update(0, pri=5), "driver 'fifo' has no option 'pri': update accepts data"),
     (lambda s: s.ttl.take_many(0), "limit=0: must be from 1 to 100000"),
     (lambda s: s.ttl.take_many(100_001), "limit=100001: must be from 1 to 100000"),
