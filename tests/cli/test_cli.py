@@ -219,7 +219,25 @@ def test_done_tasks_and_their_results_are_shown(shell: Shell, queue: tubes.Queue
     assert (seen["state"], seen["why"], seen["result"], seen["keep_done"]) == ("done", "ack", {"sent": True}, 60)
     assert {task["id"] for task in shell.json("peek", "mail", "--state", "done")} == {0, 1}
     assert shell.json("stats", "mail")[0]["kept"] == 2
-    assert "2 done tasks" in shell("stats", "mail").stdout
+    assert ["kept", "2"] in [row.split() for row in shell("stats", "mail").stdout.splitlines()]
+    head, *rows = (row.split() for row in shell("stats").stdout.splitlines())
+    assert {row[0]: (row[head.index("done")], row[head.index("kept")]) for row in rows} == {
+        "forgotten": ("0", "0"),
+        "mail": ("2", "2"),
+        "plain": ("1", "1"),
+    }
+
+
+def test_done_tasks_are_put_again(shell: Shell, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail", keep_done=60)
+    tube.put_many(["a", "b", "c", "d"])
+    tube.ack_many(tube.take_many(4))
+    assert shell.lines("again", "mail", 1, 0) == ["4", "5"]
+    assert shell.json("again", "mail", 3) == [{"tube": "mail", "again": 3, "id": 6}]
+    assert [(task.id, task.data) for task in tube.tasks(state="ready")] == [(4, "b"), (5, "a"), (6, "d")]
+    assert [task.id for task in tube.tasks(state="done")] == [2]
+    assert shell("again", "mail", 2, 0, code=Exit.NOT_FOUND).stderr.endswith("; again: 2\n")
+    assert "done" in shell("again", "mail", 4, code=Exit.USAGE).stderr
 
 
 def test_deleted_tasks_are_counted_and_missing_ones_named(shell: Shell, queue: tubes.Queue) -> None:

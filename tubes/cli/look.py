@@ -167,17 +167,18 @@ def pause_of(seen: library.Overview) -> str:
 
 _TUBES = (
     Column("tube", least=16),
-    Column("driver", leaves=4),
+    Column("driver", leaves=5),
     Column("ready", right=True),
     Column("taken", right=True),
-    Column("delayed", right=True, leaves=6),
+    Column("delayed", right=True, leaves=7),
     Column("buried", right=True),
-    Column("done", right=True, leaves=3),
-    Column("oldest", right=True, leaves=5),
+    Column("done", right=True, leaves=4),
+    Column("kept", right=True, leaves=3),
+    Column("oldest", right=True, leaves=6),
     Column("waiting", right=True, leaves=2),
     Column("sessions", right=True, leaves=1),
-    Column("late", right=True, leaves=8),
-    Column("", leaves=7),
+    Column("late", right=True, leaves=9),
+    Column("", leaves=8),
 )
 
 
@@ -186,6 +187,7 @@ def _many(seen: dict[str, library.Overview]) -> Grid:
     for name, one in seen.items():
         tasks = one.statistics.tasks
         counts = [text(tasks[state], COLORS.get(state, "") if tasks[state] else "dim") for state in _COUNTED]
+        counts.append(text(one.statistics.kept, "" if one.statistics.kept else "dim"))
         late = text(span(one.due_lag) if one.due_lag >= 1 else "", "red")
         others = (span(one.oldest_ready_age), one.statistics.waiting, one.sessions)
         made.add_row(text(name), text(one.driver), *counts, *map(text, others), late, text(pause_of(one), "yellow"))
@@ -199,8 +201,7 @@ def _one(seen: library.Overview, due: list[int], times: dict[str, dict[str, floa
     counted = seen.statistics
     for state in ("ready", "taken", "delayed", "buried", "total", "done"):
         made.add_row(text(state), text(counted.tasks[state], COLORS.get(state, "")))
-    if counted.kept:
-        made.add_row(text("kept"), text(f"{counted.kept} done tasks"))
+    made.add_row(text("kept"), text(counted.kept))
     made.add_row(text("oldest ready"), text(span(seen.oldest_ready_age)))
     soon = f"{due[0]} within a minute, {due[1]} within an hour, {due[2]} later"
     made.add_row(text("moves by itself"), text(soon))

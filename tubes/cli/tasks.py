@@ -1,4 +1,4 @@
-"""Commands on tasks: put, take, ack, release, kick, bury, move, delete."""
+"""Commands on tasks: put, take, ack, release, kick, bury, again, move, delete."""
 
 from __future__ import annotations
 
@@ -342,6 +342,21 @@ def bury(
             as_json({"tube": name, "buried": done})
 
 
+def again(name: Name, ids: SomeIds, url: Url = None, as_json_: AsJson = False) -> None:
+    """Put done tasks that are kept again and print their new ids.
+
+    The old ones are forgotten.
+    """
+    with connected(url) as queue:
+        tube = queue.tube(name)
+
+        def put_again(task: int) -> None:
+            new = tube.again(task).id
+            _tell(as_json_, {"tube": name, "again": task, "id": new}, str(new))
+
+        each(ids, put_again, "again")
+
+
 def move(
     name: Name,
     to: Annotated[str, typer.Argument(metavar="TO", help="The name of the other tube.", autocompletion=complete_tubes)],
@@ -390,4 +405,4 @@ def delete(
             raise Stop(f"there is no {kind} {missing} in tube {name!r}{rest}", Exit.NOT_FOUND)
 
 
-COMMANDS: tuple[Callable[..., None], ...] = (put, take, ack, release, kick, bury, move, delete)
+COMMANDS: tuple[Callable[..., None], ...] = (put, take, ack, release, kick, bury, again, move, delete)
