@@ -73,12 +73,21 @@ def test_threads_and_event_loops_of_a_process_share_it(url: str) -> None:
         assert task.data == "from a loop"
 
 
-def test_another_process_is_told_who_has_it(url: str) -> None:
+def test_another_process_is_told_who_has_it(url: str, tmp_path: Path) -> None:
     program = f"import tubes\ntry: tubes.connect({url!r})\nexcept tubes.StoreBusy as error: print(error)"
     with tubes.connect(url):
+        # Also when this one has read all files of its folder.
+        shutil.copytree(tmp_path / "jobs", tmp_path / "copy")
         assert f"process {os.getpid()} has {url} open" in python(program)
     # It is free again.
     assert python(f"import tubes\nprint(tubes.connect({url!r}).tubes())") == "[]"
+
+
+def test_a_folder_that_was_renamed_is_not_opened_twice(url: str, tmp_path: Path) -> None:
+    with tubes.connect(url):
+        (tmp_path / "jobs").rename(tmp_path / "moved")
+        with pytest.raises(tubes.StoreBusy, match=str(os.getpid())):
+            tubes.connect(f"file:{tmp_path / 'moved'}")
 
 
 def test_a_forked_child_neither_uses_it_nor_keeps_it(url: str) -> None:

@@ -8,6 +8,7 @@ import os
 import sqlite3
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
 
 from tubes.errors import StoreBusy, StoreFailed, StoreFull
 
@@ -19,29 +20,43 @@ if TYPE_CHECKING:
 class Folder:
     """The folder of a store, while this process owns it.
 
-    The lock is one of the operating system: it ends with the process, however that ends, and a child does not inherit
-    it. It ends, too, when the process closes the file in any other place: so nobody else opens that.
+    The lock is one of the operating system: it ends with the process, however that ends. It belongs to the open file,
+    not to the process, which may read its folder in other ways, and not open it twice. A child that is forked closes
+    it.
     """
 
     def __init__(self, path: Path, url: str) -> None:
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock: Final = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            _in_use.add(self)
         except OSError as error:
             raise StoreFailed(url=url, why=f"its folder cannot be made or written to: {error.strerror}") from error
         try:
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             owner = os.pread(self._lock, 20, 0).decode("ascii", "replace").strip() or "?"
-            os.close(self._lock)
+            self.close()
             raise StoreBusy(url=url, pid=owner) from None
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
     def close(self) -> None:
         """Let another process own it."""
+        lock, self._lock = self._lock, -1
         with suppress(OSError):
-            os.close(self._lock)
+            os.close(lock)
+
+
+_in_use: Final[WeakSet[Folder]] = WeakSet()
+
+
+def _after_fork() -> None:
+    for each in [*_in_use]:
+        each.close()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Reserve:
