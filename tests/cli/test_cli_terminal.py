@@ -275,7 +275,8 @@ def test_ids_and_numbers_are_never_cut(url: str, queue: tubes.Queue, columns: in
     shown = [row for row in rows if row[0].startswith(("a-tube-with-", "www.some-long-"))]
     assert len(shown) == 4
     assert all("9998" in row for row in shown)
-    assert not any(re.search(r"\d…", word) for row in rows for word in row)
+    words = [word for row in rows for word in row if not name.startswith(word.rstrip("…"))]
+    assert not any(re.search(r"\d…", word) for word in words)
 
 
 @pytest.mark.parametrize(
