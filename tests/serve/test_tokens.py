@@ -78,12 +78,14 @@ def test_nothing_is_allowed_that_no_grant_names(guarded: Served, tokens: Tokens)
             assert (reply.status_code, "secret" in reply.text) == (200, False)
         assert maker.get(f"{task}/{id}").json()["data"] == "secret"
         # The log has the id of the token, and neither leases nor tokens.
-        maker.get(f"/token/shop/{maker.headers['authorization'].removeprefix('Bearer ')}")
+        text = maker.headers["authorization"].removeprefix("Bearer ")
+        for shown in (text, text.split("_", 2)[2]):
+            assert maker.get(f"/token/shop/{shown}/limits").status_code == 404
         lines = guarded.lines()
         assert {line["token"] for line in lines if "/leases/" in line["path"]} <= {token.id for token in tokens.all()}
         said = json.dumps(lines)
         assert lease not in said
-        assert maker.headers["authorization"].split("_", 2)[2] not in said
+        assert text.split("_", 2)[2] not in said
 
 
 def test_a_token_opens_no_namespace_in_which_it_may_do_nothing(guarded: Served, tokens: Tokens) -> None:

@@ -26,7 +26,7 @@ REPLY_TO_ERROR: Final = "tubes.reply_to_error"
 #: The status in the log of a request whose client has left.
 GONE: Final = 499
 #: What no log has: tokens, wherever a client has put them, leases and sessions.
-_SECRET: Final = re.compile(r"(tubes_[0-9a-zA-Z]+_|/(?:leases|sessions)/(?=[^/]{32}))[^/]+")
+_SECRET: Final = re.compile(r"(tubes_[0-9a-zA-Z]+_|/(?:leases|sessions)/(?=[^/]{32})|^/token/[^/]*/)[^/]+")
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_.:-]{1,64}")
 
 
