@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
@@ -211,6 +212,24 @@ async def test_a_name_that_changes_its_address_leads_nowhere() -> None:
             with pytest.raises(SendFailed, match=r"::ffff:127.0.0.2 is not a public address"):
                 await sender.post(url, b"", {})
         assert [request.headers["host"] for request in receiver.requests] == [f"hooks.example:{receiver.port}"] * 2
+
+
+@pytest.mark.anyio
+async def test_a_name_server_that_is_silent_delays_no_other_host() -> None:
+    # What is used where no resolver is given: its lookups take no threads, of which there are few.
+    assert aiohttp.resolver.DefaultResolver is aiohttp.AsyncResolver
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        resolver = aiohttp.AsyncResolver(nameservers=["127.0.0.1"], udp_port=silent.getsockname()[1])
+        async with Receiver(always(200)) as receiver, opened(resolver=resolver).running() as sender:
+            slow = [asyncio.create_task(sender.post(f"http://slow{n}.example/", b"", {})) for n in range(100)]
+            await asyncio.sleep(0.05)
+            assert (await sender.post(f"http://localhost:{receiver.port}/", b"", {})).status == 200
+            assert not any(each.done() for each in slow)
+            for each in slow:
+                each.cancel()
+            await asyncio.gather(*slow, return_exceptions=True)
+        await resolver.close()
 
 
 @pytest.mark.anyio
