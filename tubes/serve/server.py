@@ -27,7 +27,7 @@ with needs("tubes.serve", "http"):
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 #: Seconds that the first request of a connection has at the end of the service.
-_LAST: Final = 0.5
+_LAST: Final = 2.0
 _TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 #: Bytes of a long reply that a client must have read from one look to the next.
 _READ: Final = 2**16
