@@ -60,6 +60,15 @@ Name = Annotated[
 ]
 Ids = Annotated[list[int] | None, typer.Argument(metavar="ID", help="The ids of tasks.", show_default=False)]
 SomeIds = Annotated[list[int], typer.Argument(metavar="ID", help="The ids of tasks.", show_default=False)]
+OfState = Annotated[
+    str | None,
+    typer.Option(
+        "--state",
+        "-s",
+        help="Only tasks in this state: ready, taken, buried, delayed, or done ones that are kept.",
+        autocompletion=complete_states,
+    ),
+]
 Create = Annotated[
     str | None,
     typer.Option(

@@ -16,7 +16,7 @@ from rich.table import Table
 
 import tubes as library
 from tubes.cli.columns import Column, Grid
-from tubes.cli.common import AsJson, Codec, Ids, Name, Url, complete_states, complete_tubes, connected
+from tubes.cli.common import AsJson, Codec, Ids, Name, OfState, Url, complete_tubes, connected
 from tubes.cli.exits import Exit, Stop
 from tubes.cli.show import (
     COLORS,
@@ -228,15 +228,7 @@ def _one(seen: library.Overview, due: list[int], times: dict[str, dict[str, floa
 def peek(
     name: Name,
     ids: Ids = None,
-    state: Annotated[
-        str | None,
-        typer.Option(
-            "--state",
-            "-s",
-            help="Only tasks in this state: ready, taken, buried, delayed, or done ones that are kept.",
-            autocompletion=complete_states,
-        ),
-    ] = None,
+    state: OfState = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The largest number of tasks, without ids.")] = 10,
     url: Url = None,
     codec: Codec = None,

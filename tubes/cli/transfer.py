@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 import tubes
-from tubes.cli.common import Codec, Create, Name, Url, complete_states, connected, given, lanes
+from tubes.cli.common import Codec, Create, Name, OfState, Url, connected, given, lanes
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.show import context_of, data_of, result_of
 from tubes.cli.streams import from_json, stdin, text_of, to_json
@@ -53,15 +53,7 @@ def export(
         bool,
         typer.Option("--drain", help="Take the ready tasks and ack them when they are written."),
     ] = False,
-    state: Annotated[
-        str | None,
-        typer.Option(
-            "--state",
-            "-s",
-            help="Only tasks in this state: ready, taken, buried, delayed, or done ones that are kept.",
-            autocompletion=complete_states,
-        ),
-    ] = None,
+    state: OfState = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
     url: Url = None,
     codec: Codec = None,
