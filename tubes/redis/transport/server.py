@@ -191,8 +191,7 @@ def _connected(pool: _Pool, url: str, patience: float | None) -> Connection:
     given: Any = pool.connection_kwargs.get("socket_connect_timeout")
     if given is not None:
         settings["socket_connect_timeout"] = given
-    if settings.keys().isdisjoint(("driver_info", "lib_name", "lib_version")):
-        settings |= _library()
+    settings = _with_library(settings)
     if patience is not None:
         limit = patience if given is None else min(patience, given)
         settings |= {"socket_connect_timeout": limit, "socket_timeout": patience}
@@ -242,6 +241,12 @@ def _about(kind: type[TubesError], url: str, why: BaseException, hidden: Collect
 def _plain(settings: _Settings) -> _Settings:
     """A pool's settings without what only its own connections have: notifications of maintenance, which need RESP 3."""
     return {name: value for name, value in settings.items() if not name.startswith(("maint_notifications", "orig_"))}
+
+
+def _with_library(settings: _Settings) -> _Settings:
+    """With what redis-py tells servers about itself, unless the settings say it."""
+    known = settings.keys() & {"driver_info", "lib_name", "lib_version"}
+    return settings if known else {**settings, **_library()}
 
 
 @cache
@@ -304,7 +309,8 @@ def _pool(url: str, parts: Place) -> _Pool:
     query = urlencode(parts.settings, doseq=True)
     try:
         made: _Pool = _untyped(redis.ConnectionPool).from_url(f"{url}?{query}" if query else url)
-        _untyped(made.connection_class)(**made.connection_kwargs)  # Some settings are only looked at here.
+        # Some settings are only looked at here.
+        _untyped(made.connection_class)(**_with_library(made.connection_kwargs))
         return made
     except Exception as error:
         bad = re.fullmatch(r"Invalid value for .(\w+). in connection URL\.", str(error))
