@@ -7,15 +7,16 @@ The root of the repository is the source, so that pages link to the READMEs as o
 """
 
 import sys
-import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent / "_ext")]
 
+from tubes import __version__  # noqa: E402
+
 project = "tubes"
 copyright = "the authors of tubes"
-release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+release = __version__
 
 extensions = ["sphinx.ext.autodoc", "myst_parser", "sphinx_copybutton", "sphinx_external_toc", "docstrings", "states"]
 external_toc_path = "docs/_toc.yml"

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Final
 
 from tubes.drivers.driver import Driver, check_name
+from tubes.drivers.fifo import Fifo
+from tubes.drivers.fifottl import FifoTtl
+from tubes.drivers.limfifottl import LimFifoTtl
+from tubes.drivers.utube import Utube
+from tubes.drivers.utubettl import UtubeTtl
 from tubes.errors import DriverExists, DriverNotFound, InvalidOption
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+#: Those that every queue knows.
+BUILT_IN: Final = (Fifo, FifoTtl, LimFifoTtl, Utube, UtubeTtl)
 
 
 class Registry:
-    """The drivers of one store: those of the entry points `tubes.drivers`, and those that were registered."""
+    """The drivers of one store: the built-in ones, those of entry points `tubes.drivers`, and those registered."""
 
     def __init__(self) -> None:
-        self._drivers: dict[str, Driver] = {}
+        self._drivers = {driver.name: driver for driver in BUILT_IN}
 
     def register(self, driver: Driver) -> None:
         """Add a driver. An equal one changes nothing; another one with its name raises `DriverExists`."""
@@ -50,13 +61,18 @@ class Registry:
 
 
 def known_drivers() -> list[str]:
-    """The names of the drivers that are installed."""
-    return sorted(_points())
+    """The names of the drivers that are built in or installed."""
+    return sorted({driver.name for driver in BUILT_IN} | _points().keys())
 
 
 @cache
 def _points() -> dict[str, EntryPoint]:
-    """The entry points by name; of several with one name the first. Read once, since that takes milliseconds."""
+    """The entry points by name; of several with one name the first.
+
+    Read once, and only where a driver is not built in: that takes milliseconds, and so does the import.
+    """
+    from importlib.metadata import entry_points
+
     return {point.name: point for point in reversed(tuple(entry_points(group="tubes.drivers")))}
 
 

@@ -19,11 +19,7 @@ import typer.testing
 import tubes
 from tubes.conformance.bench import why_not
 from tubes.conformance.faces import AioFace, Face, SyncFace
-from tubes.drivers.fifo import Fifo
-from tubes.drivers.fifottl import FifoTtl
-from tubes.drivers.limfifottl import LimFifoTtl
-from tubes.drivers.utube import Utube
-from tubes.drivers.utubettl import UtubeTtl
+from tubes.drivers.registry import BUILT_IN
 from tubes.testing import LocalServer
 
 
@@ -71,7 +67,7 @@ _TOGETHER = (
 
 
 #: Those that are shipped, by name.
-_DRIVERS = {driver.name: driver for driver in (Fifo, FifoTtl, LimFifoTtl, Utube, UtubeTtl)}
+_DRIVERS = {driver.name: driver for driver in BUILT_IN}
 
 
 def _place(nodeid: str) -> int:

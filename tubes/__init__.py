@@ -9,9 +9,6 @@
 https://example.com/
 """
 
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-
 from tubes.backend.clock import Clock, SystemClock
 from tubes.drivers.backoff import Backoff
 from tubes.drivers.driver import Driver
@@ -66,17 +63,8 @@ from tubes import aio, testing  # isort: skip
 from tubes.aio import AsyncQueue, AsyncTask, AsyncTube  # isort: skip
 
 
-def _version() -> str:
-    try:
-        return version("tubes-queue")
-    except PackageNotFoundError:  # A checkout that is not installed, or a copy.
-        import tomllib
-
-        project = Path(__file__).parent.parent / "pyproject.toml"
-        return str(tomllib.loads(project.read_text())["project"]["version"]) if project.exists() else "unknown"
-
-
-__version__ = _version()
+#: The version of this release; pyproject.toml reads it here.
+__version__ = "0.1.0"
 
 __all__ = [
     "MOVES",
