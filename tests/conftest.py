@@ -45,11 +45,12 @@ def _logs_as_before() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _others_have_gone(request: pytest.FixtureRequest) -> None:
-    """A test that collects garbage answers for its own: what others have left is collected before."""
+    """A test that collects garbage answers for its own: what others have left is collected before, and not looked at."""
     if hasattr(request.module, "gc"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
+        gc.freeze()
 
 
 #: Files of which one process runs all, the longest first: they share what is slow to start, or start a Spark each.
