@@ -888,6 +888,13 @@ class Engine:
         """Remove a task in whatever state."""
         self._end(now, entry, "delete")
 
+    def move_out(self, now: int, entry: Entry) -> None:
+        """Remove a task that lives on in another tube: nothing is kept of it, and its key is free."""
+        self._go(entry, "delete")
+        self._leave_key(now, entry, remember=False)
+        if self.on_end is not None:
+            self.on_end(entry.id, None)
+
     def update(
         self,
         now: int,

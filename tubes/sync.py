@@ -1190,8 +1190,9 @@ class Tube(Generic[T, R]):
         `state`: "ready", "delayed" or "buried", see `tasks`. Delayed tasks are delayed there too, all others are ready.
         `limit`: how many at most; None: until there are none.
 
-        A task keeps its data, priority, lane, key, context, ttr and max_attempts, and what is left of its delay and its
-        ttl. It gets a new id, no attempt counts, and it is put now. Listeners hear a put there and a delete here.
+        A task keeps its data, priority, lane, context, ttr, max_attempts and keep_done, its key with its key_ttl, and
+        what is left of its delay and its ttl. It gets a new id, no attempt counts, and it is put now. Nothing of it
+        stays here: it is not kept as a done task, and its key is free. Listeners hear a put there and a delete here.
 
         In memory and on one server each task goes at one moment, some 100 with each call: it is never in both tubes,
         nor in none, whatever fails. In a folder, in a cluster, and from one store to another, 250 at a time are put
@@ -1234,7 +1235,7 @@ class Tube(Generic[T, R]):
             removed = self._evict(tasks)
             strays = [copy.id for copy, is_gone in zip(copies, removed, strict=True) if not is_gone]
             if strays:
-                tube.delete_many(strays)
+                tube.delete_many(strays, state=("ready", "delayed"))
             moved += len(tasks) - len(strays)
         return moved
 

@@ -57,10 +57,7 @@ def item_again(task: TaskView) -> Item:
     """What is put where a done task is to be done again."""
     if task._state is not State.DONE:
         raise InvalidOption(option="task", value=task.id, rule=f"must be a done task: it is {task._state}")
-    assert task._more is not None  # It was kept.
-    options = _options_of(task, task._record.created)
-    spans = {"keep_done": task._more.keep_done, "key_ttl": task._more.key_ttl}
-    return Item(task.data, **options | {name: span / SECOND for name, span in spans.items() if span})
+    return Item(task.data, **_options_of(task, task._record.created))
 
 
 def _options_of(task: TaskView, now: int) -> Any:
@@ -77,7 +74,10 @@ def _options_of(task: TaskView, now: int) -> Any:
         options["ttr"] = ttr / SECOND
     if task.key is not None:
         options |= {"key": task.key, "on_duplicate": "raise"}
-    if task._more is not None and task._more.context:
-        options["context"] = Addressed(task._more.context)
+    if task._more is not None:
+        spans = {"keep_done": task._more.keep_done, "key_ttl": task._more.key_ttl}
+        options |= {name: span / SECOND for name, span in spans.items() if span}
+        if task._more.context:
+            options["context"] = Addressed(task._more.context)
     known = {"pri": task.pri or None, "utube": task.utube, "max_attempts": task.max_attempts}
     return options | {name: value for name, value in known.items() if value is not None}

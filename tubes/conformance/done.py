@@ -264,6 +264,12 @@ class DoneTasks(Bench):
         other.tube.ack(taken, ["result"])
         assert [self.got(call) for call in calls] == [["result"]] * 3
 
+    def test_who_waits_for_the_result_of_a_task_that_is_moved_hears_that_it_is_gone(self) -> None:
+        waiting = self.asks(self.put(keep_done=60), 60)
+        assert self.tube.move_to(self.create("other"), state="ready") == 1
+        with pytest.raises(TaskNotFound):
+            self.got(waiting)
+
     def test_listeners_hear_what_is_kept(self) -> None:
         heard: list[Task] = []
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tubes import DuplicateKey, InvalidOption, OptionNotSupported, Task, TubeFull
+from tubes import DuplicateKey, InvalidOption, OptionNotSupported, Task, TaskNotFound, TubeFull
 from tubes.conformance.bench import Bench, eventually, lacks, needs
 
 
@@ -56,6 +56,25 @@ class Moving(Bench):
         assert self.tube.move_to(other, state="delayed") == 1
         (moved,) = other.tasks()
         assert (moved.state, moved.due, moved.expires) == ("delayed", task.due, task.expires)
+
+    def test_nothing_stays_of_a_task_that_is_moved(self) -> None:
+        other = self.create("other", keep_done=10)
+        for number in range(2):
+            self.buried(data="data", key=f"key-{number}", key_ttl=100, keep_done=60)
+        assert self.tube.move_to(other, limit=1) == 1
+        assert all(self.tube._evict(self.tube.tasks()))
+        assert (self.tube.tasks(state="done"), self.tube.statistics().kept) == ([], 0)
+        for look in (self.tube.peek, self.tube.result, self.tube.again):
+            with self.refused(TaskNotFound):
+                look(0)
+        assert all(self.put(key=f"key-{number}").created_now for number in range(2))
+        (moved,) = other.tasks()
+        assert moved.keep_done == 60
+        other.take(0).ack("result")
+        self.clock.advance(59)
+        assert (other.result(moved.id), other.put("data", key=moved.key).created_now) == ("result", False)
+        self.clock.advance(1)
+        assert other.tasks(state="done") == []
 
     @lacks("capacity")
     def test_more_tasks_are_moved_than_go_at_once(self) -> None:

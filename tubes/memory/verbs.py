@@ -108,14 +108,14 @@ class VerbPort(Port[F]):
         return self._do_many(tasks, delete, anybody=True, states=states)
 
     def evict(self, tasks: list[F]) -> list[bool]:
-        """Remove those of these tasks that are as they were seen; whether each was."""
+        """Remove those of these tasks that are as they were seen, and live on elsewhere; whether each was."""
 
         def act(now: int) -> list[bool]:
             done: list[bool] = []
             for task in tasks:
                 is_same = self._is_as_seen(task)
                 if is_same:
-                    self._engine.delete(now, self._engine.tasks[task.id])
+                    self._engine.move_out(now, self._engine.tasks[task.id])
                 done.append(is_same)
             return done
 
@@ -153,7 +153,7 @@ class VerbPort(Port[F]):
                 there.serve_waiters(now)
             for task, is_same in zip(tasks, same, strict=True):
                 if is_same:
-                    engine.delete(now, engine.tasks[task.id])
+                    engine.move_out(now, engine.tasks[task.id])
             return same
 
         moved = self._do(act)

@@ -1,4 +1,4 @@
--- Remove tasks that are as a caller has seen them.
+-- Remove tasks that are as a caller has seen them, and live on elsewhere: nothing is kept of them, and their keys are free.
 -- ARGV  6… of each its id, and which task that is, as any_task.lua says; its state, and the SHA-1 of its data
 -- answers  for each '1' if it was, '0' if it was not
 --#include begin
@@ -24,6 +24,7 @@ call('HDEL', M, '')
 for n = 1, #done do
   local task = found[n]
   if task then
+    task.keep_done, task.key_ttl = nil, nil
 --#move delete
   end
 end
