@@ -469,8 +469,31 @@ def test_events_are_told_to_all_who_listen(http: httpx.Client) -> None:
             said = [next(lines) for _ in range(10)]
             assert [line for line in said if line.startswith("event")] == ["event: put", "event: take", "event: delete"]
             assert "secret" not in "".join(said)
+        # Also of a tube that was dropped and made anew.
+        assert http.delete("/tubes/mail").status_code == 204
+        assert http.put("/tubes/mail").status_code == 201
+        put(http)
+        for lines in heard:
+            assert "event: put" in [next(lines) for _ in range(3)]
     assert problem(http.get("/events?tubes=nix")) == (404, "tube-not-found")
     assert problem(http.get("/events")) == (400, "invalid-option")
+
+
+def test_events_go_on_where_another_program_made_the_tube_anew(served: Served, base: str, http: httpx.Client) -> None:
+    url = str(served.options[1])
+    if url == "memory://":
+        pytest.skip("memory is that of the service alone")
+    with (
+        tubes.connect(f"{url}&namespace={base.removeprefix('/v1/')}") as queue,
+        http.stream("GET", "/events?tubes=mail") as reply,
+    ):
+        lines = reply.iter_lines()
+        assert next(lines) == ": listening"
+        queue.tube("mail").drop()
+        anew = queue.create_tube("mail")
+        hearing = threading.Thread(target=lambda: next(line for line in lines if line == "event: put"))
+        hearing.start()
+        assert eventually(lambda: bool(anew.put(1)) and not hearing.is_alive())
 
 
 def test_the_trace_of_a_put_comes_out_at_the_take(http: httpx.Client) -> None:

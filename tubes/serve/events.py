@@ -3,51 +3,61 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator, Iterable
-from contextlib import asynccontextmanager, contextmanager, suppress
+import math
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
-from tubes.aio import AsyncTask
-from tubes.errors import TubesError
-from tubes.serve.namespaces import Namespace
+from tubes.aio import AsyncTask, AsyncTube
 from tubes.values.lease import Lease
 
 #: A change: its name, and the task after it. None: some were lost, since the client reads too slowly.
 Change: TypeAlias = tuple[str, AsyncTask[Any]] | None
 #: Changes that wait for one client.
 _WAITING: Final = 1000
+#: Seconds after which a tube is looked at again.
+_LOOK: Final = 0.9
 
 
-class Events:
-    """Who listens to which tubes of which namespaces."""
+class Listeners:
+    """Who listens to which tubes of one namespace."""
 
     def __init__(self) -> None:
-        self._listeners: Final[dict[tuple[str, str], set[asyncio.Queue[Change]]]] = {}
+        self._of_tubes: Final[dict[str, set[asyncio.Queue[Change]]]] = {}
+        #: When each of these tubes was last looked at.
+        self._looked: Final[dict[str, float]] = {}
 
-    @asynccontextmanager
-    async def heard(self, space: Namespace, names: Iterable[str]) -> AsyncGenerator[asyncio.Queue[Change]]:
-        """The changes of these tubes from now on, for a block. Raises `TubeNotFound`."""
+    @contextmanager
+    def heard(self, names: list[str]) -> Generator[asyncio.Queue[Change]]:
+        """The changes of tubes of these names, for a block: of each one from when it is `told` of."""
         changes: asyncio.Queue[Change] = asyncio.Queue(_WAITING + 1)
-        mine: list[str] = []
+        for name in names:
+            self._of_tubes.setdefault(name, set()).add(changes)
         try:
-            for name in names:
-                mine.append(name)
-                listeners = self._listeners.setdefault((space.name, name), set())
-                listeners.add(changes)
-                # Again for a tube that was dropped and made anew.
-                await space.on(name, lambda tube, to=listeners: tube.on_task_change(_teller(to)))  # type: ignore[misc]
             yield changes
         finally:
-            for name in mine:
-                await self._leave(space, name, changes)
+            for name in set(names):
+                self._of_tubes[name].discard(changes)
+                if not self._of_tubes[name]:
+                    del self._of_tubes[name]
+                    self._looked.pop(name, None)
 
-    async def _leave(self, space: Namespace, name: str, changes: asyncio.Queue[Change]) -> None:
-        listeners = self._listeners[space.name, name]
-        listeners.discard(changes)
-        if not listeners:
-            del self._listeners[space.name, name]
-            with suppress(TubesError):
-                await space.on(name, lambda tube: tube.on_task_change(None))
+    async def told(self, tube: AsyncTube) -> None:
+        """See to it that who listens to this name is told of the changes of this tube; nobody is, if nobody listens."""
+        listeners = self._of_tubes.get(tube.name)
+        await tube.on_task_change(None if listeners is None else _teller(listeners))
+
+    def is_due(self, name: str) -> bool:
+        """Whether somebody should look if another process has made this tube anew: once a second, whoever listens."""
+        now = time.monotonic()
+        if now - self._looked.get(name, -math.inf) < _LOOK:
+            return False
+        self._looked[name] = now
+        return True
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._of_tubes
 
 
 class Ends:

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
 from tubes.drivers.driver import check_namespace, check_tube_name
 from tubes.errors import ConnectionLost, TubeNotFound, TubesError
+from tubes.serve.events import Listeners
 from tubes.values.codecs import RawCodec
 from tubes.values.overview import Overview
 
@@ -61,6 +62,7 @@ class Namespace:
         self._is_here: Final = not _is_server(queue)
         #: How many requests use it now.
         self.users = 0
+        self.listeners: Final = Listeners()
         self._tubes: Final[OrderedDict[str, AsyncTube]] = OrderedDict()
 
     @contextmanager
@@ -79,6 +81,8 @@ class Namespace:
             tube = self._tubes[check_tube_name(name)] = _raw(await self.queue.tube(name))
             if len(self._tubes) > _TUBES:
                 self._tubes.popitem(last=False)
+            if name in self.listeners:  # Perhaps it was dropped and made anew.
+                await self.listeners.told(tube)
         return tube
 
     async def on(self, name: str, act: Callable[[AsyncTube], Awaitable[Value]], *, waits: bool = False) -> Value:

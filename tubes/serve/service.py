@@ -17,7 +17,7 @@ from starlette.types import Scope
 from tubes.aio import AsyncQueue
 from tubes.errors import InvalidOption, TubeFull, TubeNotFound
 from tubes.serve.access import noted
-from tubes.serve.events import Ends, Events
+from tubes.serve.events import Ends
 from tubes.serve.leases import Leases
 from tubes.serve.namespaces import Namespace, Namespaces, in_time
 from tubes.serve.polls import Polls
@@ -73,7 +73,6 @@ class Service:
         self.sessions: Final = Sessions(limits.sessions, limits.sessions_of_token)
         self._requests: Final[Counter[str]] = Counter()
         self.rates: Final = Rates(queue)
-        self.events: Final = Events()
         self.ends: Final = Ends()
         self.polls: Final = Polls()
         self.started: Final = time.time()

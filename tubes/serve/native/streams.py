@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
@@ -13,7 +14,8 @@ from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
 from tubes.aio import AsyncTask
-from tubes.errors import InvalidOption, TubesError
+from tubes.errors import InvalidOption, TubeNotFound, TubesError
+from tubes.serve.events import Change
 from tubes.serve.namespaces import Namespace
 from tubes.serve.native import shapes
 from tubes.serve.native.operations import Call, Operation, operation
@@ -157,23 +159,41 @@ async def events(call: Call) -> Response:
         call.check("look", name)
         await call.space.on(name, _same)
 
+    listeners = call.space.listeners
+
+    async def listen(names: Iterable[str]) -> None:
+        for name in names:
+            with suppress(TubeNotFound):  # It was dropped.
+                await call.space.on(name, listeners.told)
+
     async def work(write: Write) -> None:
-        async with call.service.events.heard(call.space, names) as changes:
-            await write(b": listening\n\n")
-            while True:
-                try:
-                    async with asyncio.timeout(_QUIET):
-                        change = await changes.get()
-                except TimeoutError:
-                    await write(b": quiet\n\n")
-                    continue
-                if change is None:
-                    await write(b"event: lost\ndata: {}\n\n")
-                    continue
-                event, task = change
-                await write(f"event: {event}\ndata: {shapes.facts_json(task)}\n\n".encode())
+        try:
+            with listeners.heard(names) as changes:
+                await listen(names)
+                await write(b": listening\n\n")
+                spoke = time.monotonic()
+                while True:
+                    shown = b""
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_LOOK):
+                            shown = _event(await changes.get())
+                    with suppress(TubesError):  # Another process may have dropped a tube, and made it anew.
+                        await listen(filter(listeners.is_due, names))
+                    if shown or time.monotonic() - spoke >= _QUIET:
+                        await write(shown or b": quiet\n\n")
+                        spoke = time.monotonic()
+        finally:
+            with suppress(TubesError):
+                await listen(name for name in names if name not in listeners)
 
     return _Endless(call.service.polls, "text/event-stream", work)
+
+
+def _event(change: Change) -> bytes:
+    if change is None:
+        return b"event: lost\ndata: {}\n\n"
+    event, task = change
+    return f"event: {event}\ndata: {shapes.facts_json(task)}\n\n".encode()
 
 
 async def _same(tube: Any) -> Any:
