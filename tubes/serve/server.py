@@ -133,6 +133,9 @@ class _Protocol(HttpToolsProtocol):
     body_within: float
     #: Seconds after which a client that does not read its reply is cut off.
     read_within: float
+    #: The connections whose clients have more to read than they should, with the bytes of that; and how much may be.
+    unread: dict[_Protocol, int]
+    unread_size: int
     _timer: TimerHandle | None = None
     #: The request that is handled now.
     _running: RequestResponseCycle | None = None
@@ -219,13 +222,18 @@ class _Protocol(HttpToolsProtocol):
 
     @override
     def pause_writing(self) -> None:
-        """More is written than the client reads: it has some time for that."""
+        """More is written than the client reads: it has some time for that, if there is memory for it."""
         super().pause_writing()
         self._look_again()
+        while sum(self.unread.values()) > self.unread_size:
+            longest = next(iter(self.unread))
+            del self.unread[longest]
+            longest.transport.abort()
 
     @override
     def resume_writing(self) -> None:
         super().resume_writing()
+        self.unread.pop(self, None)
         if self._slow is not None:
             self._slow.cancel()
 
@@ -235,6 +243,7 @@ class _Protocol(HttpToolsProtocol):
         if left - now < _READ:
             self.transport.abort()
         else:
+            self.unread[self] = now
             self._slow = self.loop.call_later(self.read_within, self._look_again, now)
 
     @override
@@ -253,6 +262,7 @@ class _Protocol(HttpToolsProtocol):
         # uvicorn tells the last request only, and others may be before it.
         self.pipeline.clear()
         self._tell_running()
+        self.unread.pop(self, None)
         for timer in (self._timer, self._slow):
             if timer is not None:
                 timer.cancel()
@@ -383,11 +393,13 @@ def _raise_limit_of_files() -> None:
 
 
 def _server(app: ASGIApp, listen: Listen, limits: Limits, grace: float) -> _Server:
-    bounds = {
+    bounds: dict[str, Any] = {
         "headers_within": limits.headers_within,
         "headers_size": limits.headers,
         "body_within": limits.body_within,
         "read_within": limits.read_within,
+        "unread_size": limits.unread,
+        "unread": {},
     }
     config = uvicorn.Config(
         app,

@@ -41,6 +41,8 @@ class Limits:
     body_within: float = 30.0
     #: Seconds after which a client that reads hardly anything of a long reply is cut off.
     read_within: float = 30.0
+    #: Bytes of replies that clients have not read yet, in all: beyond them those are cut off that have waited longest.
+    unread: int = 2**28
     #: Connections at the same time; a request beyond them gets a 503.
     connections: int = 20_000
     #: Seconds for which a request may wait.
