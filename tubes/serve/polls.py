@@ -87,11 +87,11 @@ class Polls:
             with space.used():
                 work = take(space, names, min(limit, STEP), wait, ttr, order)
                 tasks = await self.wait(receive, work, space.give_back) or []
-        if tasks and wait:
-            await asyncio.sleep(0)  # The loop reads what has arrived. If the backend was slow, it has done so already.
-        if tasks and has_left(receive):
-            await space.give_back(tasks)
-            raise ClientGone
+        if tasks:
+            await asyncio.sleep(0)  # The loop reads what has arrived.
+            if has_left(receive):
+                await space.give_back(tasks)
+                raise ClientGone
         return tasks
 
 
