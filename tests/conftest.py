@@ -45,7 +45,7 @@ def _logs_as_before() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _others_have_gone(request: pytest.FixtureRequest) -> None:
-    """A test that collects garbage answers for its own: what others have left is collected before, and not looked at."""
+    """A test that collects garbage looks at its own: what others have left is collected before, and then left alone."""
     if hasattr(request.module, "gc"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
