@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -368,3 +369,22 @@ def test_alarms_that_were_set_anew_are_forgotten(clock: tubes.testing.ManualCloc
             clock.advance(1)
             tube.take(0).ack()  # type: ignore[union-attr]
         assert len(clock._schedule._moments) < 400
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_a_namespace_in_which_nothing_was_made_leaves_nothing(kind: str, tmp_path: Path) -> None:
+    with tubes.connect("memory://" if kind == "memory" else f"file:{tmp_path}") as queue:
+        store: Any = queue._connection
+        known = store.store._namespaces
+        for name in ("nothing", "dropped", "kept"):
+            with queue.namespace(name) as space:
+                if name != "nothing":
+                    space.create_tube("mail").put(1)
+                if name == "dropped":
+                    space.tube("mail").drop()
+        assert list(known) == ["kept"]
+        one, other = queue.namespace("nothing"), queue.namespace("nothing")
+        one.close()
+        other.create_tube("mail")
+        other.close()
+        assert queue.namespaces() == ["kept", "nothing"]

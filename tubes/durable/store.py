@@ -65,7 +65,6 @@ class DurableStore(MemoryStore):
     ) -> None:
         super().__init__(f"file:{path}", clock, codec, home, namespace)
         self._path: Final = path
-        self._namespace: Final = namespace
         #: Whether this is only what was written when it was read, and nothing can be changed.
         self.reads: Final[bool] = reads if home is None else home.reads
         #: The tubes that are there, and whose drivers are not.
@@ -196,8 +195,13 @@ class DurableStore(MemoryStore):
     def remove_session(self, session: MemorySession) -> None:
         super().remove_session(session)
         home = self._home or self
-        if not any(store.sessions for store in (home, *home._namespaces.values())):
+        if not any(store.sessions for store in (home, *home._namespaces.copy().values())):
             self.close()
+
+    @property
+    @override
+    def _is_empty(self) -> bool:
+        return super()._is_empty and not self._unread
 
     @override
     def within(self, namespace: str) -> DurableStore:
@@ -253,5 +257,7 @@ class DurableStore(MemoryStore):
     def _durable_tubes(self) -> list[DurableTube]:
         """Those of all namespaces that are kept."""
         home = self._home or self
-        found = (shared for store in (home, *home._namespaces.values()) for shared in store.shared_tubes.values())
+        found = (
+            shared for store in (home, *home._namespaces.copy().values()) for shared in store.shared_tubes.values()
+        )
         return [shared for shared in found if isinstance(shared, DurableTube)]

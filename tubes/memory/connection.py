@@ -34,17 +34,24 @@ class Connection(ConnectionBase):
 
     def __init__(self, store: MemoryStore, lease: int, api: ApiKind) -> None:
         super().__init__(store.url)
-        self.store: Final = store
+        self.store = store
         self._lease: Final = lease
         self._api: Final = api
         self._ports: Final[dict[SharedTube, MemoryPort]] = {}
-        store.lock.acquire()
+        while not self._enter():  # The last session of the namespace has ended just now.
+            self.store = self.store.current()
+
+    def _enter(self) -> bool:
+        """Begin a session, unless the store is forgotten."""
+        self.store.lock.acquire()
         try:
-            self.session = MemorySession(store)
-            self.session.join(lease)
-            store.sessions[self.session.uuid] = self.session
+            if not self.store.is_forgotten:
+                self.session = MemorySession(self.store)
+                self.session.join(self._lease)
+                self.store.sessions[self.session.uuid] = self.session
+            return not self.store.is_forgotten
         finally:
-            store.lock.token[0] = True
+            self.store.lock.token[0] = True
 
     def sibling(self, api: ApiKind | None = None, namespace: str | None = None) -> Connection:
         """Another connection, with a session of its own; perhaps for the other API, or to another namespace."""

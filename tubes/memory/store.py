@@ -123,6 +123,9 @@ class MemoryStore:
         self.codec: Final = codec
         self.registry: Final[Registry] = Registry() if home is None else home.registry
         self._home: Final = home
+        self._namespace: Final = namespace
+        #: Whether it was a namespace in which nothing was left, and its last session has ended.
+        self.is_forgotten = False
         # Of a home: its namespaces.
         self._namespaces: Final[dict[str, MemoryStore]] = {}
         self.lock: Final = Lock()
@@ -142,6 +145,14 @@ class MemoryStore:
         return found or home._namespaces.setdefault(
             namespace, MemoryStore(home.url, home.clock, home.codec, home, namespace)
         )
+
+    def current(self) -> MemoryStore:
+        """The store of the same namespace, whether this one is forgotten or not."""
+        return self.within(self._namespace)
+
+    @property
+    def _is_empty(self) -> bool:
+        return not self.shared_tubes
 
     def namespaces(self) -> list[str]:
         """The namespaces that have tubes."""
@@ -194,8 +205,11 @@ class MemoryStore:
         del self.shared_tubes[shared.name]
 
     def remove_session(self, session: MemorySession) -> None:
-        """Remove a session that has ended. Under the lock."""
+        """Remove a session that has ended, and with the last one a namespace without tubes. Under the lock."""
         self.sessions.pop(session.uuid, None)
+        if self._home is not None and not self.sessions and self._is_empty:
+            self.is_forgotten = True
+            self._home._namespaces.pop(self._namespace, None)
 
     def _named_driver(self, tube: str, name: str, if_exists: IfExists) -> Driver:
         """The driver of this name. If the tube exists with another driver, that error comes first."""
