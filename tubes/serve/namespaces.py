@@ -74,6 +74,11 @@ class Namespace:
         finally:
             self.users -= 1
 
+    @property
+    def has_tubes(self) -> bool:
+        """Whether a tube of it has been used."""
+        return bool(self._tubes)
+
     async def tube(self, name: str) -> AsyncTube:
         """The tube of this name. Raises `TubeNotFound`."""
         tube = self._tubes.get(name)
@@ -168,11 +173,15 @@ class Namespaces:
             return
         for name, space in list(self._open.items()):
             # Its session would end, and with it the takes of clients.
-            if space.users or is_held(await space.queue.overview()):
+            if space.users:
+                continue
+            tubes = await space.queue.overview()
+            if is_held(tubes):
                 continue
             # Nobody has used it, or closed it for want of room, meanwhile.
             if not space.users and self._open.pop(name, None) is not None:
-                await space.queue.detach()
+                # A session outlives the process for the next one, but where nothing is it would only take memory.
+                await (space.queue.detach() if tubes else space.queue.close())
                 return
         raise HTTPException(503, f"{self._most} namespaces are in use")
 

@@ -182,8 +182,8 @@ class Endpoint:
         if method not in self._handlers:
             raise not_found()
         began = time.perf_counter()
-        #: The namespace, as soon as it is known that the client may be there: others would fill the metrics.
-        known = [""]
+        #: The namespace, as soon as it is known that the client may be there.
+        known: list[Namespace] = []
         status = GONE
         try:
             response = await self._reply(scope, receive, known)
@@ -194,10 +194,12 @@ class Endpoint:
             status = status_of(error)
             raise
         finally:
-            self._metrics.replied(known[0], self._api, method, status, time.perf_counter() - began)
+            # Names under which there is nothing would fill the metrics.
+            name = known[0].name if known and known[0].has_tubes else ""
+            self._metrics.replied(name, self._api, method, status, time.perf_counter() - began)
         await response(scope, receive, send)
 
-    async def _reply(self, scope: Scope, receive: Receive, known: list[str]) -> Response:
+    async def _reply(self, scope: Scope, receive: Receive, known: list[Namespace]) -> Response:
         handler, right = self._handlers[scope["method"]]
         path: dict[str, str] = scope["path_params"]
         namespace, queues = path["namespace"], path["queue"]
@@ -207,8 +209,8 @@ class Endpoint:
         query = dict(reversed(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)))
         token = self._who(scope, query)
         _check_right(token, right, namespace, filter(None, queues.split(",")))
-        known[0] = namespace
         space = await self._service.namespaces.get(namespace)
+        known.append(space)
         call = Call(self._service, self._metrics, token, space, query, scope, receive)
         status = self._counted.get(scope["method"])
         with self._service.inside(token), space.used():
