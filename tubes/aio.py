@@ -1107,8 +1107,8 @@ class AsyncTube(Generic[T, R]):
         what is left of its delay and its ttl. It gets a new id, no attempt counts, and it is put now. Nothing of it
         stays here: it is not kept as a done task, and its key is free. Listeners hear a put there and a delete here.
 
-        In memory and on one server each task goes at one moment, some 100 with each call: it is never in both tubes,
-        nor in none, whatever fails. In a folder, in a cluster, and from one store to another, 250 at a time are put
+        In memory, in one folder and on one server each task goes at one moment, some 100 with each call: it is never in
+        both tubes, nor in none, whatever fails. In a cluster, and from one store to another, 250 at a time are put
         there, and then removed here, unless they have changed meanwhile; then they are removed there again. So no task
         is lost. If this program dies in between, or the connection is lost, up to 250 tasks may be in both tubes; and
         where others may take tasks meanwhile, one may be taken from both. O(log n) for each task.

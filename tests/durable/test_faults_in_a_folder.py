@@ -229,6 +229,43 @@ def test_on_a_full_disk_a_call_is_done_or_undone(tmp_path: Path) -> None:
         assert queue.tube("other").statistics().calls["put"] == 4500
 
 
+#: A disk on which the tasks of one tube do not fit once more.
+MOVES = """
+import os, sys, tubes
+from tests.durable.test_faults_in_a_folder import seen
+queue = tubes.connect("file:" + sys.argv[1])
+here, there = queue.create_tube("here", "utubettl"), queue.create_tube("there", "utubettl")
+here.put_many(["x" * 100_000] * 60)
+there.put("y")
+
+def look():
+    return [(tasks, others) for tasks, numbers, *others in (seen(here), seen(there))]
+
+before = look()
+disk = os.statvfs(sys.argv[1])
+with open(sys.argv[1] + "/else", "wb") as others:
+    others.write(bytes(disk.f_bavail * disk.f_frsize - 2 * 2**20))
+try:
+    print("moved", here.move_to(there, state="ready"))
+except tubes.StoreFull:
+    print("refused", look() == before)
+os.unlink(sys.argv[1] + "/else")
+print("moved", here.move_to(there, state="ready"), there.put("z").state)
+os._exit(0)
+"""
+
+
+def test_on_a_full_disk_tasks_move_together_or_not_at_all(tmp_path: Path) -> None:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if not shutil.which("unshare") or on_a_small_disk(folder, "true").returncode:
+        pytest.skip("nothing can be mounted here")
+    ended = on_a_small_disk(folder, sys.executable, "-c", MOVES, str(folder / "jobs"), size="48m")
+    assert ended.stdout.splitlines() == ["refused True", "moved 60 ready"], ended.stderr
+    with tubes.connect(f"file:{tmp_path / 'disk-kept' / 'jobs'}") as queue:
+        assert [queue.tube(name).statistics().tasks["total"] for name in ("here", "there")] == [0, 62]
+
+
 FULL_FILE = """
 import resource, signal, sys, tubes
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -379,6 +416,32 @@ def test_after_an_interrupt_at_any_line_memory_and_file_say_the_same(tmp_path: P
                 assert seen(after_a_kill.tube("t")) == seen(tube)
             tube.drop(force=True)
     assert line > 20
+
+
+def test_tasks_move_to_another_tube_in_one_transaction(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with tubes.connect(f"file:{tmp_path}", clock=clock) as queue, queue.namespace("elsewhere") as elsewhere:
+        here, there = queue.create_tube("t", "utubettl"), elsewhere.create_tube("other", "utubettl", max_in_flight=1)
+        said: list[str] = []
+        port_of(here).shared._files.database.connection.set_trace_callback(said.append)
+        here.put_many(["x", "y"])
+        assert [words for words in said if words in ("BEGIN IMMEDIATE", "COMMIT")] == ["BEGIN IMMEDIATE", "COMMIT"]
+        said.clear()
+        assert here.move_to(there, state="ready") == 2
+        assert [words for words in said if words in ("BEGIN IMMEDIATE", "COMMIT")] == ["BEGIN IMMEDIATE", "COMMIT"]
+        assert "REPLACE" in said[1]
+        line, going = -1, True
+        while going:
+            line += 1
+            there.truncate()
+            here.truncate()
+            here.put_many(["x", "y"])
+            going = interrupted_at(line, lambda: here.move_to(there, state="ready"))
+            with tubes.connect(f"file:{tmp_path}?mode=read", clock=clock) as after_a_kill:
+                assert seen(after_a_kill.tube("t")) == seen(here)
+                assert seen(after_a_kill.namespace("elsewhere").tube("other")) == seen(there)
+            assert sorted(task.data for task in here.tasks() + there.tasks()) == ["x", "y"]
+        assert line > 20
 
 
 def test_after_an_interrupt_a_tube_is_dropped_in_memory_and_file_or_in_none(tmp_path: Path) -> None:

@@ -104,6 +104,17 @@ def test_an_interrupted_take_was_no_start(options: dict[str, Any]) -> None:
         assert [task.data for task in iter(lambda tube=tube: tube.take(0), None)] == [1]  # type: ignore[misc]
 
 
+def test_an_interrupted_move_has_each_task_in_one_tube() -> None:
+    for moment, queue, tube in moments("utubettl"):
+        other = queue.create_tube("other", "utubettl")
+        over = not interrupted(lambda tube=tube, other=other: tube.move_to(other, state="ready"), moment)  # type: ignore[misc]
+        check(other)
+        assert check(tube)["total"] == len(tube.tasks())
+        assert sorted(task.data for task in tube.tasks() + other.tasks()) == [*range(TASKS)]
+        if over:
+            return
+
+
 @pytest.mark.parametrize("end", ["ack", "delete"])
 def test_a_task_whose_interrupted_end_was_one_is_kept(end: str) -> None:
     for moment, _, tube in moments("fifottl", keep_done=60):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from tubes.backend.port import PortBase
 from tubes.drivers.moves import State, check_state
 from tubes.drivers.options import SECOND, Addressed, whole
 from tubes.drivers.timers import NEVER
@@ -19,7 +18,7 @@ SOME: Final = 250
 
 def check_move(source: Any, target: Any, kind: type, state: object, limit: object) -> int | None:
     """How many tasks are moved at most; None: all."""
-    if not isinstance(target, kind) or not isinstance(target._port, PortBase):  # type: ignore[attr-defined]
+    if not isinstance(target, kind):
         raise InvalidOption(option="tube", value=target, rule=f"must be a {kind.__name__}")
     # Another URL may lead to the same tube.
     if (target.name, target._port.born) == (source.shared.name, source.born):  # type: ignore[attr-defined]

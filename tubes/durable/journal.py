@@ -126,6 +126,17 @@ class Journal:
         engine.held_before.clear()
         return True
 
+    def commit_with(self, other: Journal, now: int) -> bool:
+        """Write what has changed in this tube and in another one: both in one transaction."""
+        both = self, other
+        with self._database.transaction():
+            for each in both:
+                each._note_puts()
+            numbers = [each._write_all(now) for each in both]
+        for each, number in zip(both, numbers, strict=True):
+            each._note_written(number)
+        return True
+
     def _note_puts(self) -> None:
         """Note the tasks that are new, however they came."""
         engine = self._engine
@@ -155,30 +166,40 @@ class Journal:
 
     def _settle(self, now: int) -> None:
         """Write all that may have changed, and the facts of the tube, and begin a new epoch."""
+        with self._database.transaction():
+            number = self._write_all(now)
+        self._note_written(number)
+
+    def _write_all(self, now: int) -> int:
+        """Within a transaction; returns the number of the tube from then on."""
         engine, database, number = self._engine, self._database, self._number
-        with database.transaction():
-            if self._is_new:
-                gone = f"DELETE FROM tasks WHERE key BETWEEN ? AND ? AND state={GONE}"
-                database.execute(gone, ids_of(number))
-                database.execute("DELETE FROM keys WHERE tube=? AND until<=?", (number, now))
-            if engine.truncated:
-                # The tube goes on with another number, so this needs little room, whatever there was.
-                engine.note_all()
-                number = database.next_number()
-                database.remove_tube(self._namespace, engine.name)
-            base = number << ID_BITS
-            self._write_tasks(base)
-            self._write_done(base, now)
-            self._write_keys(number, now)
-            self._write_lanes(number)
-            about = number, self._namespace, engine.name, driver_text(engine.driver), options_text(engine.options)
-            row = *about, self._epoch + 1, facts_text(engine, now)
-            database.execute("REPLACE INTO tubes VALUES (?,?,?,?,?,?,?)", row)
-            if len(engine.touched) > _TASKS and engine.reserve is not None:
-                engine.reserve.check_batch()
+        if self._is_new:
+            gone = f"DELETE FROM tasks WHERE key BETWEEN ? AND ? AND state={GONE}"
+            database.execute(gone, ids_of(number))
+            database.execute("DELETE FROM keys WHERE tube=? AND until<=?", (number, now))
         if engine.truncated:
-            database.find_given_up()
-        self._number, self._base = number, base
+            # The tube goes on with another number, so this needs little room, whatever there was.
+            engine.note_all()
+            number = database.next_number()
+            database.remove_tube(self._namespace, engine.name)
+        base = number << ID_BITS
+        self._write_tasks(base)
+        self._write_done(base, now)
+        self._write_keys(number, now)
+        self._write_lanes(number)
+        about = number, self._namespace, engine.name, driver_text(engine.driver), options_text(engine.options)
+        row = *about, self._epoch + 1, facts_text(engine, now)
+        database.execute("REPLACE INTO tubes VALUES (?,?,?,?,?,?,?)", row)
+        if len(engine.touched) > _TASKS and engine.reserve is not None:
+            engine.reserve.check_batch()
+        return number
+
+    def _note_written(self, number: int) -> None:
+        """The transaction of `_write_all` has ended."""
+        engine = self._engine
+        if engine.truncated:
+            self._database.find_given_up()
+        self._number, self._base = number, number << ID_BITS
         self._is_new = False
         self._epoch += 1
         self._next_id = engine.next_id

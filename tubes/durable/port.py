@@ -34,10 +34,6 @@ class DurablePort(VerbPort[F]):
     shared: DurableTube  # type: ignore[misc]
 
     @override
-    def near(self, target: object) -> int:
-        return 0  # Each tube has commits of its own.
-
-    @override
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
         self._lock.acquire()
         try:
@@ -119,6 +115,14 @@ class AwaitedPort:
 
         setattr(self, name, method)
         return method
+
+    def near(self, target: object) -> int:
+        """As `VerbPort.near`."""
+        return self._port.near(target._port if isinstance(target, AwaitedPort) else target)
+
+    async def relay(self, target: AwaitedPort, *moved: Any) -> Any:
+        """As `VerbPort.relay`."""
+        return await self.__getattr__("relay")(target._port, *moved)
 
     async def _sync(self, answer: object, name: str) -> None:
         loop = asyncio.get_running_loop()

@@ -82,6 +82,17 @@ class DurableTube(SharedTube):
             if self._wake_served():
                 return
 
+    @override
+    def commit_with(self, other: SharedTube, now: int) -> None:
+        assert isinstance(other, DurableTube)
+        journals = self.journal, other.journal
+        try:
+            self._files.write(lambda now: journals[0].commit_with(journals[1], now), now)
+        except StoreFull as error:
+            for each in (self, other):
+                each._undo(error)
+            raise
+
     def _undo(self, error: StoreFull) -> bool:
         """Bring the tube back to what is written, and let those who were served since then wait on.
 

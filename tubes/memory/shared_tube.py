@@ -127,6 +127,9 @@ class SharedTube:
         if self.watched:  # Somebody would notice.
             self._alarm.set(engine.timers.soonest)
 
+    def commit_with(self, other: SharedTube, now: int) -> None:
+        """For stores that are kept: keep what has changed in both tubes, all or nothing. Under the lock."""
+
     def _serve_ending(self) -> None:
         """Give those who wait for the end of a task what was kept of it, which may be forgotten already.
 

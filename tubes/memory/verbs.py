@@ -130,7 +130,7 @@ class VerbPort(Port[F]):
 
         Returns whether each was moved; None: there is no room.
         """
-        there, engine = target.shared, self._engine
+        here, there = self.shared, target.shared
 
         def act(now: int) -> list[bool] | None:
             if target.gone is not None:
@@ -141,19 +141,30 @@ class VerbPort(Port[F]):
             moving = Batch(runs, len(runs))
             if not there.admits(now, moving):
                 return None
+            first = there.engine.next_id
+            moved = [task.id for task, is_same in zip(tasks, same, strict=True) if is_same]
             try:
                 target.put_all(now, moving)
-            except DuplicateKey as error:
-                places = [place for place, is_same in enumerate(same) if is_same]
-                raise DuplicateKey(**error.facts | {"item": places[error.facts["item"]]}) from None
+                for id in moved:
+                    here.engine.move_out(now, here.engine.tasks[id])
+                there.commit_with(here, now)
+            except TubesError as error:
+                there.recover(error)
+                if isinstance(error, DuplicateKey):
+                    places = [place for place, is_same in enumerate(same) if is_same]
+                    raise DuplicateKey(**error.facts | {"item": places[error.facts["item"]]}) from None
+                raise
             except BaseException as error:
-                there.repair_engine(error)
+                # After an interrupt those that are there have moved, and the others have not.
+                for shared in (here, there):
+                    shared.repair_engine(error)
+                for new, id in enumerate(moved, first):
+                    if new in there.engine.tasks and id in here.engine.tasks:
+                        here.engine.move_out(now, here.engine.tasks[id])
+                there.commit_with(here, now)
                 raise
             finally:
                 there.serve_waiters(now)
-            for task, is_same in zip(tasks, same, strict=True):
-                if is_same:
-                    engine.move_out(now, engine.tasks[task.id])
             return same
 
         moved = self._do(act)
