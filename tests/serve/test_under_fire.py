@@ -200,8 +200,13 @@ def test_a_client_that_has_left_takes_nothing(served: Served, base: str) -> None
             connection.sendall(one)
     served.process.send_signal(signal.SIGCONT)
     name = base.rpartition("/")[2]
-    seen = [line for line in served.lines() if name in line["path"] and "/tasks" not in line["path"]]
-    assert [line["status"] for line in seen[1:]].count(499) >= 4  # Or there was no task left for it.
+
+    def statuses() -> list[int]:
+        lines = [line for line in served.lines() if name in line["path"] and "/tasks" not in line["path"]]
+        return [line["status"] for line in lines[1:]]
+
+    assert eventually(lambda: len(statuses()) == len(asked))
+    assert statuses().count(499) >= 4  # Or there was no task left for it.
     assert eventually(lambda: served.client.get(path).json()["tasks"]["taken"] == 0)
     tasks = served.client.get(f"{path}/tasks").json()["tasks"]
     assert [(task["state"], task["attempts"]) for task in tasks] == [("ready", 0)] * 5
