@@ -119,7 +119,7 @@ os._exit(0)
 """
 
 
-def on_a_small_disk(folder: Path, *command: str, size: str = "12m") -> subprocess.CompletedProcess[str]:
+def on_a_small_disk(folder: Path, *command: str, size: str = "16m") -> subprocess.CompletedProcess[str]:
     """Run a command that sees a file system of this size in a folder."""
     mount = f'mount -t tmpfs -o size={size} none "$0" && "$@" && cp -a "$0/." "$0-kept"'
     return subprocess.run(
@@ -214,7 +214,7 @@ def test_on_a_full_disk_a_call_is_done_or_undone(tmp_path: Path) -> None:
     folder.mkdir()
     if not shutil.which("unshare") or on_a_small_disk(folder, "true").returncode:
         pytest.skip("nothing can be mounted here")
-    ended = on_a_small_disk(folder, sys.executable, "-c", BATCHES, str(folder / "jobs"), size="24m")
+    ended = on_a_small_disk(folder, sys.executable, "-c", BATCHES, str(folder / "jobs"), size="28m")
     *said, last = ended.stdout.splitlines()
     assert said == [
         *(f"{name} is refused" for name in ("take_many", "delete_many", "truncate", "update", "put_many")),
@@ -235,7 +235,7 @@ import os, sys, tubes
 from tests.durable.test_faults_in_a_folder import seen
 queue = tubes.connect("file:" + sys.argv[1])
 here, there = queue.create_tube("here", "utubettl"), queue.create_tube("there", "utubettl")
-here.put_many(["x" * 100_000] * 60)
+here.put_many(["x" * 200_000] * 80)
 there.put("y")
 
 def look():
@@ -260,10 +260,88 @@ def test_on_a_full_disk_tasks_move_together_or_not_at_all(tmp_path: Path) -> Non
     folder.mkdir()
     if not shutil.which("unshare") or on_a_small_disk(folder, "true").returncode:
         pytest.skip("nothing can be mounted here")
-    ended = on_a_small_disk(folder, sys.executable, "-c", MOVES, str(folder / "jobs"), size="48m")
-    assert ended.stdout.splitlines() == ["refused True", "moved 60 ready"], ended.stderr
+    ended = on_a_small_disk(folder, sys.executable, "-c", MOVES, str(folder / "jobs"), size="80m")
+    assert ended.stdout.splitlines() == ["refused True", "moved 80 ready"], ended.stderr
     with tubes.connect(f"file:{tmp_path / 'disk-kept' / 'jobs'}") as queue:
-        assert [queue.tube(name).statistics().tasks["total"] for name in ("here", "there")] == [0, 62]
+        assert [queue.tube(name).statistics().tasks["total"] for name in ("here", "there")] == [0, 82]
+
+
+#: A disk that is full, and thousands of tasks that fall due together: in the program, and after it was killed.
+DUE_TOGETHER = """
+import json, os, subprocess, sys, tubes
+from tests.durable.test_faults_in_a_folder import seen
+from tubes.testing import ManualClock
+clock = ManualClock(1000)
+queue, memory = tubes.connect("file:" + sys.argv[1], clock=clock), tubes.connect("memory://", clock=clock, codec="json")
+options = {"max_in_flight": 10**6, "ttr": 30, "max_attempts": 2}
+pairs = [
+    [each.create_tube(name, "utubettl", keep_done=keep_done, **options) for each in (queue, memory)]
+    for name, keep_done in (("plain", 0), ("kept", 10**6))
+]
+for pair in pairs:
+    for tube in pair:
+        for number in range(6):
+            tube.put_many(["x" * 500] * 400, ttl=50)
+            tube.put_many(["x" * 500] * 50, delay=40)
+            tube.put_many(["x" * 500] * 50)
+try:
+    while True:
+        pairs[0][0].put("y" * 1000)
+        pairs[0][1].put("y" * 1000)
+except tubes.StoreFull:
+    pass
+for pair in pairs:
+    assert len({len(tube.take_many(99, timeout=0)) for tube in pair}) == 1
+for seconds in (35, 10, 2, 20, 2):
+    clock.advance(seconds)
+    for pair in pairs:
+        for tube in pair:
+            for _ in range(5):
+                tube.ack(tube.take(0))
+        assert seen(pair[0]) == seen(pair[1])
+heard = [tube.statistics() for _, tube in pairs]
+with tubes.connect("file:" + sys.argv[1], clock=clock) as other:
+    for name in ("plain", "kept"):
+        other.tube(name).take(0)
+if os.fork():
+    os._exit(0)  # As after a kill.
+again = '''
+import sys, time, tubes
+from tests.durable.test_faults_in_a_folder import seen
+from tubes.testing import ManualClock
+for _ in range(2):
+    while True:
+        try:
+            queue = tubes.connect("file:" + sys.argv[1], clock=ManualClock(1200))
+            break
+        except tubes.StoreBusy:
+            time.sleep(0.1)
+    for name in queue.tubes():
+        tube = queue.tube(name)
+        seen(tube)
+        tube.ack(tube.take(0))
+    queue.close()
+queue = tubes.connect("file:" + sys.argv[1], clock=ManualClock(1200))
+print([tuple(queue.tube(name).statistics().tasks[state] for state in ("done", "total")) for name in ("plain", "kept")])
+queue.tube("kept").truncate()
+queue.tube("plain").drop()
+print(queue.tube("kept").put("z").state)
+'''
+print([(each.tasks["done"] + 2, each.tasks["total"] - 2) for each in heard])
+sys.stdout.flush()
+os.execv(sys.executable, [sys.executable, "-c", again, sys.argv[1]])
+"""
+
+
+def test_on_a_full_disk_thousands_of_tasks_may_fall_due_together(tmp_path: Path) -> None:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if not shutil.which("unshare") or on_a_small_disk(folder, "true").returncode:
+        pytest.skip("nothing can be mounted here")
+    ended = on_a_small_disk(folder, sys.executable, "-c", DUE_TOGETHER, str(folder / "jobs"), size="28m")
+    assert not ended.stderr
+    counted, found, state = ended.stdout.splitlines()
+    assert (counted, state) == (found, "ready")
 
 
 FULL_FILE = """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -22,6 +24,47 @@ if TYPE_CHECKING:
 PUT, TAKE, ACK = 1, 2, 4
 
 
+class Late:
+    """What time, or the end of a session, has changed and is not written yet.
+
+    It need not be written: after a restart both do the same again. So it waits where the disk is full, unless a call
+    changes the same task.
+    """
+
+    def __init__(self) -> None:
+        #: The tasks that moved.
+        self.tasks: Final[dict[int, Entry]] = {}
+        #: The done tasks that were added or forgotten.
+        self.done: Final[set[int]] = set()
+        #: How the tasks moved, and how often there was which move.
+        self._steps: Final[dict[int, list[_Step]]] = {}
+        self._uses: Final[Counter[_Step]] = Counter()
+
+    def count(self, id: int, step: _Step) -> None:
+        """Note a move."""
+        self._steps.setdefault(id, []).append(step)
+        self._uses[step] += 1
+
+    def uses(self, written: Iterable[int]) -> Counter[_Step]:
+        """How often there was which move, without those of these tasks."""
+        if not self.tasks:
+            return Counter()
+        return self._uses - Counter(step for id in written for step in self._steps.get(id, ()))
+
+    def forget(self, tasks: Iterable[int], done: Iterable[int]) -> None:
+        """These are written."""
+        if self.tasks:
+            self._uses.subtract(step for id in tasks for step in self._steps.pop(id, ()))
+            for id in tasks:
+                self.tasks.pop(id, None)
+        self.done.difference_update(done)
+
+    def clear(self) -> None:
+        """Nothing is late any more."""
+        for noted in (self.tasks, self.done, self._steps, self._uses):
+            noted.clear()
+
+
 class JournaledEngine(Engine):
     """An engine that notes what its methods touch, until `Journal` has written it.
 
@@ -30,15 +73,19 @@ class JournaledEngine(Engine):
     """
 
     __slots__ = (
-        "absolute", "born", "done_changed", "held_before", "keys", "moves", "rates", "remembers", "reserve", "rich",
-        "touched", "truncated",
+        "_noted", "absolute", "born", "done_changed", "held_before", "keys", "late", "moves", "rates", "remembers",
+        "reserve", "rich", "touched", "truncated",
     )  # fmt: skip
 
     def __init__(self, name: str, driver: Driver, options: Mapping[str, Any] | None = None) -> None:
         #: Leases of other tubes of this name have another number.
         self.born = uuid4().int >> 64
-        #: The tasks that moved since the last commit, by id.
+        #: The tasks that calls have moved since the last commit, by id.
         self.touched: Final[dict[int, Entry]] = {}
+        #: What else has changed, and may be written later.
+        self.late: Final = Late()
+        # Where a move is noted.
+        self._noted = self.touched
         #: Those of them that were taken before: who held them, and by which take.
         self.held_before: Final[dict[int, tuple[Hold, int]]] = {}
         #: The done tasks that were added or forgotten since then.
@@ -59,7 +106,6 @@ class JournaledEngine(Engine):
         #: The room that puts must leave.
         self.reserve: Reserve | None = None
         super().__init__(name, driver, options)
-        self.done.changed = self.done_changed
         # All that happens has a time.
         self.ticking = True
         self.rich = self.rich or self._ranks
@@ -69,17 +115,50 @@ class JournaledEngine(Engine):
         id = entry.id
         if entry.hold is not None:
             self.held_before.setdefault(id, (entry.hold, entry.take))
-        self.touched[id] = entry
+        self._noted[id] = entry
         if step is self._take:
             self.moves[id] = self.moves.get(id, 0) | TAKE
         elif step is self._ack:
             self.moves[id] = self.moves.get(id, 0) | ACK
+        elif self._noted is not self.touched:
+            self.late.count(id, step)
         elif step is not self._put:
             self.absolute = True
         more = entry.more
-        if more is not None and more.key is not None:
+        if more is not None and more.key is not None and self._noted is self.touched:
             self.note_key(more.key, more.key_ttl)
         super()._move(entry, step, hold)
+
+    @contextmanager
+    def _by_time(self) -> Generator[None]:
+        """What changes in the block is late."""
+        self._noted, self.done.changed = self.late.tasks, self.late.done
+        try:
+            yield
+        finally:
+            self._note_calls()
+
+    def _note_calls(self) -> None:
+        self._noted, self.done.changed = self.touched, self.done_changed
+
+    @override
+    def expire(self, now: int) -> None:
+        if self.timers.soonest <= now:
+            with self._by_time():
+                super().expire(now)
+
+    @override
+    def close_hold(self, now: int, hold: Hold) -> None:
+        with self._by_time():
+            super().close_hold(now, hold)
+
+    def join_late(self) -> None:
+        """What time has done to a task is written with what a call has done to it."""
+        late = self.late
+        if not (late.tasks or late.done):
+            return
+        self.note([late.tasks[id] for id in late.tasks.keys() & (self.touched.keys() | self.done_changed)])
+        self.done_changed.update(late.done & self.touched.keys())
 
     @override
     def add(self, *task: Any, **options: Any) -> Entry:
@@ -105,7 +184,7 @@ class JournaledEngine(Engine):
     @override
     def ack(self, now: int, entry: Entry, result: Any = None) -> None:
         if entry.more is not None and entry.more.keep_done and self.reserve is not None and self.reserve.missing:
-            self.reserve.need_half()
+            self.reserve.spare_rest()
         super().ack(now, entry, result)
 
     def note_key(self, key: str, ttl: int) -> None:
@@ -144,10 +223,10 @@ class JournaledEngine(Engine):
         super().truncate()
 
     def written_holds(self) -> dict[int, tuple[Hold, int]]:
-        """Who held which task, and by which take, at the last commit."""
+        """Who held which task, and by which take, at the last commit. Nobody holds what is late."""
         holds = self._holds.values()
         held = {id: (hold, entry.take) for hold in holds for id, entry in hold.items() if id not in self.touched}
-        return held | self.held_before
+        return {id: by for id, by in (held | self.held_before).items() if id not in self.late.tasks}
 
     def forget_all(self) -> None:
         """Forget all tasks, for those that are read next."""
@@ -163,7 +242,8 @@ class JournaledEngine(Engine):
                 self._holds[id(hold)] = hold
 
     def forget_notes(self) -> None:
-        """All that was noted is written, or undone."""
+        """All that was noted is written, but for what is late."""
+        self.late.forget(self.touched, self.done_changed)
         for noted in (self.touched, self.held_before, self.moves, self.keys, self.rates, self.done_changed):
             noted.clear()
         self.absolute = self.truncated = False
@@ -181,7 +261,12 @@ class JournaledEngine(Engine):
         super().configure(now, name, changes)
 
     @override
+    def _clear_indexes(self) -> None:
+        self._note_calls()  # An interrupt may have come while time was at work.
+        super()._clear_indexes()
+
+    @override
     def _apply_pause(self) -> None:
         # Also when the indexes are made again: moves that were noted may not have happened.
-        self.absolute = True
+        self.absolute = self.absolute or self._noted is self.touched
         super()._apply_pause()

@@ -89,19 +89,15 @@ class Files:
 
     def _write_on_full_disk(self, commit: Callable[[int], bool], now: int, error: sqlite3.Error) -> bool:
         """Write again, if the error is that of a full disk: into the log from its begin on, then into the reserve."""
-        for gives in (False, True):
-            if not is_full(error):
-                raise self.fail(error) from error
-            if gives and self.reserve is not None:
-                self.reserve.give()
+        while is_full(error):
             self.database.fold()
             try:
                 return commit(now)
             except sqlite3.Error as again:
                 error = again
-        if not is_full(error):
-            raise self.fail(error) from error
-        raise StoreFull(url=self._url) from error
+            if self.reserve is None or not self.reserve.give():
+                raise StoreFull(url=self._url) from error
+        raise self.fail(error) from error
 
     def usage(self) -> FolderUsage:
         """What they use of the disk."""

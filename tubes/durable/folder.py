@@ -62,7 +62,10 @@ os.register_at_fork(after_in_child=_after_fork)
 class Reserve:
     """Room on the disk that is kept free, so that tasks can be acked when the disk is full."""
 
-    _SIZE: Final = 4 * 2**20
+    # For the log, which is folded into the file first, and as much again. It is given away in steps, since others may
+    # take what is given.
+    _SIZE: Final = 8 * 2**20
+    _STEP: Final = 2**20
 
     def __init__(self, file: Path, url: str, number: Callable[[str], int]) -> None:
         self._file: Final = file
@@ -75,11 +78,21 @@ class Reserve:
         with suppress(StoreFull):
             self._keep()
 
-    def give(self) -> None:
-        """Give the room to what must be written now."""
+    def give(self) -> bool:
+        """Give some of the room to what must be written now; False: there is none left."""
         self.missing = True
+        size = self._left()
         with suppress(OSError):
-            self._path.unlink()
+            if size > self._STEP:
+                os.truncate(self._path, size - self._STEP)
+            else:
+                self._path.unlink()
+        return size > 0
+
+    def _left(self) -> int:
+        with suppress(OSError):
+            return self._path.stat().st_size
+        return 0
 
     def need(self) -> None:
         """Keep the room again, before a put; raises `StoreFull` if there is none.
@@ -92,10 +105,10 @@ class Reserve:
                 return
         self._keep()
 
-    def need_half(self) -> None:
-        """Raise `StoreFull` if half of the room that was given has been used: for done tasks that are kept."""
+    def spare_rest(self) -> None:
+        """Raise `StoreFull` if most of the room has been used: for what is not needed, and done tasks that are kept."""
         free, growth = self._look()
-        if free - growth < self._SIZE // 2:
+        if free - growth < self._SIZE // 4:
             self.need()
 
     def check_batch(self) -> None:
@@ -108,12 +121,13 @@ class Reserve:
             raise StoreFull(url=self._url)
 
     def _look(self) -> tuple[int, int]:
-        """How many bytes are free on the disk, and by how many the file grows when the log is folded into it."""
+        """How many bytes are free, with the reserve, and by how many the file grows when the log is folded into it."""
         disk, number = os.statvfs(self._file), self._number
         size = number("PRAGMA page_count") * number("PRAGMA page_size")
-        return disk.f_bavail * disk.f_frsize, size - os.path.getsize(self._file)
+        return disk.f_bavail * disk.f_frsize + self._left(), size - os.path.getsize(self._file)
 
     def _keep(self) -> None:
+        left = self._left()
         try:
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -124,7 +138,7 @@ class Reserve:
         try:
             os.posix_fallocate(file, 0, self._SIZE)
         except OSError:
-            self._path.unlink(missing_ok=True)
+            os.ftruncate(file, left)
             raise StoreFull(url=self._url) from None
         finally:
             os.close(file)

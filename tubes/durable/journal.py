@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING, Any, Final
 
-from tubes.drivers.entry import Hold
 from tubes.drivers.invariants import rebuild_indexes
 from tubes.drivers.moves import State
 from tubes.drivers.options import NO_LANE
@@ -25,8 +24,11 @@ from tubes.durable.rows import (
     options_text,
     rate_text,
 )
+from tubes.errors import StoreFull
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tubes.drivers.entry import Entry
     from tubes.durable.database import Database
     from tubes.durable.engine import JournaledEngine
@@ -83,14 +85,19 @@ class Journal:
         engine, database = self._engine, self._database
         held, known = engine.written_holds(), engine.tasks | engine.touched
         (tube,) = read_tubes(database, f"WHERE number={self._number}")
-        read_engine(engine, database, tube, now, Hold(), known)
+        hold = engine.open_hold()
+        read_engine(engine, database, tube, now, hold, known)
         engine.hold_again(held)
         rebuild_indexes(engine, now)
+        engine.late.clear()
         engine.forget_notes()
         moved = f"SELECT key, moved & 7 FROM tasks WHERE key BETWEEN ? AND ? AND moved>>{MOVES_BITS}=?"
         for key, moves in database.execute(moved, (*ids_of(self._number), self._epoch)):
             engine.moves[key - self._base] = moves
         self._next_id = engine.next_id
+        # What was late is done again.
+        engine.expire(now)
+        engine.close_hold(now, hold)
 
     def free_room(self) -> None:
         """Let the next commit of a change remove the rows of all tasks that have gone."""
@@ -103,8 +110,8 @@ class Journal:
         touched, moves = engine.touched, engine.moves
         if engine.next_id != self._next_id:
             self._note_puts()
-        if engine.absolute or engine.throttled or len(moves) > _TASKS:
-            if self.dropped or not (touched or engine.absolute or engine.done_changed):
+        if engine.absolute or engine.throttled or engine.late.tasks or len(moves) > _TASKS:
+            if self.dropped or not self.is_owed:
                 return False
             self._settle(now)
             return True
@@ -137,11 +144,38 @@ class Journal:
             each._note_written(number)
         return True
 
+    @property
+    def is_owed(self) -> bool:
+        """Whether a call has changed something that is not written yet."""
+        engine = self._engine
+        changed = engine.touched or engine.absolute or engine.done_changed
+        return bool(changed) or engine.next_id != self._next_id
+
+    def commit_late(self, ids: Iterable[int], now: int) -> bool:
+        """Write what time has done to these tasks. Raises `StoreFull` rather than to take the room of calls."""
+        engine, late = self._engine, self._engine.late
+        if self.dropped:
+            return False
+        engine.note([late.tasks[id] for id in ids if id in late.tasks])
+        engine.done_changed.update(late.done.intersection(ids))
+        try:
+            is_kept = any(id in engine.tasks or engine.done.find(now, id) for id in ids)
+            if is_kept and engine.reserve is not None and engine.reserve.missing:
+                engine.reserve.spare_rest()
+            self._settle(now)
+        except (sqlite3.Error, StoreFull):
+            engine.touched.clear()
+            engine.done_changed.clear()
+            engine.absolute = False
+            raise
+        return True
+
     def _note_puts(self) -> None:
         """Note the tasks that are new, however they came."""
         engine = self._engine
         new = range(self._next_id, engine.next_id)
-        tasks = engine.tasks
+        tasks, late = engine.tasks, engine.late.tasks
+        engine.touched.update((id, late[id]) for id in new if id in late)
         engine.touched.update((id, tasks[id]) for id in new if id in tasks)
         if len(new) == 1 and new[0] in engine.touched:
             engine.moves[new[0]] = engine.moves.get(new[0], 0) | PUT
@@ -173,6 +207,7 @@ class Journal:
     def _write_all(self, now: int) -> int:
         """Within a transaction; returns the number of the tube from then on."""
         engine, database, number = self._engine, self._database, self._number
+        engine.join_late()
         if self._is_new:
             gone = f"DELETE FROM tasks WHERE key BETWEEN ? AND ? AND state={GONE}"
             database.execute(gone, ids_of(number))
@@ -198,6 +233,7 @@ class Journal:
         """The transaction of `_write_all` has ended."""
         engine = self._engine
         if engine.truncated:
+            engine.late.clear()
             self._database.find_given_up()
         self._number, self._base = number, number << ID_BITS
         self._is_new = False
@@ -220,7 +256,8 @@ class Journal:
             self._database.executemany(PUT_NEW, new)
             found = others
         self._put([self._row(base, entry, 0) for entry in found])
-        gone = [(base | id,) for id in engine.touched.keys() | engine.moves.keys() if id not in tasks]
+        moved = engine.touched.keys() | (engine.moves.keys() - engine.late.tasks.keys())
+        gone = [(base | id,) for id in moved if id not in tasks]
         if gone and not engine.truncated:
             self._database.executemany("DELETE FROM tasks WHERE key=?", gone)
 

@@ -234,11 +234,12 @@ def read_options(text: str) -> dict[str, Any]:
 
 def facts_text(engine: JournaledEngine, now: int) -> str:
     """What a tube has besides its tasks, options, keys and lanes."""
+    late = engine.late.uses(engine.touched)
     uses = {
-        f"{why} {'' if was is None else was.value}": step.uses
+        f"{why} {'' if was is None else was.value}": step.uses - late[step]
         for why, rows in engine._steps.items()
         for was, step in rows.items()
-        if step.uses
+        if step.uses > late[step]
     }
     number = engine.lanes.rates.last_number if engine.driver.lane else 0
     return json.dumps(

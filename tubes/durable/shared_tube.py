@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -11,6 +12,7 @@ from uuid import uuid4
 from typing_extensions import override
 
 from tubes.backend.waiters import PENDING
+from tubes.drivers.options import SECOND
 from tubes.errors import StoreFailed, StoreFull
 from tubes.memory.shared_tube import SharedTube
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from tubes.durable.journal import Journal
     from tubes.memory.lock import Lock
     from tubes.values.task import TaskView
+
+#: How many tasks of what is late are written at a time: so few that this needs little room.
+_LATE: Final = 500
 
 
 class DurableTube(SharedTube):
@@ -47,15 +52,19 @@ class DurableTube(SharedTube):
         self._unsynced: Final[deque[dict[Waiter, None]]] = deque()
         # What listeners are told after the next commit.
         self._noted: Final[list[tuple[Listener, TaskView, str]]] = []
+        # When there was no room for what is late.
+        self._refused = -SECOND
         self.watched = True
 
     @override
     def serve_waiters(self, now: int) -> None:
         files, engine = self._files, self.engine
         alone = bool(self.putters)  # What a call has done is written first: it is not undone with a put that waits.
+        is_owed = True
         while files.is_open:
             waits = self.takers or self.putters or self.emptying or self.ending
             if (waits or engine.listener or engine.timers.soonest <= now) and not alone:
+                is_owed = self.journal.is_owed
                 super().serve_waiters(now)
             self.watched = True
             if files.reserve is not None and files.reserve.missing:
@@ -65,7 +74,11 @@ class DurableTube(SharedTube):
             except StoreFull as error:
                 if self._undo(error):
                     continue
-                raise
+                if is_owed:
+                    raise
+                return  # Those who were served wait on.
+            if engine.late.tasks or engine.late.done:
+                self._write_late(now)
             if self._noted:
                 self.events.extend(self._noted)
                 self._noted.clear()
@@ -93,14 +106,27 @@ class DurableTube(SharedTube):
                 each._undo(error)
             raise
 
+    def _write_late(self, now: int) -> None:
+        """Write what time has done, some tasks at a time; what has no room is tried again a second later."""
+        if 0 <= now - self._refused < SECOND:
+            return
+        engine = self.engine
+        ids = [*engine.late.tasks, *(engine.late.done - engine.late.tasks.keys())]
+        ids.sort(key=lambda id: id in engine.tasks)  # Those that have gone make room.
+        try:
+            for start in range(0, len(ids), _LATE):
+                self._files.write(partial(self.journal.commit_late, ids[start : start + _LATE]), now)
+        except StoreFull:
+            self._refused = now
+
     def _undo(self, error: StoreFull) -> bool:
         """Bring the tube back to what is written, and let those who were served since then wait on.
 
         Puts that waited get the error; returns whether there were any: then it is not that of the call.
         """
-        self._noted.clear()
         with self._files.reading():
             self.journal.undo(self._clock.micros())
+        self._noted.clear()
         refused = False
         for waiter in reversed(self._served):
             line = self._waiters_like(waiter)

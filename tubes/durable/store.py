@@ -19,7 +19,7 @@ from tubes.durable.files import Files
 from tubes.durable.journal import Journal
 from tubes.durable.reading import TubeRow, read_engine, read_tubes
 from tubes.durable.shared_tube import DurableTube
-from tubes.errors import DriverNotFound, InvalidOption, StoreReadOnly
+from tubes.errors import DriverNotFound, InvalidOption, StoreFull, StoreReadOnly
 from tubes.memory.shared_tube import SharedTube
 from tubes.memory.store import MemoryStore
 from tubes.values.codecs import name_of
@@ -112,25 +112,29 @@ class DurableStore(MemoryStore):
     def _read_all(self) -> None:
         """Read the tubes of all namespaces whose drivers are there."""
         database = self._files.database
-        with database.transaction():
-            self._go_on()
-            database.find_numbers()
+        with suppress(StoreFull):  # Then delays last as much longer as the clock was set back.
+            self._files.write(self._go_on, self.clock.micros())
+        database.find_numbers()
         for tube in read_tubes(database):
             store = self.within(tube.namespace)
             store._unread[tube.name] = tube
             with suppress(DriverNotFound):
                 store._read(tube)
 
-    def _go_on(self) -> None:
+    def _go_on(self, now: int) -> bool:
         """If the clock was set back since the last change, put back all moments: all goes on where it was."""
+        with self._files.database.transaction():
+            return self._put_back(now)
+
+    def _put_back(self, now: int) -> bool:
         execute = self._files.database.execute
         tubes = execute("SELECT number, facts FROM tubes").fetchall()
         written = [execute("SELECT max(created) FROM tasks").fetchone()[0] or 0]
         written += [rows.read_facts(facts)["now"] for _, facts in tubes]
         written += [now for (now,) in execute("SELECT value FROM store WHERE name='now'")]
-        span = max(written) - self.clock.micros()
+        span = max(written) - now
         if span <= 0:
-            return
+            return False
         execute("UPDATE store SET value=value-? WHERE name='now'", (span,))
         execute("UPDATE keys SET until=until-?", (span,))
         execute("UPDATE tasks SET created=created-?", (span,))
@@ -144,6 +148,7 @@ class DurableStore(MemoryStore):
         for number, name, facts in execute("SELECT tube, name, facts FROM lanes").fetchall():
             put_back = rows.rate_put_back(facts, span)
             execute("UPDATE lanes SET facts=? WHERE tube=? AND name=?", (put_back, number, name))
+        return True
 
     def _read(self, tube: TubeRow) -> None:
         """Read a tube. Under the lock, or before anybody else knows the store."""
@@ -162,8 +167,10 @@ class DurableStore(MemoryStore):
         engine.expire(now)
         engine.reserve = self._files.reserve
         journal = Journal(database, engine, tube.number, self._namespace, tube.epoch)
-        self._files.write(journal.commit, now)
-        self.shared_tubes[tube.name] = DurableTube(self.clock, self.lock, engine, journal, self._files)
+        shared = DurableTube(self.clock, self.lock, engine, journal, self._files)
+        with suppress(StoreFull):  # It is all done again after a restart.
+            shared.serve_waiters(now)
+        self.shared_tubes[tube.name] = shared
         del self._unread[tube.name]
 
     @override
