@@ -202,6 +202,18 @@ def test_a_done_task_is_kept_with_its_result_and_put_again(http: httpx.Client) -
         assert problem(http.post("/leases/ack", json=bad)) == (400, "invalid-option")
     assert problem(http.get(f"/tubes/mail/tasks/{put(http)}/result")) == (400, "invalid-option")
     assert http.post("/tubes/mail/truncate", json={"state": "done"}).status_code == 204
+    ids = [put(http, keep_done=60), put(http, keep_done=60)]
+    one, other = (task for task in take(http, limit=9) if task["id"] in ids)
+    for body in ({"ack": [one["lease"]], "results": []}, {"results": [1]}, {"ack": "x"}):
+        refused = http.post("/tubes/mail/take", json=body)
+        assert (problem(refused), "leases" in refused.text) == ((400, "invalid-option"), False)
+    assert problem(http.request("DELETE", f"/leases/{one['lease']}", json={"reply": 1})) == (400, "invalid-option")
+    assert http.request("DELETE", f"/leases/{one['lease']}", json={"result": [5]}).status_code == 204
+    reply = http.post("/tubes/mail/take", json={"ack": [other["lease"]], "results": [6]})
+    assert reply.json()["acked"] == [True]
+    results = [http.get(f"/tubes/mail/tasks/{id}/result").json()["result"] for id in ids]
+    assert sorted(map(str, results)) == ["6", "[5]"]
+    assert http.post("/tubes/mail/truncate", json={"state": "done"}).status_code == 204
     assert http.get("/tubes/mail").json()["kept"] == 0
 
 

@@ -111,5 +111,5 @@ def _router(routes: list[BaseRoute], service: Service | None) -> Router:
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "http":
-        raise HTTPException(404, "there is nothing under this path")
+        raise HTTPException(404, "there is nothing under this path: /openapi.json lists what there is")
     await send({"type": "websocket.close"})

@@ -81,7 +81,9 @@ def object_of(body: bytes) -> dict[str, Any]:
 
 def list_of(option: str, value: Any, most: int) -> list[Any]:
     """A list of at most so many."""
-    if not isinstance(value, list) or len(value) > most:  # pyright: ignore[reportUnknownArgumentType]
+    if not isinstance(value, list):
+        raise InvalidOption(option=option, value=value, rule=f"must be a list of at most {most}")
+    if len(value) > most:  # pyright: ignore[reportUnknownArgumentType]
         raise InvalidOption(option=option, value="...", rule=f"must be a list of at most {most}")
     return value  # pyright: ignore[reportUnknownVariableType]
 

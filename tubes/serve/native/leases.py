@@ -33,15 +33,23 @@ async def ack(call: Call) -> Response:
     `results`: of as many tasks, for those with `keep_done`; null: none.
     """
     body = await call.body()
-    results = body.pop("results", None)
+    return json_reply({"done": await acked(call, "leases", body["leases"], body.get("results"))})
+
+
+async def acked(call: Call, option: str, texts: object, results: object) -> list[bool]:
+    """Ack the tasks of the leases in this option, with their results; returns for each whether it was the hold."""
     if results is None:
-        return json_reply({"done": await ended(call, body["leases"], "ack", {})})
-    leases = leases_of(call, body["leases"])
-    if len(list_of("results", results, call.service.limits.batch)) != len(leases):
-        raise InvalidOption(option="results", value="...", rule="must be one for each lease")
-    kept = [None if result is None else encoded(result) for result in results]
-    done = [await _ack_with(call, lease, result) for lease, result in zip(leases, kept, strict=True)]
-    return json_reply({"done": done})
+        return await ended(call, texts, "ack", {}, option)
+    leases = _leases_of(call, texts, option)
+    given = list_of("results", results, call.service.limits.batch)
+    if len(given) != len(leases):
+        raise InvalidOption(option="results", value=f"{len(given)} results", rule="must be one for each lease")
+    kept = [_kept(result) for result in given]
+    return [await _ack_with(call, lease, result) for lease, result in zip(leases, kept, strict=True)]
+
+
+def _kept(result: object) -> bytes | None:
+    return None if result is None else encoded(result)
 
 
 async def _ack_with(call: Call, lease: Lease, result: bytes | None) -> bool:
@@ -53,11 +61,12 @@ async def _ack_with(call: Call, lease: Lease, result: bytes | None) -> bool:
     return True
 
 
-@operation("DELETE", "/leases/{lease}", "take", replies={204: None})
+@operation("DELETE", "/leases/{lease}", "take", body={"result": shapes.ANY}, replies={204: None})
 async def ack_one(call: Call) -> Response:
-    """Finish a task. 409: the take was over."""
+    """Finish a task, with a result if it has `keep_done`. 409: the take was over."""
     lease = _lease(call, call.path["lease"])
-    await call.space.on(lease.tube, lambda tube: tube.ack(lease))
+    result = _kept((await call.body()).get("result"))
+    await call.space.on(lease.tube, lambda tube: tube.ack(lease, result))
     call.service.ends.tell(call.space.name, lease)
     return Response(status_code=204)
 
@@ -133,10 +142,10 @@ def _lease(call: Call, text: object) -> Lease:
     return lease
 
 
-def leases_of(call: Call, texts: object) -> list[Lease]:
-    """The leases in a body."""
+def _leases_of(call: Call, texts: object, option: str) -> list[Lease]:
+    """The leases in this option of a body."""
     leases: list[Lease] = []
-    for number, text in enumerate(list_of("leases", texts, call.service.limits.batch)):
+    for number, text in enumerate(list_of(option, texts, call.service.limits.batch)):
         try:
             leases.append(_lease(call, text))
         except TubesError as error:
@@ -144,9 +153,9 @@ def leases_of(call: Call, texts: object) -> list[Lease]:
     return leases
 
 
-async def ended(call: Call, texts: object, how: str, options: dict[str, Any]) -> list[bool]:
+async def ended(call: Call, texts: object, how: str, options: dict[str, Any], option: str = "leases") -> list[bool]:
     """Do this to the tasks of leases; returns for each whether it was the hold of its task. All are read first."""
-    leases = leases_of(call, texts)
+    leases = _leases_of(call, texts, option)
     by_tube: dict[str, list[int]] = {}
     for number, lease in enumerate(leases):
         by_tube.setdefault(lease.tube, []).append(number)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from tubes.errors import InvalidOption, OptionNotSupported
 from tubes.serve.bodies import list_of, to_json
 from tubes.serve.native import shapes
-from tubes.serve.native.leases import ended
+from tubes.serve.native.leases import acked as acked_by
 from tubes.serve.native.operations import Call, Fields, Operation, checked_wait, operation
 from tubes.values.batch import check_limit
 
@@ -21,6 +21,7 @@ _TAKE: Final[Fields] = {
     "wait": shapes.SECONDS,
     "ttr": shapes.SECONDS,
     "ack": shapes.a_list(shapes.TEXT),
+    "results": shapes.a_list(shapes.ANY),
     "session": shapes.TEXT,
 }
 _REPLY: Final = shapes.an_object({"tasks": shapes.a_list(shapes.TASK), "acked": shapes.a_list(shapes.FLAG)}, "acked")
@@ -31,8 +32,8 @@ async def take(call: Call) -> Response:
     """Take up to `limit` tasks (1), waiting up to `wait` seconds (0) for the first.
 
     `ttr`: seconds for these takes; else those of the task if its tube has a ttr, and else 120. `ack`: leases that are
-    acked first. The lease of a task is what ends its take. `session`: the takes end with it, too; without one the tube
-    must have a ttr. 204: there is no task, and no lease was to be acked.
+    acked first, with `results` if they are given. The lease of a task is what ends its take. `session`: the takes end
+    with it, too; without one the tube must have a ttr. 204: there is no task, and no lease was to be acked.
     """
     return await _take(call, await call.body(), [call.tube])
 
@@ -79,7 +80,9 @@ async def _take(call: Call, body: dict[str, Any], names: list[str]) -> Response:
             raise OptionNotSupported(driver=tube.driver.name, what="ttr", why=why)
         if ttr is None and "ttr" not in tube.options:
             ttr = service.limits.ttr
-    acked = await ended(call, body["ack"], "ack", {}) if body.get("ack") is not None else None
+    acked = None
+    if body.get("ack") is not None or body.get("results") is not None:
+        acked = await acked_by(call, "ack", body.get("ack"), body.get("results"))
     tasks = await service.polls.take(call.receive, space, names, limit, wait, ttr, order)
     if not tasks and acked is None:
         return Response(status_code=204)
