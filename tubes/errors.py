@@ -207,7 +207,7 @@ class Unreadable(TubesError):
 
 
 class StoreBusy(TubesError):
-    """process {pid} has {url} open: a folder belongs to one process at a time; ?mode=read looks beside it."""
+    """process {pid} has {url} open, and only one may change it; ?mode=read looks beside it."""
 
 
 class StoreReadOnly(TubesError):

@@ -75,6 +75,7 @@ def test_where_nothing_is_damaged_nothing_is_done(folder: Path) -> None:
         ("UPDATE tasks SET data=NULL WHERE key & 0xffff=5", "row", TASKS - 1),
         ("UPDATE tasks SET more='{' WHERE key & 0xffff=7", "row", TASKS),
         ("UPDATE tubes SET facts='{}'", "facts", TASKS),
+        ("UPDATE tubes SET facts=json_set(facts, '$.pause', json('[]'))", "facts", TASKS),
         ("UPDATE tubes SET driver='{}', options=7", "facts", TASKS),
         ("DELETE FROM tubes WHERE name='mails'", "facts", TASKS),
         ("UPDATE lanes SET facts='[]'", "facts", TASKS),

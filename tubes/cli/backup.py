@@ -26,7 +26,7 @@ def backup(folder: Folder, url: Url = None) -> None:
     if place.scheme != "file":
         raise Stop(f"{redact_url(place.shown)} is no folder: backups of a server are its own", Exit.USAGE)
     if (folder / "tubes.db").exists():
-        raise Stop(f"{folder} has a store already", Exit.REFUSED)
+        raise Stop(f"{folder} has a store already: name a new folder", Exit.REFUSED)
     back_up(Path(place.path), folder, place.shown)
     say(f"copied {place.shown} to {folder}")
 

@@ -260,7 +260,8 @@ def read_facts(text: str) -> dict[str, Any]:
     facts: dict[str, Any] = json.loads(text)
     uses = facts["uses"].values()
     numbers = [facts[name] for name in ("born", "next_id", "next_take", "number", "now")]
-    if not all(number.__class__ is int for number in (*numbers, *uses, facts["pause"] or 0)):
+    pause = facts["pause"]
+    if not all(number.__class__ is int for number in (*numbers, *uses, 0 if pause is None else pause)):
         raise TypeError(text)
     return facts
 
