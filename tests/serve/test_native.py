@@ -211,8 +211,8 @@ def test_a_done_task_is_kept_with_its_result_and_put_again(http: httpx.Client) -
     assert http.request("DELETE", f"/leases/{one['lease']}", json={"result": [5]}).status_code == 204
     reply = http.post("/tubes/mail/take", json={"ack": [other["lease"]], "results": [6]})
     assert reply.json()["acked"] == [True]
-    results = [http.get(f"/tubes/mail/tasks/{id}/result").json()["result"] for id in ids]
-    assert sorted(map(str, results)) == ["6", "[5]"]
+    kept = [http.get(f"/tubes/mail/tasks/{id}/result").json()["result"] for id in ids]
+    assert sorted(map(str, kept)) == ["6", "[5]"]
     assert http.post("/tubes/mail/truncate", json={"state": "done"}).status_code == 204
     assert http.get("/tubes/mail").json()["kept"] == 0
 
