@@ -206,7 +206,7 @@ def test_a_client_that_has_left_takes_nothing(served: Served, base: str) -> None
         return [line["status"] for line in lines[1:]]
 
     assert eventually(lambda: len(statuses()) == len(asked))
-    assert statuses().count(499) >= 4  # Or there was no task left for it.
+    assert statuses().count(499) >= 3  # Those that wait; for the others there may have been no task left.
     assert eventually(lambda: served.client.get(path).json()["tasks"]["taken"] == 0)
     tasks = served.client.get(f"{path}/tasks").json()["tasks"]
     assert [(task["state"], task["attempts"]) for task in tasks] == [("ready", 0)] * 5
