@@ -280,10 +280,10 @@ pairs = [
 ]
 for pair in pairs:
     for tube in pair:
-        for number in range(6):
-            tube.put_many(["x" * 500] * 400, ttl=50)
-            tube.put_many(["x" * 500] * 50, delay=40)
-            tube.put_many(["x" * 500] * 50)
+        for number in range(24):
+            tube.put_many(["x" * 1000] * 400, ttl=50)
+            tube.put_many(["x" * 1000] * 50, delay=40)
+            tube.put_many(["x" * 1000] * 50)
 try:
     while True:
         pairs[0][0].put("y" * 1000)
@@ -338,7 +338,7 @@ def test_on_a_full_disk_thousands_of_tasks_may_fall_due_together(tmp_path: Path)
     folder.mkdir()
     if not shutil.which("unshare") or on_a_small_disk(folder, "true").returncode:
         pytest.skip("nothing can be mounted here")
-    ended = on_a_small_disk(folder, sys.executable, "-c", DUE_TOGETHER, str(folder / "jobs"), size="28m")
+    ended = on_a_small_disk(folder, sys.executable, "-c", DUE_TOGETHER, str(folder / "jobs"), size="48m")
     assert not ended.stderr
     counted, found, state = ended.stdout.splitlines()
     assert (counted, state) == (found, "ready")
