@@ -344,6 +344,33 @@ def test_on_a_full_disk_thousands_of_tasks_may_fall_due_together(tmp_path: Path)
     assert (counted, state) == (found, "ready")
 
 
+#: A disk that others fill while nobody has the folder open.
+CLOSED = """
+import sys, tubes
+with tubes.connect("file:" + sys.argv[1]) as queue:
+    queue.create_tube("t").put_many(["x"] * 9)
+with open(sys.argv[1] + "/else", "wb", buffering=0) as others:
+    for size in (4096, 1):
+        try:
+            while True:
+                others.write(bytes(size))
+        except OSError:
+            pass
+with tubes.connect("file:" + sys.argv[1]) as queue:
+    tube = queue.tube("t")
+    print(tube.ack(tube.take(0)).state, tube.statistics().tasks["ready"])
+"""
+
+
+def test_a_folder_is_opened_on_a_disk_that_others_have_filled(tmp_path: Path) -> None:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if not shutil.which("unshare") or on_a_small_disk(folder, "true").returncode:
+        pytest.skip("nothing can be mounted here")
+    ended = on_a_small_disk(folder, sys.executable, "-c", CLOSED, str(folder / "jobs"))
+    assert ended.stdout == "done 8\n", ended.stderr
+
+
 FULL_FILE = """
 import resource, signal, sys, tubes
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -45,7 +45,7 @@ class Files:
             raise StoreFailed(url=url, why=str(error)) from error
         self._folder: Final = None if reads else Folder(path, url)
         try:
-            self.database: Final = Database(path / NAME, reads=reads)
+            self.database: Final = _opened(path / NAME, reads=reads)
             #: None: the files are only read.
             self.reserve: Final = None if reads else Reserve(path / NAME, url, self.database.number)
         except BaseException as error:
@@ -163,3 +163,13 @@ def _why(error: BaseException, url: str) -> str:
     if isinstance(error, UNREADABLE) or (isinstance(error, sqlite3.Error) and is_damage(error)):
         return f"its file {NAME!r} is damaged ({error}): 'tubes repair --url {url}' saves what can be read"
     return f"{error}; what was returned is kept: connect again"
+
+
+def _opened(file: Path, *, reads: bool) -> Database:
+    """The file, opened; on a full disk with some of the reserve, since SQLite makes a file of 32 KiB for that."""
+    try:
+        return Database(file, reads=reads)
+    except sqlite3.OperationalError:
+        if reads or not Reserve.give_to_open(file):
+            raise
+        return Database(file, reads=reads)

@@ -59,6 +59,12 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+def _size(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_size
+    return 0
+
+
 class Reserve:
     """Room on the disk that is kept free, so that tasks can be acked when the disk is full."""
 
@@ -81,18 +87,22 @@ class Reserve:
     def give(self) -> bool:
         """Give some of the room to what must be written now; False: there is none left."""
         self.missing = True
-        size = self._left()
+        return self.give_to_open(self._file)
+
+    @classmethod
+    def give_to_open(cls, file: Path) -> bool:
+        """Give some of the room to SQLite, which needs it to open the file; False: there is none left."""
+        path = file.with_name("reserve")
+        size = _size(path)
         with suppress(OSError):
-            if size > self._STEP:
-                os.truncate(self._path, size - self._STEP)
+            if size > cls._STEP:
+                os.truncate(path, size - cls._STEP)
             else:
-                self._path.unlink()
+                path.unlink()
         return size > 0
 
     def _left(self) -> int:
-        with suppress(OSError):
-            return self._path.stat().st_size
-        return 0
+        return _size(self._path)
 
     def need(self) -> None:
         """Keep the room again, before a put; raises `StoreFull` if there is none.
