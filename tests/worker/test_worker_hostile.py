@@ -26,7 +26,7 @@ from tubes.testing import LocalServer
 from tubes.worker import Bury, Retry, Summary, Worker
 from tubes.worker.finishing import carry_out
 from tubes.worker.lease_renewer import LeaseRenewer
-from tubes.worker.lifetime import RETRY
+from tubes.worker.lifetime import RETRY, Lifetime
 from tubes.worker.pool import Pool
 
 #: Seconds in which a burst ends, on a slow machine too.
@@ -448,6 +448,25 @@ def test_after_any_havoc_all_places_are_free(
         worker.stop()
         thread.join(PATIENCE)
         assert not thread.is_alive()
+
+
+def test_a_task_that_is_given_up_last_is_counted(queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if its thread is held up when the run need not wait for it any more."""
+    tell = Lifetime.call
+
+    def tell_and_sleep(self: Lifetime, *args: Any) -> None:
+        tell(self, *args)
+        time.sleep(0.3)
+
+    monkeypatch.setattr(Lifetime, "call", tell_and_sleep)
+    tube = queue.create_tube("t", "fifottl", max_attempts=1, ttr=60)
+    worker = Worker(queue)
+    go = threading.Event()
+    worker.on(tube, lambda task: go.wait(PATIENCE), timeout=0.1)
+    tube.put("slow")
+    summary = burst(worker)
+    go.set()
+    assert summary == Summary(buried=1)
 
 
 # -- logs that do not behave -------------------------------------------------------------------------------------------

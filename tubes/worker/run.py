@@ -349,6 +349,7 @@ class Run:
             self._renewer.add(one)
             self._lifetime.call(self._set_aside, one, verdict)
             return
+        outcome: Outcome | None = None
         try:
             if is_call(task) and verdict.is_last(task):
                 try:
@@ -359,8 +360,7 @@ class Run:
             tube = self._connections.thread_tube(task._tube)
             outcome = run(carry_out(tube, task, verdict, self._lifetime.has_ended), call)
         finally:
-            self._lifetime.call(self._abandon, one, None)
-        self._lifetime.call(self._count, one, outcome)
+            self._lifetime.call(self._abandon, one, outcome)
 
     def _abandon(self, one: InFlight, outcome: Outcome | None) -> None:
         if one.runner is not None:
