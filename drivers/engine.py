@@ -673,10 +673,13 @@ class Engine:
 
     def _end(self, now: int, entry: Entry, why: str, result: Any = None) -> None:
         """End a task. It leaves its key, and is kept if it should be."""
-        self._note_end(now, entry, why, result)
-        self._go(entry, why)
-        self._leave_key(now, entry)
-        self.keep()
+        if entry.more is None:
+            self._go(entry, why)
+        else:
+            self._note_end(now, entry, why, result)
+            self._go(entry, why)
+            self._leave_key(now, entry)
+            self.keep()
 
     def _note_end(self, now: int, entry: Entry, why: str, result: Any = None) -> None:
         """Note what is kept of a task, before it ends."""
@@ -884,9 +887,12 @@ class Engine:
         entry.ttl = max(now - entry.created, 0) + ttl
         entry.dead = entry.created + entry.ttl
 
-    def delete(self, now: int, entry: Entry) -> None:
-        """Remove a task in whatever state."""
-        self._end(now, entry, "delete")
+    def delete(self, now: int, task: Entry | Done) -> None:
+        """Remove a task in whatever state; forget one that is done."""
+        if isinstance(task, Done):
+            self.done.remove(task.id)
+        else:
+            self._end(now, task, "delete")
 
     def move_out(self, now: int, entry: Entry) -> None:
         """Remove a task that lives on in another tube: nothing is kept of it, and its key is free."""

@@ -315,19 +315,12 @@ class VerbPort(Port[F]):
     def delete(self, task: object, states: tuple[State, ...] = ()) -> F:
         """Remove a task; `states`: if it is in one of these."""
 
-        def check(task: Entry | Done) -> None:
+        def act(now: int, task: Entry | Done) -> None:
             if states and task.state not in states:
                 raise TaskNotFound(id=task.id, tube=self.shared.name, states=" or ".join(states))
+            self._engine.delete(now, task)
 
-        def act(now: int, entry: Entry) -> None:
-            check(entry)
-            self._engine.delete(now, entry)
-
-        def forget(done: Done) -> None:
-            check(done)
-            self._engine.done.remove(done.id)
-
-        return self._do_any(task, act, finishes=True, ended=forget)
+        return self._do_any(task, act, finishes=True, done=True)
 
     def again(self, task: object) -> F | None:
         """Put a done task anew, and forget the old one; None if there is no room."""
@@ -372,34 +365,28 @@ class VerbPort(Port[F]):
 
     def peek(self, task: object) -> F:
         """Look at a task."""
-        return self._do_any(task, lambda now, entry: None, ended=lambda done: None)
+        return self._do_any(task, lambda now, entry: None, done=True)
 
     def kick_task(self, task: object, attempts: int | None, ttl: Seconds | None) -> F:
         """Make one buried task ready."""
-        respawn = self._driver.check_kick(attempts, ttl)
-        return self._do_any(task, lambda now, entry: self._engine.kick_task(now, entry, *respawn))
+        most, span = self._driver.check_kick(attempts, ttl)
+        return self._do_any(task, lambda now, entry: self._engine.kick_task(now, entry, most, span))
 
     def _do_any(
-        self,
-        task: object,
-        act: Callable[[int, Entry], Entry | None],
-        *,
-        finishes: bool = False,
-        ended: Callable[[Done], None] | None = None,
+        self, task: object, act: Callable[[int, Any], Entry | None], *, finishes: bool = False, done: bool = False
     ) -> F:
-        """Do something with any task, or with one that a lease holds; `finishes`: that ends its take.
+        """Do something with any task, or with one that a lease holds.
 
-        `ended`: what is done with one that has ended, and is kept.
+        `finishes`: that ends its take; `done`: it may have ended, if it is kept.
         """
         id, take, view = self.refer(task)
+        engine = self._engine
 
         def do(now: int) -> F:
-            if ended is not None and id not in self._engine.tasks and not isinstance(view, Lease):
-                done = self._engine.find_done(now, id)
-                ended(done)
-                return self.show(done)
-            entry = self._engine.leased(id, take) if isinstance(view, Lease) else self._engine.find(id)
-            return self._show_after(act(now, entry) or entry, now)
+            found: Any = engine.leased(id, take) if isinstance(view, Lease) else engine.tasks.get(id)
+            if found is None:
+                found = engine.find_done(now, id) if done else engine.find(id)
+            return self._show_after(act(now, found) or found, now)
 
         answer = self._do(do)
         if finishes:
