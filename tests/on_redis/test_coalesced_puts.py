@@ -54,7 +54,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def noting(self: coalesced_puts.CoalescedPuts, **how: bool) -> bytes:
         if not self.args:
-            sizes.append(len(self._puts))
+            sizes.append(len(self._answers))
         return pack(self, **how)
 
     monkeypatch.setattr(coalesced_puts.CoalescedPuts, "pack", noting)

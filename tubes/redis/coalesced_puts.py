@@ -44,7 +44,7 @@ class CoalescedPuts(ScriptCall):
     grows = True
     certain = CERTAIN
 
-    __slots__ = ("_answers", "_edition", "_open", "_port", "_puts", "_size")
+    __slots__ = ("_answers", "_edition", "_open", "_port", "_runs", "_size")
 
     def __init__(self, port: LoopPort[Any], session: TubeSession, open: dict[str, ScriptCall]) -> None:
         known, now = session.edition.script("put"), port.connection.store.now()
@@ -55,18 +55,24 @@ class CoalescedPuts(ScriptCall):
         self._port: Final = port
         # Where it stands as long as it is open.
         self._open: Final = open
-        self._puts: Final[list[tuple[task_codec.NewTask, bytes]]] = []
+        #: The data of all puts, in order; those of each pair have the same options.
+        self._runs: Final[list[tuple[task_codec.NewTask, list[bytes]]]] = []
         self._answers: Final[list[asyncio.Future[Reply]]] = []
         self._size = 0
 
     def add(self, new: task_codec.NewTask, raw: bytes, answer: asyncio.Future[Reply]) -> None:
         """One more put. `answer`: gets what the script `put` would answer it."""
-        self._puts.append((new, raw))
-        self._answers.append(answer)
+        runs, answers = self._runs, self._answers
+        if runs and runs[-1][0] is new:
+            runs[-1][1].append(raw)
+        else:
+            runs.append((new, [raw]))
+        answers.append(answer)
         self._size += len(raw)
-        if len(self._puts) == 2:
+        count = len(answers)
+        if count == 2:
             self.script = self._edition.script("put_many")
-        if len(self._puts) == MOST or self._size >= BYTES:
+        if count == MOST or self._size >= BYTES:
             self._close()
 
     def _close(self) -> None:
@@ -78,18 +84,18 @@ class CoalescedPuts(ScriptCall):
         if not self.args:
             self._close()
             self._say()
-            if len(self._puts) > 1 and not self._port.has_joined:
+            if len(self._answers) > 1 and not self._port.has_joined:
                 # Else a server without the script would ask for it, and do later calls first.
                 whole = self._port.has_joined = True
         return super().pack(whole=whole, moving=moving)
 
     def _say(self) -> None:
-        if len(self._puts) == 1:
-            self.args = self._port.put_words(self._edition, *self._puts[0])
+        if len(self._answers) == 1:
+            new, [raw] = self._runs[0]
+            self.args = self._port.put_words(self._edition, new, raw)
             return
-        laned = self._port.shared.driver.lane is not None
-        words = task_codec.put_words(((new, [raw]) for new, raw in self._puts), laned=laned)
-        self.args = (len(self._puts), "", len(words), "", "", "", *words)
+        words = task_codec.put_words(self._runs, laned=self._port.shared.driver.lane is not None)
+        self.args = (len(self._answers), "", len(words), "", "", "", *words)
 
     # -- what its channel does with it as with a future ----------------------------------------------------------------
 
@@ -100,7 +106,7 @@ class CoalescedPuts(ScriptCall):
     def set_result(self, reply: Reply) -> None:
         """Give each put its part of the reply, or the server's error."""
         self._close()
-        together = type(reply) is bytes and len(self._puts) > 1
+        together = type(reply) is bytes and len(self._answers) > 1
         created, first = (reply[:7], int(reply[7:])) if type(reply) is bytes and together else (b"", 0)
         for id, answer in enumerate(self._answers, first):
             if not answer.done():
@@ -134,8 +140,8 @@ class LoopPort(BatchPort[F]):
         session = self.session
         if session is None or not self._joins or not isinstance(channel, LoopChannel):
             return super().put(data, options)
-        if session.edition.room or not NOT_ALONE.isdisjoint(options):  # Where there may be none each put is told so.
-            return super().put(data, options)
+        if session.edition.room or (options and not NOT_ALONE.isdisjoint(options)):
+            return super().put(data, options)  # Where there may be no room each put is told so.
         raw, options = self.prepare(data, options)
         new = session.edition.write(options)
         return self._put_joined(channel, session, new, raw, options)  # type: ignore[return-value]

@@ -68,9 +68,11 @@ class Edition:
 
     def write(self, options: Mapping[str, Any]) -> task_codec.NewTask:
         """A new task with these options, as `Driver` checked them, to be put now."""
+        if not options:
+            return self.plain
         if "at" in options:
             options = {**options, "delay": until(options["at"], self._now())}
         lane: Any = self._driver.lane
         if len(options) == 1 and lane in options and self.plain.more is None:
             return task_codec.in_lane(self.plain, options[lane])
-        return task_codec.write(self._driver, self.options, options) if options else self.plain
+        return task_codec.write(self._driver, self.options, options)
