@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import pytest
 
 import tubes
 import tubes.aio
+from tests.support.internals import port_of
 from tubes.errors import InvalidOption, StoreFailed
 
 if TYPE_CHECKING:
@@ -135,3 +137,79 @@ def test_tasks_move_to_another_tube(url: str) -> None:
             assert [task.data for task in await there.tasks()] == [0, 1]
 
     asyncio.run(main())
+
+
+@pytest.fixture
+def fails_once(monkeypatch: pytest.MonkeyPatch) -> FailsOnce:
+    return FailsOnce(monkeypatch)
+
+
+class FailsOnce:
+    """After `arm`, the next fsync fails and later ones succeed, as on Linux."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.began, self.go, self._left = threading.Event(), threading.Event(), 0
+        self._sync = os.fsync
+        patch.setattr(os, "fsync", self._fsync)
+
+    def arm(self) -> None:
+        self._left = 1
+
+    def _fsync(self, file: int) -> None:
+        if self._left:
+            self._left = 0
+            self.began.set()
+            assert self.go.wait(60)
+            raise OSError(5, "Input/output error")
+        self._sync(file)
+
+
+def test_failed_sync_fails_all_waiting_puts(url: str, fails_once: FailsOnce) -> None:
+    with tubes.connect(url) as queue, ThreadPoolExecutor(5) as threads:
+        tube = queue.create_tube("t")
+        fails_once.arm()
+        puts = [threads.submit(tube.put, 0)]
+        assert fails_once.began.wait(60)
+        puts += [threads.submit(tube.put, number) for number in range(1, 5)]
+        syncer = port_of(tube).connection.store.syncer
+        while syncer.written < 6:  # All are written and wait for the lock.
+            time.sleep(0.001)
+        fails_once.go.set()
+        for put in puts:
+            with pytest.raises(StoreFailed, match="Input/output error"):
+                put.result(60)
+
+
+def test_failed_sync_fails_all_waiting_asyncio_puts(url: str, fails_once: FailsOnce) -> None:
+    async def main() -> None:
+        queue = await tubes.aio.connect(url)
+        tube = await queue.create_tube("t")
+        fails_once.arm()
+        first = asyncio.ensure_future(tube.put(0))
+        assert await asyncio.to_thread(fails_once.began.wait, 60)
+        others = [asyncio.ensure_future(tube.put(number)) for number in range(1, 5)]
+        await asyncio.sleep(0)
+        fails_once.go.set()
+        found = await asyncio.gather(first, *others, return_exceptions=True)
+        assert [type(error) for error in found] == [StoreFailed] * 5
+
+    asyncio.run(main())
+
+
+def test_failed_sync_fails_puts_of_a_store_that_closes(url: str, fails_once: FailsOnce) -> None:
+    queue = tubes.connect(url)
+    tube = queue.create_tube("t")
+    fails_once.arm()
+    with ThreadPoolExecutor(3) as threads:
+        first = threads.submit(tube.put, 0)
+        assert fails_once.began.wait(60)
+        second = threads.submit(tube.put, 1)
+        syncer = port_of(tube).connection.store.syncer
+        while syncer.written < 3:
+            time.sleep(0.001)
+        closing = threads.submit(queue.close)
+        fails_once.go.set()
+        closing.result(60)
+        for put in (first, second):
+            with pytest.raises(StoreFailed):
+                put.result(60)

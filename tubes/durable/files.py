@@ -149,9 +149,9 @@ class Files:
         if self.is_open:
             self.is_open = False
             _kept_open.discard(self)
-            self.database.close()
             if self.syncer is not None:
-                self.syncer.close(done=self._failed is None)
+                self.syncer.close(sync=self._failed is None)
+            self.database.close()
             self._let_go()
 
     def _let_go(self) -> None:

@@ -27,6 +27,8 @@ class Syncer:
         #: The number of the last commit.
         self.written = 0
         self._synced = 0
+        # The first failed sync. The operating system reports a failure once, so a later sync would succeed falsely.
+        self._error: OSError | None = None
         #: How often it has waited for the disk, and for how many seconds.
         self.spent = 0, 0.0
         self._turn: Final = threading.Lock()
@@ -45,18 +47,26 @@ class Syncer:
         if self._synced >= wanted:
             return
         with self._turn:
-            if self._synced >= wanted:
-                return
-            written = self.written
-            try:
-                if self._file is None:
-                    self._file = os.open(self._log, os.O_RDWR | os.O_CLOEXEC)
-                began = time.perf_counter()
-                os.fsync(self._file)
-                self.spent = self.spent[0] + 1, self.spent[1] + time.perf_counter() - began
-            except OSError as error:
-                raise self._fail(error) from error
-            self._synced = written
+            if self._synced < wanted:
+                self._sync()
+            error = None if self._synced >= wanted else self._error
+        if error is not None:  # Raise after releasing the lock: a thread that closes the store may wait for it.
+            raise self._fail(error) from error
+
+    def _sync(self) -> None:
+        if self._error is not None:
+            return
+        written = self.written
+        try:
+            if self._file is None:
+                self._file = os.open(self._log, os.O_RDWR | os.O_CLOEXEC)
+            began = time.perf_counter()
+            os.fsync(self._file)
+        except OSError as error:
+            self._error = error
+            return
+        self.spent = self.spent[0] + 1, self.spent[1] + time.perf_counter() - began
+        self._synced = written
 
     def later(self, call: Callable[[], object]) -> None:
         """Call this in another thread when all that is written by now is on the disk, or the store has failed."""
@@ -84,10 +94,12 @@ class Syncer:
             for each in calls:
                 each()
 
-    def close(self, *, done: bool) -> None:
-        """End the thread; `done`: all is on the disk, since the database was closed. Under the lock."""
-        if done:
-            self._synced = self.written
+    def close(self, *, sync: bool) -> None:
+        """End the thread; `sync`: sync all commits first. Under the lock."""
+        if sync:
+            with self._turn:
+                if self._synced < self.written:
+                    self._sync()
         self._asked.put(None)
 
     def __del__(self) -> None:
