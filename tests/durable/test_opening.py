@@ -580,3 +580,11 @@ def test_a_child_that_outlives_its_parent_takes_nothing_from_the_next_owner(url:
         assert first.stderr.read() == b""  # The child has ended.
     with tubes.connect(url) as queue:
         assert queue.tube("mail").statistics().tasks["total"] == 21
+
+
+@pytest.mark.parametrize("path", ["a%00b", "a%FFb"])
+def test_path_that_is_not_a_file_name_is_refused(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidOption, match="its path must"):
+        tubes.connect(f"file:{path}")
+    assert not list(tmp_path.iterdir())

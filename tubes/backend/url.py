@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Collection
 from typing import Any, Final, NamedTuple
-from urllib.parse import SplitResult, parse_qs, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qs, unquote_to_bytes, urlencode, urlsplit
 
 from tubes.drivers.driver import NAMES, is_name
 from tubes.drivers.options import SECOND
@@ -138,7 +138,14 @@ def _read_file(url: str) -> Place:
         # What stands before an @ may be a password that got into the wrong URL.
         raise InvalidOption(option="url", value=f"{_FILE}{_HIDDEN}" if "@" in url else url.partition("?")[0], rule=rule)
     settings = _settings(parts.query, f"{_FILE}{parts.path}")
-    return Place("file", (), unquote(parts.path), settings, _shown(f"{_FILE}{parts.path}", settings))
+    shown = _shown(f"{_FILE}{parts.path}", settings)
+    try:
+        path = unquote_to_bytes(parts.path).decode()
+    except UnicodeDecodeError:
+        raise InvalidOption(option="url", value=shown, rule="its path must be UTF-8 after %XX is decoded") from None
+    if "\0" in path:
+        raise InvalidOption(option="url", value=shown, rule="its path must not contain %00")
+    return Place("file", (), path, settings, shown)
 
 
 def _settings(query: str, hidden: str) -> dict[str, list[str]]:
