@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +23,7 @@ from tests.support.internals import port_of
 from tests.support.stepping import SteppingClock
 from tubes import Driver
 from tubes.cli.app import app
-from tubes.durable.database import back_up
+from tubes.durable.database import Database, back_up
 from tubes.errors import CodecError, DriverNotFound, InvalidOption, TaskNotTaken
 
 if TYPE_CHECKING:
@@ -588,3 +589,27 @@ def test_path_that_is_not_a_file_name_is_refused(path: str, tmp_path: Path, monk
     with pytest.raises(InvalidOption, match="its path must"):
         tubes.connect(f"file:{path}")
     assert not list(tmp_path.iterdir())
+
+
+def test_connect_waits_while_the_last_queue_closes(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = tubes.connect(url)
+    queue.create_tube("t").put(1)
+    closing, go = threading.Event(), threading.Event()
+    close = Database.close
+
+    def slow(database: Database) -> None:
+        closing.set()
+        assert go.wait(60)
+        close(database)
+
+    with monkeypatch.context() as patch, ThreadPoolExecutor(2) as threads:
+        patch.setattr(Database, "close", slow)
+        closed = threads.submit(queue.close)
+        assert closing.wait(60)
+        opened = threads.submit(tubes.connect, url)
+        with pytest.raises(TimeoutError):
+            opened.result(0.05)
+        go.set()
+        closed.result(60)
+        with opened.result(60) as again:
+            assert again.statistics("t").tasks["ready"] == 1

@@ -111,6 +111,9 @@ def connect(
     with _opening:
         while True:
             store = _open.get(path)
+            if store is not None and not store.is_open:  # Wait until it has closed.
+                store.lock.acquire()
+                store.lock.token[0] = True
             if store is None or not store.is_open:
                 store = _open[path] = DurableStore(path, clock or system_clock, found)
                 if wanted == "full":
