@@ -217,6 +217,11 @@ class StoreReadOnly(TubesError):
 class StoreFull(TubesError):
     """the disk of {url} is full: nothing was changed, and tasks can still be taken and acked."""
 
+    @classmethod
+    def _text(cls, facts: dict[str, Any]) -> str:
+        text = "a task of {url} may have {limit} bytes with its options, encoded: nothing was changed"
+        return text if "limit" in facts else super()._text(facts)
+
 
 class StoreFailed(TubesError):
     """{url} cannot be used: {why}."""

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 def used_up(url: str, tube: tubes.Tube) -> None:
     """The disk is full: the database may not grow."""
-    database = port_of(tube).connection.store._files.database
-    pages = database.number("PRAGMA page_count")
-    database.execute(f"PRAGMA max_page_count={pages + 20}")
+    file = port_of(tube).connection.store._files.database
+    pages = file.number("PRAGMA page_count")
+    file.execute(f"PRAGMA max_page_count={pages + 20}")
 
 
 def refuse_room(file: int, start: int, size: int) -> None:
@@ -598,3 +598,59 @@ def test_after_an_interrupt_while_a_waiter_is_served_all_is_written_again(tmp_pa
             assert found == [(kept,)]
             tube.delete(kept)
     assert moment > 20
+
+
+def test_too_large_task_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    url = f"file:{tmp_path / 'jobs'}"
+    with tubes.connect(url) as queue:
+        tube, full = queue.create_tube("t", "fifottl"), queue.create_tube("full", capacity=1)
+        file = port_of(tube).connection.store._files.database
+        limit = 100_000  # The default is 1,000,000,000.
+        file.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, limit)
+        tube.put("small")
+        full.put("first")
+        too_large = "x" * limit
+        before = tube.statistics()
+        calls: list[Callable[[], object]] = [
+            lambda: tube.put(too_large),
+            lambda: tube.put_many(["a", too_large, "b"]),
+            lambda: tube.put("b", context={"more": too_large}),
+            lambda: tube.update(0, data=too_large),
+        ]
+        for call in calls:
+            with pytest.raises(StoreFull, match=f"may have {limit} bytes .* nothing was changed"):
+                call()
+            assert tube.statistics().tasks == before.tasks
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(full.put, too_large, timeout=60)
+            while not full.statistics().waiting:
+                pass
+            first = full.take(0)
+            assert first is not None
+            first.ack()
+            with pytest.raises(StoreFull):
+                waiting.result(60)
+        for number in range(3):
+            assert tube.put(number).data == number
+        check_engine(port_of(tube).shared.engine)
+    with tubes.connect(url) as queue:
+        assert [task.data for task in queue.tube("t").tasks()] == ["small", 0, 1, 2]
+
+
+def test_task_of_more_than_2_gib_is_refused(tmp_path: Path) -> None:
+    """`sqlite3` raises OverflowError for such data before SQLite sees it."""
+    url = f"file:{tmp_path / 'jobs'}"
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t")
+        file: Any = port_of(tube).connection.store._files.database
+        execute = file.execute
+
+        def refuse(statement: str, values: Any = ()) -> Any:
+            if b'"huge"' in values:
+                raise OverflowError("string longer than INT_MAX bytes")
+            return execute(statement, values)
+
+        file.execute = refuse
+        with pytest.raises(StoreFull, match="may have"):
+            tube.put("huge")
+        assert tube.put("small").data == "small"

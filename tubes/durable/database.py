@@ -148,6 +148,11 @@ class Database:
         # A change that is larger, and for which a full disk had no room, gives back what it has used.
         self.execute(f"PRAGMA journal_size_limit={_LOG_PAGES * _PAGE}")
 
+    @property
+    def row_limit(self) -> int:
+        """The largest size of a row, in bytes."""
+        return self.connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH)
+
     def number(self, statement: str) -> int:
         """The number that a statement gives."""
         found: Any = self.execute(statement).fetchone()[0]
@@ -289,9 +294,14 @@ def back_up(folder: Path, target: Path, url: str) -> None:
         raise StoreFailed(url=url, why=f"it cannot be copied to {target}: {error}") from error
 
 
-def is_full(error: sqlite3.Error) -> bool:
+def is_full(error: sqlite3.Error | OverflowError) -> bool:
     """Whether the disk is full."""
     return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
+
+
+def is_too_large(error: sqlite3.Error | OverflowError) -> bool:
+    """Whether a row exceeds `Database.row_limit`. Python itself refuses values of 2 GiB with an OverflowError."""
+    return isinstance(error, OverflowError) or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_TOOBIG
 
 
 def is_damage(error: sqlite3.Error) -> bool:

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from tubes.drivers.options import SECOND
-from tubes.durable.database import NAME, NO_STORE, Database, check, is_damage, is_full
+from tubes.durable.database import NAME, NO_STORE, Database, check, is_damage, is_full, is_too_large
 from tubes.durable.folder import Folder, Reserve
 from tubes.durable.rows import UNREADABLE
 from tubes.durable.syncer import Syncer
@@ -50,7 +50,7 @@ class Files:
             self.reserve: Final = None if reads else Reserve(path / NAME, url, self.database.number)
         except BaseException as error:
             self._let_go()
-            if isinstance(error, (sqlite3.Error, UnicodeDecodeError)):
+            if isinstance(error, (sqlite3.Error, UnicodeDecodeError, MemoryError, OSError)):
                 raise StoreFailed(url=url, why=_why(error, url)) from error
             raise
         self.is_open = True
@@ -61,13 +61,14 @@ class Files:
     def write(self, commit: Callable[[int], bool], now: int) -> None:
         """Write something; `commit` says whether there was anything to write. Under the lock.
 
-        Raises `StoreFull` if there is no room: nothing is written. Any other error ends the store, since nobody knows
-        what is written: all that is asked of it raises `StoreFailed` until it is opened anew.
+        Raises `StoreFull` if there is no room or a task is too large: then nothing is written. Any other error
+        closes the store, since the state of the file is unknown: each call raises `StoreFailed` until the store is
+        opened again.
         """
         try:
             written = commit(now)
-        except sqlite3.Error as error:
-            written = self._write_on_full_disk(commit, now, error)
+        except (sqlite3.Error, OverflowError) as error:
+            written = self._write_again(commit, now, error)
         if written:
             if self.syncer is not None:
                 self.syncer.written += 1
@@ -85,10 +86,15 @@ class Files:
                     try:
                         more = write(now)
                     except sqlite3.Error as error:
-                        more = self._write_on_full_disk(write, now, error)
+                        more = self._write_again(write, now, error)
 
-    def _write_on_full_disk(self, commit: Callable[[int], bool], now: int, error: sqlite3.Error) -> bool:
-        """Write again, if the error is that of a full disk: into the log from its begin on, then into the reserve."""
+    def _write_again(self, commit: Callable[[int], bool], now: int, error: sqlite3.Error | OverflowError) -> bool:
+        """Retry a write after the disk was full: from the start of the log, then with the room of the reserve.
+
+        Raises `StoreFull` if a row is too large, and any other error as it is.
+        """
+        if is_too_large(error):
+            raise StoreFull(url=self._url, limit=self.database.row_limit) from error
         while is_full(error):
             self.database.fold()
             try:
@@ -129,7 +135,7 @@ class Files:
             yield
         except TubesError:
             raise
-        except (sqlite3.Error, *UNREADABLE) as error:
+        except (sqlite3.Error, MemoryError, *UNREADABLE) as error:
             raise self.fail(error) from error
 
     def fail(self, error: BaseException) -> StoreFailed:
@@ -160,6 +166,8 @@ class Files:
 
 
 def _why(error: BaseException, url: str) -> str:
+    if isinstance(error, MemoryError):  # A damaged length may ask for any amount.
+        return f"the memory is too small, or its file {NAME!r} is damaged: run 'tubes check --url {url}'"
     if isinstance(error, UNREADABLE) or (isinstance(error, sqlite3.Error) and is_damage(error)):
         return f"its file {NAME!r} is damaged ({error}): 'tubes repair --url {url}' saves what can be read"
     return f"{error}; what was returned is kept: connect again"
