@@ -22,6 +22,7 @@ from tests.durable.kills import Kills
 from tests.memory.test_interrupts import interrupted
 from tests.support.internals import port_of
 from tubes.drivers.invariants import check_engine
+from tubes.durable import database
 from tubes.errors import StoreFailed, StoreFull
 from tubes.testing import ManualClock
 
@@ -654,3 +655,24 @@ def test_task_of_more_than_2_gib_is_refused(tmp_path: Path) -> None:
         with pytest.raises(StoreFull, match="may have"):
             tube.put("huge")
         assert tube.put("small").data == "small"
+
+
+def test_folder_is_locked_when_the_disk_has_no_room_for_the_process_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"file:{tmp_path / 'jobs'}"
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    with tubes.connect(url) as queue:
+        assert queue.tubes() == []
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    monkeypatch.setattr(database, "put_in_place", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(StoreFailed, match="No space left"):
+        tubes.connect(f"file:{tmp_path / 'new'}")
+    assert len(os.listdir("/proc/self/fd")) == before
+    monkeypatch.undo()
+    tubes.connect(f"file:{tmp_path / 'new'}").close()

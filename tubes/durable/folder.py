@@ -34,12 +34,16 @@ class Folder:
             raise StoreFailed(url=url, why=f"its folder cannot be made or written to: {error.strerror}") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             owner = os.pread(self._lock, 20, 0).decode("ascii", "replace").strip() or "?"
             self.close()
             raise StoreBusy(url=url, pid=owner) from None
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            self.close()
+            raise StoreFailed(url=url, why=f"its folder cannot be locked: {error.strerror}") from error
+        with suppress(OSError):  # A full disk may have no room for the process id.
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
     def close(self) -> None:
         """Let another process own it."""
