@@ -256,6 +256,17 @@ async def test_addresses_in_urls_are_checked_as_well() -> None:
         ("100.64.0.1", False),
         ("224.0.0.1", False),
         ("255.255.255.255", False),
+        ("192.0.0.192", False),  # a metadata service
+        ("192.0.0.8", False),
+        ("168.63.129.16", False),  # a metadata service
+        ("192.88.99.1", False),
+        ("::ffff:192.0.0.192", False),
+        ("64:ff9b::c000:c0", False),
+        ("2002:c000:c0::1", False),
+        ("2002:5db8:d822::1", True),  # 6to4 of a public address
+        ("2001:1::1", False),
+        ("3fff::1", False),
+        ("5f00::1", False),
         ("::1", False),
         ("::", False),
         ("::127.0.0.1", False),

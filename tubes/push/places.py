@@ -13,6 +13,19 @@ from tubes.errors import InvalidOption
 
 _ANY_HOST: Final = {"http://": "http", "https://": "https"}
 _NAT64: Final = ip_network("64:ff9b::/96")
+#: Networks that are not public, by IANA's registries of special-purpose addresses. `is_global` alone depends on the
+#: patch release of Python.
+_SPECIAL: Final = [
+    ip_network(text)
+    for text in (
+        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+        *("192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16"),
+        *("192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/3"),
+        "168.63.129.16/32",  # Azure's metadata service: it has a public address.
+        *("::/3", "4000::/2", "8000::/1"),  # Only 2000::/3 is unicast for the Internet.
+        *("2001::/23", "2001:db8::/32", "2620:4f:8000::/48", "3fff::/20"),
+    )
+]
 
 
 @dataclass(frozen=True)
@@ -66,8 +79,7 @@ class Places:
         address = _meant(ip_address(text))
         if any(address in network for network in self._networks):
             return True
-        is_local = isinstance(address, IPv6Address) and address.is_site_local
-        return address.is_global and not (is_local or address.is_multicast or address.is_reserved)
+        return address.is_global and not any(address in network for network in _SPECIAL)
 
 
 def _meant(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
