@@ -107,6 +107,17 @@ async def test_what_a_reply_means(place: str, clock: ManualClock) -> None:
 
 
 @pytest.mark.anyio
+async def test_equal_tasks_of_two_namespaces_have_different_webhook_ids(place: str, clock: ManualClock) -> None:
+    async with tubes.aio.connect(place, clock=clock) as queue, Receiver(always(204)) as receiver:
+        for namespace in ("a", "b"):
+            async with await queue.namespace(namespace) as part:
+                await (await part.create_tube("orders", "fifottl")).put(1)
+                assert await pushed(part, receiver.url) == Summary(acked=1)
+    first, second = (request.headers["webhook-id"] for request in receiver.requests)
+    assert first != second
+
+
+@pytest.mark.anyio
 async def test_the_backoff_of_the_tube_comes_first(clock: ManualClock) -> None:
     async with tubes.aio.connect(clock=clock) as queue, Receiver(always(500)) as receiver:
         tube = await queue.create_tube("orders", "fifottl", backoff=[100])

@@ -166,7 +166,7 @@ class DurableStore(MemoryStore):
         engine.close_hold(now, hold)
         engine.expire(now)
         engine.reserve = self._files.reserve
-        journal = Journal(database, engine, tube.number, self._namespace, tube.epoch)
+        journal = Journal(database, engine, tube.number, self.namespace, tube.epoch)
         shared = DurableTube(self.clock, self.lock, engine, journal, self._files)
         with suppress(StoreFull):  # It is all done again after a restart.
             shared.serve_waiters(now)
@@ -182,7 +182,7 @@ class DurableStore(MemoryStore):
         engine = JournaledEngine(name, driver, options)
         engine.reserve = self._files.reserve
         engine.need_room()
-        journal = Journal(self._files.database, engine, self._files.database.next_number(), self._namespace)
+        journal = Journal(self._files.database, engine, self._files.database.next_number(), self.namespace)
         self._files.write(journal.commit, self.clock.micros())
         return DurableTube(self.clock, self.lock, engine, journal, self._files)
 

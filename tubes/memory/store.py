@@ -123,7 +123,7 @@ class MemoryStore:
         self.codec: Final = codec
         self.registry: Final[Registry] = Registry() if home is None else home.registry
         self._home: Final = home
-        self._namespace: Final = namespace
+        self.namespace: Final = namespace
         #: Whether it was a namespace in which nothing was left, and its last session has ended.
         self.is_forgotten = False
         # Of a home: its namespaces.
@@ -148,7 +148,7 @@ class MemoryStore:
 
     def current(self) -> MemoryStore:
         """The store of the same namespace, whether this one is forgotten or not."""
-        return self.within(self._namespace)
+        return self.within(self.namespace)
 
     @property
     def _is_empty(self) -> bool:
@@ -209,7 +209,7 @@ class MemoryStore:
         self.sessions.pop(session.uuid, None)
         if self._home is not None and not self.sessions and self._is_empty:
             self.is_forgotten = True
-            self._home._namespaces.pop(self._namespace, None)
+            self._home._namespaces.pop(self.namespace, None)
 
     def _named_driver(self, tube: str, name: str, if_exists: IfExists) -> Driver:
         """The driver of this name. If the tube exists with another driver, that error comes first."""

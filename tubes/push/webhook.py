@@ -58,7 +58,7 @@ class Webhook:
         for name in ("traceparent", "tracestate"):
             if _PLAIN.fullmatch(task.context.get(name, "")):
                 headers[name] = task.context[name]
-        headers |= self._signer.headers(_id_of(task), body)
+        headers |= self._signer.headers(message_id(task), body)
         try:
             reply = await self._sender.post(self._url, body, headers)
         except SendFailed as error:
@@ -89,7 +89,7 @@ def failed(task: AsyncTask[Any], why: str) -> Retry:
     return Retry(None if has_own else _BACKOFF.delay(task.attempts, task.id), why)
 
 
-def _id_of(task: AsyncTask[Any]) -> str:
-    """What is the same in all attempts, and in no other task: not even in one of a later tube of this name."""
-    text = f"{task.tube}\n{task.id}\n{task.created}"
+def message_id(task: AsyncTask[Any]) -> str:
+    """The `webhook-id` of a task: the same in all attempts, and different from that of any other task of its store."""
+    text = f"{task._tube._port.connection.store.namespace}\n{task.tube}\n{task.id}\n{task.created}"
     return f"msg_{hashlib.sha256(text.encode()).hexdigest()[:32]}"
