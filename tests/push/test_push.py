@@ -187,6 +187,38 @@ async def test_redirects_proxies_and_packed_replies_lead_nowhere(monkeypatch: py
         assert proxy.requests == []
 
 
+@pytest.mark.parametrize("arrival", ["with the reply", "unread", "read"])
+@pytest.mark.anyio
+async def test_unrequested_reply_is_not_the_reply_to_the_next_request(arrival: str) -> None:
+    writers: list[asyncio.StreamWriter] = []
+
+    async def twice(writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        writer.write(reply(200, b"first") + (reply(200, b"extra") if arrival == "with the reply" else b""))
+
+    async with Receiver(lambda request: reply(500) if writers else twice) as receiver, opened().running() as sender:
+        assert (await sender.post(receiver.url, b"", {})).body == b"first"
+        if arrival != "with the reply":
+            writers[0].write(reply(200, b"extra"))
+        for _ in range(10 if arrival == "read" else 0):
+            await asyncio.sleep(0)  # The event loop reads from the socket.
+        assert (await sender.post(receiver.url, b"", {})).status == 500
+
+
+@pytest.mark.anyio
+async def test_connections_are_used_again() -> None:
+    writers: set[asyncio.StreamWriter] = set()
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        writers.add(writer)
+        writer.write(reply(200))
+
+    async with Receiver(lambda _: answer) as receiver, opened().running() as sender:
+        for _ in range(5):
+            assert (await sender.post(receiver.url, b"", {})).status == 200
+    assert len(writers) == 1
+
+
 class Resolver(AbstractResolver):
     """A name whose addresses are others each time."""
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
+from typing_extensions import override
 from yarl import URL
 
 from tubes.drivers.options import Seconds, positive, seconds
@@ -43,6 +45,37 @@ class Reply:
     is_cut: bool = False
 
 
+class _Connector(aiohttp.TCPConnector):
+    """Reuses a connection only if nothing has arrived on it since the last reply.
+
+    Otherwise a second reply of a receiver would count as the reply to the next request.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._used: Final[WeakSet[Any]] = WeakSet()
+
+    @override
+    async def connect(self, req: Any, traces: Any, timeout: Any) -> Any:
+        """Return an idle connection without unread data, or else a new one."""
+        while True:
+            connection: Any = await super().connect(req, traces, timeout)
+            protocol = connection.protocol
+            if protocol not in self._used:
+                self._used.add(protocol)
+                return connection
+            if not protocol.should_close and not _is_readable(connection.transport):
+                return connection
+            connection.close()
+
+
+def _is_readable(transport: asyncio.Transport) -> bool:
+    """Whether the socket of a connection has data that the event loop has not read yet."""
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
 class Sender:
     """Posts to URLs of others, and to nothing inside of your own network.
 
@@ -54,7 +87,8 @@ class Sender:
 
     Names are looked up once for each connection, and the address that was found is checked as it is connected to, so a
     name whose address changes meanwhile leads nowhere. Redirects are not followed, proxies of the environment are not
-    used, cookies are not kept, and at most 64 kB of a reply are read.
+    used, cookies are not kept, and at most 64 kB of a reply are read. A connection on which more than one reply arrives
+    is closed.
 
     >>> sender = Sender(["https://example.com/hooks"], per_host=4)
     """
@@ -78,9 +112,7 @@ class Sender:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Sender]:
         """Keep connections open as long as this lasts: a `lifespan` of a worker."""
-        connector = aiohttp.TCPConnector(
-            limit=0, use_dns_cache=False, resolver=self._resolver, socket_factory=self._socket
-        )
+        connector = _Connector(limit=0, use_dns_cache=False, resolver=self._resolver, socket_factory=self._socket)
         self._session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
