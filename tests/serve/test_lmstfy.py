@@ -183,13 +183,13 @@ def test_a_body_is_at_most_one_mebibyte(api: httpx.Client) -> None:
     assert data(consume(api)) == b""
 
 
-def test_attributes_come_back(api: httpx.Client) -> None:
-    wanted = {"Job-Attr-COLOR": "red", "job-attr-my-key": "x" * 300, "Job-Attr-None": ""}
+def test_attributes_are_returned_in_lower_case_and_cut(api: httpx.Client) -> None:
+    wanted = {"Job-Attr-COLOR": "red", f"job-attr-My-{'k' * 40}": "x" * 300, "Job-Attr-None": ""}
     publish(api)
     api.put("/q", content=b"x", headers={"Enable-Job-Version": "yes", **wanted})
     api.put("/q", content=b"x", headers=wanted)
     found = [consume(api)["attributes"] for _ in range(3)]
-    assert found == [None, {"Color": "red", "My-Key": "x" * 256}, None]
+    assert found == [None, {"color": "red", "my-" + "k" * 29: "x" * 128}, None]
     many = {"Enable-Job-Version": "YES", **{f"Job-Attr-{n}": "x" for n in range(17)}}
     for path in ("/q", "/q/bulk"):
         assert api.put(path, content=b"[1]", headers=many).json() == {"error": "too many attributes, cannot exceed 16"}

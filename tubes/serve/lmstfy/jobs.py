@@ -28,8 +28,9 @@ _JOBS: Final = 100
 _QUEUES: Final = 100
 _ATTRIBUTES: Final = 16
 _ATTRIBUTE: Final = b"job-attr-"
-#: Characters of the name or value of an attribute; what is longer is cut.
-_LONGEST: Final = 256
+#: Characters of the name and of the value of an attribute; longer ones are cut.
+_LONGEST_NAME: Final = 32
+_LONGEST_VALUE: Final = 128
 _NOT_A_LIST: Final = "request body should be an array of objects"
 
 
@@ -95,9 +96,8 @@ def _attributes(call: Call) -> dict[str, str]:
         if name == b"enable-job-version":
             enabled = value.upper() == b"YES"
         elif name.startswith(_ATTRIBUTE) and value:
-            words = name[len(_ATTRIBUTE) :].decode("latin-1").split("-")
-            shown = "-".join(word.capitalize() for word in words)[:_LONGEST]
-            found.setdefault(shown, value.decode("latin-1")[:_LONGEST])
+            attribute = name[len(_ATTRIBUTE) :].decode("latin-1")[:_LONGEST_NAME]
+            found.setdefault(attribute, value.decode("latin-1")[:_LONGEST_VALUE])
     if enabled and len(found) > _ATTRIBUTES:
         raise bad(f"too many attributes, cannot exceed {_ATTRIBUTES}")
     return found if enabled else {}
