@@ -234,7 +234,80 @@ def test_where_there_is_an_administrator_nobody_else_is_one(tmp_path: Path) -> N
                 assert admin.get(path, auth=auth).status_code == 401
             assert admin.get(path, auth=("x", boss)).status_code == 200
         assert admin.post("/accesslog?status=disable").status_code == 401
-        assert admin.get("/info").status_code == 200
         assert admin.post("/token/shop?description=x", auth=("x", part)).status_code == 201
         assert admin.post("/token/other?description=x", auth=("x", part)).status_code == 401
         assert admin.get("/limits", headers={"authorization": f"Bearer {part}"}).status_code == 401
+
+
+@pytest.fixture
+def owned(tmp_path: Path) -> Iterator[tuple[Tokens, httpx.Client, httpx.Client]]:
+    """A service with an administrator and two queues in each of two namespaces: clients of its two listeners."""
+    tokens = Tokens(tmp_path / "t.json")
+    _, boss = tokens.create([Grant.read("admin"), Grant.read("put")])
+    with Served("--url", "memory://", "--tokens", tokens.path, "--admin", "127.0.0.1:0") as served:
+        for path in ("shop/mail", "shop/secret", "bank/mail", "bank/secret"):
+            assert served.client.put(f"/api/{path}", content=b"x", headers={"x-token": boss}).status_code == 201
+        with httpx.Client(base_url=served.admin_url) as admin:
+            yield tokens, served.client, admin
+
+
+def test_administrator_of_some_tubes_creates_tokens_for_these_tubes_only(
+    owned: tuple[Tokens, httpx.Client, httpx.Client],
+) -> None:
+    tokens, client, admin = owned
+    _, part = tokens.create([Grant.read("admin shop mail*")])
+    reply = admin.post("/token/shop?description=x", auth=("x", part))
+    headers = {"x-token": reply.json()["token"]}
+    assert client.get("/api/shop/mail/size", headers=headers).json()["size"] == 1
+    assert client.get("/api/shop/secret/size", headers=headers).status_code == 403
+    assert tokens.all()[-1].grants[0].tube == "mail*"
+
+
+@pytest.mark.parametrize("grant", ["look shop", "look shop mail?", "admin shop *", "look shop [*]", "look * mail1"])
+def test_administrator_of_some_tubes_cannot_touch_wider_tokens(
+    owned: tuple[Tokens, httpx.Client, httpx.Client], grant: str
+) -> None:
+    tokens, _, admin = owned
+    _, part = tokens.create([Grant.read("admin shop mail*"), Grant.read("admin shop ?")])
+    wide, _ = tokens.create([Grant.read(grant), Grant.read("look shop mail1")], "wide")
+    narrow, _ = tokens.create([Grant.read("look shop mail1"), Grant.read("put shop mail*")], "narrow")
+    auth = ("x", part)
+    limit = {"read": 1, "write": 1, "interval": 1}
+    listed = admin.get("/token/shop", auth=auth).json()["tokens"]
+    assert (wide.id in listed, narrow.id in listed) == (False, True)
+    assert admin.post(f"/token/shop/{wide.id}/limit", json=limit, auth=auth).status_code == 404
+    assert admin.post(f"/token/shop/{narrow.id}/limit", json=limit, auth=auth).status_code == 201
+    for one in (wide, narrow):
+        assert admin.delete(f"/token/shop/{one.id}", auth=auth).status_code == 204
+    left = {token.id for token in tokens.all()}
+    assert (wide.id in left, narrow.id in left) == (True, False)
+    for path in ("/limits", "/accesslog?status=disable"):
+        method = "GET" if path == "/limits" else "POST"
+        assert admin.request(method, path, auth=auth).status_code == 401
+
+
+def test_administrator_of_some_tubes_of_all_namespaces_sees_no_limits(
+    owned: tuple[Tokens, httpx.Client, httpx.Client],
+) -> None:
+    tokens, _, admin = owned
+    _, part = tokens.create([Grant.read("admin * mail*")])
+    assert admin.get("/limits", auth=("x", part)).status_code == 401
+
+
+def test_names_are_shown_to_tokens_that_may_see_them_only(owned: tuple[Tokens, httpx.Client, httpx.Client]) -> None:
+    tokens, _, admin = owned
+    texts = {text: tokens.create([Grant.read(text)])[1] for text in ("look", "look shop m*", "admin bank", "put,take")}
+    for path in ("/info", "/metrics"):
+        for auth in (None, ("x", "nix"), ("x", texts["put,take"])):
+            refused = admin.get(path, auth=auth)
+            assert (refused.status_code, "secret" in refused.text) == (401, False)
+    shown = {text: admin.get("/info", auth=("x", token)).json() for text, token in texts.items()}
+    both = ["mail", "secret"]
+    del shown["put,take"]
+    assert shown == {
+        "look": {"bank": both, "shop": both},
+        "look shop m*": {"shop": ["mail"]},
+        "admin bank": {"bank": both},
+    }
+    scraped = {text: admin.get("/metrics", auth=("x", token)).status_code for text, token in texts.items()}
+    assert scraped == {"look": 200, "look shop m*": 403, "admin bank": 403, "put,take": 401}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ipaddress
 import re
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, quote
 
@@ -21,13 +22,16 @@ from tubes.serve.lmstfy.calls import LONGEST_NAME, NAME, bad, error_reply, not_f
 from tubes.serve.lmstfy.metrics import MEDIA_TYPE, POOL, Metrics
 from tubes.serve.rates import Rate
 from tubes.serve.service import Service
-from tubes.serve.tokens import Grant, Token, Tokens, id_of
+from tubes.serve.tokens import ANYBODY, Grant, Token, Tokens, id_of
 
 Handler: TypeAlias = "Callable[[AdminCall], Awaitable[Response]]"
 #: What a token may do that is created here.
 _RIGHTS: Final = frozenset({"put", "take", "look", "manage"})
 #: The rights that lmstfy's limits count, by the names that it has for them.
 _LIMITS: Final = {"read": "take", "write": "put"}
+#: One of these rights shows the names of tubes.
+_LOOKING: Final = frozenset({"look", "admin"})
+_WILD: Final = frozenset("*?[")
 _SHORTEST: Final = 20
 _BODY: Final = 2**16
 #: The id of a token: no text of one is as short.
@@ -42,6 +46,8 @@ class AdminCall:
         self.scope: Final = scope
         self.receive: Final = receive
         self.path: Final[dict[str, str]] = scope["path_params"]
+        #: The token of the request, after `check`.
+        self.who: Token = ANYBODY
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         self.query: Final = dict(reversed(pairs))
         if self.query.get("pool", POOL) not in ("", POOL):
@@ -66,37 +72,67 @@ class AdminCall:
 
     @property
     def token(self) -> Token | None:
-        """The token in the path, by its text or by its id, if it is one of the namespace in the path."""
-        known = {token.id: token for token in self.tokens.all() if _is_of(token, self.namespace)}
-        return known.get(_id_in(self.path))
+        """The token in the path, by its text or by its id, if the administrator may manage it."""
+        return {token.id: token for token in self.managed()}.get(_id_in(self.path))
+
+    @property
+    def tubes(self) -> list[str]:
+        """The patterns of the tubes in this namespace for which the request may manage tokens."""
+        grants = (grant for grant in self.who.grants if "admin" in grant.rights)
+        return list(dict.fromkeys(grant.tube for grant in grants if fnmatchcase(self.namespace, grant.namespace)))
+
+    def managed(self) -> list[Token]:
+        """The tokens of this namespace and no other one, without those that are good for more than these tubes."""
+        return [token for token in self.tokens.all() if all(map(self._is_managed, token.grants))]
+
+    def _is_managed(self, grant: Grant) -> bool:
+        return grant.namespace == self.namespace and any(_covers(tube, grant.tube) for tube in self.tubes)
 
     async def body(self) -> bytes:
         """The body of the request."""
         return await read_body(self.scope, self.receive, _BODY)
 
-    def check(self) -> None:
-        """Raise `HTTPException` unless this is an administrator.
+    def check(self, right: str) -> None:
+        """Raise `HTTPException` unless the token of the request has this right, "admin" or "look".
 
-        That is who shows a token with the right `admin`. As long as there is none, it is any program of this machine.
+        "look": it may see some tubes. An administrator may do so, too. As long as no token has the right `admin`, any
+        program of this machine is an administrator.
         """
-        tokens = self.service.tokens
         if is_of_a_page(self.scope):
             raise HTTPException(403, "no web page may do this")
-        if tokens is None or not any("admin" in grant.rights for token in tokens.all() for grant in token.grants):
-            if not _is_loopback((self.scope.get("client") or ("",))[0]):
-                raise HTTPException(403, "create a token with the right admin first")
+        tokens = self.service.tokens
+        known = [] if tokens is None else tokens.all()
+        has_admin = any("admin" in grant.rights for token in known for grant in token.grants)
+        if not has_admin and _is_loopback((self.scope.get("client") or ("",))[0]):
             return
-        token = tokens.find(_shown(self.scope))
-        if token is None or not _is_admin(token, self.path.get("namespace")):
-            raise HTTPException(401, "this needs a token with the right admin", {"www-authenticate": "Basic"})
+        token = None if tokens is None else tokens.find(_shown(self.scope))
+        if token is None and tokens is None and right == "look":
+            return
+        if token is None and not has_admin:
+            raise HTTPException(403, "create a token with the right admin first")
+        if token is None or not self._may(token, right):
+            raise HTTPException(401, f"this needs a token with the right {right}", {"www-authenticate": "Basic"})
         noted(self.scope)["token"] = token.id
+        self.who = token
+
+    def _may(self, token: Token, right: str) -> bool:
+        if right == "look":
+            return any(not grant.rights.isdisjoint(_LOOKING) for grant in token.grants)
+        if "namespace" in self.path:
+            return token.may_somewhere("admin", self.path["namespace"])
+        return _is_of_all(token, {"admin"})
 
 
-def _is_admin(token: Token, namespace: str | None) -> bool:
-    """Whether a token is that of an administrator of this namespace; None: of all."""
-    if namespace is not None:
-        return token.may_somewhere("admin", namespace)
-    return any("admin" in grant.rights and grant.namespace == "*" for grant in token.grants)
+def _is_of_all(token: Token, rights: Iterable[str]) -> bool:
+    """Whether a token has one of these rights for all tubes of all namespaces."""
+    return any(
+        (grant.namespace, grant.tube) == ("*", "*") and not grant.rights.isdisjoint(rights) for grant in token.grants
+    )
+
+
+def _covers(wide: str, narrow: str) -> bool:
+    """Whether a pattern matches every name that another one matches. False if that is not certain."""
+    return wide in ("*", narrow) or (_WILD.isdisjoint(narrow) and fnmatchcase(narrow, wide))
 
 
 def _id_in(path: dict[str, str]) -> str:
@@ -127,13 +163,8 @@ def _shown(scope: Scope) -> str:
     return ""
 
 
-def _is_of(token: Token, namespace: str) -> bool:
-    """Whether a token is good in this namespace and in no other."""
-    return {grant.namespace for grant in token.grants} == {namespace}
-
-
 async def _create(call: AdminCall) -> Response:
-    """Create a token of a namespace."""
+    """Create a token of a namespace, for the tubes of the administrator."""
     namespace = call.namespace
     form = dict(reversed(parse_qsl((await call.body()).decode("latin-1"), keep_blank_values=True)))
     given = {**call.query, **form}
@@ -147,14 +178,14 @@ async def _create(call: AdminCall) -> Response:
         if pool != POOL:
             raise bad("pool not found")
         text = rest
-    _, created = call.tokens.create([Grant(_RIGHTS, namespace)], given["description"], text=text)
+    grants = [Grant(_RIGHTS, namespace, tube) for tube in call.tubes]
+    _, created = call.tokens.create(grants, given["description"], text=text)
     return json_reply({"token": created}, 201)
 
 
 async def _list(call: AdminCall) -> Response:
     """List the tokens of a namespace: the texts are not known any more, but the ids are."""
-    found = {token.id: token.description for token in call.tokens.all() if _is_of(token, call.namespace)}
-    return json_reply({"tokens": found})
+    return json_reply({"tokens": {token.id: token.description for token in call.managed()}})
 
 
 async def _revoke(call: AdminCall) -> Response:
@@ -243,8 +274,13 @@ async def _list_limits(call: AdminCall) -> Response:
 
 
 async def _info(call: AdminCall) -> Response:
-    """List the queues by namespace."""
-    return json_reply({space: sorted(tubes) for space, tubes in (await call.service.namespaces.overview()).items()})
+    """List the queues that the token may see, by namespace."""
+    seen = await call.service.namespaces.overview()
+    shown = {
+        space: sorted(tube for tube in tubes if any(call.who.may(right, space, tube) for right in _LOOKING))
+        for space, tubes in seen.items()
+    }
+    return json_reply({space: tubes for space, tubes in shown.items() if tubes})
 
 
 async def _pools(call: AdminCall) -> Response:
@@ -268,20 +304,20 @@ async def _set_log(call: AdminCall) -> Response:
     return await _shows_log(call)
 
 
-#: By path and method: what is done, and whether it is for administrators only.
-_HANDLERS: Final[dict[str, dict[str, tuple[Handler, bool]]]] = {
-    "/token/{namespace:name}": {"GET": (_list, True), "POST": (_create, True)},
-    "/token/{namespace:name}/{token:name}": {"DELETE": (_revoke, True)},
+#: By path and method: the handler, and the right that it needs, if any.
+_HANDLERS: Final[dict[str, dict[str, tuple[Handler, str | None]]]] = {
+    "/token/{namespace:name}": {"GET": (_list, "admin"), "POST": (_create, "admin")},
+    "/token/{namespace:name}/{token:name}": {"DELETE": (_revoke, "admin")},
     "/token/{namespace:name}/{token:name}/limit": {
-        "GET": (_show_limit, True),
-        "POST": (_add_limit, True),
-        "PUT": (_replace_limit, True),
-        "DELETE": (_remove_limit, True),
+        "GET": (_show_limit, "admin"),
+        "POST": (_add_limit, "admin"),
+        "PUT": (_replace_limit, "admin"),
+        "DELETE": (_remove_limit, "admin"),
     },
-    "/limits": {"GET": (_list_limits, True)},
-    "/info": {"GET": (_info, False)},
-    "/pools": {"GET": (_pools, False)},
-    "/accesslog": {"GET": (_shows_log, False), "POST": (_set_log, True)},
+    "/limits": {"GET": (_list_limits, "admin")},
+    "/info": {"GET": (_info, "look")},
+    "/pools": {"GET": (_pools, None)},
+    "/accesslog": {"GET": (_shows_log, None), "POST": (_set_log, "admin")},
 }
 
 
@@ -289,15 +325,17 @@ def routes(service: Service, metrics: Metrics, version: str) -> list[BaseRoute]:
     """The routes for administrators."""
 
     async def measured(call: AdminCall) -> Response:
+        if not _is_of_all(call.who, _LOOKING):
+            raise HTTPException(403, "the token must be good for all tubes: its grant must be look, without names")
         return Response(metrics.text(await call.service.namespaces.overview()), media_type=MEDIA_TYPE)
 
     async def about(call: AdminCall) -> Response:
         return json_reply({"version": version, "build_commit": "", "build_date": ""})
 
-    handlers: dict[str, dict[str, tuple[Handler, bool]]] = {
+    handlers: dict[str, dict[str, tuple[Handler, str | None]]] = {
         **_HANDLERS,
-        "/version": {"GET": (about, False)},
-        "/metrics": {"GET": (measured, False)},
+        "/version": {"GET": (about, None)},
+        "/metrics": {"GET": (measured, "look")},
     }
     return [Route(path, _Endpoint(service, methods)) for path, methods in handlers.items()]
 
@@ -305,7 +343,7 @@ def routes(service: Service, metrics: Metrics, version: str) -> list[BaseRoute]:
 class _Endpoint:
     """The handlers of one path by method, as an application."""
 
-    def __init__(self, service: Service, handlers: dict[str, tuple[Handler, bool]]) -> None:
+    def __init__(self, service: Service, handlers: dict[str, tuple[Handler, str | None]]) -> None:
         self._service: Final = service
         self._handlers: Final = handlers
 
@@ -318,9 +356,9 @@ class _Endpoint:
         found = self._handlers.get(scope["method"])
         if found is None:
             raise not_found()
-        handler, is_guarded = found
+        handler, right = found
         call = AdminCall(self._service, scope, receive)
-        if is_guarded:
-            call.check()
+        if right is not None:
+            call.check(right)
         response = await handler(call)
         await response(scope, receive, send)
