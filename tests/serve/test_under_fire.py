@@ -332,3 +332,26 @@ def test_processes_that_share_an_address_are_replaced_without_a_refused_connecti
 
         asyncio.run(main())
         assert (refused, served > 200) == (0, True)
+
+
+def test_sessions_and_streams_of_a_killed_service_end_by_their_own_ttl(url: str) -> None:
+    with Served("--url", url) as one, Served("--url", url) as other:
+        for name in ("held", "streamed"):
+            one.client.put(f"/v1/_/tubes/{name}", json={"driver": "fifo"})
+            one.client.post(f"/v1/_/tubes/{name}/tasks", json={"data": 1})
+        session = one.client.post("/v1/_/sessions", json={"ttl": 2}).json()["session"]
+        assert one.client.post("/v1/_/tubes/held/take", json={"session": session}).status_code == 200
+        with socket.create_connection(("127.0.0.1", one.port), 30) as client:
+            client.sendall(request("GET", "/v1/_/tubes/streamed/stream"))
+            assert eventually(lambda: b'"lease"' in client.recv(4096))
+            one.process.kill()
+            one.process.wait()
+            for name, seconds in (("held", 2), ("streamed", 8)):
+                body = {"wait": seconds + 2, "session": _session(other)}
+                take = other.client.post(f"/v1/_/tubes/{name}/take", json=body)
+                assert take.status_code == 200, name
+
+
+def _session(served: Served) -> str:
+    session: str = served.client.post("/v1/_/sessions", json={"ttl": 60}).json()["session"]
+    return session

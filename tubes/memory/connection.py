@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from tubes.backend.port import ConnectionBase, session_name, with_json
 from tubes.drivers.driver import check_tube_name
 from tubes.drivers.invariants import check_engine
-from tubes.drivers.options import flag
+from tubes.drivers.options import flag, micros
 from tubes.errors import QueueClosed, SessionNotFound, TubeNotFound, TubesError
 from tubes.memory.quick import port_of
 from tubes.memory.store import MemorySession
@@ -53,11 +53,14 @@ class Connection(ConnectionBase):
         finally:
             self.store.lock.token[0] = True
 
-    def sibling(self, api: ApiKind | None = None, namespace: str | None = None) -> Connection:
-        """Another connection, with a session of its own; perhaps for the other API, or to another namespace."""
+    def sibling(
+        self, api: ApiKind | None = None, namespace: str | None = None, session_ttl: float | None = None
+    ) -> Connection:
+        """Open another connection, with its own session; the defaults are those of this connection."""
         self.check()
+        lease = self._lease if session_ttl is None else micros("session_ttl", session_ttl)
         store = self.store if namespace is None else self.store.within(namespace)
-        return type(self)(store, self._lease, api or self._api)
+        return type(self)(store, lease, api or self._api)
 
     def register(self, driver: Driver) -> None:
         """Let tubes be created with this driver."""

@@ -20,13 +20,20 @@ class _Store(Protocol):
 class Beats:
     """Renews the sessions of some stores three times per session ttl: in a thread, since event loops may be blocked."""
 
-    def __init__(self, server: Server, lease: float) -> None:
+    def __init__(self, server: Server, lease: float, by_lease: dict[float, Beats] | None = None) -> None:
         self._server: Final = server
         self._lease: Final = lease
+        # Shared by the heartbeats of all session ttls on this server.
+        self._by_lease: Final = {} if by_lease is None else by_lease
+        self._by_lease[lease] = self
         self._stores: Final[dict[_Store, None]] = {}
         self._lock: Final = threading.Lock()
         # Ends the thread; None: there is none.
         self._stop: threading.Event | None = None
+
+    def of(self, lease: float) -> Beats:
+        """Return the heartbeat for sessions of this ttl."""
+        return self._by_lease.get(lease) or Beats(self._server, lease, self._by_lease)
 
     def add(self, store: _Store) -> None:
         """Renew the sessions of this store from now on."""

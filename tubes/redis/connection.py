@@ -81,15 +81,12 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         """Whether a verb may be run here and now, by a finalizer."""
         return False
 
-    def sibling(self, api: ApiKind | None = None, namespace: str | None = None) -> Connection:
-        """Another connection, with a session of its own; perhaps for the other API, or to another namespace."""
+    def sibling(
+        self, api: ApiKind | None = None, namespace: str | None = None, session_ttl: float | None = None
+    ) -> Connection:
+        """Open another connection, with its own session; the defaults are those of this connection."""
         self.check()
-        store = self.store
-        if namespace is None:
-            store.enter()
-        else:
-            store = store.within(namespace)
-        return _make(store, api or self._api, self._timeout)
+        return _make(self.store.within(namespace, session_ttl), api or self._api, self._timeout)
 
     def micros(self) -> int:
         """The server's time, as far as this process knows it."""

@@ -128,13 +128,19 @@ class RedisStore:
                 raise QueueClosed(why="close() was called")
             self._users += 1
 
-    def within(self, namespace: str) -> RedisStore:
-        """The store of a namespace of this server, with one more connection; '': of the tubes that are in none."""
-        key = self._key._replace(namespace=namespace)
+    def within(self, namespace: str | None, lease: float | None = None) -> RedisStore:
+        """Return the store of a namespace of this server, with one more connection.
+
+        `namespace`: '' for the tubes outside namespaces; None: the namespace of this store. `lease`: the session ttl;
+        None: that of this store.
+        """
+        namespace = self._key.namespace if namespace is None else namespace
+        lease = self.lease if lease is None else lease
+        key = self._key._replace(namespace=namespace, lease=lease)
         with _opening:
-            store = _stores.get(key)
+            store = self if key == self._key else _stores.get(key)
             if store is None:
-                shared = self.clock, self.codec, self.lease, self.registry, self._beats
+                shared = self.clock, self.codec, lease, self.registry, self._beats.of(lease)
                 store = RedisStore(key, self.server, self._root, *shared)
                 store.met, store._timed, store._ahead = self.met, self._timed, self._ahead
                 _stores[key] = store

@@ -74,6 +74,11 @@ class Namespace:
         finally:
             self.users -= 1
 
+    def session(self, ttl: float) -> AsyncQueue:
+        """Open a session that ends within `ttl` seconds if this process is killed."""
+        connection: Any = self.queue._connection
+        return AsyncQueue(connection.sibling(None, None, ttl))
+
     @property
     def has_tubes(self) -> bool:
         """Whether a tube of it has been used."""

@@ -98,7 +98,7 @@ class Sessions:
     async def _join(self, space: Namespace, text: str, token: Token, *, create: bool) -> Namespace:
         with ExitStack() as stack:
             stack.enter_context(self.room(token))
-            queue = await space.queue.session()
+            queue = space.session(_ttl(text))
             try:
                 await queue.identify(_uuid(text), create=create)
             except BaseException:
@@ -118,8 +118,8 @@ class Sessions:
         key = (session.name, _uuid(text))
         if key in self._joined:
             self._joined[key][1].cancel()
-        span = int(text.partition("-")[2]) / SECOND
-        self._joined[key] = session, asyncio.get_running_loop().call_later(span, self._expire, key, text)
+        timer = asyncio.get_running_loop().call_later(_span(text), self._expire, key, text)
+        self._joined[key] = session, timer
 
     def _expire(self, key: tuple[str, str], text: str) -> None:
         session, _ = self._joined[key]
@@ -143,6 +143,15 @@ class _Session(Namespace):
     def __init__(self, name: str, queue: AsyncQueue, ends: ExitStack) -> None:
         super().__init__(name, queue)
         self.ends: Final = ends
+
+
+def _ttl(text: str) -> float:
+    """The session ttl on the server: the greatest power of two within the ttl, so that few heartbeats serve all."""
+    return float(max(2, 1 << int(_span(text)).bit_length() - 1))
+
+
+def _span(text: str) -> float:
+    return int(text.partition("-")[2]) / SECOND
 
 
 def _uuid(text: str) -> str:

@@ -30,6 +30,8 @@ _QUIET: Final = 15.0
 _SLOW: Final = 30.0
 #: Seconds after which leases that were given out are looked at, if nobody said that they have ended.
 _LOOK: Final = 1.0
+#: Seconds after which the tasks of a stream are released if its process is killed.
+_TTL: Final = 8.0
 _TUBES: Final = 100
 #: Tasks that are written at once: what a client does not read waits in memory.
 _AT_ONCE: Final = 10
@@ -97,7 +99,7 @@ async def stream(call: Call) -> Response:
         pass  # There is some: once the reply has begun it is too late to say that there is none.
 
     async def work(write: Write) -> None:
-        async with await call.space.queue.session() as queue:
+        async with call.space.session(_TTL) as queue:
             session = Namespace(call.space.name, queue)
             with call.service.sessions.room(call.token), call.service.ends.heard(call.space.name) as ended:
                 await _pump(call, session, window, ttr, ended, write)
