@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import select
 import socket
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ class Proxy(SocketServer):
     def __init__(self, server: LocalServer, cuts: Callable[[bytes], bool] = lambda request: False) -> None:
         self.cuts = cuts
         self.count = 0
+        #: Seconds by which each reply is delayed.
+        self.delay = 0.0
         self.mute = False
         self.lies: Callable[[bytes], Callable[[bytes], bytes] | None] = lambda request: None
         self._server = server
@@ -51,6 +54,7 @@ class Proxy(SocketServer):
                     reply = server.recv(65536)
                     if not reply or self.mute:
                         return
+                    time.sleep(self.delay)
                     client.sendall(reply if lie is None else lie(reply))
                     lie = None
                 if client in readable:

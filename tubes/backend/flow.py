@@ -51,6 +51,9 @@ def run(flow: Flow[S, T], ask: Callable[[S], object]) -> T:
     except StopIteration as end:
         result: T = end.value
         return result
+    except BaseException:
+        flow.close()  # It was interrupted between two steps.
+        raise
 
 
 async def run_async(flow: Flow[S, T], ask: Callable[[S], Awaitable[object]]) -> T:
@@ -67,3 +70,6 @@ async def run_async(flow: Flow[S, T], ask: Callable[[S], Awaitable[object]]) -> 
     except StopIteration as end:
         result: T = end.value
         return result
+    except BaseException:
+        flow.close()
+        raise

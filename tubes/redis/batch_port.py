@@ -210,8 +210,8 @@ class BatchPort(LookingPort[F]):
                 tasks += self.show_many(found)
                 more = bool(found) and (len(list_of(found[5])) == wanted or bool(found[3]))
         except BaseException:
-            # Tasks of the last reply may be in the list already; each is given back once.
-            self._untake_later({**_taken_in(reply), **{task.id: task._take for task in tasks}})
+            self.connection.owed.append((self._untake_shown, tasks, reply))
+            self.connection.repay()
             raise
         return tasks
 
@@ -227,7 +227,8 @@ class BatchPort(LookingPort[F]):
         except TaskNotTaken:  # Its own ttr was over before.
             return []
         except BaseException:
-            self._untake_later({first.id: first._take})
+            self.connection.owed.append((self._untake_shown, [first], None))
+            self.connection.repay()
             raise
         return [first, *others]
 
@@ -246,6 +247,10 @@ class BatchPort(LookingPort[F]):
     def untake_many(self, reply: Reply) -> None:
         """Give back what was taken for somebody who is gone."""
         self._untake_later(_taken_in(reply))
+
+    def _untake_shown(self, tasks: list[F], reply: Reply) -> None:
+        """Give back tasks, and those of the last reply, some of which may be in the list already."""
+        self._untake_later({**_taken_in(reply), **{task.id: task._take for task in tasks}})
 
     def _untake_later(self, taken: dict[int, int]) -> None:
         """Undo takes, by the ids of the tasks."""

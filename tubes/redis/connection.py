@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from uuid import uuid4
 
-from tubes.backend.flow import run
 from tubes.backend.port import ConnectionBase, session_name, with_json
 from tubes.drivers.driver import Driver, check_name, check_tube_name
 from tubes.drivers.options import flag
@@ -34,7 +33,7 @@ from tubes.redis.scripts.assembly import script, trial
 from tubes.redis.scripts.replies import bytes_of, list_of
 from tubes.redis.session import OpenedTube, RedisSession
 from tubes.redis.store import born_of, open_store
-from tubes.redis.transport.channel import ThreadChannel
+from tubes.redis.transport.channel import ThreadChannel, pay
 from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
 from tubes.redis.transport.script_call import Flow, ScriptCall, Slots, verb
 from tubes.redis.transport.wire import ErrorReply, Reply, hiredis
@@ -383,12 +382,16 @@ class ThreadConnection(Connection):
 
     def __init__(self, store: RedisStore, api: ApiKind, timeout: float | None) -> None:
         self.channel: Final = ThreadChannel(store.server, closed=_closed)
+        self.owed = self.channel.owed
         super().__init__(store, api, timeout)
 
     def run(self, flow: Flow[T]) -> T:
         if self._pid != os.getpid():
             raise self._forked()
-        return run(flow, self.channel.call)
+        return self.channel.run(flow)
+
+    def repay(self) -> None:
+        self.channel.repay()
 
     def may_run(self) -> bool:
         return self.channel.is_idle()
@@ -405,6 +408,7 @@ class LoopConnection(Connection):
 
     def __init__(self, store: RedisStore, api: ApiKind, timeout: float | None) -> None:
         self.channels: Final[Channels] = {}
+        self.owed = []
         self._slots: Final = Slots()
         super().__init__(store, api, timeout)
 
@@ -421,11 +425,16 @@ class LoopConnection(Connection):
     def run(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:  # type: ignore[override]
         if self._pid != os.getpid():
             raise self._forked()
+        if self.owed:
+            self.repay()
         loop = asyncio.get_running_loop()
         channel = self.channels.get(loop)
         if channel is None:
             channel = self._make_channel(loop)
         return channel.run(flow)
+
+    def repay(self) -> None:
+        pay(self.owed)
 
     def _make_channel(self, loop: asyncio.AbstractEventLoop) -> LoopChannel | ThreadedChannel:
         for other in [other for other in self.channels if other.is_closed()]:
@@ -433,7 +442,7 @@ class LoopConnection(Connection):
         server = self.store.server
         pipelines = hiredis is not None and not server.secure
         channel = (
-            LoopChannel(server, loop, self._slots, _closed)
+            LoopChannel(server, loop, self._slots, _closed, self.owed)
             if pipelines
             else ThreadedChannel(server, self._slots, _closed)
         )

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tubes.redis.session import RedisSession
     from tubes.redis.shared_tube import SharedTube
     from tubes.redis.store import RedisStore
+    from tubes.redis.transport.channel import Debt
 
 T = TypeVar("T")
 #: The arguments of a script, or what makes them by the options that its session knows; None: not of these.
@@ -72,6 +73,12 @@ class PortConnection(AnyConnection, Protocol):
     store: RedisStore
     session: RedisSession
     awaited: bool
+    #: Interrupted calls that have to be undone: see `ThreadChannel`.
+    owed: list[Debt]
+
+    def repay(self) -> None:
+        """Undo the interrupted calls, if possible now."""
+        ...
 
     def run(self, flow: Flow[T]) -> T:
         """Run a verb, here or in the event loop."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from tubes.backend.port import mark_finished
 from tubes.drivers.moves import State
 from tubes.drivers.timers import NEVER
-from tubes.errors import Unreadable
+from tubes.errors import TubesError
 from tubes.redis import task_codec
 from tubes.redis.batch_port import BatchPort
 from tubes.redis.port import PortConnection, Request, ends_richly, lane_word
@@ -134,9 +134,7 @@ class ThreadPort(BatchPort[F]):
             end = packed.end_of_put(new)
         value = new.header + raw
         tail = b"\r\n$0\r\n\r\n$1\r\n%b\r\n$%d\r\n%b\r\n%b" % (new.flags, len(value), value, end)
-        reply = self._channel.exchange(
-            self.shared.key, packed.put, tail, _OF_PUT, packed.again, "put", (new, raw), None
-        )
+        reply = self._channel.exchange(self.shared.key, packed.put, tail, _OF_PUT, packed.again, "put", (new, raw))
         if type(reply) is bytes:
             return self.show_put(reply, new, raw)
         if reply is None:
@@ -149,18 +147,20 @@ class ThreadPort(BatchPort[F]):
         if packed is None:
             return super().take()
         head, tail = packed.take, b"\r\n$0\r\n\r\n"
-        reply = self._channel.exchange(self.shared.key, head, tail, _OF_TAKE, packed.again, "take", (), self.untake)
-        if type(reply) is int:
-            return None
-        if type(reply) is not bytes:
-            return super().take()
+        reply: Reply = None
         try:
-            return self.show(task_codec.parse(reply))
-        except Unreadable:  # It stays taken: if released, it would be the first again.
+            reply = self._channel.exchange(self.shared.key, head, tail, _OF_TAKE, packed.again, "take", (), self.untake)
+            if type(reply) is bytes:
+                return self.show(task_codec.parse(reply))
+            if type(reply) is int:
+                return None
+        except TubesError:  # A task that is unreadable stays taken: if released, it would be the first again.
             raise
         except BaseException:  # Interrupted: the caller does not get it.
-            self.untake(reply)
+            self._channel.owed.append((self.untake, reply))
+            self._channel.repay()
             raise
+        return super().take()
 
     def ack(self, task: object) -> F:
         """A held task is done."""
@@ -171,7 +171,7 @@ class ThreadPort(BatchPort[F]):
             return super().ack(task)  # pyright: ignore[reportUnknownArgumentType]
         words, tail = self._words_of_ack(task)  # pyright: ignore[reportUnknownArgumentType]
         head = packed.ack
-        reply = self._channel.exchange(self.shared.key, head, tail, _OF_ACK, packed.again, "ack", words, None)
+        reply = self._channel.exchange(self.shared.key, head, tail, _OF_ACK, packed.again, "ack", words)
         if type(reply) is int:
             done = task_codec.shown(self.kind, self.tube, task._record, State.DONE, task._attempts, NEVER)
         elif type(reply) is bytes:
@@ -188,10 +188,18 @@ class ThreadPort(BatchPort[F]):
             return super().next(task)
         words, tail = self._words_of_ack(task)
         head = packed.next
-        reply = self._channel.exchange(self.shared.key, head, tail, BYTES, packed.again, "next", words, self.unnext)
-        if type(reply) is not bytes:
-            return super().next(task)
-        return self.show_next(task, reply)
+        reply: Reply = None
+        try:
+            reply = self._channel.exchange(self.shared.key, head, tail, BYTES, packed.again, "next", words, self.unnext)
+            if type(reply) is bytes:
+                return self.show_next(task, reply)
+        except TubesError:
+            raise
+        except BaseException:
+            self._channel.owed.append((self.unnext, reply))
+            self._channel.repay()
+            raise
+        return super().next(task)
 
     def _words_of_ack(self, task: TaskView) -> tuple[tuple[Word, ...], bytes]:
         """What a script is told of a task to be acked, and the end of the request with it."""

@@ -6,8 +6,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from tubes.backend.flow import run
 from tubes.errors import ConnectionLost, ServerRefused, TubesError
 from tubes.redis.scripts.replies import ANY, MARKER
 from tubes.redis.transport import script_call
@@ -15,9 +16,12 @@ from tubes.redis.transport.script_call import ScriptCall, WaitForLock
 from tubes.redis.transport.wire import ErrorReply, Reply, Wire, Word, pack
 
 if TYPE_CHECKING:
+    from tubes.redis.transport.script_call import Flow
     from tubes.redis.transport.server import Server
 
-About = TypeVarTuple("About")
+T = TypeVar("T")
+#: A function that undoes an interrupted call, and its arguments. It may run twice.
+Debt: TypeAlias = tuple[Any, ...]
 
 # Seconds for which a finalizer waits for the channel.
 _PAUSE: Final = 0.05
@@ -25,6 +29,14 @@ _PAUSE: Final = 0.05
 _AGAIN: Final = script_call.PASSING | script_call.NOT_YET
 # Errors of a command that waits, or was waiting when the server became another one's replica.
 _ENDED: Final = script_call.PASSING | {"UNBLOCKED"}
+
+
+def pay(owed: list[Debt]) -> None:
+    """Undo interrupted calls."""
+    while owed:
+        undo, *about = owed[0]
+        undo(*about)
+        del owed[0]
 
 
 class _Wait:
@@ -40,7 +52,13 @@ class _Wait:
 
 
 class ThreadChannel:
-    """The calls of one connection, for threads: one at a time."""
+    """The calls of one connection, for threads: one at a time.
+
+    A call and its repair may be interrupted at any moment, by KeyboardInterrupt for example. CPython raises it when a
+    function begins, after a call of a built-in function, and when a loop jumps back: an `except` block that begins with
+    `owed.append(...)` always does that much. The interrupted caller tries to pay what is owed, and the next caller does
+    so before its own call. A wire that is still `busy` is replaced.
+    """
 
     def __init__(
         self,
@@ -61,6 +79,8 @@ class ThreadChannel:
         self._only: Wire | None = None
         self._closed = False
         self._wait: _Wait | None = None
+        #: Interrupted calls that have to be undone, in order.
+        self.owed: Final[list[Debt]] = []
 
     def is_idle(self) -> bool:
         """Whether nobody uses the channel, now or in a moment: a finalizer may come in the middle of a call."""
@@ -69,29 +89,69 @@ class ThreadChannel:
             time.sleep(WaitForLock.SECONDS)
         return not self._lock.locked()
 
+    def run(self, flow: Flow[T]) -> T:
+        """The result of a flow. If it is interrupted, its last call is undone, even if its reply was read."""
+        last: Debt = ()
+
+        def ask(call: ScriptCall) -> Reply:
+            nonlocal last
+            reply = self.call(call)
+            last = call, reply
+            return reply
+
+        try:
+            return run(flow, ask)
+        except TubesError:
+            raise
+        except BaseException:
+            if last:
+                self.owed.append((self._undo, *last))
+                self.repay()
+            raise
+
     def call(self, call: ScriptCall) -> Reply:
         """The reply to a call. Raises `ConnectionLost` when no server has replied for `PATIENCE` seconds."""
-        with self._lock:
-            call.begin(self.slot)
-            first: ErrorReply | ConnectionLost | None = None
-            began = time.monotonic()
-            try:
+        reply: Reply = None
+        try:
+            with self._lock:
+                if self.owed:
+                    pay(self.owed)
+                call.begin(self.slot)
+                first: ErrorReply | ConnectionLost | None = None
+                began = time.monotonic()
                 packed = call.pack(moving=self._server.moving)
-                if self._only is not None:
+                wire = self._only
+                if wire is not None and not wire.busy:
                     try:
-                        reply = self._only.call(packed, call.answers, call.replies)
+                        reply = wire.call(packed, call.answers, call.replies)
                         if type(reply) is not ErrorReply:
                             return reply
                         first = reply
                     except ConnectionLost as lost:
                         first = lost
-                return self._until_answered(packed, call.key, call, first, began)
-            except TubesError:
-                raise
-            except BaseException:
-                self._forget_wires()
-                self._orphan(call)
-                raise
+                reply = self._until_answered(packed, call.key, call, first, began)
+            return reply  # noqa: RET504 (the lock is released first, and an interrupt there must find the reply)
+        except TubesError:
+            raise
+        except BaseException:
+            if call.orphaned is not None:
+                self.owed.append((self._undo, call, reply))
+                self.repay()
+            raise
+
+    def _undo(self, call: ScriptCall, reply: Reply) -> None:
+        """Undo an interrupted call; `reply`: if it was read. If not, the call is sent again by its number."""
+        if not call.number or call.orphaned is None:  # It was not sent, or it may stay.
+            return
+        if reply is None or type(reply) is ErrorReply:
+            call.resent = True
+            reply = self._until_answered(call.pack(moving=self._server.moving), call.key, call)
+        call.orphaned(reply)
+
+    def repay(self) -> None:
+        """Undo the interrupted calls; if no server replies, the next call has to."""
+        with suppress(TubesError), self._lock:
+            pay(self.owed)
 
     @property
     def waiting(self) -> bool:
@@ -103,51 +163,43 @@ class ThreadChannel:
 
         Both go out at once: a server does what comes behind a command that waits as soon as that is over. `call`: has
         its slot and its number already. `sent`: called when they are on their way. Until `end_wait`, perhaps in another
-        thread, nobody else uses the channel.
+        thread, only `abandon_wait` and `hang_up` may be called.
         """
-        self._lock.acquire()
-        self._wait = wait = _Wait(key, call)
-        try:
+        wait = _Wait(key, call)
+        with self._lock:
             packed = pack(*words)
             if call is not None:
                 packed += call.pack(moving=self._server.moving)
+            self._wait = wait
             try:
                 wait.wire = self._wire(key)
                 wait.wire.send(packed)
             except ConnectionLost:
                 wait.wire = None
+            except Exception:  # Nothing was sent.
+                self._wait = None
+                raise
             else:
                 sent()
-        except Exception:  # Nothing was sent.
-            self._wait = None
-            self._lock.release()
-            raise
-        except BaseException:
-            self.abandon_wait()
-            raise
 
     def end_wait(self, patience: float | None) -> tuple[Reply, Reply] | None:
-        """The reply to the command that waits (True: nobody knows), and that to the call behind it, if there is one.
+        """The reply to the command that waits (True: unknown), and that to the call behind it, if there is one.
 
         `patience`: None if nothing has come after so many seconds; then the wait goes on. Where the connection is lost
-        the command is not sent again: what it was to get may have been lost with it, so whoever waits is to look first.
+        the command is not sent again: what it was to get may have been lost with it, so the caller is to look first.
         """
         wait = self._wait
         assert wait is not None
-        try:
-            if patience is not None and wait.wire is not None and not wait.wire.comes(patience):
-                return None
-            answers = self._end(wait)
-        except Exception:  # Whoever waits asks again.
+        if patience is not None and wait.wire is not None and not wait.wire.comes(patience):
+            return None
+        with self._lock:
+            try:
+                answers = self._end(wait)
+            except Exception:  # The caller asks again.
+                self._wait = None
+                raise
             self._wait = None
-            self._lock.release()
-            raise
-        except BaseException:
-            self.abandon_wait()
-            raise
-        self._wait = None
-        self._lock.release()
-        return answers
+            return answers
 
     def _end(self, wait: _Wait) -> tuple[Reply, Reply]:
         call, key = wait.call, wait.key
@@ -172,16 +224,12 @@ class ThreadChannel:
         return answered, reply
 
     def abandon_wait(self) -> None:
-        """Interrupted: nobody is to hear of a wait that was begun, if there is one. What its call did is undone."""
-        wait, self._wait = self._wait, None
-        if wait is None:
-            return
-        try:
-            self._forget_wires()
-            if wait.call is not None:
-                self._orphan(wait.call)
-        finally:
-            self._lock.release()
+        """Undo a wait that was interrupted, and the call behind it, if there are any."""
+        wait = self._wait
+        if wait is not None and wait.call is not None:
+            self.owed.append((self._undo, wait.call, None))
+            self.repay()
+        self._wait = None
 
     def exchange(
         self,
@@ -189,44 +237,51 @@ class ThreadChannel:
         head: bytes,
         tail: bytes,
         answers: frozenset[type],
-        again: Callable[[int, *About], ScriptCall],
-        *about: *About,
+        again: Callable[[int, str, Any, Callable[[Reply], None] | None], ScriptCall],
+        verb: str,
+        words: Any,
+        orphaned: Callable[[Reply], None] | None = None,
     ) -> Reply:
         """The reply to a request that was packed ahead: what stands before its number, and what stands after it.
 
-        `answers`: the kinds of replies to it. `again`: makes a call by that number, of what it is `about`, if it must
-        be sent once more. Until there is a reply nobody else uses the channel: the slot with its answer is not written
-        over.
+        `answers`: the kinds of replies to it. `again`: makes the call by its number, of `verb` and `words`, if it must
+        be sent once more. `orphaned`: undoes it if it is interrupted. Until there is a reply no other call uses the
+        channel: the slot with its answer is not written over.
         """
-        with self._lock:
-            number = next(script_call.numbers)
-            try:
-                reply = (self._only or self._wire(key)).call(b"%b%d%b" % (head, number, tail), answers)
-                if type(reply) is not ErrorReply or reply.code in script_call.CERTAIN:
-                    return reply
-                call = again(number, *about)
-                call.resent = reply.code not in script_call.NOT_YET
-                first = None if call.resent else reply
-            except ConnectionLost:
-                self._forget_wires()
-                call, first = again(number, *about), None
-            except TubesError:  # Nothing was sent.
-                raise
-            except BaseException:
-                self._forget_wires()
-                self._orphan(again(number, *about))
-                raise
-            reply = self._until_answered(call.pack(), key, call, first)
-            if call.resent and type(reply) is ErrorReply and reply.code == "SESSIONGONE":
-                raise ConnectionLost(url=self._server.url, why=script_call.UNSURE)
+        number, reply = 0, None
+        try:
+            with self._lock:
+                if self.owed:
+                    pay(self.owed)
+                number = next(script_call.numbers)
+                wire = self._only
+                try:
+                    if wire is None or wire.busy:
+                        wire = self._wire(key)
+                    reply = wire.call(b"%b%d%b" % (head, number, tail), answers)
+                    if type(reply) is not ErrorReply or reply.code in script_call.CERTAIN:
+                        return reply
+                    call = again(number, verb, words, orphaned)
+                    call.resent = reply.code not in script_call.NOT_YET
+                    first = None if call.resent else reply
+                except ConnectionLost:
+                    self._forget_wires()
+                    call, first = again(number, verb, words, orphaned), None
+                reply = self._until_answered(call.pack(), key, call, first)
+                if call.resent and type(reply) is ErrorReply and reply.code == "SESSIONGONE":
+                    raise ConnectionLost(url=self._server.url, why=script_call.UNSURE)
             return reply
+        except TubesError:
+            raise
+        except BaseException:
+            if orphaned is not None:
+                self.owed.append((self._undo_exchange, reply, again, number, verb, words, orphaned))
+                self.repay()
+            raise
 
-    def _orphan(self, call: ScriptCall) -> None:
-        """Interrupted: whether it was done nobody knows yet; if so, somebody may want to undo it."""
-        if call.orphaned is not None:
-            call.resent = True
-            with suppress(TubesError):
-                call.orphaned(self._until_answered(call.pack(moving=self._server.moving), call.key, call))
+    def _undo_exchange(self, reply: Reply, again: Callable[..., ScriptCall], number: int, *about: Any) -> None:
+        if number:
+            self._undo(again(number, *about), reply)
 
     def request(self, key: str, *words: Word) -> Reply:
         """The reply to a plain command, which may be done twice."""
@@ -320,7 +375,9 @@ class ThreadChannel:
             raise self._over()
         node = self._server.node(key)
         wire = self._wires.get(node)
-        if wire is None:
+        if wire is None or wire.busy:
+            if wire is not None:
+                wire.close()
             wire = self._wires[node] = Wire(self._server, key, self._patience)
             if not node:
                 self._only = wire

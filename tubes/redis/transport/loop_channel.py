@@ -9,13 +9,15 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from tubes.backend.flow import run_async
+from tubes.backend.waiters import PENDING
 from tubes.errors import ConnectionLost, InvalidOption, ServerRefused, TubesError
 from tubes.redis.transport import script_call
-from tubes.redis.transport.channel import ThreadChannel
+from tubes.redis.transport.channel import ThreadChannel, pay
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, foreign, hiredis
 
 if TYPE_CHECKING:
+    from tubes.redis.transport.channel import Debt
     from tubes.redis.transport.script_call import Flow, Slots
     from tubes.redis.transport.server import Server
 
@@ -23,8 +25,10 @@ T = TypeVar("T")
 
 
 def _orphan(call: ScriptCall, done: asyncio.Future[Reply]) -> None:
-    """Give a reply without a waiter to the call's `orphaned`."""
-    if not done.cancelled() and done.exception() is None and call.orphaned is not None:
+    """Undo a call whose caller is gone: now, or when its reply comes."""
+    if not done.done():
+        done.cancel()
+    elif not done.cancelled() and done.exception() is None and call.orphaned is not None:
         call.orphaned(done.result())
 
 
@@ -41,7 +45,7 @@ class Answer(Protocol):
 class _Sent:
     """A call on its way."""
 
-    __slots__ = ("_moving", "answer", "call", "packed", "refused", "slot", "tries", "until")
+    __slots__ = ("_moving", "answer", "call", "packed", "refused", "reply", "slot", "tries", "until")
 
     def __init__(self, call: ScriptCall, slot: int, answer: Answer, *, moving: bool) -> None:
         self._moving: Final = moving
@@ -50,6 +54,8 @@ class _Sent:
         self.answer = answer
         call.begin(slot)
         self.packed = b"" if call.grows else call.pack(moving=moving)
+        #: The reply, once there is one.
+        self.reply: object = PENDING
         #: The error if the server refuses what is to happen before it.
         self.refused: ErrorReply | None = None
         self.tries = 0
@@ -97,24 +103,45 @@ class _Pipe(asyncio.Protocol):
         self._out: list[_Sent] = []
         self.sent: deque[_Sent] = deque()
         self.heard = time.monotonic()
+        #: True while requests go out and while replies come in: if that was interrupted, they may not fit any more.
+        self.busy = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Those of other loops, of uvloop for example, are no instances of it.
         self._transport = cast("asyncio.WriteTransport", transport)
 
     def send(self, one: _Sent) -> None:
-        self.sent.append(one)
         if not self._out:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         self._out.append(one)
 
-    def _flush(self) -> None:
-        out, self._out = self._out, []
-        packed = b"".join([one.packed or one.pack() for one in out])
+    def flush(self) -> None:
+        """Send what has gathered; end the connection if it was interrupted."""
+        if self.busy:
+            self._channel.broken(self, None)
+            return
+        self.busy = True
+        packed = b"".join([one.packed or one.pack() for one in self._out])
+        self.sent.extend(self._out)
+        self._out = []
         if self._transport is not None:
             self._transport.write(packed)
+        self.busy = False
+
+    def calls(self) -> list[_Sent]:
+        """The calls without a reply, in order."""
+        return [*dict.fromkeys((*self.sent, *self._out))]
+
+    def forget(self) -> None:
+        """The calls are sent on another connection."""
+        self.sent.clear()
+        self._out.clear()
 
     def data_received(self, data: bytes) -> None:
+        if self.busy:
+            self._channel.broken(self, None)
+            return
+        self.busy = True
         self.heard = time.monotonic()
         reader, sent = self._reader, self.sent
         reader.feed(data)
@@ -127,8 +154,8 @@ class _Pipe(asyncio.Protocol):
                 self._channel.answered(self, sent[0], reply)
                 sent.popleft()
         except Exception as error:  # An invalid reply, or one to no call: all later ones may be wrong, too.
-            self.close()
             self._channel.broken(self, error)
+        self.busy = False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._channel.broken(self, exc)
@@ -145,12 +172,18 @@ class LoopChannel:
     """
 
     def __init__(
-        self, server: Server, loop: asyncio.AbstractEventLoop, slots: Slots, closed: Callable[[], TubesError]
+        self,
+        server: Server,
+        loop: asyncio.AbstractEventLoop,
+        slots: Slots,
+        closed: Callable[[], TubesError],
+        owed: list[Debt],
     ) -> None:
         self._server: Final = server
         # What is raised once it is closed.
         self._why_closed: Final = closed
         self.loop: Final = loop
+        self._owed: Final = owed
         #: Calls to which more may come, by their key.
         self.growing: Final[dict[str, ScriptCall]] = {}
         self._slots: Final = slots
@@ -160,18 +193,25 @@ class LoopChannel:
         self._closed = False
         self._watch: asyncio.TimerHandle | None = None
 
-    def run(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:
-        """Run a verb."""
-        return run_async(flow, self._ask)
+    async def run(self, flow: Flow[T]) -> T:
+        """Run a method."""
+        last: tuple[ScriptCall, asyncio.Future[Reply]] | None = None
 
-    async def _ask(self, call: ScriptCall) -> Reply:
-        future: asyncio.Future[Reply] = self.loop.create_future()
-        self.submit(call, future)
+        def ask(call: ScriptCall) -> asyncio.Future[Reply]:
+            nonlocal last
+            future: asyncio.Future[Reply] = self.loop.create_future()
+            last = call, future
+            self.submit(call, future)
+            return future
+
         try:
-            return await future
-        except asyncio.CancelledError:
-            # The reply may have come a moment before: then it is dropped here, and not where replies come in.
-            _orphan(call, future)
+            return await run_async(flow, ask)
+        except TubesError:
+            raise
+        except BaseException:  # The reply to the last call may have come already.
+            if last is not None:
+                self._owed.append((_orphan, *last))
+                pay(self._owed)
             raise
 
     def submit(self, call: ScriptCall, answer: Answer) -> None:
@@ -263,6 +303,8 @@ class LoopChannel:
 
     def answered(self, pipe: _Pipe, one: _Sent, reply: Reply) -> None:
         """A reply has come."""
+        if one.reply is not PENDING:  # It was sent again although it had one.
+            return
         if type(reply) is ErrorReply:
             code = reply.code
             if code == "NOSCRIPT":
@@ -311,42 +353,52 @@ class LoopChannel:
             self._send(one)
 
     def _resolve(self, one: _Sent, reply: Reply) -> None:
+        one.reply = reply
+        self._give(one)
         self._slots.free(one.slot)
+
+    @staticmethod
+    def _give(one: _Sent) -> None:
+        """Give a reply to the caller, if it has none; undo the call if it was cancelled."""
         if not one.answer.done():
-            one.answer.set_result(reply)
-        elif one.call.orphaned is not None and type(reply) is not ErrorReply:
-            one.call.orphaned(reply)
+            one.answer.set_result(cast(Reply, one.reply))
+        elif one.call.orphaned is not None and isinstance(one.answer, asyncio.Future) and one.answer.cancelled():
+            one.call.orphaned(cast(Reply, one.reply))
 
     def _fail(self, one: _Sent, error: TubesError) -> None:
-        self._slots.free(one.slot)
         if not one.answer.done():
             one.answer.set_exception(error)
+        self._slots.free(one.slot)
 
     def broken(self, pipe: _Pipe, error: Exception | None) -> None:
-        """A connection has ended: calls without a reply are sent again on the next one."""
+        """A connection has ended, or was interrupted: calls without a reply are sent again on the next one."""
+        pipe.close()
         node = next((name for name, known in self._pipes.items() if known is pipe), None)
         if node is not None:
             del self._pipes[node]
-        waiting, pipe.sent = list(pipe.sent), deque()
+        waiting = pipe.calls()
         if waiting:
             self._server.moved()
         for one in waiting:
-            self._send_again(one, error or "the connection was closed")
+            if one.reply is PENDING:
+                self._send_again(one, error or "the connection was closed")
+            else:
+                self._give(one)
+        pipe.forget()
 
     def _set_watch(self) -> None:
         if self._watch is None and not self._closed:
             self._watch = self.loop.call_later(1.0, self._look)
 
     def _look(self) -> None:
-        """Give up a server that has not replied for long."""
-        self._watch = None
+        """Give up a server that has not replied for long, and a connection that was interrupted."""
+        self._watch = self.loop.call_later(1.0, self._look) if self._pipes else None
         for pipe in list(self._pipes.values()):
+            pipe.flush()
             if pipe.sent and time.monotonic() - pipe.heard > script_call.PATIENCE:
                 pipe.close()
             elif not pipe.sent:
                 pipe.heard = time.monotonic()
-        if self._pipes:
-            self._set_watch()
 
     def close(self) -> None:
         """End the channel."""
@@ -389,7 +441,7 @@ class ThreadedChannel:
         answer.add_done_callback(lambda _: self._slots.free(slot))
         try:
             return await asyncio.shield(answer)
-        except asyncio.CancelledError:
+        except BaseException:
             answer.add_done_callback(lambda done: _orphan(call, done))
             raise
 

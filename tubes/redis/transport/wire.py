@@ -80,6 +80,9 @@ class Wire:
             self._connection._parser._buffer.unread_bytes if self._reader is None else self._reader.has_data
         )
         self._buffer: Final = bytearray(_CHUNK)
+        #: True from before a request is sent until its last reply is read: a wire on which that was interrupted may
+        #: have an unread reply, and is never used again.
+        self.busy = False
 
     def call(self, packed: bytes, answers: frozenset[type] = ANY, replies: int = 1) -> Reply:
         """Send a request and wait for its reply; an error of the server is answered. Raises `ConnectionLost`.
@@ -87,6 +90,7 @@ class Wire:
         `answers`: the kinds of replies to it: another one is somebody else's, and ends the connection, as one too many
         does. Of several `replies` the last one, or the first error in any.
         """
+        self.busy = True
         try:
             self._sock.sendall(packed)
             reply = self._read() if replies == 1 else _last([self._read() for _ in range(replies)])
@@ -94,10 +98,12 @@ class Wire:
                 raise foreign(reply)
         except (redis.RedisError, OSError) as error:
             raise self._lost(error) from error
+        self.busy = False
         return reply
 
     def send(self, packed: bytes) -> None:
         """Send requests."""
+        self.busy = True
         try:
             self._sock.sendall(packed)
         except OSError as error:
@@ -111,6 +117,7 @@ class Wire:
                 raise foreign(reply)
         except (redis.RedisError, OSError) as error:
             raise self._lost(error) from error
+        self.busy = not last
         return reply
 
     def _read(self) -> Reply:

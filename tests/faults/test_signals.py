@@ -1,0 +1,112 @@
+"""Signals whose handler raises, two and more in a row, at random moments of calls over a slow connection."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import tubes
+from tests.support.ledger import Ledger
+from tests.support.proxy import Proxy
+from tubes import TaskNotTaken
+from tubes.conformance.bench import eventually
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+#: Seconds of a storm.
+LENGTH = 3.0
+INTERRUPTED = object()
+
+
+class Storm:
+    """Sends signals to the main thread; they raise while `attempt` makes a call."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._armed = False
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._send)
+
+    def __enter__(self) -> Storm:
+        self._before = signal.signal(signal.SIGUSR1, self._raise)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+        signal.signal(signal.SIGUSR1, self._before)
+
+    def _send(self) -> None:
+        chosen = random.Random(random.random())
+        while not self._over.wait(chosen.uniform(0.0, 0.03)):
+            for _ in range(chosen.randrange(1, 4)):
+                os.kill(os.getpid(), signal.SIGUSR1)
+                self._over.wait(chosen.choice((0.0, 0.0005, 0.003, 0.01)))
+
+    def _raise(self, number: int, frame: FrameType | None) -> None:
+        if self._armed:
+            self.count += 1
+            raise KeyboardInterrupt
+
+    def attempt(self, call: Callable[[], Any]) -> Any:
+        """The result of a call, or `INTERRUPTED`."""
+        result = INTERRUPTED
+        self._armed = True
+        try:
+            result = call()  # No interrupt comes between its return and the end of the block.
+        except KeyboardInterrupt:
+            pass
+        finally:
+            self._armed = False
+        return result
+
+
+@pytest.fixture
+def storm() -> Iterator[Storm]:
+    with Storm() as storm:
+        yield storm
+    gc.collect()
+
+
+def test_storm_of_signals_loses_no_task(through: str, proxy: Proxy, ledger: Ledger, storm: Storm, much: int) -> None:
+    with tubes.connect(through) as queue:
+        tube = queue.create_tube("load")
+        proxy.delay = 0.004
+        key = 0
+        until = time.monotonic() + LENGTH * much
+        while time.monotonic() < until:
+            key += 1
+            task = storm.attempt(lambda: tube.put(str(key)))  # noqa: B023
+            if task is INTERRUPTED:
+                ledger.unknown.add(str(key))
+            else:
+                ledger.was_put(str(key), task.id)
+            task = storm.attempt(lambda: tube.take(0))
+            if task is INTERRUPTED or task is None:
+                continue
+            ledger.took(task.id, task.attempts, task.data)
+            try:
+                done = storm.attempt(task.ack)
+            except TaskNotTaken:
+                ledger.late += 1
+                continue
+            if done is INTERRUPTED:
+                ledger.may_be_done({(task.id, task.attempts)})
+            else:
+                ledger.was_done(task.id, task.attempts)
+        proxy.delay = 0.0
+        assert storm.count > 20 * much
+        assert ledger.done
+        assert ledger.late == 0
+        held = {id for id, takes in ledger.maybe.items() if takes}
+        assert eventually(lambda: {task.id for task in tube.tasks(state="taken")} <= held)
+        ledger.check(tube)
