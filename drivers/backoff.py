@@ -12,13 +12,13 @@ from tubes.drivers.options import MAX_SECONDS, SECOND, Seconds, fraction, micros
 from tubes.errors import InvalidOption
 
 #: How many delays may differ; the last one repeats.
-_MOST: Final = 1000
+MOST_DELAYS: Final = 1000
 # So many delays are rather a list than a Backoff.
 _LISTED: Final = 4
 # Delays in a message.
 _SHOWN: Final = 5
 #: From a microsecond to the longest time in one step.
-_STEEPEST: Final = 10**18
+STEEPEST: Final = 10**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ class RetryDelays:
         if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
             raise InvalidOption(option="backoff", value=value, rule="must be a tubes.Backoff, or a list of seconds")
         given: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
-        if not 1 <= len(given) <= _MOST:
-            raise InvalidOption(option="backoff", value=value, rule=f"must have 1 to {_MOST} delays")
+        if not 1 <= len(given) <= MOST_DELAYS:
+            raise InvalidOption(option="backoff", value=value, rule=f"must have 1 to {MOST_DELAYS} delays")
         return cls(tuple(micros("backoff", delay) for delay in given), 0.0, 0)
 
     @classmethod
@@ -86,8 +86,8 @@ class RetryDelays:
             raise InvalidOption(option="backoff", value=value, rule="must be a list of delays, jitter and seed")
         jitter, seed = fields[1:]
         delays: list[Any] = list(fields[0])  # pyright: ignore[reportUnknownArgumentType]
-        if not 1 <= len(delays) <= _MOST:
-            raise InvalidOption(option="backoff", value=value, rule=f"must have 1 to {_MOST} delays")
+        if not 1 <= len(delays) <= MOST_DELAYS:
+            raise InvalidOption(option="backoff", value=value, rule=f"must have 1 to {MOST_DELAYS} delays")
         most = MAX_SECONDS * SECOND
         spans = tuple(whole("backoff", delay, most) for delay in delays)
         return cls(spans, fraction("jitter", jitter), whole("seed", seed))
@@ -132,16 +132,16 @@ def _guesses(delays: list[float]) -> Iterator[tuple[float, float]]:
 
 def _growing(backoff: Backoff) -> tuple[int, ...]:
     factor: Any = backoff.factor
-    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 1 <= factor <= _STEEPEST:
-        raise InvalidOption(option="factor", value=factor, rule=f"must be a number from 1 to {_STEEPEST}")
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 1 <= factor <= STEEPEST:
+        raise InvalidOption(option="factor", value=factor, rule=f"must be a number from 1 to {STEEPEST}")
     first, cap = micros("first", backoff.first), micros("cap", backoff.cap)
     if not first or factor == 1:
         return (min(first, cap),)
     delays: list[int] = []
     exact = float(first)
-    while len(delays) < _MOST:
+    while len(delays) < MOST_DELAYS:
         if exact >= cap:
             return (*delays, cap)
         delays.append(round(exact))
         exact *= factor
-    raise InvalidOption(option="factor", value=factor, rule=f"must grow from first to cap in {_MOST} steps")
+    raise InvalidOption(option="factor", value=factor, rule=f"must grow from first to cap in {MOST_DELAYS} steps")

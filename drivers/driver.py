@@ -17,8 +17,9 @@ Check = Callable[[str, Any], Any]
 
 # What an update may change besides the data.
 _CHANGES: Final = frozenset({"pri", "delay", "ttl"})
-_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}")
-_TUBE_NAME: Final = re.compile(r"[A-Za-z0-9_.:+/;$()-]{1,255}")
+DRIVER_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}")
+#: What matches the names of tubes and namespaces.
+TUBE_NAME: Final = re.compile(r"[A-Za-z0-9_.:+/;$()-]{1,255}")
 _ORDERS: Final = {
     "id": (0, 1),
     "-id": (0, -1),
@@ -32,15 +33,16 @@ _ORDERS: Final = {
 
 
 #: Names of the tubes that the library makes itself: the list of workers, and the replies of calls.
-_RESERVED: Final = re.compile(r"tubes\..*|reply\.[0-9a-f]{26}")
+RESERVED: Final = re.compile(r"tubes\..*|reply\.[0-9a-f]{26}")
 #: The rule for names of drivers and of stores in memory.
 NAMES: Final = "1 to 32 characters of A-Z, a-z, 0-9, '_', '-' and '.'"
-_TUBE_NAMES: Final = "1 to 255 characters of A-Z, a-z, 0-9, and _ - . : + / ; $ ( )"
+#: The rule for names of tubes and namespaces.
+TUBE_NAMES: Final = "1 to 255 characters of A-Z, a-z, 0-9, and _ - . : + / ; $ ( )"
 
 
 def is_name(name: str) -> bool:
     """Whether this may be the name of a driver, or of a store in memory."""
-    return _NAME.fullmatch(name) is not None
+    return DRIVER_NAME.fullmatch(name) is not None
 
 
 def is_tube_name(name: str) -> bool:
@@ -48,7 +50,7 @@ def is_tube_name(name: str) -> bool:
 
     All keys of a tube have both in braces, with an @ between them, so they must not have any of these.
     """
-    return _TUBE_NAME.fullmatch(name) is not None
+    return TUBE_NAME.fullmatch(name) is not None
 
 
 def check_name(what: str, name: Any) -> str:
@@ -61,15 +63,15 @@ def check_name(what: str, name: Any) -> str:
 def check_namespace(name: Any) -> str:
     """The name of a namespace; '': that of the tubes that are in none."""
     if not isinstance(name, str) or (name and not is_tube_name(name)):
-        raise InvalidOption(option="namespace", value=name, rule=f"must be {_TUBE_NAMES}, or '' for none")
+        raise InvalidOption(option="namespace", value=name, rule=f"must be {TUBE_NAMES}, or '' for none")
     return str.__str__(name)
 
 
 def check_tube_name(name: Any) -> str:
     """The name of a user's tube."""
     if not isinstance(name, str) or not is_tube_name(name):
-        raise InvalidOption(option="tube", value=name, rule=f"must be {_TUBE_NAMES}")
-    if _RESERVED.fullmatch(name):
+        raise InvalidOption(option="tube", value=name, rule=f"must be {TUBE_NAMES}")
+    if RESERVED.fullmatch(name):
         rule = "is reserved: names that begin with 'tubes.', or are 'reply.' and 26 hex digits, are the library's own"
         raise InvalidOption(option="tube", value=name, rule=rule)
     return str.__str__(name)

@@ -114,7 +114,8 @@ def test_a_tube_is_made_altered_and_dropped(http: httpx.Client) -> None:
     assert http.patch("/tubes/mail", json={"options": {"buried_ttl": None}}).json()["options"] == {"ttr": 5}
     assert problem(http.put("/tubes/mail", json={"driver": "fifo"})) == (409, "tube-exists")
     assert problem(http.put("/tubes/other", json={"driver": "nix"})) == (400, "driver-not-found")
-    assert problem(http.put("/tubes/other", json={"options": {"nix": 1}})) == (400, "option-not-supported")
+    assert problem(http.put("/tubes/other", json={"options": {"nix": 1}})) == (400, "invalid-option")
+    assert problem(http.put("/tubes/other", json={"options": {"jitter": 1}})) == (400, "option-not-supported")
     put(http)
     assert len(take(http)) == 1
     assert problem(http.delete("/tubes/mail")) == (409, "tube-busy")
@@ -360,6 +361,48 @@ def test_errors_speak_of_http_and_json(http: httpx.Client) -> None:
         (b"{", "body: {: must be JSON"),
     ):
         assert http.post("/tubes/mail/tasks", content=body).json()["detail"].startswith(detail)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "detail"),
+    [
+        ("PUT", "/tubes/t", {"driver": False}, "driver: false: must be a string"),
+        ("PUT", "/tubes/t", {"driver": ""}, "driver: : must be 1 to 32 characters"),
+        ("PUT", "/tubes/t", {"temporary": {}}, "temporary: {}: must be true or false"),
+        ("PUT", "/tubes/t", {"options": None}, "options: must be an object"),
+        ("PATCH", "/tubes/mail", {"options": []}, "options: []: must be an object"),
+        ("PATCH", "/tubes/mail", {"options": {"ttr": True}}, "ttr: true: must be a number or null"),
+        ("POST", "/tubes/mail/tasks", {"data": 1, "ttl": None}, "ttl: must be a number"),
+        ("POST", "/tubes/mail/tasks", {"data": 1, "pri": 2**32}, "pri: 4294967296: must be from 0 to 4294967295"),
+        ("POST", "/tubes/mail/tasks", {"data": 1, "data_base64": ""}, "data_base64: : must be left out with data"),
+        ("POST", "/tubes/mail/tasks", {"data": 1, "key_ttl": 1}, "key_ttl: 1: is only for a request with key"),
+        ("POST", "/tubes/mail/tasks/batch", {"items": [{"data": 1}, {"data": 1, "pri": -1}]}, "item 1: pri: -1: must"),
+        ("POST", "/tubes/mail/move", {"to": "other", "state": ""}, "state: : must be one of ready, delayed, buried"),
+        ("POST", "/tubes/mail/take", {"results": []}, "results: []: is only for a request with ack"),
+        ("POST", "/tubes/mail/tasks/raw?pri=4294967296", None, "pri: 4294967296: must be from 0 to 4294967295"),
+        ("POST", "/tubes/mail/tasks/raw?pri=99999999999999999999", None, "pri: 99999999999999999999: must be from 0"),
+        ("POST", "/tubes/mail/tasks/raw?ttl=1_0", None, "ttl: 1_0: must be a number"),
+        ("GET", "/tubes/nope/tasks?limit=0", None, "limit: 0: must be from 1 to 1000"),
+        ("GET", "/tubes/mail/tasks?limit=1001", None, "limit: 1001: must be from 1 to 1000"),
+        ("GET", "/tubes/mail/stream?window=1001", None, "window: 1001: must be from 1 to 1000"),
+        ("GET", "/tubes/mail/due?edges=" + "1," * 100 + "1", None, "edges: "),
+    ],
+)
+def test_refused_value_is_named_with_its_rule(
+    http: httpx.Client, method: str, path: str, body: object, detail: str
+) -> None:
+    reply = http.request(method, path, json=body)
+    assert (reply.status_code, reply.json()["detail"][: len(detail)]) == (400, detail)
+    assert http.get("/tubes/t").status_code == 404
+
+
+def test_list_of_missing_tube_is_not_found(http: httpx.Client) -> None:
+    assert problem(http.get("/tubes/nope/tasks?limit=1")) == (404, "tube-not-found")
+
+
+def test_whole_number_with_a_point_is_a_whole_number(http: httpx.Client) -> None:
+    put(http, 1, pri=5.0)
+    assert take(http, limit=1.0)[0]["pri"] == 5
 
 
 def test_every_request_has_an_id_and_a_line_in_the_log(served: Served, http: httpx.Client) -> None:

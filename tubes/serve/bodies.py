@@ -79,15 +79,6 @@ def object_of(body: bytes) -> dict[str, Any]:
     return found  # pyright: ignore[reportUnknownVariableType]
 
 
-def list_of(option: str, value: Any, most: int) -> list[Any]:
-    """A list of at most so many."""
-    if not isinstance(value, list):
-        raise InvalidOption(option=option, value=value, rule=f"must be a list of at most {most}")
-    if len(value) > most:  # pyright: ignore[reportUnknownArgumentType]
-        raise InvalidOption(option=option, value="...", rule=f"must be a list of at most {most}")
-    return value  # pyright: ignore[reportUnknownVariableType]
-
-
 def encoded(data: object) -> bytes:
     """Data from a JSON body as it is stored, so that programs with the codec `json` read it."""
     try:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
@@ -34,8 +34,8 @@ class Limits:
     body: int = 2**20
     #: Bytes of the headers of a request that does not arrive at once.
     headers: int = 2**16
-    #: Tasks of a batch, or of a list.
-    batch: int = 1000
+    #: Tasks of a batch, or of a list: `/openapi.json` says so.
+    batch: ClassVar[int] = 1000
     #: Seconds until the headers of a request, and until all of it, must have arrived.
     headers_within: float = 5.0
     body_within: float = 30.0
@@ -46,7 +46,7 @@ class Limits:
     #: Connections at the same time; a request beyond them gets a 503.
     connections: int = 20_000
     #: Seconds for which a request may wait.
-    wait: float = 600.0
+    wait: ClassVar[int] = 600
     #: Seconds for which a client that names no ttr may work on a task of a tube that has none either.
     ttr: float = 120.0
     #: Namespaces that are open at the same time.

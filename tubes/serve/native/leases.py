@@ -8,23 +8,24 @@ from starlette.responses import Response
 
 from tubes.aio import AsyncTube
 from tubes.errors import InvalidOption, TaskNotTaken, TubeNotFound, TubesError
-from tubes.serve.bodies import encoded, json_reply, list_of
-from tubes.serve.native import shapes
+from tubes.serve.bodies import encoded, json_reply
+from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
+from tubes.serve.native.schemas import Fields
 from tubes.serve.native.tasks import changes_of, shown
+from tubes.serve.service import Limits
 from tubes.values.lease import Lease
 
-_LEASES: Final = {"leases": shapes.a_list(shapes.TEXT)}
-_DONE: Final = shapes.an_object({"done": shapes.a_list(shapes.FLAG)})
-_UPDATE: Final = {name: shapes.PUT[name] for name in ("data", "data_base64", "pri")}
+_LEASES: Final[Fields] = {"leases": schemas.a_list(schemas.TEXT, Limits.batch)}
+_DONE: Final = schemas.an_object({"done": schemas.a_list(schemas.FLAG)})
+_UPDATE: Final = shapes.an_update("data", "data_base64", "pri")
 
 
 @operation(
     "POST",
     "/leases/ack",
     "take",
-    body=_LEASES | {"results": shapes.a_list(shapes.ANY)},
-    required=("leases",),
+    body=schemas.a_request({**_LEASES, "results": schemas.a_list(schemas.ANY, Limits.batch)}, "leases"),
     replies={200: _DONE},
 )
 async def ack(call: Call) -> Response:
@@ -33,18 +34,17 @@ async def ack(call: Call) -> Response:
     `results`: of as many tasks, for those with `keep_done`; null: none.
     """
     body = await call.body()
-    return json_reply({"done": await acked(call, "leases", body["leases"], body.get("results"))})
+    return json_reply({"done": await acked(call, body["leases"], body.get("results"))})
 
 
-async def acked(call: Call, option: str, texts: object, results: object) -> list[bool]:
-    """Ack the tasks of the leases in this option, with their results; returns for each whether it was the hold."""
+async def acked(call: Call, texts: list[str], results: list[Any] | None) -> list[bool]:
+    """Ack the tasks of these leases, with their results; returns for each whether it was the hold."""
     if results is None:
-        return await ended(call, texts, "ack", {}, option)
-    leases = _leases_of(call, texts, option)
-    given = list_of("results", results, call.service.limits.batch)
-    if len(given) != len(leases):
-        raise InvalidOption(option="results", value=f"{len(given)} results", rule="must be one for each lease")
-    kept = [_kept(result) for result in given]
+        return await ended(call, texts, "ack", {})
+    leases = _leases_of(call, texts)
+    if len(results) != len(leases):
+        raise InvalidOption(option="results", value=f"{len(results)} results", rule="must be one for each lease")
+    kept = [_kept(result) for result in results]
     return [await _ack_with(call, lease, result) for lease, result in zip(leases, kept, strict=True)]
 
 
@@ -61,7 +61,7 @@ async def _ack_with(call: Call, lease: Lease, result: bytes | None) -> bool:
     return True
 
 
-@operation("DELETE", "/leases/{lease}", "take", body={"result": shapes.ANY}, replies={204: None})
+@operation("DELETE", "/leases/{lease}", "take", body=schemas.a_request({"result": schemas.ANY}), replies={204: None})
 async def ack_one(call: Call) -> Response:
     """Finish a task, with a result if it has `keep_done`. 409: the take was over."""
     lease = _lease(call, call.path["lease"])
@@ -83,8 +83,9 @@ async def update(call: Call) -> Response:
     "POST",
     "/leases/release",
     "take",
-    body=_LEASES | {"delay": shapes.SECONDS, "reason": shapes.TEXT, "pri": shapes.WHOLE},
-    required=("leases",),
+    body=schemas.a_request(
+        {**_LEASES, "delay": schemas.SECONDS, "reason": schemas.NONEMPTY, "pri": schemas.PRI}, "leases"
+    ),
     replies={200: _DONE},
 )
 async def release(call: Call) -> Response:
@@ -96,8 +97,7 @@ async def release(call: Call) -> Response:
     "POST",
     "/leases/bury",
     "take",
-    body=_LEASES | {"reason": shapes.TEXT, "pri": shapes.WHOLE},
-    required=("leases",),
+    body=schemas.a_request({**_LEASES, "reason": schemas.NONEMPTY, "pri": schemas.PRI}, "leases"),
     replies={200: _DONE},
 )
 async def bury(call: Call) -> Response:
@@ -109,8 +109,7 @@ async def bury(call: Call) -> Response:
     "POST",
     "/leases/renew",
     "take",
-    body=_LEASES | {"seconds": shapes.SECONDS},
-    required=("leases", "seconds"),
+    body=schemas.a_request({**_LEASES, "seconds": schemas.SECONDS}, "leases", "seconds"),
     replies={200: _DONE},
 )
 async def renew(call: Call) -> Response:
@@ -122,8 +121,7 @@ async def renew(call: Call) -> Response:
     "POST",
     "/leases/touch",
     "take",
-    body=_LEASES | {"seconds": shapes.SECONDS},
-    required=("leases", "seconds"),
+    body=schemas.a_request({**_LEASES, "seconds": schemas.SECONDS}, "leases", "seconds"),
     replies={200: _DONE},
 )
 async def touch(call: Call) -> Response:
@@ -136,16 +134,16 @@ async def _end(call: Call, how: str) -> Response:
     return json_reply({"done": await ended(call, body.pop("leases"), how, body)})
 
 
-def _lease(call: Call, text: object) -> Lease:
+def _lease(call: Call, text: str) -> Lease:
     lease = call.service.leases.read(call.space.name, text)
     call.check("take", lease.tube)
     return lease
 
 
-def _leases_of(call: Call, texts: object, option: str) -> list[Lease]:
-    """The leases in this option of a body."""
+def _leases_of(call: Call, texts: list[str]) -> list[Lease]:
+    """The leases that these texts are."""
     leases: list[Lease] = []
-    for number, text in enumerate(list_of(option, texts, call.service.limits.batch)):
+    for number, text in enumerate(texts):
         try:
             leases.append(_lease(call, text))
         except TubesError as error:
@@ -153,9 +151,9 @@ def _leases_of(call: Call, texts: object, option: str) -> list[Lease]:
     return leases
 
 
-async def ended(call: Call, texts: object, how: str, options: dict[str, Any], option: str = "leases") -> list[bool]:
+async def ended(call: Call, texts: list[str], how: str, options: dict[str, Any]) -> list[bool]:
     """Do this to the tasks of leases; returns for each whether it was the hold of its task. All are read first."""
-    leases = _leases_of(call, texts, option)
+    leases = _leases_of(call, texts)
     by_tube: dict[str, list[int]] = {}
     for number, lease in enumerate(leases):
         by_tube.setdefault(lease.tube, []).append(number)
@@ -173,9 +171,8 @@ async def ended(call: Call, texts: object, how: str, options: dict[str, Any], op
     return done
 
 
-async def _act(tube: AsyncTube, leases: list[Lease], how: str, options: dict[str, Any]) -> list[bool]:
+async def _act(tube: AsyncTube, leases: list[Lease], how: str, given: dict[str, Any]) -> list[bool]:
     """Do this to tasks of one tube: in one call, if there is a method for many."""
-    given = {name: value for name, value in options.items() if value is not None}
     by_id: dict[int, bool] | None = None
     if len({lease.id for lease in leases}) == len(leases):
         if how == "ack":

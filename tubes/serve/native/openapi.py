@@ -6,19 +6,10 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from tubes.serve.native.operations import Operation, Schema
+from tubes.serve.native.operations import PATH, Operation
+from tubes.serve.native.schemas import Schema
 from tubes.serve.problems import MEDIA_TYPE
 
-_NAME: Final[Schema] = {"type": "string", "pattern": r"^[A-Za-z0-9_\-.:+/;$()]{1,255}$"}
-#: What stands in paths.
-_PARAMETERS: Final[dict[str, Schema]] = {
-    "namespace": {**_NAME, "description": "A namespace; `_`: the tubes that are in none."},
-    "tube": {**_NAME, "description": "The name of a tube, where a / is %2F."},
-    "id": {"type": "integer", "minimum": 0, "maximum": 2**53 - 1},
-    "lease": {"type": "string", "minLength": 40},
-    "lane": {"type": "string", "minLength": 1},
-    "session": {"type": "string", "minLength": 32},
-}
 _PROBLEM: Final[Schema] = {
     "type": "object",
     "description": "What went wrong, as in RFC 9457; its other members are the facts of the error.",
@@ -57,7 +48,7 @@ def _operation(one: Operation) -> dict[str, Any]:
         "operationId": one.name,
         "summary": summary,
         "parameters": [
-            *({"name": name, "in": "path", "required": True, "schema": _PARAMETERS[name]} for name in named),
+            *({"name": name, "in": "path", "required": True, "schema": PATH[name]} for name in named),
             *({"name": name, "in": "query", "schema": schema} for name, schema in one.query.items()),
         ],
         "responses": {
@@ -72,12 +63,16 @@ def _operation(one: Operation) -> dict[str, Any]:
         shown["description"] = " ".join(more.split())
     if one.takes_bytes:
         shown["requestBody"] = {"required": True, "content": {"application/octet-stream": {}}}
-    elif one.body:
-        schema: Schema = {"type": "object", "properties": dict(one.body), "additionalProperties": False}
-        if one.required:
-            schema["required"] = list(one.required)
-        shown["requestBody"] = {"required": bool(one.required), "content": {"application/json": {"schema": schema}}}
+    elif one.body["properties"]:
+        shown["requestBody"] = {
+            "required": _is_required(one.body),
+            "content": {"application/json": {"schema": one.body}},
+        }
     return shown
+
+
+def _is_required(body: Schema) -> bool:
+    return "required" in body or "anyOf" in body
 
 
 def _reply(schema: Schema | None, media_type: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, quote, unquote
@@ -15,23 +15,29 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from tubes.drivers.options import micros
 from tubes.errors import InvalidOption
-from tubes.serve.bodies import object_of, read_body
+from tubes.serve.bodies import from_json, object_of, read_body
 from tubes.serve.calls import BaseCall
 from tubes.serve.namespaces import Namespace
+from tubes.serve.native import schemas
+from tubes.serve.native.schemas import Fields, Schema
 from tubes.serve.service import Service
 from tubes.serve.tokens import Token
 
-#: A JSON schema, as OpenAPI has it.
-Schema: TypeAlias = dict[str, Any]
-#: Members of a body, or parameters of a query, with their schemas.
-Fields: TypeAlias = Mapping[str, Schema]
 Handler: TypeAlias = "Callable[[Call], Awaitable[Response]]"
 #: A `traceparent` of the W3C.
 _TRACE: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}.{0,64}")
 #: What the paths of all operations begin with.
 ROOT: Final = "/v1/{namespace}"
+#: The parts of paths that a client fills in.
+PATH: Final[Fields] = {
+    "namespace": {**schemas.NAMESPACE, "description": "A namespace; `_`: the tubes that are in none."},
+    "tube": {**schemas.TUBE, "description": "The name of a tube, where a / is %2F."},
+    "id": schemas.WHOLE,
+    "lease": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{40,}$"},
+    "lane": schemas.NONEMPTY,
+    "session": {"type": "string", "minLength": 32},
+}
 
 
 class _Lease(Convertor[str]):
@@ -68,7 +74,7 @@ class Call(BaseCall):
     @property
     def task(self) -> int:
         """The id of the task in the path."""
-        return whole("id", self.path["id"])
+        return int(schemas.check("id", _typed(self.path["id"], PATH["id"]), PATH["id"]))
 
     def check(self, right: str, tube: str) -> None:
         """Raise `HTTPException(403)` unless the token may do this."""
@@ -88,11 +94,10 @@ class Call(BaseCall):
             return {}
         found: dict[str, Any] = {}
         for name, value in parse_qsl(text.decode("latin-1"), keep_blank_values=True):
-            schema = self.operation.query.get(name)
-            if schema is None or name in found:
-                rule = _not_known(self.operation.query) if schema is None else "is there twice"
-                raise InvalidOption(option=name, value=value, rule=rule)
-            found[name] = _typed(name, value, schema)
+            if name in found:
+                raise InvalidOption(option=name, value=value, rule="is there twice")
+            found[name] = _typed(value, self.operation.query.get(name, schemas.TEXT))
+        schemas.check_members(found, schemas.a_request(self.operation.query))
         return found
 
     @property
@@ -110,15 +115,9 @@ class Call(BaseCall):
         return await read_body(self.scope, self.receive, self.service.longest_body(self.token))
 
     async def body(self) -> dict[str, Any]:
-        """The members of the JSON body. None counts as not given."""
+        """The members of the JSON body."""
         found = object_of(await self.raw())
-        known = self.operation.body
-        for name in found:
-            if name not in known:
-                raise InvalidOption(option=name, value=found[name], rule=_not_known(known))
-        for name in self.operation.required:
-            if found.get(name) is None and not (name == "data" and name in found):
-                raise InvalidOption(option=name, value=None, rule="is required")
+        schemas.check_members(found, self.operation.body)
         return found
 
 
@@ -131,8 +130,7 @@ class Operation:
     handler: Handler
     #: The right that it needs in the tube of the path; without one in any tube of the namespace: then it looks closer.
     right: str
-    body: Fields = field(default_factory=dict[str, Schema])
-    required: tuple[str, ...] = ()
+    body: Schema = field(default_factory=lambda: schemas.a_request({}))
     query: Fields = field(default_factory=dict[str, Schema])
     #: What a reply is, by its status: a schema; None: it has no body.
     replies: Mapping[int, Schema | None] = field(default_factory=dict[int, "Schema | None"])
@@ -209,35 +207,9 @@ def routes_of(service: Service, operations: Iterable[Operation]) -> list[BaseRou
     return routes
 
 
-def checked_wait(call: Call, seconds: Any, option: str = "wait") -> float:
-    """Seconds for which a request may wait."""
-    if micros(option, seconds) > call.service.limits.wait * 1e6:
-        raise InvalidOption(option=option, value=seconds, rule=f"must be at most {call.service.limits.wait} seconds")
-    return float(seconds)
-
-
-def whole(option: str, text: str) -> int:
-    """A whole number that stands in a path or a query."""
-    if not text.isascii() or not text.isdigit() or len(text) > 16:
-        raise InvalidOption(option=option, value=text, rule="must be a whole number from 0")
-    return int(text)
-
-
-def _typed(name: str, text: str, schema: Schema) -> Any:
-    kind = schema.get("type")
-    if kind == "integer":
-        return whole(name, text)
-    if kind == "number":
-        try:
-            return float(text)
-        except ValueError:
-            raise InvalidOption(option=name, value=text, rule="must be a number") from None
-    if kind == "boolean":
-        if text not in ("1", "0", "true", "false"):
-            raise InvalidOption(option=name, value=text, rule="must be 1, 0, true or false")
-        return text in ("1", "true")
+def _typed(text: str, schema: Schema) -> Any:
+    """The value of a part of a URL; its text if it does not have the type of the schema."""
+    if schema["type"] != "string":
+        with suppress(ValueError):
+            return from_json(text.encode())
     return text
-
-
-def _not_known(known: Iterable[str]) -> str:
-    return f"is not known: {', '.join(known) or 'nothing'} can be given here"

@@ -7,14 +7,21 @@ from typing import Final
 from starlette.responses import Response
 
 from tubes.serve.bodies import json_reply
-from tubes.serve.native import shapes
+from tubes.serve.native import schemas
 from tubes.serve.native.operations import Call, Operation, operation
+from tubes.serve.sessions import LONGEST, SHORTEST
 
 _TTL: Final = 60
-_REPLY: Final = shapes.an_object({"session": shapes.TEXT})
+_REPLY: Final = schemas.an_object({"session": schemas.TEXT})
 
 
-@operation("POST", "/sessions", "take", body={"ttl": shapes.SECONDS}, replies={201: _REPLY})
+@operation(
+    "POST",
+    "/sessions",
+    "take",
+    body=schemas.a_request({"ttl": schemas.number(SHORTEST, LONGEST)}),
+    replies={201: _REPLY},
+)
 async def begin_session(call: Call) -> Response:
     """Begin a session, for `ttl` seconds (60) from its last request on. Its text is for `session` of a take."""
     ttl = (await call.body()).get("ttl")

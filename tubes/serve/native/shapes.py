@@ -11,37 +11,38 @@ from datetime import datetime
 from typing import Any, Final
 
 from tubes.aio import AsyncTask
-from tubes.drivers.backoff import Backoff
+from tubes.drivers.backoff import MOST_DELAYS, STEEPEST, Backoff
 from tubes.errors import InvalidOption
 from tubes.serve.bodies import encoded, from_json, to_json
-from tubes.serve.native.operations import Call, Fields, Schema
+from tubes.serve.native.operations import Call
+from tubes.serve.native.schemas import (
+    ANY,
+    ATTEMPTS,
+    BASE64,
+    COUNT,
+    FLAG,
+    MOMENT,
+    NONEMPTY,
+    PRI,
+    SECONDS,
+    TEXT,
+    WHOLE,
+    Fields,
+    Schema,
+    a_list,
+    a_map,
+    a_request,
+    an_object,
+    maybe,
+    number,
+    one_of,
+)
 from tubes.values.overview import Overview
 from tubes.values.statistics import Statistics
 
-TEXT: Final[Schema] = {"type": "string"}
-WHOLE: Final[Schema] = {"type": "integer", "minimum": 0}
-SECONDS: Final[Schema] = {"type": "number", "minimum": 0}
-FLAG: Final[Schema] = {"type": "boolean"}
-ANY: Final[Schema] = {}
-
-
-def maybe(schema: Schema) -> Schema:
-    """This, or null."""
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-def a_list(schema: Schema) -> Schema:
-    """A list of these."""
-    return {"type": "array", "items": schema}
-
-
-def an_object(members: Fields, *optional: str) -> Schema:
-    """An object with these members."""
-    return {"type": "object", "properties": dict(members), "required": [m for m in members if m not in optional]}
-
-
 _text: Final = json.encoder.encode_basestring_ascii
-STATE: Final[Schema] = {"type": "string", "enum": ["ready", "taken", "done", "buried", "delayed"]}
+STATES: Final = ("ready", "taken", "done", "buried", "delayed")
+STATE: Final = one_of(*STATES)
 #: A task as a client sees it. Its data is `data` where it is JSON, and else `data_base64`.
 TASK: Final[Schema] = an_object(
     {
@@ -53,16 +54,16 @@ TASK: Final[Schema] = an_object(
         "attempts": WHOLE,
         "max_attempts": maybe(WHOLE),
         "key": maybe(TEXT),
-        "context": {"type": "object", "additionalProperties": TEXT},
+        "context": a_map(TEXT),
         "reason": maybe(TEXT),
-        "created": {"type": "number"},
-        "due": maybe({"type": "number"}),
-        "expires": maybe({"type": "number"}),
+        "created": MOMENT,
+        "due": maybe(MOMENT),
+        "expires": maybe(MOMENT),
         "data": ANY,
         "data_base64": TEXT,
         "lease": TEXT,
-        "ended": {"type": "number"},
-        "why": {"type": "string", "enum": ["ack", "delete", "ttl"]},
+        "ended": MOMENT,
+        "why": one_of("ack", "delete", "ttl"),
         "result": ANY,
         "result_base64": TEXT,
     },
@@ -71,34 +72,73 @@ TASK: Final[Schema] = an_object(
 #: What a put says of a task: the options of `Tube.put`.
 PUT: Final[Fields] = {
     "data": ANY,
-    "data_base64": TEXT,
-    "pri": WHOLE,
+    "data_base64": BASE64,
+    "pri": PRI,
     "delay": SECONDS,
-    "at": {"type": "string", "format": "date-time"},
+    "at": {"type": "string", "format": "date-time", "description": "A moment within 100 years from now."},
     "ttl": SECONDS,
     "ttr": SECONDS,
     "utube": TEXT,
-    "key": {"type": "string", "minLength": 1},
-    "on_duplicate": {"type": "string", "enum": ["keep", "replace", "raise"]},
+    "key": NONEMPTY,
+    "on_duplicate": one_of("keep", "replace", "raise"),
     "key_ttl": SECONDS,
-    "max_attempts": {"type": "integer", "minimum": 1},
-    "context": {"type": "object", "additionalProperties": TEXT},
+    "max_attempts": ATTEMPTS,
+    "context": {**a_map(TEXT), "propertyNames": {"pattern": r"^(?!tubes\.)"}},
     "keep_done": SECONDS,
 }
+_ONE_DATA: Final[Schema] = {"not": {"required": ["data", "data_base64"]}}
+_ONE_TIME: Final[Schema] = {"not": {"required": ["delay", "at"]}}
+_KEYED: Final = {name: ["key"] for name in ("on_duplicate", "key_ttl")}
+#: Which options of a put need or exclude another.
+RULES: Final[Schema] = {"allOf": [_ONE_TIME], "dependentRequired": _KEYED}
+
+
+def a_put(members: Fields, *required: str) -> Schema:
+    """The body of a put with these members, some of which are required beside its data."""
+    data = [{"required": ["data"]}, {"required": ["data_base64"]}]
+    return a_request(members, *required, **{**RULES, "anyOf": data, "allOf": [_ONE_DATA, _ONE_TIME]})
+
+
+def an_update(*names: str) -> Schema:
+    """The body of an update that may change these."""
+    return a_request({name: PUT[name] for name in names}, allOf=[_ONE_DATA, _ONE_TIME])
+
+
+_BACKOFF: Final = a_request(
+    {"first": SECONDS, "factor": number(1, STEEPEST), "cap": SECONDS, "jitter": number(0, 1), "seed": WHOLE}, "first"
+)
+_OF_TUBES: Final[Fields] = {
+    "pri": PRI,
+    "ttl": SECONDS,
+    "ttr": SECONDS,
+    "capacity": WHOLE,
+    "max_attempts": ATTEMPTS,
+    "key_ttl": SECONDS,
+    "buried_ttl": {**SECONDS, "type": ["number", "string"], "pattern": "^inf$", "description": "inf"},
+    "keep_done": SECONDS,
+    "keep_done_max": COUNT,
+    "backoff": {**_BACKOFF, **a_list(SECONDS, MOST_DELAYS, least=1), "type": ["array", "object"]},
+    "max_in_flight": COUNT,
+    "interval": SECONDS,
+    "jitter": number(0, 1),
+    "order": one_of("fifo", "round_robin"),
+}
+#: The options of a tube; null: the default.
+OPTIONS: Final = a_request({name: maybe(schema) for name, schema in _OF_TUBES.items()})
 #: What a put replies.
 PUT_REPLY: Final[Schema] = an_object({"id": WHOLE, "state": STATE})
 OVERVIEW: Final[Schema] = an_object(
     {
         "driver": TEXT,
         "options": maybe({"type": "object"}),
-        "tasks": {"type": "object", "additionalProperties": WHOLE},
-        "calls": {"type": "object", "additionalProperties": WHOLE},
+        "tasks": a_map(WHOLE),
+        "calls": a_map(WHOLE),
         "kept": WHOLE,
         "waiting": WHOLE,
         "paused": FLAG,
-        "paused_until": maybe({"type": "number"}),
+        "paused_until": maybe(MOMENT),
         "sessions": WHOLE,
-        "oldest_ready_age": maybe({"type": "number"}),
+        "oldest_ready_age": maybe(MOMENT),
     },
     *("options", "sessions", "oldest_ready_age"),
 )
@@ -106,13 +146,11 @@ OVERVIEW: Final[Schema] = an_object(
 
 def data_of(body: dict[str, Any]) -> bytes:
     """The data of a task in a body, as it is stored."""
-    if ("data" in body) == ("data_base64" in body):
-        raise InvalidOption(option="data", value=None, rule="is required, or else data_base64")
     if "data" in body:
         return encoded(body["data"])
-    text: object = body["data_base64"]
+    text = body["data_base64"]
     try:
-        return b64decode(text if isinstance(text, str) else "?", validate=True)
+        return b64decode(text, validate=True)
     except ValueError:
         raise InvalidOption(option="data_base64", value=text, rule="must be base64") from None
 
@@ -120,18 +158,18 @@ def data_of(body: dict[str, Any]) -> bytes:
 def put_options(body: dict[str, Any], trace: dict[str, str]) -> dict[str, Any]:
     """The options of `Tube.put` in a body. The task carries the trace of the request, unless it has one of its own."""
     options = {name: value for name, value in body.items() if name not in ("data", "data_base64")}
-    if options.get("at") is not None:
+    if "at" in options:
         options["at"] = moment(options["at"])
-    context = options.get("context")
-    if trace and (context is None or (isinstance(context, dict) and "traceparent" not in context)):
-        options["context"] = {**trace, **(context or {})}
+    context = options.get("context", {})
+    if trace and "traceparent" not in context:
+        options["context"] = {**trace, **context}
     return options
 
 
-def moment(text: object) -> datetime:
+def moment(text: str) -> datetime:
     """A moment as in ISO 8601, with a time zone."""
     try:
-        return datetime.fromisoformat(text if isinstance(text, str) else "?")
+        return datetime.fromisoformat(text)
     except ValueError:
         raise InvalidOption(option="at", value=text, rule="must be a moment like 2030-01-31T12:00:00Z") from None
 
@@ -203,16 +241,11 @@ def options_json(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def tube_options(given: object) -> dict[str, Any]:
-    """The options of a tube in a body: `"inf"` is for ever, a backoff a list of seconds or an object."""
-    if not isinstance(given, dict):
-        raise InvalidOption(option="options", value=given, rule="must be an object")
-    options: dict[str, Any] = dict(given)  # pyright: ignore[reportUnknownArgumentType]
+def tube_options(given: dict[str, Any]) -> dict[str, Any]:
+    """The options of a tube in a body: `"inf"` means for ever, a backoff is a list of seconds or an object."""
+    options = dict(given)
     if options.get("buried_ttl") == "inf":
         options["buried_ttl"] = math.inf
     if isinstance(options.get("backoff"), dict):
-        try:
-            options["backoff"] = Backoff(**options["backoff"])
-        except TypeError as error:
-            raise InvalidOption(option="backoff", value=options["backoff"], rule=str(error)) from None
+        options["backoff"] = Backoff(**options["backoff"])
     return options

@@ -17,11 +17,10 @@ from tubes.aio import AsyncTask
 from tubes.errors import InvalidOption, TubeNotFound, TubesError
 from tubes.serve.events import Change
 from tubes.serve.namespaces import Namespace
-from tubes.serve.native import shapes
+from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
 from tubes.serve.polls import Polls, has_left
 from tubes.serve.problems import ClientGone
-from tubes.values.batch import check_limit
 from tubes.values.lease import Lease
 
 #: Seconds without a word after which an empty line is sent, so that a client that is gone is found out.
@@ -76,7 +75,7 @@ async def _nothing(result: object) -> None: ...
     "GET",
     "/tubes/{tube}/stream",
     "take",
-    query={"window": {"type": "integer", "minimum": 1}, "ttr": shapes.SECONDS},
+    query={"window": schemas.BATCH, "ttr": schemas.SECONDS},
     replies={200: shapes.TASK},
     media_type="application/x-ndjson",
 )
@@ -87,9 +86,7 @@ async def stream(call: Call) -> Response:
     empty line comes every 15 seconds.
     """
     query = call.query()
-    window = check_limit(query.get("window", 1))
-    if window > call.service.limits.batch:
-        raise InvalidOption(option="window", value=window, rule=f"must be at most {call.service.limits.batch}")
+    window = query.get("window", 1)
     tube = await call.space.tube(call.tube)
     ttr = query.get("ttr")
     if ttr is None and "ttr" in tube.driver.options and "ttr" not in tube.options:
@@ -146,7 +143,7 @@ async def _is_held(session: Namespace, lease: Lease) -> bool:
 
 
 @operation(
-    "GET", "/events", "look", query={"tubes": shapes.TEXT}, replies={200: shapes.TEXT}, media_type="text/event-stream"
+    "GET", "/events", "look", query={"tubes": schemas.TEXT}, replies={200: schemas.TEXT}, media_type="text/event-stream"
 )
 async def events(call: Call) -> Response:
     """Send an event for each change of a task in these tubes: `tubes=mail,jobs`.

@@ -7,27 +7,33 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from tubes.errors import InvalidOption, OptionNotSupported
-from tubes.serve.bodies import list_of, to_json
-from tubes.serve.native import shapes
+from tubes.errors import OptionNotSupported
+from tubes.serve.bodies import to_json
+from tubes.serve.native import schemas, shapes
 from tubes.serve.native.leases import acked as acked_by
-from tubes.serve.native.operations import Call, Fields, Operation, checked_wait, operation
-from tubes.values.batch import check_limit
+from tubes.serve.native.operations import Call, Operation, operation
+from tubes.serve.native.schemas import Fields, Schema
+from tubes.serve.service import Limits
 
 #: Tubes of one take.
 _TUBES: Final = 100
 _TAKE: Final[Fields] = {
-    "limit": {"type": "integer", "minimum": 1},
-    "wait": shapes.SECONDS,
-    "ttr": shapes.SECONDS,
-    "ack": shapes.a_list(shapes.TEXT),
-    "results": shapes.a_list(shapes.ANY),
-    "session": shapes.TEXT,
+    "limit": schemas.BATCH,
+    "wait": schemas.WAIT,
+    "ttr": schemas.SECONDS,
+    "ack": schemas.a_list(schemas.TEXT, Limits.batch),
+    "results": schemas.a_list(schemas.ANY, Limits.batch),
+    "session": schemas.TEXT,
 }
-_REPLY: Final = shapes.an_object({"tasks": shapes.a_list(shapes.TASK), "acked": shapes.a_list(shapes.FLAG)}, "acked")
+_RULES: Final[Schema] = {"dependentRequired": {"results": ["ack"]}}
+_REPLY: Final = schemas.an_object(
+    {"tasks": schemas.a_list(shapes.TASK), "acked": schemas.a_list(schemas.FLAG)}, "acked"
+)
 
 
-@operation("POST", "/tubes/{tube}/take", "take", body=_TAKE, replies={200: _REPLY, 204: None})
+@operation(
+    "POST", "/tubes/{tube}/take", "take", body=schemas.a_request(_TAKE, **_RULES), replies={200: _REPLY, 204: None}
+)
 async def take(call: Call) -> Response:
     """Take up to `limit` tasks (1), waiting up to `wait` seconds (0) for the first.
 
@@ -42,16 +48,17 @@ async def take(call: Call) -> Response:
     "POST",
     "/take",
     "take",
-    body={**_TAKE, "tubes": shapes.a_list(shapes.TEXT), "order": {"type": "string", "enum": ["tubes", "pri"]}},
-    required=("tubes",),
+    body=schemas.a_request(
+        {**_TAKE, "tubes": schemas.a_list(schemas.TUBE, _TUBES, least=1), "order": schemas.one_of("tubes", "pri")},
+        "tubes",
+        **_RULES,
+    ),
     replies={200: _REPLY, 204: None},
 )
 async def take_any(call: Call) -> Response:
     """Take from several tubes, the first one first, or by priority (`order` is `pri`, one task at a time)."""
     body = await call.body()
-    names = list_of("tubes", body["tubes"], _TUBES)
-    if not names or not all(isinstance(name, str) for name in names):
-        raise InvalidOption(option="tubes", value=names, rule="must be names, at least one")
+    names: list[str] = body["tubes"]
     for name in names:
         call.check("take", name)
     return await _take(call, body, names)
@@ -59,17 +66,11 @@ async def take_any(call: Call) -> Response:
 
 async def _take(call: Call, body: dict[str, Any], names: list[str]) -> Response:
     service, space = call.service, call.space
-    if body.get("session") is not None:
+    if "session" in body:
         space = await service.sessions.renew(space, body["session"], call.token)
-    limit = check_limit(1 if body.get("limit") is None else body["limit"])
-    if limit > service.limits.batch:
-        raise InvalidOption(option="limit", value=limit, rule=f"must be at most {service.limits.batch}")
-    wait = checked_wait(call, 0 if body.get("wait") is None else body["wait"])
+    limit, wait, order = body.get("limit", 1), body.get("wait", 0), body.get("order", "tubes")
     if len(service.polls) >= service.limits.polls:
         raise HTTPException(503, f"{service.limits.polls} requests wait already")
-    order = "tubes" if body.get("order") is None else body["order"]
-    if order not in ("tubes", "pri"):
-        raise InvalidOption(option="order", value=order, rule="must be tubes or pri")
     ttr = body.get("ttr")
     for name in names:
         tube = await space.tube(name)
@@ -81,8 +82,8 @@ async def _take(call: Call, body: dict[str, Any], names: list[str]) -> Response:
         if ttr is None and "ttr" not in tube.options:
             ttr = service.limits.ttr
     acked = None
-    if body.get("ack") is not None or body.get("results") is not None:
-        acked = await acked_by(call, "ack", body.get("ack"), body.get("results"))
+    if "ack" in body:
+        acked = await acked_by(call, body["ack"], body.get("results"))
     tasks = await service.polls.take(call.receive, space, names, limit, wait, ttr, order)
     if not tasks and acked is None:
         return Response(status_code=204)

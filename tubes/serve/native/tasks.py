@@ -10,24 +10,31 @@ from starlette.responses import Response
 from tubes.aio import AsyncTask, AsyncTube
 from tubes.drivers.options import micros
 from tubes.errors import CallTimeout, InvalidOption, TubesError
-from tubes.serve.bodies import json_reply, list_of
-from tubes.serve.native import shapes
-from tubes.serve.native.operations import Call, Operation, checked_wait, operation
+from tubes.serve.bodies import json_reply
+from tubes.serve.native import schemas, shapes
+from tubes.serve.native.operations import Call, Operation, operation
 from tubes.serve.polls import REPLY, STEP
+from tubes.serve.service import Limits
 from tubes.values.batch import Item
 
 #: Seconds for which an `Idempotency-Key` is remembered after its task is gone.
 _REMEMBERED: Final = 86_400
-_WITH_TIMEOUT: Final = {**shapes.PUT, "timeout": shapes.SECONDS}
+_WITH_TIMEOUT: Final = {**shapes.PUT, "timeout": schemas.SECONDS}
 _QUERY: Final = {
     name: schema for name, schema in _WITH_TIMEOUT.items() if name not in ("data", "data_base64", "context")
 }
-_UPDATE: Final = {name: shapes.PUT[name] for name in ("data", "data_base64", "pri", "delay", "at", "ttl")}
-_IDS: Final = shapes.an_object({"ids": shapes.a_list(shapes.WHOLE)})
+_ANY: Final = "|".join(shapes.STATES)
+_UPDATE: Final = shapes.an_update("data", "data_base64", "pri", "delay", "at", "ttl")
+_STATES: Final = schemas.matching(rf"({_ANY})(,({_ANY}))*", f"some of {', '.join(shapes.STATES)}, with , between")
+_IDS: Final = schemas.an_object({"ids": schemas.a_list(schemas.WHOLE)})
 
 
 @operation(
-    "POST", "/tubes/{tube}/tasks", "put", body=_WITH_TIMEOUT, replies={201: shapes.PUT_REPLY, 200: shapes.PUT_REPLY}
+    "POST",
+    "/tubes/{tube}/tasks",
+    "put",
+    body=shapes.a_put(_WITH_TIMEOUT),
+    replies={201: shapes.PUT_REPLY, 200: shapes.PUT_REPLY},
 )
 async def put_task(call: Call) -> Response:
     """Put a task. A task of the same key is kept, and returned with 200."""
@@ -45,14 +52,15 @@ async def put_task(call: Call) -> Response:
 )
 async def put_raw(call: Call) -> Response:
     """Put a task whose data is the body as it is. The options are in the query."""
-    options = shapes.put_options(call.query(), call.trace)
-    return await _put(call, await call.raw(), options)
+    query = call.query()
+    schemas.check_members(query, shapes.RULES)
+    return await _put(call, await call.raw(), shapes.put_options(query, call.trace))
 
 
 async def _put(call: Call, data: bytes, options: dict[str, Any]) -> Response:
     key = _idempotency_key(call)
     if key is not None:
-        if options.get("key") is not None:
+        if "key" in options:
             raise InvalidOption(option="key", value=options["key"], rule="must be left out with an Idempotency-Key")
         options |= {"key": key, "key_ttl": _REMEMBERED, "on_duplicate": "keep"}
     timeout = options.pop("timeout", None)
@@ -93,8 +101,7 @@ def _idempotency_key(call: Call) -> str | None:
     "POST",
     "/tubes/{tube}/tasks/batch",
     "put",
-    body={"items": shapes.a_list(shapes.an_object(shapes.PUT, *shapes.PUT))},
-    required=("items",),
+    body=schemas.a_request({"items": schemas.a_list(shapes.a_put(shapes.PUT), Limits.batch)}, "items"),
     replies={201: _IDS},
 )
 async def put_batch(call: Call) -> Response:
@@ -102,9 +109,9 @@ async def put_batch(call: Call) -> Response:
     body = await call.body()
     items: list[Item[bytes]] = []
     trace = call.trace
-    for number, each in enumerate(list_of("items", body["items"], call.service.limits.batch)):
+    for number, each in enumerate(body["items"]):
         try:
-            items.append(_item(each, trace))
+            items.append(Item(shapes.data_of(each), **shapes.put_options(each, trace)))
         except TubesError as error:
             raise type(error)(**error.facts, item=number) from None
     await call.check_put(call.tube, sum(len(item.data) for item in items), len(items))
@@ -112,28 +119,23 @@ async def put_batch(call: Call) -> Response:
     return json_reply({"ids": [task.id for task in tasks]}, 201)
 
 
-def _item(given: object, trace: dict[str, str]) -> Item[bytes]:
-    if not isinstance(given, dict):
-        raise InvalidOption(option="items", value=given, rule="must be objects")
-    body: dict[str, Any] = given  # pyright: ignore[reportUnknownVariableType]
-    for name in body:
-        if name not in shapes.PUT:
-            raise InvalidOption(option=name, value=body[name], rule=f"is not known: {', '.join(shapes.PUT)} are")
-    return Item(shapes.data_of(body), **shapes.put_options(body, trace))
-
-
 @operation(
     "POST",
     "/tubes/{tube}/call",
     "put",
-    body={**{name: _WITH_TIMEOUT[name] for name in _WITH_TIMEOUT if "key" not in name and name != "on_duplicate"}},
-    required=("timeout",),
-    replies={200: shapes.an_object({"result": shapes.ANY})},
+    body=shapes.a_put(
+        {
+            **{name: schema for name, schema in shapes.PUT.items() if name not in ("key", "key_ttl", "on_duplicate")},
+            "timeout": schemas.WAIT,
+        },
+        "timeout",
+    ),
+    replies={200: schemas.an_object({"result": schemas.ANY})},
 )
 async def call_handler(call: Call) -> Response:
     """Put a task, and wait up to `timeout` seconds for what the handler of a Python worker returns."""
     body = await call.body()
-    timeout = checked_wait(call, body.pop("timeout"), "timeout")
+    timeout = body.pop("timeout")
     data, options = shapes.data_of(body), shapes.put_options(body, call.trace)
     await call.check_put(call.tube, len(data))
 
@@ -150,16 +152,16 @@ async def call_handler(call: Call) -> Response:
     "GET",
     "/tubes/{tube}/tasks",
     "look",
-    query={"state": shapes.TEXT, "after": shapes.WHOLE, "limit": shapes.WHOLE, "utube": shapes.TEXT},
-    replies={200: shapes.an_object({"tasks": shapes.a_list(shapes.TASK)})},
+    query={"state": shapes.STATE, "after": schemas.WHOLE, "limit": schemas.BATCH, "utube": schemas.TEXT},
+    replies={200: schemas.an_object({"tasks": schemas.a_list(shapes.TASK)})},
 )
 async def list_tasks(call: Call) -> Response:
-    """List tasks without taking them: those after the id `after`, 100 unless `limit` says more.
+    """List tasks without taking them: those after the id `after`, up to `limit` (100).
 
-    There are fewer, though not all, where they have more than 8 MiB of data.
+    Returns fewer once they have more than 8 MiB of data: an empty list is the end.
     """
     query = call.query()
-    limit = min(query.pop("limit", 100), call.service.limits.batch)
+    limit = query.pop("limit", 100)
     after = query.pop("after", None)
     shown: list[bytes] = []
     size = 0
@@ -190,11 +192,10 @@ async def update_task(call: Call) -> Response:
 def changes_of(body: dict[str, Any]) -> dict[str, Any]:
     """What `Tube.update` is to change."""
     data = {"data": shapes.data_of(body)} if "data" in body or "data_base64" in body else {}
-    rest = {name: value for name, value in shapes.put_options(body, {}).items() if value is not None}
-    return data | rest
+    return data | shapes.put_options(body, {})
 
 
-@operation("DELETE", "/tubes/{tube}/tasks/{id}", "manage", query={"state": shapes.TEXT}, replies={204: None})
+@operation("DELETE", "/tubes/{tube}/tasks/{id}", "manage", query={"state": _STATES}, replies={204: None})
 async def delete_task(call: Call) -> Response:
     """Remove a task in any state, or only if it is in one of these: `state=ready,delayed`."""
     state = call.query().get("state")
@@ -207,7 +208,7 @@ async def delete_task(call: Call) -> Response:
     "POST",
     "/tubes/{tube}/tasks/{id}/bury",
     "manage",
-    body={"reason": shapes.TEXT, "pri": shapes.WHOLE},
+    body=schemas.a_request({"reason": schemas.NONEMPTY, "pri": schemas.PRI}),
     replies={200: shapes.TASK},
 )
 async def bury_task(call: Call) -> Response:
@@ -224,7 +225,7 @@ async def bury_task(call: Call) -> Response:
     "POST",
     "/tubes/{tube}/tasks/{id}/kick",
     "manage",
-    body={"attempts": {"type": "integer", "minimum": 1}, "ttl": shapes.SECONDS},
+    body=schemas.a_request({"attempts": schemas.ATTEMPTS, "ttl": schemas.SECONDS}),
     replies={200: shapes.TASK},
 )
 async def kick_task(call: Call) -> Response:
@@ -237,15 +238,18 @@ async def kick_task(call: Call) -> Response:
     "GET",
     "/tubes/{tube}/tasks/{id}/result",
     "look",
-    query={"wait": shapes.SECONDS},
-    replies={200: shapes.an_object({"result": shapes.ANY, "result_base64": shapes.TEXT}, "result_base64"), 204: None},
+    query={"wait": schemas.WAIT},
+    replies={
+        200: schemas.an_object({"result": schemas.ANY, "result_base64": schemas.TEXT}, "result_base64"),
+        204: None,
+    },
 )
 async def get_result(call: Call) -> Response:
     """Return the result of a task with `keep_done`, waiting up to `wait` seconds (0) for its end. 204: it is not done.
 
     404: it is not kept any more; 502: it will have no result.
     """
-    wait = checked_wait(call, call.query().get("wait", 0))
+    wait = call.query().get("wait", 0)
     id = call.task
 
     async def work() -> bytes | None:

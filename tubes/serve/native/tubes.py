@@ -6,39 +6,44 @@ from typing import Any, Final, cast
 
 from starlette.responses import Response
 
-from tubes.drivers.driver import check_tube_name
-from tubes.errors import InvalidOption, TubeExists
+from tubes.errors import TubeExists
 from tubes.serve.bodies import json_reply
-from tubes.serve.native import shapes
+from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
+from tubes.serve.native.schemas import Fields
 
-_TUBE: Final = shapes.an_object({"name": shapes.TEXT, **shapes.OVERVIEW["properties"]}, "sessions", "oldest_ready_age")
-_LANE: Final = shapes.an_object(
+_TUBE: Final = schemas.an_object(
+    {"name": schemas.TEXT, **shapes.OVERVIEW["properties"]}, "sessions", "oldest_ready_age"
+)
+_LANE: Final = schemas.an_object(
     {
-        "name": shapes.TEXT,
-        "ready": shapes.WHOLE,
-        "taken": shapes.WHOLE,
-        "next_start": shapes.maybe({"type": "number"}),
-        "interval": shapes.SECONDS,
-        "max_in_flight": shapes.WHOLE,
+        "name": schemas.TEXT,
+        "ready": schemas.WHOLE,
+        "taken": schemas.WHOLE,
+        "next_start": schemas.maybe(schemas.MOMENT),
+        "interval": schemas.SECONDS,
+        "max_in_flight": schemas.WHOLE,
     }
 )
-#: Borders of a histogram.
-_EDGES: Final = 100
-_MOVED: Final = {"type": "string", "enum": ["ready", "delayed", "buried"]}
-_STATE: Final = {"type": "string", "enum": ["ready", "taken", "buried", "delayed", "done"]}
+#: Edges of a histogram.
+_EDGES: Final = schemas.matching(
+    r"\d{1,9}(\.\d{1,6})?(,\d{1,9}(\.\d{1,6})?){0,99}", "1 to 100 numbers of seconds, with , between"
+)
+#: Words for yes in a query.
+_TRUE: Final = ("true", "1")
+_OPTIONS: Final[Fields] = {"options": shapes.OPTIONS}
 
 
 @operation(
     "GET",
     "/tubes",
     "look",
-    query={"ages": shapes.FLAG},
-    replies={200: shapes.an_object({"tubes": {"type": "object", "additionalProperties": shapes.OVERVIEW}})},
+    query={"ages": schemas.SWITCH},
+    replies={200: schemas.an_object({"tubes": schemas.a_map(shapes.OVERVIEW)})},
 )
 async def list_tubes(call: Call) -> Response:
     """List the tubes that the token may look at, with their counts."""
-    seen = await call.space.queue.overview(ages=call.query().get("ages", False))
+    seen = await call.space.queue.overview(ages=call.query().get("ages") in _TRUE)
     shown = {n: shapes.overview_json(o) for n, o in seen.items() if call.token.may("look", call.space.name, n)}
     return json_reply({"tubes": shown})
 
@@ -57,7 +62,7 @@ async def get_tube(call: Call) -> Response:
     "PUT",
     "/tubes/{tube}",
     "manage",
-    body={"driver": shapes.TEXT, "options": {"type": "object"}, "temporary": shapes.FLAG},
+    body=schemas.a_request({"driver": schemas.DRIVER, "temporary": schemas.FLAG, **_OPTIONS}),
     replies={200: _TUBE, 201: _TUBE},
 )
 async def put_tube(call: Call) -> Response:
@@ -66,9 +71,9 @@ async def put_tube(call: Call) -> Response:
     Without a driver it is a `fifottl`. If its driver has a ttr, and the options none, that is 120 seconds.
     """
     body = await call.body()
-    name: Any = body.get("driver") or "fifottl"
-    options = shapes.tube_options(body.get("options") or {})
-    temporary: Any = body.get("temporary") or False
+    name: Any = body.get("driver", "fifottl")
+    options = shapes.tube_options(body.get("options", {}))
+    temporary: Any = body.get("temporary", False)
     connection: Any = call.space.queue._connection
     if "ttr" in connection.store.registry.find(name).options:
         options.setdefault("ttr", call.service.limits.ttr)
@@ -83,24 +88,26 @@ async def put_tube(call: Call) -> Response:
     return reply
 
 
-@operation("PATCH", "/tubes/{tube}", "manage", body={"options": {"type": "object"}}, replies={200: _TUBE})
+@operation("PATCH", "/tubes/{tube}", "manage", body=schemas.a_request(_OPTIONS), replies={200: _TUBE})
 async def alter_tube(call: Call) -> Response:
     """Change options of a tube; null takes one back to its default."""
-    changes = shapes.tube_options((await call.body()).get("options") or {})
+    changes = shapes.tube_options((await call.body()).get("options", {}))
     await call.space.on(call.tube, lambda tube: tube.alter(**changes))
     return await _shown(call)
 
 
-@operation("DELETE", "/tubes/{tube}", "manage", query={"force": shapes.FLAG}, replies={204: None})
+@operation("DELETE", "/tubes/{tube}", "manage", query={"force": schemas.SWITCH}, replies={204: None})
 async def drop_tube(call: Call) -> Response:
     """Remove a tube and its tasks; while tasks are taken, or callers wait, only with `force`."""
-    force: bool = call.query().get("force", False)
+    force = call.query().get("force") in _TRUE
     await call.space.on(call.tube, lambda tube: tube.drop(force=force))
     call.space.forget(call.tube)
     return Response(status_code=204)
 
 
-@operation("POST", "/tubes/{tube}/pause", "manage", body={"seconds": shapes.SECONDS}, replies={204: None})
+@operation(
+    "POST", "/tubes/{tube}/pause", "manage", body=schemas.a_request({"seconds": schemas.SECONDS}), replies={204: None}
+)
 async def pause(call: Call) -> Response:
     """Stop takes for so many seconds, or until `resume`."""
     seconds: Any = (await call.body()).get("seconds")
@@ -116,7 +123,9 @@ async def resume(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("POST", "/tubes/{tube}/truncate", "manage", body={"state": _STATE}, replies={204: None})
+@operation(
+    "POST", "/tubes/{tube}/truncate", "manage", body=schemas.a_request({"state": shapes.STATE}), replies={204: None}
+)
 async def truncate(call: Call) -> Response:
     """Remove all tasks, or those in one state."""
     state: Any = (await call.body()).get("state")
@@ -136,23 +145,20 @@ async def release_all(call: Call) -> Response:
     "POST",
     "/tubes/{tube}/kick",
     "manage",
-    body={
-        "count": shapes.WHOLE,
-        "attempts": {"type": "integer", "minimum": 1},
-        "ttl": shapes.SECONDS,
-        "state": {"type": "string", "enum": ["buried", "delayed"]},
-    },
-    replies={200: shapes.an_object({"kicked": shapes.WHOLE})},
+    body=schemas.a_request(
+        {
+            "count": schemas.BATCH,
+            "attempts": schemas.ATTEMPTS,
+            "ttl": schemas.SECONDS,
+            "state": schemas.one_of("buried", "delayed"),
+        }
+    ),
+    replies={200: schemas.an_object({"kicked": schemas.WHOLE})},
 )
 async def kick(call: Call) -> Response:
     """Make up to `count` buried tasks ready (1), or delayed ones."""
     body = await call.body()
-    count: Any = 1 if body.get("count") is None else body["count"]
-    if count.__class__ is int and count > call.service.limits.batch:
-        rule = f"must be at most {call.service.limits.batch}"
-        raise InvalidOption(option="count", value=count, rule=rule)
-    options: Any = {name: value for name, value in body.items() if name != "count" and value is not None}
-    kicked = await call.space.on(call.tube, lambda tube: tube.kick(count, **options))
+    kicked = await call.space.on(call.tube, lambda tube: tube.kick(**body))
     return json_reply({"kicked": kicked})
 
 
@@ -160,26 +166,19 @@ async def kick(call: Call) -> Response:
     "POST",
     "/tubes/{tube}/move",
     "manage",
-    body={
-        "to": shapes.TEXT,
-        "state": {"type": "string", "enum": ["ready", "delayed", "buried"]},
-        "limit": shapes.WHOLE,
-    },
-    required=("to",),
-    replies={200: shapes.an_object({"moved": shapes.WHOLE})},
+    body=schemas.a_request(
+        {"to": schemas.TUBE, "state": schemas.one_of("ready", "delayed", "buried"), "limit": schemas.BATCH}, "to"
+    ),
+    replies={200: schemas.an_object({"moved": schemas.WHOLE})},
 )
 async def move(call: Call) -> Response:
     """Move buried tasks (or those in another state) to another tube of the namespace, up to `limit`."""
     body: Any = await call.body()
-    to = check_tube_name(body["to"])
+    to = body.pop("to")
     call.check("manage", to)
     other = await call.space.tube(to)
-    most = call.service.limits.batch
-    limit = most if body.get("limit") is None else body["limit"]
-    if limit.__class__ is int and limit > most:
-        raise InvalidOption(option="limit", value=limit, rule=f"must be at most {most}")
-    state = body.get("state") or "buried"
-    moved = await call.space.on(call.tube, lambda tube: tube.move_to(other, state=state, limit=limit))
+    options = {"limit": call.service.limits.batch, **body}
+    moved = await call.space.on(call.tube, lambda tube: tube.move_to(other, **options))
     return json_reply({"moved": moved})
 
 
@@ -187,7 +186,7 @@ async def move(call: Call) -> Response:
     "GET",
     "/tubes/{tube}/reasons",
     "look",
-    replies={200: shapes.an_object({"reasons": {"type": "object", "additionalProperties": shapes.WHOLE}})},
+    replies={200: schemas.an_object({"reasons": schemas.a_map(schemas.WHOLE)})},
 )
 async def reasons(call: Call) -> Response:
     """Count the buried tasks by the kind of their reason."""
@@ -198,16 +197,13 @@ async def reasons(call: Call) -> Response:
     "GET",
     "/tubes/{tube}/due",
     "look",
-    query={"edges": shapes.TEXT},
-    replies={200: shapes.an_object({"counts": shapes.a_list(shapes.WHOLE)})},
+    query={"edges": _EDGES},
+    replies={200: schemas.an_object({"counts": schemas.a_list(schemas.WHOLE)})},
 )
 async def due(call: Call) -> Response:
     """Count the tasks that move by themselves before each of these seconds from now, `edges=1,60,3600`, and later."""
     text: str = call.query().get("edges", "1,10,60,600,3600,86400")
-    try:
-        edges = [float(edge) for edge in text.split(",")[:_EDGES]]
-    except ValueError:
-        raise InvalidOption(option="edges", value=text, rule="must be seconds with , between") from None
+    edges = [float(edge) for edge in text.split(",")]
     return json_reply({"counts": await call.space.on(call.tube, lambda tube: tube.due_histogram(edges))})
 
 
@@ -215,12 +211,12 @@ async def due(call: Call) -> Response:
     "GET",
     "/tubes/{tube}/lanes",
     "look",
-    query={"limit": shapes.WHOLE},
-    replies={200: shapes.an_object({"lanes": shapes.a_list(_LANE)})},
+    query={"limit": schemas.BATCH},
+    replies={200: schemas.an_object({"lanes": schemas.a_list(_LANE)})},
 )
 async def list_lanes(call: Call) -> Response:
     """List lanes by name, up to `limit` (1000)."""
-    limit = min(call.query().get("limit", 1000), call.service.limits.batch)
+    limit = call.query().get("limit", 1000)
     lanes = await call.space.on(call.tube, lambda tube: tube.utubes(limit))
     return json_reply({"lanes": [lane._asdict() for lane in lanes]})
 
@@ -229,7 +225,7 @@ async def list_lanes(call: Call) -> Response:
     "PATCH",
     "/tubes/{tube}/lanes/{lane}",
     "manage",
-    body={"interval": shapes.maybe(shapes.SECONDS), "max_in_flight": shapes.maybe({"type": "integer", "minimum": 1})},
+    body=schemas.a_request({"interval": schemas.maybe(schemas.SECONDS), "max_in_flight": schemas.maybe(schemas.COUNT)}),
     replies={204: None},
 )
 async def configure_lane(call: Call) -> Response:
@@ -243,8 +239,7 @@ async def configure_lane(call: Call) -> Response:
     "POST",
     "/tubes/{tube}/lanes/{lane}/block",
     "manage",
-    body={"seconds": shapes.SECONDS},
-    required=("seconds",),
+    body=schemas.a_request({"seconds": schemas.SECONDS}, "seconds"),
     replies={204: None},
 )
 async def block_lane(call: Call) -> Response:
