@@ -10,10 +10,12 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 import tubes
 from tests.support.rollbacks import keep, roll_back
+from tests.support.served import Served
 from tests.support.worker import Worker
 from tubes import (
     ConnectionLost,
@@ -145,6 +147,36 @@ def test_the_lease_of_a_lost_take_is_refused_whoever_has_the_task_now(
                 assert list(getattr(caller, name)([lease]).values()) == [False]
         assert (tube.peek(mine.lease), others.peek(theirs.lease)) == (mine, theirs)
         assert (tube.ack(theirs.lease).id, others.ack(mine.lease).id) == (theirs.id, mine.id)
+
+
+@pytest.mark.parametrize("lost", ["its put", "its take"])
+def test_lost_lease_of_the_service_does_not_end_the_take_of_another_process(own: LocalServer, lost: str) -> None:
+    """Two services share a session, so their takes differ only by number."""
+    with (
+        Served("--url", own.url) as one,
+        Served("--url", own.url) as two,
+        httpx.Client(base_url=f"{one.url}/v1/shop", timeout=30) as client,
+        httpx.Client(base_url=f"{two.url}/v1/shop", timeout=30) as other,
+    ):
+        for each in (client, other):
+            assert each.put("/tubes/mail").is_success
+        if lost == "its take":
+            client.post("/tubes/mail/tasks", json={"data": "old"})
+        keep(own)
+        if lost == "its put":
+            client.post("/tubes/mail/tasks", json={"data": "old"})
+        (old,) = client.post("/tubes/mail/take").json()["tasks"]
+        roll_back(own)
+        if lost == "its put":
+            assert other.post("/tubes/mail/tasks", json={"data": "new"}).is_success
+        (new,) = other.post("/tubes/mail/take", json={"wait": 5}).json()["tasks"]
+        assert new["id"] == old["id"]
+        for each in (client, other):
+            assert each.delete(f"/leases/{old['lease']}").status_code == 409
+            for how, more in (("ack", {}), ("release", {}), ("bury", {}), ("renew", {"seconds": 5})):
+                reply = each.post(f"/leases/{how}", json={"leases": [old["lease"]], **more})
+                assert reply.json() == {"done": [False]}
+        assert client.delete(f"/leases/{new['lease']}").status_code == 204
 
 
 @pytest.mark.parametrize("verb", [*OF_MANY, "renew_many"])
