@@ -1,0 +1,227 @@
+"""Reads rows from the pages of a damaged SQLite file.
+
+SQLite finds a row through the pages above it, so one damaged page hides every page below. This reader needs no page
+above: it looks at each page of the file by itself (https://sqlite.org/fileformat2.html).
+
+- Only pages outside of the list of free pages count, since free pages keep old copies of rows.
+- The first byte of a page tells a leaf of a table (13), and a leaf (10) or an inner page (2) of a table WITHOUT ROWID,
+  which has rows, too. Behind the header of the page is an array of offsets, one for each cell.
+- A cell is the length of a record, its rowid (tables only) and the record. A long record continues on a chain of
+  overflow pages.
+- A record is a header, with one type for each column, and the values. The number of columns and the types of the first
+  two tell the table.
+
+If the list of free pages is damaged, any page may be an old copy. Then only pages that a tree leads to are certain.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+_TABLE_LEAF: Final = 13
+_TABLE_INNER: Final = 5
+_KEY_LEAF: Final = 10
+_KEY_INNER: Final = 2
+#: Bytes of whole numbers, by the type of a column.
+_WHOLE: Final = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
+#: Values that a type itself is.
+_CONSTANTS: Final = {0: None, 8: 0, 9: 1}
+#: SQLite locks bytes of this page, and stores nothing in it.
+_LOCK_BYTE: Final = 1 << 30
+#: Errors of damaged bytes.
+_ERRORS: Final = (LookupError, ValueError, struct.error)
+
+
+class Found(NamedTuple):
+    """A row, and the table that it belongs to."""
+
+    table: str
+    row: tuple[Any, ...]
+    #: Whether the row is on a page in use.
+    certain: bool
+
+
+class Pages:
+    """The pages of a file. `lost_pages` and `lost_cells` are counted by `rows`."""
+
+    def __init__(self, image: bytes) -> None:
+        self._image: Final = image
+        size = int.from_bytes(image[16:18], "big")
+        self._size: Final = 65536 if size == 1 else size
+        #: Bytes of a page without those that are reserved at its end.
+        self._usable: Final = self._size - image[20]
+        self._count: Final = len(image) // self._size
+        #: Pages in use that cannot be read.
+        self.lost_pages = 0
+        #: Rows of readable pages that cannot be read.
+        self.lost_cells = 0
+
+    def rows(self) -> Iterator[Found]:
+        """Each row that can be read. Cost: O(size of the file)."""
+        free, complete = self._find_free()
+        certain = None if complete else self._find_reachable()
+        read = {_LOCK_BYTE // self._size + 1}
+        for number in range(1, self._count + 1):
+            if number in free:
+                continue
+            kind, cells = self._cells(number)
+            if not kind:
+                continue
+            read.add(number)
+            if kind == _TABLE_INNER:
+                continue
+            for cell in cells:
+                try:
+                    overflow, row = self._row(number, kind, cell)
+                    table = _table_of(row, has_key=kind == _TABLE_LEAF)
+                except _ERRORS:
+                    self.lost_cells += 1
+                    continue
+                read.update(overflow)
+                if table:
+                    yield Found(table, row, certain is None or number in certain)
+        used = range(1, self._count + 1)
+        self.lost_pages = sum(number not in read and number not in free for number in used)
+
+    def _page(self, number: int) -> bytes:
+        if not 0 < number <= self._count:
+            raise ValueError(number)
+        return self._image[(number - 1) * self._size : (number - 1) * self._size + self._usable]
+
+    def _find_free(self) -> tuple[set[int], bool]:
+        """The free pages, and whether the list of them is complete."""
+        trunk, count = struct.unpack_from(">II", self._image, 32)
+        free: set[int] = set()
+        try:
+            while trunk and trunk not in free:
+                page = self._page(trunk)
+                after, length = struct.unpack_from(">II", page)
+                leaves = struct.unpack_from(f">{length}I", page, 8)
+                if not all(0 < leaf <= self._count for leaf in leaves):
+                    raise ValueError(trunk)
+                free |= {trunk, *leaves}
+                trunk = after
+        except _ERRORS:
+            return free, False
+        return free, len(free) == count
+
+    def _find_reachable(self) -> set[int]:
+        """The pages that trees lead to."""
+        found: set[int] = set()
+        waiting = [1]
+        while waiting:
+            number = waiting.pop()
+            if number in found or not 0 < number <= self._count:
+                continue
+            found.add(number)
+            kind, cells = self._cells(number)
+            page = self._page(number)
+            if kind in (_TABLE_INNER, _KEY_INNER):
+                start = 100 if number == 1 else 0
+                waiting += [int.from_bytes(page[at : at + 4], "big") for at in (start + 8, *cells)]
+            elif kind == _TABLE_LEAF:
+                for cell in cells:
+                    try:
+                        _, row = self._row(number, kind, cell)
+                    except _ERRORS:
+                        continue
+                    if len(row) == 6 and row[1] in ("table", "index") and isinstance(row[4], int):
+                        waiting.append(row[4])
+        return found
+
+    def _cells(self, number: int) -> tuple[int, tuple[int, ...]]:
+        """The type of a page and the offsets of its cells; 0 if it is not a page of a tree."""
+        page, start = self._page(number), 100 if number == 1 else 0
+        kind, _, count, content = struct.unpack_from(">BHHH", page, start)
+        header = start + (12 if kind in (_TABLE_INNER, _KEY_INNER) else 8)
+        end = header + 2 * count
+        if kind not in (_TABLE_LEAF, _TABLE_INNER, _KEY_LEAF, _KEY_INNER) or not end <= (content or 65536):
+            return 0, ()
+        if end > len(page):
+            return 0, ()
+        return kind, struct.unpack_from(f">{count}H", page, header)
+
+    def _row(self, number: int, kind: int, at: int) -> tuple[list[int], tuple[Any, ...]]:
+        """The overflow pages and the columns of a cell; the rowid of a table comes first."""
+        page = self._page(number)
+        if kind == _KEY_INNER:
+            at += 4
+        length, at = _varint(page, at)
+        key: tuple[int, ...] = ()
+        if kind == _TABLE_LEAF:
+            rowid, at = _varint(page, at)
+            key = (rowid - (1 << 64) if rowid >> 63 else rowid,)
+        usable = self._usable
+        most = usable - 35 if key else (usable - 12) * 64 // 255 - 23
+        if length <= most:
+            if at + length > len(page):
+                raise ValueError(length)
+            return [], key + _record(page[at : at + length], has_key=bool(key))
+        least = (usable - 12) * 32 // 255 - 23
+        local = least + (length - least) % (usable - 4)
+        if local > most:
+            local = least
+        if length > len(self._image):
+            raise ValueError(length)
+        parts, left, chain = [page[at : at + local]], length - local, []
+        after = int.from_bytes(page[at + local : at + local + 4], "big")
+        while left > 0:
+            part = self._page(after)
+            chain.append(after)
+            parts.append(part[4 : 4 + left])
+            left -= len(parts[-1])
+            after = int.from_bytes(part[:4], "big")
+        if after:
+            raise ValueError(after)
+        return chain, key + _record(b"".join(parts), has_key=bool(key))
+
+
+def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    """A number of 1 to 9 bytes, and the offset behind it."""
+    value = 0
+    for index in range(at, at + 8):
+        value = value << 7 | raw[index] & 0x7F
+        if raw[index] < 0x80:
+            return value, index + 1
+    return value << 8 | raw[at + 8], at + 9
+
+
+def _record(raw: bytes, *, has_key: bool) -> tuple[Any, ...]:
+    """The columns of a record. The rowid's own column is left out: the cell has it."""
+    end, at = _varint(raw, 0)
+    kinds: list[int] = []
+    while at < end:
+        kind, at = _varint(raw, at)
+        kinds.append(kind)
+    if at != end:
+        raise ValueError(end)
+    found: list[Any] = []
+    for kind in kinds:
+        size = _WHOLE.get(kind, 8 if kind == 7 else (kind - 12) // 2 if kind >= 12 else 0)
+        part = raw[at : at + size]
+        if len(part) < size:
+            raise ValueError(kind)
+        at += size
+        if kind in _WHOLE:
+            found.append(int.from_bytes(part, "big", signed=True))
+        elif kind >= 12:
+            found.append(part.decode("utf-8", "replace") if kind % 2 else part)
+        else:
+            found.append(struct.unpack(">d", part)[0] if kind == 7 else _CONSTANTS[kind])
+    if at != len(raw):
+        raise ValueError(at)
+    return tuple(found[1:] if has_key and found and found[0] is None else found)
+
+
+def _table_of(row: tuple[Any, ...], *, has_key: bool) -> str:
+    """The table of a row: by its columns. "": another table."""
+    first = row[0].__class__
+    if has_key:
+        return {14: "tasks", 7: "tubes", 5: "done"}.get(len(row), "")
+    if first is str and len(row) == 2:
+        return "store"
+    if first is int and row[1].__class__ is bytes:
+        return {4: "keys", 3: "lanes"}.get(len(row), "")
+    return ""
