@@ -37,7 +37,7 @@ class Exit(IntEnum):
     CUT_OFF = 6
     #: A worker was told to end at once.
     AT_ONCE = 7
-    #: `tubes check` has found something wrong, or `tubes repair` something that it cannot mend.
+    #: `tubes check` has found damage, or `tubes repair` cannot repair it, or tasks are lost or uncertain.
     DAMAGED = 8
     #: The processes of `tubes worker --processes` died again and again before they began to work.
     CRASHED = 9

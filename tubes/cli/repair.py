@@ -17,6 +17,7 @@ from tubes.cli.show import as_json, line
 from tubes.cli.streams import printable
 from tubes.durable.repair import examine
 from tubes.durable.repair import repair as repair_folder
+from tubes.values.problem import LOSSES
 
 _Names = Annotated[
     list[str] | None,
@@ -46,7 +47,8 @@ def repair(
 ) -> None:
     """Repair damaged tubes.
 
-    Others can use the tubes of a server meanwhile; a folder must be free. It prints what was wrong and what was done.
+    Others can use the tubes of a server meanwhile; a folder must be free. It prints what was wrong and what was done,
+    and fails if tasks of a folder are lost or uncertain.
     """
     _examine(names, url, mends=not dry_run, as_json_=as_json_)
 
@@ -60,6 +62,8 @@ def _examine(names: list[str] | None, url: str | None, *, mends: bool, as_json_:
             _show(place.shown, problem, as_json_=as_json_)
         if not all(problem.mended for problem in found):
             raise Stop(f"{place.shown} is damaged; `tubes repair` saves what can be read", Exit.DAMAGED)
+        if any(problem.kind in LOSSES for problem in found):
+            raise Stop(f"{place.shown} was repaired, but tasks are lost or uncertain", Exit.DAMAGED)
     with connected(url, looks=not mends) as queue:
         for name in names or queue.tubes():
             found = queue.repair(name) if mends else queue.check(name)

@@ -15,22 +15,21 @@ from tubes.durable.rows import FULL, SHORT, ids_of
 from tubes.errors import StoreFailed
 
 #: The version of the tables, and what says that they are ours: "tube".
-VERSION: Final = 1
+VERSION: Final = 2
 _APPLICATION: Final = 0x74756265
-# Of a new task only the first three need be said.
+# A row of a new task has only `key`, `data`, `created` and `crc`.
 _TASKS: Final = FULL.replace("key", "key INTEGER PRIMARY KEY", 1).replace(
     "state, attempts, moved", "state DEFAULT 0, attempts DEFAULT 0, moved DEFAULT 0"
 )
-# Files of an earlier release have no such table.
-_DONE: Final = "CREATE TABLE IF NOT EXISTS done(key INTEGER PRIMARY KEY, data, result, until INTEGER, facts TEXT);"
-_SCHEMA: Final = f"""
+#: Changes of the columns are changes of `tubes.durable.pages`, too.
+SCHEMA: Final = f"""
 CREATE TABLE store(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE tubes(number INTEGER PRIMARY KEY, namespace TEXT NOT NULL, name TEXT NOT NULL, driver TEXT NOT NULL,
     options TEXT NOT NULL, epoch INTEGER NOT NULL, facts TEXT NOT NULL, UNIQUE(namespace, name));
-CREATE TABLE tasks({_TASKS});
+CREATE TABLE tasks({_TASKS}, crc);
 CREATE TABLE keys(tube INTEGER, key BLOB, id INTEGER, until INTEGER, PRIMARY KEY(tube, key)) WITHOUT ROWID;
 CREATE TABLE lanes(tube INTEGER, name BLOB, facts TEXT, PRIMARY KEY(tube, name)) WITHOUT ROWID;
-{_DONE}
+CREATE TABLE done(key INTEGER PRIMARY KEY, data, result, until INTEGER, facts TEXT);
 PRAGMA application_id={_APPLICATION};
 PRAGMA user_version={VERSION};
 """
@@ -49,9 +48,9 @@ GIVEN_UP: Final = f"FROM store WHERE name LIKE '{_GONE}%'"
 _KEYS: Final = {"tasks": "key", "done": "key", "keys": "tube, key", "lanes": "tube, name"}
 _SWEPT: Final = 1000
 
-PUT_NEW: Final = "REPLACE INTO tasks(key, data, created) VALUES (?,?,?)"
-PUT_SHORT: Final = f"REPLACE INTO tasks({SHORT}) VALUES ({','.join('?' * 6)})"
-PUT_FULL: Final = f"REPLACE INTO tasks({FULL}) VALUES ({','.join('?' * 13)})"
+PUT_NEW: Final = "REPLACE INTO tasks(key, data, created, crc) VALUES (?,?,?,?)"
+PUT_SHORT: Final = f"REPLACE INTO tasks({SHORT}, crc) VALUES ({','.join('?' * 7)})"
+PUT_FULL: Final = f"REPLACE INTO tasks({FULL}, crc) VALUES ({','.join('?' * 14)})"
 PUT_DONE: Final = "REPLACE INTO done VALUES (?,?,?,?,?)"
 
 
@@ -72,8 +71,9 @@ def check(path: Path) -> bool:
         )
     if application != _APPLICATION:
         raise sqlite3.DatabaseError("it was written by another program")
-    if version > VERSION:
-        raise sqlite3.DatabaseError(f"a newer release wrote it: its format is {version}, and this one's {VERSION}")
+    if version != VERSION:
+        release = "a newer" if version > VERSION else "an older"
+        raise sqlite3.DatabaseError(f"{release} release wrote it: its format is {version}, and this one's {VERSION}")
     return True
 
 
@@ -84,7 +84,7 @@ def make(folder: Path) -> Path:
         left.unlink(missing_ok=True)
     with closing(sqlite3.connect(path, isolation_level=None)) as file:
         file.execute(f"PRAGMA page_size={_PAGE}")
-        file.executescript(f"BEGIN;{_SCHEMA}COMMIT;")
+        file.executescript(f"BEGIN;{SCHEMA}COMMIT;")
     return path
 
 
@@ -118,7 +118,6 @@ class Database:
         self.executemany: Final = self._cursors[1].executemany
         if reads:
             copy(path, self.connection)
-            self.execute(_DONE)
         else:
             self._begin_to_write()
         self.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
@@ -142,7 +141,6 @@ class Database:
 
     def _begin_to_write(self) -> None:
         self.execute("PRAGMA journal_mode=WAL")
-        self.execute(_DONE)
         self.execute("PRAGMA synchronous=NORMAL")
         self.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
         # A change that is larger, and for which a full disk had no room, gives back what it has used.

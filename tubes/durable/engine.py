@@ -152,6 +152,11 @@ class JournaledEngine(Engine):
         with self._by_time():
             super().close_hold(now, hold)
 
+    def count_rows(self) -> int:
+        """The number of its tasks in the file once all notes are written."""
+        late = 0 if self.truncated else sum(id not in self.tasks and id not in self.touched for id in self.late.tasks)
+        return len(self.tasks) + late
+
     def join_late(self) -> None:
         """What time has done to a task is written with what a call has done to it."""
         late = self.late

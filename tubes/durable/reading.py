@@ -46,7 +46,7 @@ def read_engine(
     engine.options = rows.read_options(tube.options)
     engine.read_options()
     engine.forget_all()
-    tasks = f"SELECT {rows.FULL} FROM tasks WHERE key BETWEEN ? AND ? ORDER BY key"
+    tasks = f"SELECT {rows.FULL}, crc FROM tasks WHERE key BETWEEN ? AND ? ORDER BY key"
     rows.read_entries(engine, execute(tasks, ids), hold, known)
     facts = rows.read_facts(tube.facts)
     _count(engine, database, facts, tube.epoch, ids)

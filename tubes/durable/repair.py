@@ -6,8 +6,9 @@ import json
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -15,8 +16,9 @@ from tubes.drivers.driver import Driver
 from tubes.drivers.moves import State
 from tubes.drivers.registry import Registry
 from tubes.durable import rows
-from tubes.durable.database import GIVEN_UP, NAME, check, copy, make, put_in_place
+from tubes.durable.database import GIVEN_UP, NAME, SCHEMA, check, copy, make, put_in_place
 from tubes.durable.folder import Folder
+from tubes.durable.pages import Found, Pages
 from tubes.errors import DriverNotFound, StoreFailed
 from tubes.values.problem import Problem
 
@@ -28,57 +30,102 @@ _EXAMPLES: Final = 5
 _KNOWN: Final = f"SELECT number FROM tubes UNION SELECT value {GIVEN_UP}"
 #: What sqlite3 raises; the texts of its errors may quote a damaged file.
 _ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
-#: So many ids are looked for at a time.
-_RANGE: Final = 1 << 10
-#: So many times of a tube, and so many pieces are tried that cannot be read.
-_RANGES: Final = 1 << 18
-_TRIES: Final = 100_000
 #: How many ids are left out where nobody knows the last one.
 _GAP: Final = 1_000_000
 
 
 def examine(folder: Path, url: str) -> list[Problem]:
-    """What is damaged in the files of a store, whose process may go on. Cost: O(n), and memory for the file."""
-    with closing(sqlite3.connect(":memory:")) as file:
-        return _examine(folder, url, file)
+    """Return what is damaged in the files of a store, whose process may go on. Cost: O(n), and memory for the file."""
+    file, found = _load(folder, url)
+    with closing(file):
+        return [*_reserve(folder, mends=False), *found, *_rows(file, mends=False)]
 
 
-def _examine(folder: Path, url: str, file: sqlite3.Connection) -> list[Problem]:
+def repair(folder: Path, url: str) -> list[Problem]:
+    """Save what can be read, if something is damaged; return what was wrong. No process may have the store open.
+
+    The old files stay in the folder `damaged-1`, or the next number. Cost: O(n), and memory for the file.
+    """
+    owned = Folder(folder, url)
+    try:
+        file, found = _load(folder, url)
+        with closing(file):
+            found += _rows(file, mends=True)
+            if any(problem.kind != "lost" for problem in found):
+                _save(folder, file)
+        found = [*_reserve(folder, mends=True), *found]
+        return [replace(problem, mended=True) for problem in found]
+    except (*_ERRORS, OSError) as error:
+        raise StoreFailed(url=url, why=f"it cannot be repaired: {error}") from error
+    finally:
+        owned.close()
+
+
+def _load(folder: Path, url: str) -> tuple[sqlite3.Connection, list[Problem]]:
+    """Return the rows that can be read, in a sound database in memory, and the problems of the file."""
     try:
         if not check(folder / NAME):
             raise StoreFailed(url=url, why=f"there is no file {NAME!r}")
     except (sqlite3.Error, OSError) as error:
         raise StoreFailed(url=url, why=str(error)) from error
-    found = _reserve(folder, mends=False)
-    file.text_factory = _some_text
+    file = _memory()
     try:
         copy(folder / NAME, file, damaged=True)
-        said = "\n".join(text for (text,) in file.execute(f"PRAGMA integrity_check({_EXAMPLES})"))
-        if said == "ok":
-            return found + _rows(file, mends=False)
-        wrong = [line for line in said.splitlines() if not line.startswith("***")]
+        said = [text for (text,) in file.execute(f"PRAGMA integrity_check({_EXAMPLES})")]
+        if said == ["ok"]:
+            return file, _lost(file, 0, 0)
+        wrong = [line for text in said for line in text.splitlines() if not line.startswith("***")]
+        image = file.serialize()
     except _ERRORS as error:
-        wrong = [str(error)]
-    return [*found, Problem("file", len(wrong), tuple(wrong[:_EXAMPLES]), mended=False)]
+        wrong, image = [str(error) or "its length is damaged"], (folder / NAME).read_bytes()
+    file.close()
+    pages, file = Pages(image), _memory()
+    file.executescript(SCHEMA)
+    _insert(file, pages.rows())
+    saved: int = file.execute(f"SELECT count(*) FROM tasks WHERE state IS NOT {rows.GONE}").fetchone()[0]
+    if not saved and not file.execute("SELECT count(*) FROM tubes").fetchone()[0]:
+        raise StoreFailed(url=url, why=f"none of its tubes and tasks can be read: restore a backup of {NAME!r}")
+    found = [
+        Problem("file", len(wrong), tuple(wrong[:_EXAMPLES]), mended=False),
+        Problem("saved", saved, (), mended=False),
+        *_lost(file, pages.lost_pages, pages.lost_cells),
+    ]
+    return file, found
 
 
-def repair(folder: Path, url: str) -> list[Problem]:
-    """Save what can be read, if something is damaged; says what was wrong. Nobody may have the store open.
+def _memory() -> sqlite3.Connection:
+    """Return an empty database in memory."""
+    file = sqlite3.connect(":memory:", isolation_level=None)
+    file.text_factory = _some_text
+    return file
 
-    The old files stay in the folder `damaged-1`, or the next number. Cost: O(n).
+
+def _insert(file: sqlite3.Connection, found: Iterable[Found]) -> None:
+    """Insert rows. Of two rows with one key the certain one stays; an uncertain task gets no checksum."""
+    for table, row, certain in sorted(found, key=lambda each: not each.certain):
+        put = f"INSERT OR IGNORE INTO {table} VALUES ({','.join('?' * len(row))})"
+        with suppress(*_ERRORS, OverflowError):  # Columns of another type, in a row that is not ours.
+            file.execute(put, row if certain or table != "tasks" else (*row[:-1], None))
+
+
+def _lost(file: sqlite3.Connection, pages: int, cells: int) -> list[Problem]:
+    """Return the number of missing rows of tasks, by the numbers of rows that tubes have noted.
+
+    A tube notes its rows now and then. Since then each new id has a row, also after its task has gone.
     """
-    owned = Folder(folder, url)
-    try:
-        found = examine(folder, url)
-        _reserve(folder, mends=True)
-        if any(problem.kind != "reserve" for problem in found):
-            made = _save(folder, url)
-            found = [problem for problem in found if problem.kind in ("file", "reserve")] + made
-        return [Problem(problem.kind, problem.count, problem.examples, mended=True) for problem in found]
-    except (*_ERRORS, OSError) as error:
-        raise StoreFailed(url=url, why=f"it cannot be repaired: {error}") from error
-    finally:
-        owned.close()
+    count = 0
+    for number, facts in file.execute("SELECT number, facts FROM tubes").fetchall():
+        with suppress(*rows.UNREADABLE):
+            noted = rows.read_facts(facts)
+            first, last = rows.ids_of(number)
+            select = "SELECT count(*), coalesce(max(key), ?) FROM tasks WHERE key BETWEEN ? AND ?"
+            there, most = file.execute(select, (first - 1, first, last)).fetchone()
+            count += max(noted["rows"] + max(most - first + 1 - noted["next_id"], 0) - there, 0)
+    found = [Problem("lost", count, (), mended=False)] if count else []
+    if pages or cells:
+        examples = [f"{number} {name}" for number, name in ((pages, "pages"), (cells, "rows")) if number]
+        found.append(Problem("unreadable part", pages + cells, tuple(examples), mended=False))
+    return found
 
 
 def _reserve(folder: Path, *, mends: bool) -> list[Problem]:
@@ -99,82 +146,23 @@ def _free(folder: Path, name: str) -> Path:
     return folder / f"{name}{number}"
 
 
-def _save(folder: Path, url: str) -> list[Problem]:
-    """Put a file with all that can be read in the place of one that is damaged."""
+def _save(folder: Path, file: sqlite3.Connection) -> None:
+    """Replace the damaged files by a database in memory, and keep a copy of them."""
     place, kept = folder / NAME, _free(folder, "damaged-")
     kept.mkdir()
     for name in (NAME, f"{NAME}-wal"):
         with suppress(FileNotFoundError):
             shutil.copy2(folder / name, kept / name)
     half = make(folder)
-    # Opened to write: so the log is folded into it, and not left for the file that comes in its place.
-    with (
-        closing(sqlite3.connect(place, isolation_level=None)) as old,
-        closing(sqlite3.connect(half, isolation_level=None)) as new,
-    ):
-        old.text_factory = new.text_factory = _some_text
+    with closing(sqlite3.connect(half)) as new:
+        file.backup(new)
+    # The log belongs to the old file: fold it in, so that it is not used with the new one.
+    with closing(sqlite3.connect(place, isolation_level=None)) as old, suppress(*_ERRORS):
         old.execute("PRAGMA writable_schema=ON")
-        new.execute("BEGIN")
-        with suppress(*_ERRORS):
-            old.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        if not _copy_rows(old, new):
-            kept.rename(_free(folder, "unreadable-"))
-            raise StoreFailed(url=url, why=f"none of its tubes and tasks can be read: restore a backup of {NAME!r}")
-        found = _rows(new, mends=True)
-        new.execute("COMMIT")
+        old.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     for name in (f"{NAME}-wal", f"{NAME}-shm"):
         (folder / name).unlink(missing_ok=True)
     put_in_place(half, place)
-    return found
-
-
-def _copy_rows(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
-    """Copy what can be read, as it is; returns how many tubes and tasks that were."""
-    before = new.total_changes
-    for table, width in (("store", 2), ("keys", 4), ("lanes", 3), ("done", 5), ("tubes", 7), ("tasks", 13)):
-        if table == "tubes":
-            before = new.total_changes
-        select, put = f"SELECT * FROM {table}", f"INSERT OR IGNORE INTO {table} VALUES ({','.join('?' * width)})"
-        key = {"store": "name", "tubes": "number", "tasks": "key", "done": "key"}.get(table, "tube")
-        try:
-            new.executemany(put, old.execute(f"{select} ORDER BY {key}"))
-        except _ERRORS:
-            with suppress(*_ERRORS):  # From the other end until it cannot be read.
-                new.executemany(put, old.execute(f"{select} ORDER BY {key} DESC"))
-            if table == "tasks":
-                new.executemany(put, _tasks_between(old, new))
-    return new.total_changes - before
-
-
-def _tasks_between(old: sqlite3.Connection, new: sqlite3.Connection) -> Generator[rows.Row]:
-    """The tasks between those that were read from both ends, and some of these again.
-
-    A range that cannot be read is cut in halves, until what is left is single tasks. No range is large: it ends where a
-    damaged row has too large a key.
-    """
-    tries = 0
-    found = new.execute(f"SELECT key>>{rows.ID_BITS}, min(key), max(key) FROM tasks GROUP BY 1").fetchall()
-    ends = {number: (least, most) for number, least, most in found}
-    for number, facts in new.execute("SELECT number, facts FROM tubes").fetchall():
-        base = number << rows.ID_BITS
-        with suppress(*rows.UNREADABLE):
-            ends[number] = ends.get(number, (base, 0))[0], base | rows.read_facts(facts)["next_id"]
-    for least, most in ends.values():
-        for start in range(least, min(most + 1, least + _RANGE * _RANGES), _RANGE):
-            ranges = [(start, start + _RANGE - 1)]
-            while ranges and tries < _TRIES:
-                first, last = ranges.pop()
-                select = f"SELECT {rows.FULL} FROM tasks WHERE key BETWEEN ? AND ?"
-                try:
-                    for row in old.execute(select, (first, last)):
-                        if first <= row[0] < last:
-                            first = row[0] + 1
-                        yield row
-                except _ERRORS:
-                    tries += 1
-                    if first < last:
-                        middle = (first + last) // 2
-                        ranges += [(middle + 1, last), (first, middle)]
 
 
 def _rows(file: sqlite3.Connection, *, mends: bool) -> list[Problem]:
@@ -183,22 +171,43 @@ def _rows(file: sqlite3.Connection, *, mends: bool) -> list[Problem]:
         file.execute("DELETE FROM store WHERE name='now'")
     ids = [*_wrong_tasks(file, mends=mends), *_wrong_mores(file, mends=mends)]
     facts = [*_wrong_tubes(file, mends=mends), *_wrong_others(file, mends=mends)]
-    found = {"row": [_task(key) for key in ids], "facts": facts}
+    if mends:
+        _write_checksums(file, ids)
+        _write_counts(file)
+    found = {"uncertain": [_task(key) for key in dict.fromkeys(ids)], "facts": facts}
     return [Problem(kind, len(wrong), tuple(wrong[:_EXAMPLES]), mended=mends) for kind, wrong in found.items() if wrong]
 
 
+def _write_checksums(file: sqlite3.Connection, ids: Iterable[int]) -> None:
+    """Write the data of uncertain tasks as bytes, with a new checksum."""
+    for key in ids:
+        for (data,) in file.execute("SELECT data FROM tasks WHERE key=? AND data IS NOT NULL", (key,)).fetchall():
+            raw = data if isinstance(data, bytes) else data.encode()
+            file.execute("UPDATE tasks SET data=?, crc=? WHERE key=?", (raw, rows.checksum(key, raw), key))
+
+
+def _write_counts(file: sqlite3.Connection) -> None:
+    """Let each tube note the rows that it has now, so that the next check finds none missing."""
+    for number, text in file.execute("SELECT number, facts FROM tubes").fetchall():
+        facts = rows.read_facts(text)
+        first, last = rows.ids_of(number)
+        select = "SELECT count(*) FROM tasks WHERE key BETWEEN ? AND ? AND key<?"
+        (facts["rows"],) = file.execute(select, (first, last, first + facts["next_id"])).fetchone()
+        file.execute("UPDATE tubes SET facts=? WHERE number=?", (json.dumps(facts), number))
+
+
 def _wrong_tasks(file: sqlite3.Connection, *, mends: bool) -> list[int]:
-    found = [key for (key,) in file.execute(f"SELECT key FROM tasks WHERE {rows.DAMAGED}")]
+    select = f"SELECT key, data, crc, {rows.DAMAGED} FROM tasks"
+    found = [key for key, data, crc, wrong in file.execute(select) if wrong or crc != rows.checksum(key, data)]
     if found and mends:
         for column, (rule, new) in rows.RULES.items():
             if column != "data":
                 file.execute(f"UPDATE tasks SET {column}={new} WHERE NOT ({rule})")
         file.execute(f"DELETE FROM tasks WHERE NOT ({rows.RULES['data'][0]})")
-        # A moment that has not come yet would count as a clock that was set back.
+        # No worker gets data that may be damaged. A later `created` would count as a clock that was set back.
+        bury = "UPDATE tasks SET state=?, until=NULL, created=min(created, ?) WHERE key=?"
         now = time.time_ns() // 1000
-        file.execute("UPDATE tasks SET created=? WHERE created>?", (now, now))
-        # Nobody knows when its delay would be over.
-        file.execute(f"UPDATE tasks SET state=0 WHERE state={rows.CODES[State.DELAYED]} AND until IS NULL")
+        file.executemany(bury, [(rows.CODES[State.BURIED], now, key) for key in found])
     return found
 
 
@@ -310,10 +319,10 @@ def _likely_driver(file: sqlite3.Connection, number: int) -> str:
 
 def _likely_facts(file: sqlite3.Connection, number: int) -> str:
     """What is known of a tube from its tasks. No id is given twice."""
-    select = f"SELECT total(state<{rows.GONE}), max(key), max(created) FROM tasks WHERE key>>{rows.ID_BITS}=?"
+    select = f"SELECT total(state<{rows.GONE}), max(key), max(created), count(*) FROM tasks WHERE key>>{rows.ID_BITS}=?"
     # Otherwise those of the last epoch are counted twice.
     file.execute("UPDATE tubes SET epoch=? WHERE number=?", (_GAP, number))
-    count, most, now = file.execute(select, (number,)).fetchone()
+    count, most, now, rows_there = file.execute(select, (number,)).fetchone()
     last = 0 if most is None else most & ((1 << rows.ID_BITS) - 1)
     return json.dumps(
         {
@@ -322,6 +331,7 @@ def _likely_facts(file: sqlite3.Connection, number: int) -> str:
             "next_take": _GAP,
             "uses": {"put ": int(count)},
             "pause": None,
+            "rows": rows_there,
             "number": _GAP,
             "now": now or 0,
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
 
 from tubes.drivers.backoff import RetryDelays
 from tubes.drivers.done import Done
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 #: Ids of a tube have so many bits, and the number of the tube stands before them.
 ID_BITS: Final = 40
+_MASK: Final = (1 << ID_BITS) - 1
 #: States in a row: the first two take no room.
 _STATES: Final[tuple[State, ...]] = (State.READY, State.TAKEN, State.BURIED, State.DELAYED)
 CODES: Final = {state: code for code, state in enumerate(_STATES)}
@@ -33,8 +35,6 @@ SHORT: Final = "key, data, created, state, attempts, moved"
 FULL: Final = f"{SHORT}, pri, lane, ttl, ttr, until, dead, more"
 
 Row = tuple[Any, ...]
-#: What data is, once it is encoded.
-_DATA: Final = (bytes, str)
 
 _NUMBER: Final = "typeof({0})='integer' AND {0} BETWEEN 0 AND 1<<53"
 # One that was put back may be before 1970.
@@ -43,7 +43,7 @@ _PERHAPS: Final = "typeof({0}) IN ('{1}','null')"
 #: What holds for each column of a task, and what a task has there that has lost it.
 RULES: Final[dict[str, tuple[str, str]]] = {
     "data": (f"typeof(data) IN ('blob','text') OR state={GONE}", "NULL"),
-    "state": (f"{_NUMBER.format('state')} AND state<={GONE}", "0"),
+    "state": (f"{_NUMBER.format('state')} AND (state<{GONE} OR state={GONE} AND data IS NULL)", "0"),
     **{name: (_NUMBER.format(name), "0") for name in ("attempts", "moved")},
     "created": (_MOMENT.format("created"), "0"),
     **{name: (_PERHAPS.format(name, "integer"), "NULL") for name in ("pri", "ttl", "ttr")},
@@ -62,9 +62,16 @@ def ids_of(number: int) -> tuple[int, int]:
     return number << ID_BITS, (number + 1 << ID_BITS) - 1
 
 
+def checksum(key: int, data: object) -> int | None:
+    """The CRC-32 of the data of a task, which starts from its id; None without data."""
+    raw = data.encode() if isinstance(data, str) else data
+    return crc32(raw, key & _MASK) if isinstance(raw, bytes) else None
+
+
 def short_row(base: int, entry: Entry, moved: int) -> Row:
     """The row of a task that has only what every task has."""
-    return base | entry.id, entry.data, entry.created, CODES[entry.state], entry.attempts, moved  # type: ignore[index]
+    state = CODES[entry.state]  # type: ignore[index]
+    return base | entry.id, entry.data, entry.created, state, entry.attempts, moved
 
 
 def full_row(base: int, entry: Entry, moved: int, *, timed: bool) -> Row:
@@ -112,10 +119,12 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, known
     taken, states = CODES[State.TAKEN], dict(enumerate(_STATES))
     row: Any
     for row in rows:
-        key, data, created, state, attempts, moved, pri, lane, ttl, ttr, until, dead, more = row
-        if state == GONE:
+        key, data, created, state, attempts, moved, pri, lane, ttl, ttr, until, dead, more, crc = row
+        if state == GONE and data is None:
             continue
-        if not (created.__class__ is attempts.__class__ is moved.__class__ is int and data.__class__ in _DATA):
+        if crc != crc32(data, key & mask):
+            raise ValueError(f"the checksum of task {key & mask} is wrong")
+        if not (created.__class__ is attempts.__class__ is moved.__class__ is int):
             raise TypeError(f"the row of task {key & mask} makes no sense")
         id = key & mask
         entry = known.get(id) or kind()
@@ -249,6 +258,7 @@ def facts_text(engine: JournaledEngine, now: int) -> str:
             "next_take": engine.next_take,
             "uses": uses,
             "pause": engine.pause.until,
+            "rows": engine.count_rows(),
             "number": number,
             "now": now,
         }
@@ -259,7 +269,7 @@ def read_facts(text: str) -> dict[str, Any]:
     """What `facts_text` says."""
     facts: dict[str, Any] = json.loads(text)
     uses = facts["uses"].values()
-    numbers = [facts[name] for name in ("born", "next_id", "next_take", "number", "now")]
+    numbers = [facts[name] for name in ("born", "next_id", "next_take", "rows", "number", "now")]
     pause = facts["pause"]
     if not all(number.__class__ is int for number in (*numbers, *uses, 0 if pause is None else pause)):
         raise TypeError(text)

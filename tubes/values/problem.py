@@ -60,10 +60,17 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {
         "saves what can be read in a new file, and keeps the old one",
         "saved what could be read in a new file, and kept the old one",
     ),
-    "row": (
-        "tasks whose rows make no sense, by the number of the tube and the id: {}",
-        "sets what makes no sense as it is in a new task; leaves out those without data",
-        "set what made no sense as it is in a new task; left out those without data",
+    "saved": ("{count} tasks can be read", "saves them", "saved them"),
+    "lost": (
+        "{count} tasks are missing",
+        "cannot restore them: a backup may have them",
+        "could not restore them: a backup may have them",
+    ),
+    "unreadable part": ("parts of the file cannot be read: {}", "leaves them out", "left them out"),
+    "uncertain": (
+        "{count} tasks may be damaged, by the number of the tube and the id: {}",
+        "buries them; leaves out those without data",
+        "buried them; left out those without data",
     ),
     "facts": (
         "rows of tubes, keys, lanes or done tasks that make no sense: {}",
@@ -73,6 +80,8 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {
     "reserve": ("what is not the room that is kept free on the disk: {}", "moves it away", "moved it away"),
     "memory": ("indexes in memory that differ from the tasks: {}", "rebuilds them", "rebuilt them"),
 }
+#: Kinds that say that `repair` has lost something, or may have.
+LOSSES: Final = frozenset({"lost", "uncertain", "unreadable part"})
 #: Kinds that `repair` cannot solve.
 BEYOND: Final = frozenset({"tube"})
 
@@ -100,7 +109,7 @@ class Problem:
     def what(self) -> str:
         """What is wrong."""
         more = f" and {self.count - len(self.examples)} more" if self.count > len(self.examples) else ""
-        return KINDS[self.kind][0].format(", ".join(self.examples) + more)
+        return KINDS[self.kind][0].format(", ".join(self.examples) + more, count=self.count)
 
     @property
     def remedy(self) -> str:
