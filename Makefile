@@ -7,7 +7,7 @@ TEST := test examples bench msgpack schedule reload conformance server hiredis s
 # What many processes import is compiled once, also where the environment of the user says otherwise.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo pipeline test soak soak-faults soak-kills soak-serve aio check docs matrix bench bench-peers bench-spark bench-scale guard clean
+.PHONY: demo pipeline test test-rest test-all soak soak-faults soak-kills soak-serve aio check docs matrix bench bench-peers bench-spark bench-scale guard clean
 
 .venv/demo: EXTRAS := examples
 .venv/server: EXTRAS := server hiredis
@@ -29,7 +29,13 @@ demo: .venv/demo $(if $(URL),.venv/server)  ## crawl real pages on local servers
 pipeline: .venv/pipeline  ## pages through a tube and Spark into parquet; the job is killed once, and SQL proves that none was lost
 	$(BIN)/python examples/pipeline.py
 
-test: .venv/test  ## all tests
+test: .venv/test  ## the short suite: each rule on each backend
+	$(BIN)/python -m pytest -n auto --dist loadscope -m 'not full'
+
+test-rest: .venv/test  ## what `make test-all` runs beyond `make test`
+	$(BIN)/python -m pytest -n auto --dist loadscope -m full
+
+test-all: .venv/test  ## all tests: the whole matrix of the contract, Spark, long faults, the examples of all pages
 	$(BIN)/python -m pytest -n auto --dist loadscope
 
 soak: .venv/test  ## producers, workers and chaos with a ledger of every task, and a plot: make soak MINUTES=30

@@ -138,7 +138,7 @@ def queue(clock: tubes.testing.ManualClock) -> Iterator[tubes.Queue]:
         yield queue
 
 
-@pytest.fixture(params=[SyncFace, AioFace], ids=["sync", "aio"])
+@pytest.fixture(params=[SyncFace, pytest.param(AioFace, marks=pytest.mark.full)], ids=["sync", "aio"])
 def face(request: pytest.FixtureRequest) -> Iterator[Face]:
     made: Face = request.param()
     yield made

@@ -1,21 +1,26 @@
-"""The contract, for the built-in drivers and for users' own.
+"""The contract in memory, for the built-in drivers and for users' own.
 
-The simplest driver and the richest run with threads and with asyncio, the others with one of them: the two APIs are one
-source, and how they wait does not depend on the driver.
+The simplest driver runs with threads and the richest with asyncio; the other drivers run the subjects in which they
+differ. The whole matrix is marked `full`.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.parts import OfCodec, OfOrder, OfRank
-from tubes import Driver, TaskNotFound
+from tests.support.parts import RULES, OfCodec, OfOrder, OfRank, RareRules, rules_of
+from tubes import Driver, DriverNotFound, TaskNotFound
 from tubes.conformance import AioFace, Bench, Contract, Face, SyncFace
+from tubes.conformance.capacity import Capacity
+from tubes.conformance.lanes import Lanes
 from tubes.conformance.order import Order
+from tubes.conformance.updates import Updates
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,31 +30,24 @@ if TYPE_CHECKING:
 
 
 class TestFifo(Contract):
+    faces = (SyncFace,)
     driver = "fifo"
 
 
-class TestFifoTtl(Contract):
+class TestUtubeTtl(Contract):
     faces = (AioFace,)
-    driver = "fifottl"
+    driver = "utubettl"
 
 
-class TestLimFifoTtl(Contract):
+class TestRoomOfLimFifoTtl(Capacity):
     faces = (SyncFace,)
     driver = "limfifottl"
 
 
-class TestUtube(Contract):
-    faces = (AioFace,)
-    driver = "utube"
+class TestOrderOfLifo(Order):
+    """The smallest custom driver: a value."""
 
-
-class TestUtubeTtl(Contract):
-    driver = "utubettl"
-
-
-class TestLifo(OfOrder):
-    """The smallest driver of one's own: a value."""
-
+    faces = (SyncFace,)
     driver = Driver("lifo", order="-id")
 
 
@@ -63,31 +61,37 @@ def odd_first(task: Ranked) -> float:
     return task.pri if task.pri % 2 else task.pri + 2**32
 
 
-class TestRankHook(OfRank):
+class TestOrderOfRankHook(Order):
     """An order that no knob names: odd priorities first."""
 
+    faces = (SyncFace,)
     driver = Driver("odd-first", options={"pri", "ttl", "delay"}, rank=odd_first)
 
 
-class TestLaneOfOnesOwnName(Contract):
-    """All knobs at once: the greatest priority first, the newest among equals, one task per tenant."""
+#: All knobs at once: the greatest priority first, the newest among equals, one task per tenant.
+TENANTS = Driver(
+    "tenants",
+    options={"tenant", "pri", "ttl", "ttr", "delay", "capacity", "timeout"},
+    order="-pri,-id",
+    lane="tenant",
+)
 
+
+class TestOrderInCustomLanes(Order, Lanes):
     faces = (SyncFace,)
-    driver = Driver(
-        "tenants",
-        options={"tenant", "pri", "ttl", "ttr", "delay", "capacity", "timeout"},
-        order="-pri,-id",
-        lane="tenant",
-    )
+    driver = TENANTS
 
 
-class TestThroughJson(OfCodec):
-    """What goes through a codec goes the same way."""
-
-    driver = "utubettl"
+class ThroughJson:
+    """A queue in memory that encodes data."""
 
     def connect(self, face: Face, clock: ManualClock) -> Any:
         return face.connect("memory://", clock=clock, codec="json")
+
+
+class TestUpdatesThroughJson(ThroughJson, Updates):
+    faces = (SyncFace,)
+    driver = "utubettl"
 
 
 class TestDriverThatConnectRegisters(Order):
@@ -119,6 +123,67 @@ class TestRankHookThatFails(Bench):
         assert self.tube.ack(first).state == "-"
         with pytest.raises(ArithmeticError):
             self.got(refused)
+
+
+class TestRareRulesOfLimFifoTtl(RareRules):
+    faces = (SyncFace,)
+    driver = "limfifottl"
+
+
+class TestRareRulesWithoutTtr(RareRules):
+    faces = (SyncFace,)
+    driver = Driver("untimed", options={"ttl"})
+
+
+@pytest.mark.full
+class TestFifoWithAsyncio(Contract):
+    faces = (AioFace,)
+    driver = "fifo"
+
+
+@pytest.mark.full
+class TestFifoTtl(Contract):
+    faces = (AioFace,)
+    driver = "fifottl"
+
+
+@pytest.mark.full
+class TestLimFifoTtl(Contract):
+    faces = (SyncFace,)
+    driver = "limfifottl"
+
+
+@pytest.mark.full
+class TestUtube(Contract):
+    faces = (AioFace,)
+    driver = "utube"
+
+
+@pytest.mark.full
+class TestUtubeTtlWithThreads(Contract):
+    faces = (SyncFace,)
+    driver = "utubettl"
+
+
+@pytest.mark.full
+class TestLifo(OfOrder):
+    driver = Driver("lifo", order="-id")
+
+
+@pytest.mark.full
+class TestRankHook(OfRank):
+    driver = Driver("odd-first", options={"pri", "ttl", "delay"}, rank=odd_first)
+
+
+@pytest.mark.full
+class TestCustomLanes(Contract):
+    faces = (SyncFace,)
+    driver = TENANTS
+
+
+@pytest.mark.full
+class TestThroughJson(ThroughJson, OfCodec):
+    driver = "utubettl"
 
 
 class TestTheBench(Bench):
@@ -178,3 +243,17 @@ def test_a_contract_without_a_driver_is_refused(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert "TestMine names no driver: set `driver = ...` in the class" in ended.stdout
     assert "passed" not in ended.stdout
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["tests.api.test_contract", "tests.on_redis.test_contract_on_redis", "tests.durable.test_contract_in_a_folder"],
+)
+def test_short_suite_runs_each_rule_on_each_backend(module: str) -> None:
+    run: set[str] = set()
+    for each in vars(import_module(module)).values():
+        is_column = isinstance(each, type) and each.__name__.startswith("Test") and issubclass(each, Bench)
+        if is_column and "full" not in [mark.name for mark in getattr(each, "pytestmark", [])]:
+            with suppress(DriverNotFound):  # Only the queue of that test knows its driver.
+                run |= rules_of(each.driver, [name for name in RULES if getattr(each, name, None)])
+    assert sorted(RULES.keys() - run) == []

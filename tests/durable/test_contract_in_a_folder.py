@@ -7,6 +7,8 @@ from uuid import uuid4
 
 import pytest
 
+from tests.support.parts import RareRules
+from tubes import Driver
 from tubes.conformance import AioFace, Contract, Face, SyncFace
 from tubes.conformance.batches import Batches
 from tubes.conformance.bench import Bench
@@ -35,6 +37,22 @@ class InAFolder(Bench):
         )
 
 
+class TestRareRulesOfFifo(InAFolder, RareRules):
+    faces = (SyncFace,)
+    driver = "fifo"
+
+
+class TestRareRulesOfLimFifoTtl(InAFolder, RareRules):
+    faces = (SyncFace,)
+    driver = "limfifottl"
+
+
+class TestRareRulesWithoutTtr(InAFolder, RareRules):
+    faces = (SyncFace,)
+    driver = Driver("untimed", options={"ttl"})
+
+
+@pytest.mark.full
 class TestSynced(InAFolder, Waiting, Batches):
     """What was returned is on the disk, too."""
 

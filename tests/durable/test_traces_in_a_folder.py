@@ -10,7 +10,7 @@ import pytest
 import tubes
 from tests.golden.deviations import BY_QUIRK, USUAL
 from tests.golden.replay import Replay
-from tests.golden.traces import TRACES
+from tests.golden.traces import GROUPS
 from tests.support.internals import port_of
 from tests.unit.test_model import DRIVERS, run_beside_the_model
 from tubes.conformance import SyncFace
@@ -18,11 +18,6 @@ from tubes.drivers.invariants import check_engine
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from tests.golden.traces import Trace
-
-#: Random ones, and of those that were written by hand every fifth.
-SOME = [trace for number, trace in enumerate(TRACES) if not number % 5]
 
 
 class FolderFace(SyncFace):
@@ -36,13 +31,15 @@ class FolderFace(SyncFace):
         return tubes.connect(self.url, **options)
 
 
-@pytest.mark.parametrize("trace", SOME, ids=str)
-def test_a_trace_is_met_to_its_end_and_can_be_read_again(tmp_path: Path, trace: Trace) -> None:
-    face = FolderFace(tmp_path)
-    Replay(face, trace, USUAL | {BY_QUIRK[quirk] for quirk in trace.quirks}).run()
-    with tubes.connect(face.url) as queue:
-        for name in queue.tubes():
-            check_engine(port_of(queue.tube(name)).shared.engine)
+@pytest.mark.parametrize("group", GROUPS)
+def test_traces_are_reproduced_and_can_be_read_again(tmp_path: Path, group: str, subtests: pytest.Subtests) -> None:
+    for trace in GROUPS[group][::5]:
+        with subtests.test(trace.name):
+            face = FolderFace(tmp_path)
+            Replay(face, trace, USUAL | {BY_QUIRK[quirk] for quirk in trace.quirks}).run()
+            with tubes.connect(face.url) as queue:
+                for name in queue.tubes():
+                    check_engine(port_of(queue.tube(name)).shared.engine)
 
 
 @pytest.mark.parametrize("name", DRIVERS)

@@ -43,21 +43,29 @@ def _cluster(cluster: Cluster) -> None:
     OnCluster.url = cluster.url
 
 
-class OnCluster(OnServer, Ownership, Lanes, Sessions, Queues):
+class OnCluster(OnServer):
     """Tubes are on whichever node their names lead to."""
 
 
-class TestFifoOnCluster(OnCluster):
-    faces = (AioFace,)
-    driver = "fifo"
-
-
-class TestUtubeTtlOnCluster(OnCluster):
+class TestQueues(OnCluster, Queues):
     faces = (SyncFace,)
     driver = "utubettl"
 
 
-class TestFailuresOnCluster(OnCluster, Failures, UniqueKeys, Updates, Looking):
+@pytest.mark.full
+class TestFifo(OnCluster, Ownership, Lanes, Sessions, Queues):
+    faces = (AioFace,)
+    driver = "fifo"
+
+
+@pytest.mark.full
+class TestUtubeTtl(OnCluster, Ownership, Lanes, Sessions):
+    faces = (SyncFace,)
+    driver = "utubettl"
+
+
+@pytest.mark.full
+class TestFailures(OnCluster, Ownership, Lanes, Sessions, Queues, Failures, UniqueKeys, Updates, Looking):
     faces = (AioFace,)
     driver = "fifottl"
 

@@ -9,7 +9,7 @@ import pytest
 from tubes.conformance.faces import AioFace, Face, SyncFace
 
 
-@pytest.fixture(scope="module", params=[SyncFace, AioFace], ids=["sync", "aio"])
+@pytest.fixture(scope="module", params=[SyncFace, pytest.param(AioFace, marks=pytest.mark.full)], ids=["sync", "aio"])
 def face(request: pytest.FixtureRequest) -> Iterator[Face]:
     made: Face = request.param()
     yield made

@@ -9,7 +9,7 @@ from tubes.conformance.faces import Face
 from .deviations import BY_QUIRK, USUAL
 from .referee import MismatchError
 from .replay import Replay
-from .traces import TRACES, Trace
+from .traces import GROUPS, TRACES
 
 #: The traces with quirks, and the step at which the quirk shows first. None: it never does in this one, since
 #: the takes that wait together are served in the same order by either rule.
@@ -62,21 +62,27 @@ QUIRKS: dict[str, int | None] = {
 }
 
 
-@pytest.mark.parametrize("trace", TRACES, ids=str)
-def test_a_trace_is_met_to_its_end(face: Face, trace: Trace) -> None:
-    Replay(face, trace, USUAL | {BY_QUIRK[quirk] for quirk in trace.quirks}).run()
+@pytest.mark.parametrize("group", GROUPS)
+def test_each_trace_is_reproduced(face: Face, group: str, subtests: pytest.Subtests) -> None:
+    for trace in GROUPS[group]:
+        with subtests.test(trace.name):
+            Replay(face, trace, USUAL | {BY_QUIRK[quirk] for quirk in trace.quirks}).run()
 
 
-@pytest.mark.parametrize("trace", [trace for trace in TRACES if trace.quirks], ids=str)
-def test_a_quirk_is_not_copied(face: Face, trace: Trace) -> None:
-    replay = Replay(face, trace, USUAL - {BY_QUIRK[quirk] for quirk in trace.quirks})
-    step = QUIRKS[trace.name]
-    if step is None:
-        replay.run()
-        return
-    with pytest.raises(MismatchError) as differs:
-        replay.run()
-    assert differs.value.number == step
+@pytest.mark.parametrize("group", GROUPS)
+def test_quirks_are_not_copied(face: Face, group: str, subtests: pytest.Subtests) -> None:
+    for trace in GROUPS[group]:
+        if not trace.quirks:
+            continue
+        with subtests.test(trace.name):
+            replay = Replay(face, trace, USUAL - {BY_QUIRK[quirk] for quirk in trace.quirks})
+            step = QUIRKS[trace.name]
+            if step is None:
+                replay.run()
+                continue
+            with pytest.raises(MismatchError) as differs:
+                replay.run()
+            assert differs.value.number == step
 
 
 def test_every_quirk_is_listed() -> None:

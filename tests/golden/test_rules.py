@@ -11,11 +11,11 @@ from .replay import Replay
 from .rules_tasks import TASKS
 from .rules_tubes import TUBES
 from .rules_waiting import WAITING
-from .traces import Trace
 
 RULES = TASKS | TUBES | WAITING
 
 
-@pytest.mark.parametrize("trace", RULES.values(), ids=RULES.keys())
-def test_a_rule_holds(face: Face, trace: Trace) -> None:
-    Replay(face, trace, USUAL).run()
+def test_each_rule_holds(face: Face, subtests: pytest.Subtests) -> None:
+    for name, trace in RULES.items():
+        with subtests.test(name):
+            Replay(face, trace, USUAL).run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -54,3 +55,5 @@ def load(path: Path) -> Trace:
 
 TRACES = [load(path) for path in sorted(_HERE.glob("*/*.json"))]
 BY_NAME = {trace.name: trace for trace in TRACES}
+#: By kind and driver: `scripted/fifo`.
+GROUPS = {group: list(traces) for group, traces in groupby(TRACES, key=lambda trace: trace.name.partition(".")[0])}

@@ -99,20 +99,18 @@ def test_short_and_long_ways_do_the_same(seed: int) -> None:
 SPANS: list[Any] = [0, 60, 0.5, 100 * 365 * 86400, 10**10, -1, True, "1", None]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        *({option: value} for option in ("ttl", "ttr", "delay") for value in SPANS),
-        *({"pri": value} for value in (0, 7, 2**32 - 1, 2**32, -1, True, 1.0)),
-        *({"utube": value} for value in ("a", "", 1, True, b"a", None)),
-        {"ttl": 60, "ttr": 10, "delay": 5, "pri": 3, "utube": "a"},
-        {"ttl": 60, "key": "k"},
-        {"colour": 1},
-    ],
-    ids=repr,
-)
+PUT_OPTIONS: list[dict[str, Any]] = [
+    *({option: value} for option in ("ttl", "ttr", "delay") for value in SPANS),
+    *({"pri": value} for value in (0, 7, 2**32 - 1, 2**32, -1, True, 1.0)),
+    *({"utube": value} for value in ("a", "", 1, True, b"a", None)),
+    {"ttl": 60, "ttr": 10, "delay": 5, "pri": 3, "utube": "a"},
+    {"ttl": 60, "key": "k"},
+    {"colour": 1},
+]
+
+
 @pytest.mark.parametrize("driver", ["fifo", "fifottl", "utube", "utubettl"])
-def test_a_put_reads_its_options_as_a_batch_does(driver: str, options: dict[str, Any]) -> None:
+def test_put_and_put_many_read_options_alike(driver: str, subtests: pytest.Subtests) -> None:
     def add(put: Callable[[tubes.Tube], tubes.Task | None]) -> Any:
         tube = tubes.connect(clock=ManualClock()).create_tube("t", driver)
         try:
@@ -123,6 +121,8 @@ def test_a_put_reads_its_options_as_a_batch_does(driver: str, options: dict[str,
         check_engine(port_of(tube).shared.engine)
         return facts(task), task.utube, task.pri, task.ttr, task.expires, tube.take(0) is None
 
-    one = add(lambda tube: tube.put("x", **options))
-    assert one == add(lambda tube: tube.put_many(["x"], **options)[0])
-    assert one == add(lambda tube: tube.put_many([tubes.Item("x", **options)])[0])
+    for options in PUT_OPTIONS:
+        with subtests.test(repr(options)):
+            one = add(lambda tube, options=options: tube.put("x", **options))  # type: ignore[misc]
+            assert one == add(lambda tube, options=options: tube.put_many(["x"], **options)[0])  # type: ignore[misc]
+            assert one == add(lambda tube, options=options: tube.put_many([tubes.Item("x", **options)])[0])  # type: ignore[misc]

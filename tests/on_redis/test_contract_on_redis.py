@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.on_server import OnServer
-from tests.support.parts import OfCapacity, OfOrder, OfRank
+from tests.support.parts import OfCapacity, OfOrder, OfRank, RareRules
 from tests.support.rights import users_of
 from tubes import Driver
 from tubes.conformance import AioFace, Contract, SyncFace
+from tubes.conformance.capacity import Capacity
+from tubes.conformance.lanes import Lanes
+from tubes.conformance.order import Order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,31 +52,21 @@ class Whole(OnValkey, Contract):
 
 
 class TestFifo(Whole):
-    faces = (SyncFace,)
+    faces = (AioFace,)
     driver = "fifo"
 
 
-class TestFifoTtl(Whole):
-    faces = (AioFace,)
-    driver = "fifottl"
+class TestUtubeTtl(Whole):
+    faces = (SyncFace,)
+    driver = "utubettl"
 
 
-class TestLimFifoTtl(OnValkey, OfCapacity):
+class TestRoomOfLimFifoTtl(OnValkey, Capacity):
     faces = (SyncFace,)
     driver = "limfifottl"
 
 
-class TestUtube(Whole):
-    faces = (SyncFace,)
-    driver = "utube"
-
-
-class TestUtubeTtl(Whole):
-    faces = (AioFace,)
-    driver = "utubettl"
-
-
-class TestLifo(OnValkey, OfOrder):
+class TestOrderOfLifo(OnValkey, Order):
     faces = (AioFace,)
     driver = Driver("lifo", order="-id")
 
@@ -82,35 +75,98 @@ def odd_first(task: Ranked) -> float:
     return task.pri if task.pri % 2 else task.pri + 2**32
 
 
+#: An order that no knob names: odd priorities first.
+ODD_FIRST = Driver(
+    "odd-first",
+    options={"pri", "ttl", "delay"},
+    rank=odd_first,
+    rank_lua="pri % 2 == 1 and pri or pri + 4294967296",
+)
+
+#: All knobs at once.
+TENANTS = Driver(
+    "tenants",
+    options={"tenant", "pri", "ttl", "ttr", "delay", "capacity", "timeout"},
+    order="-pri,-id",
+    lane="tenant",
+)
+
+
+class TestOrderOfRankHook(OnValkey, Order):
+    faces = (SyncFace,)
+    driver = ODD_FIRST
+
+
+class TestOrderInCustomLanes(OnValkey, Order, Lanes):
+    faces = (SyncFace,)
+    driver = TENANTS
+
+
+class TestRareRulesOfLimFifoTtl(OnValkey, RareRules):
+    faces = (SyncFace,)
+    driver = "limfifottl"
+
+
+class TestRareRulesWithoutTtr(OnValkey, RareRules):
+    faces = (SyncFace,)
+    driver = Driver("untimed", options={"ttl"})
+
+
+@pytest.mark.full
+class TestFifoWithThreads(Whole):
+    faces = (SyncFace,)
+    driver = "fifo"
+
+
+@pytest.mark.full
+class TestFifoTtl(Whole):
+    faces = (AioFace,)
+    driver = "fifottl"
+
+
+@pytest.mark.full
+class TestLimFifoTtl(OnValkey, OfCapacity):
+    faces = (SyncFace,)
+    driver = "limfifottl"
+
+
+@pytest.mark.full
+class TestUtube(Whole):
+    faces = (SyncFace,)
+    driver = "utube"
+
+
+@pytest.mark.full
+class TestUtubeTtlWithAsyncio(Whole):
+    faces = (AioFace,)
+    driver = "utubettl"
+
+
+@pytest.mark.full
+class TestLifo(OnValkey, OfOrder):
+    faces = (AioFace,)
+    driver = Driver("lifo", order="-id")
+
+
+@pytest.mark.full
 class TestRankHook(OnValkey, OfRank):
-    """An order that no knob names: odd priorities first."""
-
     faces = (SyncFace,)
-    driver = Driver(
-        "odd-first",
-        options={"pri", "ttl", "delay"},
-        rank=odd_first,
-        rank_lua="pri % 2 == 1 and pri or pri + 4294967296",
-    )
+    driver = ODD_FIRST
 
 
-class TestLaneOfOnesOwnName(Whole):
-    """All knobs at once."""
-
+@pytest.mark.full
+class TestCustomLanes(Whole):
     faces = (SyncFace,)
-    driver = Driver(
-        "tenants",
-        options={"tenant", "pri", "ttl", "ttr", "delay", "capacity", "timeout"},
-        order="-pri,-id",
-        lane="tenant",
-    )
+    driver = TENANTS
 
 
+@pytest.mark.full
 class TestFifoOnRedis(OnRedis, Contract):
     faces = (SyncFace,)
     driver = "fifo"
 
 
+@pytest.mark.full
 class TestUtubeTtlOnRedis(OnRedis, Contract):
     faces = (AioFace,)
     driver = "utubettl"

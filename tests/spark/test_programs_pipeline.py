@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 parquet: Any = import_module("pyarrow.parquet")
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 

@@ -13,10 +13,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import tubes
 
 from .conftest import environment
 from .program import stream
+
+pytestmark = pytest.mark.full
 
 PROGRAM = Path(__file__).parent / "program.py"
 

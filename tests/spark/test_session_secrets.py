@@ -12,6 +12,8 @@ import pytest
 import tubes
 from tubes.testing import LocalServer
 
+pytestmark = pytest.mark.full
+
 #: Spark hides values with "secret", "password" or "token" in them anyway.
 PASSWORD = "swordfish4711"
 

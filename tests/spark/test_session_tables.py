@@ -11,6 +11,8 @@ import pytest
 
 import tubes
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def sql(spark: Any) -> Iterator[Any]:

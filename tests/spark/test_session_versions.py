@@ -9,6 +9,8 @@ import pytest
 
 import tubes
 
+pytestmark = pytest.mark.full
+
 
 def test_data_sources_of_others_are_found_beside_ours(spark: Any) -> None:
     assert [tuple(row) for row in spark.read.format("neighbour").load().collect()] == [(42,)]

@@ -1,8 +1,12 @@
 """Parts of the contract, for drivers that share their knobs with one that keeps the whole."""
 
+from collections.abc import Iterable
+
+from tubes.conformance import Contract
 from tubes.conformance.altering import Altering
 from tubes.conformance.any import TakeAny
 from tubes.conformance.batches import Batches
+from tubes.conformance.bench import why_not
 from tubes.conformance.capacity import Capacity
 from tubes.conformance.context import Context
 from tubes.conformance.delay import Delay
@@ -20,6 +24,24 @@ from tubes.conformance.updates import Updates
 from tubes.conformance.verbs import Verbs
 from tubes.conformance.waiting import Waiting
 from tubes.conformance.waking import Waking
+from tubes.drivers.driver import Driver
+from tubes.drivers.registry import Registry
+
+#: The rules of the contract, by name.
+RULES = {name: getattr(Contract, name) for name in dir(Contract) if name.startswith("test_")}
+
+
+def rules_of(driver: Driver | str, names: Iterable[str] = RULES) -> set[str]:
+    """Those of these rules that a driver does not skip."""
+    known = Registry().find(driver) if isinstance(driver, str) else driver
+    return {name for name in names if not why_not(known, RULES[name])}
+
+
+class RareRules(Contract):
+    """The rules that `utubettl` skips: they are about drivers that lack something, or have a capacity."""
+
+    for _name in rules_of("utubettl"):
+        locals()[_name] = None  # pytest does not collect it.
 
 
 class OfOrder(Order, Verbs, Ownership, Waking, Batches, Sessions, Updates, Altering):

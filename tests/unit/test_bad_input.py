@@ -293,23 +293,19 @@ def endless() -> list[Any]:
     return inner
 
 
-TABLE = table()
-
-
-@pytest.mark.parametrize(("error", "call"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_bad_input_raises_its_error_and_changes_nothing(
-    face: Face, error: type[Exception], call: Callable[[Scene], Any]
-) -> None:
-    scene = Scene(face)
-    before = scene.facts()
-    with pytest.raises(error) as caught:
-        call(scene)
-    assert type(caught.value) is error
-    assert isinstance(caught.value, tubes.TubesError)
-    assert len(str(caught.value)) > 10
-    assert scene.facts() == before
-    scene.other.close()
-    scene.queue.close()
+def test_bad_input_raises_its_error_and_changes_nothing(face: Face, subtests: pytest.Subtests) -> None:
+    for name, error, call in table():
+        with subtests.test(name):
+            scene = Scene(face)
+            before = scene.facts()
+            with pytest.raises(error) as caught:
+                call(scene)
+            assert type(caught.value) is error
+            assert isinstance(caught.value, tubes.TubesError)
+            assert len(str(caught.value)) > 10
+            assert scene.facts() == before
+            scene.other.close()
+            scene.queue.close()
 
 
 #: What an error says: it names what the caller did, in the caller's units.
@@ -341,14 +337,15 @@ SAYINGS: list[tuple[Callable[[Scene], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "saying"), SAYINGS, ids=[saying for _, saying in SAYINGS])
-def test_an_error_says_what_was_asked_for(face: Face, call: Callable[[Scene], Any], saying: str) -> None:
-    scene = Scene(face)
-    with pytest.raises(tubes.TubesError) as caught:
-        call(scene)
-    assert saying in str(caught.value)
-    scene.other.close()
-    scene.queue.close()
+def test_error_names_what_the_caller_passed(face: Face, subtests: pytest.Subtests) -> None:
+    for call, saying in SAYINGS:
+        with subtests.test(saying):
+            scene = Scene(face)
+            with pytest.raises(tubes.TubesError) as caught:
+                call(scene)
+            assert saying in str(caught.value)
+            scene.other.close()
+            scene.queue.close()
 
 
 @pytest.mark.parametrize(

@@ -80,41 +80,44 @@ def waiter_in(queue: WaitQueue, state: WaitState) -> Caller:
     return waiter
 
 
-@pytest.fixture
-def queue() -> WaitQueue:
+def new_queue() -> WaitQueue:
     return WaitQueue(lambda: 0, "redis://here")
 
 
-@pytest.mark.parametrize(("why", "was", "move"), ROWS, ids=[f"{why}-{was}" for why, was, _ in ROWS])
-def test_a_row_of_the_table_is_done(queue: WaitQueue, why: str, was: WaitState, move: WaitMove) -> None:
-    waiter = waiter_in(queue, was)
-    assert queue.move(waiter, why, "a task") is True
-    assert queue.state(waiter) is move.to
-    assert (waiter in queue.putters) is (move.to in IN_LINE)
-    assert waiter.woken == move.wakes
-    if move.warns:
-        assert isinstance(waiter.answer, ConnectionLost)
-    else:
-        assert waiter.answer == ("a task" if move.to is WaitState.ANSWERED else PENDING)
+def test_each_row_of_the_table_moves_a_waiter(subtests: pytest.Subtests) -> None:
+    for why, was, move in ROWS:
+        with subtests.test(f"{why} {was}"):
+            queue = new_queue()
+            waiter = waiter_in(queue, was)
+            assert queue.move(waiter, why, "a task") is True
+            assert queue.state(waiter) is move.to
+            assert (waiter in queue.putters) is (move.to in IN_LINE)
+            assert waiter.woken == move.wakes
+            if move.warns:
+                assert isinstance(waiter.answer, ConnectionLost)
+            else:
+                assert waiter.answer == ("a task" if move.to is WaitState.ANSWERED else PENDING)
 
 
-@pytest.mark.parametrize("state", WaitState)
-@pytest.mark.parametrize("why", WAIT_MOVES)
-def test_what_is_not_in_the_table_changes_nothing(queue: WaitQueue, why: str, state: WaitState) -> None:
-    if state in WAIT_MOVES[why]:
-        return
-    waiter = waiter_in(queue, state)
-    answer = waiter.answer
-    assert queue.move(waiter, why, "a task") is False
-    assert (queue.state(waiter), waiter.answer, waiter.woken) == (state, answer, 0)
+def test_event_outside_the_table_has_no_effect(subtests: pytest.Subtests) -> None:
+    for why, moves in WAIT_MOVES.items():
+        for state in {*WaitState} - moves.keys():
+            with subtests.test(f"{why} {state}"):
+                queue = new_queue()
+                waiter = waiter_in(queue, state)
+                answer = waiter.answer
+                assert queue.move(waiter, why, "a task") is False
+                assert (queue.state(waiter), waiter.answer, waiter.woken) == (state, answer, 0)
 
 
-@pytest.mark.parametrize(("why", "was", "move"), ROWS, ids=[f"{why}-{was}" for why, was, _ in ROWS])
-def test_whoever_cannot_be_woken_has_gone(queue: WaitQueue, why: str, was: WaitState, move: WaitMove) -> None:
-    waiter = waiter_in(queue, was)
-    waiter.hears = False
-    assert queue.move(waiter, why, "a task") is not move.wakes
-    assert queue.state(waiter) is (WaitState.GONE if move.wakes else move.to)
+def test_waiter_that_cannot_be_woken_is_gone(subtests: pytest.Subtests) -> None:
+    for why, was, move in ROWS:
+        with subtests.test(f"{why} {was}"):
+            queue = new_queue()
+            waiter = waiter_in(queue, was)
+            waiter.hears = False
+            assert queue.move(waiter, why, "a task") is not move.wakes
+            assert queue.state(waiter) is (WaitState.GONE if move.wakes else move.to)
 
 
 def test_a_doubt_about_a_put_is_never_forgotten() -> None:

@@ -173,15 +173,14 @@ BAD: list[object] = [
 ]
 
 
-@pytest.mark.parametrize("bad", BAD)
-def test_an_entry_that_is_wrong_is_left_out(queue: tubes.Queue, bad: object) -> None:
+def test_invalid_entries_are_left_out(queue: tubes.Queue, subtests: pytest.Subtests) -> None:
     tube = queue._workers_tube()
     tube.put(GOOD)
-    if tube._port.codec is None:
-        tube.put(bad)
-    else:
-        put_raw(tube, json.dumps(bad).encode())
-    assert [(one.id, one.pid) for one in queue.workers()] == [("good", 1)]
+    for bad in BAD:
+        with subtests.test(repr(bad)[:80]):
+            entry = tube.put(bad) if tube._port.codec is None else put_raw(tube, json.dumps(bad).encode())
+            assert [(one.id, one.pid) for one in queue.workers()] == [("good", 1)]
+            entry.delete()
 
 
 @pytest.mark.parametrize("bad", [b"\xff{", b"[" * 100_000, b"9" * 5000])
@@ -193,10 +192,10 @@ def test_an_entry_that_is_not_json_is_left_out(url: str, bad: bytes) -> None:
         assert [one.id for one in queue.workers()] == ["good"]
 
 
-def put_raw(tube: tubes.Tube, raw: bytes) -> None:
+def put_raw(tube: tubes.Tube, raw: bytes) -> tubes.Task:
     port: Any = tube._port
     port.codec = codecs.find("raw")
-    tube.put(raw)
+    return tube.put(raw)
 
 
 def test_workers_in_an_event_loop_are_listed(queue: tubes.Queue) -> None:

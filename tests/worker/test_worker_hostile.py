@@ -31,6 +31,7 @@ from tubes.worker.pool import Pool
 
 #: Seconds in which a burst ends, on a slow machine too.
 PATIENCE = 60.0
+FULL = pytest.mark.full
 
 
 @pytest.fixture
@@ -224,8 +225,8 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 
 
 @pytest.mark.parametrize("name", ERRORS)
-@pytest.mark.parametrize("where", ["handler", "hook", "hook's end"])
-@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+@pytest.mark.parametrize("where", ["handler", *(pytest.param(hook, marks=FULL) for hook in ("hook", "hook's end"))])
+@pytest.mark.parametrize("is_async", [pytest.param(False, marks=FULL), True], ids=["plain", "async"])
 def test_whatever_is_raised_ends_the_work_on_its_task(
     queue: tubes.Queue, name: str, where: str, is_async: bool
 ) -> None:
