@@ -147,12 +147,26 @@ async def test_what_a_reply_means(later: Served, answer: Answer, attempts: int, 
 
 
 @pytest.mark.anyio
+async def test_names_in_json_may_have_any_case(later: Served) -> None:
+    async with Receiver(lambda _: reply(200, b'{"Code": 100}')) as receiver:
+        created = await post(later, "/create", Topic="t", DELAY=600, Callback=receiver.url, conTent="c", Retry=1)
+        found = (await post(later, "/query", ID=created.json()["id"])).json()
+        assert (found["topic"], found["content"], found["max_retry"]) == ("t", "c", 1)
+        assert found["execute_time"] == found["creat_time"] + 600
+        assert found["callback"] == receiver.url
+        id = (await post(later, "/create", Callback=receiver.url)).json()["id"]
+        await until(lambda: bool(receiver.requests))
+        await until(lambda: gone(later, id))
+        assert (await asyncio.to_thread(later.client.get, "/v1/_/tubes/later")).json()["tasks"]["taken"] == 0
+
+
+@pytest.mark.anyio
 async def test_what_has_failed_for_the_last_time_is_gone_for_clients_and_a_dead_letter(later: Served) -> None:
     async with Receiver(lambda _: replies(7)) as receiver:
         ids = [(await post(later, "/create", callback=receiver.url)).json()["id"]]
         await until(lambda: bool(receiver.requests))
-    # Nobody listens there, the address is not allowed, and there is no callback at all.
-    for callback in (receiver.url, "http://127.0.0.2:1/", ""):
+    # Nothing listens there, and the address is not allowed.
+    for callback in (receiver.url, "http://127.0.0.2:1/"):
         ids.append((await post(later, "/create", callback=callback)).json()["id"])
     for id in ids:
         assert (await left(later, id, "buried"))["reason"]
@@ -164,6 +178,7 @@ def test_bad_requests_get_a_status_and_an_empty_body(later: Served) -> None:
     bad += [("/delete", b'{"id": ""}'), ("/query", b'{"id": null}'), ("/delete", b'{"id": 7}'), ("/query", b"{}")]
     bad += [("/create", json.dumps({name: value})) for name in ("delay", "retry") for value in (1.5, "1", 2**63, True)]
     bad += [("/create", json.dumps({"topic": 7})), ("/create", json.dumps({"delay": 2**62}))]
+    bad += [("/create", body) for body in ("{}", "null", '{"unknown": 1}', '{"topic": "t", "callback": ""}')]
     bad += [("/create", json.dumps({"callback": url})) for url in ("https://other.example/", "ftp://x/", "http://u@h/")]
     for path, body in bad:
         found = later.client.post(path, content=body)
@@ -184,8 +199,9 @@ async def test_where_there_are_tokens_they_say_who_may(tmp_path: Path) -> None:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://a") as client:
 
             async def status(path: str, token: str | None, id: str = "x") -> tuple[int, bytes]:
+                body = {"id": id, "callback": "https://a.example/"}
                 headers = {} if token is None else {"authorization": f"Bearer {token}"}
-                found = await client.post(path, json={"id": id}, headers=headers)
+                found = await client.post(path, json=body, headers=headers)
                 return found.status_code, found.content[:6]
 
             assert await status("/create", None) == (401, b"")

@@ -16,7 +16,7 @@ from tubes.drivers.moves import State
 from tubes.errors import InvalidOption, TaskNotFound
 from tubes.serve.access import REPLY_TO_ERROR
 from tubes.serve.bodies import from_json, json_reply, read_body
-from tubes.serve.later.callbacks import TUBE, Delivery
+from tubes.serve.later.callbacks import TUBE, Delivery, in_lower_case
 from tubes.serve.namespaces import NONE, in_time
 from tubes.serve.problems import status_of
 from tubes.serve.service import Service
@@ -34,8 +34,7 @@ def routes(service: Service, delivery: Delivery) -> list[BaseRoute]:
         delay, retry = _member(body, "delay", int), _member(body, "retry", int)
         callback: str = _member(body, "callback", str)
         topic, content = _member(body, "topic", str), _member(body, "content", str)
-        # Without a callback it is kept, and fails when it is due.
-        lane = _host(delivery.sender.places.check(callback)) if callback else ""
+        lane = _host(delivery.sender.places.check(callback))
         data = {"topic": topic, "content": content, "callback": callback, "retry": max(retry, 0), "delay": delay}
         task = await delivery.on(lambda tube: tube.put(data, utube=lane, delay=max(delay, 0)))
         return json_reply({"id": str(delivery.ids.given(task.id))})
@@ -111,14 +110,14 @@ def _empty(error: BaseException, path: str) -> Response:
 
 
 def _object(text: bytes) -> dict[str, Any]:
-    """The object that a body is; null counts as an empty one, as in Go."""
+    """The JSON object in a body. As in Go, null is an empty one."""
     try:
         found = from_json(text)
     except ValueError:
         raise HTTPException(400) from None
     if not isinstance(found, dict | None):
         raise HTTPException(400)
-    return found or {}  # pyright: ignore[reportUnknownVariableType]
+    return in_lower_case(found or {})
 
 
 def _member(body: dict[str, Any], name: str, kind: type) -> Any:

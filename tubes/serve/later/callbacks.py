@@ -116,10 +116,15 @@ class Delivery:
 
 def _code_of(body: bytes) -> int | None:
     try:
-        code: Any = json.loads(body)["code"]
-    except (ValueError, RecursionError, KeyError, TypeError):
+        code: Any = in_lower_case(json.loads(body)).get("code")
+    except (ValueError, RecursionError, AttributeError):
         return None
     return code if type(code) is int else None
+
+
+def in_lower_case(found: dict[str, Any]) -> dict[str, Any]:
+    """The members of a JSON object. Like Go, which later is written in, ignore the case of their names."""
+    return {name.lower(): value for name, value in found.items()}
 
 
 def _failed(task: AsyncTask[Any], why: str) -> Exception:
