@@ -21,9 +21,9 @@ from tests.support.served import Served
 from tubes.conformance.bench import eventually
 from tubes.errors import InvalidOption
 from tubes.serve import Grant, Tokens, create_app
-from tubes.serve.later import Callbacks
+from tubes.serve.later import Callbacks, Delivery
 from tubes.serve.later.ids import Ids
-from tubes.testing import LocalServer
+from tubes.testing import LocalServer, ManualClock
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OPTIONS = ("--callback", "http://127.0.0.1", "--callback", "http://", "--callback-network", "127.0.0.1")
@@ -89,7 +89,7 @@ async def test_a_callback_is_called_and_signed(later: Served) -> None:
         await until(lambda: bool(receiver.requests))
         (got,) = receiver.requests
         assert json.loads(got.body) == {"id": id, "topic": "mail", "content": "ä"}
-        assert (got.line.split()[1], got.headers["webhook-id"]) == ("/x", id)
+        assert (got.line.split()[1], got.headers["webhook-id"][:4]) == ("/x", "msg_")
         assert got.headers["webhook-signature"].startswith("v1,")
         await until(lambda: gone(later, id))
 
@@ -119,31 +119,56 @@ async def test_query_and_delete(later: Served) -> None:
         assert (await post(later, "/query", id=other)).status_code == 404
 
 
+async def half(writer: asyncio.StreamWriter) -> None:
+    """Die in the middle of a reply."""
+    writer.write(replies(100)[:-1])
+    await writer.drain()
+    writer.transport.abort()
+
+
+async def dead(writer: asyncio.StreamWriter) -> None:
+    """Die before a reply."""
+    writer.transport.abort()
+
+
 @pytest.mark.parametrize(
-    ("answer", "attempts", "wait"),
+    ("answer", "wait"),
     [
-        (replies(7), 1, 10),
-        (replies(100, 500), 1, 10),
-        (reply(200, b"no json"), 1, 10),
-        (reply(200, b"[" * 60_000), 1, 10),
-        (reply(302, b'{"code": 100}', "location: /"), 1, 10),
-        (replies("100"), 1, 10),
-        (replies(101), 0, 10),
-        (replies(7, 503), 0, 10),
-        (reply(429, b"", "retry-after: 55"), 0, 55),
+        (replies(7), 10),
+        (replies(100, 500), 10),
+        (reply(200, b"no json"), 10),
+        (reply(200, b"[100]"), 10),
+        (reply(200, b"[" * 60_000), 10),
+        (reply(302, b'{"code": 100}', "location: /"), 10),
+        (replies("100"), 10),
+        (replies(101), 10),
+        (replies(7, 503), 10),
+        (reply(429, b"", "retry-after: 55"), 55),
+        (reply(429, b"", "retry-after: 5"), 10),
+        (half, 10),
+        (dead, 10),
     ],
-    ids=range(9),
+    ids=range(13),
 )
 @pytest.mark.anyio
-async def test_what_a_reply_means(later: Served, answer: Answer, attempts: int, wait: float) -> None:
+async def test_other_replies_are_failed_attempts(later: Served, answer: Answer, wait: float) -> None:
     async with Receiver(lambda _: answer) as receiver:
         id = (await post(later, "/create", retry=2, callback=receiver.url)).json()["id"]
         await until(lambda: bool(receiver.requests))
         task = await left(later, id, "delayed")
-        assert task["attempts"] == attempts
+        assert task["attempts"] == 1
         assert wait - 3 < task["due"] - time.time() <= wait
-        assert (await post(later, "/query", id=id)).json()["has_retry"] == attempts
+        assert (await post(later, "/query", id=id)).json()["has_retry"] == 1
         assert (await post(later, "/delete", id=id)).status_code == 200
+
+
+@pytest.mark.parametrize("answer", [replies(101), replies(7, 503)], ids=["101", "503"])
+@pytest.mark.anyio
+async def test_busy_receiver_is_called_no_more_often_than_retry_says(later: Served, answer: bytes) -> None:
+    async with Receiver(lambda _: answer) as receiver:
+        id = (await post(later, "/create", callback=receiver.url)).json()["id"]
+        assert "the reply was" in (await left(later, id, "buried"))["reason"]
+        assert len(receiver.requests) == 1
 
 
 @pytest.mark.anyio
@@ -158,6 +183,19 @@ async def test_names_in_json_may_have_any_case(later: Served) -> None:
         await until(lambda: bool(receiver.requests))
         await until(lambda: gone(later, id))
         assert (await asyncio.to_thread(later.client.get, "/v1/_/tubes/later")).json()["tasks"]["taken"] == 0
+
+
+@pytest.mark.anyio
+async def test_task_of_a_dead_worker_comes_again_after_its_ttr_without_a_backoff() -> None:
+    clock = ManualClock()
+    async with tubes.aio.connect(codec="json", clock=clock) as queue, await queue.namespace("") as worker:
+        delivery = Delivery(queue, Callbacks(("https://",)), b"")
+        task = await delivery.on(lambda tube: tube.put({}, utube="a.example"))
+        for attempts in (1, 2, 3):
+            assert (await (await worker.tube("later")).take(timeout=0)) is not None
+            clock.advance(15)
+            found = await (await queue.tube("later")).peek(task.id)
+            assert (found.state, found.attempts) == ("ready", attempts)
 
 
 @pytest.mark.anyio
@@ -286,12 +324,12 @@ async def delivered(url: str, tasks: int, kills: int, instances: int) -> Counter
         return slowly
 
     async with Receiver(answer) as receiver, tubes.aio.connect(url, codec="json") as queue:
-        tube = await queue.create_tube("later", "utubettl", ttr=1, backoff=[0.05])
+        tube = await queue.create_tube("later", "utubettl", ttr=1)
         orders = await queue.create_tube("orders", "fifottl", ttr=1, backoff=[0.05])
         pushing = ("--push", f"orders={receiver.url}/orders", "--push-network", "127.0.0.1")
 
         def start() -> Served:
-            return Served("--url", url, "--no-access-log", *OPTIONS, *pushing)
+            return Served("--url", url, "--no-access-log", "--callback-per-host", "1", *OPTIONS, *pushing)
 
         async def is_empty() -> bool:
             return not any([(await each.statistics()).tasks["total"] for each in (tube, orders)])

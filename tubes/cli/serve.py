@@ -121,7 +121,7 @@ def serve(
     ] = None,
     callback_per_host: Annotated[
         int, typer.Option("--callback-per-host", min=1, help="How many callbacks go to one host at a time.")
-    ] = 1,
+    ] = 10,
     push: Annotated[
         list[str] | None,
         typer.Option("--push", metavar="'[NAMESPACE ]TUBE=URL'", help="Post the tasks of a tube to this URL."),

@@ -78,9 +78,13 @@ def check(task: AsyncTask[Any], reply: Reply) -> None:
 
 def busy(why: str, reply: Reply) -> Retry:
     """The receiver is too busy: this was no attempt."""
-    asked = reply.headers.get("retry-after", "")
-    delay = min(float(asked), _LONGEST) if re.fullmatch("[0-9]{1,9}", asked) else _BUSY
-    return Retry(delay, why, counts=False)
+    return Retry(retry_after(reply, _BUSY), why, counts=False)
+
+
+def retry_after(reply: Reply, default: float) -> float:
+    """The seconds in the header `Retry-After`, an hour at most."""
+    text = reply.headers.get("retry-after", "")
+    return min(float(text), _LONGEST) if re.fullmatch("[0-9]{1,9}", text) else default
 
 
 def failed(task: AsyncTask[Any], why: str) -> Retry:

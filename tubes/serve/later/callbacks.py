@@ -13,7 +13,7 @@ from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
 from tubes.drivers.backoff import Backoff
 from tubes.errors import InvalidOption, TubeNotFound, TubesError
 from tubes.push import Sender, SendFailed, Signer
-from tubes.push.webhook import busy
+from tubes.push.webhook import message_id, retry_after
 from tubes.serve.later.ids import Ids
 from tubes.serve.pushes import working
 from tubes.values.codecs import JsonCodec, RawCodec
@@ -21,9 +21,10 @@ from tubes.worker import Bury, Retry, Worker
 
 #: The tube of all tasks, in no namespace.
 TUBE: Final = "later"
-#: What a callback replies in `code`.
+#: The `code` in the reply of a callback that has succeeded.
 DONE: Final = 100
-TOO_MANY: Final = 101
+#: Delays after failed attempts. The tube has no backoff: it would also delay a task whose worker died.
+_BACKOFF: Final = Backoff(10, factor=2, cap=10 * 2**20)
 _MEMBERS: Final = frozenset({"topic", "content", "callback", "retry", "delay"})
 _log: Final = logging.getLogger("tubes.serve")
 _to_json: Final = JsonCodec().encode
@@ -39,10 +40,10 @@ class Callbacks:
     networks: tuple[str, ...] = ()
     #: Sign what is posted; none: there is no signature.
     secrets: tuple[str, ...] = ()
-    #: How many callbacks of this process, and of all processes to one host, run at a time. So many to a host may be
-    #: called again if a process is killed.
+    #: How many callbacks run at a time in this process, and to one host in all processes. If a process is killed, up
+    #: to `per_host` callbacks to each host may be called again.
     concurrency: int = 100
-    per_host: int = 1
+    per_host: int = 10
     #: Seconds that a callback has to reply.
     timeout: float = 3.0
     #: Seconds after which others have the tasks of a process that died.
@@ -76,7 +77,6 @@ class Delivery:
             TUBE,
             "utubettl",
             if_exists="keep",
-            backoff=Backoff(10, factor=2, cap=10 * 2**20),
             ttr=self._callbacks.ttr,
             max_in_flight=self._callbacks.per_host,
         )
@@ -102,16 +102,14 @@ class Delivery:
             raise Bury("it was not put by /create")
         id = str(self.ids.given(task.id))
         body = _to_json({"id": id, "topic": data["topic"], "content": data["content"]})
-        headers = {"content-type": "application/json"} | self._signer.headers(id, body)
+        headers = {"content-type": "application/json"} | self._signer.headers(message_id(task), body)
         try:
             reply = await self.sender.post(data["callback"], body, headers)
         except (SendFailed, InvalidOption) as error:
             raise _failed(task, str(error)) from None
         code = None if reply.is_cut else _code_of(reply.body)
-        if reply.status in (429, 503) or code == TOO_MANY:
-            raise busy(f"the reply was {reply.status}, code {code}", reply)
         if not 200 <= reply.status < 300 or code != DONE:
-            raise _failed(task, f"the reply was {reply.status}, code {code}")
+            raise _failed(task, f"the reply was {reply.status}, code {code}", retry_after(reply, 0))
 
 
 def _code_of(body: bytes) -> int | None:
@@ -127,6 +125,11 @@ def in_lower_case(found: dict[str, Any]) -> dict[str, Any]:
     return {name.lower(): value for name, value in found.items()}
 
 
-def _failed(task: AsyncTask[Any], why: str) -> Exception:
-    """An attempt has failed. They are counted here: where the tube did so, the death of a process could be the last."""
-    return Retry(None, why) if task.attempts <= task.data["retry"] else Bury(why)
+def _failed(task: AsyncTask[Any], why: str, wait: float = 0) -> Exception:
+    """The exception for a failed attempt, which is tried again after `wait` seconds or more.
+
+    Attempts are limited here: a limit of the tube would also bury a task whose worker died in its last attempt.
+    """
+    if task.attempts > task.data["retry"]:
+        return Bury(why)
+    return Retry(max(_BACKOFF.delay(task.attempts), wait), why)
