@@ -10,6 +10,8 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -23,6 +25,7 @@ from tubes.cli.app import app
 from tubes.cli.exits import Exit
 from tubes.conformance.bench import eventually
 from tubes.errors import InvalidOption
+from tubes.serve import create_app
 from tubes.serve.rates import Rate, Rates
 from tubes.serve.tokens import Grant, Tokens
 
@@ -139,6 +142,78 @@ def test_a_token_is_revoked_and_expires(guarded: Served, tokens: Tokens) -> None
     assert later.find(text) == token
     now += 3600
     assert later.find(text) is None
+
+
+@pytest.mark.parametrize("on", ["memory", "valkey"])
+def test_waits_streams_and_sessions_of_a_revoked_token_end(
+    on: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    place = "memory://" if on == "memory" else request.getfixturevalue("url")
+    tokens = Tokens(tmp_path / "tokens.json")
+    (_, kept), (revoked, text) = [tokens.create([Grant.read("put,take,look,manage")]) for _ in range(2)]
+    of_kept, of_revoked = [{"authorization": f"Bearer {each}"} for each in (kept, text)]
+    root = "/v1/_"
+    with Served("--url", place, "--tokens", tokens.path) as served, ThreadPoolExecutor(5) as pool:
+        http = served.client
+        http.headers.update(of_kept)
+        http.put(f"{root}/tubes/mail", json={"options": {"max_attempts": 1}})
+        for name in ("held", "full"):
+            http.put(f"{root}/tubes/{name}", json={"options": {"capacity": 1}})
+            http.post(f"{root}/tubes/{name}/tasks", json={"data": 1, "keep_done": 60})
+        session = http.post(f"{root}/sessions", json={"ttl": 600}, headers=of_revoked).json()["session"]
+        http.post(f"{root}/tubes/held/take", json={"session": session, "ttr": 600}, headers=of_revoked)
+        waits: list[tuple[str, str, object]] = [
+            ("POST", "tubes/mail/take", {"wait": 60}),
+            ("GET", "tubes/mail/stream", None),
+            ("GET", "events?tubes=mail", None),
+            ("GET", "tubes/held/tasks/0/result?wait=60", None),
+            ("POST", "tubes/full/tasks", {"data": 2, "timeout": 60}),
+        ]
+        replies = [
+            pool.submit(http.request, method, f"{root}/{path}", json=body, headers=of_revoked)
+            for method, path, body in waits
+        ]
+        assert eventually(lambda: http.get(f"{root}/tubes/mail").json()["waiting"] == 2)
+        assert not any(reply.done() for reply in replies)
+        tokens.revoke(revoked.id)
+        began = time.monotonic()
+        assert [reply.result().status_code for reply in replies] == [401, 200, 200, 401, 401]
+        assert time.monotonic() - began < 5
+        assert eventually(lambda: http.get(f"{root}/tubes/held").json()["tasks"]["ready"] == 1)
+        http.post(f"{root}/tubes/mail/tasks", json={"data": "for others"})
+        seen = http.get(f"{root}/tubes/mail/tasks").json()["tasks"][0]
+        assert (seen["state"], seen["attempts"]) == ("ready", 0)
+
+
+@pytest.mark.parametrize("change", ["expired", "narrowed"])
+def test_waits_and_sessions_end_when_their_token_has_expired_or_other_grants(change: str, tmp_path: Path) -> None:
+    now = time.time()
+
+    async def main() -> None:
+        nonlocal now
+        tokens = Tokens(tmp_path / "tokens.json", now=lambda: now)
+        token, text = tokens.create([Grant.read("take,manage")], ttl=3600)
+        service = (app := create_app(tubes.aio.connect("memory://", codec="json"), tokens=tokens)).service
+        headers = {"authorization": f"Bearer {text}"}
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://shop", headers=headers) as client:
+            await client.put("/v1/_/tubes/mail")
+            session = (await client.post("/v1/_/sessions", json={"ttl": 600})).headers["location"]
+            poll = asyncio.create_task(client.post("/v1/_/tubes/mail/take", json={"wait": 60}))
+            while not len(service.polls):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            service.end_invalid(tokens)
+            assert (await client.post(f"{session}/beat", json={})).status_code == 204
+            if change == "expired":
+                now += 3600
+            else:
+                with tokens._changing() as changed:  # pyright: ignore[reportPrivateUsage]
+                    changed[token.id] = replace(token, grants=(Grant.read("look,take _ other"),))
+            service.end_invalid(tokens)
+            assert (await poll).status_code == 401
+            assert not service.sessions._joined  # pyright: ignore[reportPrivateUsage]
+
+    asyncio.run(main())
 
 
 def test_the_file_has_no_token_and_is_its_owners_alone(tmp_path: Path) -> None:

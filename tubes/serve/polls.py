@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
+from starlette.exceptions import HTTPException
 from starlette.types import Receive
 
 from tubes.aio import AsyncTask
@@ -22,7 +23,9 @@ class Polls:
     """The requests that wait."""
 
     def __init__(self) -> None:
-        self._waiting: Final[set[asyncio.Task[Any]]] = set()
+        # By request: the task that watches for its client to leave. Cancelling it ends the wait.
+        self._waiting: Final[dict[asyncio.Task[Any], asyncio.Task[Any]]] = {}
+        self._refused: Final[set[asyncio.Task[Any]]] = set()
         self.closing = False
 
     def __len__(self) -> int:
@@ -31,8 +34,14 @@ class Polls:
     def close(self) -> None:
         """The service ends: nobody waits any more."""
         self.closing = True
-        for gone in self._waiting:
+        for gone in self._waiting.values():
             gone.cancel()
+
+    def refuse(self, request: asyncio.Task[Any]) -> None:
+        """End the wait of a request, if it waits: its token is not valid any more."""
+        if request in self._waiting:
+            self._refused.add(request)
+            self._waiting[request].cancel()
 
     async def wait(
         self,
@@ -42,26 +51,35 @@ class Polls:
     ) -> Value | None:
         """The result of `work`; None: the service ends. Raises `ClientGone` if the client leaves.
 
+        Raises `HTTPException(401)` after `refuse`.
+
         `undo`: what is done with a result that came too late. The body of the request must have been read.
         """
         loop = asyncio.get_running_loop()
+        request = asyncio.current_task()
+        assert request is not None
         doing, gone = loop.create_task(work), loop.create_task(_gone(receive))
-        self._waiting.add(gone)
+        self._waiting[request] = gone
         if self.closing:
             gone.cancel()
         try:
             await asyncio.wait((doing, gone), return_when=asyncio.FIRST_COMPLETED)
-            if doing.done() and (not gone.done() or gone.cancelled()):
+            is_refused = request in self._refused
+            if not is_refused and doing.done() and (not gone.done() or gone.cancelled()):
                 return doing.result()
         except asyncio.CancelledError:
             await _take_back(doing, undo)
             raise
         finally:
-            self._waiting.discard(gone)
+            del self._waiting[request]
+            self._refused.discard(request)
             is_gone = gone.done() and not gone.cancelled()
             gone.cancel()
-        if is_gone:
+        if is_gone or is_refused:
             await _take_back(doing, undo)
+            if is_refused:
+                why = "the token was revoked, has expired, or has other grants"
+                raise HTTPException(401, why, {"www-authenticate": "Bearer"})
             raise ClientGone
         doing.cancel()
         await asyncio.wait((doing,))

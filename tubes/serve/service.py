@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,9 @@ from tubes.serve.polls import Polls
 from tubes.serve.rates import Rates
 from tubes.serve.sessions import Sessions
 from tubes.serve.tokens import ANYBODY, Token, Tokens
+
+#: Seconds between two looks at the tokens of open requests; with the age of the tokens it is less than a second.
+_WATCH: Final = 0.4
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ class Service:
         self.leases: Final = Leases(None if tokens is None else tokens.secret)
         self.namespaces: Final = Namespaces(queue, limits.namespaces)
         self.sessions: Final = Sessions(limits.sessions, limits.sessions_of_token)
-        self._requests: Final[Counter[str]] = Counter()
+        # The requests that are here, with their tokens, by the ids of those.
+        self._requests: Final[dict[str, dict[asyncio.Task[Any] | None, Token]]] = {}
         self.rates: Final = Rates(queue)
         self.ends: Final = Ends()
         self.polls: Final = Polls()
@@ -95,7 +98,7 @@ class Service:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """What goes on as long as the service runs."""
-        joining = asyncio.create_task(self.namespaces.join_held())
+        beside = [asyncio.create_task(work) for work in (self.namespaces.join_held(), self._watch_tokens())]
         try:
             async with AsyncExitStack() as stack:
                 for each in self.beside:
@@ -103,10 +106,24 @@ class Service:
                 yield
         finally:
             self.close()
-            joining.cancel()
-            await asyncio.wait([joining])
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
             await self.sessions.close()
             await self.namespaces.close()
+
+    async def _watch_tokens(self) -> None:
+        while self.tokens is not None:
+            await asyncio.sleep(_WATCH)
+            self.end_invalid(self.tokens)
+
+    def end_invalid(self, tokens: Tokens) -> None:
+        """End the waits, streams and sessions whose token was revoked, has expired or has other grants."""
+        for requests in list(self._requests.values()):
+            for request, token in requests.items():
+                if request is not None and not tokens.is_valid(token):
+                    self.polls.refuse(request)
+        self.sessions.end_invalid(tokens)
 
     async def count(self, token: Token, right: str) -> None:
         """Count a use of a right. Raises `HTTPException(429)` if the token has used it too often."""
@@ -128,15 +145,18 @@ class Service:
             yield
             return
         most = token.limits.get("requests", self.limits.requests_of_token)
-        if self._requests[token.id] >= most:
+        requests = self._requests.get(token.id, {})
+        if len(requests) >= most:
             raise HTTPException(429, f"{most} requests of the token are here already")
-        self._requests[token.id] += 1
+        request = asyncio.current_task()
+        self._requests[token.id] = requests
+        requests[request] = token
         try:
             yield
         finally:
-            self._requests[token.id] -= 1
-            if not self._requests[token.id]:
-                del self._requests[token.id]
+            del requests[request]
+            if not requests:
+                self._requests.pop(token.id, None)
 
     async def check_put(self, token: Token, space: Namespace, tube: str, size: int, tasks: int = 1) -> None:
         """Raise what says that a token may not put so many bytes, or so many tasks, into a tube now."""

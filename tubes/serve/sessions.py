@@ -16,7 +16,7 @@ from tubes.aio import AsyncQueue
 from tubes.drivers.options import SECOND, micros
 from tubes.errors import SessionNotFound, TubesError
 from tubes.serve.namespaces import SESSION, Namespace
-from tubes.serve.tokens import Token
+from tubes.serve.tokens import Token, Tokens
 
 #: A session as its client names it: its uuid, and its ttl in microseconds. Who knows the uuid may use it.
 _TEXT: Final = re.compile(r"([0-9a-f]{32})-([0-9]{4,10})")
@@ -55,6 +55,8 @@ class Sessions:
         known = self._joined.get((space.name, found[1]))
         if known is None:
             return await self._join(space, found[0], token, create=False)
+        # The next token of a client whose first one is about to be revoked takes its session over.
+        known[0].token = token
         self._keep(known[0], found[0])
         return known[0]
 
@@ -94,6 +96,13 @@ class Sessions:
             timer.cancel()
             await self._leave(session)
 
+    def end_invalid(self, tokens: Tokens) -> None:
+        """End the sessions whose token was revoked, has expired or has other grants."""
+        for key, (session, timer) in list(self._joined.items()):
+            if session.token.id and not tokens.is_valid(session.token):
+                timer.cancel()
+                self._drop(key)
+
     async def _join(self, space: Namespace, text: str, token: Token, *, create: bool) -> Namespace:
         with ExitStack() as stack:
             stack.enter_context(self.room(token))
@@ -109,7 +118,7 @@ class Sessions:
                 return known[0]
             # The namespace stays open as long as a session of it.
             stack.enter_context(space.used())
-            session = _Session(space.name, queue, stack.pop_all())
+            session = _Session(space.name, queue, token, stack.pop_all())
         self._keep(session, text)
         return session
 
@@ -125,7 +134,10 @@ class Sessions:
         if session.users:  # A poll of it waits.
             self._keep(session, text)
             return
-        del self._joined[key]
+        self._drop(key)
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        session, _ = self._joined.pop(key)
         ending = asyncio.ensure_future(self._leave(session))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
@@ -137,10 +149,11 @@ class Sessions:
 
 
 class _Session(Namespace):
-    """What a session of a client sees of a namespace. `ends`: what is to be done when it ends."""
+    """A namespace as the session of a client sees it. `token`: the last one that used it. `ends`: its cleanup."""
 
-    def __init__(self, name: str, queue: AsyncQueue, ends: ExitStack) -> None:
+    def __init__(self, name: str, queue: AsyncQueue, token: Token, ends: ExitStack) -> None:
         super().__init__(name, queue)
+        self.token = token
         self.ends: Final = ends
 
 

@@ -30,7 +30,7 @@ RATES: Final = (*RIGHTS, "bytes")
 LIMITS: Final = ("body", "tasks", "requests", "sessions")
 _PREFIX: Final = "tubes"
 #: Seconds for which a file is not looked at again.
-_FRESH: Final = 1.0
+_FRESH: Final = 0.4
 _log: Final = logging.getLogger("tubes.serve")
 #: Characters of a description, which is shown in terminals.
 _DESCRIPTION: Final = 200
@@ -129,15 +129,22 @@ class Tokens:
 
     def find(self, text: str) -> Token | None:
         """The token that a client shows; None: there is none, or it has expired."""
+        token = self._living(id_of(text))
+        return token if token is not None and hmac.compare_digest(token.hash, _hash(text)) else None
+
+    def is_valid(self, token: Token) -> bool:
+        """Whether a token that was found still exists with the same grants, and has not expired."""
+        living = self._living(token.id)
+        return living is not None and (living.grants, living.hash) == (token.grants, token.hash)
+
+    def _living(self, id: str) -> Token | None:
         if time.monotonic() - self._looked > _FRESH:
             try:
                 self._refresh()
-            except InvalidOption as error:  # Half written, perhaps: those that are known are good until it is whole.
+            except (InvalidOption, OSError) as error:  # Perhaps half written: known tokens stay valid until then.
                 _log.error("%s", error)
-        token = self._tokens.get(id_of(text))
-        if token is None or not hmac.compare_digest(token.hash, _hash(text)):
-            return None
-        return None if token.expires is not None and token.expires <= self._now() else token
+        token = self._tokens.get(id)
+        return None if token is None or (token.expires is not None and token.expires <= self._now()) else token
 
     def all(self) -> list[Token]:
         """All tokens, the oldest first, also those that have expired."""

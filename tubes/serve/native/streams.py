@@ -64,7 +64,8 @@ class _Endless(Response):
             with suppress(TimeoutError, TubesError, HTTPException):
                 await self._work(write)
 
-        await self._polls.wait(receive, work(), _nothing)
+        with suppress(HTTPException):  # The token is not valid any more.
+            await self._polls.wait(receive, work(), _nothing)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
