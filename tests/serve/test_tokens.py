@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -25,6 +26,10 @@ from tubes.cli.app import app
 from tubes.cli.exits import Exit
 from tubes.conformance.bench import eventually
 from tubes.errors import InvalidOption
+from tubes.memory.shared_tube import SharedTube
+from tubes.memory.store import MemoryStore
+from tubes.redis import all_tubes
+from tubes.redis.connection import Connection
 from tubes.serve import create_app
 from tubes.serve.rates import Rate, Rates
 from tubes.serve.tokens import Grant, Tokens
@@ -183,6 +188,50 @@ def test_waits_streams_and_sessions_of_a_revoked_token_end(
         http.post(f"{root}/tubes/mail/tasks", json={"data": "for others"})
         seen = http.get(f"{root}/tubes/mail/tasks").json()["tasks"][0]
         assert (seen["state"], seen["attempts"]) == ("ready", 0)
+
+
+@pytest.mark.parametrize("on", ["memory://", "valkey"])
+@pytest.mark.parametrize(
+    ("grants", "read"),
+    [(["look _ mail.a", "look _ gone"], ["mail.a"]), (["look _ mail*"], ["mail.a", "mail.b"]), (["look other"], None)],
+)
+def test_list_reads_only_tubes_of_the_token_and_readiness_lists_none(
+    on: str,
+    grants: list[str],
+    read: list[str] | None,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads: list[object] = []
+    listed: list[object] = []
+    spied: list[tuple[Any, str, list[object]]] = [(SharedTube, "overview", reads), (all_tubes, "_seen", reads)]
+    for owner, name, calls in (*spied, (MemoryStore, "names", listed), (Connection, "_all_in", listed)):
+        look: Any = getattr(owner, name)
+        spy = lambda *a, look=look, calls=calls, **k: (calls.append(a), look(*a, **k))[1]  # noqa: E731
+        monkeypatch.setattr(owner, name, spy)
+
+    async def main() -> None:
+        tokens = Tokens(tmp_path / "tokens.json")
+        (_, all_), (_, some) = tokens.create([Grant.read("manage")]), tokens.create(map(Grant.read, grants))
+        place = request.getfixturevalue("url") if on == "valkey" else on
+        queue = tubes.aio.connect(place, codec="json")
+        app = create_app(queue, tokens=tokens)
+        transport = httpx.ASGITransport(app)
+        async with app.service.running(), httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+            for name in ("mail.a", "mail.b", "other"):
+                path = f"/v1/_/tubes/{name}"
+                assert (await client.put(path, headers={"authorization": f"Bearer {all_}"})).status_code == 201
+            reads.clear()
+            reply = await client.get("/v1/_/tubes", headers={"authorization": f"Bearer {some}"})
+            assert list(reply.json().get("tubes", ())) == (read or [])
+            assert reply.status_code == (403 if read is None else 200)
+            assert len(reads) == len(read or ())
+            listed.clear()
+            assert (await client.get("/health/ready")).status_code == 200
+            assert not listed
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("change", ["expired", "narrowed"])

@@ -14,9 +14,11 @@ from tubes.drivers.options import flag, micros
 from tubes.errors import QueueClosed, SessionNotFound, TubeNotFound, TubesError
 from tubes.memory.quick import port_of
 from tubes.memory.store import MemorySession
+from tubes.values.overview import exact_names, matching
 from tubes.values.problem import Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from uuid import UUID
 
     from tubes.backend.interface import ApiKind, IfExists, Options
@@ -144,15 +146,16 @@ class Connection(ConnectionBase):
         self.check()
         return self.store.namespaces()
 
-    def overview(self, ages: bool) -> dict[str, Overview]:
-        """An overview of all tubes, one after the other."""
+    def overview(self, ages: bool, patterns: Collection[str] = ("*",)) -> dict[str, Overview]:
+        """An overview of the tubes whose names match, one after the other."""
+        self.check()
         flag("ages", ages)
         found: dict[str, Overview] = {}
-        for name in self.names():
+        for name in exact_names(patterns) or matching(self.names(), patterns):
             self.store.lock.acquire()
             try:
                 shared = self.store.shared_tubes.get(name)
-                if shared is None:
+                if shared is None or not shared.is_listed:
                     continue  # It was dropped meanwhile.
                 try:
                     now = self.store.clock.micros()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from uuid import uuid4
@@ -38,6 +38,7 @@ from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
 from tubes.redis.transport.script_call import Flow, ScriptCall, Slots, verb
 from tubes.redis.transport.wire import ErrorReply, Reply, hiredis
 from tubes.redis.validation import describe, describe_options
+from tubes.values.overview import exact_names, matching
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -197,11 +198,11 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         return there
 
     @verb
-    def overview(self, ages: bool) -> Flow[dict[str, Overview]]:
-        """All tubes at a glance."""
+    def overview(self, ages: bool, patterns: Collection[str] = ("*",)) -> Flow[dict[str, Overview]]:
+        """The tubes whose names match, at a glance."""
         self.check()
         flag("ages", ages)
-        known = yield from self._known_names()
+        known = exact_names(patterns) or matching((yield from self._known_names()), patterns)
         found, strange = yield from overview(self.store, known, ages=ages)
         self.store.leave_out(strange)
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Collection, Generator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
@@ -24,6 +24,8 @@ SESSION: Final = "6f0e6c52-9f60-4a3c-9d3e-3c1f7a2d5b84"
 NONE: Final = "_"
 #: Seconds for which a server may be away before clients hear of it.
 PATIENCE: Final = 3.0
+#: The tube for which a ping asks.
+_PINGED: Final = "tubes:ping"
 _RAW: Final = RawCodec()
 #: Tubes that a namespace keeps open.
 _TUBES: Final = 10_000
@@ -78,6 +80,13 @@ class Namespace:
         """Open a session that ends within `ttl` seconds if this process is killed."""
         connection: Any = self.queue._connection
         return AsyncQueue(connection.sibling(None, None, ttl))
+
+    async def overview(self, patterns: Collection[str], *, ages: bool) -> dict[str, Overview]:
+        """The tubes whose names match. Exact names cost as much as they return."""
+        connection: Any = self.queue._connection
+        seen = connection.overview(ages, patterns)
+        found: dict[str, Overview] = seen if self._is_here else await seen
+        return found
 
     @property
     def has_tubes(self) -> bool:
@@ -215,8 +224,9 @@ class Namespaces:
         return seen
 
     async def ping(self) -> None:
-        """Ask the backend for something. Raises what it raises."""
-        await self.root.namespaces()
+        """Look a tube up, in O(1). Raises what the backend raises."""
+        with suppress(TubeNotFound):
+            await self.root.tube(_PINGED)
 
     async def close(self) -> None:
         """Leave the session of each namespace: the other processes of the service, or the next one, go on with it."""

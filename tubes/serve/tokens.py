@@ -93,9 +93,13 @@ class Token:
             )
         return known
 
+    def patterns(self, right: str, namespace: str) -> list[str]:
+        """The patterns of the tubes of a namespace on which a grant allows this."""
+        return [each.tube for each in self.grants if right in each.rights and fnmatchcase(namespace, each.namespace)]
+
     def may_somewhere(self, right: str, namespace: str) -> bool:
         """Whether a grant allows this on some tubes of a namespace."""
-        return any(right in grant.rights and fnmatchcase(namespace, grant.namespace) for grant in self.grants)
+        return bool(self.patterns(right, namespace))
 
 
 #: Who asks where there are no tokens: the service then listens on loopback only.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
     from tubes.values.statistics import Statistics
 
 
@@ -57,3 +60,13 @@ class FolderUsage:
     #: With `sync=full`: how often this process has waited for the disk, and for how many seconds.
     fsyncs: int
     fsync_seconds: float
+
+
+def exact_names(patterns: Collection[str]) -> list[str]:
+    """Return the patterns as sorted names if none of them has a wildcard, else an empty list."""
+    return sorted(set(patterns)) if set("".join(patterns)).isdisjoint("*?[") else []
+
+
+def matching(names: Iterable[str], patterns: Collection[str]) -> list[str]:
+    """Return the names that match one of the patterns."""
+    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]

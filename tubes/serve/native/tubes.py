@@ -43,9 +43,9 @@ _OPTIONS: Final[Fields] = {"options": shapes.OPTIONS}
 )
 async def list_tubes(call: Call) -> Response:
     """List the tubes that the token may look at, with their counts."""
-    seen = await call.space.queue.overview(ages=call.query().get("ages") in _TRUE)
-    shown = {n: shapes.overview_json(o) for n, o in seen.items() if call.token.may("look", call.space.name, n)}
-    return json_reply({"tubes": shown})
+    patterns = call.token.patterns("look", call.space.name)
+    seen = await call.space.overview(patterns, ages=call.query().get("ages") in _TRUE)
+    return json_reply({"tubes": {name: shapes.overview_json(each) for name, each in seen.items()}})
 
 
 @operation("GET", "/tubes/{tube}", "look", replies={200: _TUBE})
