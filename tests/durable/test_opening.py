@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -613,3 +614,39 @@ def test_connect_waits_while_the_last_queue_closes(url: str, monkeypatch: pytest
         closed.result(60)
         with opened.result(60) as again:
             assert again.statistics("t").tasks["ready"] == 1
+
+
+def test_owner_survives_readers_after_it_has_copied_its_folder(url: str, tmp_path: Path) -> None:
+    """Closing a descriptor of `tubes.db-shm` drops the locks of the process: the next reader finds it unlocked."""
+    owner = textwrap.dedent(
+        """
+        import shutil, subprocess, sys, tubes
+        url, folder, copy, reader = sys.argv[1:]
+        with tubes.connect(url) as queue:
+            tube = queue.create_tube("t")
+            tube.put_many(range(5000))
+            shutil.copytree(folder, copy)
+            reading = subprocess.Popen([sys.executable, "-c", reader, url])
+            while reading.poll() is None:
+                tube.put_many(range(50))
+            assert reading.returncode == 0
+            tube.put("last")
+            print(tube.statistics().tasks["ready"])
+        """
+    )
+    reader = textwrap.dedent(
+        """
+        import sys, tubes
+        counts = []
+        for _ in range(10):
+            with tubes.connect(f"{sys.argv[1]}?mode=read") as queue:
+                counts.append(queue.statistics("t").tasks["ready"])
+        assert counts == sorted(counts)
+        assert all(count % 50 == 0 and count >= 5000 for count in counts)
+        """
+    )
+    words = [sys.executable, "-c", owner, url, str(tmp_path / "jobs"), str(tmp_path / "copy"), reader]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    with tubes.connect(url) as queue:
+        assert queue.statistics("t").tasks["ready"] == int(done.stdout)

@@ -258,6 +258,10 @@ def copy(path: Path, target: sqlite3.Connection, *, damaged: bool = False) -> No
         # Without a log nobody writes: then SQLite must not make one, and looks at no lock.
         before = None if log.exists() else _look(path)
         how = "mode=ro" if before is None else "mode=ro&immutable=1"
+        if Path(f"{path}-shm").exists():
+            # A reader that finds this file unlocked truncates it otherwise. A process that maps it loses its locks when
+            # it closes another descriptor of it, for example to copy the folder, and would die by SIGBUS.
+            how += "&readonly_shm=1"
         torn: sqlite3.Error | None = None
         try:
             with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=10)) as file:
