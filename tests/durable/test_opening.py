@@ -25,7 +25,8 @@ from tests.support.stepping import SteppingClock
 from tubes import Driver
 from tubes.cli.app import app
 from tubes.durable.database import Database, back_up
-from tubes.errors import CodecError, DriverNotFound, InvalidOption, TaskNotTaken
+from tubes.durable.repair import repair
+from tubes.errors import CodecError, DriverNotFound, InvalidOption, StoreFailed, TaskNotTaken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -650,3 +651,52 @@ def test_owner_survives_readers_after_it_has_copied_its_folder(url: str, tmp_pat
     assert done.returncode == 0, done.stderr
     with tubes.connect(url) as queue:
         assert queue.statistics("t").tasks["ready"] == int(done.stdout)
+
+
+def test_log_of_another_file_is_refused(url: str, tmp_path: Path) -> None:
+    """SQLite would apply the log to any file in the place of its own."""
+    folder = tmp_path / "jobs"
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t")
+        tube.put_many(range(10))
+        back_up(folder, tmp_path / "copy", url)
+        tube.put("later")
+        shutil.copytree(folder, tmp_path / "killed")
+    file, log = (tmp_path / "killed" / name for name in ("tubes.db", "tubes.db-wal"))
+    assert log.stat().st_size
+    killed, said = f"file:{tmp_path / 'killed'}", file.read_bytes()
+    file.unlink()
+    with pytest.raises(StoreFailed, match=r"put it back, or remove 'tubes.db-wal'"):
+        tubes.connect(killed)
+    file.write_bytes(b"")
+    with pytest.raises(StoreFailed, match="is empty"):
+        tubes.connect(killed)
+    shutil.copy(tmp_path / "copy" / "tubes.db", file)
+    with pytest.raises(StoreFailed, match="restore it to an empty folder"):
+        tubes.connect(killed)
+    with pytest.raises(StoreFailed, match="restore it to an empty folder"):
+        repair(tmp_path / "killed", killed)
+    file.write_bytes(said)
+    with tubes.connect(killed) as queue:
+        assert queue.statistics("t").tasks["ready"] == 11
+    with tubes.connect(f"file:{tmp_path / 'copy'}") as queue:
+        assert queue.statistics("t").tasks["ready"] == 10
+
+
+def test_symbolic_link_to_the_file_is_refused(url: str, tmp_path: Path) -> None:
+    tubes.connect(url).close()
+    (tmp_path / "jobs" / "tubes.db").rename(tmp_path / "elsewhere")
+    (tmp_path / "jobs" / "tubes.db").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreFailed, match="link the folder instead"):
+        tubes.connect(url)
+
+
+def test_failed_backup_leaves_no_file_and_open_store_is_refused(url: str, tmp_path: Path) -> None:
+    with tubes.connect(url) as queue:
+        queue.create_tube("t").put(1)
+        with tubes.connect(f"file:{tmp_path / 'open'}"), pytest.raises(tubes.StoreBusy):
+            back_up(tmp_path / "jobs", tmp_path / "open", url)
+        (tmp_path / "copy" / "tubes.db").mkdir(parents=True)
+        with pytest.raises(StoreFailed, match="cannot be copied"):
+            back_up(tmp_path / "jobs", tmp_path / "copy", url)
+        assert not (tmp_path / "copy" / "tubes.new").exists()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 from weakref import WeakSet
 
+from tubes.durable.folder import Folder
 from tubes.durable.rows import FULL, SHORT, ids_of
 from tubes.errors import StoreFailed
 
@@ -36,6 +37,9 @@ PRAGMA user_version={VERSION};
 # Small pages: most calls write one, and tasks are small. The log is folded into the file every 4 MiB.
 _PAGE, _LOG_PAGES, _CACHE_KIB = 1024, 4096, 16 * 1024
 
+#: Offset of the byte that is 2 if the file may have a log: https://sqlite.org/fileformat2.html#the_database_header.
+_LOGGED: Final = 18
+
 #: The name of the file in its folder.
 NAME: Final = "tubes.db"
 #: Why nothing can be read.
@@ -59,10 +63,15 @@ def check(path: Path) -> bool:
 
     Nothing is written: `immutable` reads the file itself, without its log and its locks.
     """
+    log = Path(f"{path}-wal")
+    if path.is_symlink():  # SQLite puts the log beside the target, but the lock is in this folder.
+        raise sqlite3.DatabaseError(f"its file {NAME!r} is a symbolic link: link the folder instead")
     if not path.exists():
+        if log.exists():
+            raise sqlite3.DatabaseError(f"there is a log, and no file {NAME!r}: put it back, or remove {log.name!r}")
         return False
     if not path.stat().st_size:
-        raise sqlite3.DatabaseError(f"its file {NAME!r} is empty: restore a backup, or remove it")
+        raise sqlite3.DatabaseError(f"its file {NAME!r} is empty: restore a backup to another folder")
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as file:
         # Else a file to which its process writes may seem to be too short.
         file.execute("PRAGMA writable_schema=ON")
@@ -75,6 +84,19 @@ def check(path: Path) -> bool:
         release = "a newer" if version > VERSION else "an older"
         raise sqlite3.DatabaseError(f"{release} release wrote it: its format is {version}, and this one's {VERSION}")
     return True
+
+
+def check_log(path: Path, url: str) -> None:
+    """Raise `StoreFailed` if the log belongs to another file. For the owner of a folder that is not open yet.
+
+    Closing the file would drop the locks that SQLite has in this process.
+    """
+    log = Path(f"{path}-wal")
+    if path.exists() and log.exists() and log.stat().st_size:
+        with path.open("rb") as file:
+            if file.read(_LOGGED + 1)[_LOGGED:] == b"\1":
+                why = f"its file {NAME!r} is a backup beside the log of another one: restore it to an empty folder"
+                raise StoreFailed(url=url, why=why)
 
 
 def make(folder: Path) -> Path:
@@ -284,16 +306,24 @@ def _look(path: Path) -> tuple[int, int, int]:
 
 def back_up(folder: Path, target: Path, url: str) -> None:
     """Copy a store to another folder, as it is at one moment."""
+    owned: Folder | None = None
     try:
         if not check(folder / NAME):
             raise StoreFailed(url=url, why=NO_STORE)
-        target.mkdir(parents=True, exist_ok=True)
+        owned = Folder(target, f"file:{target}")  # Lock the target: it may be an open store.
         half = make(target)
-        with closing(sqlite3.connect(half)) as other:
-            copy(folder / NAME, other)
-        put_in_place(half, target / NAME)
+        try:
+            with closing(sqlite3.connect(half)) as other:
+                copy(folder / NAME, other)
+                other.execute("PRAGMA journal_mode=DELETE")  # So `check` knows that a log beside it is not its own.
+            put_in_place(half, target / NAME)
+        finally:
+            half.unlink(missing_ok=True)
     except (sqlite3.Error, OSError) as error:
         raise StoreFailed(url=url, why=f"it cannot be copied to {target}: {error}") from error
+    finally:
+        if owned is not None:
+            owned.close()
 
 
 def is_full(error: sqlite3.Error | OverflowError) -> bool:

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from tubes.drivers.options import SECOND
-from tubes.durable.database import NAME, NO_STORE, Database, check, is_damage, is_full, is_too_large
+from tubes.durable.database import NAME, NO_STORE, Database, check, check_log, is_damage, is_full, is_too_large
 from tubes.durable.folder import Folder, Reserve
 from tubes.durable.rows import UNREADABLE
 from tubes.durable.syncer import Syncer
@@ -45,6 +45,8 @@ class Files:
             raise StoreFailed(url=url, why=str(error)) from error
         self._folder: Final = None if reads else Folder(path, url)
         try:
+            if not reads:
+                check_log(path / NAME, url)
             self.database: Final = _opened(path / NAME, reads=reads)
             #: None: the files are only read.
             self.reserve: Final = None if reads else Reserve(path / NAME, url, self.database.number)

@@ -16,7 +16,7 @@ from tubes.drivers.driver import Driver
 from tubes.drivers.moves import State
 from tubes.drivers.registry import Registry
 from tubes.durable import rows
-from tubes.durable.database import GIVEN_UP, NAME, SCHEMA, check, copy, make, put_in_place
+from tubes.durable.database import GIVEN_UP, NAME, SCHEMA, check, check_log, copy, make, put_in_place
 from tubes.durable.folder import Folder
 from tubes.durable.pages import Found, Pages
 from tubes.errors import DriverNotFound, StoreFailed
@@ -48,6 +48,7 @@ def repair(folder: Path, url: str) -> list[Problem]:
     """
     owned = Folder(folder, url)
     try:
+        check_log(folder / NAME, url)
         file, found = _load(folder, url)
         with closing(file):
             found += _rows(file, mends=True)
