@@ -173,15 +173,14 @@ class Engine:
         self.tasks: dict[int, Entry] = {}
         self._clear_indexes()
 
-    def _clear_indexes(self) -> None:
+    def _clear_indexes(self, before: Lanes | None = None) -> None:
         newest_first = self._signs[1] < 0
         self.timers: Timers[Entry | RateLimit | Pause | DoneTasks] = Timers()
         self._delayed = 0
         self._offers: Ready | Rounds = Rounds() if self._in_rounds else Ready(newest_first=newest_first)
-        self._lanes: Lanes | None = None
-        if self.driver.lane:
-            rates = RateLimits(self.options, self.timers)
-            self._lanes = Lanes(self._offers, rates, newest_first=newest_first)
+        rates = RateLimits(self.options, self.timers)
+        lanes = Lanes(self._offers, rates, before, newest_first=newest_first)
+        self._lanes = lanes if self.driver.lane else None
         self._buried: SortedDict[Any, Entry] = SortedDict()
         self.pause.queued = NEVER
         self._apply_pause()
@@ -753,17 +752,20 @@ class Engine:
         self._prolong(now, entry, delay)
 
     def untake(self, now: int, entry: Entry) -> None:
-        """Undo a take whose caller has gone before it got the task, as if it had never happened."""
-        self.undo_attempt(now, entry)
-        if not self._ends_taken:
-            self._note_late(now, entry)
-        self._go(entry, "untake")
+        """Undo a take whose caller has gone before it got the task, as if it had never happened.
 
-    def undo_attempt(self, now: int, entry: Entry) -> None:
-        """Bring a task and its lane back to where they were before its last take was numbered."""
-        if entry.lane is not None:
-            entry.lane.undo_start(now, entry)
-        entry.attempts -= 1
+        A call that was interrupted may be repeated: the negative number of the take says that its attempt is undone.
+        The take may have been numbered only, and not moved the task yet.
+        """
+        if entry.take > 0:
+            if entry.lane is not None:
+                entry.lane.undo_start(now, entry)
+            entry.attempts -= 1
+            entry.take = -entry.take
+        if entry.state is _TAKEN:
+            if not self._ends_taken:
+                self._note_late(now, entry)
+            self._go(entry, "untake")
 
     def unput(self, now: int, entry: Entry) -> None:
         """Undo a put whose caller has gone before it returned, as if it had never happened.

@@ -83,7 +83,7 @@ _ALWAYS = (
     "more",  # what few tasks have; None: nothing
     "rank",  # its place: smaller comes first
     "state",
-    "take",  # the number of its last take in the tube, which no other take has
+    "take",  # the number of its last take in the tube, which no other take has; below 0: the take was undone
 )
 _FURTHER = (
     "dead",  # when its ttl runs out

@@ -19,16 +19,18 @@ _READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIE
 
 
 def rebuild_indexes(engine: Engine, now: int) -> None:
-    """Make all indexes anew from what the tasks themselves say: their state, holder, lane and deadlines. Cost: O(n).
+    """Rebuild all indexes from the tasks: their state, holder, lane and deadlines. Cost: O(n).
 
-    After a verb was broken off in the middle every task has moved or has not, and counts as such.
+    A method that was interrupted has moved a task or has not; each task counts by its state. A rebuild that was
+    interrupted is run again: until its end nothing is lost that it needs.
     """
     if engine.replacing is not None:
         old, new, step = engine.replacing
-        engine.replacing = None
         if old.state is _DONE and new.state is None:  # It has made room: the new one is in.
             new.state = step.to
             step.uses += 1
+        engine.replacing = None
+    engine.done.rebuild()
     if engine.ending is not None and engine.ending[0].state is _DONE:
         engine.keep()
     engine.ending = None
@@ -38,7 +40,7 @@ def rebuild_indexes(engine: Engine, now: int) -> None:
         hold.clear()
     lanes = engine._lanes
     engine.read_options()
-    engine._clear_indexes()
+    engine._clear_indexes(lanes and (lanes.before or lanes))
     engine._keys.living.clear()
     for entry in list(engine.tasks.values()):
         if entry.state is _TAKEN and entry.hold is None:
@@ -47,8 +49,8 @@ def rebuild_indexes(engine: Engine, now: int) -> None:
             del engine.tasks[entry.id]
         else:
             _enter(engine, entry)
-    if lanes is not None:
-        engine.lanes.adopt(lanes)
+    if engine._lanes is not None:
+        engine._lanes.adopt()
     # Only now it is known which lanes are busy, and which rest.
     for entry in engine.tasks.values():
         if entry.state is _READY:
@@ -56,6 +58,8 @@ def rebuild_indexes(engine: Engine, now: int) -> None:
                 engine._offers.push(entry)
             else:
                 entry.lane.push(entry)
+    if engine._lanes is not None:
+        engine._lanes.before = None
 
 
 def _enter(engine: Engine, entry: Entry) -> None:

@@ -24,8 +24,10 @@ class Lanes:
     So a take looks only at tasks on offer, however many wait behind lanes that are busy or cool down.
     """
 
-    def __init__(self, offers: Index, rates: RateLimits, *, newest_first: bool) -> None:
+    def __init__(self, offers: Index, rates: RateLimits, before: Lanes | None = None, *, newest_first: bool) -> None:
         self.offers: Final = offers
+        #: The lanes whose rate limits are not adopted yet.
+        self.before = before
         self.rates: Final = rates
         self.newest_first: Final = newest_first
         self.by_name: Final[dict[str, Lane]] = {}
@@ -53,8 +55,11 @@ class Lanes:
         lane = self.by_name.get(name)
         return self.rates.alone.get(name) if lane is None else lane.rate
 
-    def adopt(self, before: Lanes) -> None:
-        """Take over rate limits. Lanes that may cool down do so until the timers have looked."""
+    def adopt(self) -> None:
+        """Adopt the rate limits of `before`. Lanes that may cool down do so until the timers have looked."""
+        before = self.before
+        if before is None:
+            return
         rates, old = self.rates, before.rates
         rates.last_number, rates.last_id = old.last_number, old.last_id
         for rate in (*old.alone.values(), *(lane.rate for lane in before.by_name.values() if lane.rate is not None)):

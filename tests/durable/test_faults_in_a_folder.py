@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import gc
+import itertools
 import json
 import os
+import random
 import shutil
 import sqlite3
 import subprocess
@@ -586,7 +588,7 @@ def test_after_an_interrupt_while_a_waiter_is_served_all_is_written_again(tmp_pa
             waiting = threads.submit(tube.take)
             while not tube.statistics().waiting:
                 pass
-            going = interrupted(lambda: tube.put("x"), moment)
+            going = bool(interrupted(lambda: tube.put("x"), moment))
             if tube.statistics().waiting:
                 tube.put("y")
             task = waiting.result(60)
@@ -676,3 +678,28 @@ def test_folder_is_locked_when_the_disk_has_no_room_for_the_process_id(
     assert len(os.listdir("/proc/self/fd")) == before
     monkeypatch.undo()
     tubes.connect(f"file:{tmp_path / 'new'}").close()
+
+
+@pytest.mark.parametrize("verb", WRITES)
+def test_after_interrupts_of_a_recovery_memory_and_file_say_the_same(tmp_path: Path, verb: str) -> None:
+    clock, chance = ManualClock(), random.Random(verb)
+    with tubes.connect(f"file:{tmp_path}", clock=clock) as queue:
+        hits = 1
+        for first in itertools.count():
+            tube = queue.create_tube("t", "utubettl", ttr=100, key_ttl=50, max_in_flight=3, max_attempts=5)
+            tube.put("first", key="k", utube="a")
+            tube.put_many(["second", "third"], utube="b")
+            tube.bury(tube.put("buried").id)
+            task = tube.take(0)
+            assert task is not None
+            moments = first, *(chance.randrange(chance.choice([30, 300])) for _ in range(2))
+            hits = interrupted(lambda tube=tube, task=task: WRITES[verb](tube, task), *moments)  # type: ignore[misc]
+            counts = tube.statistics().tasks
+            check_engine(port_of(tube).shared.engine)
+            assert len(tube.tasks(state="ready")) == counts["ready"]
+            with tubes.connect(f"file:{tmp_path}?mode=read", clock=clock) as after_a_kill:
+                assert seen(after_a_kill.tube("t")) == seen(tube), moments
+            tube.drop(force=True)
+            if not hits:
+                break
+    assert first > 20

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import math
 import os
+import random
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,34 +22,47 @@ from tubes.drivers.invariants import check_engine
 #: Between them they have all that the others have: the shortest way, room and times, lanes.
 DRIVERS = ["fifo", "limfifottl", "utubettl"]
 TASKS = 6
+#: How many times each moment is interrupted, each time at other moments of the recovery.
+RUNS = 4
 # More moments than any verb has.
 MANY = 2000
 
 
-def interrupted(verb: Callable[[], object], moment: int) -> bool:
-    """Run a verb, with a KeyboardInterrupt at its n-th moment at which one can come; False if it has no more of them.
+def interrupted(verb: Callable[[], object], *moments: int) -> int:
+    """Run a verb with KeyboardInterrupts; return how many of them came.
 
-    An interrupt comes where a Python function begins or a built-in one has returned.
+    Each comes at the n-th possible moment after the one before. An interrupt is possible where a Python function begins
+    or a built-in one has returned.
     """
-    left = moment
+    waits = list(moments)
 
     def watch(frame: Any, event: str, argument: object) -> None:
-        nonlocal left
         if event in ("call", "c_return"):
-            left -= 1
-            if left < 0:  # Whatever a profiler raises ends its work.
+            waits[0] -= 1
+            if waits[0] < 0:  # A profiler that raises is removed: the next call of a function sets it again.
+                del waits[0]
                 raise KeyboardInterrupt
 
-    gc.disable()  # An interrupt of a finalizer reaches nobody.
+    def watch_again(frame: Any, event: str, argument: object) -> None:
+        if waits and len(waits) < len(moments) and sys.getprofile() is None:
+            sys.setprofile(watch)
+
+    gc.disable()  # An interrupt of a finalizer is only logged.
+    tracer, hook = sys.gettrace(), sys.unraisablehook
+    sys.unraisablehook = lambda unraisable: None
     try:
+        if len(moments) > 1:
+            sys.settrace(watch_again)
         sys.setprofile(watch)
         verb()
     except KeyboardInterrupt:
-        return True
+        pass
     finally:
         sys.setprofile(None)
+        sys.settrace(tracer)
+        sys.unraisablehook = hook
         gc.enable()
-    return False
+    return len(moments) - len(waits)
 
 
 def check(tube: tubes.Tube) -> dict[str, int]:
@@ -304,6 +318,60 @@ def test_an_interrupt_while_a_waiter_is_served_loses_neither_task_nor_waiter(dri
             if over:
                 break
     loop.close()
+
+
+#: The methods that are interrupted more than once, with a task that was taken.
+CALLS: dict[str, Callable[[tubes.Tube, tubes.Task, tubes.Tube], object]] = {
+    "put": lambda tube, task, other: tube.put("x"),
+    "put_many": lambda tube, task, other: tube.put_many(["x", "y"]),
+    "take": lambda tube, task, other: tube.take(0),
+    "take_many": lambda tube, task, other: tube.take_many(2, timeout=0),
+    "ack": lambda tube, task, other: task.ack(),
+    "release": lambda tube, task, other: task.release(),
+    "kick": lambda tube, task, other: tube.kick(2),
+    "move_to": lambda tube, task, other: tube.move_to(other, state="ready"),
+    "drop": lambda tube, task, other: other.drop(),
+}
+
+
+@pytest.mark.parametrize("driver", ["fifo", "limfifottl", "utubettl"])
+@pytest.mark.parametrize("call", CALLS)
+def test_interrupts_of_a_recovery_strand_no_task(driver: str, call: str) -> None:
+    chance = random.Random(call)
+    options: dict[str, Any] = {"interval": 9, "max_in_flight": 2} if "utube" in driver else {}
+    recoveries = 0
+    for run in range(MANY * RUNS):
+        with tubes.connect(clock=tubes.testing.ManualClock()) as queue:
+            tube, other = queue.create_tube("t", driver, **options), queue.create_tube("other", driver)
+            for number in range(TASKS):
+                tube.put(number, **lane(driver, number))
+            tube.bury(TASKS - 1)
+            task = tube.take(0)
+            assert task is not None
+            moments = (
+                run // RUNS,
+                *(chance.randrange(chance.choice([5, 30, 200])) for _ in range(chance.randrange(1, 4))),
+            )
+            hits = interrupted(lambda tube=tube, task=task, other=other: CALLS[call](tube, task, other), *moments)  # type: ignore[misc]
+            if not hits:
+                break
+            recoveries += hits > 1
+            counts = tube.statistics().tasks
+            check(tube)
+            assert len(tube.tasks(state="ready")) == counts["ready"], moments
+            assert counts["taken"] == len(tube.tasks(state="taken")), moments
+            assert counts["taken"] <= 1, moments
+            with contextlib.suppress(tubes.TubeNotFound):
+                assert len(queue.tube("other").tasks()) == check(other)["total"], moments
+                other.move_to(tube, state="ready")
+            tube.release_all()
+            tube.kick(TASKS)
+            for name in ("0", "1", "2") if "utube" in driver else ():
+                tube.configure(name, interval=0, max_in_flight=9)
+            data = drained(tube)
+            acked = [0] if call == "ack" and 0 not in data else []
+            assert sorted(data + acked) == list(range(TASKS)), moments
+    assert recoveries or call == "ack"  # A plain one runs nothing that can be interrupted after its change.
 
 
 def test_a_hook_that_refuses_a_put_makes_nobody_look_at_all_tasks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,7 +176,8 @@ def test_lanes_that_are_made_anew_go_on_with_their_rate_limits() -> None:
     before.lanes.rate("b").block(0, 20)
     before.rates.last_number = 5
     after.put("a")
-    after.lanes.adopt(before.lanes)
+    after.lanes.before = before.lanes
+    after.lanes.adopt()
     assert after.take() is None
     assert (after.lane("a").limit, after.rates.next_number()) == (0, 6)
     assert [name for name, *_ in after.lanes.see(9)] == ["a", "b"]

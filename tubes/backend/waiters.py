@@ -109,7 +109,7 @@ class ThreadWaiter:
                     self._lock.acquire()
             return _outcome(self, line)
         except BaseException:
-            line.withdraw(self, undo=True)
+            _undo(self, line)
             raise
 
     def lost(self) -> bool:
@@ -159,7 +159,7 @@ class LoopWaiter:
             line.abandon(self)
             raise
         except BaseException:
-            line.withdraw(self, undo=True)
+            _undo(self, line)
             raise
         finally:
             if timer is not None:
@@ -188,6 +188,15 @@ class LoopWaiter:
     def _finish(self) -> None:
         if not self._future.done():
             self._future.set_result(None)
+
+
+def _undo(waiter: Waiter, line: WaitLine) -> None:
+    """Withdraw a waiter and undo what it got; if that is interrupted, the thread of the alarms does it."""
+    try:
+        line.withdraw(waiter, undo=True)
+    except KeyboardInterrupt:
+        line.abandon(waiter)
+        raise
 
 
 def _outcome(waiter: Waiter, line: WaitLine) -> object:

@@ -237,6 +237,11 @@ class Database:
         self.told = now
         return False
 
+    def reset(self) -> None:
+        """Roll back a transaction whose end was interrupted."""
+        self._inside = False
+        self.rollback()
+
     def rollback(self) -> None:
         """Forget a transaction that was broken off."""
         if self.connection.in_transaction:

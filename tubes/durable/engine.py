@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
     from tubes.drivers.engine import _Step
     from tubes.drivers.entry import Entry, Hold
+    from tubes.drivers.lanes import Lanes
     from tubes.durable.folder import Reserve
 
 #: The moves of a task of which its row says whether they are counted already.
@@ -266,9 +267,9 @@ class JournaledEngine(Engine):
         super().configure(now, name, changes)
 
     @override
-    def _clear_indexes(self) -> None:
+    def _clear_indexes(self, before: Lanes | None = None) -> None:
         self._note_calls()  # An interrupt may have come while time was at work.
-        super()._clear_indexes()
+        super()._clear_indexes(before)
 
     @override
     def _apply_pause(self) -> None:

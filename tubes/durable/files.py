@@ -67,6 +67,7 @@ class Files:
         closes the store, since the state of the file is unknown: each call raises `StoreFailed` until the store is
         opened again.
         """
+        self.database.reset()
         try:
             written = commit(now)
         except (sqlite3.Error, OverflowError) as error:

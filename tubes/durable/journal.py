@@ -30,7 +30,7 @@ from tubes.errors import StoreFull
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tubes.drivers.entry import Entry
+    from tubes.drivers.entry import Entry, Hold
     from tubes.durable.database import Database
     from tubes.durable.engine import JournaledEngine
     from tubes.durable.rows import Row
@@ -63,6 +63,8 @@ class Journal:
         self._next_id = engine.next_id
         #: Whether nothing is to be written any more.
         self.dropped = False
+        #: During `undo`: who held which task at the last commit, and the tasks in memory.
+        self.before: tuple[dict[int, tuple[Hold, int]], dict[int, Entry]] | None = None
         # Whether there may be rows of tasks and keys that had gone before the store was opened.
         self._is_new = True
 
@@ -82,9 +84,13 @@ class Journal:
         return True
 
     def undo(self, now: int) -> None:
-        """Bring the tube back to what is written: the last change could not be. Cost: O(n)."""
+        """Bring the tube back to what is written: the last change could not be. Cost: O(n).
+
+        If it is interrupted, it can be run again; the caller clears `before` at the end.
+        """
         engine, database = self._engine, self._database
-        held, known = engine.written_holds(), engine.tasks | engine.touched
+        self.before = self.before or (engine.written_holds(), engine.tasks | engine.touched)
+        held, known = self.before
         (tube,) = read_tubes(database, f"WHERE number={self._number}")
         hold = engine.open_hold()
         read_engine(engine, database, tube, now, hold, known)

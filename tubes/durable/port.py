@@ -141,7 +141,9 @@ class AwaitedPort:
             await synced
         except asyncio.CancelledError:
             if name.startswith(("put", "take", "top_up")):
-                self._port._retract(answer, is_put=name.startswith("put"))
+                is_put, shared = name.startswith("put"), self._port.shared
+                shared.owed += ((None, is_put, -is_put, 0, answer, shared.engine.ticking),)
+                shared.settle()
             raise
         if self._port.gone is not None and not self._syncer.is_synced:
             raise self._port.gone()

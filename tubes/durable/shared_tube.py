@@ -52,12 +52,14 @@ class DurableTube(SharedTube):
         self._unsynced: Final[deque[dict[Waiter, None]]] = deque()
         # What listeners are told after the next commit.
         self._noted: Final[list[tuple[Listener, TaskView, str]]] = []
+        # The error that is being undone: an interrupted `_undo` is repeated.
+        self._undoing: StoreFull | None = None
         # When there was no room for what is late.
         self._refused = -SECOND
         self.watched = True
 
     @override
-    def serve_waiters(self, now: int) -> None:
+    def serve(self, now: int) -> None:
         files, engine = self._files, self.engine
         alone = bool(self.putters)  # What a call has done is written first: it is not undone with a put that waits.
         is_owed = True
@@ -65,7 +67,7 @@ class DurableTube(SharedTube):
             waits = self.takers or self.putters or self.emptying or self.ending
             if (waits or engine.listener or engine.timers.soonest <= now) and not alone:
                 is_owed = self.journal.is_owed
-                super().serve_waiters(now)
+                super().serve(now)
             self.watched = True
             if files.reserve is not None and files.reserve.missing:
                 self.journal.free_room()
@@ -124,6 +126,7 @@ class DurableTube(SharedTube):
 
         Puts that waited get the error; returns whether there were any: then it is not that of the call.
         """
+        self._undoing = error
         with self._files.reading():
             self.journal.undo(self._clock.micros())
         self._noted.clear()
@@ -133,13 +136,15 @@ class DurableTube(SharedTube):
             if line is self.putters:
                 refused = True
                 waiter.answer = error
-                waiter.wake()
+                with suppress(RuntimeError):  # It was woken before an interrupt.
+                    waiter.wake()
                 continue
             waiter.answer = PENDING
             line[waiter] = None
             line.move_to_end(waiter, last=False)
             waiter.owner.waiters.add(waiter)
         self._served.clear()
+        self._undoing = self.journal.before = None
         return refused
 
     @override
@@ -180,11 +185,22 @@ class DurableTube(SharedTube):
         return kept
 
     @override
-    def recover(self, error: BaseException, *, take: int = 0, id: int = -1, count: int = 1) -> None:
-        if isinstance(error, StoreFull) and self.engine.touched:  # It came in the middle of a batch.
-            self._undo(error)
+    def repair(self, now: int) -> None:
         if self._files.is_open:
-            super().recover(error, take=take, id=id, count=count)
+            super().repair(now)
+
+    @override
+    def is_harmful(self, error: BaseException | None, is_put: bool | None, first: int) -> bool:
+        if isinstance(error, StoreFull) and self.engine.touched:  # It came in the middle of a batch.
+            self._undoing = error
+        return self._undoing is not None or super().is_harmful(error, is_put, first)
+
+    @override
+    def rebuild(self, now: int) -> None:
+        if self._undoing is None:
+            super().rebuild(now)
+        else:
+            self._undo(self._undoing)
 
     @override
     def note_event(self, listener: Listener, task: TaskView, event: str) -> None:

@@ -84,8 +84,9 @@ class Connection(ConnectionBase):
                 raise TubeNotFound(name=shared.name)
             port: MemoryPort | None = self._ports.get(shared)
             if port is None:
-                port = self._ports[shared] = self.make_port(shared)
+                port = self.make_port(shared)
                 shared.ports.add(port)
+                self._ports[shared] = port
             return port
         finally:
             self.store.lock.token[0] = True
@@ -157,13 +158,9 @@ class Connection(ConnectionBase):
                 shared = self.store.shared_tubes.get(name)
                 if shared is None or not shared.is_listed:
                     continue  # It was dropped meanwhile.
-                try:
-                    now = self.store.clock.micros()
-                    sessions = sum(shared in session.holds for session in self.store.sessions.values())
-                    found[name] = shared.overview(now, sessions, ages=ages)
-                except BaseException as error:
-                    shared.recover(error)
-                    raise
+                now = self.store.clock.micros()
+                sessions = sum(shared in session.holds for session in self.store.sessions.values())
+                found[name] = shared.overview(now, sessions, ages=ages)
             finally:
                 self.store.lock.token[0] = True
             if shared.events:
@@ -176,10 +173,13 @@ class Connection(ConnectionBase):
         shared = self.store.find(check_tube_name(name))
         self.store.lock.acquire()
         try:
+            if shared.owed:
+                shared.serve_waiters(self.store.clock.micros())
             check_engine(shared.engine)
         except AssertionError as error:
             if repairs:
-                shared.recover(error)
+                shared.owed += ((error, None, 0, 0, None, shared.engine.ticking),)
+                shared.serve_waiters(self.store.clock.micros())
             return [Problem("memory", 1, (name,), repairs)]
         finally:
             self.store.lock.token[0] = True
@@ -226,23 +226,21 @@ class Connection(ConnectionBase):
         try:
             if self.closed is not None:
                 return
-            try:
-                self.closed = _closed
-                for shared, port in self._ports.items():
-                    port.gone = _closed
-                    shared.dismiss(set(port.waiters), _closed)
-                    if shared.putters:  # A waiter behind one of them may need less room.
-                        shared.serve_waiters(self.store.clock.micros())
-                    shared.listen(port, None)
-                    shared.ports.discard(port)
-                shared_tubes = self.session.leave(self.store.clock.micros(), lost=lost)
-                self._ports.clear()
-            except BaseException as error:
-                # It was interrupted, and can be closed again.
-                self.closed = None
-                for shared in self.session.holds:
-                    shared.recover(error)
-                raise
+            for shared, port in self._ports.items():
+                port.gone = _closed
+                shared.dismiss(set(port.waiters), _closed)
+                if shared.putters:  # A waiter behind one of them may need less room.
+                    shared.serve_waiters(self.store.clock.micros())
+                shared.listen(port, None)
+                shared.ports.discard(port)
+            shared_tubes = self.session.leave(self.store.clock.micros(), lost=lost)
+            self.closed = _closed
+            self._ports.clear()
+        except BaseException:  # It can be closed again.
+            for shared in self.session.holds:
+                if shared.owed:
+                    shared.serve_waiters(self.store.clock.micros())
+            raise
         finally:
             self.store.lock.token[0] = True
         for shared in shared_tubes:

@@ -85,8 +85,7 @@ class Port(PortBase[F]):
 
     # -- the verbs of every program's inner loop ---------------------------------------------------------------------
     # They are written out: through `_do` they take 1.3 to 1.8 times as long.
-    # An interrupt may come at any moment. If it comes under the lock, `recover` repairs the tube; if it comes later, or
-    # in a listener, `_retract` undoes what was done.
+    # An interrupt may come at any moment: `owed` says what it has left to do. See `SharedTube.owed`.
 
     def put(
         self,
@@ -125,6 +124,8 @@ class Port(PortBase[F]):
         task: F | None = None
         id = -1
         held = False
+        if lock.wanted:
+            lock.let_in()
         try:
             for held in lock.tries:
                 if held:
@@ -146,18 +147,16 @@ class Port(PortBase[F]):
                     shared.serve_waiters(now)
             held = False
             lock.token[0] = True
-            if lock.wanted:
-                lock.let_in()
             if shared.events:
                 shared.tell()
             return task
         except BaseException as error:
-            if held:
-                try:
-                    shared.recover(error, id=id)
-                finally:
+            if held or task is not None:
+                shared.owed += ((error, True, id, id + 1, None, engine.ticking),)
+                if held:
+                    engine.ticking, engine.timers.soonest = True, -1
                     lock.token[0] = True
-            self._retract(task, is_put=True)
+            shared.settle()
             raise
 
     def take(self) -> F | None:
@@ -168,6 +167,8 @@ class Port(PortBase[F]):
         task: F | None = None
         take = 0
         held = False
+        if lock.wanted:
+            lock.let_in()
         try:
             for held in lock.tries:
                 if held:
@@ -188,18 +189,16 @@ class Port(PortBase[F]):
                     shared.serve_waiters(now or self._micros())
             held = False
             lock.token[0] = True
-            if lock.wanted:
-                lock.let_in()
             if shared.events:
                 shared.tell()
             return task
         except BaseException as error:
-            if held:
-                try:
-                    shared.recover(error, take=take)
-                finally:
+            if held or task is not None:
+                shared.owed += ((error, False, take, take + 1, None, engine.ticking),)
+                if held:
+                    engine.ticking, engine.timers.soonest = True, -1
                     lock.token[0] = True
-            self._retract(task, is_put=False)
+            shared.settle()
             raise
 
     def ack(self, task: Any) -> F:
@@ -208,6 +207,8 @@ class Port(PortBase[F]):
         engine = self._engine
         lock = self._lock
         held = False
+        if lock.wanted:
+            lock.let_in()
         try:
             for held in lock.tries:
                 if held:
@@ -239,31 +240,16 @@ class Port(PortBase[F]):
                 task._take = FINISHED
             held = False
             lock.token[0] = True
-            if lock.wanted:
-                lock.let_in()
+            if shared.events:
+                shared.tell()
             return done
         except BaseException as error:
             if held:
-                try:
-                    shared.recover(error)
-                finally:
-                    lock.token[0] = True
+                shared.owed += ((error, None, 0, 0, None, engine.ticking),)
+                engine.ticking, engine.timers.soonest = True, -1
+                lock.token[0] = True
+            shared.settle()
             raise
-        finally:
-            if shared.events:
-                shared.tell()
-
-    def _retract(self, task: object, *, is_put: bool) -> None:
-        """Undo puts or takes whose caller gets an error."""
-        shared = self.shared
-        if task is not None:
-            self._lock.acquire()
-            try:
-                shared.undo(task, is_put=is_put)
-                shared.serve_waiters(self._micros())
-            finally:
-                self._lock.token[0] = True
-        shared.tell()
 
     def next(self, task: object) -> F | None:
         """A held task is done, and the next one is taken; None if there is none. A task that was lost is logged."""
@@ -302,44 +288,39 @@ class Port(PortBase[F]):
         shared = self.shared
         engine = self._engine
         lock = self._lock
-        answer: T | None = None
         # Numbers of puts begin with 0, those of takes with 1.
-        first = over = -1 if is_put else 0
+        first = -1 if is_put else 0
+        end = 0
+        held = True
+        if lock.wanted:
+            lock.let_in()
+        lock.acquire()
         try:
-            lock.acquire()
-            try:
-                if self.gone is not None:
-                    raise self.gone()
-                now = self._micros()
-                if engine.timers.soonest <= now:
-                    shared.serve_waiters(now)
-                if is_put is None:
-                    answer = act(now)
-                else:
-                    first = engine.next_id if is_put else engine.next_take
-                    answer = act(now)
-                    over = engine.next_id if is_put else engine.next_take
-                if shared.watched:
-                    shared.serve_waiters(now)
-            except BaseException as error:
-                if is_put is None:
-                    shared.recover(error)
-                else:
-                    count = (over if over > 0 else engine.next_id if is_put else engine.next_take) - first
-                    shared.recover(error, **{"id" if is_put else "take": first}, count=count)
-                raise
-            finally:
-                lock.token[0] = True
-            if lock.wanted:
-                lock.let_in()
+            if self.gone is not None:
+                raise self.gone()
+            now = self._micros()
+            if engine.timers.soonest <= now:
+                shared.serve_waiters(now)
+            if is_put is None:
+                answer = act(now)
+            else:
+                first = engine.next_id if is_put else engine.next_take
+                answer = act(now)
+                end = engine.next_id if is_put else engine.next_take
+            if shared.watched:
+                shared.serve_waiters(now)
+            held = False
+            lock.token[0] = True
             if shared.events:
                 shared.tell()
             return answer
-        except BaseException:
-            if is_put is None:
-                shared.tell()
-            else:
-                self._retract(answer, is_put=is_put)
+        except BaseException as error:
+            if held or is_put is not None:
+                shared.owed += ((error, is_put, first, end, None, engine.ticking),)
+                if held:
+                    engine.ticking, engine.timers.soonest = True, -1
+                    lock.token[0] = True
+            shared.settle()
             raise
 
     # -- waiting -------------------------------------------------------------------------------------------------------
@@ -358,22 +339,18 @@ class Port(PortBase[F]):
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
         """Take the waiter out of the line and return None, or what it was given meanwhile; `undo`: give that back."""
         shared = self.shared
-        lock = self._lock
-        lock.acquire()
+        self._lock.acquire()
         try:
-            shared.strike(waiter)
-            answer = waiter.answer
-            if undo:
-                shared.undo(answer, is_put=waiter.request is not None)
+            if undo and waiter.answer is not PENDING:
+                is_put = waiter.request is not None
+                shared.owed += ((None, is_put, -is_put, 0, waiter.answer, self._engine.ticking),)
+            shared.run(lambda: shared.strike(waiter))
             if shared.watched:
                 shared.serve_waiters(self._micros())
-        except BaseException as error:
-            shared.recover(error)
-            raise
         finally:
-            lock.token[0] = True
+            self._lock.token[0] = True
         shared.tell()
-        return None if answer is PENDING else answer
+        return None if waiter.answer is PENDING else waiter.answer
 
     def keeps(self, waiter: Waiter) -> bool:
         """All is done at once."""

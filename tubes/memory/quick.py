@@ -54,6 +54,8 @@ class QuickPort(VerbPort[F]):
         task: F | None = None
         id = -1
         held = False
+        if lock.wanted:
+            lock.let_in()
         try:
             for held in lock.tries:
                 if held:
@@ -87,16 +89,12 @@ class QuickPort(VerbPort[F]):
                     shared.serve_waiters(now)
             held = False
             lock.token[0] = True
-            if lock.wanted:
-                lock.let_in()
         except BaseException as error:
             if held:
-                try:
-                    shared.recover(error, id=id)
-                finally:
-                    lock.token[0] = True
-            if task is not None:
-                self._retract(task, is_put=True)
+                shared.owed += ((error, True, id, id + 1, None, engine.ticking),)
+                engine.ticking, engine.timers.soonest = True, -1
+                lock.token[0] = True
+            shared.settle()
             raise
         return super().put(data, options) if task is None else task
 
@@ -109,35 +107,31 @@ class QuickPort(VerbPort[F]):
         if engine.pause._on or shared.emptying or shared.is_late(waiter, now):
             return False
         owner = waiter.owner
-        take = engine.next_take
-        try:
-            entry = line.popleft()
-            entry.index = None
-            entry.take = take
-            engine.next_take = take + 1
-            entry.attempts += 1
-            entry.state = _TAKEN
-            engine._take.uses += 1
-            entry.hold = hold = owner.hold
-            hold[entry.id] = entry
-            made = owner.kind()
-            made._tube = owner.tube
-            made._record = entry
-            made._state = _TAKEN
-            made._attempts = entry.attempts
-            made._more = entry.more
-            made._times = NO_TIMES
-            made._take = take
-            waiter.answer = made
-            take = 0
-            is_awake = shared.rouse(waiter)
-            if not is_awake:
-                engine.untake(now, entry)
-            del takers[waiter]
-            owner.waiters.discard(waiter)
-        except BaseException as error:
-            shared.repair_engine(error, take=take)
-            raise
+        shared._giving = take = engine.next_take
+        entry = line.popleft()
+        entry.index = None
+        entry.take = take
+        engine.next_take = take + 1
+        entry.attempts += 1
+        entry.state = _TAKEN
+        engine._take.uses += 1
+        entry.hold = hold = owner.hold
+        hold[entry.id] = entry
+        made = owner.kind()
+        made._tube = owner.tube
+        made._record = entry
+        made._state = _TAKEN
+        made._attempts = entry.attempts
+        made._more = entry.more
+        made._times = NO_TIMES
+        made._take = take
+        waiter.answer = made
+        shared._giving = 0
+        is_awake = shared.rouse(waiter)
+        if not is_awake:
+            engine.untake(now, entry)
+        del takers[waiter]
+        owner.waiters.discard(waiter)
         shared.watched = bool(takers)
         return is_awake
 
@@ -150,6 +144,8 @@ class QuickPort(VerbPort[F]):
         is_empty = False
         take = 0
         held = False
+        if lock.wanted:
+            lock.let_in()
         try:
             for held in lock.tries:
                 if held:
@@ -182,16 +178,12 @@ class QuickPort(VerbPort[F]):
                 task = made
             held = False
             lock.token[0] = True
-            if lock.wanted:
-                lock.let_in()
         except BaseException as error:
             if held:
-                try:
-                    shared.recover(error, take=take)
-                finally:
-                    lock.token[0] = True
-            if task is not None:
-                self._retract(task, is_put=False)
+                shared.owed += ((error, False, take, take + 1, None, engine.ticking),)
+                engine.ticking, engine.timers.soonest = True, -1
+                lock.token[0] = True
+            shared.settle()
             raise
         return super().take() if task is None and not is_empty else task
 
@@ -207,6 +199,8 @@ class QuickPort(VerbPort[F]):
         lock = self._lock
         done: F | None = None
         held = False
+        if lock.wanted:
+            lock.let_in()
         try:
             for held in lock.tries:
                 if held:
@@ -237,13 +231,11 @@ class QuickPort(VerbPort[F]):
                 done = made
             held = False
             lock.token[0] = True
-            if lock.wanted:
-                lock.let_in()
         except BaseException as error:
             if held:
-                try:
-                    shared.recover(error)
-                finally:
-                    lock.token[0] = True
+                shared.owed += ((error, None, 0, 0, None, engine.ticking),)
+                engine.ticking, engine.timers.soonest = True, -1
+                lock.token[0] = True
+            shared.settle()
             raise
         return super().ack(task) if done is None else done

@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 from uuid import uuid4
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -24,6 +24,9 @@ from tubes.values.batch import Batch
 from tubes.values.overview import Overview
 from tubes.values.statistics import Statistics, until
 from tubes.values.task import TaskView, snapshot
+
+#: See `SharedTube.owed`.
+Owed: TypeAlias = "tuple[BaseException | None, bool | None, int, int, object, bool]"
 
 if TYPE_CHECKING:
     from tubes.backend.clock import Clock
@@ -72,6 +75,17 @@ class SharedTube:
         self.is_listed = True
         #: Whether there is a waiter or a listener.
         self.watched = False
+        #: The calls that ended with an error under the lock, or in a listener: the next caller repairs the tube.
+        #: The error; True: a put, False: a take; the first of its numbers and their end (0: the next number); the tasks
+        #: to undo; and `engine.ticking` from before. It is set by one assignment, before the lock is freed; with it
+        #: `engine.ticking` and `engine.timers.soonest` are set, so that no call goes without `serve_waiters`.
+        self.owed: tuple[Owed, ...] = ()
+        #: While tasks move to another tube: both tubes, the first new id, and the old ids.
+        self.moving: tuple[SharedTube, SharedTube, int, list[int]] | None = None
+        #: Makes the error for a tube that was dropped.
+        self.gone: Callable[[], TubesError] | None = None
+        # The number of the take, and the first id of the put, of a waiter that has no answer yet.
+        self._giving, self._putting = 0, -1
         self._clock: Final = clock
         self._lock: Final = lock
         # Whether the clock wakes sleepers, rather than real time.
@@ -87,40 +101,47 @@ class SharedTube:
         return self.engine.options
 
     def serve_waiters(self, now: int) -> None:
-        """Do what is due, serve waiters in the order of arrival, and set the alarm. Under the lock."""
+        """Repair the tube, do what is due, serve waiters in the order of arrival, and set the alarm. Under the lock."""
+        try:
+            if self.owed:
+                self.repair(now)
+            self.serve(now)
+        except BaseException as error:
+            self.owed += ((error, None, 0, 0, None, self.engine.ticking),)
+            self.engine.ticking, self.engine.timers.soonest = True, -1
+            raise
+
+    def serve(self, now: int) -> None:
+        """Do what is due, serve waiters in the order of arrival, and set the alarm."""
         engine = self.engine
         takers = self.takers
-        take = 0
-        try:
-            while True:
-                if engine.timers.soonest <= now:
-                    engine.expire(now)
-                if self.putters:
-                    self._serve_putters(now)
-                while takers:
-                    waiter = next(iter(takers))
-                    owner = waiter.owner
-                    if not self.is_late(waiter, now):
-                        take = engine.next_take
-                        entry = engine.take(now, owner.hold)
-                        if entry is None:
-                            break
-                        waiter.answer = snapshot(owner.kind, owner.tube, entry, engine.dated)
-                        take = 0
-                        if not self.rouse(waiter):
-                            engine.untake(now, entry)
-                    del takers[waiter]
-                    owner.waiters.discard(waiter)
-                if engine.timers.soonest > now and not (self.putters and self._can_serve_putters(now)):
-                    break
-        except BaseException as error:
-            self.repair_engine(error, take=take)
-            raise
+        while True:
+            if engine.timers.soonest <= now:
+                engine.expire(now)
+            if self.putters:
+                self._serve_putters(now)
+            while takers:
+                waiter = next(iter(takers))
+                owner = waiter.owner
+                if not self.is_late(waiter, now):
+                    self._giving = engine.next_take
+                    entry = engine.take(now, owner.hold)
+                    if entry is None:
+                        self._giving = 0
+                        break
+                    waiter.answer = snapshot(owner.kind, owner.tube, entry, engine.dated)
+                    self._giving = 0
+                    if not self.rouse(waiter):
+                        engine.untake(now, entry)
+                del takers[waiter]
+                owner.waiters.discard(waiter)
+            if engine.timers.soonest > now and not (self.putters and self._can_serve_putters(now)):
+                break
         if self.emptying and engine.is_empty:
             for waiter in list(self.emptying):
-                self.strike(waiter)
                 waiter.answer = True
                 self.rouse(waiter)
+                self.strike(waiter)
         if self.ending:
             self._serve_ending()
         self.watched = bool(takers or self.putters or self.emptying or self.ending or engine.listener)
@@ -140,9 +161,9 @@ class SharedTube:
             entry = self.engine.tasks.get(id)
             if entry is None or entry.state is State.BURIED:
                 for waiter in list(self.ending.get(id, ())):
-                    self.strike(waiter)
                     waiter.answer = True if done is None else waiter.owner.show(done)
                     self.rouse(waiter)
+                    self.strike(waiter)
 
     def _serve_putters(self, now: int) -> None:
         """Do waiting puts while there is room; a waiter gets the error that its own put raises."""
@@ -151,15 +172,17 @@ class SharedTube:
             if not self.is_late(waiter, now):
                 if not self.admits(now, waiter.request):
                     break
-                id = self.engine.next_id
+                self._putting = id = self.engine.next_id
                 try:
                     waiter.answer = waiter.owner.put_waiting(now, waiter.request)
-                except KeyboardInterrupt as error:  # Not its own error: it keeps waiting.
-                    self.repair_engine(error, id=id, count=self.engine.next_id - id)
+                except KeyboardInterrupt:  # Not its own error: it keeps waiting.
                     raise
                 except BaseException as error:
-                    self.repair_engine(error, id=id, count=self.engine.next_id - id)
+                    if self.is_harmful(error, True, id):
+                        self.owed += ((error, True, id, 0, None, self.engine.ticking),)
+                        self.repair(now)
                     waiter.answer = error
+                self._putting = -1
                 if not self.rouse(waiter):
                     self.undo(waiter.answer, is_put=True)
             self.strike(waiter)
@@ -190,41 +213,110 @@ class SharedTube:
         # If waits use the store's clock, `ring` ends them, after all that is due at the same moment.
         return waiter.lost() or (waiter.deadline is not None and waiter.deadline < now and not self._clock_wakes)
 
-    def recover(self, error: BaseException, *, take: int = 0, id: int = -1, count: int = 1) -> None:
-        """Repair the tube after an error, perhaps in the middle of a move. Under the lock.
+    def settle(self) -> None:
+        """Repair the tube after a call that got an error, and call the listeners. Not under the lock."""
+        try:
+            self._lock.acquire()
+            try:
+                if self.owed:
+                    self.serve_waiters(self._clock.micros())
+            finally:
+                self._lock.token[0] = True
+            self.tell()
+        except TubesError:  # The call has its own error.
+            pass
+        except BaseException:
+            if self.watched:  # The next caller may come too late for the waiters.
+                self.later(self.settle)
+            raise
 
-        A typed error has changed nothing. After anything else (an interrupt, no memory, no thread) the engine's indexes
-        are rebuilt. `take` and `id` name the first of `count` takes or puts whose result the caller does not get: they
-        are undone. Then waiters are served.
+    def run(self, act: Callable[[], object]) -> None:
+        """Do something, and have it repaired if it is interrupted. Under the lock."""
+        try:
+            if self.owed:
+                self.repair(self._clock.micros())
+            act()
+        except BaseException as error:
+            self.owed += ((error, None, 0, 0, None, self.engine.ticking),)
+            self.engine.ticking, self.engine.timers.soonest = True, -1
+            raise
+
+    def repair(self, now: int) -> None:
+        """Undo what interrupted calls have done to the tube, and rebuild its indexes if need be. Under the lock.
+
+        It may be interrupted itself: the next caller repeats it from the start. Cost: O(n), O(1) after a typed error,
+        which has changed nothing.
         """
-        if self.repair_engine(error, take=take, id=id, count=count):
-            self.serve_waiters(self._clock.micros())
+        engine, owed = self.engine, self.owed
+        count = len(owed)
+        try:
+            engine.ticking = owed[0][-1]
+            if self.gone is not None:
+                self.end()
+            engine.timers._note_soonest()
+            if self.moving is not None:
+                self._end_move(now, *self.moving)
+            harmful = [each for each in owed if self.is_harmful(*each[:3])]
+            if harmful:
+                self.rebuild(now)
+            for error, is_put, first, end, task, _ in owed:
+                if not isinstance(error, TubesError):
+                    if is_put:
+                        self._undo_puts(now, first, end or engine.next_id)
+                    elif first:
+                        self._undo_takes(now, first, end or engine.next_take)
+                    self.undo(task, is_put=bool(is_put))
+            if harmful:
+                self._repair_waiters(now)
+            self.owed = self.owed[count:]
+        except BaseException:
+            engine.ticking, engine.timers.soonest = True, -1
+            raise
+        if self.gone is not None:
+            raise self.gone()
 
-    def repair_engine(self, error: BaseException, *, take: int = 0, id: int = -1, count: int = 1) -> bool:
-        """Rebuild the indexes and undo those takes and puts; False after a typed error, which has changed nothing."""
-        engine = self.engine
-        if isinstance(error, TubesError) or id == engine.next_id:
+    def is_harmful(self, error: BaseException | None, is_put: bool | None, first: int) -> bool:
+        """Whether an error may have come in the middle of a move."""
+        if error is None or isinstance(error, TubesError):
             return False
-        now = self._clock.micros()
-        rebuild_indexes(engine, now)
-        for entry in [entry for entry in engine.tasks.values() if take and take <= entry.take < take + count]:
-            if entry.state is State.TAKEN:
-                engine.untake(now, entry)
-            else:  # It was numbered, and had not moved yet.
-                engine.undo_attempt(now, entry)
-        puts = range(id, id + count) if id >= 0 else ()
-        for new in [engine.tasks[each] for each in puts if each in engine.tasks]:
-            if new.take == 0 and new.state in (State.READY, State.DELAYED):
-                engine.unput(now, new)
-        # Waiters with an answer that were perhaps not woken.
+        return is_put is None or (0 <= first < self.engine.next_id if is_put else first > 0)
+
+    def rebuild(self, now: int) -> None:
+        """Rebuild the indexes of the engine."""
+        rebuild_indexes(self.engine, now)
+
+    def _repair_waiters(self, now: int) -> None:
+        """Undo what a waiter was just given, and wake those that were perhaps not woken."""
+        if self._giving:
+            self._undo_takes(now, self._giving, self._giving + 1)
+        self._undo_puts(now, self._putting, self.engine.next_id)
+        self._giving, self._putting = 0, -1
         self._ended.extend((id, None) for id in self.ending)
-        for waiters in (self.takers, self.putters, self.emptying, *self.ending.values()):
-            for waiter in [waiter for waiter in waiters if waiter.answer is not PENDING]:
-                self.strike(waiter)
-                with suppress(RuntimeError):  # It was woken.
-                    if not self.rouse(waiter):
-                        self.undo(waiter.answer, is_put=waiter.request is not None)
-        return True
+        for waiter in [waiter for waiter in self.waiters() if waiter.answer is not PENDING]:
+            with suppress(RuntimeError):  # It was woken.
+                if not self.rouse(waiter):
+                    self.undo(waiter.answer, is_put=waiter.request is not None)
+            self.strike(waiter)
+
+    def _undo_takes(self, now: int, first: int, end: int) -> None:
+        for entry in [entry for entry in self.engine.tasks.values() if first <= abs(entry.take) < end]:
+            self.engine.untake(now, entry)
+
+    def _undo_puts(self, now: int, first: int, end: int) -> None:
+        tasks = self.engine.tasks
+        for entry in [tasks[id] for id in range(first, end) if id in tasks] if first >= 0 else ():
+            if entry.take <= 0 and entry.state in (State.READY, State.DELAYED):
+                self.engine.unput(now, entry)
+
+    def _end_move(self, now: int, here: SharedTube, there: SharedTube, first: int, moved: list[int]) -> None:
+        """End a move to another tube: the tasks that are there leave this one, and the others stay."""
+        for shared in (here, there):
+            shared.rebuild(now)
+        for new, id in enumerate(moved, first):
+            if new in there.engine.tasks and id in here.engine.tasks:
+                here.engine.move_out(now, here.engine.tasks[id])
+        there.commit_with(here, now)
+        here.moving = there.moving = None
 
     def ring(self, now: int) -> None:
         """Do what is due: a deadline of the tube or of a waiter has come."""
@@ -239,8 +331,8 @@ class SharedTube:
                     if waiter.deadline is None:
                         continue
                     if waiter.deadline <= now:
-                        self.strike(waiter)
                         waiter.wake()
+                        self.strike(waiter)
                     else:
                         self._alarm.set(waiter.deadline)
                 self.serve_waiters(now)
@@ -342,19 +434,29 @@ class SharedTube:
         if not isinstance(task, TaskView):  # It got an error, or nothing.
             return
         entry = self.engine.tasks.get(task.id)
-        if entry is not None and entry.take == task._take and task.created_now:
-            if not is_put:
-                if entry.hold is not None:
-                    self.engine.untake(self._clock.micros(), entry)
-            elif entry.state in (State.READY, State.DELAYED):
-                self.engine.unput(self._clock.micros(), entry)
+        if entry is not None and task.created_now:
+            now = self._clock.micros()
+            if is_put:
+                self._undo_puts(now, task.id, task.id + 1)
+            elif abs(entry.take) == task._take:
+                self.engine.untake(now, entry)
 
     def dismiss(self, waiters: set[Waiter], error: Callable[[], TubesError]) -> None:
         """Give an error to these waiters. Under the lock."""
         for waiter in waiters:
-            self.strike(waiter)
             waiter.answer = error()
-            waiter.wake()
+            with suppress(RuntimeError):  # It was woken before an interrupt.
+                waiter.wake()
+            self.strike(waiter)
+
+    def end(self) -> None:
+        """Tell everybody who uses the tube that it was dropped. Under the lock; it may be repeated."""
+        assert self.gone is not None
+        for port in list(self.ports):
+            port.gone = self.gone
+            port.forget()
+        self.dismiss({*self.waiters()}, self.gone)
+        self.engine.truncate()
 
     def later(self, act: Callable[[], object]) -> None:
         """Let the alarm thread call this. Takes no lock: finalizers may run in the middle of anything."""

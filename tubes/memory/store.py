@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -80,12 +81,16 @@ class MemorySession:
     def _end(self, now: int) -> list[SharedTube]:
         shared_tubes = sorted(self.holds, key=lambda shared: shared.name)
         for shared in shared_tubes:
-            shared.engine.expire(now)
-            shared.engine.close_hold(now, self.holds[shared])
-            shared.serve_waiters(now)
+            if shared.gone is None:
+                shared.run(partial(self._end_hold, now, shared))
+                shared.serve_waiters(now)
         self.holds.clear()
         self._store.remove_session(self)
         return shared_tubes
+
+    def _end_hold(self, now: int, shared: SharedTube) -> None:
+        shared.engine.expire(now)
+        shared.engine.close_hold(now, self.holds[shared])
 
     def _ring(self, now: int) -> None:
         shared_tubes: list[SharedTube] = []
@@ -95,12 +100,12 @@ class MemorySession:
             self._alarm.silence()
             self._call.silence()
             while self.lost:
-                self.lost.pop()
                 shared_tubes += self.leave(now, lost=True)
+                self.lost.pop()
             if self._ends_at is not None:
                 if self._ends_at <= now:
-                    self._ends_at = None
                     shared_tubes += self._end(now)
+                    self._ends_at = None
                 else:
                     self._alarm.set(self._ends_at)
         finally:

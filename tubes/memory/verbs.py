@@ -68,7 +68,8 @@ class VerbPort(Port[F]):
                 return [self.set_ttr(first, span, gives=True), *self.take_many(limit - 1, span)]
             return []
         except BaseException:
-            self._retract(first, is_put=False)
+            self.shared.owed += ((None, False, 0, 0, first, self._engine.ticking),)
+            self.shared.settle()
             raise
 
     def ack_many(self, tasks: object) -> dict[int, bool]:
@@ -141,27 +142,23 @@ class VerbPort(Port[F]):
             moving = Batch(runs, len(runs))
             if not there.admits(now, moving):
                 return None
-            first = there.engine.next_id
             moved = [task.id for task, is_same in zip(tasks, same, strict=True) if is_same]
+            here.moving = there.moving = here, there, there.engine.next_id, moved
             try:
                 target.put_all(now, moving)
                 for id in moved:
                     here.engine.move_out(now, here.engine.tasks[id])
                 there.commit_with(here, now)
+                here.moving = there.moving = None
             except TubesError as error:
-                there.recover(error)
+                here.moving = there.moving = None
                 if isinstance(error, DuplicateKey):
                     places = [place for place, is_same in enumerate(same) if is_same]
                     raise DuplicateKey(**error.facts | {"item": places[error.facts["item"]]}) from None
                 raise
             except BaseException as error:
-                # After an interrupt those that are there have moved, and the others have not.
-                for shared in (here, there):
-                    shared.repair_engine(error)
-                for new, id in enumerate(moved, first):
-                    if new in there.engine.tasks and id in here.engine.tasks:
-                        here.engine.move_out(now, here.engine.tasks[id])
-                there.commit_with(here, now)
+                there.owed += ((error, None, 0, 0, None, there.engine.ticking),)
+                there.engine.ticking, there.engine.timers.soonest = True, -1
                 raise
             finally:
                 there.serve_waiters(now)
@@ -520,13 +517,10 @@ class VerbPort(Port[F]):
             if (engine.taken or waiting) and not force:
                 raise TubeBusy(name=shared.name, taken=engine.taken, waiting=waiting)
             self._store.remove_tube(shared)
-            for port in shared.ports:
-                port.gone = gone
-                port.forget()
+            shared.gone = gone
+            shared.end()
             for session in self._store.sessions.values():
                 session.holds.pop(shared, None)
-            shared.dismiss({*shared.waiters()}, gone)
-            engine.truncate()
 
         self._do(act)
 
