@@ -1,0 +1,127 @@
+"""Signals that come at any moment of a call, one after the other: no task is lost, and none is stranded."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+import tubes
+from tests.support.internals import port_of
+from tubes.drivers.invariants import check_engine
+
+SECONDS = 0.7
+PACKAGE = os.path.dirname(tubes.__file__)
+
+pytestmark = pytest.mark.skipif(
+    threading.current_thread() is not threading.main_thread(), reason="signals come in the main thread"
+)
+
+
+@contextlib.contextmanager
+def storm(chance: random.Random) -> Iterator[list[int]]:
+    """Interrupt the code of the library at random moments; yields a list with a number for each interrupt."""
+    hits: list[int] = []
+    over: list[bool] = []
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        if over:
+            return
+        signal.setitimer(signal.ITIMER_REAL, chance.choice([0.00005, 0.0002, 0.001]) * (chance.random() + 0.1))
+        while frame is not None:
+            if frame.f_code.co_filename.startswith(PACKAGE):
+                hits.append(signum)
+                raise KeyboardInterrupt
+            frame = frame.f_back
+
+    before, hook = signal.signal(signal.SIGALRM, interrupt), sys.unraisablehook
+    sys.unraisablehook = lambda unraisable: None  # An interrupt of a finalizer is only logged.
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0001)
+        yield hits
+    finally:
+        over.append(True)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.unraisablehook = hook
+        signal.signal(signal.SIGALRM, before)
+
+
+class Ledger:
+    """What the calls of one caller have returned."""
+
+    def __init__(self) -> None:
+        self.put: set[int] = set()
+        self.acked: set[int] = set()
+        #: Puts and acks that got an error.
+        self.unsure: set[int] = set()
+
+    def check(self, tube: tubes.Tube[int]) -> None:
+        """Assert that the tube has each task once that was put and not acked."""
+        statistics = tube.statistics()
+        check_engine(port_of(tube).shared.engine)
+        assert statistics.tasks["taken"] == 0
+        assert len(tube.tasks(state="ready", limit=10**5)) == statistics.tasks["ready"] == statistics.tasks["total"]
+        found = [task.ack().data for task in iter(lambda: tube.take(0), None)]
+        assert len(found) == len(set(found)) == statistics.tasks["total"]
+        assert not self.acked.intersection(found)
+        assert not (self.put - self.acked - self.unsure).difference(found)
+
+
+@pytest.fixture(params=["memory", "file"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"memory://{tmp_path.name}" if request.param == "memory" else f"file:{tmp_path}"
+
+
+def work(tube: tubes.Tube[int], ledger: Ledger, numbers: Iterator[int]) -> None:
+    """Put a task, or take and ack one."""
+    number = next(numbers)
+    if number % 3:
+        ledger.unsure.add(number)
+        options: tubes.TaskOptions = {"utube": str(number % 5)} if port_of(tube).shared.driver.lane else {}
+        tube.put(number, **options)
+        ledger.put.add(number)
+        ledger.unsure.discard(number)
+    elif (task := tube.take(0)) is not None:
+        ledger.unsure.add(task.data)
+        task.ack()
+        ledger.acked.add(task.data)
+
+
+@pytest.mark.parametrize("driver", ["fifo", "utubettl"])
+@pytest.mark.parametrize("others", [0, 2])
+def test_storm_of_signals_loses_no_task(url: str, driver: str, others: int) -> None:
+    with tubes.connect(url) as queue, tubes.connect(url) as elsewhere:
+        tube = queue.create_tube("t", driver)
+        ledgers = [Ledger() for _ in range(others + 1)]
+        over = time.monotonic() + SECONDS
+
+        def run(place: int, tube: tubes.Tube[int]) -> None:
+            numbers = iter(range(place * 10**6, (place + 1) * 10**6))
+            while time.monotonic() < over:
+                with contextlib.suppress(KeyboardInterrupt):
+                    work(tube, ledgers[place], numbers)
+
+        threads = [threading.Thread(target=run, args=(place, elsewhere.tube("t"))) for place in range(1, others + 1)]
+        for thread in threads:
+            thread.start()
+        with storm(random.Random(driver)) as hits:
+            run(0, tube)
+        for thread in threads:
+            thread.join()
+        tube.release_all()
+        whole = Ledger()
+        for each in ledgers:
+            whole.put |= each.put
+            whole.acked |= each.acked
+            whole.unsure |= each.unsure
+        whole.check(tube)
+        assert len(hits) > 20
