@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import ssl
 import stat
 import threading
 import time
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -404,3 +406,38 @@ def test_a_rate_goes_on_as_time_passes() -> None:
 def test_a_rate_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(InvalidOption, match="CALLS/SECONDS"):
         Rate.read(text)
+
+
+def test_refused_long_names_use_no_memory(tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path / "t.json")
+    _, text = tokens.create([Grant.read("look shop"), Grant.read("take shop")])
+    app = create_app(tubes.aio.connect("memory://", codec="json"), tokens=tokens)
+    # Not httpx: it caches the URLs of its requests.
+    scope = {"type": "http", "query_string": b"", "headers": [(b"authorization", f"Bearer {text}".encode())]}
+
+    async def ask(method: str, path: str, body: bytes = b"") -> None:
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            assert message.get("status", 400) == 400
+
+        await app({**scope, "method": method, "path": path, "raw_path": path.encode()}, receive, send)
+
+    async def ask_all(number: int) -> None:
+        name = f"{number:060000}"
+        await ask("POST", f"/v1/shop/tubes/{name}/tasks")
+        await ask("GET", f"/v1/{name}/tubes")
+        await ask("POST", "/v1/shop/take", b'{"tubes": ["%b"]}' % name.encode())
+
+    async def main() -> int:
+        await ask_all(0)
+        tracemalloc.start()
+        for number in range(50):
+            await ask_all(number)
+        gc.collect()
+        used, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return used
+
+    assert asyncio.run(main()) < 2**20

@@ -34,8 +34,6 @@ _FRESH: Final = 0.4
 _log: Final = logging.getLogger("tubes.serve")
 #: Characters of a description, which is shown in terminals.
 _DESCRIPTION: Final = 200
-#: Decisions that a token remembers.
-_MOST: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +76,13 @@ class Token:
     #: How much it may have, by the names in `LIMITS`.
     limits: Mapping[str, int] = field(default_factory=dict[str, int])
     hash: str = field(default="", repr=False)
-    _known: dict[tuple[str, str, str], bool] = field(default_factory=dict[tuple[str, str, str], bool], compare=False)
 
     def may(self, right: str, namespace: str, tube: str) -> bool:
         """Whether a grant allows this on a tube. What no grant names is not allowed."""
-        asked = (right, namespace, tube)
-        known = self._known.get(asked)
-        if known is None:
-            if len(self._known) >= _MOST:
-                self._known.clear()
-            known = self._known[asked] = any(
-                right in grant.rights and fnmatchcase(namespace, grant.namespace) and fnmatchcase(tube, grant.tube)
-                for grant in self.grants
-            )
-        return known
+        return any(
+            right in grant.rights and fnmatchcase(namespace, grant.namespace) and fnmatchcase(tube, grant.tube)
+            for grant in self.grants
+        )
 
     def patterns(self, right: str, namespace: str) -> list[str]:
         """The patterns of the tubes of a namespace on which a grant allows this."""
@@ -255,8 +246,8 @@ def _private(path: str, flags: int) -> int:
 
 
 def _written(token: Token) -> dict[str, Any]:
-    facts = asdict(replace(token, grants=(), rates={}, limits=dict(token.limits), _known={}))
-    del facts["id"], facts["_known"]
+    facts = asdict(replace(token, grants=(), rates={}, limits=dict(token.limits)))
+    del facts["id"]
     rates = {right: str(rate) for right, rate in token.rates.items()}
     return facts | {"grants": [str(grant) for grant in token.grants], "rates": rates}
 

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
+from tubes.drivers.driver import check_namespace, check_tube_name
 from tubes.errors import InvalidOption
 from tubes.serve.bodies import from_json, object_of, read_body
 from tubes.serve.calls import BaseCall
@@ -78,7 +79,7 @@ class Call(BaseCall):
 
     def check(self, right: str, tube: str) -> None:
         """Raise `HTTPException(403)` unless the token may do this."""
-        if not self.token.may(right, self.space.name, tube):
+        if not self.token.may(right, self.space.name, check_tube_name(tube)):
             raise HTTPException(403, f"the token has no right to {right} in tube {tube!r} of {self.space.name!r}")
 
     def url(self, *segments: object) -> str:
@@ -190,9 +191,11 @@ class _Endpoint:
 
 
 def _may(token: Token, right: str, path: dict[str, str]) -> bool:
+    """Whether the token has this right. Raise `InvalidOption` for a name that is too long or malformed."""
+    namespace = check_namespace(path["namespace"])
     if "tube" in path:
-        return token.may(right, path["namespace"], path["tube"])
-    return token.may_somewhere(right, path["namespace"])
+        return token.may(right, namespace, check_tube_name(path["tube"]))
+    return token.may_somewhere(right, namespace)
 
 
 def routes_of(service: Service, operations: Iterable[Operation]) -> list[BaseRoute]:
