@@ -357,6 +357,39 @@ def test_a_token_has_so_much_as_its_limits_say(guarded: Served, tokens: Tokens) 
     assert http.get(tube, headers=headers).status_code == 200
 
 
+def test_request_beyond_whole_limit_gets_413(tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path / "t.json")
+    rates, limits = {"bytes": Rate(100, 2)}, {"tasks": 3}
+    _, text = tokens.create([Grant.read("put,take,manage")], rates=rates, limits=limits)
+    app = create_app(tubes.aio.connect("memory://", codec="json"), tokens=tokens)
+    headers = {"authorization": f"Bearer {text}", "x-token": text}
+    long = "x" * 5000
+
+    async def main() -> None:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://shop", headers=headers
+        ) as client:
+            await client.put("/v1/shop/tubes/mail")
+            tasks = "/v1/shop/tubes/mail/tasks"
+            context = {"data": 1, "context": {"a": long}}
+            for reply in (
+                await client.post(f"{tasks}/raw", content=b"x" * 101),
+                await client.post(tasks, json=context),
+                await client.post(f"{tasks}/batch", json={"items": [{"data": "x" * 60}] * 2}),
+                await client.post(f"{tasks}/batch", json={"items": [context]}),
+                await client.post(f"{tasks}/batch", json={"items": [{"data": 1}] * 4}),
+                await client.post("/v1/shop/tubes/mail/call", json={**context, "timeout": 1}),
+                await client.put("/api/shop/mail", content=b"x" * 101),
+                await client.put(
+                    "/api/shop/mail", content=b"x", headers={"enable-job-version": "YES", "job-attr-a": long}
+                ),
+            ):
+                assert (reply.status_code, "retry-after" in reply.headers) == (413, False), reply.text
+            assert (await client.post(f"{tasks}/raw", content=b"x" * 100)).status_code == 201
+
+    asyncio.run(main())
+
+
 def test_a_rate_holds_over_all_processes(url: str, tokens: Tokens) -> None:
     _, text = tokens.create([Grant.read("manage,put,look")], rates={"put": Rate(5, 1000), "look": Rate(3, 1000)})
     headers = {"authorization": f"Bearer {text}"}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from starlette.types import Receive, Scope
 
+from tubes.serve.bodies import to_json
 from tubes.serve.namespaces import Namespace
 from tubes.serve.service import Service
 from tubes.serve.tokens import Token
@@ -28,3 +30,9 @@ class BaseCall:
         """Raise what says that the client may not put so many bytes, or so many tasks, into a tube now."""
         if self.token.rates or self.token.limits:
             await self.service.check_put(self.token, self.space, tube, size, tasks)
+
+
+def size_of(data: bytes, options: Mapping[str, Any]) -> int:
+    """Bytes of a task that count against the rate of a token: data and context."""
+    context = options.get("context")
+    return len(data) + (len(to_json(context)) if context else 0)

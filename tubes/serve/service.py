@@ -133,6 +133,8 @@ class Service:
         rate = token.rates.get(what)
         if rate is None:
             return
+        if calls > rate.count:
+            raise HTTPException(413, f"the token may {what} {rate}, as times/seconds, and this request needs {calls}")
         wait = await in_time(self.namespaces.root, self.rates.wait(f"{token.id}:{what}", rate, calls))
         if wait:
             retry = {"retry-after": str(math.ceil(wait))}
@@ -162,6 +164,10 @@ class Service:
         """Raise what says that a token may not put so many bytes, or so many tasks, into a tube now."""
         most = token.limits.get("tasks")
         if most is not None:
+            if tasks > most:
+                raise HTTPException(
+                    413, f"the token may have {most} waiting tasks in a tube, and this request has {tasks}"
+                )
             try:
                 seen = (await space.on(tube, lambda tube: tube.statistics())).tasks
             except TubeNotFound:  # The put says that, or makes the tube.

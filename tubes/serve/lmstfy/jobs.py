@@ -17,6 +17,7 @@ from tubes.drivers.moves import State
 from tubes.drivers.options import MAX_SECONDS
 from tubes.errors import TaskNotFound, TubeNotFound
 from tubes.serve.bodies import json_reply
+from tubes.serve.calls import size_of
 from tubes.serve.lmstfy.calls import TTR, UINT16, UINT32, Call, bad
 
 _TTL: Final = 86_400
@@ -38,7 +39,7 @@ async def publish(call: Call) -> Response:
     """Put a job; returns its id."""
     options = _options(call)
     body = await call.body(call.service.longest_body(call.token), "body too large")
-    await call.check_put(call.queue, len(body))
+    await call.check_put(call.queue, size_of(body, options))
     task = await call.on_queue(lambda tube: tube.put(body, timeout=None, **options))
     call.metrics.published(call.space.name, call.queue, 1)
     return json_reply({"msg": "published", "job_id": call.job_id(call.queue, task.id)}, 201)
@@ -63,7 +64,7 @@ async def publish_bulk(call: Call) -> Response:
         raise bad("no jobs")
     if any(len(element) > most for element in elements):
         raise HTTPException(413, "job too large")
-    await call.check_put(call.queue, sum(map(len, elements)), len(elements))
+    await call.check_put(call.queue, sum(size_of(each, options) for each in elements), len(elements))
     tasks = await call.on_queue(lambda tube: tube.put_many(elements, **options))
     call.metrics.published(call.space.name, call.queue, len(tasks))
     ids = [call.job_id(call.queue, task.id) for task in tasks]
