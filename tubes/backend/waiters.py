@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from _thread import start_new_thread
 from asyncio import _get_running_loop as running_loop
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from tubes.errors import TubesError
 
 if TYPE_CHECKING:
     from tubes.backend.clock import Clock
@@ -99,7 +102,9 @@ class ThreadWaiter:
     def wait(self, line: WaitLine) -> Any:
         """Wait for an answer; None if the time is over first. Raises the answer if it is an error.
 
-        An interrupted wait (KeyboardInterrupt) loses nothing: a task that it got meanwhile is given back.
+        An interrupted wait (KeyboardInterrupt) loses nothing, however often it is interrupted: a task that it got
+        meanwhile is given back. CPython raises interrupts only at the start of a function, after a call and in loops,
+        so nothing comes between an `except` and the call below it.
         """
         try:
             line.enlist(self)
@@ -109,7 +114,12 @@ class ThreadWaiter:
                     self._lock.acquire()
             return _outcome(self, line)
         except BaseException:
-            _undo(self, line)
+            try:
+                line.withdraw(self, undo=True)
+            except TubesError:
+                pass
+            except BaseException:  # Interrupted once more. Signals do not reach another thread.
+                start_new_thread(line.withdraw, (self,), {"undo": True})
             raise
 
     def lost(self) -> bool:
@@ -121,8 +131,9 @@ class ThreadWaiter:
         return False
 
     def wake(self) -> bool:
-        """End the sleep; False if the sleeper is gone for good."""
-        self._lock.release()
+        """End the sleep. It may be repeated, after an interrupt."""
+        if self._lock.locked():
+            self._lock.release()
         return True
 
 
@@ -159,7 +170,12 @@ class LoopWaiter:
             line.abandon(self)
             raise
         except BaseException:
-            _undo(self, line)
+            try:
+                line.withdraw(self, undo=True)
+            except TubesError:
+                pass
+            except BaseException:  # As in `ThreadWaiter.wait`.
+                start_new_thread(line.withdraw, (self,), {"undo": True})
             raise
         finally:
             if timer is not None:
@@ -188,15 +204,6 @@ class LoopWaiter:
     def _finish(self) -> None:
         if not self._future.done():
             self._future.set_result(None)
-
-
-def _undo(waiter: Waiter, line: WaitLine) -> None:
-    """Withdraw a waiter and undo what it got; if that is interrupted, the thread of the alarms does it."""
-    try:
-        line.withdraw(waiter, undo=True)
-    except KeyboardInterrupt:
-        line.abandon(waiter)
-        raise
 
 
 def _outcome(waiter: Waiter, line: WaitLine) -> object:
