@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import random
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import pytest
@@ -18,15 +20,22 @@ from tubes.testing import LocalServer
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 #: More moments than any call has.
 MANY = 1000
+#: About as many moments as a waiting call has.
+MOMENTS_OF_WAITS = 80
 #: Second interrupts for each first one.
 SECONDS = 12
 
 
 @pytest.fixture
-def tube(valkey: LocalServer) -> Iterator[tubes.Tube]:
+def queue(valkey: LocalServer) -> Iterator[tubes.Queue]:
     with tubes.connect(f"{valkey.url}?prefix={uuid4().hex}") as queue:
-        yield queue.create_tube("load")
+        yield queue
     gc.collect()
+
+
+@pytest.fixture
+def tube(queue: tubes.Queue) -> tubes.Tube:
+    return queue.create_tube("load")
 
 
 def storm(call: Callable[[], object]) -> Iterator[tuple[int, int]]:
@@ -90,3 +99,66 @@ def test_interrupted_ack_is_done_or_not(tube: tubes.Tube) -> None:
             task = tube.take(0)
             assert task is not None
             assert task.data == "x"
+
+
+def waiting_storm(call: Callable[[], object], meanwhile: Callable[[], object]) -> Iterator[tuple[int, int]]:
+    """Interrupt a waiting call twice at sampled moments; another thread does something `meanwhile`."""
+    chosen = random.Random(2)
+    interrupts = 0
+    for first in range(MOMENTS_OF_WAITS):
+        for second in (chosen.randrange(3), chosen.randrange(3, 60)):
+            timer = threading.Timer(chosen.choice((0.0, 0.003, 0.006)), meanwhile)
+            timer.start()
+            interrupts += interrupted_twice(call, first, second)
+            timer.join()
+            yield first, second
+    assert interrupts > MOMENTS_OF_WAITS
+
+
+@pytest.mark.parametrize("verb", ["take", "take_many", "take_any"])
+def test_interrupted_waiting_take_loses_no_task(queue: tubes.Queue, verb: str) -> None:
+    tube, other = queue.create_tube("load"), queue.create_tube("other")
+    calls: dict[str, Callable[[], object]] = {
+        "take": lambda: tube.take(0.01),
+        "take_many": lambda: tube.take_many(2, 0.01),
+        "take_any": lambda: queue.take_any([other, tube], 0.01),
+    }
+
+    got: object = None
+
+    def call() -> None:
+        nonlocal got
+        got = None
+        got = calls[verb]()
+
+    with ThreadPoolExecutor(1) as thread:
+        for moments in waiting_storm(call, lambda: tube.put("x")):
+            if got:
+                tube.release_all()
+            assert eventually(lambda: tube.statistics().tasks["taken"] == tube.statistics().waiting == 0), moments
+            (ready,) = tube.take_many(2, 0)
+            ready.ack()
+            taking = thread.submit(tube.take, 10)
+            assert eventually(lambda: tube.statistics().waiting == 1), moments
+            tube.put("y")
+            task = taking.result(9)
+            assert task is not None, moments
+            task.ack()
+
+
+def test_interrupted_waiting_put_is_done_or_not(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("load", "limfifottl", capacity=1)
+    tube.put("first")
+
+    def make_room() -> None:
+        for task in tube.take_many(1, 0):
+            task.ack()
+
+    with ThreadPoolExecutor(1) as thread:
+        for moments in waiting_storm(lambda: tube.put("x", timeout=0.01), make_room):
+            assert eventually(lambda: tube.statistics().waiting == 0), moments
+            tube.put("next", timeout=0)
+            putting = thread.submit(tube.put, "y", timeout=10)
+            assert eventually(lambda: tube.statistics().waiting == 1), moments
+            make_room()
+            assert putting.result(9) is not None, moments

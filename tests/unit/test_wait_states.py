@@ -173,7 +173,7 @@ class Server:
         self.done[id] = verb
         return id
 
-    def take_waiting(self, count: int) -> Any:
+    def take_waiting(self, count: int, orphaned: object) -> Any:
         id = yield from self._answer("take")
         return 0 if id is None else (id, b"t", 1, id, -1, b"")
 

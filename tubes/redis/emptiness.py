@@ -122,9 +122,10 @@ class Emptiness:
             with self._lock:
                 if waiter not in self._waiters:
                     continue
-                self._forget(waiter)
+                # In this order an interrupted call can be repeated.
                 waiter.answer = answer()
-            waiter.wake()
+                waiter.wake()
+                self._forget(waiter)
         if not self._waiters:
             self._shared.subscription.rest()
 
@@ -155,8 +156,8 @@ class Emptiness:
         with self._lock:
             if self._asking or not self._waiters:
                 return
+            self._shared.store.later(self._ask)
             self._asking = True
-        self._shared.store.later(self._ask)
 
     def _ring(self, now: int) -> None:
         self._alarm.silence()
@@ -173,7 +174,8 @@ class Emptiness:
                 self._alarm.set(waiter.deadline)
 
     def _ask(self) -> Flow[None]:
-        self._asking = False
+        with self._lock:
+            self._asking = False
         port: _Port | None = next((waiter.owner for waiter in self.waiters()), None)
         if port is None:
             return

@@ -6,6 +6,7 @@ awaitable: there the types are those of its result.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
@@ -114,8 +115,6 @@ class Port(PortBase[F]):
         self.session: TubeSession | None = None
         #: The last that was open here: of it are the tasks that this port has taken.
         self.taker: TubeSession | None = None
-        # An event loop may stop in the middle of a call, and would keep the waiters from being served.
-        self.serves: Final = not connection.awaited or store.manual
         self.url: Final = store.url
         self.clock: Final = store.clock
 
@@ -128,6 +127,16 @@ class Port(PortBase[F]):
             return "2"
         # Others may have given it a ttr meanwhile.
         return "3" if "ttr" in self._driver.options or view._times[0] is not None else "1"
+
+    @property
+    def serves(self) -> bool:
+        """Whether a take in this thread serves waiters first.
+
+        An event loop may stop in the middle of a call, and the main thread may be interrupted there.
+        """
+        return self.shared.store.manual or not (
+            self.connection.awaited or threading.current_thread() is threading.main_thread()
+        )
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -284,9 +293,9 @@ class Port(PortBase[F]):
 
     # -- takes for those who wait, and what is undone ------------------------------------------------------------------
 
-    def take_waiting(self, count: int) -> Flow[Parsed | int]:
-        """For a caller that waits, one of so many: what `show` shows, or the moment at which something is due."""
-        reply = yield from self.ask("take", count, self.shared.store.process, orphaned=self.untake, slot=SERVING)
+    def take_waiting(self, count: int, orphaned: Callable[[Reply], None] | None = None) -> Flow[Parsed | int]:
+        """Take for one of `count` waiters: what `show` shows, or the moment at which something is due."""
+        reply = yield from self.ask("take", count, self.shared.store.process, orphaned=orphaned, slot=SERVING)
         return task_codec.parse(reply) if type(reply) is bytes else number_of(reply)
 
     def take_ahead(self, count: int) -> ScriptCall | None:
@@ -298,20 +307,15 @@ class Port(PortBase[F]):
         if session is None or self.gone is not None:
             return None
         args = (count, self.shared.store.process)
-
-        def orphaned(reply: Reply) -> None:
-            self.untake(reply, session)
-
-        known = session.edition.script("take")
-        call = ScriptCall(known, self.shared.key, args, session, orphaned=orphaned, slot=AHEAD)
+        call = ScriptCall(session.edition.script("take"), self.shared.key, args, session, slot=AHEAD)
         call.begin(AHEAD)  # It can be called off by its number from now on.
         return call
 
-    def untake(self, reply: Reply, session: TubeSession | None = None) -> None:
+    def untake(self, reply: Reply) -> None:
         """Give back what was taken for somebody who is gone."""
         if type(reply) is bytes:
             id, _, _, take, _, _ = task_codec.parse(reply)
-            self.shared.store.later(lambda: self.undo("untake", id, take, session=session))
+            self.shared.store.later(lambda: self.undo("untake", id, take))
 
     def undo(self, verb: str, *args: Word, slot: str | None = None, session: TubeSession | None = None) -> Flow[None]:
         """Undo a call of a caller that is gone, even if the queue is closed or the tube dropped.

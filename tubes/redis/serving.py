@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from tubes.backend.waiters import PENDING
 from tubes.errors import ConnectionLost, TubesError, Unreadable
 from tubes.redis import task_codec
 from tubes.redis.transport.script_call import AHEAD, SERVING, WaitForLock
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tubes.redis.batch_port import RedisPort
     from tubes.redis.task_codec import Parsed
     from tubes.redis.transport.script_call import Flow, ScriptCall
+    from tubes.redis.transport.wire import Reply
     from tubes.redis.wait_queue import WaitQueue
 
 T = TypeVar("T")
@@ -67,19 +69,12 @@ class Serving:
 
     def hand_out(self, port: RedisPort, call: ScriptCall, reply: bytes) -> Flow[None]:
         """Give a task that was taken ahead to the first waiter of its session; if there is none, give it back."""
-        task: TaskView | Unreadable | None = None
-        first: Waiter | None = None
-        try:
-            task = _shown(port, task_codec.parse(reply))
-            with self._queue.lock:
-                first = self._queue.receiver(call)
-                if first is not None and self._queue.give(first, task):
-                    self._queue.ahead = None
-                    return
-        except BaseException:  # Interrupted: perhaps no caller gets it.
-            if call.orphaned is not None and (first is None or first.answer is not task):
-                call.orphaned(reply)
-            raise
+        task = _shown(port, task_codec.parse(reply))
+        with self._queue.lock:
+            first = self._queue.receiver(call)
+            if first is not None and self._queue.give(first, task):
+                self._queue.ahead = None
+                return
         id, _, _, take, _, _ = task_codec.parse(reply)
         yield from port.undo("untake", id, take, slot=AHEAD, session=call.session)
 
@@ -93,8 +88,13 @@ class Serving:
         if waiter is None:
             return 0
         port: RedisPort = waiter.owner
+
+        def orphaned(reply: Reply) -> None:
+            if waiter.answer is PENDING:
+                port.untake(reply)
+
         try:
-            reply = yield from port.take_waiting(self._queue.count())
+            reply = yield from port.take_waiting(self._queue.count(), orphaned)
         except ConnectionLost:
             raise
         except TubesError as error:

@@ -77,13 +77,10 @@ class SharedTube:
             first = queue.enlist(waiter)
             if manual and waiter.deadline is not None:
                 self._alarm.set(waiter.deadline)
-            served = self.wait_loop.begin()
         if manual:
             self.store.run_now(self.tick())
             queue.arriving.discard(waiter)
-        if not served:
-            self.wait_loop.serve(waiter)
-        elif first:
+        if not self.wait_loop.start() and first:
             self.nudge()
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
@@ -126,7 +123,6 @@ class SharedTube:
             for waiter in waiters:
                 self.queue.move(waiter, "dismiss", error())
             left = bool(self.queue.putters)
-        self.wait_loop.release(waiters)
         if left:  # A waiter behind one of them may need less room.
             self.nudge()
 
@@ -209,7 +205,6 @@ class SharedTube:
         with self.queue.lock:
             if self.gone:
                 return
-            self.gone = True
             ports = list(self.ports)
         self.store.forget(self)
         for port in ports:
@@ -218,4 +213,5 @@ class SharedTube:
         self.dismiss(self.queue.waiters(), gone)
         self.emptiness.dismiss(self.emptiness.waiters(), gone)
         self.subscription.close()
+        self.gone = True  # Last: after an interrupt the next caller repeats it all.
         self.wait_loop.hang_up()

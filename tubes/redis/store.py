@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import warnings
+from _thread import start_new_thread
 from collections.abc import Callable, Iterable, Mapping
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
@@ -104,8 +105,6 @@ class RedisStore:
         self._lock: Final = threading.RLock()
         self._users = 0
         self._ahead = 0
-        # Whether a poke is planned.
-        self._poking = False
         self._timed = False
         #: Whether the server was tried.
         self.met = False
@@ -113,7 +112,7 @@ class RedisStore:
         self._meeting: Final = threading.Lock()
         self._channel: Final = ThreadChannel(server, "s")
         self._inbox: Final[SimpleQueue[Callable[[], object] | None]] = SimpleQueue()
-        self._helper: threading.Thread | None = None
+        self._has_helper = False
         self._beats: Final = beats or Beats(server, lease)
         self._outage: Final = Outage()
         # Whether anything has gone wrong since the last beat.
@@ -168,7 +167,7 @@ class RedisStore:
         for shared in shared_tubes:
             shared.subscription.close()
             shared.wait_loop.hang_up()
-        if self._helper is None:
+        if not self._has_helper:
             self._channel.close()
 
     def now(self) -> int | str:
@@ -190,23 +189,20 @@ class RedisStore:
     # -- work that nobody waits for ------------------------------------------------------------------------------------
 
     def later(self, act: Callable[[], object]) -> None:
-        """Call this, or run the flow that it returns, in a thread of the store. Safe in the middle of anything."""
-        self._inbox.put(act)
-        if self._helper is None and not self.closed:
+        """Call this, or run the flow that it returns, in a thread of the store.
+
+        Safe in finalizers. If it is interrupted, it may have no effect, and can be repeated.
+        """
+        if not self._has_helper and not self.closed:
             with self._lock:
-                if self._helper is None:
-                    self._helper = threading.Thread(target=self._help, name="tubes-helper", daemon=True)
-                    self._helper.start()
+                if not self._has_helper:
+                    self._has_helper = True
+                    start_new_thread(self._help, ())
+        self._inbox.put(act)
 
     def poke(self, key: str) -> None:
         """Make the server that has this key end expired waits: any command does that."""
-        if not self._poking:
-            self._poking = True
-            self.later(lambda: self._poke(key))
-
-    def _poke(self, key: str) -> None:
-        self._poking = False
-        self._channel.request(key, "PING")
+        self.later(lambda: self._channel.request(key, "PING"))
 
     def run_now(self, flow: Flow[T]) -> T | None:
         """Run a flow in this thread; what fails is logged."""

@@ -1,26 +1,23 @@
-"""The thread that serves the waiters of one tube of a server."""
+"""The thread that waits on the server for all callers of one tube in this process."""
 
 from __future__ import annotations
 
-import threading
 import time
+from _thread import start_new_thread
 from typing import TYPE_CHECKING, Final
 
 from tubes.backend.alarms import Alarm
 from tubes.backend.flow import run
 from tubes.backend.retry import Outage
-from tubes.backend.waiters import PENDING, ThreadWaiter
 from tubes.drivers.options import SECOND
 from tubes.errors import ConnectionLost, TubesError
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.script_call import SERVING
-from tubes.redis.transport.server import ANSWER_TIMEOUT
 from tubes.redis.transport.wire import ErrorReply, error_of
 from tubes.redis.wait_queue import TakeAhead
 from tubes.redis.wake_timer import WakeTimer
 
 if TYPE_CHECKING:
-    from tubes.backend.waiters import Waiter
     from tubes.redis.shared_tube import SharedTube
 
 #: The longest sleep of the thread, in seconds: the most that waiters lose if a marker is lost with the process that had
@@ -30,9 +27,6 @@ LONGEST_SLEEP: Final = 5.0
 _SLACK: Final = 0.1
 #: Seconds by which a server's wait ends before the deadline of the last waiter: servers count in milliseconds.
 _EARLY: Final = 0.0015
-#: Seconds after which a server is told again to end a wait that is over, and microseconds for which it is told.
-_POKE: Final = 0.001
-_GRACE: Final = SECOND // 20
 #: Microseconds after which other processes learn that nobody waits here any more.
 _LINGER: Final = SECOND
 
@@ -44,9 +38,10 @@ class WaitLoop:
     marker, and both replies come at once. A task that it finds goes to that waiter; if the waiter is gone, to the next
     one, or back.
 
-    A server does not end a wait on time. When something is due a `WakeTimer` rings, and when the time of all waiters is
-    over the server is poked. If a waiting thread has no time left and the server does not reply, it leaves the rest of
-    the wait to another thread. If the server refuses, the waiters get the error: else they would wait for nothing.
+    A server does not end a wait on time. When something is due a `WakeTimer` rings, and the last waiter that leaves
+    pokes the server. If the server refuses, the waiters get the error: else they would wait for nothing.
+
+    The loop has a thread of its own: signals interrupt only the main thread, and so never the loop.
     """
 
     def __init__(self, shared: SharedTube) -> None:
@@ -56,8 +51,6 @@ class WaitLoop:
         self._queue: Final = shared.queue
         #: Whether there is a thread.
         self.on = False
-        # The waiter that lends its thread.
-        self._own: ThreadWaiter | None = None
         self._channel: ThreadChannel | None = None
         # The take that was sent ahead, until its result is known.
         self._ahead: TakeAhead | None = None
@@ -68,30 +61,23 @@ class WaitLoop:
         self._leaving: Final = Alarm(shared.store.clock, self._leave)
         self._outage: Final = Outage(longest=1.0)
 
-    def begin(self) -> bool:
-        """Note that there is a waiter. Returns whether a thread serves already; if not, `serve` must follow."""
-        begun, self.on = self.on, True
-        return begun
-
-    def serve(self, waiter: Waiter) -> None:
-        """Serve all waiters.
-
-        A waiting thread serves all until it has its own task. That saves a switch of threads, which takes as long as a
-        call.
-        """
-        if isinstance(waiter, ThreadWaiter) and not self._store.manual:
-            self._run(waiter)
-        else:
-            self._start()
+    def start(self) -> bool:
+        """Start the thread, unless it runs; returns whether it was started."""
+        with self._queue.lock:
+            if self.on:
+                return False
+            # CPython raises KeyboardInterrupt only after the call: `on` never stays set without a thread.
+            self.on = True
+            try:
+                start_new_thread(self._run, ())
+            except RuntimeError:  # No more threads, for now.
+                self.on = False
+                raise
+            return True
 
     def has_served(self) -> bool:
         """Whether the thread has served anybody so far: then the server knows of this process."""
         return self._channel is not None
-
-    def release(self, waiters: list[Waiter]) -> None:
-        """These waiters are served: if the thread belongs to one of them, it need not wait for a marker any more."""
-        if self._own is not None and self._own in waiters:
-            self.hang_up()
 
     def hang_up(self) -> None:
         """End the wait on the server, and the connection."""
@@ -113,62 +99,44 @@ class WaitLoop:
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 
-    def _start(self) -> None:
-        threading.Thread(target=self._run, name="tubes-waiting", daemon=True).start()
-
-    def _run(self, own: ThreadWaiter | None = None) -> None:
-        """Serve the waiters, as long as there are any; `own`: the waiter of this thread, with which it ends."""
+    def _run(self) -> None:
+        """Serve the waiters, as long as there are any."""
         # If a test sets the time, `enlist` has looked already, and all happens at a certain moment.
         soonest = 0 if self._store.manual else None
         marked = False
-        self._own = own
-        try:
-            while self._goes_on(own):
-                try:
-                    channel = self._open_channel()
-                    if not channel.waiting:
-                        self._ask_again(channel)
-                        if soonest is None:
-                            soonest = run(self._shared.serving.serve_all(), channel.call)
-                            marked = False
-                            if soonest and self._store.manual:
-                                self._shared.watch(soonest)
-                        if self._goes_on(own):
-                            self._fall_asleep(channel, soonest)
-                    if channel.waiting:
-                        marked, soonest = self._sleep(channel, own)
-                    self._outage.end()
-                except Exception as error:  # The waiters depend on it.
-                    marked, soonest = True, None
-                    refusal = error.__cause__ if isinstance(error, ConnectionLost) else error
-                    if isinstance(refusal, TubesError):
-                        self._refuse(refusal)
-                    if self._goes_on(own):
-                        what = f"the waiters of tube {self._shared.name!r} could not be served"
-                        time.sleep(self._outage.rest(what, error))
-        except BaseException:
-            # Interrupted, perhaps in the middle of a call: the channel undoes it.
-            if self._channel is not None:
-                self._channel.abandon_wait()
-            self.hang_up()
-            self._forget_ahead()
-            marked = True
-            raise
-        finally:
-            self._own = None
-            with self._queue.lock:
-                if not self._is_asleep():
-                    self._disarm()
-                if own is not None and own.answer is PENDING and not self._queue.move(own, "keep"):
-                    self._queue.move(own, "leave")  # Its time is over: no take is done for it any more.
-                self.on = self._is_needed()
-                go_on = self.on
-            if go_on:
-                self._start()
-            elif not self._closing():
-                if marked:  # A marker came too late for this thread: it is for others.
-                    self._store.later(self._shared.tick)
-                self._leaving.set(self._store.clock.micros() + _LINGER)
+        while self._goes_on():
+            try:
+                channel = self._open_channel()
+                if not channel.waiting:
+                    self._ask_again(channel)
+                    if soonest is None:
+                        soonest = run(self._shared.serving.serve_all(), channel.call)
+                        marked = False
+                        if soonest and self._store.manual:
+                            self._shared.watch(soonest)
+                    if self._is_needed():
+                        self._fall_asleep(channel, soonest)
+                if channel.waiting:
+                    marked, soonest = self._sleep(channel)
+                self._outage.end()
+            except Exception as error:  # The waiters depend on it.
+                marked, soonest = True, None
+                refusal = error.__cause__ if isinstance(error, ConnectionLost) else error
+                if isinstance(refusal, TubesError):
+                    self._refuse(refusal)
+                if self._is_needed():
+                    what = f"the waiters of tube {self._shared.name!r} could not be served"
+                    time.sleep(self._outage.rest(what, error))
+        if not self._closing():
+            if marked:  # A marker came too late for this thread: it is for others.
+                self._store.later(self._shared.tick)
+            self._leaving.set(self._store.clock.micros() + _LINGER)
+
+    def _goes_on(self) -> bool:
+        """Whether the thread stays; if not, the next waiter starts another one."""
+        with self._queue.lock:
+            self.on = self._is_needed()
+            return self.on
 
     def _is_needed(self) -> bool:
         """Whether there is a waiter, or a result to find out."""
@@ -179,13 +147,6 @@ class WaitLoop:
         """Whether a wait on the server has not ended, as far as this process knows."""
         return self._channel is not None and self._channel.waiting
 
-    def _goes_on(self, own: ThreadWaiter | None) -> bool:
-        """Whether the thread stays."""
-        if own is None or self._closing():
-            return self._is_needed()
-        late = own.deadline is not None and own.deadline <= self._store.clock.micros()
-        return own.answer is PENDING and not late
-
     def _closing(self) -> bool:
         return self._shared.gone or self._store.closed
 
@@ -195,7 +156,6 @@ class WaitLoop:
             waiters = self._queue.waiters()
             for waiter in waiters:
                 self._queue.move(waiter, "refuse", type(refusal)(**refusal.facts))
-        self.release(waiters)
 
     def _open_channel(self) -> ThreadChannel:
         with self._queue.lock:
@@ -234,21 +194,17 @@ class WaitLoop:
             self._forget_ahead()  # It was not sent.
             raise
 
-    def _sleep(self, channel: ThreadChannel, own: ThreadWaiter | None) -> tuple[bool, int | None]:
-        """Continue the wait; in the thread of `own` as long as that has time, then another thread continues.
+    def _sleep(self, channel: ThreadChannel) -> tuple[bool, int | None]:
+        """Wait for the replies.
 
         Returns whether there was a marker that still has to be handled, and the next moment at which something is due
         (0: never); None: look for tasks.
         """
         sent = self._ahead is not None
         try:
-            heard = self._hear(channel, own)
+            answered, reply = channel.end_wait()
         finally:
-            if not channel.waiting:
-                self._wake_timer.silence()
-        if heard is None:
-            return False, None
-        answered, reply = heard
+            self._wake_timer.silence()
         done = sent and self._learn(channel, reply)  # Then another marker is left where there is more.
         if isinstance(answered, ErrorReply):
             raise error_of(answered, self._store.url)
@@ -257,21 +213,6 @@ class WaitLoop:
             return marked, None if marked or not self._store.manual else self._soonest
         same = self._queue.count() == self._count and not self._queue.putters
         return marked and not done, reply if same and isinstance(reply, int) else None
-
-    def _hear(self, channel: ThreadChannel, own: ThreadWaiter | None) -> tuple[object, object] | None:
-        """The replies of the channel; None: the time of `own` is over, and the server still waits."""
-        if own is None or own.deadline is None:
-            return channel.end_wait(None)
-        store = self._store
-        left = max(0, own.deadline - store.clock.micros()) / SECOND
-        if left > ANSWER_TIMEOUT:  # By then it has replied, or never will.
-            return channel.end_wait(None)
-        heard = channel.end_wait(left)
-        # Otherwise the server would wait on for a while, and take a task for nobody.
-        while heard is None and store.clock.micros() < own.deadline + _GRACE:
-            store.poke(self._key)
-            heard = channel.end_wait(_POKE)
-        return heard
 
     def _patience(self, soonest: int) -> float:
         """Seconds to sleep at most."""

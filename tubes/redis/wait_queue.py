@@ -78,6 +78,9 @@ class WaitQueue:
         """
         with self.lock:
             line = self.takers if waiter.request is None else self.putters
+            if waiter.answer is not PENDING and waiter in line:  # The thread that answered it was interrupted.
+                waiter.wake()
+                line.pop(waiter)
             move = WAIT_MOVES[why].get(line.get(waiter) or self.state(waiter))
             if move is None:
                 return False
@@ -85,14 +88,14 @@ class WaitQueue:
             if to is not _ANSWERED and to is not _GONE:
                 line[waiter] = to
                 return True
-            line.pop(waiter, None)
             if warns:
                 answer = ConnectionLost(url=self._url, why=_UNSURE)
             waiter.answer = answer if to is _ANSWERED else PENDING
-            if wakes and not waiter.wake():
+            is_heard = not wakes or waiter.wake()
+            line.pop(waiter, None)
+            if not is_heard:
                 self.move(waiter, "unheard")
-                return False
-            return True
+            return is_heard
 
     def give(self, waiter: Waiter, answer: object) -> bool:
         """Hand over a task or an error; False if the waiter has gone: then the caller gives the task back."""
@@ -108,7 +111,7 @@ class WaitQueue:
         with self.lock:
             for waiter in list(line):
                 late = waiter.deadline is not None and waiter.deadline < now
-                if waiter.lost() or waiter.is_gone() or late:
+                if waiter.answer is not PENDING or waiter.lost() or waiter.is_gone() or late:
                     self.move(waiter, "leave")
                 elif line[waiter] is not _ARMED:
                     return waiter

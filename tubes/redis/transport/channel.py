@@ -162,8 +162,8 @@ class ThreadChannel:
         """Send a plain command that waits, and a call behind it, if there is one.
 
         Both go out at once: a server does what comes behind a command that waits as soon as that is over. `call`: has
-        its slot and its number already. `sent`: called when they are on their way. Until `end_wait`, perhaps in another
-        thread, only `abandon_wait` and `hang_up` may be called.
+        its slot and its number already. `sent`: called when they are on their way. Until `end_wait` only `hang_up` may
+        be called.
         """
         wait = _Wait(key, call)
         with self._lock:
@@ -182,24 +182,18 @@ class ThreadChannel:
             else:
                 sent()
 
-    def end_wait(self, patience: float | None) -> tuple[Reply, Reply] | None:
+    def end_wait(self) -> tuple[Reply, Reply]:
         """The reply to the command that waits (True: unknown), and that to the call behind it, if there is one.
 
-        `patience`: None if nothing has come after so many seconds; then the wait goes on. Where the connection is lost
-        the command is not sent again: what it was to get may have been lost with it, so the caller is to look first.
+        If the connection is lost, the command is not sent again: its reply may have been lost, so look for tasks first.
         """
         wait = self._wait
         assert wait is not None
-        if patience is not None and wait.wire is not None and not wait.wire.comes(patience):
-            return None
         with self._lock:
             try:
-                answers = self._end(wait)
-            except Exception:  # The caller asks again.
+                return self._end(wait)
+            finally:
                 self._wait = None
-                raise
-            self._wait = None
-            return answers
 
     def _end(self, wait: _Wait) -> tuple[Reply, Reply]:
         call, key = wait.call, wait.key
@@ -222,14 +216,6 @@ class ThreadChannel:
         if call is not None and type(reply) is ErrorReply and reply.code in _AGAIN:
             reply = self._until_answered(call.pack(moving=self._server.moving), key, call)
         return answered, reply
-
-    def abandon_wait(self) -> None:
-        """Undo a wait that was interrupted, and the call behind it, if there are any."""
-        wait = self._wait
-        if wait is not None and wait.call is not None:
-            self.owed.append((self._undo, wait.call, None))
-            self.repay()
-        self._wait = None
 
     def exchange(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 import ssl
 from collections.abc import Callable
@@ -164,15 +163,6 @@ class Wire:
             return None
         except (redis.RedisError, OSError) as error:
             raise self._lost(error) from error
-
-    def comes(self, seconds: float) -> bool:
-        """Whether anything comes within so many seconds. Nothing is read, and nothing must be left of what was."""
-        poll = select.poll()
-        try:
-            poll.register(self._sock, select.POLLIN)
-            return bool(poll.poll(seconds * 1000))
-        except (OSError, ValueError):  # It is closed: what is read next says so.
-            return True
 
     def hang_up(self) -> None:
         """Wake whoever waits for a reply, from another thread: it gets `ConnectionLost`."""
