@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, quote, unquote
 
@@ -21,7 +22,7 @@ from tubes.serve.bodies import from_json, object_of, read_body
 from tubes.serve.calls import BaseCall
 from tubes.serve.namespaces import Namespace
 from tubes.serve.native import schemas
-from tubes.serve.native.schemas import Fields, Schema
+from tubes.serve.native.schemas import Check, Fields, Schema
 from tubes.serve.service import Service
 from tubes.serve.tokens import Token
 
@@ -39,6 +40,7 @@ PATH: Final[Fields] = {
     "lane": schemas.NONEMPTY,
     "session": {"type": "string", "minLength": 32},
 }
+_CHECK_ID: Final = schemas.compiled(PATH["id"])
 
 
 class _Lease(Convertor[str]):
@@ -75,7 +77,7 @@ class Call(BaseCall):
     @property
     def task(self) -> int:
         """The id of the task in the path."""
-        return int(schemas.check("id", _typed(self.path["id"], PATH["id"]), PATH["id"]))
+        return int(_CHECK_ID("id", _typed(self.path["id"], PATH["id"])))
 
     def check(self, right: str, tube: str) -> None:
         """Raise `HTTPException(403)` unless the token may do this."""
@@ -98,7 +100,7 @@ class Call(BaseCall):
             if name in found:
                 raise InvalidOption(option=name, value=value, rule="is there twice")
             found[name] = _typed(value, self.operation.query.get(name, schemas.TEXT))
-        schemas.check_members(found, schemas.a_request(self.operation.query))
+        self.operation.check_query("query", found)
         return found
 
     @property
@@ -118,7 +120,7 @@ class Call(BaseCall):
     async def body(self) -> dict[str, Any]:
         """The members of the JSON body."""
         found = object_of(await self.raw())
-        schemas.check_members(found, self.operation.body)
+        self.operation.check_body("body", found)
         return found
 
 
@@ -133,12 +135,24 @@ class Operation:
     right: str
     body: Schema = field(default_factory=lambda: schemas.a_request({}))
     query: Fields = field(default_factory=dict[str, Schema])
+    #: Rules of the query beside those of its members.
+    rules: Schema = field(default_factory=dict[str, Any])
     #: What a reply is, by its status: a schema; None: it has no body.
     replies: Mapping[int, Schema | None] = field(default_factory=dict[int, "Schema | None"])
     #: Whether the body is any bytes.
     takes_bytes: bool = False
     #: What a reply with a body is.
     media_type: str = "application/json"
+
+    @cached_property
+    def check_body(self) -> Check:
+        """Check the members of a body."""
+        return schemas.compiled(self.body)
+
+    @cached_property
+    def check_query(self) -> Check:
+        """Check the parameters of a query."""
+        return schemas.compiled(schemas.a_request(self.query, **self.rules))
 
     @property
     def name(self) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from tubes.drivers.driver import DRIVER_NAME, NAMES, RESERVED, TUBE_NAME, TUBE_NAMES
@@ -17,16 +18,8 @@ Schema: TypeAlias = dict[str, Any]
 #: Members of an object, or parameters of a query, with their schemas.
 Fields: TypeAlias = Mapping[str, Schema]
 
-#: The types of JSON: the classes of their values, and the rule.
-_TYPES: Final[dict[str, tuple[tuple[type, ...], str]]] = {
-    "string": ((str,), "a string"),
-    "integer": ((int,), "a whole number"),
-    "number": ((int, float), "a number"),
-    "boolean": ((bool,), "true or false"),
-    "array": ((list,), "a list"),
-    "object": ((dict,), "an object"),
-    "null": ((type(None),), "null"),
-}
+#: Checks a value, which has this name, and returns it.
+Check: TypeAlias = Callable[[str, Any], Any]
 
 
 def integer(least: int = 0, most: int = MAX_COUNT) -> Schema:
@@ -106,85 +99,145 @@ DRIVER: Final[Schema] = {**matching(DRIVER_NAME.pattern, NAMES), "examples": [dr
 ANY: Final[Schema] = {}
 
 
-def check(name: str, value: Any, schema: Schema) -> Any:
-    """Check a value, and return it; 5.0 is a whole number in JSON, and returned as one.
+def compiled(schema: Schema) -> Check:
+    """Compile a schema to a function; 5.0 is a whole number in JSON, and returned as an int.
 
-    Raises `InvalidOption`, for an item of a list with its number as `item`.
+    The function raises `InvalidOption`, for an item of a list with its number as `item`. Objects and lists are
+    checked in place.
     """
     if not schema:
-        return value
-    kinds: list[str] = [schema["type"]] if isinstance(schema.get("type"), str) else schema.get("type", [])
-    if "integer" in kinds and isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if kinds:
-        _check_type(name, value, kinds)
-    if isinstance(value, str):
-        _check_text(name, value, schema)
-    elif isinstance(value, dict):
-        check_members(value, schema)  # pyright: ignore[reportUnknownArgumentType]
-    elif isinstance(value, list):
-        _check_items(name, value, schema)  # pyright: ignore[reportUnknownArgumentType]
-    elif "minimum" in schema and value is not None and not schema["minimum"] <= value <= schema["maximum"]:
-        raise InvalidOption(option=name, value=value, rule=f"must be from {schema['minimum']} to {schema['maximum']}")
+        return _accept
+    kinds: list[str] = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
+    checks = {each: make(schema) for kind in kinds for each, make in _TYPES[kind][1].items()}
+    rule = f"must be {' or '.join(_TYPES[kind][0] for kind in kinds)}"
+
+    def check(name: str, value: Any) -> Any:
+        found = checks.get(type(value))
+        if found is None:
+            raise InvalidOption(option=name, value=value, rule=rule)
+        return found(name, value)
+
+    return check
+
+
+def _accept(name: str, value: Any) -> Any:
     return value
 
 
-def _check_type(name: str, value: Any, kinds: list[str]) -> None:
-    # A bool is an int in Python, not in JSON.
-    if not any(isinstance(value, _TYPES[kind][0]) and (kind == "boolean") == isinstance(value, bool) for kind in kinds):
-        rule = " or ".join(_TYPES[kind][1] for kind in kinds)
-        raise InvalidOption(option=name, value=value, rule=f"must be {rule}")
+def _anything(schema: Schema) -> Check:
+    return _accept
 
 
-def _check_text(name: str, text: str, schema: Schema) -> None:
-    rule = None
-    if "enum" in schema and text not in schema["enum"]:
-        rule = f"must be one of {', '.join(schema['enum'])}"
-    elif len(text) < schema.get("minLength", 0):
-        rule = "must not be empty"
-    elif "pattern" in schema and "contentEncoding" not in schema and re.fullmatch(schema["pattern"], text) is None:
-        rule = f"must be {schema['description']}"
-    if rule:
+def _bounds(schema: Schema) -> Check:
+    if "minimum" not in schema:
+        return _accept
+    least, most = schema["minimum"], schema["maximum"]
+
+    def check(name: str, value: float) -> float:
+        if not least <= value <= most:
+            raise InvalidOption(option=name, value=value, rule=f"must be from {least} to {most}")
+        return value
+
+    return check
+
+
+def _whole(schema: Schema) -> Check:
+    in_bounds = _bounds(schema)
+
+    def check(name: str, value: float) -> Any:
+        if not value.is_integer():
+            raise InvalidOption(option=name, value=value, rule="must be a whole number")
+        return in_bounds(name, int(value))
+
+    return check
+
+
+def _text(schema: Schema) -> Check:
+    words, least = schema.get("enum"), schema.get("minLength", 0)
+    is_checked = "pattern" in schema and "contentEncoding" not in schema
+    matches = re.compile(schema["pattern"]).fullmatch if is_checked else None
+
+    def check(name: str, text: str) -> str:
+        if words and text not in words:
+            rule = f"must be one of {', '.join(words)}"
+        elif len(text) < least:
+            rule = "must not be empty"
+        elif matches and matches(text) is None:
+            rule = f"must be {schema['description']}"
+        else:
+            return text
         raise InvalidOption(option=name, value=text, rule=rule)
 
+    return check
 
-def _check_items(name: str, items: list[Any], schema: Schema) -> None:
-    least, most = schema.get("minItems", 0), schema.get("maxItems", len(items))
-    if not least <= len(items) <= most:
-        raise InvalidOption(option=name, value=f"{len(items)} items", rule=f"must be a list of {least} to {most}")
-    if item_schema := schema.get("items"):
+
+def _items(schema: Schema) -> Check:
+    check_item = compiled(schema["items"])
+    least, most = schema.get("minItems", 0), schema.get("maxItems", math.inf)
+
+    def check(name: str, items: list[Any]) -> list[Any]:
+        if not least <= len(items) <= most:
+            rule = f"must be a list of {least} to {most}"
+            raise InvalidOption(option=name, value=f"{len(items)} items", rule=rule)
         for number, item in enumerate(items):
             try:
-                items[number] = check(name, item, item_schema)
+                items[number] = check_item(name, item)
             except InvalidOption as error:
                 raise InvalidOption(**error.facts, item=number) from None
+        return items
+
+    return check
 
 
-def check_members(members: dict[str, Any], schema: Schema) -> None:
-    """Check the members of an object, in place. An error names the member."""
-    known = schema.get("properties", {})
+def _members(schema: Schema) -> Check:
+    checks = {name: compiled(member) for name, member in schema.get("properties", {}).items()}
     others = schema.get("additionalProperties", ANY)
-    for name, value in members.items():
-        if name not in known and others is False:
-            raise InvalidOption(option=name, value=value, rule=not_known(known))
-        members[name] = check(name, value, known.get(name, others))
-    for name in schema.get("required", ()):
-        if name not in members:
-            raise InvalidOption(option=name, value=None, rule="is required")
-    for name, needed in schema.get("dependentRequired", {}).items():
-        if name in members and not members.keys() >= set(needed):
-            raise InvalidOption(
-                option=name, value=members[name], rule=f"is only for a request with {', '.join(needed)}"
-            )
-    for never in schema.get("allOf", ()):
-        both = never["not"]["required"]
-        if members.keys() >= set(both):
-            raise InvalidOption(option=both[1], value=members[both[1]], rule=f"must be left out with {both[0]}")
-    if (choice := schema.get("anyOf")) and not any(one["required"][0] in members for one in choice):
-        names = [one["required"][0] for one in choice]
-        raise InvalidOption(option=names[0], value=None, rule=f"is required, or else {names[1]}")
+    check_other = None if others is False else compiled(others)
+    required: list[str] = schema.get("required", [])
+    needs: dict[str, list[str]] = schema.get("dependentRequired", {})
+    excludes: dict[str, str] = {
+        second: first for first, second in (each["not"]["required"] for each in schema.get("allOf", ()))
+    }
+    choice: list[str] = [each["required"][0] for each in schema.get("anyOf", ())]
+    conditional = needs.keys() | excludes.keys()
+
+    def rule_of(name: str, members: Mapping[str, Any]) -> str | None:
+        """The rule about this member that the object breaks."""
+        if name in excludes and excludes[name] in members:
+            return f"must be left out with {excludes[name]}"
+        if not members.keys() >= set(needs.get(name, ())):
+            return f"is only for a request with {', '.join(needs[name])}"
+        return None
+
+    def check(name: str, members: dict[str, Any]) -> dict[str, Any]:
+        for member, value in members.items():
+            check_member = checks.get(member, check_other)
+            if check_member is None:
+                rule = f"is not known: {', '.join(checks) or 'nothing'} can be given here"
+                raise InvalidOption(option=member, value=value, rule=rule)
+            members[member] = check_member(member, value)
+        for member in required:
+            if member not in members:
+                raise InvalidOption(option=member, value=None, rule="is required")
+        if choice and members.keys().isdisjoint(choice):
+            raise InvalidOption(option=choice[0], value=None, rule=f"is required, or else {choice[1]}")
+        if not conditional.isdisjoint(members):
+            for member in filter(conditional.__contains__, members):
+                broken = rule_of(member, members)
+                if broken:
+                    raise InvalidOption(option=member, value=members[member], rule=broken)
+        return members
+
+    return check
 
 
-def not_known(known: Fields) -> str:
-    """The rule for a name that is not one of these."""
-    return f"is not known: {', '.join(known) or 'nothing'} can be given here"
+#: The types of JSON: the rule, and per class of their values what compiles the check.
+_TYPES: Final[dict[str, tuple[str, dict[type, Callable[[Schema], Check]]]]] = {
+    "string": ("a string", {str: _text}),
+    "integer": ("a whole number", {int: _bounds, float: _whole}),
+    "number": ("a number", {int: _bounds, float: _bounds}),
+    "boolean": ("true or false", {bool: _anything}),
+    "array": ("a list", {list: _items}),
+    "object": ("an object", {dict: _members}),
+    "null": ("null", {type(None): _anything}),
+}

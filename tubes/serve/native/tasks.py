@@ -48,14 +48,14 @@ async def put_task(call: Call) -> Response:
     "/tubes/{tube}/tasks/raw",
     "put",
     query=_QUERY,
+    rules=shapes.RULES,
     takes_bytes=True,
     replies={201: shapes.PUT_REPLY, 200: shapes.PUT_REPLY},
 )
 async def put_raw(call: Call) -> Response:
     """Put a task whose data is the body as it is. The options are in the query."""
-    query = call.query()
-    schemas.check_members(query, shapes.RULES)
-    return await _put(call, await call.raw(), shapes.put_options(query, call.trace))
+    options = shapes.put_options(call.query(), call.trace)
+    return await _put(call, await call.raw(), options)
 
 
 async def _put(call: Call, data: bytes, options: dict[str, Any]) -> Response:
