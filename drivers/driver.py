@@ -284,9 +284,9 @@ class Driver:
         """The error for a change that a task of this state does not allow."""
         if "delay" in changes and state not in (State.READY, State.DELAYED):
             rule = "needs a ready or delayed task: release a taken one with a delay, kick a buried one first"
-            return InvalidOption(option="delay", value=changes["delay"] / known.SECOND, rule=rule)
+            return InvalidOption(option="delay", value=changes["delay"] / known.SECOND, rule=rule, current=str(state))
         rule = "cannot change while the task is taken: use touch"
-        return InvalidOption(option="ttl", value=changes["ttl"] / known.SECOND, rule=rule)
+        return InvalidOption(option="ttl", value=changes["ttl"] / known.SECOND, rule=rule, current=str(state))
 
     def id_at(self, place: bytes) -> int:
         """The id at the end of a place in the order: see `drivers/lua/lib/place.lua`."""

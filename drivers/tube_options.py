@@ -53,7 +53,7 @@ def altered(there: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     now = there.get(option, default)
     if (wanted := changes.get(option, now) or default) != now:
         rule = f"cannot change from {now!r} while the tube lives: ready tasks stand in that order; make a new tube"
-        raise InvalidOption(option=option, value=wanted, rule=rule)
+        raise InvalidOption(option=option, value=wanted, rule=rule, current=now)
     if "keep_done" in there and changes.get("keep_done", 0) is None:
         # Tasks that were put before may be kept: scripts of a server have to know.
         changes = {**changes, "keep_done": 0}

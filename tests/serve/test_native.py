@@ -201,7 +201,7 @@ def test_a_done_task_is_kept_with_its_result_and_put_again(http: httpx.Client) -
     assert problem(http.get(f"/tubes/mail/tasks/{third}/result?wait=20")) == (502, "call-failed")
     for bad in ({"leases": leases[:1], "results": []}, {"leases": leases[:1], "results": {}}):
         assert problem(http.post("/leases/ack", json=bad)) == (400, "invalid-option")
-    assert problem(http.get(f"/tubes/mail/tasks/{put(http)}/result")) == (400, "invalid-option")
+    assert problem(http.get(f"/tubes/mail/tasks/{put(http)}/result")) == (409, "invalid-option")
     assert http.post("/tubes/mail/truncate", json={"state": "done"}).status_code == 204
     ids = [put(http, keep_done=60), put(http, keep_done=60)]
     one, other = (task for task in take(http, limit=9) if task["id"] in ids)
@@ -398,6 +398,21 @@ def test_refused_value_is_named_with_its_rule(
 
 def test_list_of_missing_tube_is_not_found(http: httpx.Client) -> None:
     assert problem(http.get("/tubes/nope/tasks?limit=1")) == (404, "tube-not-found")
+
+
+def test_request_that_the_state_does_not_allow_is_a_conflict(http: httpx.Client) -> None:
+    id = put(http, 5)
+    take(http)
+    http.put("/tubes/lanes", json={"driver": "utubettl"})
+    task = f"/tubes/mail/tasks/{id}"
+    refused = {
+        "taken": [http.patch(task, json={"delay": 1}), http.patch(task, json={"ttl": 1}), http.post(f"{task}/again")],
+        "fifo": [http.patch("/tubes/lanes", json={"options": {"order": "round_robin"}})],
+    }
+    for current, replies in refused.items():
+        for reply in replies:
+            assert problem(reply) == (409, "invalid-option")
+            assert reply.json()["current"] == current
 
 
 def test_whole_number_with_a_point_is_a_whole_number(http: httpx.Client) -> None:

@@ -55,7 +55,8 @@ def items_of(tasks: Iterable[TaskView], now: int) -> list[Item]:
 def item_again(task: TaskView) -> Item:
     """What is put where a done task is to be done again."""
     if task._state is not State.DONE:
-        raise InvalidOption(option="task", value=task.id, rule=f"must be a done task: it is {task._state}")
+        rule = f"must be a done task: it is {task._state}"
+        raise InvalidOption(option="task", value=task.id, rule=rule, current=str(task._state))
     return Item(task.data, **_options_of(task, task._record.created))
 
 

@@ -25,6 +25,8 @@ _STATUSES: Final[tuple[tuple[int, tuple[type[TubesError], ...]], ...]] = (
     (504, (errors.CallTimeout,)),
     (507, (errors.ServerFull, errors.StoreFull)),
 )
+#: Facts of errors that depend on the state of a task or tube.
+_STATE: Final = ("states", "current")
 #: Seconds after which a client may try again where the error says no other.
 _RETRY_AFTER: Final = {429: "1", 503: "1"}
 
@@ -37,7 +39,7 @@ def status_of(error: BaseException) -> int:
     """The status of an error; 500: it is a bug."""
     if isinstance(error, HTTPException):
         return error.status_code
-    if isinstance(error, errors.TaskNotFound) and "states" in error.facts:
+    if isinstance(error, TubesError) and not error.facts.keys().isdisjoint(_STATE):
         return 409
     return next((status for status, kinds in _STATUSES if isinstance(error, kinds)), 500)
 
