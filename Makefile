@@ -7,7 +7,7 @@ TEST := test examples bench msgpack schedule reload conformance server hiredis s
 # What many processes import is compiled once, also where the environment of the user says otherwise.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo pipeline test test-rest test-all soak soak-faults soak-kills soak-serve aio check docs matrix bench bench-peers bench-spark bench-scale guard clean
+.PHONY: demo pipeline test test-rest test-all mutants soak soak-faults soak-kills soak-serve aio check docs matrix bench bench-peers bench-spark bench-scale guard clean
 
 .venv/demo: EXTRAS := examples
 .venv/server: EXTRAS := server hiredis
@@ -37,6 +37,9 @@ test-rest: .venv/test  ## what `make test-all` runs beyond `make test`
 
 test-all: .venv/test  ## all tests: the whole matrix of the contract, Spark, long faults, the examples of all pages
 	$(BIN)/python -m pytest -n auto --dist loadscope
+
+mutants: .venv/test  ## whether the short suite notices each of the chosen faults, some quarter of an hour: make mutants ARGS="-k lua"
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 soak: .venv/test  ## producers, workers and chaos with a ledger of every task, and a plot: make soak MINUTES=30
 	$(BIN)/python -m tests.soak $(or $(MINUTES),10) $(ARGS)

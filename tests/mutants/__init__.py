@@ -1,0 +1,1 @@
+"""Checks that the short suite notices faults: see `README.md`."""
