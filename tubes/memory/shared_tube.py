@@ -19,7 +19,7 @@ from tubes.drivers.invariants import rebuild_indexes
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND
 from tubes.drivers.tube_options import shown
-from tubes.errors import DuplicateKey, TubesError
+from tubes.errors import DuplicateKey, TubeNotFound, TubesError
 from tubes.values.batch import Batch
 from tubes.values.overview import Overview
 from tubes.values.statistics import Statistics, until
@@ -84,6 +84,7 @@ class SharedTube:
         self.moving: tuple[SharedTube, SharedTube, int, list[int]] | None = None
         #: Makes the error for a tube that was dropped.
         self.gone: Callable[[], TubesError] | None = None
+        self._is_dropped = False
         # The number of the take, and the first id of the put, of a waiter that has no answer yet.
         self._giving, self._putting = 0, -1
         self._clock: Final = clock
@@ -251,7 +252,8 @@ class SharedTube:
         count = len(owed)
         try:
             engine.ticking = owed[0][-1]
-            if self.gone is not None:
+            is_drop = self.gone is not None and not self._is_dropped
+            if is_drop:
                 self.end()
             engine.timers._note_soonest()
             if self.moving is not None:
@@ -272,7 +274,7 @@ class SharedTube:
         except BaseException:
             engine.ticking, engine.timers.soonest = True, -1
             raise
-        if self.gone is not None:
+        if is_drop and self.gone is not None:
             raise self.gone()
 
     def is_harmful(self, error: BaseException | None, is_put: bool | None, first: int) -> bool:
@@ -325,7 +327,10 @@ class SharedTube:
             self._alarm.silence()
             if not self.watched:
                 return
-            self.serve_waiters(now)
+            try:
+                self.serve_waiters(now)
+            except TubeNotFound:  # It has completed a drop that was interrupted.
+                return
             if self._clock_wakes:
                 for waiter in self.waiters():
                     if waiter.deadline is None:
@@ -457,6 +462,7 @@ class SharedTube:
             port.forget()
         self.dismiss({*self.waiters()}, self.gone)
         self.engine.truncate()
+        self._is_dropped = True
 
     def later(self, act: Callable[[], object]) -> None:
         """Let the alarm thread call this. Takes no lock: finalizers may run in the middle of anything."""
