@@ -4,6 +4,9 @@ BIN := .venv/bin
 # All that tests import. What `make check` and `make docs` need besides is below.
 TEST := test examples bench msgpack schedule reload conformance server hiredis spark java cli http push prometheus otel
 
+# Each file of tests runs in one process, in the order of tests/conftest.py.
+PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
+
 # What many processes import is compiled once, also where the environment of the user says otherwise.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -30,13 +33,13 @@ pipeline: .venv/pipeline  ## pages through a tube and Spark into parquet; the jo
 	$(BIN)/python examples/pipeline.py
 
 test: .venv/test  ## the short suite: each rule on each backend
-	$(BIN)/python -m pytest -n auto --dist loadscope -m 'not full'
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not full'
 
 test-rest: .venv/test  ## what `make test-all` runs beyond `make test`
-	$(BIN)/python -m pytest -n auto --dist loadscope -m full
+	$(BIN)/python -m pytest $(PARALLEL) -m full
 
 test-all: .venv/test  ## all tests: the whole matrix of the contract, Spark, long faults, the examples of all pages
-	$(BIN)/python -m pytest -n auto --dist loadscope
+	$(BIN)/python -m pytest $(PARALLEL)
 
 mutants: .venv/test  ## whether the short suite notices each of the chosen faults, some quarter of an hour: make mutants ARGS="-k lua"
 	$(BIN)/python -m tests.mutants $(ARGS)
