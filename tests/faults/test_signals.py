@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from itertools import count
 from types import FrameType
 from typing import Any
 
 import pytest
 
 import tubes
+import tubes.aio
 from tests.support.ledger import Ledger
 from tests.support.proxy import Proxy
 from tubes import TaskNotTaken
@@ -110,3 +113,97 @@ def test_storm_of_signals_loses_no_task(through: str, proxy: Proxy, ledger: Ledg
         held = {id for id, takes in ledger.maybe.items() if takes}
         assert eventually(lambda: {task.id for task in tube.tasks(state="taken")} <= held)
         ledger.check(tube)
+
+
+def work_until(over: threading.Event, tube: tubes.Tube, ledger: Ledger) -> None:
+    """Take and ack tasks in a thread that no signal reaches."""
+    while not over.is_set():
+        task = tube.take(timeout=1)
+        if task is not None:
+            ledger.work(task)
+
+
+def put_until(over: threading.Event, tube: tubes.Tube, ledger: Ledger) -> None:
+    """Put a task every few milliseconds."""
+    for number in count():
+        if over.wait(0.004):
+            return
+        ledger.put(tube, str(number))
+
+
+def record(storm: Storm, ledger: Ledger, task: Any, ack: Callable[[Any], object]) -> None:
+    """Ack what an attempt has taken, and write down what became of it."""
+    if task is INTERRUPTED or task is None:
+        return
+    ledger.took(task.id, task.attempts, task.data)
+    if storm.attempt(lambda: ack(task)) is INTERRUPTED:
+        ledger.may_be_done({(task.id, task.attempts)})
+    else:
+        ledger.was_done(task.id, task.attempts)
+
+
+@pytest.fixture
+def load(through: str, proxy: Proxy, ledger: Ledger, much: int) -> Iterator[tubes.Tube]:
+    """A tube into which one thread puts, and from which another takes: it must get tasks to the end."""
+    over, fed = threading.Event(), threading.Event()
+    with tubes.connect(through) as queue:
+        tube = queue.create_tube("load")
+        proxy.delay = 0.002
+        putting = threading.Thread(target=put_until, args=(fed, tube, ledger))
+        working = threading.Thread(target=work_until, args=(over, queue.session().tube("load"), ledger))
+        putting.start()
+        working.start()
+        yield tube
+        proxy.delay = 0.0
+        fed.set()
+        putting.join(20)
+        assert ledger.put(tube, "last")
+        assert eventually(lambda: ledger.ids["last"] in ledger.done)
+        over.set()
+        working.join(20)
+        assert not working.is_alive()
+        held = {id for id, takes in ledger.maybe.items() if takes}
+        assert eventually(lambda: {task.id for task in tube.tasks(state="taken")} <= held)
+        ledger.check(tube)
+
+
+def test_storm_of_signals_on_waiting_takes_loses_no_task(
+    load: tubes.Tube, ledger: Ledger, storm: Storm, much: int
+) -> None:
+    until = time.monotonic() + LENGTH * much
+    while time.monotonic() < until:
+        record(storm, ledger, storm.attempt(lambda: load.take(timeout=0.03)), lambda task: task.ack())
+    assert storm.count > 20 * much
+
+
+def test_storm_of_signals_in_an_event_loop_loses_no_task(
+    through: str, load: tubes.Tube, ledger: Ledger, storm: Storm, much: int
+) -> None:
+    loop = asyncio.new_event_loop()
+
+    def attempt(call: Coroutine[Any, Any, Any]) -> Any:
+        """As `storm.attempt`; an interrupted call is cancelled."""
+        task = loop.create_task(call)
+        storm.attempt(lambda: loop.run_until_complete(task))
+        task.cancel()
+        (result,) = loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
+        return INTERRUPTED if isinstance(result, (KeyboardInterrupt, asyncio.CancelledError)) else result
+
+    async def enter() -> tubes.AsyncQueue:
+        return await tubes.aio.connect(through)
+
+    queue = loop.run_until_complete(enter())
+    tube = loop.run_until_complete(queue.tube("load"))
+    until = time.monotonic() + LENGTH * much
+    while time.monotonic() < until:
+        task = attempt(tube.take(timeout=0.03))
+        if task is INTERRUPTED or task is None:
+            continue
+        ledger.took(task.id, task.attempts, task.data)
+        if attempt(task.ack()) is INTERRUPTED:
+            ledger.may_be_done({(task.id, task.attempts)})
+        else:
+            ledger.was_done(task.id, task.attempts)
+    loop.run_until_complete(queue.close())
+    loop.close()
+    assert storm.count > 20 * much
