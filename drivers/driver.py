@@ -219,7 +219,10 @@ class Driver:
         # None counts as not given, also where the driver lacks the option.
         unset = {option for option, value in options.items() if value is None and option in known.OF_TASKS}
         given = {option: value for option, value in options.items() if option not in unset}
+        most_waiting = given.pop(known.MAX_WAITING, None)
         checked = self._check(given, self._of_tasks)
+        if most_waiting is not None:
+            checked[known.MAX_WAITING] = most_waiting
         if "at" in checked and "delay" in checked:
             raise InvalidOption(option="at", value=options["at"], rule="must be left out where a delay is given")
         if alone and "key" not in checked and ("on_duplicate" in checked or "key_ttl" in checked):

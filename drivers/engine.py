@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import nsmallest
 from typing import Any, Final
 
@@ -32,13 +32,13 @@ from tubes.drivers.entry import (
 from tubes.drivers.keys import Keys
 from tubes.drivers.lanes import Lanes
 from tubes.drivers.moves import CALLS, MOVES, Move, State
-from tubes.drivers.options import KEEP, LONGEST, NO_LANE, OF_FEW, until
+from tubes.drivers.options import KEEP, LONGEST, MAX_WAITING, NO_LANE, OF_FEW, until
 from tubes.drivers.pause import Pause
 from tubes.drivers.rate_limits import RateLimit, RateLimits
 from tubes.drivers.ready import Ready
 from tubes.drivers.rounds import Rounds
 from tubes.drivers.timers import NEVER, SLOT, Timers
-from tubes.errors import DuplicateKey, InvalidOption, TaskNotFound, TaskNotTaken
+from tubes.errors import DuplicateKey, InvalidOption, TaskNotFound, TaskNotTaken, TubeFull
 
 _READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIED, State.DELAYED, State.DONE
 
@@ -348,8 +348,19 @@ class Engine:
         """Whether there is room for so many more tasks."""
         return not self.capacity or len(self.tasks) + count <= self.capacity
 
-    def count_new(self, now: int, tasks: Iterable[tuple[Any, Mapping[str, Any]]]) -> int:
-        """How much room puts of all these need; raises `DuplicateKey` if one of them would."""
+    def check_waiting(self, now: int, tasks: Iterable[tuple[Any, Mapping[str, Any]]], most: int) -> None:
+        """Raise `TubeFull` if puts of all these made more than `most` tasks ready or delayed. Cost: O(sessions)."""
+        needed = self.count_new(now, tasks, among=(_READY, _DELAYED))
+        if needed and len(self.tasks) - self.taken - len(self._buried) + needed > most:
+            raise TubeFull(tube=self.name, tasks=needed, capacity=most)
+
+    def count_new(
+        self, now: int, tasks: Iterable[tuple[Any, Mapping[str, Any]]], among: Collection[State] = tuple(State)
+    ) -> int:
+        """Return by how much puts of all these increase the number of tasks in the states `among`.
+
+        Raises `DuplicateKey` if one of the puts would raise it.
+        """
         needed, next_id = 0, self.next_id
         made: dict[str, int] = {}
         for number, (_, options) in enumerate(tasks):
@@ -363,7 +374,7 @@ class Engine:
                 if how == "keep":
                     continue
             # The one that it replaces makes room for it.
-            if not isinstance(found, Entry) and key not in made:
+            if key not in made and not (isinstance(found, Entry) and found.state in among):
                 needed += 1
             if key is not None:
                 made[key] = next_id
@@ -390,6 +401,8 @@ class Engine:
             kept = self._meet(now, data, options)
             if kept is not None:
                 return kept
+        if MAX_WAITING in options:
+            self.check_waiting(now, [(data, options)], options[MAX_WAITING])
         get = options.get
         delay = until(options["at"], now) if "at" in options else get("delay", 0)
         more = self._more if OF_FEW.isdisjoint(options) else self._more_of(options)

@@ -233,6 +233,10 @@ OF_TASKS: Final[dict[str, Callable[[str, Any], Any]]] = {
 #: What a whole number that is given for an option of `put` is multiplied by. Each may be as large as `MAX_SECONDS`.
 UNITS: Final = {"pri": 1, "ttl": SECOND, "ttr": SECOND, "delay": SECOND}
 
+#: The internal option of a put that the service uses: raise `TubeFull` if this put made the number of ready and delayed
+#: tasks of the tube greater than this.
+MAX_WAITING: Final = "_max_waiting"
+
 #: Options that few tasks have.
 OF_FEW: Final = frozenset({"key", "max_attempts", "context", "keep_done"})
 

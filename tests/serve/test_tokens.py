@@ -13,6 +13,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -388,6 +389,51 @@ def test_request_beyond_whole_limit_gets_413(tmp_path: Path) -> None:
             assert (await client.post(f"{tasks}/raw", content=b"x" * 100)).status_code == 201
 
     asyncio.run(main())
+
+
+async def _put_in_parallel(processes: list[Served], text: str) -> list[int]:
+    """The statuses of 200 puts of one task each by all kinds of paths, sent at the same time."""
+    tube = "/v1/limits/tubes/mail"
+    puts: list[tuple[str, str, Any]] = [
+        ("POST", f"{tube}/tasks", {"data": 1}),
+        ("POST", f"{tube}/tasks", {"data": 1, "delay": 600, "timeout": 5}),
+        ("POST", f"{tube}/tasks/batch", {"items": [{"data": 1}]}),
+        ("PUT", f"/api/limits/mail?token={text}", 1),
+        ("PUT", f"/api/limits/mail/bulk?token={text}", [1]),
+    ]
+    headers = {"authorization": f"Bearer {text}"}
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(httpx.AsyncClient(base_url=each.url, headers=headers, timeout=60))
+            for each in processes
+        ]
+
+        async def put(number: int) -> int:
+            method, path, body = puts[number % len(puts)]
+            return (await clients[number % len(clients)].request(method, path, json=body)).status_code
+
+        return await asyncio.gather(*map(put, range(200)))
+
+
+@pytest.mark.parametrize(("on", "processes"), [("memory", 1), ("folder", 1), ("valkey", 2)])
+def test_parallel_puts_keep_the_limit_of_tasks(
+    on: str, processes: int, request: pytest.FixtureRequest, tokens: Tokens, tmp_path: Path
+) -> None:
+    where = {"memory": "memory://", "folder": f"file://{tmp_path}"}
+    _, text = tokens.create([Grant.read("put,manage,look,take")], limits={"tasks": 10})
+    headers = {"authorization": f"Bearer {text}"}
+    tube = "/v1/limits/tubes/mail"
+    options = ("--url", where.get(on) or request.getfixturevalue("url"), "--tokens", tokens.path)
+    with ExitStack() as stack:
+        served = [stack.enter_context(Served(*options)) for _ in range(processes)]
+        http = served[0].client
+        assert http.put(tube, json={"driver": "fifottl"}, headers=headers).status_code == 201
+        statuses = asyncio.run(_put_in_parallel(served, text))
+        assert (statuses.count(201), statuses.count(409)) == (10, 190)
+        counts = http.get(tube, headers=headers).json()["tasks"]
+        assert counts["ready"] + counts["delayed"] == 10
+        call = {"data": 1, "timeout": 5}
+        assert http.post(f"{tube}/call", json=call, headers=headers).status_code == 409
 
 
 def test_a_rate_holds_over_all_processes(url: str, tokens: Tokens) -> None:

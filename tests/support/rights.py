@@ -17,7 +17,7 @@ from tubes.testing import LocalServer
 _PAGE: Final = Path(__file__).parent.parent.parent / "docs" / "howto" / "permissions.md"
 #: The scripts of every session, and what opens, makes and finds tubes.
 _SESSION: Final = ("open", "beat", "leave", "tick", "names", "there", "living", "ring", "mark")
-_PUTS: Final = ("put", "put_many", "put_keyed", "stage", "unput")
+_PUTS: Final = ("put", "put_many", "put_keyed", "put_limited", "stage", "unput")
 _TAKES: Final = (
     *(
         "take",

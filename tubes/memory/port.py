@@ -264,6 +264,8 @@ class Port(PortBase[F]):
         engine = self._engine
         batch.check_size(engine.capacity)
         engine.check_ranks(now, batch)
+        if batch.max_waiting is not None:
+            engine.check_waiting(now, batch, batch.max_waiting)
         if batch.keyed:
             engine.count_new(now, batch)
             # A snapshot of each put: a later one may replace it.

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from tubes.drivers.moves import State
 from tubes.drivers.options import Seconds, micros
-from tubes.errors import DuplicateKey, TaskNotTaken, TubesError
+from tubes.errors import DuplicateKey, TaskNotTaken, TubeFull, TubesError
 from tubes.redis import task_codec
 from tubes.redis.looking import LookingPort
 from tubes.redis.port import name_of
@@ -67,13 +67,15 @@ class BatchPort(LookingPort[F]):
         written: list[task_codec.NewTask] = []
         words: list[Word] = []
         is_there = True
+        limit = () if batch.max_waiting is None else (batch.max_waiting,)
+        one_by_one = batch.keyed or bool(limit)
 
         def told(now: Edition) -> tuple[Word, ...] | None:
             """What the script is told; None where the tube was altered since that was written."""
             if now is not edition:
                 return None
             waiting = self.words_of_waiting(waits=waits)
-            return batch.size, batch.staged, len(words), now.room, *waiting, *(() if batch.staged else words)
+            return batch.size, batch.staged, len(words), now.room, *waiting, *(() if batch.staged else words), *limit
 
         try:
             while True:
@@ -81,7 +83,7 @@ class BatchPort(LookingPort[F]):
                 if now is not edition:
                     batch.check_size(now.options.get("capacity", 0))
                     edition, written = now, [now.write(options) for options, _ in batch.runs]
-                    words = self._words_of(batch, written)
+                    words = self._words_of(batch, written, one_by_one=one_by_one)
                     if batch.staged_for is not now:
                         self._unstage(batch)
                         if batch.size > PUTS or sum(len(raw) for _, data in batch.runs for raw in data) > BYTES:
@@ -90,7 +92,7 @@ class BatchPort(LookingPort[F]):
                     yield from self._stage(batch.staged, words)
                     is_there = True
                 reply = yield from self.ask_by_options(
-                    "put_keyed" if batch.keyed else "put_many",
+                    "put_limited" if limit else "put_keyed" if one_by_one else "put_many",
                     told,
                     slot=SERVING if waits else None,
                     parts=_parts(batch.staged),
@@ -99,6 +101,8 @@ class BatchPort(LookingPort[F]):
                     break
                 if reply.code == "ALTERED":
                     continue
+                if reply.code == "FULL":
+                    raise TubeFull(tube=shared.name, tasks=int(str(reply).split()[1]), capacity=batch.max_waiting)
                 if reply.code == "DUPLICATE":
                     _, id, number = str(reply).split()
                     key = next(islice(batch, int(number), None))[1]["key"]
@@ -111,7 +115,7 @@ class BatchPort(LookingPort[F]):
             if not waits:
                 self._unstage(batch)
             return None
-        if batch.keyed:
+        if one_by_one:
             return (yield from self._show_keyed(batch, written, *list_of(reply)))
         created, first = self.read_put(bytes_of(reply))
         tasks: list[F] = []
@@ -121,10 +125,10 @@ class BatchPort(LookingPort[F]):
             tasks += task_codec.shown_new(self.kind, self.tube, first + len(tasks), created, new, data)
         return tasks
 
-    def _words_of(self, batch: Batch, written: list[task_codec.NewTask]) -> list[Word]:
-        """What `put_many` tells of the tasks."""
+    def _words_of(self, batch: Batch, written: list[task_codec.NewTask], *, one_by_one: bool) -> list[Word]:
+        """The words of the tasks for `put_keyed` if they are put `one_by_one`, else for `put_many`."""
         puts = zip(written, batch.runs, strict=True)
-        if not batch.keyed:
+        if not one_by_one:
             return task_codec.put_words(
                 ((new, data) for new, (_, data) in puts), laned=self.shared.driver.lane is not None
             )

@@ -41,7 +41,9 @@ Words: TypeAlias = "tuple[Word, ...] | Callable[[Edition], tuple[Word, ...] | No
 Request: TypeAlias = tuple[Callable[[Reply], T], tuple[Word, ...], Lease | None]
 
 #: Error replies that the methods handle themselves.
-_ABOUT_TASKS: Final = frozenset({"NOTTAKEN", "NOTFOUND", "DUPLICATE", "STATE", "STAGEGONE", "FENCED", "ABORTED"})
+_ABOUT_TASKS: Final = frozenset(
+    {"NOTTAKEN", "NOTFOUND", "DUPLICATE", "FULL", "STATE", "STAGEGONE", "FENCED", "ABORTED"}
+)
 #: How many words one call undoes: two of each task.
 _UNDONE: Final = 100
 #: Scripts that have nothing to do when the session has ended.
@@ -62,7 +64,7 @@ _OF_TAKERS: Final = frozenset(
 )
 #: Scripts that may or may not have been done then, if they were sent before.
 _ONCE: Final = frozenset(
-    {"put", "put_many", "put_keyed", "again", "take", "take_many", "take_for", "take_task"}
+    {"put", "put_many", "put_keyed", "put_limited", "again", "take", "take_many", "take_for", "take_task"}
     | {"ack", "ack_many", "ack_with", "kick", "kick_delayed", "kick_task", "bury", "update"}
     | {"delete", "delete_many"}
 )

@@ -11,10 +11,10 @@ from tubes.backend.moving import item_again
 from tubes.backend.port import check_reason, mark_finished
 from tubes.drivers.entry import KEPT, NOTHING_MORE, More
 from tubes.drivers.moves import State
-from tubes.drivers.options import Seconds, flag, micros, whole
+from tubes.drivers.options import MAX_WAITING, Seconds, flag, micros, whole
 from tubes.drivers.timers import NEVER
 from tubes.drivers.tube_options import altered
-from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy
+from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy, TubeFull
 from tubes.redis import task_codec, validation
 from tubes.redis.port import Port, Request, lane_word, name_of, raw_text
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
@@ -40,7 +40,7 @@ _LOST: Final = b"0"[0]
 #: What a script is told where a lane has no limit of its own any more.
 _UNSET: Final = (("interval", -1), ("max_in_flight", 0))
 #: Options of a put that take more than one script, or another one.
-NOT_ALONE: Final = frozenset({"key", "keep_done"})
+NOT_ALONE: Final = frozenset({"key", "keep_done", MAX_WAITING})
 #: What an update may change besides the data.
 _CHANGES: Final = ("pri", "delay", "ttl")
 
@@ -62,7 +62,8 @@ class VerbPort(Port[F]):
         """
         yield from self.allow_keeping(options)
         shared = self.shared
-        keyed = "key" in options or bool(old)
+        limit = (options[MAX_WAITING],) if MAX_WAITING in options else ()
+        keyed = "key" in options or bool(old or limit)
         new: Any = None
 
         def words(edition: Edition) -> tuple[Word, ...]:
@@ -71,13 +72,15 @@ class VerbPort(Port[F]):
             if not keyed:
                 return self.put_words(edition, new, raw, waits=waits)
             item = self.item_words(new, raw, options)
-            return 1, "", len(item), edition.room, *self.words_of_waiting(waits=waits), *item, *old
+            return 1, "", len(item), edition.room, *self.words_of_waiting(waits=waits), *item, *old, *limit
 
-        verb = "again" if old else "put_keyed" if keyed else "put"
+        verb = "again" if old else "put_limited" if limit else "put_keyed" if keyed else "put"
         reply = yield from self.ask_by_options(verb, words, slot=SERVING if waits else None)
         if type(reply) is ErrorReply:
             if reply.code == "NOTFOUND":
                 raise TaskNotFound(id=old[0], tube=shared.name)
+            if reply.code == "FULL":
+                raise TubeFull(tube=shared.name, tasks=1, capacity=options[MAX_WAITING])
             raise DuplicateKey(key=options["key"], tube=shared.name, id=int(str(reply).split()[1]))
         if type(reply) is list:
             put, found = reply

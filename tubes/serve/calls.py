@@ -26,11 +26,6 @@ class BaseCall:
         self.receive: Final = receive
         self.path: Final[dict[str, str]] = scope["path_params"]
 
-    async def check_put(self, tube: str, size: int, tasks: int = 1) -> None:
-        """Raise what says that the client may not put so many bytes, or so many tasks, into a tube now."""
-        if self.token.rates or self.token.limits:
-            await self.service.check_put(self.token, self.space, tube, size, tasks)
-
 
 def size_of(data: bytes, options: Mapping[str, Any]) -> int:
     """Bytes of a task that count against the rate of a token: data and context."""

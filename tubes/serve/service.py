@@ -14,11 +14,12 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from tubes.aio import AsyncQueue
-from tubes.errors import InvalidOption, TubeFull, TubeNotFound
+from tubes.drivers.options import MAX_WAITING
+from tubes.errors import InvalidOption
 from tubes.serve.access import noted
 from tubes.serve.events import Ends
 from tubes.serve.leases import Leases
-from tubes.serve.namespaces import Namespace, Namespaces, in_time
+from tubes.serve.namespaces import Namespaces, in_time
 from tubes.serve.polls import Polls
 from tubes.serve.rates import Rates
 from tubes.serve.sessions import Sessions
@@ -160,22 +161,17 @@ class Service:
             if not requests:
                 self._requests.pop(token.id, None)
 
-    async def check_put(self, token: Token, space: Namespace, tube: str, size: int, tasks: int = 1) -> None:
-        """Raise what says that a token may not put so many bytes, or so many tasks, into a tube now."""
+    async def check_put(self, token: Token, size: int, tasks: int = 1) -> dict[str, Any]:
+        """Count `size` bytes of data that a token puts; returns the options by which the put keeps its limit of tasks.
+
+        Raises `HTTPException`: 413 for more tasks than the limit, 429 if the token has put too many bytes.
+        """
         most = token.limits.get("tasks")
-        if most is not None:
-            if tasks > most:
-                raise HTTPException(
-                    413, f"the token may have {most} waiting tasks in a tube, and this request has {tasks}"
-                )
-            try:
-                seen = (await space.on(tube, lambda tube: tube.statistics())).tasks
-            except TubeNotFound:  # The put says that, or makes the tube.
-                seen = {"ready": 0, "delayed": 0}
-            if seen["ready"] + seen["delayed"] + tasks > most:
-                raise TubeFull(tube=tube, tasks=tasks, capacity=most)
+        if most is not None and tasks > most:
+            raise HTTPException(413, f"the token may have {most} waiting tasks in a tube, and this request has {tasks}")
         if size:
             await self._count(token, "bytes", size)
+        return {} if most is None else {MAX_WAITING: most}
 
     def longest_body(self, token: Token) -> int:
         """Bytes that a body of a token may have."""

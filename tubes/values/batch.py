@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias
 
 from typing_extensions import TypeVar, Unpack
 
-from tubes.drivers.options import whole
+from tubes.drivers.options import MAX_WAITING, whole
 from tubes.errors import InvalidOption, TubesError
 from tubes.values.codecs import encode
 from tubes.values.lease import Lease
@@ -57,13 +57,15 @@ Run: TypeAlias = tuple[Options, list[Any]]
 class Batch:
     """Tasks to be put, all or none."""
 
-    __slots__ = ("keyed", "runs", "size", "staged", "staged_for")
+    __slots__ = ("keyed", "max_waiting", "runs", "size", "staged", "staged_for")
 
     def __init__(self, runs: list[Run], size: int) -> None:
         self.runs: Final = runs
         self.size: Final = size
         #: Whether any task has a key.
         self.keyed: Final = any("key" in options for options, _ in runs)
+        #: The value of `MAX_WAITING`, which is an option of the whole batch.
+        self.max_waiting: Final[Any] = runs[0][0].get(MAX_WAITING) if runs else None
         #: The list on the server that has its tasks, if they were uploaded before.
         self.staged = ""
         #: By which options of the tube they were written there.

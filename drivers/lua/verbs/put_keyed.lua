@@ -45,6 +45,9 @@ local id = first
 local answer = created .. META.next .. ';'
 -- What becomes of each is known before the first is put.
 local all, needed, made = {}, 0, {}
+--#if PUT_LIMITED
+local added = 0
+--#end
 while #all < size do
   local flags, key, how = words[at + 1], words[at + 6], words[at + 7]
   local span, count = tonumber(words[at + 2]), tonumber(words[at])
@@ -66,6 +69,10 @@ while #all < size do
     if not task.kept then
       -- The one that it replaces makes room for it.
       if not (found and lives) then needed = needed + 1 end
+--#if PUT_LIMITED
+      local old = lives and not made[key] and find(found)
+      if not lives or (old and (old.state == 't' or old.state == '!')) then added = added + 1 end
+--#end
       if task.name then made[key] = task.id end
 --#if RANK
       place(task)
@@ -76,6 +83,13 @@ while #all < size do
   end
   at = at + count + 1
 end
+--#if PUT_LIMITED
+local others = call('HLEN', M .. ':tasks') - call('ZCARD', M .. ':taken') - call('ZCARD', M .. ':buried')
+if added > 0 and others + added > tonumber(ARGV[#ARGV]) then
+--#include flush
+  return redis.error_reply('FULL ' .. added)
+end
+--#end
 --#if ROOM
 local capacity, callers, process = tonumber(ARGV[9]), ARGV[10] or '', ARGV[11]
 --#include room

@@ -68,7 +68,7 @@ _WORDS: Final = {
 #: Verbs that know what lanes that are throttled look like, in any tube with lanes.
 _OF_PACES: Final = re.compile("pace|utubes|restart_rests|check_.*")
 #: Verbs that put.
-_PUTS: Final = frozenset({"put", "put_many", "put_keyed", "again"})
+_PUTS: Final = frozenset({"put", "put_many", "put_keyed", "put_limited", "again"})
 _GATE: Final = Line("--#gate", "--#gate")
 #: How each script was put together, by its sha.
 _MADE: Final[dict[bytes, Callable[[], list[Line]]]] = {}

@@ -74,7 +74,7 @@ _VERBS: Final[Mapping[frozenset[type], str]] = {
     LIST: "beat check_end check_ids check_index check_lanes check_meta check_streams check_takes check_tasks "
     "due ended ids listed living looks open overview reasons statistics take_for take_many tasks utubes",
     _kinds(NoneType, bytes): "put put_many stream_retake stream_take write_seal",
-    _kinds(NoneType, list): "again drop extent heads names put_keyed session there write_others",
+    _kinds(NoneType, list): "again drop extent heads names put_keyed put_limited session there write_others",
     _kinds(NoneType, bytes, int): "oldest age",
     _kinds(bytes, int): "ack take",
 }

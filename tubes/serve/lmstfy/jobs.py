@@ -39,7 +39,7 @@ async def publish(call: Call) -> Response:
     """Put a job; returns its id."""
     options = _options(call)
     body = await call.body(call.service.longest_body(call.token), "body too large")
-    await call.check_put(call.queue, size_of(body, options))
+    options |= await call.service.check_put(call.token, size_of(body, options))
     task = await call.on_queue(lambda tube: tube.put(body, timeout=None, **options))
     call.metrics.published(call.space.name, call.queue, 1)
     return json_reply({"msg": "published", "job_id": call.job_id(call.queue, task.id)}, 201)
@@ -64,7 +64,7 @@ async def publish_bulk(call: Call) -> Response:
         raise bad("no jobs")
     if any(len(element) > most for element in elements):
         raise HTTPException(413, "job too large")
-    await call.check_put(call.queue, sum(size_of(each, options) for each in elements), len(elements))
+    options |= await call.service.check_put(call.token, sum(size_of(each, options) for each in elements), len(elements))
     tasks = await call.on_queue(lambda tube: tube.put_many(elements, **options))
     call.metrics.published(call.space.name, call.queue, len(tasks))
     ids = [call.job_id(call.queue, task.id) for task in tasks]

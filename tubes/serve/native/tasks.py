@@ -66,7 +66,7 @@ async def _put(call: Call, data: bytes, options: dict[str, Any]) -> Response:
         options |= {"key": key, "key_ttl": _REMEMBERED, "on_duplicate": "keep"}
     timeout = options.pop("timeout", None)
     seconds = 0.0 if timeout is None else min(micros("timeout", timeout) / 1e6, call.service.limits.wait)
-    await call.check_put(call.tube, size_of(data, options))
+    options |= await call.service.check_put(call.token, size_of(data, options))
     task: AsyncTask[Any] | None
     if not seconds:
         task = await call.space.on(call.tube, lambda tube: tube.put(data, **options))
@@ -115,8 +115,10 @@ async def put_batch(call: Call) -> Response:
             items.append(Item(shapes.data_of(each), **shapes.put_options(each, trace)))
         except TubesError as error:
             raise type(error)(**error.facts, item=number) from None
-    await call.check_put(call.tube, sum(size_of(item.data, item.options) for item in items), len(items))
-    tasks = await call.space.on(call.tube, lambda tube: tube.put_many(items))
+    options = await call.service.check_put(
+        call.token, sum(size_of(item.data, item.options) for item in items), len(items)
+    )
+    tasks = await call.space.on(call.tube, lambda tube: tube.put_many(items, **options))
     return json_reply({"ids": [task.id for task in tasks]}, 201)
 
 
@@ -138,7 +140,7 @@ async def call_handler(call: Call) -> Response:
     body = await call.body()
     timeout = body.pop("timeout")
     data, options = shapes.data_of(body), shapes.put_options(body, call.trace)
-    await call.check_put(call.tube, size_of(data, options))
+    options |= await call.service.check_put(call.token, size_of(data, options))
 
     async def work() -> list[Any]:
         return [await call.space.on(call.tube, lambda tube: tube.call(data, timeout, **options), waits=True)]

@@ -1,0 +1,4 @@
+-- Add tasks, all or none, unless the tube then had too many ready and delayed tasks.
+-- ARGV  6 and so on as for put_keyed; the last one is how many ready and delayed tasks the tube may have
+-- answers  as put_keyed; the error FULL says how many tasks would be new
+--#include verbs/put_keyed
