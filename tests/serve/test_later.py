@@ -23,6 +23,7 @@ from tubes.errors import InvalidOption
 from tubes.serve import Grant, Tokens, create_app
 from tubes.serve.later import Callbacks, Delivery
 from tubes.serve.later.ids import Ids
+from tubes.serve.rates import Rate
 from tubes.testing import LocalServer, ManualClock
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -129,6 +130,22 @@ async def half(writer: asyncio.StreamWriter) -> None:
 async def dead(writer: asyncio.StreamWriter) -> None:
     """Die before a reply."""
     writer.transport.abort()
+
+
+@pytest.mark.anyio
+async def test_create_keeps_the_limits_of_a_token(tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path / "tokens.json")
+    rates, limits = {"bytes": Rate(9, 1000)}, {"tasks": 3, "body": 200}
+    _, text = tokens.create([Grant.read("put _ later")], rates=rates, limits=limits)
+    with Served("--url", "memory://", "--tokens", tokens.path, *OPTIONS) as served:
+        served.client.headers["authorization"] = f"Bearer {text}"
+        task = {"callback": "http://127.0.0.1:1", "delay": 600}
+        replies = await asyncio.gather(*(post(served, "/create", **task) for _ in range(40)))
+        statuses = [reply.status_code for reply in replies]
+        assert (statuses.count(200), statuses.count(409)) == (3, 37)
+        full, often = [await post(served, "/create", **task, content="x" * 9) for _ in range(2)]
+        assert (full.status_code, often.status_code) == (409, 429)
+        assert (await post(served, "/create", **task, content="x" * 200)).status_code == 413
 
 
 @pytest.mark.parametrize(

@@ -20,23 +20,25 @@ from tubes.serve.later.callbacks import TUBE, Delivery, in_lower_case
 from tubes.serve.namespaces import NONE, in_time
 from tubes.serve.problems import status_of
 from tubes.serve.service import Service
+from tubes.serve.tokens import Token
 
 #: What a member of a body is where it is missing or null.
 _ZERO: Final[dict[type, Any]] = {str: "", int: 0}
 _MOST: Final = 2**63
-_Operation: TypeAlias = Callable[[dict[str, Any]], Awaitable[Response]]
+_Operation: TypeAlias = Callable[[dict[str, Any], Token], Awaitable[Response]]
 
 
 def routes(service: Service, delivery: Delivery) -> list[BaseRoute]:
     """The routes of later, whose tasks `delivery` posts."""
 
-    async def create(body: dict[str, Any]) -> Response:
+    async def create(body: dict[str, Any], token: Token) -> Response:
         delay, retry = _member(body, "delay", int), _member(body, "retry", int)
         callback: str = _member(body, "callback", str)
         topic, content = _member(body, "topic", str), _member(body, "content", str)
         lane = _host(delivery.sender.places.check(callback))
         data = {"topic": topic, "content": content, "callback": callback, "retry": max(retry, 0), "delay": delay}
-        task = await delivery.on(lambda tube: tube.put(data, utube=lane, delay=max(delay, 0)))
+        options = await service.check_put(token, len(content.encode(errors="surrogatepass")))
+        task = await delivery.on(lambda tube: tube.put(data, utube=lane, delay=max(delay, 0), **options))
         return json_reply({"id": str(delivery.ids.given(task.id))})
 
     def id_of(body: dict[str, Any]) -> int | None:
@@ -45,14 +47,14 @@ def routes(service: Service, delivery: Delivery) -> list[BaseRoute]:
             raise InvalidOption(option="id", value=text, rule="must not be empty")
         return delivery.ids.read(text)
 
-    async def delete(body: dict[str, Any]) -> Response:
+    async def delete(body: dict[str, Any], _: Token) -> Response:
         id = id_of(body)
         if id is not None:
             with suppress(TaskNotFound):
                 await delivery.on(lambda tube: tube.delete(id))
         return Response(None, 200)
 
-    async def query(body: dict[str, Any]) -> Response:
+    async def query(body: dict[str, Any], _: Token) -> Response:
         id = id_of(body)
         if id is None:
             raise TaskNotFound(id=body["id"], tube=TUBE)
@@ -95,10 +97,10 @@ class _Endpoint:
         token = self._service.who(scope)
         if not token.may(self._right, NONE, TUBE):
             raise HTTPException(403)
-        if token.rates:
+        with self._service.inside(token):
             await self._service.count(token, self._right)
-        body = _object(await read_body(scope, receive, self._service.limits.body))
-        response = await in_time(self._service.namespaces.root, self._act(body))
+            body = _object(await read_body(scope, receive, self._service.longest_body(token)))
+            response = await in_time(self._service.namespaces.root, self._act(body, token))
         await response(scope, receive, send)
 
 
