@@ -268,6 +268,31 @@ def test_waits_and_sessions_end_when_their_token_has_expired_or_other_grants(cha
     asyncio.run(main())
 
 
+def test_put_that_finished_as_its_token_became_invalid_is_reported(tmp_path: Path) -> None:
+    async def main() -> None:
+        tokens = Tokens(tmp_path / "tokens.json")
+        token, text = tokens.create([Grant.read("put,manage")])
+        queue = tubes.aio.connect("memory://", codec="json")
+        service = (app := create_app(queue, tokens=tokens)).service
+        headers = {"authorization": f"Bearer {text}"}
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://shop", headers=headers) as client:
+            await client.put("/v1/_/tubes/mail", json={"options": {"capacity": 1}})
+            tube = await queue.tube("mail")
+            await tube.put("first")
+            waiting = asyncio.create_task(client.post("/v1/_/tubes/mail/tasks", json={"data": "next", "timeout": 60}))
+            while not len(service.polls):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            tokens.revoke(token.id)
+            tube._port.truncate()  # The put is done at once, before its request goes on.
+            service.end_invalid(tokens)
+            assert (await waiting).status_code == 201
+            assert (await tube.statistics()).tasks["ready"] == 1
+
+    asyncio.run(main())
+
+
 def test_the_file_has_no_token_and_is_its_owners_alone(tmp_path: Path) -> None:
     tokens = Tokens(tmp_path / "t.json")
     _, text = tokens.create([Grant.read("put,take shop mail*")])

@@ -47,13 +47,14 @@ class Polls:
         self,
         receive: Receive,
         work: Coroutine[Any, Any, Value],
-        undo: Callable[[Value], Awaitable[object]],
+        undo: Callable[[Value], Awaitable[object]] | None = None,
     ) -> Value | None:
         """The result of `work`; None: the service ends. Raises `ClientGone` if the client leaves.
 
         Raises `HTTPException(401)` after `refuse`.
 
-        `undo`: what is done with a result that came too late. The body of the request must have been read.
+        `undo`: undoes a result that came after the client left or `refuse`; None: the result stays, and is returned
+        after `refuse`. The body of the request must have been read.
         """
         loop = asyncio.get_running_loop()
         request = asyncio.current_task()
@@ -78,6 +79,8 @@ class Polls:
         if is_gone or is_refused:
             await _take_back(doing, undo)
             if is_refused:
+                if undo is None and not doing.cancelled():
+                    return doing.result()
                 why = "the token was revoked, has expired, or has other grants"
                 raise HTTPException(401, why, {"www-authenticate": "Bearer"})
             raise ClientGone
@@ -165,9 +168,9 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def _take_back(doing: asyncio.Task[Value], undo: Callable[[Value], Awaitable[object]]) -> None:
+async def _take_back(doing: asyncio.Task[Value], undo: Callable[[Value], Awaitable[object]] | None) -> None:
     """End this, and undo what it has done."""
     doing.cancel()
     await asyncio.wait((doing,))
-    if not doing.cancelled() and doing.exception() is None:
+    if not doing.cancelled() and doing.exception() is None and undo is not None:
         await undo(doing.result())

@@ -65,11 +65,8 @@ class _Endless(Response):
                 await self._work(write)
 
         with suppress(HTTPException):  # The token is not valid any more.
-            await self._polls.wait(receive, work(), _nothing)
+            await self._polls.wait(receive, work())
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _nothing(result: object) -> None: ...
 
 
 @operation(

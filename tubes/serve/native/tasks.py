@@ -72,7 +72,7 @@ async def _put(call: Call, data: bytes, options: dict[str, Any]) -> Response:
         task = await call.space.on(call.tube, lambda tube: tube.put(data, **options))
     else:
         waiting = call.space.on(call.tube, lambda tube: tube.put(data, timeout=seconds, **options), waits=True)
-        task = await call.service.polls.wait(call.receive, waiting, _unput)
+        task = await call.service.polls.wait(call.receive, waiting)
     if task is None:
         if call.service.closing:
             raise HTTPException(503, "the service ends")
@@ -85,10 +85,6 @@ async def _put(call: Call, data: bytes, options: dict[str, Any]) -> Response:
 def _put_reply(call: Call, task: AsyncTask[Any]) -> Response:
     location = {"location": call.url("tubes", call.tube, "tasks", task.id)}
     return json_reply({"id": task.id, "state": str(task.state)}, 201 if task.created_now else 200, location)
-
-
-async def _unput(done: object) -> None:
-    """The client left while its put waited: whether it was done the client cannot know, so it stays."""
 
 
 def _idempotency_key(call: Call) -> str | None:
@@ -145,7 +141,7 @@ async def call_handler(call: Call) -> Response:
     async def work() -> list[Any]:
         return [await call.space.on(call.tube, lambda tube: tube.call(data, timeout, **options), waits=True)]
 
-    results = await call.service.polls.wait(call.receive, work(), _unput)
+    results = await call.service.polls.wait(call.receive, work())
     if results is None:
         raise HTTPException(503, "the service ends: the task stays in the tube")
     return json_reply({"result": results[0]})
@@ -262,7 +258,7 @@ async def get_result(call: Call) -> Response:
             return None
         return b"{%b}" % shapes.bytes_json("result", b"null" if result is None else result)
 
-    found = await (call.service.polls.wait(call.receive, work(), _unput) if wait else work())
+    found = await (call.service.polls.wait(call.receive, work()) if wait else work())
     return Response(status_code=204) if found is None else Response(found, 200, None, "application/json")
 
 
