@@ -1,4 +1,4 @@
-"""Runs the application with uvicorn: where it listens, how long it waits for what clients send, and how it ends."""
+"""Runs the application with uvicorn: where it listens, and how it ends."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import ipaddress
 import signal
 import socket
 import sys
-from asyncio import TimerHandle
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -20,19 +19,14 @@ from typing_extensions import override
 from tubes.errors import InvalidOption, needs
 from tubes.serve.access import Access, is_of_a_page
 from tubes.serve.app import App
+from tubes.serve.connections import LAST, Buffers, Connection
 from tubes.serve.service import Limits
 
 with needs("tubes.serve", "http"):
     import uvicorn
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-#: Seconds that the first request of a connection has at the end of the service.
-_LAST: Final = 2.0
-_TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-#: Bytes of a long reply that a client must have read from one look to the next.
-_READ: Final = 2**16
-#: Seconds for which an idle connection stays open.
-_KEEP_ALIVE: Final = 75
+#: Seconds between two sweeps over the connections, at most.
+_SWEEP: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -124,169 +118,25 @@ def _raising(error: Exception) -> ASGIApp:
     return app
 
 
-class _Protocol(HttpToolsProtocol):
-    """Ends connections whose requests do not arrive: uvicorn would wait for them as long as they like."""
-
-    #: Seconds until the headers of a request, and until all of it, must have arrived. Bytes of the headers.
-    headers_within: float
-    headers_size: int
-    body_within: float
-    #: Seconds after which a client that does not read its reply is cut off.
-    read_within: float
-    #: The connections whose clients have more to read than they should, with the bytes of that; and how much may be.
-    unread: dict[_Protocol, int]
-    unread_size: int
-    _timer: TimerHandle | None = None
-    #: The request that is handled now.
-    _running: RequestResponseCycle | None = None
-    #: Looks whether the client reads.
-    _slow: TimerHandle | None = None
-    #: Whether the headers of a request, or its body, are still to come.
-    _in_headers = True
-    _in_body = False
-    #: Whether the next request is the last one.
-    _is_last = False
-    #: Bytes that have arrived of a request whose headers, or trailers, are not whole; and of its body.
-    _arrived = 0
-    _of_body = 0
-
-    @override
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._wait(self.headers_within)
-
-    @override
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._in_headers or self._in_body:
-            self._arrived += len(data)
-            # What is no body: headers, trailers, and up to eight bytes around each byte of a body in chunks.
-            if self._arrived - 9 * self._of_body > self.headers_size + len(data):
-                self.transport.write(_TOO_LARGE)
-                self.transport.close()
-            # Only for requests that come in pieces: the others need no timer.
-            if self._timer is None:
-                self._wait(self.headers_within if self._in_headers else self.body_within)
-        elif self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        elif self.timeout_keep_alive_task is None and self.cycle.response_complete:
-            # An empty line after a reply is no request, and uvicorn has stopped its timer.
-            self.timeout_keep_alive_task = self.loop.call_later(_KEEP_ALIVE, self.timeout_keep_alive_handler)
-
-    @override
-    def on_message_begin(self) -> None:
-        self._in_headers = True
-        self._arrived = self._of_body = 0
-        super().on_message_begin()
-
-    @override
-    def on_body(self, body: bytes) -> None:
-        self._of_body += len(body)
-        super().on_body(body)
-
-    @override
-    def on_headers_complete(self) -> None:
-        self._in_headers, self._in_body = False, True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        super().on_headers_complete()
-        if not self.pipeline:
-            self._running = self.cycle
-        elif len(self.pipeline) == 1:
-            # uvicorn reads on when it has replied: until then nobody would see that the client leaves.
-            self.flow.resume_reading()
-        if self._is_last:
-            self.cycle.keep_alive = False
-
-    @override
-    def shutdown(self) -> None:
-        """The server ends. Who has just connected is served: nobody else would, and the client has been accepted.
-
-        That request, and one of which a part is there, must arrive soon.
-        """
-        if self.cycle is not None or self._is_last:  # pyright: ignore[reportUnnecessaryComparison]
-            super().shutdown()
-            if not self._in_body:
-                return
-        self._is_last = True
-        if self._timer is not None:
-            self._timer.cancel()
-        self._wait(_LAST)
-
-    @override
-    def on_message_complete(self) -> None:
-        self._in_body = False
-        super().on_message_complete()
-
-    @override
-    def pause_writing(self) -> None:
-        """More is written than the client reads: it has some time for that, if there is memory for it."""
-        super().pause_writing()
-        self._look_again()
-        while sum(self.unread.values()) > self.unread_size:
-            longest = next(iter(self.unread))
-            del self.unread[longest]
-            longest.transport.abort()
-
-    @override
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self.unread.pop(self, None)
-        if self._slow is not None:
-            self._slow.cancel()
-
-    def _look_again(self, left: float = float("inf")) -> None:
-        """Cut a client off that has read hardly anything since the last look."""
-        now: int = self.transport.get_write_buffer_size()
-        if left - now < _READ:
-            self.transport.abort()
-        else:
-            self.unread[self] = now
-            self._slow = self.loop.call_later(self.read_within, self._look_again, now)
-
-    @override
-    def on_response_complete(self) -> None:
-        if self.pipeline:
-            self._running = self.pipeline[-1][0]
-        super().on_response_complete()
-
-    @override
-    def eof_received(self) -> None:
-        """The client has left. This is a turn of the loop before the end of the connection."""
-        self._tell_running()
-
-    @override
-    def connection_lost(self, exc: Exception | None) -> None:
-        # uvicorn tells the last request only, and others may be before it.
-        self.pipeline.clear()
-        self._tell_running()
-        self.unread.pop(self, None)
-        for timer in (self._timer, self._slow):
-            if timer is not None:
-                timer.cancel()
-        super().connection_lost(exc)
-
-    def _tell_running(self) -> None:
-        """Tell the request that is handled now that its client has left."""
-        if self._running is not None:
-            self._running.disconnected = True
-            self._running.message_event.set()
-
-    def _wait(self, seconds: float) -> None:
-        self._timer = self.loop.call_later(seconds, self.transport.close)
-
-
 class _Server(uvicorn.Server):
     """One listener. Signals are for all of them, so none of them looks after those."""
 
     on_start: Callable[[], object]
+    #: Seconds between two sweeps over the connections.
+    period: float
+    _timer: asyncio.TimerHandle
 
     @override
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        self._sweep()
         self.on_start()
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        for connection in list(self.server_state.connections):
+            cast("Connection", connection).sweep(loop.time())
+        self._timer = loop.call_later(self.period, self._sweep)
 
     @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -304,12 +154,14 @@ class _Server(uvicorn.Server):
                     arrived.append(copy.accept()[0])
             except BlockingIOError:
                 copy.close()
-        for one in arrived:
-            await loop.connect_accepted_socket(self._protocol, one, ssl=self.config.ssl)
+        tls: dict[str, Any] = {"ssl": self.config.ssl, "ssl_handshake_timeout": LAST} if self.config.ssl else {}
+        accepting = [loop.connect_accepted_socket(self._protocol, one, **tls) for one in arrived]
+        await asyncio.gather(*accepting, return_exceptions=True)
         await super().shutdown(sockets)
+        self._timer.cancel()
 
-    def _protocol(self) -> HttpToolsProtocol:
-        made: HttpToolsProtocol = self.config.http_protocol_class(  # type: ignore[assignment, call-arg]
+    def _protocol(self) -> Connection:
+        made: Connection = self.config.http_protocol_class(  # type: ignore[assignment, call-arg]
             config=self.config,  # pyright: ignore[reportCallIssue]
             server_state=self.server_state,  # pyright: ignore[reportCallIssue]
             app_state=self.lifespan.state,  # pyright: ignore[reportCallIssue]
@@ -393,17 +245,9 @@ def _raise_limit_of_files() -> None:
 
 
 def _server(app: ASGIApp, listen: Listen, limits: Limits, grace: float) -> _Server:
-    bounds: dict[str, Any] = {
-        "headers_within": limits.headers_within,
-        "headers_size": limits.headers,
-        "body_within": limits.body_within,
-        "read_within": limits.read_within,
-        "unread_size": limits.unread,
-        "unread": {},
-    }
     config = uvicorn.Config(
         app,
-        http=type("Protocol", (_Protocol,), bounds),
+        http=type("Connection", (Connection,), {"limits": limits, "buffers": Buffers(limits.unread)}),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -411,12 +255,13 @@ def _server(app: ASGIApp, listen: Listen, limits: Limits, grace: float) -> _Serv
         server_header=False,
         proxy_headers=False,
         limit_concurrency=limits.connections,
-        timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=max(1, round(grace)),
         ssl_certfile=listen.cert,
         ssl_keyfile=listen.key,
     )
-    return _Server(config)
+    server = _Server(config)
+    server.period = min(_SWEEP, limits.headers_within / 2, limits.body_within / 2, limits.read_within / 2)
+    return server
 
 
 def _url(bound: socket.socket, listen: Listen) -> str:

@@ -35,7 +35,7 @@ class Limits:
 
     #: Bytes of a body.
     body: int = 2**20
-    #: Bytes of the headers of a request that does not arrive at once.
+    #: Bytes of the headers of a request that arrives in pieces.
     headers: int = 2**16
     #: Tasks of a batch, or of a list: `/openapi.json` says so.
     batch: ClassVar[int] = 1000
@@ -44,7 +44,8 @@ class Limits:
     body_within: float = 30.0
     #: Seconds after which a client that reads hardly anything of a long reply is cut off.
     read_within: float = 30.0
-    #: Bytes of replies that clients have not read yet, in all: beyond them those are cut off that have waited longest.
+    #: Bytes of pipelined requests that wait, and of replies that clients have not read yet, in all connections. Beyond
+    #: this the connections that have held some longest are cut off.
     unread: int = 2**28
     #: Connections at the same time; a request beyond them gets a 503.
     connections: int = 20_000

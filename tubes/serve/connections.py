@@ -1,0 +1,306 @@
+"""Connections: how much is read from them, and when they close.
+
+A connection handles one request at a time. uvicorn parses requests and writes replies; this module decides what uvicorn
+gets to parse. A request goes through these stages:
+
+- `new`: nothing has arrived since the connection was made.
+- `headers`: some of the headers have arrived.
+- `body`: the headers are complete, and the application runs. uvicorn pauses reading while it holds much of the body.
+- `whole`: the request is complete. Until its reply is complete it is in work; after that the connection is idle.
+
+While a request is in work, further input is kept as bytes. Reading pauses if there is much of it; otherwise it goes on,
+to notice when the client leaves. The parser cannot stop at the end of a request. So `on_message_begin` raises for the
+next one, `_parse` computes where that one begins, and a new parser reads it after the reply. Behind a chunked body its
+beginning is unknown: then the reply says `Connection: close`.
+
+There are no timers per connection. A periodic `sweep` over all connections closes those that stay in one stage for too
+long, and aborts those whose clients do not read. `Buffers` bounds the bytes that all connections hold.
+
+The rest of a body is discarded if its reply was written early. If that reply is also the last one, such as a 413,
+`close` lingers: it ends the output, but discards input for a while. The kernel resets a connection that is closed with
+input unread, and then the client may lose the reply.
+
+At the end of the service each connection handles one more request within two seconds. Its reply says
+`Connection: close`, so clients that keep connections see no reset.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from typing_extensions import override
+
+from tubes.errors import needs
+from tubes.serve.service import Limits
+
+with needs("tubes.serve", "http"):
+    from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+#: Seconds for one more request at the end of the service, and for lingering without a body.
+LAST: Final = 2.0
+_CLOSING: Final = b"content-length: 0\r\nconnection: close\r\n\r\n"
+_TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\n" + _CLOSING
+_MALFORMED: Final = b"HTTP/1.1 400 Bad Request\r\n" + _CLOSING
+#: Header lines of a request.
+_HEADERS: Final = 200
+#: Bytes of pipelined input after which a connection pauses reading.
+_INPUT: Final = 2**16
+#: Bytes of a body that are discarded after the reply.
+_DRAIN: Final = 2**26
+#: Bytes of a long reply that a client must read within `read_within`.
+_READ: Final = 2**16
+#: Seconds for which an idle connection stays open.
+_KEEP_ALIVE: Final = 75.0
+
+
+class Buffers:
+    """The bytes that connections hold: requests that wait for their turn, and replies that clients have not read."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit: Final = limit
+        self._sizes: Final[dict[Connection, int]] = {}
+        self._total = 0
+
+    def set(self, connection: Connection, size: int) -> None:
+        """Record what a connection holds. Beyond the limit, abort the connections that have held something longest."""
+        self._total += size - self._sizes.get(connection, 0)
+        if size:
+            self._sizes[connection] = size
+        else:
+            self._sizes.pop(connection, None)
+        while self._total > self._limit:
+            oldest = next(iter(self._sizes))
+            self._total -= self._sizes.pop(oldest)
+            oldest.abort()
+
+
+class Connection(HttpToolsProtocol):
+    """A connection. uvicorn uses it as the transport, too, so that `close` can linger."""
+
+    limits: Limits
+    buffers: Buffers
+    #: The transport.
+    _wire: Any
+    _stage = "new"
+    #: Input behind the request in work.
+    _input = b""
+    _is_paused = False
+    #: Bytes of the request that have arrived, bytes of its body, and the last bytes of unfinished headers.
+    _arrived = 0
+    _body_arrived = 0
+    _tail = b""
+    _is_last = False
+    _is_lingering = False
+    _to_drain = _DRAIN
+    #: The state at the last sweep, and the time at which that state began.
+    _seen: object = None
+    _since = 0.0
+    #: Unread bytes of the reply when the client last made progress, and that time.
+    _unread = math.inf
+    _read_at = 0.0
+
+    @override
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._wire = transport
+        self.write = transport.write
+        self.abort = transport.abort
+        facade: Any = self
+        self.transport = facade
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        if self._is_lingering:
+            self._discard(data)
+        elif self._is_busy:
+            self._input += data
+            self._account()
+        else:
+            self._parse(data)
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether a request is complete and its reply is not."""
+        return self._stage == "whole" and not self.cycle.response_complete
+
+    def _parse(self, data: bytes) -> None:
+        """Feed the parser, and keep input behind the end of the request."""
+        cycle, stage, body = self.cycle, self._stage, self._body_arrived
+        try:
+            self.parser.feed_data(data)
+        except HttpParserUpgrade:
+            # The service does not upgrade. The parser does not read the body of such a request.
+            self.cycle.keep_alive = False
+        except HttpParserError:
+            if not self._is_busy:
+                self._refuse(_MALFORMED)
+                return
+            # The next request made the parser stop, see `on_message_begin`: find where it begins.
+            size = self._body_size()
+            if size is None or (stage == "body" and self.cycle is not cycle):
+                self.cycle.keep_alive = False
+            elif stage == "body":
+                self._keep(data[size - body :])
+            else:
+                start = 0 if self._tail else len(data) - len(data.lstrip(b"\r\n"))
+                end = (self._tail + data).index(b"\r\n\r\n", start) + 4 - len(self._tail)
+                self._keep(data[end + size :])
+        if self._stage in ("headers", "body"):
+            self._check_partial(data)
+        else:
+            self._tail = b""
+
+    def _keep(self, data: bytes) -> None:
+        self._input = data
+        self.parser = HttpRequestParser(self)
+        self._account()
+
+    def _check_partial(self, data: bytes) -> None:
+        """Bound the headers and trailers of an incomplete request, and a body that is discarded behind its reply."""
+        self._tail = (self._tail + data)[-3:] if self._stage == "headers" else b""
+        self._arrived += len(data)
+        if self._stage == "body" and self.cycle.response_complete:
+            self._discard(data)
+        # Up to eight bytes of framing around each byte of a chunked body are not trailers.
+        elif self._arrived - 9 * self._body_arrived > self.limits.headers or len(self.headers) > _HEADERS:
+            self._refuse(_TOO_LARGE)
+
+    def _body_size(self) -> int | None:
+        """Bytes of the body by the headers; None: it is chunked."""
+        headers = dict(self.headers)
+        return None if b"transfer-encoding" in headers else int(headers.get(b"content-length", 0))
+
+    def _refuse(self, reply: bytes) -> None:
+        if self._stage != "body" or not self.cycle.response_started:
+            self.write(reply)
+        self.close()
+
+    def _discard(self, data: bytes) -> None:
+        self._to_drain -= len(data)
+        if self._to_drain <= 0:
+            self._wire.close()
+
+    @override
+    def on_message_begin(self) -> None:
+        if self._is_busy:
+            raise ValueError("one request at a time")  # Stops the parser.
+        self._stage = "headers"
+        self._arrived = self._body_arrived = 0
+        super().on_message_begin()
+
+    @override
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._stage = "body"
+        if self._is_last:
+            self.cycle.keep_alive = False
+
+    @override
+    def on_body(self, body: bytes) -> None:
+        self._body_arrived += len(body)
+        super().on_body(body)
+
+    @override
+    def on_message_complete(self) -> None:
+        self._stage = "whole"
+        super().on_message_complete()
+        # uvicorn pauses within a body. From here on reading tells when the client leaves.
+        self.flow.resume_reading()
+
+    @override
+    def on_response_complete(self) -> None:
+        self.server_state.total_requests += 1
+        if self.is_closing():
+            return
+        self._to_drain = _DRAIN
+        self.flow.resume_reading()
+        if self._input:
+            data, self._input = self._input, b""
+            self._parse(data)
+            self._account()
+
+    def close(self) -> None:
+        """Close the connection; linger if the client may still be sending."""
+        if self.is_closing() or (self._stage == "whole" and not self._input):
+            self._wire.close()
+            return
+        self._is_lingering = True
+        size = self._body_size() if self._stage == "body" else None
+        self._to_drain = _DRAIN if size is None else min(_DRAIN, size - self._body_arrived)
+        self._input = b""
+        self._account()
+        self.flow.resume_reading()
+        self.eof_received()
+        if self._wire.can_write_eof():
+            self._wire.write_eof()
+
+    def is_closing(self) -> bool:
+        """Whether no more replies can be written."""
+        return self._is_lingering or bool(self._wire.is_closing())
+
+    @override
+    def shutdown(self) -> None:
+        """Serve one more request: the client may have sent it before it learns that the service ends."""
+        self._is_last = True
+        self._seen = None
+        if self.cycle is not None and not self.cycle.response_started:  # pyright: ignore[reportUnnecessaryComparison]
+            self.cycle.keep_alive = False
+
+    def sweep(self, now: float) -> None:
+        """Close the connection if the client is too slow. Called periodically."""
+        if self.flow.write_paused:
+            unread: int = self._wire.get_write_buffer_size()
+            if self._unread - unread >= _READ:
+                self._unread, self._read_at = unread, now
+            elif now - self._read_at > self.limits.read_within:
+                self.abort()
+            self._account()
+        state = (self._stage, self._is_lingering, self.cycle, self._is_busy)
+        if state != self._seen:
+            self._seen, self._since = state, now
+            return
+        if self._is_busy and not self._is_lingering:
+            return
+        if self._stage == "body":
+            seconds = self.limits.body_within
+        elif self._is_lingering:
+            seconds = LAST
+        else:
+            seconds = _KEEP_ALIVE if self._stage == "whole" else self.limits.headers_within
+        if now - self._since > (min(seconds, LAST) if self._is_last else seconds):
+            self._wire.close()
+
+    def _account(self) -> None:
+        """Record the bytes that this connection holds, and read on only if little input waits."""
+        is_paused = len(self._input) > _INPUT
+        if is_paused != self._is_paused and not self._wire.is_closing():
+            self._is_paused = is_paused
+            (self._wire.pause_reading if is_paused else self._wire.resume_reading)()
+        unread: int = self._wire.get_write_buffer_size() if self.flow.write_paused else 0
+        self.buffers.set(self, len(self._input) + unread)
+
+    @override
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = math.inf
+        self._account()
+
+    @override
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._account()
+
+    @override
+    def eof_received(self) -> None:
+        """Tell the request in work that its client has left. This is a turn of the loop before the connection ends."""
+        if self.cycle is not None and not self.cycle.response_complete:  # pyright: ignore[reportUnnecessaryComparison]
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lingering = True
+        super().connection_lost(exc)
+        self.buffers.set(self, 0)
