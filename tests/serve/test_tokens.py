@@ -11,7 +11,7 @@ import stat
 import threading
 import time
 import tracemalloc
-from collections.abc import Iterator, MutableMapping
+from collections.abc import AsyncGenerator, Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
@@ -33,7 +33,7 @@ from tubes.memory.shared_tube import SharedTube
 from tubes.memory.store import MemoryStore
 from tubes.redis import all_tubes
 from tubes.redis.connection import Connection
-from tubes.serve import create_app
+from tubes.serve import Limits, create_app
 from tubes.serve.rates import Rate, Rates
 from tubes.serve.tokens import Grant, Tokens
 
@@ -510,6 +510,43 @@ def test_a_rate_goes_on_as_time_passes() -> None:
 def test_a_rate_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(InvalidOption, match="CALLS/SECONDS"):
         Rate.read(text)
+
+
+def test_bodies_in_work_are_bounded_per_token_and_in_all(tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path / "t.json")
+    texts = [tokens.create([Grant.read("put,manage")])[1] for _ in range(3)]
+    limits = Limits(body=100, bodies=250, bodies_of_token=120)
+    app = create_app(tubes.aio.connect("memory://", codec="json"), tokens=tokens, limits=limits)
+
+    async def main() -> None:
+        rest = asyncio.Event()
+
+        async def slow(begun: asyncio.Event) -> AsyncGenerator[bytes]:
+            yield b"x" * 90
+            begun.set()
+            await rest.wait()
+            yield b"x"
+
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client:
+
+            async def put(text: str, content: bytes | AsyncGenerator[bytes]) -> int:
+                headers = {"authorization": f"Bearer {text}"}
+                reply = await client.post("/v1/_/tubes/mail/tasks/raw", content=content, headers=headers)
+                return reply.status_code
+
+            await client.put("/v1/_/tubes/mail", headers={"authorization": f"Bearer {texts[0]}"})
+            arriving: list[asyncio.Task[int]] = []
+            for text in texts[:2]:
+                begun = asyncio.Event()
+                arriving.append(asyncio.create_task(put(text, slow(begun))))
+                await begun.wait()
+            assert [await put(texts[0], b"x" * 40), await put(texts[0], b"x" * 20)] == [429, 201]
+            assert [await put(texts[2], b"x" * 80), await put(texts[2], b"x" * 60)] == [503, 201]
+            rest.set()
+            assert await asyncio.gather(*arriving) == [201, 201]
+            assert await put(texts[2], b"x" * 100) == 201
+
+    asyncio.run(main())
 
 
 def test_refused_long_names_use_no_memory(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tubes.errors import TubesError
+from tubes.serve.bodies import BODIES, NOTES, Bodies
 from tubes.serve.problems import ClientGone, problem, status_of
 
 _log: Final = logging.getLogger("tubes.serve")
-_NOTES: Final = "tubes.noted"
 #: A scope may have here what makes a reply of an error and the path, instead of `problem`.
 REPLY_TO_ERROR: Final = "tubes.reply_to_error"
 #: The status in the log of a request whose client has left.
@@ -58,7 +58,7 @@ def noted(scope: Scope) -> dict[str, Any]:
 
     `path`: instead of the path of the request, if a secret stands there.
     """
-    notes: dict[str, Any] = scope.setdefault(_NOTES, {})
+    notes: dict[str, Any] = scope.setdefault(NOTES, {})
     return notes
 
 
@@ -80,12 +80,13 @@ def _second(moment: int) -> str:
 class Access:
     """An application, with request ids, an access log, and a reply to every error.
 
-    `write`: gets a line for each request; None: there is no log.
+    `write`: gets a line for each request; None: there is no log. `bodies`: bounds the bodies of all requests.
     """
 
-    def __init__(self, app: ASGIApp, write: Callable[[str], object] | None) -> None:
+    def __init__(self, app: ASGIApp, write: Callable[[str], object] | None, bodies: Bodies | None = None) -> None:
         self._app: Final = app
         self._write: Final = write
+        self._bodies: Final = bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request, or the lifespan."""
@@ -101,7 +102,7 @@ class Access:
                 request_id = value
         request_id = request_id or secrets.token_hex(8).encode()
         notes: dict[str, Any] = {}
-        inner: Scope = {**scope, "path": path, _NOTES: notes}
+        inner: Scope = {**scope, "path": path, NOTES: notes, BODIES: self._bodies}
         status, size = 0, 0
 
         async def tell(message: Message) -> None:
@@ -128,6 +129,8 @@ class Access:
             reply: Callable[[BaseException, str], Response] = inner.get(REPLY_TO_ERROR, problem)
             await reply(error, path)(inner, receive, tell)
         finally:
+            if self._bodies is not None:
+                self._bodies.remove(inner)
             if self._write is not None:
                 client = scope.get("client") or ("",)
                 shown = notes.pop("path", None) or _SECRET.sub(r"\1***", path)

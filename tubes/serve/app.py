@@ -14,6 +14,7 @@ from tubes import __version__
 from tubes.aio import AsyncQueue
 from tubes.serve import health, native
 from tubes.serve.access import Access
+from tubes.serve.bodies import Bodies
 from tubes.serve.lmstfy import Lmstfy
 from tubes.serve.service import Limits, Service
 from tubes.serve.tokens import Tokens
@@ -57,8 +58,10 @@ class App:
         public, admin = _apis(service, callbacks)
         if pushes is not None:
             service.beside.append(lambda: pushes.running(service.namespaces.root))
-        self._app: Final = Access(_router(public, service), write)
-        self.admin: Final = Access(_router(admin, None), write)
+        limits = service.limits
+        bodies = Bodies(max(limits.bodies, limits.body), max(limits.bodies_of_token, limits.body))
+        self._app: Final = Access(_router(public, service), write, bodies)
+        self.admin: Final = Access(_router(admin, None), write, bodies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request, or the lifespan."""

@@ -14,7 +14,43 @@ from tubes.serve.problems import ClientGone
 from tubes.values.codecs import JsonCodec
 
 _CLOSE: Final = {"connection": "close"}
+#: In a scope: the `Bodies` that count its body, and its notes for the access log, `token` among them.
+BODIES: Final = "tubes.bodies"
+NOTES: Final = "tubes.noted"
+#: In a scope: the id of the token, and the bytes of the body that are counted.
+_COUNTED: Final = "tubes.body"
 to_json: Final = JsonCodec().encode
+
+
+class Bodies:
+    """Counts the bytes of the bodies of requests in work: at most `limit` in all, `limit_of_token` per token."""
+
+    def __init__(self, limit: int, limit_of_token: int) -> None:
+        self._limit: Final = limit
+        self._limit_of_token: Final = limit_of_token
+        self._sizes: Final[dict[str, int]] = {}
+        self._total = 0
+
+    def add(self, scope: Scope, size: int) -> None:
+        """Count more bytes of a body. Raise `HTTPException` beyond a limit."""
+        token, before = scope.get(_COUNTED) or (scope[NOTES].get("token", ""), 0)
+        scope[_COUNTED] = token, before + size
+        of_token = self._sizes[token] = self._sizes.get(token, 0) + size
+        self._total += size
+        if self._total > self._limit:
+            raise HTTPException(503, f"the bodies of all requests are longer than {self._limit} bytes", _CLOSE)
+        if token and of_token > self._limit_of_token:
+            detail = f"the bodies of all requests of the token are longer than {self._limit_of_token} bytes"
+            raise HTTPException(429, detail, _CLOSE)
+
+    def remove(self, scope: Scope) -> None:
+        """Forget the body of a request that has ended."""
+        token, size = scope.get(_COUNTED, ("", 0))
+        if size:
+            self._total -= size
+            self._sizes[token] -= size
+            if not self._sizes[token]:
+                del self._sizes[token]
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
@@ -28,21 +64,22 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
             raise _too_large(limit)
         if name == b"content-encoding" and value.lower() != b"identity":
             raise HTTPException(415, "the body must not have a content-encoding", _CLOSE)
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    if message.get("more_body", False):
-        parts = [body]
-        size = len(body)
-        while message.get("more_body", False) and size <= limit:
-            message = await receive()
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-        body = b"".join(parts)
-    if message["type"] == "http.disconnect":
-        raise ClientGone
-    if len(body) > limit:
+    bodies: Bodies | None = scope.get(BODIES)
+    parts: list[bytes] = []
+    size, has_more = 0, True
+    while has_more and size <= limit:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        if part := message.get("body", b""):
+            parts.append(part)
+            size += len(part)
+            if bodies is not None:
+                bodies.add(scope, len(part))
+        has_more = message.get("more_body", False)
+    if size > limit:
         raise _too_large(limit)
-    return body
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _too_large(limit: int) -> HTTPException:

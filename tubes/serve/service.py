@@ -35,6 +35,9 @@ class Limits:
 
     #: Bytes of a body.
     body: int = 2**20
+    #: Bytes of the bodies of all requests in work, and of those of each token; one body always fits.
+    bodies: int = 2**28
+    bodies_of_token: int = 2**26
     #: Bytes of the headers of a request that arrives in pieces.
     headers: int = 2**16
     #: Tasks of a batch, or of a list: `/openapi.json` says so.
