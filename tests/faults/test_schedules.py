@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from datetime import datetime
 from itertools import pairwise
 from subprocess import PIPE, Popen
@@ -64,7 +64,7 @@ def test_calls_of_a_schedule_survive_their_workers(valkey: LocalServer, url: str
     pick = random.Random(7)
     crew = Crew(url)
     with tubes.connect(url) as queue:
-        queue.create_tube("schedules", "fifottl", ttr=60)  # A call may be begun any number of times.
+        queue.create_tube("schedules", "fifottl", ttr=60, keep_done=600)  # A call may be begun any number of times.
     try:
         for _ in range(3):
             crew.start()
@@ -75,8 +75,12 @@ def test_calls_of_a_schedule_survive_their_workers(valkey: LocalServer, url: str
         # What the dead have left is done by the living.
         time.sleep(LEASE + 3 * INTERVAL)
         now = time.time()
+        with tubes.connect(url) as queue:
+            tube = queue.tube("schedules")
+            put = Counter(task.data["at"] for state in ("done", "ready", "delayed") for task in tube.tasks(state=state))
     finally:
         crew.end()
+    assert set(put.values()) == {1}, "a call was put twice"
     begins: defaultdict[float, list[tuple[float, int, int]]] = defaultdict(list)
     ends: dict[tuple[float, int], float] = {}
     left = set()
