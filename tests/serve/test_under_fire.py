@@ -433,10 +433,8 @@ def test_pipelined_requests_may_be_split_anywhere() -> None:
         server = _server(app, Listen("127.0.0.1", 0), Limits(), 1)
         server.config.load()
         server.lifespan = server.config.lifespan_class(server.config)
-        text = (
-            b"\r\n\r\n" + request("PUT", "/v1/_/tubes/a") + b"\r\n" + request("GET", "/x", b"GET /y HTTP/1.1\r\n\r\n")
-        )
-        text += HEAD % (b"GET", b"/health/live") + b"\r\n"
+        text = b"\r\n\r\n" + request("GET", "/x") + request("GET", "/version", b"GET /y HTTP/1.1\r\n\r\n")
+        text += b"\r\n" + HEAD % (b"GET", b"/health/live") + b"\r\n"
         for number in range(len(text)):
             near, far = socket.socketpair()
             transport, connection = await asyncio.get_running_loop().create_connection(server._protocol, sock=near)
@@ -444,10 +442,9 @@ def test_pipelined_requests_may_be_split_anywhere() -> None:
             connection.data_received(text[number:])
             reader, writer = await asyncio.open_connection(sock=far)
             said = b""
-            while said.count(b"HTTP/1.1") < 3 or b"200 OK" not in said:
-                said += await reader.read(2**16)
-            found = re.findall(rb"HTTP/1.1 (\d+)", said)
-            assert found in ([b"201", b"404", b"200"], [b"200", b"404", b"200"]), (number, said)
+            while said.count(b"HTTP/1.1") < 3 and (some := await asyncio.wait_for(reader.read(2**16), 30)):
+                said += some
+            assert re.findall(rb"HTTP/1.1 (\d+)", said) == [b"404", b"200", b"200"], number
             writer.close()
             transport.close()
 
