@@ -82,7 +82,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def work(tube: tubes.Tube[int], ledger: Ledger, numbers: Iterator[int]) -> None:
-    """Put a task, or take and ack one."""
+    """Put a task, or take and ack one; every other take may wait."""
     number = next(numbers)
     if number % 3:
         ledger.unsure.add(number)
@@ -90,7 +90,7 @@ def work(tube: tubes.Tube[int], ledger: Ledger, numbers: Iterator[int]) -> None:
         tube.put(number, **options)
         ledger.put.add(number)
         ledger.unsure.discard(number)
-    elif (task := tube.take(0)) is not None:
+    elif (task := tube.take(number % 2 and 0.001)) is not None:
         ledger.unsure.add(task.data)
         task.ack()
         ledger.acked.add(task.data)

@@ -9,7 +9,9 @@ import math
 import os
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ import pytest
 import tubes
 import tubes.aio
 from tests.support.internals import port_of
+from tubes.conformance.bench import eventually
 from tubes.drivers.invariants import check_engine
 
 #: Between them they have all that the others have: the shortest way, room and times, lanes.
@@ -372,6 +375,47 @@ def test_interrupts_of_a_recovery_strand_no_task(driver: str, call: str) -> None
             acked = [0] if call == "ack" and 0 not in data else []
             assert sorted(data + acked) == list(range(TASKS)), moments
     assert recoveries or call == "ack"  # A plain one runs nothing that can be interrupted after its change.
+
+
+@pytest.mark.parametrize("driver", ["fifo", "limfifottl"])
+@pytest.mark.parametrize("call", ["take", "take_any", "put"])
+def test_interrupts_of_a_waiting_call_lose_no_task_and_no_waiter(driver: str, call: str) -> None:
+    chance = random.Random(call)
+    with tubes.connect() as queue, ThreadPoolExecutor(1) as thread:
+        tube, other = queue.create_tube("t", driver, capacity=1), queue.create_tube("other", driver)
+        calls: dict[str, Callable[[], object]] = {
+            "take": lambda: tube.take(0.002),
+            "take_any": lambda: queue.take_any([other, tube], 0.002),
+            "put": lambda: tube.put("x", timeout=0.002),
+        }
+        got: object = None
+
+        def attempt() -> None:
+            nonlocal got
+            got = calls[call]()
+
+        def meanwhile() -> None:
+            drained(tube) if call == "put" else tube.put("x")
+
+        for run in range(3 * 60):
+            if call == "put":
+                tube.put("full", timeout=0)
+            got = None
+            timer = threading.Timer(chance.choice([0.0, 0.001, 0.002]), meanwhile)
+            timer.start()
+            interrupted(attempt, run // 3, *(chance.randrange(chance.choice([3, 60])) for _ in range(2)))
+            timer.join()
+            if got and call != "put":
+                tube.release_all()
+            assert eventually(lambda: tube.statistics().waiting == check(tube)["taken"] == 0), run
+            left: list[Any] = drained(tube)
+            assert left == ["x"] or (call == "put" and not left), run
+            waiting = thread.submit(tube.take, 10)
+            assert eventually(lambda: tube.statistics().waiting == 1), run
+            tube.put("y")
+            task = waiting.result(9)
+            assert task is not None
+            task.ack()
 
 
 def test_a_hook_that_refuses_a_put_makes_nobody_look_at_all_tasks(monkeypatch: pytest.MonkeyPatch) -> None:

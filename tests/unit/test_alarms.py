@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 import tubes
@@ -12,7 +10,7 @@ from tubes.backend.alarms import Ringer
 
 
 def test_alarms_ring_again_once_a_thread_can_be_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(thread: threading.Thread) -> None:
+    def refuse(function: object, arguments: object) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(clock, "_ringer", Ringer(clock.system_clock.micros))
@@ -20,7 +18,7 @@ def test_alarms_ring_again_once_a_thread_can_be_started_again(monkeypatch: pytes
         tube = queue.create_tube("t", "fifottl")
         tube.put("later", delay=3600)
         with monkeypatch.context() as shortage:
-            shortage.setattr(threading.Thread, "start", refuse)
+            shortage.setattr("tubes.backend.alarms.start_new_thread", refuse)
             with pytest.raises(RuntimeError, match="can't start new thread"):
                 tube.take(30)
         assert tube.statistics().waiting == 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import logging
 import threading
+from _thread import start_new_thread
 from collections.abc import Callable
 from itertools import count
 from queue import Empty, SimpleQueue
@@ -104,21 +105,21 @@ class Ringer:
         # A SimpleQueue, because a finalizer may set an alarm in the middle of anything.
         self._inbox: SimpleQueue[tuple[int, Alarm]] = SimpleQueue()
         self._starting = threading.RLock()
-        self._thread: threading.Thread | None = None
+        self._runs = False
 
     def schedule(self, when: int, alarm: Alarm) -> None:
         """Ring the alarm at this moment."""
-        self._inbox.put((when, alarm))
-        if self._thread is None:
+        if not self._runs:
             with self._starting:
-                if self._thread is None:
-                    # Noted first: a finalizer in the middle of the start must not start another one.
-                    self._thread = threading.Thread(target=self._run, name="tubes-alarms", daemon=True)
+                if not self._runs:
+                    # In this order a finalizer starts no second thread, and no interrupt comes between the two lines.
+                    self._runs = True
                     try:
-                        self._thread.start()
+                        start_new_thread(self._run, ())
                     except Exception:  # No more threads, for now.
-                        self._thread = None
+                        self._runs = False
                         raise
+        self._inbox.put((when, alarm))
 
     def _run(self) -> None:
         schedule = Schedule()

@@ -341,6 +341,7 @@ class Port(PortBase[F]):
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
         """Take the waiter out of the line and return None, or what it was given meanwhile; `undo`: give that back."""
         shared = self.shared
+        waiter.owner = self  # It may have been interrupted before `enlist`.
         self._lock.acquire()
         try:
             if undo and waiter.answer is not PENDING:

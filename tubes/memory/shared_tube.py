@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 from uuid import uuid4
@@ -295,9 +294,8 @@ class SharedTube:
         self._giving, self._putting = 0, -1
         self._ended.extend((id, None) for id in self.ending)
         for waiter in [waiter for waiter in self.waiters() if waiter.answer is not PENDING]:
-            with suppress(RuntimeError):  # It was woken.
-                if not self.rouse(waiter):
-                    self.undo(waiter.answer, is_put=waiter.request is not None)
+            if not self.rouse(waiter):
+                self.undo(waiter.answer, is_put=waiter.request is not None)
             self.strike(waiter)
 
     def _undo_takes(self, now: int, first: int, end: int) -> None:
@@ -450,8 +448,7 @@ class SharedTube:
         """Give an error to these waiters. Under the lock."""
         for waiter in waiters:
             waiter.answer = error()
-            with suppress(RuntimeError):  # It was woken before an interrupt.
-                waiter.wake()
+            waiter.wake()
             self.strike(waiter)
 
     def end(self) -> None:
