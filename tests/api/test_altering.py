@@ -76,7 +76,7 @@ def race(versions: Versions, tube: tubes.Tube, work: Any, threads: int) -> None:
 
 
 @pytest.mark.parametrize("shares", [True, False], ids=["one session", "sessions"])
-def test_a_put_that_begins_after_an_alter_has_its_options(place: str, shares: bool) -> None:
+def test_put_after_alter_has_the_new_options(place: str, shares: bool) -> None:
     versions = Versions()
     with tubes.connect(place) as queue, tubes.connect(place) as other:
         tube = queue.create_tube("t", "fifottl", **versions.options(1))
@@ -107,7 +107,7 @@ def test_a_put_that_begins_after_an_alter_has_its_options(place: str, shares: bo
         assert queue.check("t") == []
 
 
-def test_puts_of_event_loops_have_them_too(place: str) -> None:
+def test_puts_of_event_loops_have_the_new_options(place: str) -> None:
     """On a server puts of one turn of the loop go together."""
     versions = Versions()
     with tubes.connect(place) as queue:
@@ -133,7 +133,7 @@ def test_puts_of_event_loops_have_them_too(place: str) -> None:
         assert statistics.tasks["total"] == statistics.calls["put"] - statistics.tasks["done"]
 
 
-def test_changes_that_meet_are_all_made(place: str) -> None:
+def test_concurrent_alters_are_all_applied(place: str) -> None:
     names = ("max_attempts", "capacity", "pri")
     with tubes.connect(place) as queue:
         queue.create_tube("t", "fifottl")
@@ -148,7 +148,7 @@ def test_changes_that_meet_are_all_made(place: str) -> None:
         assert queue.tube("t").options == dict.fromkeys(names, 20)
 
 
-def test_lanes_are_throttled_by_what_the_tube_says_now(place: str) -> None:
+def test_altered_max_in_flight_limits_busy_lanes(place: str) -> None:
     """Of no lane more are taken at a time than the greatest number that was allowed meanwhile."""
     taken: dict[str, int] = {}
     lock = threading.Lock()
@@ -196,7 +196,7 @@ def updates() -> Iterator[dict[str, Any]]:
     yield {"ttr": 2.0, "capacity": 5}
 
 
-def test_two_programs_that_update_at_a_time_are_both_fine(place: str) -> None:
+def test_concurrent_if_exists_updates_both_succeed(place: str) -> None:
     with tubes.connect(place) as queue:
 
         def start(options: dict[str, Any]) -> None:
@@ -209,7 +209,7 @@ def test_two_programs_that_update_at_a_time_are_both_fine(place: str) -> None:
         assert queue.tube("t").options in list(updates())
 
 
-def test_an_update_of_a_tube_that_is_dropped_meanwhile_creates_it(place: str) -> None:
+def test_if_exists_update_creates_a_tube_dropped_meanwhile(place: str) -> None:
     with tubes.connect(place) as queue:
         stop = threading.Event()
 

@@ -67,13 +67,13 @@ def there(queue: tubes.Queue, tube: tubes.Tube, face: Face) -> Iterator[Any]:
     connection.close()
 
 
-def test_a_call_answers_what_the_handler_returns(there: Any) -> None:
+def test_call_returns_the_result_of_the_handler(there: Any) -> None:
     assert there.call("ann", 20) == ["ann", None]
     assert there.call("bob", timeout=20, context={"trace": "1"}, pri=1) == ["bob", "1"]
     assert there.call(None) == [None, None]
 
 
-def test_a_call_fails_with_the_error_of_the_handlers_last_attempt(there: Any) -> None:
+def test_call_raises_the_error_of_the_last_attempt(there: Any) -> None:
     with pytest.raises(CallFailed, match="'squares' failed: ValueError: no such address"):
         there.call("fail", timeout=20)
     with pytest.raises(CallFailed, match="failed: no such address"):
@@ -84,7 +84,7 @@ def test_a_call_fails_with_the_error_of_the_handlers_last_attempt(there: Any) ->
         there.call("once", timeout=20, max_attempts=1)
 
 
-def test_a_call_that_is_not_answered_in_time_leaves_its_task_where_it_is(queue: tubes.Queue, there: Any) -> None:
+def test_timed_out_call_leaves_its_task_in_the_tube(queue: tubes.Queue, there: Any) -> None:
     with pytest.raises(CallTimeout, match=r"no reply to task 0 of tube 'squares' within 0\.2 s"):
         there.call("slow", timeout=0.2)
     # The late reply is nobody's.
@@ -106,7 +106,7 @@ def test_calls_of_many_threads_get_their_own_replies(tube: tubes.Tube) -> None:
     assert got == {number: number for number in range(20)}
 
 
-def test_calls_of_a_loop_get_their_own_replies_and_may_be_cancelled(queue: tubes.Queue, tube: tubes.Tube) -> None:
+def test_asyncio_calls_get_their_own_replies_and_can_be_cancelled(queue: tubes.Queue, tube: tubes.Tube) -> None:
     async def main() -> None:
         async with tubes.aio.connect(queue) as connection:
             there = await connection.tube("squares")
@@ -139,7 +139,7 @@ def let_reserved_names_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tubes.drivers.driver._RESERVED", re.compile("(?!)"))
 
 
-def test_a_reply_tube_is_not_seen_and_goes_with_its_queue(
+def test_reply_tube_is_hidden_and_removed_with_its_queue(
     queue: tubes.Queue, tube: tubes.Tube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tubes.connect(queue) as other:
@@ -155,9 +155,7 @@ def test_a_reply_tube_is_not_seen_and_goes_with_its_queue(
         queue.tube(replies.name)
 
 
-def test_a_reply_tube_goes_when_nothing_is_called(
-    queue: tubes.Queue, tube: tubes.Tube, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_reply_tube_is_removed(queue: tubes.Queue, tube: tubes.Tube, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tubes.calls._LINGER", 0.1)
     let_reserved_names_in(monkeypatch)
     assert tube.call("ann", timeout=20) == ["ann", None]
@@ -174,7 +172,7 @@ def test_a_reply_tube_goes_when_nothing_is_called(
     assert tube.call("bob", timeout=20) == ["bob", None]
 
 
-def test_a_handler_that_takes_too_long_fails_the_call(queue: tubes.Queue) -> None:
+def test_handler_timeout_fails_the_call(queue: tubes.Queue) -> None:
     tube = queue.create_tube("slow", max_attempts=1)
     worker = Worker(queue)
     go = threading.Event()
@@ -208,7 +206,7 @@ def test_a_result_that_cannot_be_encoded_fails_the_call(url: str) -> None:
                 thread.join(20)
 
 
-def test_bad_input_is_refused_and_puts_nothing(there: Any, queue: tubes.Queue) -> None:
+def test_call_with_bad_input_puts_nothing(there: Any, queue: tubes.Queue) -> None:
     for options in ({"key": "k"}, {"timeout": -1}, {"context": "trace"}, {"context": {"trace": 1}}, {"ttl": -1}):
         with pytest.raises(InvalidOption):
             there.call("ann", **options)
@@ -253,7 +251,7 @@ def test_a_context_that_is_handed_on_makes_no_second_call(queue: tubes.Queue) ->
     thread.join(20)
 
 
-def test_names_of_the_librarys_own_are_refused_in_a_context(queue: tubes.Queue) -> None:
+def test_reserved_context_names_are_refused(queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail")
     for name in ("tubes.reply-to", "tubes.call", "tubes.anything"):
         for put in (tube.put, tube.call):
@@ -262,7 +260,7 @@ def test_names_of_the_librarys_own_are_refused_in_a_context(queue: tubes.Queue) 
     assert tube.statistics().tasks["total"] == 0
 
 
-def test_a_reply_outlasts_errors_of_the_backend(queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reply_is_sent_again_after_backend_errors(queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that passes, and a server that is full until the task has ended."""
     tube = queue.create_tube("mail")
     tries: list[str] = []
@@ -288,7 +286,7 @@ def test_a_reply_outlasts_errors_of_the_backend(queue: tubes.Queue, monkeypatch:
     assert tries == ["lost", "lost", "full", "full"]
 
 
-def test_nothing_is_left_on_a_server_of_a_caller_that_was_killed() -> None:
+def test_killed_caller_leaves_nothing_on_the_server() -> None:
     """Neither where it waits nor of a reply that comes after its end."""
     with LocalServer() as server, tubes.connect(server.url, session_ttl=1) as queue:
         tube = queue.create_tube("squares")
@@ -331,7 +329,7 @@ class Fatal:
         return raw
 
 
-def test_a_reply_whose_codec_raises_no_exception_fails_its_call_and_no_other(queue: tubes.Queue) -> None:
+def test_codec_exit_while_reading_a_reply_fails_only_its_call(queue: tubes.Queue) -> None:
     with tubes.connect(codec=Fatal()) as queue:
         tube = queue.create_tube("mail")
         worker = Worker(queue)
@@ -348,7 +346,7 @@ def test_a_reply_whose_codec_raises_no_exception_fails_its_call_and_no_other(que
 
 
 @pytest.mark.parametrize("error", [KeyError("a mistake"), tubes.ServerRefused(url="redis://here", why="no rights")])
-def test_whoever_takes_replies_rests_after_each_error_and_goes_on(
+def test_reply_reader_pauses_after_each_error_and_continues(
     queue: tubes.Queue, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also after those of a tube that was lost and cannot be made anew."""
@@ -399,7 +397,7 @@ class Clock:
         self._tries.append("rest")
 
 
-def test_a_reply_that_cannot_be_sent_keeps_no_handler_from_the_next_task(queue: tubes.Queue) -> None:
+def test_unsendable_reply_does_not_keep_the_handler_from_the_next_task(queue: tubes.Queue) -> None:
     """Where a context names no tube that there could be."""
     tube = queue.create_tube("mail")
     there = {"tubes.reply-to": "reply." + "x" * 5000, "tubes.call": "1"}
@@ -414,7 +412,7 @@ def test_a_reply_that_cannot_be_sent_keeps_no_handler_from_the_next_task(queue: 
     thread.join(20)
 
 
-def test_a_worker_without_rights_at_the_callers_tube_acks_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_worker_without_rights_to_reply_acks_and_continues(caplog: pytest.LogCaptureFixture) -> None:
     with LocalServer() as server, tubes.connect(server.url) as queue, server.client() as client:
         tube = queue.create_tube("mail")
         client.execute_command(

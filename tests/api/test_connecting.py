@@ -14,7 +14,7 @@ from tubes import InvalidOption
 from tubes.conformance.faces import Face
 
 
-def test_without_a_url_the_environment_says_where(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connect_without_url_uses_the_environment(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
     place = f"memory://{uuid4().hex}"
     monkeypatch.setenv("TUBES_URL", place)
     with face.connect() as queue, tubes.connect(place) as other:
@@ -30,7 +30,7 @@ def test_without_a_url_the_environment_says_where(face: Face, monkeypatch: pytes
             assert repr(queue).endswith(" memory://>")
 
 
-def test_a_url_of_the_environment_is_checked_as_any(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_url_is_checked_like_any_url(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
     for value, told in (
         ("foo", r"TUBES_URL='\*\*\*': must be memory://"),
         ("localhost:6379", "TUBES_URL='localhost:6379': must be memory://"),
@@ -46,7 +46,7 @@ def test_a_url_of_the_environment_is_checked_as_any(face: Face, monkeypatch: pyt
         assert refused.value.__context__ is None
 
 
-def test_an_argument_overrides_what_the_url_says(face: Face) -> None:
+def test_connect_argument_overrides_the_url(face: Face) -> None:
     place = f"memory://{uuid4().hex}"
     with face.connect(f"{place}?codec=raw&session_ttl=5&connect_timeout=1") as queue:
         tube = queue.create_tube("mail")
@@ -69,7 +69,7 @@ def test_an_argument_overrides_what_the_url_says(face: Face) -> None:
         ("connect_timeout=inf", "connect_timeout=inf: must be from 0"),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_refused(face: Face, settings: str, rule: str) -> None:
+def test_bad_url_settings_are_refused(face: Face, settings: str, rule: str) -> None:
     with pytest.raises(InvalidOption) as refused:
         face.connect(f"memory://?{settings}")
     assert rule in str(refused.value)
@@ -77,12 +77,12 @@ def test_a_setting_that_makes_no_sense_is_refused(face: Face, settings: str, rul
 
 
 @pytest.mark.parametrize("bad", [-1, float("nan"), True, "1", 0, timedelta(0), timedelta(seconds=-1)])
-def test_a_connect_timeout_is_more_than_0_seconds(face: Face, bad: Any) -> None:
+def test_connect_timeout_must_be_positive(face: Face, bad: Any) -> None:
     with pytest.raises(InvalidOption, match="connect_timeout="):
         face.connect(connect_timeout=bad)
 
 
-def test_another_session_of_a_queue_has_what_that_has(face: Face) -> None:
+def test_session_of_a_queue_refuses_connect_options(face: Face) -> None:
     given: dict[str, Any] = {"codec": "json", "clock": tubes.SystemClock(), "session_ttl": 1, "connect_timeout": 1}
     with tubes.connect() as queue:
         for option, value in given.items():

@@ -110,17 +110,17 @@ class TestRankHookThatFails(Bench):
 
     driver = Driver("picky", options={"pri", "capacity", "timeout"}, rank=picky)
 
-    def test_a_put_that_the_hook_refuses_changes_nothing(self) -> None:
+    def test_put_refused_by_the_rank_hook_changes_nothing(self) -> None:
         before = self.everything()
         with pytest.raises(ArithmeticError):
             self.put(pri=13)
         assert self.everything() == before
 
-    def test_a_waiting_put_that_the_hook_refuses_harms_nobody_else(self) -> None:
+    def test_waiting_put_refused_by_the_rank_hook_fails_alone(self) -> None:
         self.tube = self.create("full", capacity=1)
         first = self.taken()
         refused = self.begin(None, "put", "refused", pri=13, timeout=9)
-        assert self.tube.ack(first).state == "-"
+        assert self.tube.ack(first).state == "done"
         with pytest.raises(ArithmeticError):
             self.got(refused)
 
@@ -186,7 +186,7 @@ class TestThroughJson(ThroughJson, OfCodec):
     driver = "utubettl"
 
 
-class TestTheBench(Bench):
+class TestBenchHelpers(Bench):
     """What the contract's own helpers answer."""
 
     driver = "limfifottl"
@@ -204,12 +204,12 @@ class TestTheBench(Bench):
             ("-pri,-id", "cadb"),
         ],
     )
-    def test_every_order_has_its_meaning(self, order: str, expected: str) -> None:
+    def test_in_order_follows_every_order_option(self, order: str, expected: str) -> None:
         tasks = [self.put(data, pri=pri) for data, pri in (("a", 2), ("b", 1), ("c", 2), ("d", 1))]
         self.knobs = Driver("any", options={"pri"}, order=order)
         assert "".join(task.data for task in self.in_order(tasks)) == expected
 
-    def test_a_refused_call_that_changed_something_is_found_out(self) -> None:
+    def test_refused_call_that_changed_something_fails_the_test(self) -> None:
         def change() -> None:
             with self.refused(TaskNotFound):
                 self.put()
@@ -228,7 +228,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_a_skip_says_what_the_driver_lacks(tmp_path: Path) -> None:
+def test_skip_message_names_the_option_the_driver_lacks(tmp_path: Path) -> None:
     mine = tmp_path / "test_mine.py"
     mine.write_text("from tubes.conformance import Contract\nclass TestMine(Contract):\n    driver = 'fifo'\n")
     output = run(tmp_path, *PYTEST, "-rs", "-k", "delay_of_0 or knows_its_lane", str(mine)).stdout

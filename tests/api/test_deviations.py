@@ -38,7 +38,7 @@ def root(face: Face, clock: ManualClock) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_the_id_of_a_task_that_is_gone_is_not_given_again(root: Any, driver: str) -> None:
+def test_id_of_a_removed_task_is_not_reused(root: Any, driver: str) -> None:
     # The original gives the largest id present plus one, and 0 in an empty tube.
     tube = root.create_tube("t", driver)
     assert [tube.put(None).id for _ in range(3)] == [0, 1, 2]
@@ -50,7 +50,7 @@ def test_the_id_of_a_task_that_is_gone_is_not_given_again(root: Any, driver: str
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_an_ack_that_comes_late_does_not_hit_another_task(root: Any, driver: str) -> None:
+def test_late_ack_does_not_affect_another_task(root: Any, driver: str) -> None:
     # In the original the new task has the old one's id, and is acked unfinished.
     tube = root.create_tube("t", driver)
     tube.put("old")
@@ -89,7 +89,7 @@ def test_truncate_leaves_no_owner_behind(root: Any, driver: str) -> None:
     assert root.tubes() == []
 
 
-def test_a_session_that_ends_after_a_truncate_releases_what_it_has_elsewhere(root: Any) -> None:
+def test_session_end_after_truncate_releases_tasks_in_other_tubes(root: Any) -> None:
     # In the original the loop stops at the missing task, and its other tasks stay taken for ever.
     names = ["a", "b", "c"]
     worker = root.session()
@@ -127,7 +127,7 @@ def test_a_tube_option_that_the_driver_lacks_is_refused(root: Any, driver: str) 
 
 
 @pytest.mark.parametrize("driver", ["fifo", "utube"])
-def test_a_delay_of_a_release_is_refused_where_there_are_none(root: Any, driver: str) -> None:
+def test_release_with_delay_is_refused_where_the_driver_has_no_delay(root: Any, driver: str) -> None:
     # The original ignores it and releases the task.
     tube = root.create_tube("t", driver)
     tube.put(None)
@@ -135,11 +135,11 @@ def test_a_delay_of_a_release_is_refused_where_there_are_none(root: Any, driver:
     for delay in (0, 1):
         with pytest.raises(OptionNotSupported):
             tube.release(task.id, delay=delay)
-    assert tube.peek(task.id).state == "t"
+    assert tube.peek(task.id).state == "taken"
 
 
 @pytest.mark.parametrize("driver", ["fifo", "utube"])
-def test_a_touch_where_there_is_no_ttr_is_refused_to_the_taker_and_counts_nothing(root: Any, driver: str) -> None:
+def test_touch_is_refused_and_not_counted_where_the_driver_has_no_ttr(root: Any, driver: str) -> None:
     # The original refuses it too, but counts it, and by 0 or less answers null.
     tube = root.create_tube("t", driver)
     tube.put(None)
@@ -155,7 +155,7 @@ def test_a_touch_where_there_is_no_ttr_is_refused_to_the_taker_and_counts_nothin
 
 @pytest.mark.parametrize("driver", TIMED)
 @pytest.mark.parametrize("option", ["ttl", "ttr", "delay", "timeout"])
-def test_a_span_that_is_none_is_refused(root: Any, driver: str, option: str) -> None:
+def test_put_and_create_tube_refuse_bad_spans(root: Any, driver: str, option: str) -> None:
     # The original takes negative ones for 0, and checks a tube's defaults at the first put.
     tube = root.create_tube("t", driver)
     for span in NO_SPANS if option in KNOWN[driver] else []:
@@ -169,7 +169,7 @@ def test_a_span_that_is_none_is_refused(root: Any, driver: str, option: str) -> 
 
 
 @pytest.mark.parametrize("driver", TIMED)
-def test_a_release_and_a_touch_by_no_span_are_refused(root: Any, driver: str) -> None:
+def test_release_and_touch_refuse_bad_spans(root: Any, driver: str) -> None:
     # The original takes a negative delay for none, and a touch by less than 0 for nothing to do.
     tube = root.create_tube("t", driver)
     tube.put(None)
@@ -185,18 +185,18 @@ def test_a_release_and_a_touch_by_no_span_are_refused(root: Any, driver: str) ->
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_a_take_with_a_timeout_that_is_no_span_is_refused(root: Any, driver: str) -> None:
+def test_take_refuses_bad_timeouts(root: Any, driver: str) -> None:
     # The original does not wait with a negative one.
     tube = root.create_tube("t", driver)
     tube.put(None)
     for timeout in NO_SPANS:
         with pytest.raises(InvalidOption):
             tube.take(timeout)
-    assert tube.peek(0).state == "r"
+    assert tube.peek(0).state == "ready"
 
 
 @pytest.mark.parametrize("driver", TIMED)
-def test_a_touch_by_0_changes_nothing_and_is_for_the_taker_only(root: Any, driver: str) -> None:
+def test_touch_by_0_changes_nothing_and_is_only_for_the_holder(root: Any, driver: str) -> None:
     # The original answers null to anybody, for any id.
     tube = root.create_tube("t", driver)
     tube.put(None, ttl=9, ttr=9)
@@ -211,7 +211,7 @@ def test_a_touch_by_0_changes_nothing_and_is_for_the_taker_only(root: Any, drive
 
 
 @pytest.mark.parametrize("driver", TIMED)
-def test_a_priority_that_is_none_is_refused(root: Any, driver: str) -> None:
+def test_bad_priority_is_refused(root: Any, driver: str) -> None:
     # The original refuses it in a put only; as a tube's default it makes every put fail.
     tube = root.create_tube("t", driver)
     for pri in (-1, 1.5, "1", True):
@@ -223,7 +223,7 @@ def test_a_priority_that_is_none_is_refused(root: Any, driver: str) -> None:
 
 
 @pytest.mark.parametrize("driver", LANES)
-def test_a_lane_that_is_no_name_is_refused(root: Any, driver: str) -> None:
+def test_bad_lane_name_is_refused(root: Any, driver: str) -> None:
     # The original writes out whatever it is given.
     tube = root.create_tube("t", driver)
     for utube in (1.5, ["x"], b"x"):
@@ -241,15 +241,15 @@ def test_a_negative_kick_is_refused(root: Any, driver: str) -> None:
     for count in (-1, -2, 1.5, "2", True):
         with pytest.raises(InvalidOption):
             tube.kick(count)
-    assert tube.peek(0).state == "!"
+    assert tube.peek(0).state == "buried"
 
 
 @pytest.mark.parametrize("driver", TIMED)
-def test_a_task_with_ttl_0_is_gone_before_anybody_takes_it(face: Face, root: Any, driver: str) -> None:
+def test_task_with_ttl_0_expires_before_any_take(face: Face, root: Any, driver: str) -> None:
     # The original shows it until its timer comes round; nobody takes it there either.
     tube = root.create_tube("t", driver)
     waiting = face.begin(tube, "take")
-    assert tube.put(None, ttl=0).state == "r"
+    assert tube.put(None, ttl=0).state == "ready"
     with pytest.raises(TaskNotFound):
         tube.peek(0)
     tube.put("next")
@@ -278,7 +278,7 @@ def test_waiting_puts_are_served_in_order_of_arrival(face: Face, root: Any) -> N
     waiting = [face.begin(tube, "put", timeout, timeout=timeout) for timeout in (9, 2, 5)]
     for future in waiting:
         tube.delete(tube.take(0).id)
-        assert future.result(9).state == "r"
+        assert future.result(9).state == "ready"
 
 
 def test_a_waiting_put_ends_with_its_session(face: Face, root: Any) -> None:
@@ -297,7 +297,7 @@ def test_a_waiting_put_ends_with_its_session(face: Face, root: Any) -> None:
 # -- 4. if_not_exists ----------------------------------------------------------------------------------------
 
 
-def test_if_not_exists_finds_a_tube_only_if_driver_and_options_agree(root: Any) -> None:
+def test_if_not_exists_requires_the_same_driver_and_options(root: Any) -> None:
     # The original answers any living tube of the name.
     root.create_tube("t", "fifottl", ttl=9).put("here")
     again = root.create_tube("t", "fifottl", if_not_exists=True, ttl=9)
@@ -331,7 +331,7 @@ def test_a_utubettl_task_past_its_ttl_is_removed_as_it_comes_back(
     elif back == "ttr":
         clock.advance(1)
     else:
-        assert worker.tube("t").release(held, delay=0.5).state == "~"
+        assert worker.tube("t").release(held, delay=0.5).state == "delayed"
         clock.advance(0.5)
     assert waiting.result(9).data == "second"
     with pytest.raises(TaskNotFound):
@@ -373,7 +373,7 @@ def _listen(tube: Any) -> list[tuple[str, int, str]]:
 
 
 @pytest.mark.parametrize("driver", TIMED)
-def test_the_end_of_a_delay_is_delay_for_every_driver(clock: ManualClock, root: Any, driver: str) -> None:
+def test_end_of_a_delay_is_reported_as_delay_by_every_driver(clock: ManualClock, root: Any, driver: str) -> None:
     # In utubettl of the original the event is `delayed`, and counts under that name.
     tube = root.create_tube("t", driver)
     heard = _listen(tube)
@@ -397,7 +397,7 @@ def test_a_removal_by_ttl_is_one_event(clock: ManualClock, root: Any, driver: st
 
 
 @pytest.mark.parametrize("driver", LANES)
-def test_a_neighbour_that_may_be_taken_now_is_no_event(root: Any, driver: str) -> None:
+def test_neighbour_that_becomes_takeable_causes_no_event(root: Any, driver: str) -> None:
     # The original calls back with the neighbour and no event, to wake a take.
     tube = root.create_tube("t", driver)
     for _ in range(3):
@@ -412,9 +412,7 @@ def test_a_neighbour_that_may_be_taken_now_is_no_event(root: Any, driver: str) -
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_a_listener_that_fails_is_logged_and_harms_nothing(
-    root: Any, driver: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failing_listener_is_logged_and_has_no_effect(root: Any, driver: str, caplog: pytest.LogCaptureFixture) -> None:
     # In the original the verb fails after its change: a task that was taken then belongs to nobody.
     def fail(task: Any, event: str) -> None:
         raise RuntimeError(f"cannot stand {event}")
@@ -424,7 +422,7 @@ def test_a_listener_that_fails_is_logged_and_harms_nothing(
     with caplog.at_level(logging.ERROR, logger="tubes"):
         tube.put("data")
         task = tube.take(0)
-        assert tube.ack(task).state == "-"
+        assert tube.ack(task).state == "done"
         tube.statistics()
     assert [record.levelname for record in caplog.records] == ["ERROR"] * 3
     assert "cannot stand take" in caplog.text

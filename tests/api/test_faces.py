@@ -37,7 +37,7 @@ def content(text: str) -> tuple[str, list[str]]:
     return ast.dump(ast.parse(text)), [token.string for token in tokens if token.type == tokenize.COMMENT]
 
 
-def test_the_asyncio_api_is_what_is_made_of_the_other() -> None:
+def test_asyncio_api_is_generated_from_the_sync_api() -> None:
     """`make check` compares its layout, too."""
     assert content((ROOT / "tubes/aio.py").read_text()) == content(load_maker().made())
 
@@ -51,7 +51,7 @@ def test_the_asyncio_api_is_what_is_made_of_the_other() -> None:
         "return self.take().data",
     ],
 )
-def test_what_no_rule_translates_is_refused(body: str) -> None:
+def test_generator_refuses_code_that_no_rule_translates(body: str) -> None:
     maker = load_maker()
     text = f"class Tube:\n    def take(self):\n        {body}\n    def peek(self): ...\n"
     with pytest.raises(SystemExit, match=r"own|name"):
@@ -100,7 +100,7 @@ def help_of(member: Any) -> tuple[list[str], bool]:
 
 
 @pytest.mark.parametrize(("sync", "aio"), PAIRS, ids=lambda kind: kind.__name__)
-def test_the_help_of_the_asyncio_face_says_what_its_twin_says(sync: type, aio: type) -> None:
+def test_asyncio_docstrings_match_the_sync_api(sync: type, aio: type) -> None:
     others = {"take_any", "taking", "on_task_change"}
     members = own(aio)
     assert others & set(members) in (set(), {"take_any"}, {"taking", "on_task_change"})
@@ -112,6 +112,6 @@ def test_the_help_of_the_asyncio_face_says_what_its_twin_says(sync: type, aio: t
             assert help_of(twin) == help_of(member)
 
 
-def test_help_shows_what_may_be_left_out() -> None:
+def test_signatures_show_which_arguments_may_be_left_out() -> None:
     assert str(inspect.signature(tubes.Tube.update)).count("<as it is>") == 4
     assert str(inspect.signature(tubes.aio.AsyncTube.configure)).count("<as it is>") == 2

@@ -67,7 +67,7 @@ def test_a_worker_may_be_cancelled_right_before_its_tube_is_dropped() -> None:
     asyncio.run(main())
 
 
-def test_a_worker_may_be_cancelled_right_before_its_time_is_over(clock: tubes.testing.ManualClock) -> None:
+def test_worker_may_be_cancelled_right_before_its_timeout(clock: tubes.testing.ManualClock) -> None:
     async def main() -> None:
         async with tubes.aio.connect(clock=clock) as queue:
             tube = await queue.create_tube("t")
@@ -80,7 +80,7 @@ def test_a_worker_may_be_cancelled_right_before_its_time_is_over(clock: tubes.te
     asyncio.run(main())
 
 
-def test_a_take_that_is_cancelled_while_its_session_changes_strands_nothing() -> None:
+def test_take_cancelled_during_identify_loses_no_task() -> None:
     async def main() -> None:
         async with tubes.aio.connect() as first:
             tube = await first.create_tube("t")
@@ -99,7 +99,7 @@ def test_a_take_that_is_cancelled_while_its_session_changes_strands_nothing() ->
     asyncio.run(main())
 
 
-def test_a_put_that_is_cancelled_is_not_in_the_tube() -> None:
+def test_cancelled_put_adds_no_task() -> None:
     async def main() -> None:
         async with tubes.aio.connect() as queue:
             tube = await queue.create_tube("t", "limfifottl", capacity=1)
@@ -116,7 +116,7 @@ def test_a_put_that_is_cancelled_is_not_in_the_tube() -> None:
     asyncio.run(main())
 
 
-def test_a_put_that_is_cancelled_after_its_task_was_taken_stays() -> None:
+def test_put_cancelled_after_its_task_was_taken_keeps_the_task() -> None:
     async def main() -> None:
         async with tubes.aio.connect() as queue:
             tube = await queue.create_tube("t", "limfifottl", capacity=1)
@@ -135,7 +135,7 @@ def test_a_put_that_is_cancelled_after_its_task_was_taken_stays() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
-def test_a_loop_over_a_tube_in_a_forked_child_says_so() -> None:
+def test_loop_in_a_forked_child_raises_queue_forked() -> None:
     said = run_alone("""
         import os, tubes
         tube = tubes.connect().create_tube("t")
@@ -152,7 +152,7 @@ def test_a_loop_over_a_tube_in_a_forked_child_says_so() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
-def test_a_forked_child_may_leave_its_parents_loop_over_a_tube() -> None:
+def test_forked_child_may_close_the_loop_of_its_parent() -> None:
     said = run_alone("""
         import os, tubes
         tube = tubes.connect().create_tube("t")
@@ -189,7 +189,7 @@ def test_a_forked_child_may_close_its_parents_waiting_takes() -> None:
     assert said.split() == ["['MainThread']", "x"]
 
 
-def test_loops_that_are_closed_under_their_takers_leave_no_waiter_behind() -> None:
+def test_closed_event_loops_leave_no_waiter_behind() -> None:
     """The garbage collector runs at every allocation: it ends what waited in the middle of other verbs."""
     said = run_alone("""
         import asyncio, gc, time, tubes
@@ -220,7 +220,7 @@ def test_loops_that_are_closed_under_their_takers_leave_no_waiter_behind() -> No
     assert said == "0"
 
 
-def test_a_loop_over_a_tube_that_is_garbage_gives_its_task_back() -> None:
+def test_garbage_collected_loop_releases_its_task() -> None:
     said = run_alone("""
         import gc, time, tubes
         queue = tubes.connect()
@@ -288,7 +288,7 @@ def test_an_interrupt_leaves_the_store_unlocked() -> None:
     assert said == "interrupted"
 
 
-def test_a_queue_that_listens_is_forgotten_like_any_other() -> None:
+def test_queue_with_a_listener_is_garbage_collected() -> None:
     clock = tubes.testing.ManualClock()
     with tubes.connect("memory://", clock=clock, session_ttl=0) as queue:
         tube = queue.create_tube("t")
@@ -305,7 +305,7 @@ def test_a_queue_that_listens_is_forgotten_like_any_other() -> None:
             assert task.data == "x"
 
 
-def test_an_asyncio_listener_whose_loop_has_ended_hears_and_keeps_nothing(
+def test_asyncio_listener_of_a_closed_loop_receives_and_keeps_nothing(
     queue: tubes.Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = f"memory://ended-{os.getpid()}"
@@ -359,7 +359,7 @@ def test_deadlines_of_tasks_that_are_gone_are_forgotten(queue: tubes.Queue) -> N
     assert len(timers._starts) < 200
 
 
-def test_alarms_that_were_set_anew_are_forgotten(clock: tubes.testing.ManualClock) -> None:
+def test_replaced_alarms_are_forgotten(clock: tubes.testing.ManualClock) -> None:
     with tubes.connect(clock=clock) as queue:
         tube = queue.create_tube("t", "fifottl")
         tube.put("far", delay=86400)

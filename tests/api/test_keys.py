@@ -17,14 +17,14 @@ def keys_of(tube: tubes.Tube) -> Keys:
     return keys
 
 
-def test_a_key_that_comes_again_and_again_is_kept_once(queue: tubes.Queue) -> None:
+def test_reused_key_is_stored_once(queue: tubes.Queue) -> None:
     tube = queue.create_tube("seen", key_ttl=3600)
     for _ in range(1000):
         tube.delete(tube.put(1, key="k", on_duplicate="replace"))
     assert len(keys_of(tube)._ends) < 100
 
 
-def test_no_call_forgets_many_keys_and_none_that_is_over_counts(queue: tubes.Queue, clock: ManualClock) -> None:
+def test_expired_keys_are_free_and_forgotten_a_few_per_call(queue: tubes.Queue, clock: ManualClock) -> None:
     tube = queue.create_tube("seen", key_ttl=60)
     tube.delete_many(tube.put_many(tubes.Item(n, key=f"{n}") for n in range(1000)))
     clock.advance(60)
@@ -35,7 +35,7 @@ def test_no_call_forgets_many_keys_and_none_that_is_over_counts(queue: tubes.Que
         kept = len(keys_of(tube)._gone)
 
 
-def test_a_server_forgets_keys_whatever_is_called(url: str, valkey: LocalServer) -> None:
+def test_server_forgets_expired_keys_on_any_call(url: str, valkey: LocalServer) -> None:
     clock = ManualClock()
     with tubes.connect(url, clock=clock) as queue, valkey.client() as client:
         tube = queue.create_tube("seen", "fifottl", key_ttl=60)
@@ -49,7 +49,7 @@ def test_a_server_forgets_keys_whatever_is_called(url: str, valkey: LocalServer)
             assert client.hlen(f"{key}:keys") == client.zcard(f"{key}:seen") == left
 
 
-def test_a_server_forgets_keys_while_a_session_merely_lives(url: str, valkey: LocalServer) -> None:
+def test_server_forgets_expired_keys_while_a_session_is_alive(url: str, valkey: LocalServer) -> None:
     with tubes.connect(url, session_ttl=0.5) as queue, valkey.client() as client:
         tube = queue.create_tube("seen", key_ttl=0.001)
         tube.delete_many(tube.put_many(tubes.Item(n, key=f"{n}") for n in range(150)))

@@ -36,9 +36,7 @@ def test_a_listener_may_change_the_tube_it_listens_to(queue: tubes.Queue) -> Non
     assert heard == ["put", "put"]
 
 
-def test_what_a_listener_raises_is_logged_and_harms_nothing(
-    queue: tubes.Queue, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_listener_error_is_logged_and_has_no_effect(queue: tubes.Queue, caplog: pytest.LogCaptureFixture) -> None:
     tube = queue.create_tube("t")
 
     def fail(task: tubes.Task, event: str) -> None:
@@ -94,7 +92,7 @@ def test_an_asyncio_listener_is_called_in_its_loop_in_order() -> None:
     asyncio.run(main())
 
 
-def test_an_asyncio_listener_is_called_once_at_a_time_whoever_makes_the_changes() -> None:
+def test_asyncio_listener_is_called_once_at_a_time() -> None:
     url = f"memory://one-at-a-time-{os.getpid()}"
 
     async def main() -> None:
@@ -120,7 +118,7 @@ def test_an_asyncio_listener_is_called_once_at_a_time_whoever_makes_the_changes(
     asyncio.run(main())
 
 
-def test_a_listener_that_would_have_to_be_awaited_is_refused(face: Face) -> None:
+def test_coroutine_listener_is_refused(face: Face) -> None:
     async def listen(task: object, event: str) -> None: ...
 
     with face.connect("memory://") as queue:
@@ -130,7 +128,7 @@ def test_a_listener_that_would_have_to_be_awaited_is_refused(face: Face) -> None
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError(), ValueError("no")], ids=repr)
-def test_whatever_a_listener_raises_the_verb_and_the_alarms_go_on(error: BaseException) -> None:
+def test_calls_and_alarms_continue_after_any_listener_error(error: BaseException) -> None:
     def listen(task: tubes.Task, event: str) -> None:
         raise error
 

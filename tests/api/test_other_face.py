@@ -17,7 +17,7 @@ def place(request: pytest.FixtureRequest) -> str:
     return "memory://" if request.param == "memory" else str(request.getfixturevalue("url"))
 
 
-def test_another_session_of_either_face_is_on_the_same_queue(place: str) -> None:
+def test_session_of_either_api_uses_the_same_queue(place: str) -> None:
     async def main(queue: tubes.Queue) -> None:
         async with tubes.aio.connect(queue) as other:
             task = await (await other.tube("mail")).take(timeout=0)
@@ -36,7 +36,7 @@ def test_another_session_of_either_face_is_on_the_same_queue(place: str) -> None
             assert same.tube("mail").take(timeout=0) is not None
 
 
-def test_what_sessions_share_is_one_session_on_both_faces(place: str) -> None:
+def test_identified_sessions_are_shared_by_both_apis(place: str) -> None:
     async def main(queue: tubes.Queue) -> None:
         async with tubes.aio.connect(queue) as other:
             await other.identify(queue.identify())
@@ -49,7 +49,7 @@ def test_what_sessions_share_is_one_session_on_both_faces(place: str) -> None:
         asyncio.run(main(queue))
 
 
-def test_codec_and_clock_are_those_of_the_queue(place: str) -> None:
+def test_session_of_a_queue_refuses_another_codec_or_clock(place: str) -> None:
     with tubes.connect(place) as queue:
         with pytest.raises(InvalidOption):
             tubes.connect(queue, codec="json")

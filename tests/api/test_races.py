@@ -62,7 +62,7 @@ def test_a_tube_that_is_dropped_while_it_is_created_is_created_again(
     assert queue.tube("t").take(0) is not None
 
 
-def test_of_two_drivers_that_are_registered_at_a_time_under_one_name_one_is_refused(
+def test_one_of_two_drivers_registered_under_one_name_is_refused(
     queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     oldest, newest = tubes.Driver("mine", order="id"), tubes.Driver("mine", order="-id")
@@ -72,9 +72,7 @@ def test_of_two_drivers_that_are_registered_at_a_time_under_one_name_one_is_refu
     assert queue.create_tube("t", "mine").driver == oldest
 
 
-def test_statistics_of_all_tubes_leave_out_one_that_is_dropped_meanwhile(
-    face: Face, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_statistics_omit_a_tube_dropped_meanwhile(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"memory://vanishing-{face.name}-{os.getpid()}"
     with tubes.connect(url) as other, face.connect(url) as queue:
         for name in ("a", "b", "c"):
@@ -83,7 +81,7 @@ def test_statistics_of_all_tubes_leave_out_one_that_is_dropped_meanwhile(
         assert list(queue.statistics()) == ["a", "c"]
 
 
-def test_threads_that_put_change_and_finish_the_same_keys_leave_everything_in_order() -> None:
+def test_threads_using_the_same_keys_keep_the_tube_consistent() -> None:
     """Of each key one task at most, and as many as were put are done, deleted or there."""
     keys = [str(number) for number in range(8)]
     with tubes.connect() as queue:

@@ -257,7 +257,7 @@ class Url:
     ],
     ids=lambda place: type(place).__name__,
 )  # fmt: skip
-def test_what_is_no_string_is_named_by_its_kind(seen: Seen, place: Any) -> None:
+def test_url_that_is_not_a_string_is_shown_by_its_type(seen: Seen, place: Any) -> None:
     with pytest.raises(TubesError) as refused:
         connect_and_close(place)
     seen.add_error(refused.value)
@@ -270,7 +270,7 @@ def guarded() -> Iterator[LocalServer]:
         yield server
 
 
-def test_who_is_let_in_shows_no_part_of_the_password(seen: Seen, guarded: LocalServer, url: str) -> None:
+def test_connected_client_shows_no_part_of_the_password(seen: Seen, guarded: LocalServer, url: str) -> None:
     place = f"unix://:hunter%2Fswordfish@{guarded.socket}?prefix=a"
     with tubes.connect(place) as queue:
         tube = queue.create_tube("mail")
@@ -297,7 +297,7 @@ def test_who_is_let_in_shows_no_part_of_the_password(seen: Seen, guarded: LocalS
         seen.add(result.output, result.stderr)
 
 
-def test_who_is_not_let_in_shows_no_part_of_the_password(seen: Seen, guarded: LocalServer) -> None:
+def test_refused_client_shows_no_part_of_the_password(seen: Seen, guarded: LocalServer) -> None:
     for place in (f"unix://:hunter@{guarded.socket}", f"unix://{guarded.socket}?username=who&password=swordfish"):
         for act in (connect_and_close, connect_async):
             with pytest.raises(tubes.ServerRefused) as refused:
@@ -331,7 +331,7 @@ def echo() -> Iterator[int]:
         "redis+cluster://:hunter@127.0.0.1:{port}", "redis://127.0.0.1:{port}?password=hunter",
     ],
 )  # fmt: skip
-def test_a_server_that_quotes_the_password_is_not_quoted(seen: Seen, echo: int, url: str) -> None:
+def test_server_error_that_contains_the_password_is_hidden(seen: Seen, echo: int, url: str) -> None:
     with pytest.raises((tubes.ServerRefused, tubes.ConnectionLost)) as refused:
         connect_and_close(url.format(port=echo))
     assert "left out" in str(refused.value)
@@ -355,7 +355,7 @@ def test_a_server_that_quotes_the_password_is_not_quoted(seen: Seen, echo: int, 
         ("memory://who:hunter@name", "takes a name"),
     ],
 )
-def test_an_error_says_which_rule_a_url_breaks(seen: Seen, url: str, rule: str) -> None:
+def test_error_names_the_rule_that_the_url_breaks(seen: Seen, url: str, rule: str) -> None:
     with pytest.raises(InvalidOption) as refused:
         tubes.connect(url)
     assert rule in str(refused.value)
@@ -381,5 +381,5 @@ def test_an_error_says_which_rule_a_url_breaks(seen: Seen, url: str, rule: str) 
         ("memory://name", "memory://name"),
     ],
 )
-def test_what_is_shown_of_a_url(url: str, looks: str) -> None:
+def test_redact_url_hides_credentials(url: str, looks: str) -> None:
     assert redact_url(url) == looks

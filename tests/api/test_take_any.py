@@ -91,7 +91,7 @@ def test_takes_from_several_tubes_that_time_out_in_threads_lose_nothing() -> Non
         assert len(got) == len(set(got))
 
 
-def test_nothing_runs_while_takes_from_several_tubes_wait() -> None:
+def test_waiting_takes_from_several_tubes_use_no_cpu() -> None:
     with tubes.connect() as queue:
         for name in NAMES:
             queue.create_tube(name, "fifottl").put("later", delay=3600)
@@ -114,7 +114,7 @@ def test_nothing_runs_while_takes_from_several_tubes_wait() -> None:
     assert used < 0.05
 
 
-def test_threads_and_event_loops_that_wait_on_the_same_tubes_each_get_theirs() -> None:
+def test_threads_and_event_loops_waiting_on_the_same_tubes_are_all_served() -> None:
     url = f"memory://several-{os.getpid()}"
     rounds = 200
 
@@ -162,7 +162,7 @@ def moments() -> Iterator[tuple[int, tubes.Queue]]:
 
 
 @pytest.mark.parametrize("asks", [True, False], ids=["there", "in the line"])
-def test_an_interrupted_take_from_several_tubes_was_none(monkeypatch: pytest.MonkeyPatch, asks: bool) -> None:
+def test_interrupted_take_from_several_tubes_has_no_effect(monkeypatch: pytest.MonkeyPatch, asks: bool) -> None:
     take = MemoryPort.take
     for moment, queue in moments():
         if not asks:  # A task comes only when the call stands in line.
@@ -179,7 +179,7 @@ def test_an_interrupted_take_from_several_tubes_was_none(monkeypatch: pytest.Mon
         assert (task.data, task.attempts) == (0, 1)
 
 
-def test_an_interrupt_while_who_waits_on_several_tubes_is_served_loses_nothing() -> None:
+def test_interrupt_while_serving_a_take_from_several_tubes_loses_nothing() -> None:
     url = f"memory://interrupted-several-{os.getpid()}"
     loop = asyncio.new_event_loop()
 
@@ -212,7 +212,7 @@ def test_an_interrupt_while_who_waits_on_several_tubes_is_served_loses_nothing()
     loop.close()
 
 
-def test_an_interrupt_of_a_thread_that_waits_on_several_tubes_leaves_all_lines() -> None:
+def test_interrupted_take_from_several_tubes_leaves_no_waiter() -> None:
     program = """
 import os, signal, threading, time, tubes
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -234,7 +234,7 @@ with tubes.connect() as queue:
     assert done.stdout == "[0, 0, 0] x\n"
 
 
-def test_a_loop_that_is_closed_under_its_takers_from_several_tubes_takes_nothing_and_leaves_no_waiter() -> None:
+def test_closed_event_loop_leaves_no_waiter_in_several_tubes() -> None:
     url = f"memory://closed-several-{os.getpid()}"
     with tubes.connect(url) as queue:
         made = [queue.create_tube(name) for name in NAMES]

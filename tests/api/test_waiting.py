@@ -113,7 +113,7 @@ def test_threads_and_event_loops_share_a_store_and_wake_each_other() -> None:
     loop.join()
 
 
-def test_real_time_wakes_a_taker_when_a_delayed_task_falls_due() -> None:
+def test_delayed_task_wakes_a_waiting_take_in_real_time() -> None:
     with tubes.connect() as queue:
         tube = queue.create_tube("t", "fifottl")
         begin = time.monotonic()
@@ -123,14 +123,14 @@ def test_real_time_wakes_a_taker_when_a_delayed_task_falls_due() -> None:
         assert time.monotonic() - begin >= 0.05
 
 
-def test_real_time_ends_a_take() -> None:
+def test_take_times_out_in_real_time() -> None:
     with tubes.connect() as queue:
         begin = time.monotonic()
         assert queue.create_tube("t").take(timeout=0.05) is None
         assert time.monotonic() - begin >= 0.05
 
 
-def test_listeners_hear_of_timed_changes_without_any_call() -> None:
+def test_listeners_receive_timed_changes_without_any_call() -> None:
     heard: Future[tuple[str, str]] = Future()
     with tubes.connect() as queue:
         tube = queue.create_tube("t", "fifottl")
@@ -139,7 +139,7 @@ def test_listeners_hear_of_timed_changes_without_any_call() -> None:
         assert heard.result(timeout=30) == ("r", "delay")
 
 
-def test_nothing_runs_while_takes_wait() -> None:
+def test_waiting_takes_use_no_cpu() -> None:
     """Waiting costs no processor time: nobody polls."""
     with tubes.connect() as queue:
         tube = queue.create_tube("t", "fifottl")
@@ -174,7 +174,7 @@ def test_a_put_wakes_exactly_one_waiter(face: Face, clock: tubes.testing.ManualC
         assert [wait.result(10) for wait in waits[1:]] == [None] * 4
 
 
-def test_a_put_costs_the_same_however_many_wait_by_a_manual_clock(
+def test_put_sets_at_most_one_alarm_with_many_waiters(
     clock: tubes.testing.ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -200,7 +200,7 @@ def test_a_put_costs_the_same_however_many_wait_by_a_manual_clock(
     asyncio.run(main())
 
 
-def test_a_loop_that_is_closed_under_its_takers_takes_nothing() -> None:
+def test_take_in_a_closed_event_loop_takes_nothing() -> None:
     url = f"memory://closed-loop-{os.getpid()}"
     loop = asyncio.new_event_loop()
 
@@ -223,7 +223,7 @@ def test_a_loop_that_is_closed_under_its_takers_takes_nothing() -> None:
     del kept, waiting
 
 
-def test_a_take_whose_time_is_over_gets_nothing_although_its_loop_stands_still(
+def test_timed_out_take_gets_nothing_while_its_loop_is_blocked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     url = f"memory://late-{os.getpid()}"
@@ -250,7 +250,7 @@ def test_a_take_whose_time_is_over_gets_nothing_although_its_loop_stands_still(
     del kept
 
 
-def test_a_loop_that_is_closed_under_its_putters_puts_nothing() -> None:
+def test_put_in_a_closed_event_loop_puts_nothing() -> None:
     url = f"memory://closed-loop-of-a-putter-{os.getpid()}"
     loop = asyncio.new_event_loop()
 
@@ -273,7 +273,7 @@ def test_a_loop_that_is_closed_under_its_putters_puts_nothing() -> None:
     del kept, putting
 
 
-def test_a_hook_that_wants_to_leave_the_program_reaches_the_waiting_put_only(queue: tubes.Queue) -> None:
+def test_rank_hook_that_exits_fails_only_the_waiting_put(queue: tubes.Queue) -> None:
     def leave(task: Ranked) -> float:
         if task.pri:
             raise SystemExit("no")
@@ -285,7 +285,7 @@ def test_a_hook_that_wants_to_leave_the_program_reaches_the_waiting_put_only(que
     task = tube.take(0)
     refused = SyncFace().begin(tube, "put", "refused", pri=1, timeout=60)
     assert task is not None
-    assert task.ack().state == "-"
+    assert task.ack().state == "done"
     with pytest.raises(SystemExit):
         refused.result(10)
     assert tube.put("y") is not None
@@ -313,12 +313,12 @@ with tubes.connect() as queue:
     assert done.stdout == "0 x\n"
 
 
-def test_an_unclosed_queue_does_not_keep_the_process() -> None:
+def test_unclosed_queue_does_not_keep_the_process_alive() -> None:
     program = "import tubes; tube = tubes.connect().create_tube('t'); tube.put(1); tube.take(0)"
     subprocess.run([sys.executable, "-c", program], timeout=60, check=True)
 
 
-def test_a_queue_that_is_forgotten_unclosed_gives_its_tasks_back() -> None:
+def test_garbage_collected_queue_releases_its_tasks() -> None:
     with tubes.connect() as queue:
         tube = queue.create_tube("t")
         tube.put("x")
@@ -337,7 +337,7 @@ def test_a_queue_that_is_forgotten_unclosed_gives_its_tasks_back() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_is_told_to_connect_anew() -> None:
+def test_forked_child_must_connect_again() -> None:
     with tubes.connect(f"memory://forked-{os.getpid()}") as queue:
         tube = queue.create_tube("t")
         tube.put("x")
@@ -365,7 +365,7 @@ def test_a_forked_child_is_told_to_connect_anew() -> None:
 
 
 @pytest.mark.parametrize("backend", ["memory", "folder", "server"])
-def test_who_waits_for_a_result_gets_it_though_it_is_forgotten_at_once(
+def test_waiting_result_is_returned_even_if_it_is_discarded_at_once(
     backend: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     urls = {"memory": "memory://results", "folder": f"file:{tmp_path / 'jobs'}"}

@@ -72,7 +72,7 @@ def queue(shell: Shell) -> Iterator[tubes.Queue]:
         yield queue
 
 
-def test_what_is_put_is_taken_and_gone(shell: Shell) -> None:
+def test_put_task_can_be_taken_once(shell: Shell) -> None:
     shell("create", "mail", "fifottl", "-o", "ttr=60")
     assert shell.lines("put", "mail", '{"to": "ann"}', "5", "five words are a string", "--pri", 1) == ["0", "1", "2"]
     assert shell.lines("take", "mail", "-n", 2) == ['{"to": "ann"}', "5"]
@@ -87,12 +87,12 @@ def test_data_is_read_from_stdin_line_by_line(shell: Shell) -> None:
     assert {task["utube"] for task in shell.json("peek", "pages")} == {"a"}
 
 
-def test_text_stays_text(shell: Shell) -> None:
+def test_text_option_puts_data_as_string(shell: Shell) -> None:
     shell("put", "mail", "5", "--text", "--create", "fifo")
     assert shell.json("take", "mail")[0]["data"] == "5"
 
 
-def test_strict_refuses_what_is_not_json(shell: Shell, queue: tubes.Queue) -> None:
+def test_strict_option_refuses_data_that_is_not_json(shell: Shell, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail")
     assert shell.lines("put", "mail", '{"to": "ann"}', "5", "--strict") == ["0", "1"]
     for data in ("{bad json", "hello", '["a",]'):
@@ -135,18 +135,18 @@ def test_a_backoff_is_written_as_delays_or_as_a_rule(
         ("true", "backoff=True: must"),
     ],
 )
-def test_a_backoff_that_makes_no_sense_creates_nothing(shell: Shell, queue: tubes.Queue, word: str, said: str) -> None:
+def test_create_refuses_invalid_backoff(shell: Shell, queue: tubes.Queue, word: str, said: str) -> None:
     assert said in shell("create", "mail", "fifottl", "-o", f"backoff={word}", code=Exit.USAGE).stderr
     assert queue.tubes() == []
 
 
-def test_a_task_that_is_released_or_held_is_not_gone(shell: Shell, queue: tubes.Queue) -> None:
+def test_take_with_release_or_hold_keeps_task_in_tube(shell: Shell, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail")
     tube.put("hello")
     assert shell.lines("take", "mail", "--release") == ["hello"]
-    assert tube.peek(0).state == "r"
+    assert tube.peek(0).state == "ready"
     (held,) = shell.json("take", "mail", "--hold", 60)
-    assert tube.peek(0).state == "t"
+    assert tube.peek(0).state == "taken"
     shell("release", "mail", 0, "--session", held["session"])
     (held,) = shell.json("take", "mail", "--hold", 60)
     shell("ack", "mail", 0, "--session", held["session"])
@@ -156,12 +156,12 @@ def test_a_task_that_is_released_or_held_is_not_gone(shell: Shell, queue: tubes.
     shell("ack", "mail", 0, code=Exit.USAGE)
 
 
-def test_what_anybody_has_taken_is_released_if_one_insists(shell: Shell, queue: tubes.Queue) -> None:
+def test_release_all_releases_tasks_of_other_sessions(shell: Shell, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail")
     tube.put("hello")
     tube.take(timeout=0)
     assert shell.lines("release", "mail", "--all") == ["1"]
-    assert tube.peek(0).state == "r"
+    assert tube.peek(0).state == "ready"
 
 
 def test_dead_letters_are_listed_with_reasons_and_kicked(shell: Shell, queue: tubes.Queue) -> None:
@@ -178,7 +178,7 @@ def test_dead_letters_are_listed_with_reasons_and_kicked(shell: Shell, queue: tu
     assert shell("kick", "mail", code=Exit.NOTHING).stdout == "0\n"
 
 
-def test_tasks_are_looked_at_by_id_by_state_and_from_the_beginning(shell: Shell, queue: tubes.Queue) -> None:
+def test_peek_shows_first_tasks_or_selects_by_id_or_state(shell: Shell, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail", "fifottl")
     tube.put_many(range(20))
     tube.put("later", delay=100)
@@ -247,7 +247,7 @@ def test_deleted_tasks_are_counted_and_missing_ones_named(shell: Shell, queue: t
     assert (result.stdout, "there is no task 77 in tube 'mail'; deleted: 2\n" in result.stderr) == ("1\n", True)
 
 
-def test_times_are_measured_on_demand(shell: Shell, queue: tubes.Queue) -> None:
+def test_measure_option_reports_waiting_and_holding_times(shell: Shell, queue: tubes.Queue) -> None:
     tube, over = queue.create_tube("mail"), threading.Event()
 
     def work() -> None:
@@ -275,7 +275,7 @@ def test_times_are_measured_on_demand(shell: Shell, queue: tubes.Queue) -> None:
     shell("stats", "mail", "--measure", -1, code=Exit.USAGE)
 
 
-def test_commands_on_tasks_may_name_a_state(shell: Shell, queue: tubes.Queue) -> None:
+def test_task_commands_accept_state_filter(shell: Shell, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail", "fifottl")
     tube.put_many(range(5), delay=60)
     assert shell.lines("kick", "mail", "--state", "delayed") == ["1"]
@@ -291,7 +291,7 @@ def test_commands_on_tasks_may_name_a_state(shell: Shell, queue: tubes.Queue) ->
     assert tube.statistics().tasks["total"] == 2
 
 
-def test_what_was_done_before_an_error_is_said(shell: Shell, queue: tubes.Queue) -> None:
+def test_error_message_lists_tasks_already_processed(shell: Shell, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail")
     tube.put_many(range(4))
     said = shell("bury", "mail", 0, 1, 99, 2, code=Exit.NOT_FOUND).stderr
@@ -303,7 +303,7 @@ def test_what_was_done_before_an_error_is_said(shell: Shell, queue: tubes.Queue)
     assert f"; acked: {held['id']}\n" in said
 
 
-def test_what_a_command_has_done_is_there_for_programs(shell: Shell, queue: tubes.Queue) -> None:
+def test_json_output_reports_effect_of_each_command(shell: Shell, queue: tubes.Queue) -> None:
     assert shell.json("create", "mail", "fifottl") == [{"tube": "mail", "driver": "fifottl"}]
     tube = queue.tube("mail")
     tube.put_many(range(4))
@@ -324,7 +324,7 @@ def test_what_a_command_has_done_is_there_for_programs(shell: Shell, queue: tube
     assert shell.json("drop", "mail", "--yes") == [{"tube": "mail", "dropped": True, "removed": 0}]
 
 
-def test_a_task_has_all_fields_in_json_whether_it_has_them_or_not(shell: Shell) -> None:
+def test_json_task_has_all_fields_even_if_unset(shell: Shell) -> None:
     shell("put", "mail", 1, "--create", "fifo")
     shell("put", "mail", 2, "--context", "trace=4bf9")
     without, with_one = shell.json("peek", "mail")
@@ -333,13 +333,13 @@ def test_a_task_has_all_fields_in_json_whether_it_has_them_or_not(shell: Shell) 
     assert without["calls"] == {"release": 0, "ttr": 0, "bury": 0, "kick": 0}
 
 
-def test_a_hold_says_for_how_long_it_is(shell: Shell, queue: tubes.Queue) -> None:
+def test_take_with_hold_reports_lease_duration(shell: Shell, queue: tubes.Queue) -> None:
     queue.create_tube("mail", "fifottl", ttr=60).put_many([1, 2])
     assert "holds 1 for 60 s, which is the ttr, and not 300: 0" in shell("take", "mail", "--hold", 300).stderr
     assert "holds 1 for 30 s: 1" in shell("take", "mail", "--hold", 30).stderr
 
 
-def test_a_tube_that_is_there_is_no_error_if_one_says_so(shell: Shell) -> None:
+def test_create_accepts_existing_tube_with_if_not_exists(shell: Shell) -> None:
     shell("create", "mail")
     told = "exists already: --if-not-exists uses it, `tubes alter mail` changes its options"
     assert told in shell("create", "mail", code=Exit.REFUSED).stderr
@@ -360,7 +360,7 @@ def test_tasks_are_moved_to_another_tube(shell: Shell, queue: tubes.Queue) -> No
     assert "tube='mail': must be another tube" in shell("move", "mail", "mail", code=Exit.USAGE).stderr
 
 
-def test_a_namespace_is_named_by_the_url(shell: Shell, queue: tubes.Queue) -> None:
+def test_url_selects_namespace(shell: Shell, queue: tubes.Queue) -> None:
     team = Shell(f"{shell.url}{'&' if '?' in shell.url else '?'}namespace=the%2Bteam")
     team("put", "mail", "to ann", "--create", "fifo")
     with queue.namespace("the+team") as namespace:
@@ -373,7 +373,7 @@ def test_a_namespace_is_named_by_the_url(shell: Shell, queue: tubes.Queue) -> No
     shell("stats", "mail", code=Exit.NOT_FOUND)
 
 
-def test_statistics_are_those_of_the_queue(shell: Shell, queue: tubes.Queue) -> None:
+def test_stats_match_queue_statistics(shell: Shell, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail", "fifottl", ttr=100)
     tube.put_many(range(3))
     tube.take(timeout=0)
@@ -391,7 +391,7 @@ def test_statistics_are_those_of_the_queue(shell: Shell, queue: tubes.Queue) -> 
     shell("stats", "nosuch", code=Exit.NOT_FOUND)
 
 
-def test_a_tube_that_pauses_gives_nothing_until_it_is_resumed(shell: Shell, queue: tubes.Queue) -> None:
+def test_take_from_paused_tube_gets_nothing_until_resume(shell: Shell, queue: tubes.Queue) -> None:
     queue.create_tube("mail").put("hello")
     shell("pause", "mail")
     said = shell("take", "mail", code=Exit.NOTHING).stderr
@@ -407,7 +407,7 @@ def test_a_tube_that_pauses_gives_nothing_until_it_is_resumed(shell: Shell, queu
     assert shell.lines("take", "mail") == ["hello"]
 
 
-def test_what_destroys_tasks_is_done_only_if_it_is_meant(shell: Shell, queue: tubes.Queue) -> None:
+def test_destructive_commands_require_confirmation(shell: Shell, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail")
     tube.put_many(range(3))
     shell("truncate", "mail", code=Exit.USAGE)
@@ -422,7 +422,7 @@ def test_what_destroys_tasks_is_done_only_if_it_is_meant(shell: Shell, queue: tu
     assert queue.tubes() == []
 
 
-def test_the_workers_of_a_folder_are_not_said_to_be_none(shell: Shell, tmp_path: Path) -> None:
+def test_workers_command_is_refused_for_folder(shell: Shell, tmp_path: Path) -> None:
     tubes.connect(f"file:{tmp_path}").close()
     with tubes.connect(f"file:{tmp_path}?mode=read") as read, pytest.raises(tubes.StoreReadOnly):
         read.workers()
@@ -430,7 +430,7 @@ def test_the_workers_of_a_folder_are_not_said_to_be_none(shell: Shell, tmp_path:
     assert "workers are not in its files" in refused.stderr
 
 
-def test_the_workers_that_run_are_listed_with_what_they_have_in_hand(shell: Shell, queue: tubes.Queue) -> None:
+def test_workers_command_lists_running_workers_and_their_tasks(shell: Shell, queue: tubes.Queue) -> None:
     assert shell("workers", code=Exit.NOTHING).stderr == "tubes: no worker runs\n"
     worker, go, begun = Worker(queue, concurrency=2), threading.Event(), threading.Event()
 
@@ -457,7 +457,7 @@ def test_the_workers_that_run_are_listed_with_what_they_have_in_hand(shell: Shel
     assert shell("workers", "--json", code=Exit.NOTHING).stdout == ""
 
 
-def test_top_looks_as_often_as_it_is_told_to(shell: Shell, queue: tubes.Queue) -> None:
+def test_top_honors_count_and_interval(shell: Shell, queue: tubes.Queue) -> None:
     queue.create_tube("mail").put(1)
     looks = shell.json("top", "--count", 3, "--interval", 0.1)
     assert [(look["tube"], look["tasks"]["ready"]) for look in looks] == [("mail", 1)] * 3
@@ -465,13 +465,13 @@ def test_top_looks_as_often_as_it_is_told_to(shell: Shell, queue: tubes.Queue) -
     shell("top", "--count", 0, code=Exit.USAGE)
 
 
-def test_a_full_tube_takes_nothing_more(shell: Shell, queue: tubes.Queue) -> None:
+def test_put_into_full_tube_is_refused(shell: Shell, queue: tubes.Queue) -> None:
     queue.create_tube("small", capacity=1)
     shell("put", "small", 1)
     assert "full" in shell("put", "small", 2, code=Exit.NOTHING).stderr
 
 
-def test_a_key_lets_one_task_in(shell: Shell) -> None:
+def test_key_is_put_only_once(shell: Shell) -> None:
     shell("create", "mail")
     assert shell.json("put", "mail", 1, "--key", "a")[0]["created_now"]
     assert not shell.json("put", "mail", 2, "--key", "a")[0]["created_now"]
@@ -505,7 +505,7 @@ def test_a_key_lets_one_task_in(shell: Shell) -> None:
         (["import", "mail", "/nosuch/file"], Exit.NOT_FOUND, "mail"),
     ],
 )
-def test_what_makes_no_sense_is_said_in_one_line(shell: Shell, words: list[str], code: int, said: str) -> None:
+def test_usage_error_is_reported_in_one_line(shell: Shell, words: list[str], code: int, said: str) -> None:
     assert said in shell(*words, code=code).stderr
 
 
@@ -514,7 +514,7 @@ def test_a_url_must_be_given() -> None:
     assert (result.exit_code, "TUBES_URL" in result.stderr) == (Exit.USAGE, True)
 
 
-def test_who_types_a_command_does_not_wait_long_for_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_gives_up_on_unreachable_server_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tubes.redis.transport.script_call.PATIENCE", 60.0)
     for words in (["stats"], ["bench", "-n", "1"]):
         began = time.monotonic()
@@ -524,7 +524,7 @@ def test_who_types_a_command_does_not_wait_long_for_a_server_that_is_not_there(m
         assert "there is no connection to redis://127.0.0.1:1" in result.stderr
 
 
-def test_without_a_command_the_help_is_shown() -> None:
+def test_missing_command_shows_help() -> None:
     result = CliRunner().invoke(app, [])
     assert result.exit_code == Exit.USAGE
     for code in Exit:
@@ -540,7 +540,7 @@ def test_the_manual_has_every_command_and_every_exit_code() -> None:
     assert {code for code in Exit if f"| {code.value} |" not in manual} == set()
 
 
-def test_an_error_that_nobody_has_thought_of_is_one_line_too(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_error_is_reported_in_one_line(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("out of\nluck")
 
@@ -575,7 +575,7 @@ def bytes_in(url: str) -> Iterator[tubes.Tube]:
 
 
 @pytest.mark.parametrize("words", [[], ["--json"], ["--release"]])
-def test_what_the_codec_cannot_read_goes_back(url: str, bytes_in: tubes.Tube, words: list[str]) -> None:
+def test_take_releases_undecodable_task(url: str, bytes_in: tubes.Tube, words: list[str]) -> None:
     result = Shell(url)("take", "bytes", "-n", 3, *words, code=Exit.USAGE)
     assert "task 0 was released, and 1 others, too: codec 'json' cannot decode" in result.stderr
     assert (len(result.stdout.splitlines()), "xff" in result.stdout) == (1, False)
@@ -585,20 +585,20 @@ def test_what_the_codec_cannot_read_goes_back(url: str, bytes_in: tubes.Tube, wo
     assert bytes_in.peek(0).data == b"\xff1"
 
 
-def test_a_hold_that_is_over_at_once_is_refused(shell: Shell, queue: tubes.Queue) -> None:
+def test_take_refuses_hold_of_zero_seconds(shell: Shell, queue: tubes.Queue) -> None:
     queue.create_tube("mail").put(1)
     assert "--hold 0: must be at least 0.1" in shell("take", "mail", "--hold", 0, code=Exit.USAGE).stderr
     assert queue.tube("mail").statistics().calls["take"] == 0
 
 
-def test_what_the_codec_cannot_read_is_not_held(url: str, bytes_in: tubes.Tube) -> None:
+def test_take_with_hold_releases_undecodable_task(url: str, bytes_in: tubes.Tube) -> None:
     result = CliRunner().invoke(app, ["take", "bytes", "-n", "3", "--hold", "60", "--url", url])
     assert (result.exit_code, result.stdout) == (Exit.USAGE, "5\n")
     assert "holds 1 for 60 s: 1\n" in result.stderr
     assert [task.state.value for task in bytes_in.tasks()] == ["r", "t", "r"]
 
 
-def test_a_look_marks_what_it_cannot_read(url: str, bytes_in: tubes.Tube) -> None:
+def test_peek_marks_undecodable_data(url: str, bytes_in: tubes.Tube) -> None:
     assert "<codec 'json' cannot decode" in Shell(url)("peek", "bytes", 0).stdout
     assert "cannot decode" in Shell(url).json("peek", "bytes", 0)[0]["error"]
 
@@ -626,7 +626,7 @@ DEEP = "[" * 200_000
     ],
     ids=lambda value: str(value)[:50],  # pytest keeps it in the environment, where a process can't be started with more
 )
-def test_bad_input_is_no_mistake_of_the_program(
+def test_malformed_input_is_usage_error(
     shell: Shell, queue: tubes.Queue, words: list[str], stdin: bytes | None, said: str
 ) -> None:
     queue.create_tube("mail")
@@ -644,7 +644,7 @@ def in_shell(url: str, words: str, **environment: str) -> subprocess.CompletedPr
     return subprocess.run(["/bin/sh", "-c", command], env=known, capture_output=True, text=True, check=False)
 
 
-def test_streams_that_are_closed_are_said_and_nothing_is_lost(url: str) -> None:
+def test_closed_standard_stream_is_reported_without_losing_tasks(url: str) -> None:
     with tubes.connect(url) as queue:
         mail = queue.create_tube("mail")
         mail.put(5)
@@ -659,7 +659,7 @@ def test_streams_that_are_closed_are_said_and_nothing_is_lost(url: str) -> None:
         assert (silent.returncode, silent.stdout) == (Exit.DONE, "5\n")
 
 
-def test_an_output_that_lacks_a_character_loses_nothing(url: str) -> None:
+def test_unencodable_output_does_not_lose_task(url: str) -> None:
     poor = {"PYTHONIOENCODING": "ascii:strict"}
     with tubes.connect(url) as queue:
         mail = queue.create_tube("mail")
@@ -672,7 +672,7 @@ def test_an_output_that_lacks_a_character_loses_nothing(url: str) -> None:
         assert json.loads(in_shell(url, "take mail --json", **poor).stdout)["data"] == "Zo\xeb"
 
 
-def test_json_moves_no_cursor(shell: Shell, queue: tubes.Queue) -> None:
+def test_json_output_escapes_control_characters(shell: Shell, queue: tubes.Queue) -> None:
     queue.create_tube("mail").put("Zo\xeb \x9b31m \u202e")
     for words in (("peek", "mail", "--json"), ("export", "mail"), ("take", "mail", "--json")):
         printed = shell(*words).stdout
@@ -680,7 +680,7 @@ def test_json_moves_no_cursor(shell: Shell, queue: tubes.Queue) -> None:
         assert json.loads(printed)["data"] == "Zo\xeb \x9b31m \u202e"
 
 
-def test_a_bench_that_is_told_to_end_drops_its_tube(url: str) -> None:
+def test_terminated_bench_drops_its_tube(url: str) -> None:
     with tubes.connect(url) as queue:
         bench = subprocess.Popen([sys.executable, "-m", "tubes", "bench", "--url", url, "-n", "1000000"])
         while not queue.tubes():
@@ -693,7 +693,7 @@ def test_a_bench_that_is_told_to_end_drops_its_tube(url: str) -> None:
 
 
 @pytest.mark.parametrize("missing", ["tubes", "typer"])
-def test_ctrl_c_is_one_line_while_the_command_is_still_loaded(tmp_path: Path, missing: str) -> None:
+def test_ctrl_c_during_import_prints_one_line(tmp_path: Path, missing: str) -> None:
     (tmp_path / f"{missing}.py").write_text("raise KeyboardInterrupt")
     root = Path(tubes.__file__).parent.parent
     path = f"{tmp_path}:{root}/tubes/cli/discovery:{root}"
@@ -709,7 +709,7 @@ def test_ctrl_c_is_one_line_while_the_command_is_still_loaded(tmp_path: Path, mi
     assert (run.returncode, run.stdout, run.stderr) == (Exit.INTERRUPTED, "", "tubes: interrupted\n")
 
 
-def test_what_somebody_put_has_no_say_in_a_terminal(shell: Shell) -> None:
+def test_data_cannot_inject_escape_sequences_or_markup(shell: Shell) -> None:
     shell("put", "mail", "\x1b[31mred [bold]bold", "--create", "fifo")
     shown = shell("peek", "mail").stdout
     assert "\\x1b[31mred [bold]bold" in shown
@@ -721,12 +721,12 @@ def test_what_somebody_put_has_no_say_in_a_terminal(shell: Shell) -> None:
     ("seconds", "shown"),
     [(None, ""), (0.24, "0.2s"), (45, "45s"), (192, "3m12s"), (18240, "5h04m"), (1047600, "12d03h"), (-1, "0.0s")],
 )
-def test_spans_are_for_people(seconds: float | None, shown: str) -> None:
+def test_durations_are_formatted_for_people(seconds: float | None, shown: str) -> None:
     assert span(seconds) == shown
 
 
 @pytest.mark.parametrize("module", ["typer", "rich"])
-def test_without_the_extra_it_says_what_to_install(module: str) -> None:
+def test_missing_cli_extra_names_package_to_install(module: str) -> None:
     program = f"import sys; sys.modules['{module}'] = None; from tubes.cli import main; main()"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout) == (2, "")
@@ -739,7 +739,7 @@ def test_python_m_tubes_is_the_command(words: list[str]) -> None:
     assert (run.returncode, run.stdout.split()[0], run.stderr) == (0, "tubes" if "--version" in words else "Usage:", "")
 
 
-def test_tubes_does_not_import_what_the_command_needs() -> None:
+def test_import_tubes_does_not_load_cli_dependencies() -> None:
     program = "import sys, tubes; print([name for name in ('typer', 'rich', 'redis') if name in sys.modules])"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"
@@ -775,9 +775,7 @@ def test_options_are_altered_and_shown(shell: Shell, queue: tubes.Queue) -> None
         (["other", "-o", "ttr=1"], Exit.NOT_FOUND, "no tube 'other'"),
     ],
 )
-def test_what_cannot_be_altered_is_said(
-    shell: Shell, queue: tubes.Queue, words: list[str], code: Exit, why: str
-) -> None:
+def test_alter_reports_refused_option(shell: Shell, queue: tubes.Queue, words: list[str], code: Exit, why: str) -> None:
     tube = queue.create_tube("mail", "fifottl", capacity=3)
     assert why in shell("alter", *words, code=code).stderr
     assert tube.options == {"capacity": 3}

@@ -20,7 +20,7 @@ def matches(shown: str, printed: str) -> bool:
     return re.fullmatch(" ?.* ?".join(parts), " ".join(printed.split())) is not None
 
 
-def test_the_manual_shows_what_is_printed(url: str) -> None:
+def test_manual_shows_actual_command_output(url: str) -> None:
     assert len(SESSIONS) == 3
     for session in SESSIONS:
         for step in session.split("$ tubes ")[1:]:
@@ -34,5 +34,5 @@ def test_the_manual_shows_what_is_printed(url: str) -> None:
 
 
 @pytest.mark.parametrize(("shown", "printed", "same"), [("a ... c", "a b c", True), ("a", "a b", False)])
-def test_dots_are_anything(shown: str, printed: str, same: bool) -> None:
+def test_ellipsis_matches_any_text(shown: str, printed: str, same: bool) -> None:
     assert matches(shown, printed) is same

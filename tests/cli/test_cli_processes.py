@@ -147,9 +147,7 @@ def test_processes_share_the_work_and_end_by_sigterm(
     assert "starts 2 processes of jobs:make; Ctrl-C ends them" in said
 
 
-def test_what_is_in_hand_is_finished_before_the_end(
-    url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube
-) -> None:
+def test_stopping_processes_finish_their_tasks(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:
     jobs.put_many([("await", str(folder / "go"))] * 3)
     with supervisor(url, folder, "jobs:make", "--processes", "2") as process:
         workers = done(queue, 2)
@@ -164,7 +162,7 @@ def test_what_is_in_hand_is_finished_before_the_end(
 
 
 @pytest.mark.parametrize(("grace", "signals", "code"), [("0", 1, Exit.CUT_OFF), ("60", 2, Exit.AT_ONCE)])
-def test_the_code_says_that_processes_were_cut_off(
+def test_exit_code_reports_processes_that_were_cut_off(
     url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube, grace: str, signals: int, code: Exit
 ) -> None:
     jobs.put_many([("sleep", 600)] * 2)
@@ -205,9 +203,7 @@ def test_no_process_outlives_its_supervisor(url: str, folder: Path, queue: tubes
     assert jobs.statistics().calls["ack"] == 2
 
 
-def test_processes_that_die_at_their_start_again_and_again_are_given_up(
-    url: str, folder: Path, jobs: tubes.Tube
-) -> None:
+def test_supervisor_gives_up_after_repeated_failed_starts(url: str, folder: Path, jobs: tubes.Tube) -> None:
     with supervisor(url, folder, "dying:make", "--processes", "2", DEATHS="1000") as process:
         code, said = ended(process)
     assert code == Exit.CRASHED
@@ -219,7 +215,7 @@ def test_processes_that_die_at_their_start_again_and_again_are_given_up(
 
 
 @pytest.mark.parametrize(("burst", "code"), [(False, Exit.DONE), (True, Exit.UNREACHABLE)])
-def test_processes_wait_for_a_server_that_is_away_and_bursts_do_not(
+def test_unreachable_server_restarts_processes_but_ends_burst(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, burst: bool, code: Exit
 ) -> None:
     monkeypatch.setattr(supervising, "_BACKOFF", Backoff(0.01))
@@ -257,25 +253,21 @@ def test_a_start_that_fails_is_tried_again(url: str, folder: Path, queue: tubes.
         ("jobs:in_memory", "--processes starts several: give the URL of a server"),
     ],
 )
-def test_a_program_that_cannot_work_is_said_once(
-    url: str, folder: Path, jobs: tubes.Tube, target: str, said: str
-) -> None:
+def test_unusable_target_is_reported_once(url: str, folder: Path, jobs: tubes.Tube, target: str, said: str) -> None:
     with supervisor(url, folder, target, "--processes", "3") as process:
         code, error = ended(process)
     assert (code, error.count(said), len(error.splitlines())) == (Exit.USAGE, 1, 2)
 
 
 @pytest.mark.parametrize("words", [["--url", "memory://mine"], []])
-def test_processes_share_no_memory(folder: Path, words: list[str]) -> None:
+def test_memory_url_is_refused_for_several_processes(folder: Path, words: list[str]) -> None:
     with supervisor("memory://", folder, "jobs:make", "--processes", "2", *words) as process:
         code, error = ended(process)
     assert (code, len(error.splitlines())) == (Exit.USAGE, 1)
     assert "memory:// is in one process" in error
 
 
-def test_a_process_is_replaced_after_so_many_tasks(
-    url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube
-) -> None:
+def test_process_is_replaced_after_max_tasks(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:
     jobs.put_many([("sleep", 0)] * 6)
     with supervisor(url, folder, "jobs:make", "--processes", "1", "--max-tasks", "2") as process:
         one, two, three, four, five, six = done(queue, 6)
@@ -288,7 +280,7 @@ def test_a_process_is_replaced_after_so_many_tasks(
     assert jobs.statistics().calls["ack"] == 6
 
 
-def test_a_process_is_replaced_when_it_has_grown(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:
+def test_process_is_replaced_above_max_memory(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:
     jobs.put_many([("sleep", 0), ("grow", 500 * 2**20), ("sleep", 0)])
     with supervisor(url, folder, "jobs:make", "--processes", "1", "--max-memory", "400") as process:
         one, two, three = done(queue, 3)
@@ -332,13 +324,13 @@ def test_a_change_of_a_file_replaces_the_worker(url: str, folder: Path, queue: t
         assert ended(process)[0] == Exit.DONE
 
 
-def test_without_the_extra_reload_says_what_to_install(url: str, folder: Path) -> None:
+def test_missing_reload_extra_names_package_to_install(url: str, folder: Path) -> None:
     (folder / "watchfiles.py").write_text("raise ModuleNotFoundError('no watchfiles', name='watchfiles')")
     with supervisor(url, folder, "jobs:make", "--reload") as process:
         code, said = ended(process)
     assert (code, said) == (Exit.USAGE, "tubes: --reload needs watchfiles: pip install 'tubes-queue[reload]'\n")
 
 
-def test_a_burst_of_processes_says_that_a_tube_is_not_there(url: str, folder: Path) -> None:
+def test_burst_of_processes_reports_missing_tube(url: str, folder: Path) -> None:
     with supervisor(url, folder, "jobs:make", "--processes", "2", "--burst") as process:
         assert ended(process)[0] == Exit.NOT_FOUND

@@ -52,7 +52,7 @@ def ended(process: Any) -> int:
     return code
 
 
-def test_top_shows_what_happens_until_q_is_pressed(url: str, queue: tubes.Queue) -> None:
+def test_top_updates_until_q_is_pressed(url: str, queue: tubes.Queue) -> None:
     mail = queue.create_tube("mail")
     crawl = queue.create_tube("crawl", "utube")
     mail.put_many(range(41))
@@ -112,7 +112,7 @@ def test_top_goes_on_when_the_server_is_back() -> None:
         assert ended(top) == Exit.DONE
 
 
-def test_top_says_for_how_long_a_server_that_hangs_has_not_answered() -> None:
+def test_top_shows_how_long_server_has_not_responded() -> None:
     with LocalServer() as server:
         with tubes.connect(server.url) as queue:
             queue.create_tube("mail").put(1)
@@ -139,7 +139,7 @@ def test_ctrl_c_ends_a_take_that_waits(url: str, queue: tubes.Queue) -> None:
     assert "Traceback" not in take.before
 
 
-def test_who_is_asked_may_say_no(url: str, queue: tubes.Queue) -> None:
+def test_drop_does_nothing_if_not_confirmed(url: str, queue: tubes.Queue) -> None:
     mail = queue.create_tube("mail")
     mail.put(1)
     drop = terminal(url, "drop", "mail")
@@ -155,7 +155,7 @@ def test_who_is_asked_may_say_no(url: str, queue: tubes.Queue) -> None:
     assert queue.tubes() == []
 
 
-def test_an_export_shows_how_far_it_is(url: str, queue: tubes.Queue, tmp_path: Path) -> None:
+def test_export_and_import_show_progress(url: str, queue: tubes.Queue, tmp_path: Path) -> None:
     queue.create_tube("many").put_many(range(2000))
     file = str(tmp_path / "tasks")
     export = terminal(url, "export", "many", file)
@@ -169,21 +169,21 @@ def test_an_export_shows_how_far_it_is(url: str, queue: tubes.Queue, tmp_path: P
     assert ended(back) == Exit.DONE
 
 
-def test_who_looks_on_hears_that_a_server_does_not_answer() -> None:
+def test_terminal_shows_that_server_does_not_respond() -> None:
     stats = terminal("redis://127.0.0.1:1", "stats")
     stats.expect("no answer from 127.0.0.1:1 yet|no answer from redis://127.0.0.1:1 yet")
     stats.sendintr()
     assert ended(stats) == Exit.INTERRUPTED
 
 
-def test_a_missing_server_is_one_line() -> None:
+def test_unreachable_server_is_reported_in_one_line() -> None:
     words = [*COMMAND, "stats", "--url", "redis://127.0.0.1:1"]
     run = subprocess.run(words, capture_output=True, text=True, check=False, env=environment(""))
     assert (run.returncode, run.stdout, len(run.stderr.splitlines())) == (Exit.UNREACHABLE, "", 1)
     assert run.stderr.startswith("tubes: there is no connection to redis://127.0.0.1:1")
 
 
-def test_a_reader_who_goes_ends_the_command_quietly(url: str, queue: tubes.Queue) -> None:
+def test_closed_output_pipe_ends_command_quietly(url: str, queue: tubes.Queue) -> None:
     queue.create_tube("many").put_many(["x" * 1000] * 6000)
     for words in (["export", "many"], ["peek", "many", "-n", "6000", "--json"]):
         command = subprocess.Popen(
@@ -198,7 +198,7 @@ def test_a_reader_who_goes_ends_the_command_quietly(url: str, queue: tubes.Queue
         assert (command.wait(), said) == (Exit.BROKEN_PIPE, "")
 
 
-def test_what_could_not_be_printed_goes_back(url: str, queue: tubes.Queue) -> None:
+def test_take_releases_tasks_that_could_not_be_printed(url: str, queue: tubes.Queue) -> None:
     many = queue.create_tube("many")
     many.put_many(["x" * 1000] * 1000)
     command = subprocess.Popen([*COMMAND, "take", "many", "-n", "1000"], stdout=subprocess.PIPE, env=environment(url))
@@ -223,7 +223,7 @@ def test_the_shell_completes_the_names_of_tubes(url: str, queue: tubes.Queue) ->
     assert run.stdout.split() == ["buried"]
 
 
-def test_a_command_that_is_told_to_end_gives_back_what_it_has(url: str, queue: tubes.Queue) -> None:
+def test_interrupted_take_leaves_no_task_taken(url: str, queue: tubes.Queue) -> None:
     mail = queue.create_tube("mail")
     words = [*COMMAND, "take", "mail", "--timeout", "60"]
     process = subprocess.Popen(words, env=environment(url), stderr=subprocess.PIPE)
@@ -290,6 +290,6 @@ def test_ids_and_numbers_are_never_cut(url: str, queue: tubes.Queue, columns: in
         (5, {0: 4, 2: 5}),  # No terminal is so small.
     ],
 )
-def test_columns_leave_before_numbers_are_cut(width: int, widths: dict[int, int]) -> None:
+def test_narrow_table_drops_columns_before_truncating_numbers(width: int, widths: dict[int, int]) -> None:
     columns = [Column("id", right=True), Column("why", leaves=1), Column("data", least=5), Column("sec", leaves=2)]
     assert fit(columns, [4, 10, 12, 0], width) == widths

@@ -40,7 +40,7 @@ def records(text: str) -> list[Any]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_all_tasks_come_back_as_they_were(place: str, queue: tubes.Queue, tmp_path: Path) -> None:
+def test_import_restores_exported_tasks(place: str, queue: tubes.Queue, tmp_path: Path) -> None:
     tube = queue.create_tube("crawl", "utubettl")
     tube.put({"a": [1, None]}, utube="example.com", pri=3, key="k", ttl=1000, ttr=60, max_attempts=4)
     tube.put("later", utube="b", delay=500, ttl=1000)
@@ -65,7 +65,7 @@ def test_all_tasks_come_back_as_they_were(place: str, queue: tubes.Queue, tmp_pa
     assert (taken.data, taken.state.value, taken.utube) == ("taken", "r", "d")
 
 
-def test_done_tasks_are_exported_with_their_results_and_done_again(
+def test_done_tasks_are_exported_and_imported_with_their_results(
     place: str, queue: tubes.Queue, tmp_path: Path
 ) -> None:
     tube = queue.create_tube("mail", keep_done=60)
@@ -90,7 +90,7 @@ def test_more_than_a_page_is_exported_and_imported_in_order(place: str, queue: t
     assert [task.data for task in queue.tube("copy").take_many(2000)] == list(range(1203))
 
 
-def test_a_drained_tube_has_nothing_ready(place: str, queue: tubes.Queue) -> None:
+def test_export_with_drain_removes_ready_tasks(place: str, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail", "fifottl")
     tube.put_many(range(600))
     tube.put("later", delay=100)
@@ -119,7 +119,7 @@ def test_options_that_the_driver_lacks_are_left_out_and_named(place: str, queue:
 
 
 @pytest.mark.parametrize("line", ["nonsense", "[1]", "{}", '{"data_base64": "?"}'])
-def test_a_line_that_is_none_is_named(place: str, queue: tubes.Queue, line: str) -> None:
+def test_import_reports_number_of_invalid_line(place: str, queue: tubes.Queue, line: str) -> None:
     queue.create_tube("mail")
     said = run(place, "import", "mail", code=Exit.USAGE, stdin=f'{{"data": 1}}\n{line}\n').stderr
     assert said.startswith("tubes: line 2: ")
@@ -138,7 +138,7 @@ def test_a_line_that_is_none_is_named(place: str, queue: tubes.Queue, line: str)
         ('"state": "buried", "reason": 7', "reason must be a string, not 7"),
     ],
 )
-def test_a_line_with_a_bad_option_is_named_and_nothing_of_its_page_is_put(
+def test_invalid_option_is_reported_by_line_and_its_page_is_not_put(
     place: str, queue: tubes.Queue, line: str, said: str
 ) -> None:
     queue.create_tube("mail", "utubettl")
@@ -159,7 +159,7 @@ def test_a_file_is_not_overwritten_unasked(place: str, queue: tubes.Queue, tmp_p
     assert records((tmp_path / "tasks").read_text())[0]["data"] == 1
 
 
-def test_a_full_tube_says_how_far_the_import_came(
+def test_full_tube_stops_import_and_reports_progress(
     place: str, queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tubes.cli.transfer.PATIENCE", 0)
@@ -172,7 +172,7 @@ def test_a_full_tube_says_how_far_the_import_came(
 @pytest.mark.parametrize(
     ("line", "options"), [('"ttl": 100, ', {}), ("", {"ttl": 100}), ('"ttl": 100, "delay": 50, ', {})]
 )
-def test_a_buried_task_lives_as_long_as_was_left(
+def test_imported_buried_task_keeps_remaining_ttl(
     place: str, queue: tubes.Queue, line: str, options: dict[str, Any]
 ) -> None:
     tube = queue.create_tube("mail", "fifottl", **options)
@@ -182,14 +182,14 @@ def test_a_buried_task_lives_as_long_as_was_left(
     assert dead.expires - dead.created == pytest.approx(100, abs=5)
 
 
-def test_a_buried_task_whose_life_is_over_is_counted(place: str, queue: tubes.Queue) -> None:
+def test_import_counts_buried_tasks_that_expired(place: str, queue: tubes.Queue) -> None:
     queue.create_tube("mail", "fifottl")
     said = run(place, "import", "mail", stdin='{"data": 1, "ttl": 0, "state": "buried"}\n{"data": 2}\n').stderr
     assert "imported 2 tasks into mail, 1 were gone before they could be buried" in said
     assert [task.data for task in queue.tube("mail").tasks()] == [2]
 
 
-def test_a_worker_that_is_faster_does_not_end_an_import(
+def test_import_continues_if_worker_removes_task_before_bury(
     place: str, queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tube = queue.create_tube("plain")
@@ -216,7 +216,7 @@ def test_a_worker_that_is_faster_does_not_end_an_import(
     ],
     ids=["ctrl-c", "lost"],
 )
-def test_what_ends_an_import_says_how_far_it_came(
+def test_failed_import_reports_progress(
     place: str, queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, starts: str
 ) -> None:
     queue.create_tube("mail", "fifottl")

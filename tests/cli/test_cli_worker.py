@@ -111,7 +111,7 @@ def test_a_burst_ends_when_nothing_is_left(url: str, queue: tubes.Queue, folder:
     assert jobs.statistics().tasks["buried"] == 1
 
 
-def test_what_a_run_came_to_is_there_for_programs(url: str, queue: tubes.Queue, folder: Path) -> None:
+def test_json_output_summarizes_worker_run(url: str, queue: tubes.Queue, folder: Path) -> None:
     queue.create_tube("jobs")
     _, out, _ = ended(begin(url, folder, "jobs:make", "--burst", "--json"))
     found: Any = json.loads(out)
@@ -127,7 +127,7 @@ def test_a_worker_ends_by_sigterm(url: str, queue: tubes.Queue, folder: Path) ->
     assert ended(process)[0] == Exit.DONE
 
 
-def test_a_worker_whose_grace_is_over_says_so(url: str, queue: tubes.Queue, folder: Path) -> None:
+def test_exit_code_reports_tasks_cut_off_after_grace(url: str, queue: tubes.Queue, folder: Path) -> None:
     jobs = queue.create_tube("jobs")
     jobs.put("slow")
     process = begin(url, folder, "jobs:make", "--grace", "0")
@@ -139,7 +139,7 @@ def test_a_worker_whose_grace_is_over_says_so(url: str, queue: tubes.Queue, fold
     assert jobs.statistics().tasks["ready"] == 1
 
 
-def test_a_burst_says_that_a_tube_is_not_there_by_its_code(url: str, queue: tubes.Queue, folder: Path) -> None:
+def test_burst_reports_missing_tube_by_exit_code(url: str, queue: tubes.Queue, folder: Path) -> None:
     code, _, said = ended(begin(url, folder, "jobs:make", "--burst"))
     assert code == Exit.NOT_FOUND
     assert "there is no tube 'jobs'" in said.splitlines()[-1]
@@ -162,7 +162,9 @@ def test_a_burst_says_that_a_tube_is_not_there_by_its_code(url: str, queue: tube
         ("misspelt:worker", Exit.USAGE, "module 'misspelt' cannot be imported: SyntaxError: invalid syntax (misspe"),
     ],
 )
-def test_what_is_no_worker_is_said_in_one_line(url: str, folder: Path, target: str, code: int, said: str) -> None:
+def test_invalid_worker_target_is_reported_in_one_line(
+    url: str, folder: Path, target: str, code: int, said: str
+) -> None:
     found, out, error = ended(begin(url, folder, target, "--burst"))
     assert (found, out, len(error.splitlines())) == (code, "", 1)
     assert said in error
@@ -179,7 +181,7 @@ logging.getLogger({logger!r}).addHandler(logging.StreamHandler(sys.stdout))
 
 
 @pytest.mark.parametrize("logger", ["", "tubes", "tubes.worker"])
-def test_what_a_worker_logs_is_printed_once(url: str, queue: tubes.Queue, folder: Path, logger: str) -> None:
+def test_worker_log_records_are_printed_once(url: str, queue: tubes.Queue, folder: Path, logger: str) -> None:
     queue.create_tube("jobs", max_attempts=1).put("bad")
     _, _, said = ended(begin(url, folder, "jobs:make", "--burst"))
     assert said.count("Traceback") == 1
@@ -210,7 +212,7 @@ def make(queue):
     ("words", "shown"),
     [([], ["warning", "info"]), (["--quiet"], ["warning"]), (["--verbose"], ["warning", "info", "debug"])],
 )
-def test_it_is_chosen_how_much_a_worker_prints(
+def test_quiet_and_verbose_set_worker_log_level(
     url: str, queue: tubes.Queue, folder: Path, words: list[str], shown: list[str]
 ) -> None:
     queue.create_tube("jobs").put(1)

@@ -95,7 +95,7 @@ def test_the_tutorial_can_be_typed_into_a_prompt(server: LocalServer) -> None:
 
 
 @pytest.mark.parametrize(("document", "test"), ELSEWHERE.items())
-def test_other_examples_are_run_elsewhere(document: str, test: str) -> None:
+def test_remaining_documents_are_covered_by_other_tests(document: str, test: str) -> None:
     assert Path(document).stem in (ROOT / "tests" / test).read_text()
 
 
@@ -112,7 +112,7 @@ def cells(heading: str) -> set[str]:
     return {name for row in table.splitlines()[2:] for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
 
 
-def test_the_table_of_keys_has_all_keys_that_the_scripts_name() -> None:
+def test_key_table_lists_all_keys_used_by_scripts() -> None:
     lua = "".join(path.read_text() for path in (ROOT / "drivers/lua").rglob("*.lua"))
     named = set(re.findall(r"M \.\. ':(\w+)'", lua))
     assert cells("key") == {f"tubes:{{name}}:{key}" for key in named} | {
@@ -129,7 +129,7 @@ def test_the_table_of_keys_has_all_keys_that_the_scripts_name() -> None:
     }
 
 
-def test_the_table_of_fields_has_all_fields_of_the_meta_hash(server: LocalServer) -> None:
+def test_field_table_lists_all_fields_of_meta_hash(server: LocalServer) -> None:
     """After a tube has seen all verbs."""
     client: Any = server.client()
     client.flushall()
@@ -176,7 +176,7 @@ def test_the_table_of_fields_has_all_fields_of_the_meta_hash(server: LocalServer
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_what_a_crash_of_the_server_loses_is_a_matter_of_its_settings(kept: bool) -> None:
+def test_appendonly_setting_decides_whether_crash_loses_tasks(kept: bool) -> None:
     settings = {"appendonly": "yes", "appendfsync": "always"} if kept else {}
     with LocalServer(**settings) as server, tubes.connect(server.url) as queue:
         queue.create_tube("mail").put("to ann")
@@ -186,7 +186,7 @@ def test_what_a_crash_of_the_server_loses_is_a_matter_of_its_settings(kept: bool
 
 
 @pytest.mark.parametrize("place", ["memory", "server"])
-def test_the_readme_prints_what_it_says_and_only_the_url_changes(
+def test_readme_example_prints_stated_output_on_each_backend(
     place: str, server: LocalServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.client().flushall()
@@ -210,7 +210,7 @@ def test_the_readme_is_short_and_shows_well_on_a_package_index() -> None:
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_the_diagram_is_the_table() -> None:
+def test_state_diagram_matches_transition_table() -> None:
     text = (ROOT / "docs/explanation/states.md").read_text()
     drawn = re.findall(r"^    (\S+) --> (\S+): (\w+)$", text, re.MULTILINE)
     names = {None: "[*]", "r": "r", "t": "t", "!": "b", "~": "d", "-": "[*]"}

@@ -100,17 +100,17 @@ def interrupted(command: list[str], lines: int = 1) -> tuple[int, str, str]:
         return process.returncode, first + out, err
 
 
-def test_no_host_ever_sees_two_requests_at_a_time(seen: Seen) -> None:
+def test_each_host_gets_one_request_at_a_time(seen: Seen) -> None:
     assert [record.most_in_flight for record in seen.records] == [1, 1, 1]
 
 
-def test_no_host_sees_two_requests_within_the_interval(seen: Seen) -> None:
+def test_requests_to_each_host_keep_interval(seen: Seen) -> None:
     assert proof.interval_kept(seen.records, INTERVAL).kept
     assert proof.interval_kept(seen.records, INTERVAL * 20).kept is False
     assert proof.interval_kept([], INTERVAL).kept is None
 
 
-def test_a_host_that_asks_for_it_is_left_alone(seen: Seen) -> None:
+def test_crawler_respects_retry_after(seen: Seen) -> None:
     asked = [fetch for record in seen.records for fetch in record.fetches if fetch.status == 429]
     assert {fetch.retry_after for fetch in asked} == {1}
     assert proof.left_alone(seen.records).kept
@@ -121,7 +121,7 @@ def test_a_host_that_asks_for_it_is_left_alone(seen: Seen) -> None:
     assert proof.left_alone(longer).kept is False
 
 
-def test_a_fifo_tube_lets_a_host_see_more() -> None:
+def test_fifo_tube_does_not_limit_requests_per_host() -> None:
     control = crawl("fifo")
     checks = [proof.one_in_flight(control.records), proof.interval_kept(control.records, INTERVAL)]
     assert [check.kept for check in checks] == [False, False]
@@ -137,13 +137,13 @@ def test_no_url_is_fetched_twice(seen: Seen) -> None:
     assert proof.fetched_once(twice).kept is False
 
 
-def test_failed_pages_rest_longer_each_time(seen: Seen) -> None:
+def test_failed_pages_are_retried_with_increasing_delay(seen: Seen) -> None:
     assert proof.rested(seen.records, BACKOFF).kept
     assert proof.rested(seen.records, tubes.Backoff(BACKOFF.first * 20)).kept is False
     assert seen.statistics.calls["delay"] == seen.statistics.calls["release"] - len(seen.buried) > 0
 
 
-def test_hopeless_pages_are_buried_and_no_others(seen: Seen) -> None:
+def test_only_pages_out_of_attempts_are_buried(seen: Seen) -> None:
     buried = {task.data: task.reason for task in seen.buried}
     assert set(buried.values()) == {"max_attempts: release"}
     assert {task.attempts for task in seen.buried} == {ATTEMPTS}
@@ -153,7 +153,7 @@ def test_hopeless_pages_are_buried_and_no_others(seen: Seen) -> None:
     assert proof.hopeless_buried(seen.records, ATTEMPTS, buried).kept is False
 
 
-def test_the_crawl_ends_with_nothing_left_in_the_tube(seen: Seen) -> None:
+def test_finished_crawl_leaves_only_buried_tasks(seen: Seen) -> None:
     tasks = seen.statistics.tasks
     assert tasks["total"] == tasks["buried"] == len(seen.buried)
     assert tasks["done"] == LIMIT - len(seen.buried)
@@ -191,7 +191,7 @@ def test_a_page_that_is_reported_twice_counts_once(odd_pages: URL) -> None:
     assert asyncio.run(run()).fetched == 1
 
 
-def test_a_url_is_put_once_and_no_more_than_the_limit() -> None:
+def test_each_url_is_put_once_and_total_stays_within_limit() -> None:
     async def run() -> list[int]:
         async with tubes.aio.connect() as queue:
             one = await Crawler.create(queue, limit=4, interval=0)
@@ -207,7 +207,7 @@ def test_a_url_is_put_once_and_no_more_than_the_limit() -> None:
     assert asyncio.run(run()) == [2, 3, 4]
 
 
-def test_a_page_whose_last_worker_died_does_not_keep_the_crawl_from_ending() -> None:
+def test_crawl_ends_if_worker_dies_on_last_attempt_of_page() -> None:
     async def run() -> list[str]:
         async with tubes.aio.connect() as queue:
             one = await Crawler.create(queue, attempts=1)
@@ -224,7 +224,7 @@ def test_a_page_whose_last_worker_died_does_not_keep_the_crawl_from_ending() -> 
     assert asyncio.run(run())[1:] == ["  http://here/  max_attempts: session, attempt 1"]
 
 
-def test_a_host_whose_worker_died_is_left_alone_for_the_interval() -> None:
+def test_dead_worker_still_blocks_its_host_for_interval() -> None:
     async def run() -> tubes.AsyncTask | None:
         async with tubes.aio.connect() as queue:
             one = await Crawler.create(queue, interval=3600)
@@ -237,7 +237,7 @@ def test_a_host_whose_worker_died_is_left_alone_for_the_interval() -> None:
     assert asyncio.run(run()) is None
 
 
-def test_a_host_that_is_down_is_hopeless_too() -> None:
+def test_page_of_unreachable_host_is_buried() -> None:
     async def run(url: URL) -> list[str]:
         async with tubes.aio.connect() as queue:
             one = await Crawler.create(queue, interval=0, attempts=2, backoff=tubes.Backoff(0.01))
@@ -339,13 +339,13 @@ async def report_of(start: URL) -> list[str]:
         return await one.report()
 
 
-def test_a_page_that_cannot_be_read_is_buried_and_the_crawl_goes_on(odd_pages: URL) -> None:
+def test_undecodable_page_is_buried_and_crawl_continues(odd_pages: URL) -> None:
     summary, buried = asyncio.run(report_of(odd_pages))
     assert summary == "2 pages, 0 URLs left, 1 buried"
     assert buried.startswith(f"  {odd_pages}odd  LookupError 'hex' is not a text encoding")
 
 
-def test_a_start_that_has_moved_to_another_host_says_where_to_begin(odd_pages: URL) -> None:
+def test_redirected_start_url_is_reported_with_its_new_host(odd_pages: URL) -> None:
     moved = odd_pages / "moved"
     summary, hint = asyncio.run(report_of(moved))
     assert summary == "0 pages, 0 URLs left, 0 buried"
@@ -368,7 +368,7 @@ def test_a_start_that_has_moved_to_another_host_says_where_to_begin(odd_pages: U
         (["http://localhost/", "--tube-url", "nonsense"], "url='***': must be memory://"),
     ],
 )
-def test_the_command_line_says_what_is_wrong_with_it(
+def test_invalid_arguments_are_reported(
     arguments: list[str],
     complaint: str,
     monkeypatch: pytest.MonkeyPatch,

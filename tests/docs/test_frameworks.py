@@ -25,7 +25,7 @@ PYTEST = ("pytest", "-p", "no:cacheprovider", "-p", "no:tubes")
         ("django", ("django", "test", "--settings", "settings")),
     ],
 )
-def test_the_page_runs(framework: str, command: tuple[str, ...], tmp_path: Path) -> None:
+def test_framework_page_example_runs(framework: str, command: tuple[str, ...], tmp_path: Path) -> None:
     pytest.importorskip(framework, reason="needs the extra `test`")
     text = (ROOT / f"docs/howto/{framework}.md").read_text()
     files = BLOCK.findall(text)

@@ -22,14 +22,14 @@ NAMES = {name for row in USERS for name in re.findall(r"`([^`]+)`", row[2])}
 PUBLIC = {**vars(tubes), **vars(tubes.worker), **vars(tubes.push)}
 
 
-def test_every_word_stands_there_once() -> None:
+def test_glossary_terms_are_unique() -> None:
     words = [row[0] for row in USERS + CODE]
     assert sorted(words) == sorted(set(words))
     assert len(USERS) > 50
     assert len(CODE) > 25
 
 
-def test_every_public_class_is_explained_but_for_errors() -> None:
+def test_glossary_explains_all_public_classes_except_errors() -> None:
     classes = {
         name
         for name in (*tubes.__all__, *tubes.worker.__all__)
@@ -45,7 +45,7 @@ def test_every_option_is_explained() -> None:
     assert (OF_TASKS.keys() | OF_TUBES.keys()) - more - named == set()
 
 
-def test_what_is_public_is_there_by_its_name() -> None:
+def test_public_names_in_glossary_exist() -> None:
     for name in NAMES:
         path, _, option = name.removesuffix(")").removesuffix("=").partition("(")
         if path in ("put", "create_tube"):
@@ -58,7 +58,7 @@ def test_what_is_public_is_there_by_its_name() -> None:
         assert not option or option in inspect.signature(found).parameters, name
 
 
-def test_what_only_the_code_knows_is_where_the_glossary_says() -> None:
+def test_internal_names_in_glossary_exist() -> None:
     for _, _, name in CODE:
         module, _, found = name.strip("`").rpartition(".")
         assert hasattr(import_module(module), found), name

@@ -32,7 +32,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_the_wheel_has_the_drivers_under_tubes_and_nothing_else_of_that_name(built: Path) -> None:
+def test_wheel_contains_drivers_only_inside_tubes_package(built: Path) -> None:
     names = set(zipfile.ZipFile(next(built.glob("*.whl"))).namelist())
     assert names >= SOURCES
     assert names >= LUA
@@ -45,7 +45,7 @@ def test_the_wheel_has_the_drivers_under_tubes_and_nothing_else_of_that_name(bui
     assert {name.rpartition("/discovery/")[2] for name in found} <= names
 
 
-def test_the_sdist_has_the_drivers_and_all_that_its_tests_need(built: Path) -> None:
+def test_sdist_contains_drivers_and_test_files(built: Path) -> None:
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {f"drivers/{name.removeprefix('tubes/drivers/')}" for name in SOURCES | LUA} <= names
@@ -54,7 +54,7 @@ def test_the_sdist_has_the_drivers_and_all_that_its_tests_need(built: Path) -> N
         assert {str(path.relative_to(ROOT)) for path in files} <= names
 
 
-def test_an_installed_wheel_works_and_installs_nothing_named_drivers(built: Path, tmp_path: Path) -> None:
+def test_installed_wheel_works_without_top_level_drivers_package(built: Path, tmp_path: Path) -> None:
     wheel = next(built.glob("*.whl"))
     target = tmp_path / "site"
     pip = [
@@ -91,7 +91,7 @@ except ImportError:
     assert run.stdout.split("\n") == ["x", "no drivers", ""]
 
 
-def test_the_folder_is_not_to_be_imported_by_its_own_name() -> None:
+def test_importing_drivers_folder_directly_is_refused() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "import drivers"], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -41,13 +41,13 @@ def typed(program: str) -> set[str]:
     return {word for text in PAGES.values() for word in first.findall(text)}
 
 
-def test_make_targets_that_are_named_are_there() -> None:
+def test_make_targets_in_pages_exist() -> None:
     named = typed("make")
     assert {"demo", "test", "docs", "matrix"} <= named
     assert named - TARGETS == set()
 
 
-def test_commands_that_are_named_are_there() -> None:
+def test_commands_in_pages_exist() -> None:
     named = typed("tubes")
     assert {"put", "top", "stats", "buried"} <= named
     assert named - COMMANDS == set()
@@ -57,7 +57,7 @@ def test_all_commands_are_in_the_manual() -> None:
     assert {name for name in COMMANDS if f"`tubes {name}" not in PAGES["docs/cli.md"]} == set()
 
 
-def test_extras_that_are_named_are_there() -> None:
+def test_extras_in_pages_exist() -> None:
     named = {
         name
         for text in PAGES.values()
@@ -68,7 +68,7 @@ def test_extras_that_are_named_are_there() -> None:
     assert named - EXTRAS.keys() == set()
 
 
-def test_make_installs_extras_that_are_there() -> None:
+def test_makefile_installs_existing_extras() -> None:
     (for_tests,) = re.findall(r"^TEST := (.*)$", MAKEFILE, re.MULTILINE)
     stamps = dict(re.findall(r"^(\.venv/\w+): EXTRAS := (.*)$", MAKEFILE, re.MULTILINE))
     installed = {stamp: set(extras.replace("$(TEST)", for_tests).split()) for stamp, extras in stamps.items()}
@@ -97,7 +97,7 @@ def public(module: ModuleType) -> list[str]:
     return [name for name in names if not isinstance(getattr(module, name), ModuleType)]
 
 
-def test_every_page_has_its_place() -> None:
+def test_table_of_contents_lists_all_pages() -> None:
     listed = re.findall(r"^ *(?:- file|root): (.*)$", (ROOT / "docs/_toc.yml").read_text(), re.MULTILINE)
     # The README is for the forge and the package index; the site begins with docs/index.md.
     assert sorted(f"{name}.md" for name in listed) == sorted(PAGES.keys() - {"README.md"})
@@ -118,7 +118,7 @@ def drawing() -> Any:
     return module
 
 
-def test_the_drawn_diagram_is_the_table(drawing: Any) -> None:
+def test_drawn_diagram_matches_transition_table(drawing: Any) -> None:
     drawn: list[tuple[str | None, str, str]] = []
     for way, lines in re.findall(r'<text class="why" data-way="([^"]*)"[^>]*>(.*?)</text>', drawing.draw()):
         was, to = unescape(way).split(">")
@@ -127,7 +127,7 @@ def test_the_drawn_diagram_is_the_table(drawing: Any) -> None:
     assert sorted(drawn, key=str) == sorted(table, key=str)
 
 
-def test_an_arrow_of_the_diagram_begins_and_ends_at_the_boxes_of_its_states(drawing: Any) -> None:
+def test_diagram_arrows_touch_boxes_of_their_states(drawing: Any) -> None:
     for was in drawing._AT:
         for to in drawing._AT:
             if was is not to:
@@ -136,7 +136,7 @@ def test_an_arrow_of_the_diagram_begins_and_ends_at_the_boxes_of_its_states(draw
                 assert max(off) == pytest.approx(1)
 
 
-def test_contributing_says_where_things_are() -> None:
+def test_contributing_lists_existing_paths_and_all_packages() -> None:
     block = PAGES["CONTRIBUTING.md"].partition("## Where things are")[2].partition("\n## ")[0]
     named = set(re.findall(r"^    (\S+)", block, re.MULTILINE))
     assert [path for path in named if not (ROOT / path).exists()] == []

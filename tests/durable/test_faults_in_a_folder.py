@@ -29,7 +29,7 @@ from tubes.errors import StoreFailed, StoreFull
 from tubes.testing import ManualClock
 
 
-def test_what_was_returned_before_a_kill_is_there(tmp_path: Path) -> None:
+def test_returned_calls_survive_a_kill(tmp_path: Path) -> None:
     kills = Kills(tmp_path, seed=1)
     for _ in range(6):
         kills.kill()
@@ -51,7 +51,7 @@ def refuse_room(file: int, start: int, size: int) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_full_disk_refuses_puts_and_lets_tasks_be_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_refuses_puts_but_allows_acks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"file:{tmp_path / 'jobs'}"
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", "fifottl")
@@ -91,7 +91,7 @@ def test_a_full_disk_refuses_puts_and_lets_tasks_be_done(tmp_path: Path, monkeyp
         assert tube.put("w").id > ids[-1]
 
 
-def test_a_reserve_that_cannot_be_kept_is_named(tmp_path: Path) -> None:
+def test_unusable_reserve_is_named(tmp_path: Path) -> None:
     (tmp_path / "reserve").mkdir()
     for _ in range(2):
         with pytest.raises(StoreFailed, match="its file 'reserve' is damaged"):
@@ -134,7 +134,7 @@ def on_a_small_disk(folder: Path, *command: str, size: str = "16m") -> subproces
     )
 
 
-def test_on_a_full_disk_puts_go_on_when_tasks_are_done(tmp_path: Path) -> None:
+def test_full_disk_accepts_puts_again_after_acks(tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     folder.mkdir()
     if not shutil.which("unshare") or on_a_small_disk(folder, "true").returncode:
@@ -212,7 +212,7 @@ os._exit(0)
 """
 
 
-def test_on_a_full_disk_a_call_is_done_or_undone(tmp_path: Path) -> None:
+def test_call_on_a_full_disk_is_done_or_undone(tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     folder.mkdir()
     if not shutil.which("unshare") or on_a_small_disk(folder, "true").returncode:
@@ -258,7 +258,7 @@ os._exit(0)
 """
 
 
-def test_on_a_full_disk_tasks_move_together_or_not_at_all(tmp_path: Path) -> None:
+def test_move_on_a_full_disk_is_all_or_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     folder.mkdir()
     if not shutil.which("unshare") or on_a_small_disk(folder, "true").returncode:
@@ -336,7 +336,7 @@ os.execv(sys.executable, [sys.executable, "-c", again, sys.argv[1]])
 """
 
 
-def test_on_a_full_disk_thousands_of_tasks_may_fall_due_together(tmp_path: Path) -> None:
+def test_thousands_of_tasks_can_fall_due_together_on_a_full_disk(tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     folder.mkdir()
     if not shutil.which("unshare") or on_a_small_disk(folder, "true").returncode:
@@ -365,7 +365,7 @@ with tubes.connect("file:" + sys.argv[1]) as queue:
 """
 
 
-def test_a_folder_is_opened_on_a_disk_that_others_have_filled(tmp_path: Path) -> None:
+def test_folder_can_be_opened_on_a_full_disk(tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     folder.mkdir()
     if not shutil.which("unshare") or on_a_small_disk(folder, "true").returncode:
@@ -391,7 +391,7 @@ print("errors", errors)
 """
 
 
-def test_after_an_error_of_the_disk_every_method_raises_until_it_is_opened_anew(tmp_path: Path) -> None:
+def test_disk_error_fails_every_call_until_the_folder_is_reopened(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'jobs'}"
     ended = subprocess.run(
         [sys.executable, "-c", FULL_FILE, url], capture_output=True, text=True, check=True, timeout=60
@@ -402,7 +402,7 @@ def test_after_an_error_of_the_disk_every_method_raises_until_it_is_opened_anew(
         assert [task.id for task in queue.tube("t").tasks(limit=1000)] == [int(id) for id in ids]
 
 
-def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_url_of_a_file_instead_of_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreFailed, match="its folder cannot be made"):
         tubes.connect(f"file:{tmp_path / 'file'}")
@@ -416,7 +416,7 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
         ("DROP TABLE tasks", "no such table"),
     ],
 )
-def test_a_file_that_is_not_ours_is_refused_and_stays(tmp_path: Path, harm: str, why: str) -> None:
+def test_incompatible_file_is_refused_and_kept(tmp_path: Path, harm: str, why: str) -> None:
     url = f"file:{tmp_path}"
     with tubes.connect(url) as queue:
         queue.create_tube("t").put(1)
@@ -451,7 +451,7 @@ def test_a_file_of_garbage_is_refused(tmp_path: Path) -> None:
         tubes.connect(f"file:{tmp_path}")
 
 
-def test_a_torn_end_of_the_log_is_left_out(tmp_path: Path) -> None:
+def test_torn_end_of_the_log_is_ignored(tmp_path: Path) -> None:
     program = f"""
 import os, tubes
 tube = tubes.connect("file:{tmp_path}").create_tube("t")
@@ -507,7 +507,7 @@ WRITES: dict[str, Callable[[tubes.Tube, tubes.Task], object]] = {
 
 
 @pytest.mark.parametrize("verb", WRITES)
-def test_after_an_interrupt_at_any_line_memory_and_file_say_the_same(tmp_path: Path, verb: str) -> None:
+def test_interrupt_leaves_memory_and_file_consistent(tmp_path: Path, verb: str) -> None:
     clock = ManualClock()
     with tubes.connect(f"file:{tmp_path}", clock=clock) as queue:
         line, going = -1, True
@@ -552,7 +552,7 @@ def test_tasks_move_to_another_tube_in_one_transaction(tmp_path: Path) -> None:
         assert line > 20
 
 
-def test_after_an_interrupt_a_tube_is_dropped_in_memory_and_file_or_in_none(tmp_path: Path) -> None:
+def test_interrupted_drop_is_all_or_nothing_in_memory_and_file(tmp_path: Path) -> None:
     url, line, going, before = f"file:{tmp_path}", -1, True, object()
     with tubes.connect(url) as queue:
         while going:
@@ -578,7 +578,7 @@ def seen(tube: tubes.Tube) -> object:
     return tasks, numbers, tube.statistics(), tube.utubes(), engine.options
 
 
-def test_after_an_interrupt_while_a_waiter_is_served_all_is_written_again(tmp_path: Path) -> None:
+def test_interrupt_while_serving_a_waiter_leaves_the_file_correct(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'jobs'}"
     going, moment = True, -1
     with tubes.connect(url) as queue, ThreadPoolExecutor() as threads:
@@ -681,7 +681,7 @@ def test_folder_is_locked_when_the_disk_has_no_room_for_the_process_id(
 
 
 @pytest.mark.parametrize("verb", WRITES)
-def test_after_interrupts_of_a_recovery_memory_and_file_say_the_same(tmp_path: Path, verb: str) -> None:
+def test_interrupted_recovery_leaves_memory_and_file_consistent(tmp_path: Path, verb: str) -> None:
     clock, chance = ManualClock(), random.Random(verb)
     with tubes.connect(f"file:{tmp_path}", clock=clock) as queue:
         hits = 1

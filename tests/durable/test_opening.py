@@ -62,7 +62,7 @@ def test_a_url_that_names_no_folder_is_refused(url: str) -> None:
     assert refused.value.facts["value"].startswith(url.partition("?")[0])
 
 
-def test_threads_and_event_loops_of_a_process_share_it(url: str) -> None:
+def test_threads_and_event_loops_of_a_process_share_a_folder(url: str) -> None:
     async def put() -> None:
         async with tubes.aio.connect(url) as queue:
             tube = await queue.tube("t")
@@ -76,7 +76,7 @@ def test_threads_and_event_loops_of_a_process_share_it(url: str) -> None:
         assert task.data == "from a loop"
 
 
-def test_another_process_is_told_who_has_it(url: str, tmp_path: Path) -> None:
+def test_second_process_is_refused_and_told_the_pid_of_the_owner(url: str, tmp_path: Path) -> None:
     program = f"import tubes\ntry: tubes.connect({url!r})\nexcept tubes.StoreBusy as error: print(error)"
     with tubes.connect(url):
         # Also when this one has read all files of its folder.
@@ -93,7 +93,7 @@ def test_a_folder_that_was_renamed_is_not_opened_twice(url: str, tmp_path: Path)
             tubes.connect(f"file:{tmp_path / 'moved'}")
 
 
-def test_a_forked_child_neither_uses_it_nor_keeps_it(url: str) -> None:
+def test_forked_child_can_neither_use_nor_lock_the_folder(url: str) -> None:
     program = f"""
 import os, time, tubes
 queue = tubes.connect({url!r})
@@ -116,7 +116,7 @@ except tubes.QueueForked:
         os.kill(child, 9)
 
 
-def test_what_was_taken_ends_with_its_session(url: str) -> None:
+def test_take_ends_with_the_process_that_made_it(url: str) -> None:
     program = f"""
 import os, tubes
 tube = tubes.connect({url!r}).create_tube("t", max_attempts=2)
@@ -134,7 +134,7 @@ os._exit(9)
         assert queue.statistics("t").calls["take"] == 2
 
 
-def test_ids_are_not_given_again(url: str) -> None:
+def test_ids_are_not_reused_after_reopening(url: str) -> None:
     for expected in range(3):
         with tubes.connect(url) as queue:
             tube = queue.create_tube("t", if_exists="keep")
@@ -145,7 +145,7 @@ def test_ids_are_not_given_again(url: str) -> None:
             assert tube.statistics().calls["ack"] == expected + 1
 
 
-def test_the_codec_is_that_of_the_data(url: str) -> None:
+def test_folder_refuses_another_codec(url: str) -> None:
     with tubes.connect(url) as queue, pytest.raises(CodecError):
         queue.create_tube("t").put(object())
     with pytest.raises(InvalidOption, match="must be 'json'"):
@@ -170,7 +170,7 @@ def test_a_dropped_tube_stays_dropped(url: str) -> None:
         assert [task.data for task in queue.tube("t").tasks()] == ["new"]
 
 
-def test_a_driver_that_is_not_there_closes_its_tube_alone(url: str) -> None:
+def test_missing_driver_makes_only_its_own_tube_unusable(url: str) -> None:
     ranked = Driver("ranked", options={"pri"}, rank=lambda task: -task.pri)
     with tubes.connect(url) as queue:
         queue.create_tube("plain").put(1)
@@ -188,7 +188,7 @@ def test_a_driver_that_is_not_there_closes_its_tube_alone(url: str) -> None:
         assert task.data == "high"
 
 
-def test_time_goes_on_also_by_a_clock_that_was_set_back(url: str) -> None:
+def test_reopened_store_keeps_the_time_left_after_a_clock_was_set_back(url: str) -> None:
     clock = SteppingClock(10_000)
     with tubes.connect(url, clock=clock) as queue:
         tube = queue.create_tube("t", "fifottl", key_ttl=50)
@@ -212,7 +212,7 @@ def test_time_goes_on_also_by_a_clock_that_was_set_back(url: str) -> None:
         assert [task.data for task in queue.tube("t").tasks()] == ["delayed", "again"]
 
 
-def test_a_clock_that_was_set_back_is_noticed_also_where_the_last_change_was_a_take(tmp_path: Path) -> None:
+def test_clock_set_back_is_detected_if_the_last_change_was_a_take(tmp_path: Path) -> None:
     program = f"""
 import os, tubes
 from tubes.testing import ManualClock
@@ -230,7 +230,7 @@ os._exit(0)
         assert queue.tube("delayed").peek(0).due == 2_100
 
 
-def test_a_clock_that_was_set_back_counts_once_also_where_a_driver_is_missing(url: str) -> None:
+def test_clock_set_back_is_applied_once_if_a_driver_is_missing(url: str) -> None:
     ranked = Driver("ranked", options={"pri", "delay", "utube"}, lane="utube", rank=lambda task: -task.pri)
     with tubes.connect(url, clock=SteppingClock(10_000)) as queue:
         queue.create_tube("t", "fifottl").put("plain", delay=100)
@@ -251,7 +251,7 @@ def test_a_clock_that_was_set_back_counts_once_also_where_a_driver_is_missing(ur
         assert [(lane.name, lane.next_start) for lane in tube.utubes()] == [("lane", 2_050)]
 
 
-def test_lanes_are_those_that_were_there(url: str) -> None:
+def test_lanes_are_restored_after_reopening(url: str) -> None:
     clock = SteppingClock(100)
     with tubes.connect(url, clock=clock) as queue:
         tube = queue.create_tube("t", "utubettl")
@@ -270,7 +270,7 @@ def test_lanes_are_those_that_were_there(url: str) -> None:
         assert tube.utubes()[0].next_start == 130
 
 
-def test_a_queue_that_is_forgotten_closes_the_store_when_its_lease_ends(url: str) -> None:
+def test_detached_queue_closes_the_store_when_its_lease_ends(url: str) -> None:
     clock = tubes.testing.ManualClock()
     queue = tubes.connect(url, clock=clock, session_ttl=5)
     store = port_of(queue.create_tube("t")).connection.store
@@ -280,7 +280,7 @@ def test_a_queue_that_is_forgotten_closes_the_store_when_its_lease_ends(url: str
     assert not store.is_open
 
 
-def test_a_store_that_another_process_has_open_can_be_read_as_it_is(url: str) -> None:
+def test_open_store_can_be_read_by_another_process(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", "fifottl", ttr=600)
         tube.put_many(["a", "b", "c"])
@@ -303,7 +303,7 @@ with tubes.connect({url + "?mode=read"!r}) as queue:
 
 
 @pytest.mark.parametrize("is_open", [False, True])
-def test_who_reads_changes_nothing_and_keeps_nobody_out(url: str, tmp_path: Path, is_open: bool) -> None:
+def test_reader_changes_nothing_and_does_not_lock_the_store(url: str, tmp_path: Path, is_open: bool) -> None:
     program = f"""
 import os, tubes
 tube = tubes.connect({url!r}).create_tube("t", "fifottl", max_attempts=1)
@@ -359,7 +359,7 @@ os._exit(0)
     owner.close()
 
 
-def test_who_reads_after_a_kill_ends_no_session(url: str) -> None:
+def test_reader_after_a_kill_ends_no_session(url: str) -> None:
     program = f"""
 import os, tubes
 tube = tubes.connect({url!r}).create_tube("t", max_attempts=1)
@@ -375,7 +375,7 @@ os._exit(0)
         assert queue.statistics("t").tasks["buried"] == 1
 
 
-def test_where_is_no_store_reading_makes_none(url: str, tmp_path: Path) -> None:
+def test_read_mode_does_not_create_a_store(url: str, tmp_path: Path) -> None:
     for mode in ("read", "own&mode=read"):
         with pytest.raises(tubes.StoreFailed, match="there is no store in this folder"):
             tubes.connect(f"{url}?mode={mode}")
@@ -400,9 +400,7 @@ while True:
 """
 
 
-def test_copies_and_readers_see_one_moment_of_a_store_that_is_opened_and_closed_meanwhile(
-    url: str, tmp_path: Path
-) -> None:
+def test_copies_and_readers_see_a_consistent_snapshot(url: str, tmp_path: Path) -> None:
     said: dict[str, set[int]] = {"put": set(), "acking": set(), "acked": set()}
 
     def listen() -> None:
@@ -437,7 +435,7 @@ def test_copies_and_readers_see_one_moment_of_a_store_that_is_opened_and_closed_
         assert put - there <= said["acking"]
 
 
-def test_top_shows_the_folder_as_it_is_now(url: str) -> None:
+def test_top_shows_the_current_state_of_the_folder(url: str) -> None:
     command = [sys.executable, "-m", "tubes", "top", "--json", "--interval", "0.1", "--url", url]
     with tubes.connect(url) as queue, subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         tube = queue.create_tube("t")
@@ -450,7 +448,7 @@ def test_top_shows_the_folder_as_it_is_now(url: str) -> None:
         process.terminate()
 
 
-def test_the_command_looks_at_a_store_beside_its_owner_and_copies_it(url: str, tmp_path: Path) -> None:
+def test_commands_can_read_and_copy_a_store_in_use(url: str, tmp_path: Path) -> None:
     def run(*arguments: str) -> Result:
         return CliRunner().invoke(app, [*arguments, "--url", url])
 
@@ -486,7 +484,7 @@ def test_a_closed_store_has_no_file_open(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_lease_ends_with_the_opening_in_which_it_was_made(tmp_path: Path) -> None:
+def test_lease_ends_when_the_store_is_reopened(tmp_path: Path) -> None:
     """Also where the file has lost that take, and another one has its number."""
     with tubes.connect(f"file:{tmp_path / 'store'}") as queue:
         tube = queue.create_tube("t")
@@ -504,7 +502,7 @@ def test_a_lease_ends_with_the_opening_in_which_it_was_made(tmp_path: Path) -> N
         assert tube.ack(task.lease).data == "job"
 
 
-def test_a_store_that_is_closed_takes_no_memory(tmp_path: Path) -> None:
+def test_closed_store_is_garbage_collected(tmp_path: Path) -> None:
     with tubes.connect(f"file:{tmp_path}") as queue:
         queue.create_tube("mail").put(1)
         store = weakref.ref(port_of(queue.tube("mail")).connection.store)
@@ -513,7 +511,7 @@ def test_a_store_that_is_closed_takes_no_memory(tmp_path: Path) -> None:
     assert store() is None
 
 
-def test_a_store_that_nobody_refers_to_stays_open(tmp_path: Path) -> None:
+def test_unreferenced_store_stays_open(tmp_path: Path) -> None:
     tubes.connect(f"file:{tmp_path}").create_tube("mail")
     gc.collect()
     with tubes.connect(f"file:{tmp_path}") as queue:
@@ -571,7 +569,7 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_a_child_that_outlives_its_parent_takes_nothing_from_the_next_owner(url: str) -> None:
+def test_child_that_outlives_its_parent_does_not_harm_the_next_owner(url: str) -> None:
     leaving = [sys.executable, "-c", LEAVES_A_CHILD, url]
     with subprocess.Popen(leaving, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as first:
         assert first.stdout is not None

@@ -208,7 +208,7 @@ def test_check_finds_nothing_after_random_calls(tmp_path: Path, seed: int) -> No
         assert examine(folder, "url") == []
 
 
-def test_where_nothing_is_damaged_nothing_is_done(folder: Path) -> None:
+def test_repair_of_an_intact_store_does_nothing(folder: Path) -> None:
     before = (folder / "tubes.db").read_bytes()
     assert examine(folder, "url") == repair(folder, "url") == []
     assert (folder / "tubes.db").read_bytes() == before
@@ -229,7 +229,7 @@ def test_where_nothing_is_damaged_nothing_is_done(folder: Path) -> None:
         ("UPDATE done SET until='soon'", "facts", TASKS),
     ],
 )
-def test_rows_that_make_no_sense_are_named_and_made_anew(folder: Path, harm: str, kind: str, kept: int) -> None:
+def test_invalid_rows_are_reported_and_repaired(folder: Path, harm: str, kind: str, kept: int) -> None:
     before = there(folder)
     with closing(sqlite3.connect(folder / "tubes.db")) as database:
         database.execute(harm)
@@ -256,7 +256,7 @@ def test_rows_that_make_no_sense_are_named_and_made_anew(folder: Path, harm: str
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_what_can_be_read_of_a_damaged_file_is_saved(folder: Path, seed: int) -> None:
+def test_readable_tasks_of_a_damaged_file_are_saved(folder: Path, seed: int) -> None:
     chance, file = random.Random(seed), folder / "tubes.db"
     before = there(folder)
     raw = bytearray(file.read_bytes())
@@ -276,7 +276,7 @@ def test_what_can_be_read_of_a_damaged_file_is_saved(folder: Path, seed: int) ->
     assert_intact(folder, before)
 
 
-def test_what_cannot_be_saved_stays_as_it_is(folder: Path) -> None:
+def test_unrecoverable_file_is_left_unchanged(folder: Path) -> None:
     for content in (b"", b"garbage" * 999):
         (folder / "tubes.db").write_bytes(content)
         with pytest.raises(StoreFailed):
@@ -286,7 +286,7 @@ def test_what_cannot_be_saved_stays_as_it_is(folder: Path) -> None:
         assert (folder / "tubes.db").read_bytes() == content
 
 
-def test_what_stands_in_place_of_the_reserve_is_moved_away(folder: Path) -> None:
+def test_directory_in_place_of_the_reserve_is_moved_away(folder: Path) -> None:
     (folder / "reserve").unlink()
     (folder / "reserve").mkdir()
     with pytest.raises(StoreFailed, match="'reserve' is damaged"):
@@ -296,7 +296,7 @@ def test_what_stands_in_place_of_the_reserve_is_moved_away(folder: Path) -> None
     assert len(there(folder)["mails"]) == TASKS
 
 
-def test_the_command_checks_a_store_beside_its_process_and_repairs_one_that_is_free(folder: Path) -> None:
+def test_command_checks_an_open_store_and_repairs_a_free_one(folder: Path) -> None:
     def run(command: str) -> Result:
         return CliRunner().invoke(app, [command, "--url", f"file:{folder}"])
 

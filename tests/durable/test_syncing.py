@@ -42,7 +42,7 @@ def syncs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return done
 
 
-def test_each_change_of_one_caller_is_synced_and_no_look(url: str, syncs: list[int]) -> None:
+def test_each_change_is_synced_and_each_read_is_not(url: str, syncs: list[int]) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
         before = len(syncs)
@@ -68,7 +68,7 @@ def test_threads_share_a_sync(url: str, syncs: list[int]) -> None:
         assert min(shares) <= 0.2
 
 
-def test_asyncio_tasks_share_a_sync_and_the_loop_goes_on(url: str, syncs: list[int]) -> None:
+def test_asyncio_tasks_share_a_sync_without_blocking_the_loop(url: str, syncs: list[int]) -> None:
     async def main() -> None:
         async with tubes.aio.connect(url) as queue:
             tube = await queue.create_tube("t")
@@ -81,7 +81,7 @@ def test_asyncio_tasks_share_a_sync_and_the_loop_goes_on(url: str, syncs: list[i
     asyncio.run(main())
 
 
-def test_a_cancelled_take_that_waits_for_the_disk_is_none(url: str, syncs: list[int]) -> None:
+def test_take_cancelled_while_it_waits_for_the_disk_has_no_effect(url: str, syncs: list[int]) -> None:
     async def main() -> None:
         async with tubes.aio.connect(url) as queue:
             tube = await queue.create_tube("t")
@@ -98,7 +98,7 @@ def test_a_cancelled_take_that_waits_for_the_disk_is_none(url: str, syncs: list[
     asyncio.run(main())
 
 
-def test_a_sync_that_fails_ends_the_store(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_sync_makes_the_store_unusable(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(file: int) -> None:
         raise OSError(5, "Input/output error")
 
@@ -119,7 +119,7 @@ def test_a_sync_that_fails_ends_the_store(url: str, monkeypatch: pytest.MonkeyPa
         assert [task.data for task in queue.tube("t").tasks()][:1] == ["kept"]
 
 
-def test_one_folder_is_synced_in_one_way(url: str) -> None:
+def test_open_folder_refuses_another_sync_mode(url: str) -> None:
     with tubes.connect(url):
         with pytest.raises(InvalidOption, match="already open"):
             tubes.connect(url.replace("full", "normal"))

@@ -32,7 +32,9 @@ class FolderFace(SyncFace):
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_traces_are_reproduced_and_can_be_read_again(tmp_path: Path, group: str, subtests: pytest.Subtests) -> None:
+def test_traces_are_reproduced_and_readable_after_reopening(
+    tmp_path: Path, group: str, subtests: pytest.Subtests
+) -> None:
     for trace in GROUPS[group][::5]:
         with subtests.test(trace.name):
             face = FolderFace(tmp_path)
@@ -43,5 +45,5 @@ def test_traces_are_reproduced_and_can_be_read_again(tmp_path: Path, group: str,
 
 
 @pytest.mark.parametrize("name", DRIVERS)
-def test_a_long_run_does_what_the_model_does(tmp_path: Path, name: str) -> None:
+def test_long_random_run_matches_the_model(tmp_path: Path, name: str) -> None:
     run_beside_the_model(DRIVERS[name], 1, f"file:{tmp_path}", 500)

@@ -62,7 +62,7 @@ class FolderTwins(Twins):
 
 
 @pytest.mark.parametrize("name", DRIVERS)
-def test_memory_and_folder_answer_alike_also_when_that_is_opened_anew(name: str, tmp_path: Path) -> None:
+def test_memory_and_folder_behave_alike_across_reopening(name: str, tmp_path: Path) -> None:
     driver, options = DRIVERS[name]
     twins = FolderTwins(f"file:{tmp_path / 'store'}", driver, options, 1, listens=False)
     try:

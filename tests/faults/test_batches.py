@@ -39,7 +39,7 @@ def items(name: object, count: int, driver: str, keyed: bool) -> list[tubes.Item
 @pytest.mark.parametrize("keyed", [False, True], ids=["", "keys"])
 @pytest.mark.parametrize("driver", ["fifo", "utubettl"])
 @pytest.mark.parametrize("stages", [False, True], ids=["one call", "staged"])
-def test_batches_over_a_line_that_is_cut_are_done_once(
+def test_batches_over_cut_connections_are_done_once(
     through: str,
     proxy: Proxy,
     ledger: Ledger,
@@ -80,7 +80,7 @@ def test_batches_over_a_line_that_is_cut_are_done_once(
         ledger.check(tube)
 
 
-def test_a_batch_that_was_taken_for_one_who_was_interrupted_is_given_back(
+def test_interrupted_take_many_gives_its_tasks_back(
     through: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tubes.connect(through) as queue:
@@ -107,7 +107,7 @@ def test_a_batch_that_was_taken_for_one_who_was_interrupted_is_given_back(
         assert [(task.data, task.attempts) for task in tube.take_many(10, timeout=0)] == [(n, 1) for n in range(10)]
 
 
-def test_a_process_that_is_killed_while_it_brings_a_batch_puts_none(url: str, valkey: LocalServer) -> None:
+def test_process_killed_while_staging_a_batch_puts_no_part_of_it(url: str, valkey: LocalServer) -> None:
     with tubes.connect(url) as queue, valkey.client() as client:
         tube = queue.create_tube("load")
         prefix = url.partition("prefix=")[2]
@@ -139,7 +139,7 @@ with tubes.connect(sys.argv[1]) as queue:
 """
 
 
-def test_a_process_that_is_killed_while_it_moves_tasks_loses_none(url: str) -> None:
+def test_process_killed_while_moving_tasks_loses_no_task(url: str) -> None:
     with tubes.connect(url) as queue:
         here, there = queue.create_tube("here", "fifottl"), queue.create_tube("there", "fifottl")
         here.put_many(range(1000))
@@ -157,7 +157,7 @@ def test_a_process_that_is_killed_while_it_moves_tasks_loses_none(url: str) -> N
 
 
 @pytest.mark.parametrize("count", [10, 50_000], ids=["one call", "staged"])
-def test_a_full_server_puts_none_of_a_batch_and_does_all_else(own: LocalServer, count: int) -> None:
+def test_full_server_refuses_a_whole_batch_but_allows_other_calls(own: LocalServer, count: int) -> None:
     with tubes.connect(own.url) as queue, own.client() as client:
         tube = queue.create_tube("load")
         tube.put_many("x" * 100 for _ in range(1000))
@@ -178,9 +178,7 @@ def test_a_full_server_puts_none_of_a_batch_and_does_all_else(own: LocalServer, 
         assert len(tube.put_many(["y"] * count)) == count
 
 
-def test_a_batch_that_has_expired_on_its_way_is_brought_again(
-    url: str, valkey: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_expired_staged_batch_is_staged_again(url: str, valkey: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_port, "PUTS", 10)
     monkeypatch.setattr(batch_port, "STAY", 1)
     with tubes.connect(url) as queue:
@@ -205,7 +203,7 @@ def test_a_batch_that_has_expired_on_its_way_is_brought_again(
         assert tube.statistics().calls["put"] == 16
 
 
-def test_a_batch_without_room_leaves_nothing_behind(
+def test_batch_without_room_leaves_no_staged_data(
     url: str, valkey: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_port, "PUTS", 4)

@@ -38,7 +38,7 @@ class WrongClock(SystemClock):
 
 
 @pytest.mark.parametrize("ahead", [HOUR, -HOUR], ids=["ahead", "behind"])
-def test_a_client_whose_clock_is_an_hour_off_takes_what_is_due(url: str, ahead: int) -> None:
+def test_client_with_wrong_clock_takes_due_tasks(url: str, ahead: int) -> None:
     with tubes.connect(url) as queue, tubes.connect(url, clock=WrongClock(ahead)) as wrong:
         tube, others = queue.create_tube("load", "fifottl"), wrong.tube("load")
         first = tube.put("soon", delay=0.2)
@@ -60,7 +60,7 @@ def test_a_client_whose_clock_is_an_hour_off_takes_what_is_due(url: str, ahead: 
 
 
 @pytest.mark.parametrize("ahead", [HOUR, -HOUR], ids=["ahead", "behind"])
-def test_an_event_loop_whose_clock_is_an_hour_off_sleeps_until_something_is_due(own: LocalServer, ahead: int) -> None:
+def test_event_loop_with_wrong_clock_sleeps_until_a_task_is_due(own: LocalServer, ahead: int) -> None:
     async def main() -> int:
         async with tubes.aio.connect(own.url, clock=WrongClock(ahead)) as queue:
             tube = await queue.create_tube("load", "fifottl")
@@ -78,7 +78,7 @@ def test_an_event_loop_whose_clock_is_an_hour_off_sleeps_until_something_is_due(
         assert asyncio.run(main()) < 60
 
 
-def test_who_waits_elsewhere_is_told_of_what_is_due_sooner(url: str) -> None:
+def test_waiter_learns_of_an_earlier_due_task_put_elsewhere(url: str) -> None:
     got: list[Task | None] = []
     with tubes.connect(url) as queue, tubes.connect(url, session_ttl=31.0) as another:
         tube = queue.create_tube("load", "fifottl")

@@ -74,7 +74,7 @@ def busy(queue: Any, name: str, ends: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["beside others", "as the last"])
-def test_whatever_a_thread_is_at_when_its_queue_is_closed_it_hears_that(place: str, shared: bool) -> None:
+def test_call_in_a_thread_raises_when_its_queue_is_closed(place: str, shared: bool) -> None:
     with tubes.connect(place, session_ttl=30 if shared else 26):
         for _ in range(60):
             queue = tubes.connect(place)
@@ -106,7 +106,7 @@ async def busy_async(queue: Any, name: str) -> Any:
         return error
 
 
-def test_whatever_an_event_loop_is_at_when_its_queue_is_closed_it_hears_that(place: str) -> None:
+def test_call_in_an_event_loop_raises_when_its_queue_is_closed(place: str) -> None:
     async def main() -> None:
         for _ in range(60):
             queue = tubes.aio.connect(place)
@@ -119,7 +119,7 @@ def test_whatever_an_event_loop_is_at_when_its_queue_is_closed_it_hears_that(pla
     asyncio.run(main())
 
 
-def test_who_comes_to_wait_when_the_queue_is_being_closed_does_not_wait(place: str) -> None:
+def test_take_that_starts_while_the_queue_closes_does_not_wait(place: str) -> None:
     with tubes.connect(place) as queue:
         tube = queue.tube("load")
         port: Any = tube._port
@@ -134,7 +134,7 @@ def test_who_comes_to_wait_when_the_queue_is_being_closed_does_not_wait(place: s
             tube.take(timeout=60)
 
 
-def test_a_listener_that_comes_when_the_queue_is_being_closed_is_no_burden(place: str) -> None:
+def test_listener_added_while_the_queue_closes_leaves_no_thread(place: str) -> None:
     with tubes.connect(place) as queue, queue.session() as other:
         tube = other.tube("load")
         port: Any = tube._port
@@ -158,9 +158,7 @@ SPANS = [2**31 // 1000 + 1, 2**32 // 1000 + 1, YEARS]
 
 @pytest.mark.parametrize("timeout", SPANS)
 @pytest.mark.parametrize("kind", ["memory", "server"])
-def test_who_waits_may_do_so_for_a_hundred_years(
-    place: str, kind: str, timeout: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_wait_may_last_a_hundred_years(place: str, kind: str, timeout: int, caplog: pytest.LogCaptureFixture) -> None:
     url = place if kind == "server" else "memory://"
     with tubes.connect(url) as queue:
         tube = queue.create_tube("long")

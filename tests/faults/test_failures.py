@@ -42,7 +42,7 @@ def together(count: int, act: Callable[[int], None]) -> None:
 
 
 @pytest.mark.parametrize("mode", ["sync", "aio"])
-def test_what_killed_workers_had_too_often_is_buried_and_no_attempt_is_miscounted(
+def test_attempts_of_killed_workers_are_counted_and_limited(
     url: str, valkey: LocalServer, mode: str, much: int
 ) -> None:
     attempts = 3
@@ -91,8 +91,8 @@ def test_a_task_that_kills_its_worker_is_buried_after_its_last_attempt(url: str)
             assert worker.hear() == "ready"
             assert worker.tell("take") == f"took {task.id} {attempt}"
             worker.kill()
-            assert tube.peek(task).state == "t"
-            assert eventually(lambda: tube.peek(task).state != "t")
+            assert tube.peek(task).state == "taken"
+            assert eventually(lambda: tube.peek(task).state != "taken")
         (buried,) = tube.buried()
         assert (buried.attempts, buried.reason) == (2, "max_attempts: session")
         assert tube.take(timeout=0) is None
@@ -102,7 +102,7 @@ def test_a_task_that_kills_its_worker_is_buried_after_its_last_attempt(url: str)
 
 
 @pytest.mark.parametrize("driver", ["fifo", "utubettl"])
-def test_keys_that_are_put_over_a_line_that_is_cut_have_one_task_each(
+def test_puts_with_keys_over_cut_connections_make_one_task_each(
     through: str, proxy: Proxy, valkey: LocalServer, driver: str, much: int
 ) -> None:
     with tubes.connect(through) as queue, valkey.client() as client:
@@ -128,7 +128,7 @@ def test_keys_that_are_put_over_a_line_that_is_cut_have_one_task_each(
         indexes.check(client, tube)
 
 
-def test_many_who_put_the_same_keys_make_one_task_of_each(url: str, valkey: LocalServer, much: int) -> None:
+def test_concurrent_puts_of_the_same_keys_make_one_task_each(url: str, valkey: LocalServer, much: int) -> None:
     with tubes.connect(url, session_ttl=31.0) as queue, valkey.client() as client:
         tube = queue.create_tube("load", "utube")
         made: list[int] = []
@@ -159,7 +159,7 @@ def test_many_who_put_the_same_keys_make_one_task_of_each(url: str, valkey: Loca
         assert sorted(task.key or "" for task in taken if task is not None) == sorted(map(str, range(10)))
 
 
-def test_keys_leave_nothing_when_their_tasks_and_what_is_remembered_are_gone(url: str, valkey: LocalServer) -> None:
+def test_expired_keys_leave_no_data(url: str, valkey: LocalServer) -> None:
     clock = tubes.testing.ManualClock()
     with tubes.connect(url, clock=clock) as queue, valkey.client() as client:
         tube = queue.create_tube("load", "fifottl", key_ttl=5)
@@ -185,9 +185,7 @@ def test_keys_leave_nothing_when_their_tasks_and_what_is_remembered_are_gone(url
 # -- updates, and what else is sent again ------------------------------------------------------------------------------
 
 
-def test_whatever_changes_a_task_over_a_line_that_is_cut_is_done_once(
-    through: str, proxy: Proxy, valkey: LocalServer, much: int
-) -> None:
+def test_changes_over_cut_connections_are_done_once(through: str, proxy: Proxy, valkey: LocalServer, much: int) -> None:
     with tubes.connect(through) as queue, valkey.client() as client:
         tube = queue.create_tube("load", "utubettl")
         heard: list[str] = []
@@ -212,9 +210,7 @@ def test_whatever_changes_a_task_over_a_line_that_is_cut_is_done_once(
         indexes.check(client, tube)
 
 
-def test_tasks_that_are_changed_while_connections_are_killed_and_scripts_flushed_stay_whole(
-    own: LocalServer, much: int
-) -> None:
+def test_changes_survive_killed_connections_and_flushed_scripts(own: LocalServer, much: int) -> None:
     with tubes.connect(own.url, session_ttl=31.0) as queue, own.client() as client:
         tube = queue.create_tube("load", "utubettl", backoff=[0, 0.01])
         for number in range(30):
@@ -267,7 +263,7 @@ def test_tasks_that_are_changed_while_connections_are_killed_and_scripts_flushed
 
 
 @pytest.mark.parametrize("driver", ["fifo", "fifottl", "utube", "utubettl"])
-def test_on_a_full_server_tasks_are_changed_looked_at_and_replaced(own: LocalServer, driver: str) -> None:
+def test_full_server_allows_updates_reads_and_replacements(own: LocalServer, driver: str) -> None:
     with tubes.connect(own.url) as queue, own.client() as client:
         tube = queue.create_tube("load", driver, max_attempts=1)
         timed = "ttl" in driver
@@ -297,8 +293,8 @@ def test_on_a_full_server_tasks_are_changed_looked_at_and_replaced(own: LocalSer
         for id in (taken.id, 1, 3):
             assert tube.update(id, data="z" * 5000).data == "z" * 5000
         if timed:
-            assert tube.update(3, pri=7, ttl=90, delay=40).state == "~"
-            assert tube.update(3, delay=0).state == "r"
+            assert tube.update(3, pri=7, ttl=90, delay=40).state == "delayed"
+            assert tube.update(3, delay=0).state == "ready"
         assert tube.bury(4, "because " * 500).reason == "because " * 500
         assert tube.kick_task(4, attempts=5).max_attempts == 5
         assert tube.kick(1, attempts=2) == 1
@@ -310,13 +306,13 @@ def test_on_a_full_server_tasks_are_changed_looked_at_and_replaced(own: LocalSer
         try:
             assert tube.put("new", key="2", on_duplicate="replace").created_now
         except ServerFull:
-            assert tube.peek(2).state == "~"
+            assert tube.peek(2).state == "delayed"
         indexes.check(client, tube)
         client.config_set("maxmemory", 0)
         assert tube.put("room again", key="new").created_now
 
 
-def test_an_order_that_fails_for_a_new_priority_changes_nothing(url: str, valkey: LocalServer) -> None:
+def test_update_whose_rank_fails_changes_nothing(url: str, valkey: LocalServer) -> None:
     picky = Driver("picky", options={"pri"}, rank=lambda task: task.pri, rank_lua="pri < 10 and pri or nil")
     with tubes.connect(url) as queue, valkey.client() as client:
         tube = queue.create_tube("load", picky)
@@ -330,7 +326,7 @@ def test_an_order_that_fails_for_a_new_priority_changes_nothing(url: str, valkey
         assert tube.take(timeout=0) is not None
 
 
-def test_an_answer_that_nobody_gets_any_more_is_an_error_of_tubes(url: str) -> None:
+def test_calls_on_a_dropped_tube_raise_tubes_errors(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("load")
         task: Any = tube.put("x", key="k")

@@ -88,7 +88,7 @@ def first(url: str, folder: Path, handler: str, grace: float = 60) -> Generator[
 
 
 @pytest.mark.parametrize("handler", ["thread", "loop", "blocking"])
-def test_the_first_process_heeds_sigterm(jobs: tubes.Tube, url: str, tmp_path: Path, handler: str) -> None:
+def test_first_process_stops_on_sigterm(jobs: tubes.Tube, url: str, tmp_path: Path, handler: str) -> None:
     jobs.put_many([3, 1])
     with first(url, tmp_path, handler) as worker:
         assert worker.hear() == "begun"
@@ -99,7 +99,7 @@ def test_the_first_process_heeds_sigterm(jobs: tubes.Tube, url: str, tmp_path: P
 
 
 @pytest.mark.parametrize("handler", ["thread", "loop", "blocking"])
-def test_the_first_process_ends_at_once_by_a_second_signal(
+def test_first_process_ends_at_once_on_a_second_signal(
     jobs: tubes.Tube, url: str, tmp_path: Path, handler: str
 ) -> None:
     jobs.put(60)
@@ -117,9 +117,7 @@ def test_the_first_process_ends_at_once_by_a_second_signal(
     assert jobs.statistics().tasks["total"] == 1
 
 
-def test_the_first_process_waits_for_no_thread_when_its_grace_is_over(
-    jobs: tubes.Tube, url: str, tmp_path: Path
-) -> None:
+def test_first_process_does_not_wait_for_threads_after_its_grace(jobs: tubes.Tube, url: str, tmp_path: Path) -> None:
     jobs.put(60)
     with first(url, tmp_path, "executing", grace=0.2) as worker:
         assert worker.hear() == "begun"
@@ -128,14 +126,14 @@ def test_the_first_process_waits_for_no_thread_when_its_grace_is_over(
     assert jobs.statistics().tasks["ready"] == 1
 
 
-def test_the_first_process_heeds_sigterm_before_its_worker_is_there(jobs: tubes.Tube, url: str, tmp_path: Path) -> None:
+def test_first_process_stops_on_sigterm_before_its_worker_exists(jobs: tubes.Tube, url: str, tmp_path: Path) -> None:
     with first(url, tmp_path, "imports") as worker:
         assert worker.hear() == "begun"
         worker.signal(signal.SIGTERM)
         assert worker.end() == Exit.DONE
 
 
-def test_the_first_process_heeds_sigterm_while_no_server_answers(tmp_path: Path) -> None:
+def test_first_process_stops_on_sigterm_while_no_server_responds(tmp_path: Path) -> None:
     # Nobody answers at this address.
     with first("redis://192.0.2.1:6379", tmp_path, "connects") as worker:
 

@@ -28,7 +28,7 @@ async def fill(url: str, clock: ManualClock, count: int, **options: Unpack[tubes
             await asyncio.gather(*(tube.put(number, **options) for number in range(first, min(first + 2000, count))))
 
 
-def test_a_hundred_thousand_tasks_that_are_due_at_once_all_come(url: str, much: int) -> None:
+def test_many_tasks_due_at_once_all_become_ready(url: str, much: int) -> None:
     clock = ManualClock()
     count = 100_000 if much > 1 else 10_000
     asyncio.run(fill(url, clock, count, delay=60))
@@ -43,7 +43,7 @@ def test_a_hundred_thousand_tasks_that_are_due_at_once_all_come(url: str, much: 
         }  # fmt: skip
 
 
-def test_one_living_task_is_found_behind_fifty_thousand_expired_ones(url: str, much: int) -> None:
+def test_live_task_is_found_behind_many_expired_tasks(url: str, much: int) -> None:
     clock = ManualClock()
     count = 50_000 if much > 1 else 5_000
     asyncio.run(fill(url, clock, count, ttl=5))
@@ -57,7 +57,7 @@ def test_one_living_task_is_found_behind_fifty_thousand_expired_ones(url: str, m
         assert tube.statistics().calls["ttl"] == count
 
 
-def test_two_hundred_who_wait_share_one_connection(own: LocalServer) -> None:
+def test_two_hundred_waiters_share_one_connection(own: LocalServer) -> None:
     with tubes.connect(own.url) as queue, own.client() as client:
         tube = queue.create_tube("load")
         ledger = Ledger()
@@ -84,7 +84,7 @@ def test_two_hundred_who_wait_share_one_connection(own: LocalServer) -> None:
         ledger.check(tube)
 
 
-def test_takes_of_threads_that_give_up_at_random_moments_lose_nothing(url: str, ledger: Ledger, much: int) -> None:
+def test_takes_of_threads_with_random_timeouts_lose_no_task(url: str, ledger: Ledger, much: int) -> None:
     over = threading.Event()
     gave_up = [0]
 
@@ -118,9 +118,7 @@ def test_takes_of_threads_that_give_up_at_random_moments_lose_nothing(url: str, 
         ledger.check(tube)
 
 
-def test_takes_of_an_event_loop_that_are_cancelled_at_random_moments_lose_nothing(
-    url: str, ledger: Ledger, much: int
-) -> None:
+def test_randomly_cancelled_takes_of_an_event_loop_lose_no_task(url: str, ledger: Ledger, much: int) -> None:
     async def take(tube: tubes.AsyncTube) -> None:
         task = await tube.take()
         assert task is not None

@@ -79,7 +79,9 @@ PROGRAMS = [(done_again, AGAIN), (done_again_in_a_loop, AGAIN), (moved, MOVED), 
 
 
 @pytest.mark.parametrize(("program", "last"), PROGRAMS)
-def test_on_a_server(valkey: LocalServer, url: str, program: Callable[[str], Any], last: tuple[str, ...]) -> None:
+def test_task_moves_are_atomic_on_a_server(
+    valkey: LocalServer, url: str, program: Callable[[str], Any], last: tuple[str, ...]
+) -> None:
     """Before each request the server has what a program leaves that dies there; and each request is done once."""
     seen: list[list[str]] = []
     cut: set[bytes] = set()
@@ -102,7 +104,7 @@ def test_on_a_server(valkey: LocalServer, url: str, program: Callable[[str], Any
 
 
 @pytest.mark.parametrize(("program", "last"), PROGRAMS[:2])
-def test_in_a_folder(
+def test_task_moves_are_atomic_in_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Callable[[str], Any], last: tuple[str, ...]
 ) -> None:
     """After each commit the files have what a program leaves that dies there."""

@@ -52,7 +52,9 @@ def test_a_task_that_kills_its_process_is_buried_after_its_last_attempt(
     assert all(len(attempts[id]) <= ATTEMPTS for id in innocent)
 
 
-def test_a_task_without_memory_fails_and_kills_nobody(jobs: tubes.Tube, url: str, tmp_path: Path) -> None:
+def test_task_that_runs_out_of_memory_fails_without_killing_its_process(
+    jobs: tubes.Tube, url: str, tmp_path: Path
+) -> None:
     journal = tmp_path / "journal"
     jobs.put_many(["memory", 1, 2])
     work_off(jobs, url, "threads 1", journal)
@@ -61,7 +63,7 @@ def test_a_task_without_memory_fails_and_kills_nobody(jobs: tubes.Tube, url: str
 
 
 @pytest.mark.parametrize("mode", ["threads 4", "loop 4", "take_many"])
-def test_what_a_process_has_beside_a_deadly_task_loses_attempts_and_no_more(
+def test_tasks_in_hand_next_to_a_deadly_task_lose_only_attempts(
     jobs: tubes.Tube, url: str, tmp_path: Path, mode: str
 ) -> None:
     """It may be buried with it. Kicked, and worked on one at a time, it is done."""

@@ -31,7 +31,7 @@ def start(url: str, mode: str) -> Worker:
 
 
 @pytest.mark.parametrize("mode", ["sync", "aio"])
-def test_what_killed_workers_had_comes_back(queue: tubes.Queue, url: str, mode: str, ledger: Ledger, much: int) -> None:
+def test_tasks_of_killed_workers_come_back(queue: tubes.Queue, url: str, mode: str, ledger: Ledger, much: int) -> None:
     tube = queue.create_tube("load")
     witness = Witness(tube)
     workers = [start(url, mode) for _ in range(3)]
@@ -53,7 +53,7 @@ def test_what_killed_workers_had_comes_back(queue: tubes.Queue, url: str, mode: 
     ledger.check(tube)
 
 
-def test_a_worker_that_stood_still_for_longer_than_its_lease_acks_too_late(queue: tubes.Queue, url: str) -> None:
+def test_worker_frozen_beyond_its_lease_acks_too_late(queue: tubes.Queue, url: str) -> None:
     tube = queue.create_tube("load")
     task = tube.put("job")
     worker = start(url, "puppet")
@@ -66,7 +66,7 @@ def test_a_worker_that_stood_still_for_longer_than_its_lease_acks_too_late(queue
         worker.signal(signal.SIGCONT)
         assert worker.tell("ack") == f"late {task.id} 1"
         assert worker.tell("take") == "none"
-        assert mine.ack().state == "-"
+        assert mine.ack().state == "done"
         # By a new name it goes on.
         tube.put("another")
         assert worker.tell("take") == f"took {task.id + 1} 1"
@@ -75,9 +75,7 @@ def test_a_worker_that_stood_still_for_longer_than_its_lease_acks_too_late(queue
         worker.kill()
 
 
-def test_a_worker_that_stood_still_holds_what_it_takes_after_it_has_opened_the_tube_again(
-    queue: tubes.Queue, url: str
-) -> None:
+def test_frozen_worker_can_take_after_reopening_its_tube(queue: tubes.Queue, url: str) -> None:
     tube = queue.create_tube("load")
     tube.put("job")
     worker = start(url, "puppet")
@@ -96,7 +94,7 @@ def test_a_worker_that_stood_still_holds_what_it_takes_after_it_has_opened_the_t
         worker.kill()
 
 
-def test_a_killed_workers_task_stays_its_own_until_its_lease_is_over(queue: tubes.Queue, url: str) -> None:
+def test_task_of_a_killed_worker_stays_taken_until_its_lease_expires(queue: tubes.Queue, url: str) -> None:
     tube = queue.create_tube("load")
     tube.put("job")
     worker = start(url, "puppet")

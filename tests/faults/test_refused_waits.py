@@ -154,7 +154,7 @@ REFUSALS: dict[str, Callable[[Guarded], object]] = {
 
 
 @pytest.mark.parametrize("what", REFUSALS)
-def test_who_waits_is_told_what_is_refused(
+def test_waiting_calls_report_a_refused_command(
     guarded: Guarded, waiting: tuple[tubes.Queue, Waiters], what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     REFUSALS[what](guarded)
@@ -167,7 +167,7 @@ def test_who_waits_is_told_what_is_refused(
 
 
 @pytest.mark.parametrize("marker", ["marker", "room"])
-def test_who_waits_for_a_marker_that_is_something_else_is_told_so(guarded: Guarded, marker: str) -> None:
+def test_waiting_call_reports_a_marker_key_of_the_wrong_type(guarded: Guarded, marker: str) -> None:
     with tubes.connect(guarded.url) as queue:
         tube = queue.create_tube("load", capacity=1)
         key = f"{port_of(tube).shared.key}:{marker}"
@@ -183,7 +183,7 @@ def test_who_waits_for_a_marker_that_is_something_else_is_told_so(guarded: Guard
         assert task.data == "first"
 
 
-def test_who_waits_gets_a_task_that_is_there_although_waiting_is_refused(guarded: Guarded) -> None:
+def test_take_gets_a_ready_task_although_waiting_is_refused(guarded: Guarded) -> None:
     with tubes.connect(guarded.url) as queue:
         tube = queue.create_tube("load")
         guarded.refuse("-bzpopmin")
@@ -196,7 +196,7 @@ def test_who_waits_gets_a_task_that_is_there_although_waiting_is_refused(guarded
         assert tube.take(timeout=30) is not None
 
 
-def test_a_refusal_to_listen_is_raised_and_harms_nothing(guarded: Guarded) -> None:
+def test_refused_subscription_raises_and_does_no_harm(guarded: Guarded) -> None:
     async def main() -> None:
         async with tubes.aio.connect(guarded.url) as queue:
             tube = await queue.tube("load")
@@ -217,9 +217,7 @@ def test_a_refusal_to_listen_is_raised_and_harms_nothing(guarded: Guarded) -> No
         assert eventually(lambda: heard == [0])
 
 
-def test_a_listener_hears_on_when_the_password_is_right_again(
-    guarded: Guarded, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_listener_recovers_when_the_password_is_valid_again(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
     heard: list[str] = []
     with tubes.connect(guarded.url) as queue:
         tube = queue.create_tube("load")
@@ -250,7 +248,7 @@ def spin(guarded: Guarded, seconds: float = 0.7) -> float:
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "the password", "all keys", "channels"])
-def test_nothing_spins_where_something_is_refused(
+def test_refused_commands_do_not_cause_busy_loops(
     guarded: Guarded, waiting: tuple[tubes.Queue, Waiters], command: str
 ) -> None:
     """Beside those who wait: a worker, a listener, a collector of metrics, a stream, and who waits for a reply."""

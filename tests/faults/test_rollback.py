@@ -60,7 +60,7 @@ OF_MANY = ("ack_many", "release_many", "delete_many")
 
 @pytest.mark.parametrize("verb", OF_ALL)
 @pytest.mark.parametrize("whose", ["its own", "another's"])
-def test_a_lost_task_does_nothing_to_one_that_has_its_id_now(
+def test_call_on_a_lost_task_does_not_affect_a_new_task_with_its_id(
     face: Face, own: LocalServer, verb: str, whose: str
 ) -> None:
     with face.connect(own.url) as queue, face.connect(own.url) as other:
@@ -82,7 +82,7 @@ def test_a_lost_task_does_nothing_to_one_that_has_its_id_now(
 
 @pytest.mark.parametrize("verb", ["bury", "delete", "peek", "update", "kick"])
 @pytest.mark.parametrize("state", ["r", "t", "!"])
-def test_the_task_of_a_lost_put_does_nothing_to_one_that_has_its_id_now(
+def test_call_on_a_lost_put_does_not_affect_a_new_task_with_its_id(
     face: Face, own: LocalServer, verb: str, state: str
 ) -> None:
     with face.connect(own.url) as queue:
@@ -91,9 +91,9 @@ def test_the_task_of_a_lost_put_does_nothing_to_one_that_has_its_id_now(
         lost = tube.put("lost")
         roll_back(own)
         new = tube.put("new")
-        if state == "t":
+        if state == "taken":
             new = tube.take(timeout=0)
-        elif state == "!":
+        elif state == "buried":
             new = new.bury()
         assert (new.id, new.state) == (lost.id, state)
         with pytest.raises(TaskNotFound):
@@ -103,9 +103,7 @@ def test_the_task_of_a_lost_put_does_nothing_to_one_that_has_its_id_now(
 
 @pytest.mark.parametrize("verb", OF_HOLDERS)
 @pytest.mark.parametrize("whose", ["its own", "another's"])
-def test_a_lost_take_does_nothing_to_the_take_that_came_after_it(
-    face: Face, own: LocalServer, verb: str, whose: str
-) -> None:
+def test_call_on_a_lost_take_does_not_affect_a_later_take(face: Face, own: LocalServer, verb: str, whose: str) -> None:
     with face.connect(own.url) as queue, face.connect(own.url) as other:
         tube = queue.create_tube("load", "fifottl", ttr=60)
         others = other.tube("load")
@@ -124,9 +122,7 @@ def test_a_lost_take_does_nothing_to_the_take_that_came_after_it(
 
 @pytest.mark.parametrize("lost", ["its put", "its take"])
 @pytest.mark.parametrize("driver", ["fifo", "fifottl"])
-def test_the_lease_of_a_lost_take_is_refused_whoever_has_the_task_now(
-    face: Face, own: LocalServer, lost: str, driver: str
-) -> None:
+def test_lease_of_a_lost_take_is_refused_for_every_holder(face: Face, own: LocalServer, lost: str, driver: str) -> None:
     with face.connect(own.url) as queue, face.connect(own.url) as other:
         tube, others = queue.create_tube("load", driver), other.tube("load")
         if lost == "its take":
@@ -150,7 +146,7 @@ def test_the_lease_of_a_lost_take_is_refused_whoever_has_the_task_now(
 
 
 @pytest.mark.parametrize("lost", ["its put", "its take"])
-def test_lost_lease_of_the_service_does_not_end_the_take_of_another_process(own: LocalServer, lost: str) -> None:
+def test_lost_lease_of_a_service_does_not_affect_another_service(own: LocalServer, lost: str) -> None:
     """Two services share a session, so their takes differ only by number."""
     with (
         Served("--url", own.url) as one,
@@ -182,7 +178,7 @@ def test_lost_lease_of_the_service_does_not_end_the_take_of_another_process(own:
 @pytest.mark.parametrize("verb", [*OF_MANY, "renew_many"])
 @pytest.mark.parametrize("driver", ["fifo", "utubettl"])
 @pytest.mark.parametrize("is_put", [False, True], ids=["a lost take", "a lost put"])
-def test_lost_takes_of_many_do_nothing_to_those_that_came_after_them(
+def test_bulk_calls_on_lost_takes_do_not_affect_later_takes(
     face: Face, own: LocalServer, verb: str, driver: str, is_put: bool
 ) -> None:
     if verb == "delete_many" and not is_put:
@@ -212,7 +208,7 @@ def test_lost_takes_of_many_do_nothing_to_those_that_came_after_them(
         assert set(tube.ack_many(new).values()) == {True}
 
 
-def test_a_task_of_before_the_window_is_still_its_holders(face: Face, own: LocalServer) -> None:
+def test_task_taken_before_the_lost_window_stays_with_its_holder(face: Face, own: LocalServer) -> None:
     with face.connect(own.url) as queue, face.connect(own.url) as other:
         tube = queue.create_tube("load", "fifottl", ttr=60)
         tube.put_many(range(5))
@@ -222,16 +218,16 @@ def test_a_task_of_before_the_window_is_still_its_holders(face: Face, own: Local
         tube.put("lost")
         roll_back(own)
         assert other.tube("load").take(timeout=0) is None
-        assert tasks[1].ack().state == "-"
-        assert tasks[2].release().state == "r"
-        assert tasks[3].bury().state == "!"
-        assert tasks[4].touch(5).state == "t"
+        assert tasks[1].ack().state == "done"
+        assert tasks[2].release().state == "ready"
+        assert tasks[3].bury().state == "buried"
+        assert tasks[4].touch(5).state == "taken"
         # Its ack was lost, and the session has the task again: whoever knows its id, ends it.
-        assert tube.peek(0).state == "t"
-        assert tube.ack(0).state == "-"
+        assert tube.peek(0).state == "taken"
+        assert tube.ack(0).state == "done"
 
 
-def test_a_loop_over_a_tube_does_not_end_a_task_that_was_taken_meanwhile(
+def test_loop_does_not_finish_a_task_taken_again_after_rollback(
     face: Face, own: LocalServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with face.connect(own.url) as queue:
@@ -251,7 +247,7 @@ def test_a_loop_over_a_tube_does_not_end_a_task_that_was_taken_meanwhile(
         assert new[0].ack().data == "new"
 
 
-def test_a_block_does_not_end_a_task_that_was_taken_meanwhile(face: Face, own: LocalServer) -> None:
+def test_with_block_does_not_finish_a_task_taken_again_after_rollback(face: Face, own: LocalServer) -> None:
     new: list[Any] = []
 
     def work(tube: Any) -> None:
@@ -271,7 +267,7 @@ def test_a_block_does_not_end_a_task_that_was_taken_meanwhile(face: Face, own: L
 # -- sessions ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_session_that_was_lost_is_not_the_next_one(face: Face, own: LocalServer) -> None:
+def test_lost_session_is_not_mistaken_for_the_next_session(face: Face, own: LocalServer) -> None:
     with face.connect(own.url) as queue, face.connect(own.url) as next_one:
         queue.create_tube("load").put_many(range(3))
         keep(own)
@@ -286,15 +282,13 @@ def test_a_session_that_was_lost_is_not_the_next_one(face: Face, own: LocalServe
             old.ack()
         assert tube.take(timeout=0).id == 1
         lost.close()
-        assert next_one.tube("load").peek(mine.id).state == "t"
-        assert mine.ack().state == "-"
+        assert next_one.tube("load").peek(mine.id).state == "taken"
+        assert mine.ack().state == "done"
         # What the lost one had itself it has released.
         assert queue.tube("load").take(timeout=0).id == 1
 
 
-def test_a_session_that_was_lost_ends_without_a_word_and_releases_nothing_of_the_next_one(
-    face: Face, own: LocalServer
-) -> None:
+def test_lost_session_closes_quietly_and_releases_no_other_task(face: Face, own: LocalServer) -> None:
     with face.connect(own.url) as queue, face.connect(own.url) as next_one:
         queue.create_tube("load").put("job")
         keep(own)
@@ -304,10 +298,10 @@ def test_a_session_that_was_lost_ends_without_a_word_and_releases_nothing_of_the
         mine = next_one.tube("load").take(timeout=0)
         lost.close()
         assert queue.tube("load").take(timeout=0) is None
-        assert mine.ack().state == "-"
+        assert mine.ack().state == "done"
 
 
-def test_leases_of_lost_sessions_are_no_others(own: LocalServer) -> None:
+def test_lost_session_does_not_renew_another_sessions_lease(own: LocalServer) -> None:
     """A process whose session was lost renews leases all the time: not the one of who came next, and is gone."""
     with tubes.connect(own.url) as queue:
         queue.create_tube("load").put("job")
@@ -326,7 +320,7 @@ def test_leases_of_lost_sessions_are_no_others(own: LocalServer) -> None:
             assert task.attempts == 2
 
 
-def test_processes_of_which_one_had_a_lost_session_do_not_get_each_others_answers(own: LocalServer) -> None:
+def test_process_with_a_lost_session_gets_only_its_own_replies(own: LocalServer) -> None:
     """Each is the third to open the tube, and has made as many calls."""
     with tubes.connect(own.url) as queue:
         tube = queue.create_tube("load")
@@ -357,7 +351,7 @@ def test_processes_of_which_one_had_a_lost_session_do_not_get_each_others_answer
         assert told == {f"{name}.{number}" for name in ("first", "second") for number in range(10)} - {"second.0"}
 
 
-def test_a_put_whose_answer_was_lost_with_the_server_is_done_once(face: Face, own: LocalServer) -> None:
+def test_put_whose_reply_was_lost_in_a_rollback_is_done_once(face: Face, own: LocalServer) -> None:
     with face.connect(own.url) as queue:
         tube = queue.create_tube("load")
         keep(own)
@@ -372,7 +366,7 @@ def test_a_put_whose_answer_was_lost_with_the_server_is_done_once(face: Face, ow
         assert [(task.id, task.data) for task in tube.tasks()] == [(got[0].id, "job")]
 
 
-def test_a_take_that_waits_goes_on_and_what_it_has_is_its_own(face: Face, own: LocalServer) -> None:
+def test_waiting_take_continues_after_a_rollback(face: Face, own: LocalServer) -> None:
     with face.connect(own.url) as queue, face.connect(own.url) as other:
         keep_for = queue.create_tube("load")
         keep(own)
@@ -384,14 +378,12 @@ def test_a_take_that_waits_goes_on_and_what_it_has_is_its_own(face: Face, own: L
         task = taking.result(20)
         assert (task.id, task.data) == (0, "job")
         assert others.take(timeout=0) is None
-        assert task.ack().state == "-"
+        assert task.ack().state == "done"
         waiting.close()
         assert keep_for.statistics().tasks["total"] == 0
 
 
-def test_a_tube_that_was_made_in_the_window_is_gone_and_the_next_one_of_its_name_is_another(
-    face: Face, own: LocalServer
-) -> None:
+def test_tube_created_in_the_lost_window_is_not_the_next_of_its_name(face: Face, own: LocalServer) -> None:
     keep(own)
     with face.connect(own.url) as queue, face.connect(own.url) as other:
         tube = queue.create_tube("load")
@@ -413,9 +405,7 @@ def test_a_tube_that_was_made_in_the_window_is_gone_and_the_next_one_of_its_name
 
 
 @pytest.mark.parametrize("leaver", ["who told of it", "who joined it"])
-def test_who_leaves_a_session_of_which_nothing_is_known_any_more_releases_nothing(
-    face: Face, own: LocalServer, leaver: str
-) -> None:
+def test_leaving_a_forgotten_shared_session_releases_no_task(face: Face, own: LocalServer, leaver: str) -> None:
     with face.connect(own.url, session_ttl=31.0) as witness:
         first, second = face.connect(own.url), face.connect(own.url)
         tube = first.create_tube("load")
@@ -428,11 +418,11 @@ def test_who_leaves_a_session_of_which_nothing_is_known_any_more_releases_nothin
         leaves.close()
         assert witness.tube("load").take(timeout=0) is None
         for task in tasks:
-            assert stays.tube("load").ack(task.id).state == "-"
+            assert stays.tube("load").ack(task.id).state == "done"
         stays.close()
 
 
-def test_a_session_that_was_told_of_in_the_window_can_be_joined_a_moment_later(face: Face, own: LocalServer) -> None:
+def test_session_identified_in_the_lost_window_can_be_joined_soon(face: Face, own: LocalServer) -> None:
     with face.connect(own.url, session_ttl=3.0) as first, face.connect(own.url, session_ttl=31.0) as second:
         tube = first.create_tube("load")
         tube.put("job")
@@ -450,11 +440,11 @@ def test_a_session_that_was_told_of_in_the_window_can_be_joined_a_moment_later(f
 
         assert eventually(is_joined)
         first.close()
-        assert second.tube("load").ack(task.id).state == "-"
+        assert second.tube("load").ack(task.id).state == "done"
 
 
 @pytest.mark.parametrize(("lost", "beats"), [("all", "who stays"), ("all", "who leaves"), ("the join", "who stays")])
-def test_who_leaves_a_session_that_was_told_of_again_releases_nothing(
+def test_leaving_a_session_registered_again_releases_no_task(
     face: Face, own: LocalServer, lost: str, beats: str
 ) -> None:
     """Some beat soon, the others after ten seconds."""
@@ -480,7 +470,7 @@ def test_who_leaves_a_session_that_was_told_of_again_releases_nothing(
         assert eventually(lambda: callers() == 2)
         leaves.close()
         assert witness.tube("load").take(timeout=0) is None
-        assert task.ack().state == "-"
+        assert task.ack().state == "done"
 
 
 # -- what stands on tubes ----------------------------------------------------------------------------------------------
@@ -503,7 +493,7 @@ def test_calls_go_on_after_a_reply_tube_was_lost(face: Face, own: LocalServer) -
             running.join(20)
 
 
-def test_a_call_ends_whose_task_the_server_has_lost(
+def test_call_whose_task_was_lost_raises_connection_lost(
     face: Face, own: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[BaseException] = []
@@ -533,7 +523,7 @@ def test_a_call_ends_whose_task_the_server_has_lost(
         assert "the call may or may not have been done" in str(ended[0])
 
 
-def test_a_call_waits_on_whose_task_is_still_there(face: Face, own: LocalServer) -> None:
+def test_call_whose_task_survived_keeps_waiting(face: Face, own: LocalServer) -> None:
     with face.connect(own.url) as queue, tubes.connect(own.url) as workers, ThreadPoolExecutor() as pool:
         tube = queue.create_tube("squares")
         first = pool.submit(tube.call, 2, timeout=20)
@@ -547,7 +537,7 @@ def test_a_call_waits_on_whose_task_is_still_there(face: Face, own: LocalServer)
         assert first.result() == 4
 
 
-def test_a_stream_acks_nothing_that_others_took_after_its_take_was_lost(own: LocalServer) -> None:
+def test_stream_does_not_ack_tasks_taken_by_others_after_a_rollback(own: LocalServer) -> None:
     with tubes.connect(own.url) as other, tubes.connect(own.url) as queue:
         others = other.create_tube("load")
         others.put_many(range(6))
@@ -563,7 +553,7 @@ def test_a_stream_acks_nothing_that_others_took_after_its_take_was_lost(own: Loc
         queue.detach()
 
 
-def test_a_stream_that_was_opened_in_the_window_is_fenced_and_ends_nothing_of_others(own: LocalServer) -> None:
+def test_stream_opened_in_the_lost_window_is_fenced(own: LocalServer) -> None:
     with tubes.connect(own.url) as other, tubes.connect(own.url) as next_one:
         other.create_tube("load").put_many(range(4))
         keep(own)
@@ -585,7 +575,7 @@ def test_a_stream_that_was_opened_in_the_window_is_fenced_and_ends_nothing_of_ot
         again.detach()
 
 
-def test_a_reply_comes_although_the_server_has_lost_the_reply_tube_meanwhile(own: LocalServer) -> None:
+def test_reply_arrives_although_the_reply_tube_was_lost(own: LocalServer) -> None:
     with tubes.connect(own.url) as queue, tubes.connect(own.url) as workers:
         tube = queue.create_tube("squares")
         keep(own)
@@ -599,7 +589,7 @@ def test_a_reply_comes_although_the_server_has_lost_the_reply_tube_meanwhile(own
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["by number", "once"])
-def test_a_write_that_was_lost_while_it_was_put_says_so(
+def test_bulk_write_lost_while_publishing_raises_write_aborted(
     own: LocalServer, monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
     seal = Writer._seal
@@ -626,7 +616,7 @@ def test_a_write_that_was_lost_while_it_was_put_says_so(
         assert tube.statistics().tasks["ready"] == 2
 
 
-def test_an_alter_that_is_lost_counts_for_nobody(face: Face, own: LocalServer) -> None:
+def test_lost_alter_has_no_effect_for_any_client(face: Face, own: LocalServer) -> None:
     """Whoever has heard of it goes by the options of before; a later one is not taken for it."""
     with face.connect(own.url) as queue, face.connect(own.url) as other, face.connect(own.url) as late:
         tube, there = (

@@ -31,7 +31,7 @@ def go_on_and_check(actors: Actors, url: str) -> None:
         actors.check(queue.tube("load"), since)
 
 
-def test_a_restart_from_a_snapshot(own: LocalServer) -> None:
+def test_load_survives_a_restart_from_a_snapshot(own: LocalServer) -> None:
     make(own.url)
     with Actors(own.url) as actors:
         actors.start(2, 2)
@@ -43,7 +43,7 @@ def test_a_restart_from_a_snapshot(own: LocalServer) -> None:
         go_on_and_check(actors, own.url)
 
 
-def test_a_log_whose_end_is_lost(seed: int) -> None:
+def test_load_survives_a_truncated_append_only_file(seed: int) -> None:
     chance = random.Random(seed)
     with LocalServer(appendonly="yes", appendfsync="everysec") as server:
         make(server.url)
@@ -74,11 +74,11 @@ def lag_and_take_over(pair: Promoted | Watched, take_over: Callable[[], object])
         go_on_and_check(actors, pair.url)
 
 
-def test_a_replica_that_had_not_got_everything_becomes_the_master() -> None:
+def test_load_survives_promotion_of_a_lagging_replica() -> None:
     with Promoted() as pair:
         lag_and_take_over(pair, pair.promote)
 
 
-def test_a_sentinel_makes_a_replica_the_master_that_had_not_got_everything() -> None:
+def test_load_survives_sentinel_promotion_of_a_lagging_replica() -> None:
     with Watched(is_linked=True) as watched:
         lag_and_take_over(watched, watched.fail_over)

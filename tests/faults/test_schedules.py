@@ -60,7 +60,7 @@ class Crew:
             reader.join(20)
 
 
-def test_calls_of_a_schedule_survive_their_workers(valkey: LocalServer, url: str) -> None:
+def test_scheduled_calls_survive_killed_workers(valkey: LocalServer, url: str) -> None:
     pick = random.Random(7)
     crew = Crew(url)
     with tubes.connect(url) as queue:

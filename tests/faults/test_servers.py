@@ -75,7 +75,7 @@ def commands(client: Any) -> int:
     return int(client.info("stats")["total_commands_processed"])
 
 
-def test_a_killed_server_that_writes_everything_down_loses_nothing(ledger: Ledger, much: int) -> None:
+def test_killed_server_with_fsync_always_loses_no_task(ledger: Ledger, much: int) -> None:
     with (
         LocalServer(appendonly="yes", appendfsync="always") as server,
         tubes.connect(server.url, session_ttl=31.0) as queue,
@@ -124,7 +124,7 @@ def test_leases_are_renewed_again_after_a_long_outage(monkeypatch: pytest.Monkey
         mine = tube.take(timeout=0)
         assert mine is not None
         assert another.tube("load").take(timeout=4) is None
-        assert mine.ack().state == "-"
+        assert mine.ack().state == "done"
 
 
 def test_connections_that_are_killed_lose_nothing(own: LocalServer, ledger: Ledger, much: int) -> None:
@@ -140,7 +140,7 @@ def test_connections_that_are_killed_lose_nothing(own: LocalServer, ledger: Ledg
         ledger.check(tube)
 
 
-def test_a_subscription_that_is_killed_is_made_again(own: LocalServer) -> None:
+def test_killed_subscription_is_reopened(own: LocalServer) -> None:
     heard: list[str] = []
     with tubes.connect(own.url) as queue, own.client() as client:
         tube = queue.create_tube("load")
@@ -166,7 +166,7 @@ def test_scripts_that_are_flushed_are_loaded_again(own: LocalServer, ledger: Led
         ledger.check(tube)
 
 
-def test_a_server_that_pauses_delays_everything_and_loses_nothing(own: LocalServer, ledger: Ledger, much: int) -> None:
+def test_paused_server_delays_calls_but_loses_no_task(own: LocalServer, ledger: Ledger, much: int) -> None:
     with tubes.connect(own.url, session_ttl=31.0) as queue, own.client() as client:
         tube = queue.create_tube("load")
         with load(tube, ledger):
@@ -196,12 +196,12 @@ def test_on_a_full_server_only_puts_are_refused(driver: str) -> None:
         assert after == before
         first = tube.take(timeout=0)
         assert first is not None
-        assert first.release().state == "r"
+        assert first.release().state == "ready"
         second = tube.take(timeout=0)
         assert second is not None
-        assert second.ack().state == "-"
+        assert second.ack().state == "done"
         assert tube.kick() == 1
-        assert tube.delete(buried.id).state == "-"
+        assert tube.delete(buried.id).state == "done"
         assert tube.peek(5).id == 5
         with tubes.connect(server.url, session_ttl=31.0) as another:
             others = another.tube("load")
@@ -209,7 +209,7 @@ def test_on_a_full_server_only_puts_are_refused(driver: str) -> None:
             assert third is not None
             if "ttl" in driver:
                 third.touch(5)
-                assert third.release(delay=100).state == "~"
+                assert third.release(delay=100).state == "delayed"
             else:
                 third.bury()
         tube.release_all()
@@ -218,10 +218,10 @@ def test_on_a_full_server_only_puts_are_refused(driver: str) -> None:
         assert tube.take(timeout=0.01) is None
         tube.truncate()
         client.config_set("maxmemory", 0)
-        assert tube.put("room again").state == "r"
+        assert tube.put("room again").state == "ready"
 
 
-def test_takers_of_a_server_that_forgot_everything_are_told_and_do_not_run_hot(
+def test_waiters_of_a_flushed_server_raise_without_busy_looping(
     own: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wait_loop, "LONGEST_SLEEP", 0.5)
@@ -251,7 +251,7 @@ def test_takers_of_a_server_that_forgot_everything_are_told_and_do_not_run_hot(
         assert queue.create_tube("load").put("new").id == 0
 
 
-def test_a_verb_gives_up_on_a_server_that_does_not_answer(own: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_gives_up_on_a_server_that_does_not_respond(own: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script_call, "PATIENCE", 0.2)
     with tubes.connect(own.url) as queue:
         tube = queue.create_tube("load")
@@ -263,7 +263,7 @@ def test_a_verb_gives_up_on_a_server_that_does_not_answer(own: LocalServer, monk
             tube.put("lost")
 
 
-def test_a_stopped_server_is_waited_for(own: LocalServer) -> None:
+def test_call_waits_for_a_stopped_server(own: LocalServer) -> None:
     with tubes.connect(own.url) as queue:
         tube = queue.create_tube("load")
         own.signal(signal.SIGSTOP)

@@ -59,7 +59,7 @@ def stepped(request: pytest.FixtureRequest, url: str, stepping: SteppingClock) -
 
 
 @pytest.mark.parametrize("driver", TIMED)
-def test_what_gets_a_ttl_lives_so_long_once_its_put_has_come_again(
+def test_new_ttl_counts_from_the_put_time_after_the_clock_is_set_back(
     stepped: Queue, stepping: SteppingClock, driver: str
 ) -> None:
     tube = stepped.create_tube("load", TIMED[driver])
@@ -79,7 +79,9 @@ def test_what_gets_a_ttl_lives_so_long_once_its_put_has_come_again(
 
 
 @pytest.mark.parametrize("driver", TIMED)
-def test_what_is_set_from_now_on_is_over_in_time(stepped: Queue, stepping: SteppingClock, driver: str) -> None:
+def test_new_delays_and_ttrs_are_correct_after_the_clock_is_set_back(
+    stepped: Queue, stepping: SteppingClock, driver: str
+) -> None:
     tube = stepped.create_tube("load", TIMED[driver])
     lane: dict[str, Any] = {} if tube.driver.lane is None else {tube.driver.lane: "another"}
     tube.put("old", delay=60)
@@ -108,7 +110,7 @@ def test_what_is_set_from_now_on_is_over_in_time(stepped: Queue, stepping: Stepp
     assert tube.peek(0).state.value == "r"
 
 
-def test_a_pause_ends_later_by_as_much(stepped: Queue, stepping: SteppingClock) -> None:
+def test_pause_ends_later_when_the_clock_is_set_back(stepped: Queue, stepping: SteppingClock) -> None:
     tube = stepped.create_tube("load")
     tube.put("job")
     tube.pause(60)
@@ -118,7 +120,7 @@ def test_a_pause_ends_later_by_as_much(stepped: Queue, stepping: SteppingClock) 
     assert tube.take(timeout=0) is not None
 
 
-def test_a_lane_rests_from_its_last_start_that_was_not_in_the_future(stepped: Queue, stepping: SteppingClock) -> None:
+def test_lane_cooldown_ignores_starts_in_the_future(stepped: Queue, stepping: SteppingClock) -> None:
     tube = stepped.create_tube("load", "utube", interval=10, max_in_flight=2)
     for number in range(3):
         tube.put(number, utube="host")
@@ -137,7 +139,7 @@ def test_a_lane_rests_from_its_last_start_that_was_not_in_the_future(stepped: Qu
 
 
 @pytest.mark.parametrize("driver", TIMED)
-def test_touch_puts_off_nothing_beyond_two_hundred_years(stepped: Queue, stepping: SteppingClock, driver: str) -> None:
+def test_touch_never_extends_beyond_the_longest_span(stepped: Queue, stepping: SteppingClock, driver: str) -> None:
     tube = stepped.create_tube("load", TIMED[driver])
     lane: dict[str, Any] = {} if tube.driver.lane is None else {tube.driver.lane: "another"}
     tube.put("mortal", ttl=MAX_SECONDS, ttr=MAX_SECONDS)
@@ -178,9 +180,7 @@ def move_ahead(client: Any, key: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("how", ["beat", "open"])
-def test_tasks_of_a_process_that_died_before_come_back_when_its_lease_is_over(
-    valkey: LocalServer, url: str, how: str
-) -> None:
+def test_tasks_of_a_dead_process_come_back_after_the_clock_is_set_back(valkey: LocalServer, url: str, how: str) -> None:
     with tubes.connect(url, session_ttl=1.2) as lost, valkey.client() as client:
         tube = lost.create_tube("load")
         tube.put("job")
@@ -202,7 +202,7 @@ def test_tasks_of_a_process_that_died_before_come_back_when_its_lease_is_over(
         assert task.attempts == 2
 
 
-def test_who_waited_before_and_died_does_not_count(valkey: LocalServer, url: str) -> None:
+def test_dead_waiters_from_before_the_clock_was_set_back_do_not_count(valkey: LocalServer, url: str) -> None:
     with tubes.connect(url) as queue, valkey.client() as client:
         tube = queue.create_tube("load")
         port: Any = tube._port
@@ -230,7 +230,7 @@ def test_a_shared_session_does_not_outlive_its_lease(valkey: LocalServer, url: s
         assert eventually(lambda: left() < 5)
 
 
-def test_a_write_that_was_sealed_before_is_found(valkey: LocalServer, url: str) -> None:
+def test_write_sealed_before_the_clock_was_set_back_is_found(valkey: LocalServer, url: str) -> None:
     with tubes.connect(url) as queue, valkey.client() as client:
         port: Any = queue.create_tube("load")._port
         key, now = port.shared.key, int(client.time()[0])
@@ -291,7 +291,7 @@ def faked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SetServer
 
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["ahead", "back"])
-def test_who_waits_while_a_servers_clock_is_set_gets_what_comes_then(faked: SetServer, step: int) -> None:
+def test_waiter_gets_its_task_when_the_servers_clock_is_set(faked: SetServer, step: int) -> None:
     """And asks hardly more often than before."""
     with tubes.connect(faked.server.url) as queue, tubes.connect(faked.server.url, session_ttl=31.0) as other:
         tube, others = queue.create_tube("load", "fifottl"), other.tube("load")
@@ -307,7 +307,7 @@ def test_who_waits_while_a_servers_clock_is_set_gets_what_comes_then(faked: SetS
         assert task.data == "job"
 
 
-def test_waits_that_a_server_ends_by_its_clock_begin_anew_when_that_is_set_back(faked: SetServer) -> None:
+def test_blocking_wait_restarts_when_the_servers_clock_is_set_back(faked: SetServer) -> None:
     """Each ends after five seconds, by then."""
     with tubes.connect(faked.server.url, session_ttl=1.5) as queue, faked.server.client() as client:
         tube = queue.create_tube("load")
@@ -344,7 +344,7 @@ def test_an_event_loop_goes_on_when_a_servers_clock_is_set(faked: SetServer, ste
     assert after - before < 40
 
 
-def test_what_was_due_when_the_clock_is_set_ahead_is_due_at_once(faked: SetServer) -> None:
+def test_tasks_become_due_at_once_when_the_clock_is_set_ahead(faked: SetServer) -> None:
     with tubes.connect(faked.server.url, session_ttl=1.5) as queue:
         tube = queue.create_tube("load", "utubettl", interval=600)
         tube.put("delayed", delay=600)
@@ -363,7 +363,7 @@ def test_what_was_due_when_the_clock_is_set_ahead_is_due_at_once(faked: SetServe
             task.ack()
 
 
-def test_lanes_rest_no_longer_when_a_servers_clock_is_set_back(faked: SetServer) -> None:
+def test_lane_cooldowns_do_not_grow_when_the_clock_is_set_back(faked: SetServer) -> None:
     with tubes.connect(faked.server.url, session_ttl=1.5) as queue:
         tube = queue.create_tube("load", "utube", interval=2)
         for number in range(600):
@@ -375,7 +375,7 @@ def test_lanes_rest_no_longer_when_a_servers_clock_is_set_back(faked: SetServer)
             assert tube.take(timeout=30) is not None
 
 
-def test_a_replica_whose_clock_is_behind_goes_on(faked: SetServer) -> None:
+def test_promoted_replica_with_a_clock_behind_works(faked: SetServer) -> None:
     faked.set(-HOUR)
     port = free_port()
     with (

@@ -23,7 +23,7 @@ def check(queue: tubes.Queue, ledgers: dict[str, Ledger]) -> None:
         ledger.check(tube)
 
 
-def test_threads_that_give_up_at_random_moments_lose_nothing(url: str, much: int) -> None:
+def test_take_any_with_random_timeouts_loses_no_task(url: str, much: int) -> None:
     over = threading.Event()
     gave_up = [0]
     ledgers = {name: Ledger() for name in NAMES}
@@ -58,7 +58,7 @@ def test_threads_that_give_up_at_random_moments_lose_nothing(url: str, much: int
         check(putting, ledgers)
 
 
-def test_calls_of_an_event_loop_that_are_cancelled_at_random_moments_lose_nothing(url: str, much: int) -> None:
+def test_randomly_cancelled_take_any_loses_no_task(url: str, much: int) -> None:
     ledgers = {name: Ledger() for name in NAMES}
 
     async def take(queue: tubes.AsyncQueue, made: list[Any]) -> None:

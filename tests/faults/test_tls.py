@@ -113,7 +113,7 @@ def secure(port: int) -> str:
     return f"rediss://127.0.0.1:{port}?ssl_ca_certs={CERTIFICATE}&prefix={uuid4().hex}"
 
 
-def test_threads_put_take_and_wait(secure: str, ledger: Ledger) -> None:
+def test_threads_put_take_and_wait_over_tls(secure: str, ledger: Ledger) -> None:
     heard: list[str] = []
     got: list[Any] = []
     with tubes.connect(secure) as queue, tubes.connect(secure, session_ttl=31.0) as other:
@@ -137,7 +137,7 @@ def test_threads_put_take_and_wait(secure: str, ledger: Ledger) -> None:
         ledger.check(tube)
 
 
-def test_event_loops_put_take_and_wait(secure: str, ledger: Ledger) -> None:
+def test_event_loops_put_take_and_wait_over_tls(secure: str, ledger: Ledger) -> None:
     async def main() -> None:
         async with tubes.aio.connect(secure) as queue, tubes.aio.connect(secure, session_ttl=31.0) as another:
             tube, others = await queue.create_tube("load"), await another.tube("load")
@@ -165,13 +165,13 @@ def test_event_loops_put_take_and_wait(secure: str, ledger: Ledger) -> None:
         ledger.check(queue.tube("load"))
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_untrusted_certificate_is_refused(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script_call, "PATIENCE", 0.1)
     with pytest.raises(ConnectionLost, match="certificate"):
         tubes.connect(f"rediss://127.0.0.1:{port}")
 
 
-def test_connections_that_are_cut_lose_nothing(valkey: LocalServer, ledger: Ledger, much: int) -> None:
+def test_cut_tls_connections_lose_no_task(valkey: LocalServer, ledger: Ledger, much: int) -> None:
     with TlsProxy(valkey) as proxy:
         url = f"rediss://127.0.0.1:{proxy.port}?ssl_ca_certs={CERTIFICATE}&prefix={uuid4().hex}"
         with tubes.connect(url) as queue, tubes.connect(url, session_ttl=31.0) as other:

@@ -65,7 +65,7 @@ class Waiting:
         return self.answer
 
 
-def test_the_server_takes_for_a_process_that_does_not_come_to_it(server: LocalServer) -> None:
+def test_server_runs_the_take_of_a_blocked_process(server: LocalServer) -> None:
     """With the marker, without another request: so a process that stands still has the task, and nobody else."""
     with tubes.connect(server.url) as queue, tubes.connect(server.url, session_ttl=31.0) as other:
         tube = queue.create_tube("load")
@@ -77,10 +77,10 @@ def test_the_server_takes_for_a_process_that_does_not_come_to_it(server: LocalSe
             assert others.statistics().tasks["taken"] == 1
         task = waiting.done()
         assert task.data == "job"
-        assert task.ack().state == "-"
+        assert task.ack().state == "done"
 
 
-def test_those_who_wait_in_one_process_are_served_in_their_order(server: LocalServer) -> None:
+def test_waiters_of_one_process_are_served_in_order(server: LocalServer) -> None:
     """Also where they put themselves, and their sessions are others."""
     with tubes.connect(server.url) as queue:
         tube = queue.create_tube("load")
@@ -100,7 +100,7 @@ def test_those_who_wait_in_one_process_are_served_in_their_order(server: LocalSe
             tube.truncate()
 
 
-def test_who_puts_while_another_waits_leaves_its_task_alone(server: LocalServer) -> None:
+def test_putter_does_not_take_the_task_of_a_waiter(server: LocalServer) -> None:
     with tubes.connect(server.url) as queue:
         tube = queue.create_tube("load")
         for number in range(30):
@@ -111,7 +111,7 @@ def test_who_puts_while_another_waits_leaves_its_task_alone(server: LocalServer)
             assert waiting.done().ack().data == number
 
 
-def test_a_task_that_was_taken_for_a_waiter_that_is_gone_is_as_it_was(server: LocalServer) -> None:
+def test_task_taken_for_a_cancelled_waiter_is_given_back(server: LocalServer) -> None:
     async def give_up(url: str) -> None:
         async with tubes.aio.connect(url) as queue:
             taker = asyncio.create_task((await queue.tube("load")).take())
@@ -131,7 +131,7 @@ def test_a_task_that_was_taken_for_a_waiter_that_is_gone_is_as_it_was(server: Lo
         assert other.statistics().calls["take"] == 1
 
 
-def test_the_next_in_line_gets_what_was_taken_for_one_that_is_gone(server: LocalServer) -> None:
+def test_next_waiter_gets_the_task_of_a_cancelled_waiter(server: LocalServer) -> None:
     """Of the same session, and of another one: for that the task goes back first."""
 
     async def main() -> None:
@@ -147,12 +147,12 @@ def test_the_next_in_line_gets_what_was_taken_for_one_that_is_gone(server: Local
                 task = await asyncio.wait_for(stayer, 5)
                 assert task is not None
                 assert task.attempts == 1
-                assert (await task.ack()).state == "-"
+                assert (await task.ack()).state == "done"
 
     asyncio.run(main())
 
 
-def test_a_session_that_changes_while_it_waits_has_what_it_gets(server: LocalServer) -> None:
+def test_session_changed_while_waiting_owns_its_task(server: LocalServer) -> None:
     """The one that it has left lives on with others: what was taken for that goes back."""
     with tubes.connect(server.url) as queue, queue.session() as shared, queue.session() as third:
         tube = queue.create_tube("load")
@@ -167,7 +167,7 @@ def test_a_session_that_changes_while_it_waits_has_what_it_gets(server: LocalSer
             assert (task.attempts, task.ack().state) == (1, "-")
 
 
-def test_scripts_that_are_flushed_while_somebody_waits_are_loaded_again(server: LocalServer) -> None:
+def test_scripts_flushed_during_a_wait_are_loaded_again(server: LocalServer) -> None:
     with tubes.connect(server.url) as queue, server.client() as client:
         tube = queue.create_tube("load")
         waiting = Waiting(tube)
@@ -186,10 +186,10 @@ def test_a_waiter_whose_session_has_ended_gets_a_new_one(server: LocalServer) ->
         client.hdel(port.shared.key, port.session[1], f"u{port.connection.session.uuid}")
         with tubes.connect(server.url, session_ttl=31.0) as other:
             other.tube("load").put("job")
-        assert waiting.done().ack().state == "-"
+        assert waiting.done().ack().state == "done"
 
 
-def test_a_waiter_whose_tube_is_dropped_is_told(server: LocalServer) -> None:
+def test_waiter_of_a_dropped_tube_raises_tube_not_found(server: LocalServer) -> None:
     with tubes.connect(server.url) as queue, tubes.connect(server.url, session_ttl=31.0) as other:
         waiting = Waiting(queue.create_tube("load"))
         assert asleep(server)
@@ -201,7 +201,7 @@ def test_a_waiter_whose_tube_is_dropped_is_told(server: LocalServer) -> None:
         assert others.statistics().tasks["ready"] == 1
 
 
-def test_a_waiter_on_a_full_server_gets_what_there_is(server: LocalServer) -> None:
+def test_waiter_on_a_full_server_gets_a_ready_task(server: LocalServer) -> None:
     with tubes.connect(server.url) as queue, server.client() as client:
         tube = queue.create_tube("load")
         tube.put("job")
@@ -216,9 +216,7 @@ def test_a_waiter_on_a_full_server_gets_what_there_is(server: LocalServer) -> No
         assert task.attempts == 2
 
 
-def test_connections_that_are_killed_while_somebody_waits_lose_nothing(
-    server: LocalServer, ledger: Ledger, much: int
-) -> None:
+def test_connections_killed_during_a_wait_lose_no_task(server: LocalServer, ledger: Ledger, much: int) -> None:
     with (
         tubes.connect(server.url) as queue,
         tubes.connect(server.url, session_ttl=31.0) as other,
@@ -239,7 +237,7 @@ def test_connections_that_are_killed_while_somebody_waits_lose_nothing(
         ledger.check(tube)
 
 
-def test_a_take_whose_reply_was_cut_is_asked_about_until_there_is_an_answer(
+def test_take_whose_reply_was_lost_is_queried_until_resolved(
     valkey: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when no server answers for longer than a call is tried again, and nobody waits any more."""
@@ -264,7 +262,7 @@ def test_a_take_whose_reply_was_cut_is_asked_about_until_there_is_an_answer(
             assert task.ack().attempts == 1
 
 
-def test_a_request_that_was_left_behind_takes_nothing(valkey: LocalServer) -> None:
+def test_stale_take_request_takes_nothing(valkey: LocalServer) -> None:
     """It may come out of a connection that nobody has any more, after its task is done or before there is one."""
     with tubes.connect(f"{valkey.url}?prefix={uuid4().hex}") as queue:
         tube = queue.create_tube("load")
@@ -289,7 +287,7 @@ def test_a_request_that_was_left_behind_takes_nothing(valkey: LocalServer) -> No
 
 
 @pytest.mark.parametrize("takes", ["take", "take_many", "take_for", "next", "by priority"])
-def test_a_take_finds_what_was_put_after_a_wait_on_that_tube_has_ended(valkey: LocalServer, takes: str) -> None:
+def test_take_finds_a_task_put_after_a_take_any_on_the_tube_ended(valkey: LocalServer, takes: str) -> None:
     """The take that the server still has for a `take_any` that got another tube's task gets nothing any more."""
     with tubes.connect(f"{valkey.url}?prefix={uuid4().hex}", session_ttl=30 + len(takes)) as queue:
         one, other = queue.create_tube("one", "fifottl"), queue.create_tube("other", "fifottl")
@@ -319,7 +317,7 @@ def test_a_take_finds_what_was_put_after_a_wait_on_that_tube_has_ended(valkey: L
                     held.ack()
 
 
-def test_a_take_finds_what_was_put_after_a_wait_was_cancelled(valkey: LocalServer) -> None:
+def test_take_finds_a_task_put_after_a_cancelled_wait(valkey: LocalServer) -> None:
     async def main() -> None:
         async with tubes.aio.connect(f"{valkey.url}?prefix={uuid4().hex}") as queue:
             tube = await queue.create_tube("load")
@@ -337,9 +335,7 @@ def test_a_take_finds_what_was_put_after_a_wait_was_cancelled(valkey: LocalServe
     asyncio.run(main())
 
 
-def test_takers_and_putters_of_a_tube_that_is_full_and_empty_by_turns_wake_each_other(
-    server: LocalServer, ledger: Ledger, much: int
-) -> None:
+def test_waiting_takes_and_puts_wake_each_other(server: LocalServer, ledger: Ledger, much: int) -> None:
     count = 150 * much
     with tubes.connect(server.url) as queue, tubes.connect(server.url, session_ttl=31.0) as other:
         tube = queue.create_tube("load", "limfifottl", capacity=1)

@@ -60,7 +60,7 @@ def cut(proxy: Proxy) -> Cut:
 
 
 @pytest.mark.parametrize("driver", ["fifo", "utubettl"])
-def test_what_is_put_over_a_line_that_is_cut_is_put_once(
+def test_puts_over_cut_connections_are_done_once(
     through: str, proxy: Proxy, driver: str, ledger: Ledger, much: int
 ) -> None:
     with tubes.connect(through) as queue:
@@ -81,7 +81,7 @@ def test_what_is_put_over_a_line_that_is_cut_is_put_once(
         ledger.check(tube)
 
 
-def test_sessions_that_serve_each_other_over_a_line_that_is_cut_do_everything_once(
+def test_sessions_over_cut_connections_do_everything_once(
     through: str, proxy: Proxy, ledger: Ledger, much: int
 ) -> None:
     """Whoever puts takes for those who wait in its process."""
@@ -129,7 +129,7 @@ def test_sessions_that_serve_each_other_over_a_line_that_is_cut_do_everything_on
         ledger.check(tube)
 
 
-def test_an_event_loop_over_a_line_that_is_cut_does_everything_once(
+def test_event_loop_over_cut_connections_does_everything_once(
     through: str, proxy: Proxy, ledger: Ledger, much: int
 ) -> None:
     async def main() -> None:
@@ -156,7 +156,7 @@ def test_an_event_loop_over_a_line_that_is_cut_does_everything_once(
         ledger.check(queue.tube("load"))
 
 
-def test_every_verb_whose_reply_was_cut_answers_what_it_did(through: str, cut: Cut) -> None:
+def test_call_whose_reply_was_cut_returns_its_result(through: str, cut: Cut) -> None:
     with tubes.connect(through) as queue:
         tube = queue.create_tube("load", "fifottl", ttr=60)
         ids = []
@@ -171,30 +171,30 @@ def test_every_verb_whose_reply_was_cut_answers_what_it_did(through: str, cut: C
         cut.next()
         assert task.touch(5).ttr == 65
         cut.next()
-        assert task.release(delay=0).state == "r"
+        assert task.release(delay=0).state == "ready"
         task = tube.take(timeout=0)
         assert task is not None
         cut.next()
-        assert task.ack().state == "-"
+        assert task.ack().state == "done"
         cut.next()
-        assert tube.bury(1).state == "!"
+        assert tube.bury(1).state == "buried"
         cut.next()
         assert tube.kick(5) == 1
         cut.next()
-        assert tube.delete(1).state == "-"
+        assert tube.delete(1).state == "done"
         counted = tube.statistics().calls
         assert {name: count for name, count in counted.items() if count} == {
             "put": 4, "take": 2, "touch": 1, "release": 1, "ack": 1, "bury": 1, "kick": 1, "delete": 1,
         }  # fmt: skip
 
 
-def test_a_tube_whose_creation_was_cut_is_created(through: str, cut: Cut) -> None:
+def test_create_tube_succeeds_although_its_reply_was_cut(through: str, cut: Cut) -> None:
     with tubes.connect(through) as queue:
         cut.next(having=b"fifottl")
         assert queue.create_tube("load", "fifottl").put("job").id == 0
 
 
-def test_a_drop_whose_reply_was_cut_has_dropped(through: str, cut: Cut) -> None:
+def test_drop_succeeds_although_its_reply_was_cut(through: str, cut: Cut) -> None:
     with tubes.connect(through) as queue:
         tube = queue.create_tube("load")
         cut.next()
@@ -228,9 +228,7 @@ def beside(through: str, proxy: Proxy, valkey: LocalServer) -> Iterator[tubes.Qu
         yield queue
 
 
-def test_a_truncate_that_comes_again_removes_nothing_that_was_put_meanwhile(
-    through: str, proxy: Proxy, beside: tubes.Queue
-) -> None:
+def test_repeated_truncate_keeps_tasks_put_in_between(through: str, proxy: Proxy, beside: tubes.Queue) -> None:
     with tubes.connect(through) as queue:
         tube = queue.tube("load")
         Between(proxy, lambda: beside.tube("load").put("new"))
@@ -238,9 +236,7 @@ def test_a_truncate_that_comes_again_removes_nothing_that_was_put_meanwhile(
         assert tube.statistics().tasks["total"] == 1
 
 
-def test_a_release_of_all_that_comes_again_releases_nothing_that_was_taken_meanwhile(
-    through: str, proxy: Proxy, beside: tubes.Queue
-) -> None:
+def test_repeated_release_all_keeps_tasks_taken_in_between(through: str, proxy: Proxy, beside: tubes.Queue) -> None:
     others = beside.tube("load")
     others.put("job")
     with tubes.connect(through) as queue:
@@ -251,7 +247,7 @@ def test_a_release_of_all_that_comes_again_releases_nothing_that_was_taken_meanw
 
 
 @pytest.mark.parametrize("verb", ["put", "put_many", "awaited"])
-def test_a_put_that_comes_again_when_something_has_fallen_due_is_put_once(
+def test_repeated_put_is_done_once_although_a_task_became_due(
     through: str, proxy: Proxy, beside: tubes.Queue, verb: str
 ) -> None:
     others = beside.create_tube("timed", "fifottl")
@@ -277,7 +273,7 @@ def test_a_put_that_comes_again_when_something_has_fallen_due_is_put_once(
 
 
 @pytest.mark.parametrize("verb", ["ack", "ack_many", "awaited"])
-def test_an_ack_that_comes_again_when_its_session_has_ended_does_not_say_that_it_was_not_done(
+def test_repeated_ack_of_an_ended_session_raises_connection_lost(
     through: str, proxy: Proxy, beside: tubes.Queue, valkey: LocalServer, verb: str
 ) -> None:
     others = beside.tube("load")
@@ -313,9 +309,7 @@ def test_an_ack_that_comes_again_when_its_session_has_ended_does_not_say_that_it
         assert tube.statistics().calls["ack"] == 1
 
 
-def test_a_session_that_one_of_two_leaves_over_a_line_that_is_cut_lives_on(
-    through: str, proxy: Proxy, beside: tubes.Queue, cut: Cut
-) -> None:
+def test_shared_session_survives_a_repeated_leave(through: str, proxy: Proxy, beside: tubes.Queue, cut: Cut) -> None:
     others = beside.tube("load")
     others.put("job")
     task = others.take(timeout=0)
@@ -325,10 +319,10 @@ def test_a_session_that_one_of_two_leaves_over_a_line_that_is_cut_lives_on(
     cut.next(having=b"leave")
     queue.close()
     assert task is not None
-    assert task.ack().state == "-"
+    assert task.ack().state == "done"
 
 
-def test_a_session_that_was_joined_over_a_line_that_is_cut_ends_with_its_last_caller(
+def test_session_joined_over_a_cut_connection_ends_with_its_last_caller(
     through: str, cut: Cut, beside: tubes.Queue
 ) -> None:
     others = beside.tube("load")
@@ -344,7 +338,7 @@ def test_a_session_that_was_joined_over_a_line_that_is_cut_ends_with_its_last_ca
     assert others.take(timeout=0) is not None
 
 
-def test_a_marker_that_was_lost_on_its_way_delays_nobody(through: str, beside: tubes.Queue, cut: Cut) -> None:
+def test_lost_marker_does_not_delay_a_waiter(through: str, beside: tubes.Queue, cut: Cut) -> None:
     got: list[Task | None] = []
     with tubes.connect(through) as queue:
         tube = queue.tube("load")
@@ -358,9 +352,7 @@ def test_a_marker_that_was_lost_on_its_way_delays_nobody(through: str, beside: t
     assert got[0] is not None
 
 
-def test_who_hears_of_nothing_for_long_misses_nothing(
-    through: str, beside: tubes.Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_listener_misses_no_event(through: str, beside: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_subscription, "_SILENCE", 0.05)
     heard: list[int] = []
     with tubes.connect(through) as queue:
@@ -372,7 +364,7 @@ def test_who_hears_of_nothing_for_long_misses_nothing(
         assert eventually(lambda: len(heard) == 10), heard
 
 
-def test_a_verb_of_an_event_loop_gives_up_on_a_line_that_is_always_cut(
+def test_async_put_gives_up_on_a_connection_that_is_always_cut(
     through: str, proxy: Proxy, beside: tubes.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(script_call, "PATIENCE", 1.0)
@@ -392,7 +384,7 @@ def test_a_verb_of_an_event_loop_gives_up_on_a_line_that_is_always_cut(
     assert asyncio.run(main()) < 30
 
 
-def test_a_session_that_is_closed_while_it_waits_leaves_others_to_be_served(through: str, beside: tubes.Queue) -> None:
+def test_session_closed_during_a_wait_does_not_block_other_waiters(through: str, beside: tubes.Queue) -> None:
     """Whoever takes for those who wait in a process finds some of them gone."""
     others = beside.tube("load")
     with tubes.connect(through) as queue:
@@ -419,9 +411,7 @@ def test_a_session_that_is_closed_while_it_waits_leaves_others_to_be_served(thro
             task.ack()
 
 
-def test_a_take_that_was_given_back_and_taken_again_is_not_given_back_twice(
-    through: str, proxy: Proxy, beside: tubes.Queue
-) -> None:
+def test_task_taken_again_is_not_given_back_twice(through: str, proxy: Proxy, beside: tubes.Queue) -> None:
     """By its attempts the second take is as the first."""
     with tubes.connect(through) as queue:
         tube = queue.tube("load")
@@ -443,7 +433,7 @@ def test_a_take_that_was_given_back_and_taken_again_is_not_given_back_twice(
         assert tube.statistics().tasks["taken"] == 1
 
 
-def test_who_takes_for_another_session_leaves_that_ones_answers_alone(through: str, proxy: Proxy) -> None:
+def test_take_for_another_session_does_not_disturb_its_replies(through: str, proxy: Proxy) -> None:
     """A session's put is cut; before it comes again another session's line takes for the first one."""
     with tubes.connect(through) as queue, queue.session() as beside:
         tube = queue.create_tube("load")

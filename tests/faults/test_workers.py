@@ -90,7 +90,7 @@ def test_the_task_of_a_killed_worker_goes_to_another(jobs: tubes.Tube, url: str)
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("handler", ["thread", "loop", "blocking"])
-def test_a_signal_lets_a_worker_finish_what_it_has(
+def test_signal_lets_a_worker_finish_its_current_task(
     jobs: tubes.Tube, url: str, handler: str, number: signal.Signals
 ) -> None:
     jobs.put_many([1, 1])
@@ -103,9 +103,7 @@ def test_a_signal_lets_a_worker_finish_what_it_has(
 
 
 @pytest.mark.parametrize("handler", ["thread", "loop"])
-def test_after_the_grace_a_worker_releases_what_it_has_and_its_exit_code_says_so(
-    jobs: tubes.Tube, url: str, handler: str
-) -> None:
+def test_worker_releases_its_tasks_and_exits_nonzero_after_the_grace(jobs: tubes.Tube, url: str, handler: str) -> None:
     jobs.put(60)
     with process(url, handler, grace=0.2) as worker:
         assert heard(worker) == "begun"
@@ -129,7 +127,7 @@ def test_a_second_signal_ends_a_worker_at_once(jobs: tubes.Tube, url: str, handl
 
 
 @pytest.mark.parametrize("handler", ["thread", "loop"])
-def test_signals_of_both_kinds_at_once_count_as_two(jobs: tubes.Tube, url: str, handler: str) -> None:
+def test_sigterm_and_sigint_together_count_as_two_signals(jobs: tubes.Tube, url: str, handler: str) -> None:
     jobs.put(60)
     with process(url, handler) as worker:
         assert heard(worker) == "begun"
@@ -152,7 +150,7 @@ def test_a_storm_of_signals_ends_a_worker_once(jobs: tubes.Tube, url: str) -> No
     assert jobs.take(timeout=20) is not None
 
 
-def test_a_fork_of_a_handler_ends_by_a_signal(jobs: tubes.Tube, url: str) -> None:
+def test_process_forked_by_a_handler_ends_on_a_signal(jobs: tubes.Tube, url: str) -> None:
     """What a worker does with signals is its own."""
     jobs.put(0)
     with process(url, "forking") as worker:
@@ -164,7 +162,7 @@ def test_a_fork_of_a_handler_ends_by_a_signal(jobs: tubes.Tube, url: str) -> Non
 
 @pytest.mark.parametrize("gives_up", [False, True])
 @pytest.mark.parametrize("handler", ["thread", "loop"])
-def test_a_server_that_goes_away_and_comes_back_ends_no_worker(
+def test_worker_survives_a_server_outage(
     handler: str, gives_up: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not while it waits, and not while a handler works: what that has done is acked. Nor if calls fail meanwhile."""

@@ -89,6 +89,6 @@ def test_every_quirk_is_listed() -> None:
     assert QUIRKS.keys() == {trace.name for trace in TRACES if trace.quirks}
 
 
-def test_all_traces_are_there() -> None:
+def test_all_recorded_traces_are_present() -> None:
     assert len(TRACES) == 269
     assert {trace.driver for trace in TRACES} == {"fifo", "fifottl", "limfifottl", "utube", "utubettl"}

@@ -15,7 +15,7 @@ from .rules_waiting import WAITING
 RULES = TASKS | TUBES | WAITING
 
 
-def test_each_rule_holds(face: Face, subtests: pytest.Subtests) -> None:
+def test_each_handwritten_trace_is_reproduced(face: Face, subtests: pytest.Subtests) -> None:
     for name, trace in RULES.items():
         with subtests.test(name):
             Replay(face, trace, USUAL).run()

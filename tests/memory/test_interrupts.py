@@ -92,7 +92,7 @@ def drained(tube: tubes.Tube) -> list[int]:
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_an_interrupted_take_was_none(driver: str) -> None:
+def test_interrupted_take_has_no_effect(driver: str) -> None:
     for moment, _, tube in moments(driver):
         if not interrupted(lambda tube=tube: tube.take(0), moment):  # type: ignore[misc]
             assert moment > 4
@@ -109,7 +109,7 @@ def test_an_interrupted_take_was_none(driver: str) -> None:
 @pytest.mark.parametrize(
     "options", [{"interval": 9}, {"interval": 9, "max_in_flight": 2, "order": "round_robin"}], ids=str
 )
-def test_an_interrupted_take_was_no_start(options: dict[str, Any]) -> None:
+def test_interrupted_take_does_not_start_the_interval_of_its_lane(options: dict[str, Any]) -> None:
     for moment, _, tube in moments("utube", **options):
         tube.block("2", 9)
         if not interrupted(lambda tube=tube: tube.take(0), moment):  # type: ignore[misc]
@@ -121,7 +121,7 @@ def test_an_interrupted_take_was_no_start(options: dict[str, Any]) -> None:
         assert [task.data for task in iter(lambda tube=tube: tube.take(0), None)] == [1]  # type: ignore[misc]
 
 
-def test_an_interrupted_move_has_each_task_in_one_tube() -> None:
+def test_interrupted_move_leaves_each_task_in_one_tube() -> None:
     for moment, queue, tube in moments("utubettl"):
         other = queue.create_tube("other", "utubettl")
         over = not interrupted(lambda tube=tube, other=other: tube.move_to(other, state="ready"), moment)  # type: ignore[misc]
@@ -133,7 +133,7 @@ def test_an_interrupted_move_has_each_task_in_one_tube() -> None:
 
 
 @pytest.mark.parametrize("end", ["ack", "delete"])
-def test_a_task_whose_interrupted_end_was_one_is_kept(end: str) -> None:
+def test_task_ended_by_an_interrupted_ack_or_delete_is_kept(end: str) -> None:
     for moment, _, tube in moments("fifottl", keep_done=60):
         for _ in range(2):
             tube.take_task(5 - tube.statistics().kept).ack()  # type: ignore[union-attr]
@@ -145,7 +145,7 @@ def test_a_task_whose_interrupted_end_was_one_is_kept(end: str) -> None:
 
 
 @pytest.mark.parametrize("lane", ["0", "new"])
-def test_an_interrupted_block_was_done_or_not(lane: str) -> None:
+def test_interrupted_block_or_configure_is_all_or_nothing(lane: str) -> None:
     acts: list[Callable[[tubes.Tube], object]] = [
         lambda tube: tube.block(lane, 5),
         lambda tube: tube.configure(lane, interval=5, max_in_flight=3),
@@ -166,7 +166,7 @@ def test_an_interrupted_block_was_done_or_not(lane: str) -> None:
 
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("options", [{}, {"delay": 5}], ids=["ready", "delayed"])
-def test_an_interrupted_put_was_none(driver: str, options: dict[str, Any]) -> None:
+def test_interrupted_put_has_no_effect(driver: str, options: dict[str, Any]) -> None:
     if options and "ttl" not in driver:
         pytest.skip(f"driver {driver!r} has no delay")
     for moment, _, tube in moments(driver):
@@ -179,7 +179,7 @@ def test_an_interrupted_put_was_none(driver: str, options: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_an_interrupted_put_of_many_was_none(driver: str) -> None:
+def test_interrupted_put_many_has_no_effect(driver: str) -> None:
     for moment, _, tube in moments(driver):
         if not interrupted(lambda tube=tube: tube.put_many(["x", "y", "z"]), moment):  # type: ignore[misc]
             return
@@ -190,7 +190,7 @@ def test_an_interrupted_put_of_many_was_none(driver: str) -> None:
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_an_interrupted_take_of_many_was_none(driver: str) -> None:
+def test_interrupted_take_many_has_no_effect(driver: str) -> None:
     for moment, _, tube in moments(driver):
         if not interrupted(lambda tube=tube: tube.take_many(3, timeout=0), moment):  # type: ignore[misc]
             return
@@ -203,7 +203,7 @@ def test_an_interrupted_take_of_many_was_none(driver: str) -> None:
 
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("verb", ["ack_many", "release_many", "delete_many"])
-def test_an_interrupted_verb_on_many_tasks_was_done_or_not_with_each(driver: str, verb: str) -> None:
+def test_interrupted_batch_call_is_done_or_undone_for_each_task(driver: str, verb: str) -> None:
     for moment, _, tube in moments(driver):
         tasks = tube.take_many(3, timeout=0)
         act = getattr(tube, verb)
@@ -220,7 +220,7 @@ def test_an_interrupted_verb_on_many_tasks_was_done_or_not_with_each(driver: str
 
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("verb", ["ack", "release", "bury", "delete", "touch", "release_all"])
-def test_an_interrupted_verb_of_a_taker_was_done_or_not(driver: str, verb: str) -> None:
+def test_interrupted_call_of_a_holder_is_all_or_nothing(driver: str, verb: str) -> None:
     if verb in ("bury", "touch") and "ttl" not in driver:
         pytest.skip(f"driver {driver!r} has no {verb}")
     for moment, _, tube in moments(driver):
@@ -243,7 +243,7 @@ def test_an_interrupted_verb_of_a_taker_was_done_or_not(driver: str, verb: str) 
 
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("verb", ["kick", "truncate"])
-def test_an_interrupted_verb_on_many_tasks_leaves_each_in_one_state(driver: str, verb: str) -> None:
+def test_interrupted_kick_or_truncate_leaves_each_task_in_one_state(driver: str, verb: str) -> None:
     for moment, _, tube in moments(driver):
         for id in range(3):
             tube.bury(id)
@@ -258,7 +258,7 @@ def test_an_interrupted_verb_on_many_tasks_leaves_each_in_one_state(driver: str,
 
 @pytest.mark.parametrize("seconds", [None, 5])
 @pytest.mark.parametrize("verb", ["pause", "resume"])
-def test_an_interrupted_pause_is_one_or_none(verb: str, seconds: float | None) -> None:
+def test_interrupted_pause_or_resume_is_all_or_nothing(verb: str, seconds: float | None) -> None:
     for moment, _, tube in moments("utube"):
         if verb == "resume":
             tube.pause(seconds)
@@ -289,7 +289,7 @@ def test_a_close_that_was_interrupted_can_be_repeated(driver: str) -> None:
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_an_interrupt_while_a_waiter_is_served_loses_neither_task_nor_waiter(driver: str) -> None:
+def test_interrupt_while_serving_a_waiter_loses_no_task_or_waiter(driver: str) -> None:
     url = f"memory://interrupted-{driver}-{os.getpid()}"
     loop = asyncio.new_event_loop()
 
@@ -339,7 +339,7 @@ CALLS: dict[str, Callable[[tubes.Tube, tubes.Task, tubes.Tube], object]] = {
 
 @pytest.mark.parametrize("driver", ["fifo", "limfifottl", "utubettl"])
 @pytest.mark.parametrize("call", CALLS)
-def test_interrupts_of_a_recovery_strand_no_task(driver: str, call: str) -> None:
+def test_interrupted_recovery_strands_no_task(driver: str, call: str) -> None:
     chance = random.Random(call)
     options: dict[str, Any] = {"interval": 9, "max_in_flight": 2} if "utube" in driver else {}
     recoveries = 0
@@ -418,7 +418,7 @@ def test_interrupts_of_a_waiting_call_lose_no_task_and_no_waiter(driver: str, ca
             task.ack()
 
 
-def test_a_hook_that_refuses_a_put_makes_nobody_look_at_all_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_put_refused_by_the_rank_hook_rebuilds_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(task: object) -> float:
         raise ArithmeticError
 
@@ -457,7 +457,7 @@ def meets(tube: tubes.Tube, key: str) -> str:
 
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("key", ["0", "new"])
-def test_an_interrupted_put_of_a_key_has_left_the_key_as_it_was(driver: str, key: str) -> None:
+def test_interrupted_put_with_a_key_leaves_the_key_unchanged(driver: str, key: str) -> None:
     for moment, _, tube in keyed(driver):
         if not interrupted(lambda tube=tube: tube.put("x", key=key), moment):  # type: ignore[misc]
             return
@@ -467,14 +467,14 @@ def test_an_interrupted_put_of_a_key_has_left_the_key_as_it_was(driver: str, key
 
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("state", ["r", "t", "!", "-"])
-def test_an_interrupted_put_replaces_the_task_of_its_key_or_does_not(driver: str, state: str) -> None:
+def test_interrupted_replace_is_all_or_nothing(driver: str, state: str) -> None:
     for moment, _, tube in keyed(driver):
         first = TASKS
-        if state == "t":
+        if state == "taken":
             tube.take(0)
-        elif state == "!":
+        elif state == "buried":
             tube.bury(first)
-        elif state == "-":
+        elif state == "done":
             tube.delete(first)
         before = tube.statistics()
         over = not interrupted(lambda tube=tube: tube.put("x", key="0", on_duplicate="replace"), moment)  # type: ignore[misc]
@@ -484,18 +484,18 @@ def test_an_interrupted_put_replaces_the_task_of_its_key_or_does_not(driver: str
         data: list[Any] = drained(tube)
         done = "x" in data
         assert done or not over
-        assert data.count(0) == (not done and state != "-")
+        assert data.count(0) == (not done and state != "done")
         assert sorted(number for number in data if number not in ("x", 0)) == list(range(1, TASKS))
         assert counts["total"] == len(data)
         assert calls["put"] - before.calls["put"] == done
-        assert calls["delete"] - before.calls["delete"] == (done and state != "-")
+        assert calls["delete"] - before.calls["delete"] == (done and state != "done")
         if over:
             return
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("verb", ["ack", "delete", "bury", "release"])
-def test_an_interrupted_verb_leaves_a_task_with_its_key_or_the_key_remembered(driver: str, verb: str) -> None:
+def test_interrupted_call_keeps_task_and_key_consistent(driver: str, verb: str) -> None:
     for moment, _, tube in keyed(driver):
         task = tube.take(0)
         assert task is not None
@@ -521,15 +521,15 @@ CHANGES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("state", ["r", "t", "!"])
 @pytest.mark.parametrize("changes", CHANGES)
-def test_an_interrupted_update_has_changed_all_or_nothing(driver: str, state: str, changes: str) -> None:
+def test_interrupted_update_is_all_or_nothing(driver: str, state: str, changes: str) -> None:
     wanted = CHANGES[changes]
     if len(wanted) > 1 and "ttl" not in driver:
         pytest.skip(f"driver {driver!r} has nothing but data")
-    if (changes == "delay" and state != "r") or (changes == "life" and state == "t"):
+    if (changes == "delay" and state != "ready") or (changes == "life" and state == "taken"):
         pytest.skip("this is refused")
     for moment, _, tube in moments(driver):
-        held = tube.take(0) if state == "t" else None
-        if state == "!":
+        held = tube.take(0) if state == "taken" else None
+        if state == "buried":
             tube.bury(0)
         over = not interrupted(lambda tube=tube: tube.update(0, **wanted), moment)  # type: ignore[misc]
         check(tube)
@@ -540,7 +540,7 @@ def test_an_interrupted_update_has_changed_all_or_nothing(driver: str, state: st
         assert (found.ttl == 77) == (done and "ttl" in wanted)
         assert found.state == ("~" if done and "delay" in wanted else state)
         if held is not None:
-            assert held.ack().state == "-"
+            assert held.ack().state == "done"
         tube.kick(1)
         check(tube)
         if over:
@@ -549,7 +549,7 @@ def test_an_interrupted_update_has_changed_all_or_nothing(driver: str, state: st
 
 @pytest.mark.parametrize("driver", ["fifottl", "utubettl"])
 @pytest.mark.parametrize("attempts", [1, 2])
-def test_an_interrupted_release_with_a_backoff_rests_buries_or_has_not_happened(driver: str, attempts: int) -> None:
+def test_interrupted_release_with_backoff_is_all_or_nothing(driver: str, attempts: int) -> None:
     for moment, _, tube in moments(driver, backoff=[5], max_attempts=attempts):
         task = tube.take(0)
         assert task is not None
@@ -558,13 +558,13 @@ def test_an_interrupted_release_with_a_backoff_rests_buries_or_has_not_happened(
         found = tube.peek(0)
         calls = tube.statistics().calls
         assert found.state == ("t" if not calls["release"] else "!" if attempts == 1 else "~")
-        assert (found.reason is not None) == (found.state == "!")
+        assert (found.reason is not None) == (found.state == "buried")
         if over:
             return
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_an_interrupted_alter_was_done_or_not(driver: str) -> None:
+def test_interrupted_alter_is_all_or_nothing(driver: str) -> None:
     changes: dict[str, Any] = {"capacity": TASKS + 1, "max_attempts": 2}
     changes |= {"max_in_flight": 2, "interval": 7} if "utube" in driver else {}
     for moment, _, tube in moments(driver):

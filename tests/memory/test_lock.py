@@ -103,17 +103,17 @@ def harm(lock: Any = None, driver: str | Driver = EVERYTHING) -> list[str]:
 
 
 @pytest.mark.parametrize("driver", ["fifo", EVERYTHING], ids=["fifo", "all"])
-def test_threads_at_once_harm_nothing(driver: str | Driver) -> None:
+def test_concurrent_threads_do_no_harm(driver: str | Driver) -> None:
     for _ in range(3):
         assert harm(driver=driver) == []
 
 
-def test_without_the_lock_the_same_threads_do_harm() -> None:
+def test_concurrent_threads_do_harm_without_the_lock() -> None:
     """So the test above would see it, on this interpreter, too."""
     assert any(harm(NoLock()) for _ in range(20))
 
 
-def test_a_thread_waits_while_another_one_is_inside() -> None:
+def test_thread_waits_while_another_one_has_the_lock() -> None:
     with tubes.connect() as queue:
         tube = queue.create_tube("t")
         lock = queue._connection.store.lock  # type: ignore[attr-defined]
@@ -130,7 +130,7 @@ def test_a_thread_waits_while_another_one_is_inside() -> None:
         assert tube.statistics().tasks["ready"] == 1
 
 
-def test_a_thread_beside_others_that_never_rest_gets_its_turn() -> None:
+def test_thread_gets_its_turn_among_busy_threads() -> None:
     """Each of them enters so often at most while it enters so often."""
     turns, most = 50, 100_000
     with tubes.connect() as queue:

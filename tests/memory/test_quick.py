@@ -81,7 +81,7 @@ class Side:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_short_and_long_ways_do_the_same(seed: int) -> None:
+def test_short_and_long_paths_behave_alike(seed: int) -> None:
     dice = random.Random(seed)
     often = ["put", "take", "ack"] * 8
     rarely = [

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tubes.testing import LocalServer
 
 
-def test_what_is_wrong_in_memory_is_mended_too(queue: tubes.Queue) -> None:
+def test_repair_fixes_a_damaged_tube_in_memory(queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail")
     tube.put_many(["to ann", "to bob"])
     shared: Any = tube._port.shared
@@ -32,7 +32,7 @@ def test_what_is_wrong_in_memory_is_mended_too(queue: tubes.Queue) -> None:
     assert [task.data for task in tube.take_many(3)] == ["to ann", "to bob"]
 
 
-def test_a_problem_says_what_it_is_and_what_is_done_about_it() -> None:
+def test_problem_describes_itself_and_its_remedy() -> None:
     for kind in KINDS:
         problem = tubes.Problem(kind, 12, ("a", "b"), mended=kind not in BEYOND)
         assert problem.what.endswith(": a, b and 10 more") == ("{}" in KINDS[kind][0])
@@ -63,7 +63,7 @@ def damaged(url: str, valkey: LocalServer) -> None:
 
 
 @pytest.mark.usefixtures("damaged")
-def test_a_shell_is_told_what_is_wrong_by_a_code(shell: Callable[..., Result]) -> None:
+def test_check_command_reports_damage_by_its_exit_code(shell: Callable[..., Result]) -> None:
     for words in (("check",), ("check", "mail"), ("repair", "--dry-run"), ("repair", "mail", "--dry-run")):
         result = shell(*words, code=Exit.DAMAGED)
         assert "mail: tasks in no index, which nobody can take: 0, 1, 2; repair adds them" in result.stdout
@@ -73,7 +73,7 @@ def test_a_shell_is_told_what_is_wrong_by_a_code(shell: Callable[..., Result]) -
 
 
 @pytest.mark.usefixtures("damaged")
-def test_a_shell_mends_what_is_wrong_and_says_what_that_was(shell: Callable[..., Result]) -> None:
+def test_repair_command_fixes_and_reports_problems(shell: Callable[..., Result]) -> None:
     told = shell("repair").stdout.splitlines()
     assert told[0] == "fine: fine"
     assert told[1] == "mail: tasks in no index, which nobody can take: 0, 1, 2; added them to their indexes"
@@ -82,7 +82,7 @@ def test_a_shell_mends_what_is_wrong_and_says_what_that_was(shell: Callable[...,
 
 
 @pytest.mark.usefixtures("damaged")
-def test_programs_are_told_so_in_json(shell: Callable[..., Result]) -> None:
+def test_check_and_repair_commands_print_json(shell: Callable[..., Result]) -> None:
     found = json.loads(shell("check", "--json", code=Exit.DAMAGED).stdout)
     assert (found["tube"], found["kind"], found["count"], found["mended"]) == ("mail", "stranded", 3, False)
     assert found["examples"] == ["0", "1", "2"]
@@ -94,7 +94,9 @@ def test_programs_are_told_so_in_json(shell: Callable[..., Result]) -> None:
     assert shell("check", "--json").stdout == ""
 
 
-def test_what_cannot_be_mended_is_said_by_the_code(shell: Callable[..., Result], url: str, valkey: LocalServer) -> None:
+def test_repair_command_reports_unrepairable_damage_by_its_exit_code(
+    shell: Callable[..., Result], url: str, valkey: LocalServer
+) -> None:
     with tubes.connect(url) as queue:
         port: Any = queue.create_tube("mail")._port
         client: Any = valkey.client()

@@ -67,7 +67,7 @@ def said(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
-def test_the_work_on_a_task_is_linked_to_its_put(queue: tubes.Queue, traced: Traced) -> None:
+def test_process_span_is_linked_to_put_span(queue: tubes.Queue, traced: Traced) -> None:
     crawl = queue.create_tube("crawl", "utube")
     traced.tracing.put(crawl, "/", utube="example.com", context={"who": "ann"})
     task = traced.tracing.take(crawl, timeout=0)
@@ -96,7 +96,7 @@ def test_the_work_on_a_task_is_linked_to_its_put(queue: tubes.Queue, traced: Tra
     assert said(take)["messaging.operation.type"] == "receive"
 
 
-def test_where_a_span_is_current_it_stays_the_parent(queue: tubes.Queue, traced: Traced) -> None:
+def test_current_span_stays_parent(queue: tubes.Queue, traced: Traced) -> None:
     mail = queue.create_tube("mail")
     with traced.tracer.start_as_current_span("request") as request:
         traced.tracing.put(mail, 1)
@@ -112,7 +112,7 @@ def test_where_a_span_is_current_it_stays_the_parent(queue: tubes.Queue, traced:
     assert [link.context.span_id for link in process.links] == [id_of(put)]
 
 
-def test_tasks_of_a_batch_are_linked_to_it(queue: tubes.Queue, traced: Traced) -> None:
+def test_tasks_of_batch_are_linked_to_put_many_span(queue: tubes.Queue, traced: Traced) -> None:
     mail = queue.create_tube("mail")
     traced.tracing.put_many(mail, [1, tubes.Item(2, key="b"), tubes.Item(3, context={"who": "ann"})])
     put = traced.named("put_many mail")
@@ -125,7 +125,7 @@ def test_tasks_of_a_batch_are_linked_to_it(queue: tubes.Queue, traced: Traced) -
     assert tasks[2].context["who"] == "ann"
 
 
-def test_what_goes_wrong_is_noted(queue: tubes.Queue, traced: Traced) -> None:
+def test_span_records_error(queue: tubes.Queue, traced: Traced) -> None:
     mail = queue.create_tube("mail")
     with pytest.raises(tubes.OptionNotSupported):
         traced.tracing.put(mail, 1, ttl=5)
@@ -144,7 +144,7 @@ def test_what_goes_wrong_is_noted(queue: tubes.Queue, traced: Traced) -> None:
     assert [event.name for event in process.events] == ["exception"]
 
 
-def test_an_error_that_cannot_say_what_it_is_stays_what_is_raised(queue: tubes.Queue, traced: Traced) -> None:
+def test_exception_with_failing_str_is_reraised_unchanged(queue: tubes.Queue, traced: Traced) -> None:
     class Mute(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no words")
@@ -157,9 +157,7 @@ def test_an_error_that_cannot_say_what_it_is_stays_what_is_raised(queue: tubes.Q
     assert span.status.status_code is StatusCode.ERROR
 
 
-def test_a_take_of_nothing_and_a_task_without_a_trace_are_spans_without_links(
-    queue: tubes.Queue, traced: Traced
-) -> None:
+def test_empty_take_and_untraced_task_have_spans_without_links(queue: tubes.Queue, traced: Traced) -> None:
     mail = queue.create_tube("mail")
     assert traced.tracing.take(mail, timeout=0) is None
     assert said(traced.named("take mail"))["messaging.batch.message_count"] == 0
@@ -171,7 +169,7 @@ def test_a_take_of_nothing_and_a_task_without_a_trace_are_spans_without_links(
     assert (process.parent, list(process.links)) == (None, [])
 
 
-def test_asyncio_is_traced_as_threads_are(url: str, traced: Traced) -> None:
+def test_async_queue_is_traced_like_sync_queue(url: str, traced: Traced) -> None:
     async def main(place: str) -> None:
         async with tubes.aio.connect(place) as queue:
             mail = await queue.create_tube("mail")
@@ -218,7 +216,7 @@ with tubes.connect(sys.argv[1]) as queue, provider.get_tracer("web").start_as_cu
     assert [link.context.trace_id for link in process.links] == [int(run.stdout)]
 
 
-def test_a_worker_traces_what_its_handlers_do(queue: tubes.Queue, traced: Traced) -> None:
+def test_worker_traces_its_handlers(queue: tubes.Queue, traced: Traced) -> None:
     mail = queue.create_tube("mail", max_attempts=1)
     traced.tracing.put(mail, "good")
     traced.tracing.put(mail, "bad")
@@ -237,7 +235,7 @@ def test_a_worker_traces_what_its_handlers_do(queue: tubes.Queue, traced: Traced
     assert all(span.links for span in spans)
 
 
-def test_without_a_provider_nothing_is_made_and_nothing_travels() -> None:
+def test_missing_provider_adds_no_trace_context() -> None:
     with tubes.connect() as queue:
         mail = queue.create_tube("mail")
         tracing = Tracing()
@@ -248,7 +246,7 @@ def test_without_a_provider_nothing_is_made_and_nothing_travels() -> None:
             pass
 
 
-def test_names_are_those_of_the_conventions() -> None:
+def test_attribute_names_match_semantic_conventions() -> None:
     known = {value for value in vars(messaging_attributes).values() if isinstance(value, str)}
     used = {getattr(conventions, name) for name in ("SYSTEM", "DESTINATION", "OPERATION_NAME", "OPERATION_TYPE")}
     used |= {conventions.MESSAGE_ID, conventions.BATCH_COUNT}
@@ -258,7 +256,7 @@ def test_names_are_those_of_the_conventions() -> None:
     assert set(conventions.OPERATIONS.values()) <= kinds
 
 
-def test_no_name_of_a_convention_stands_anywhere_else() -> None:
+def test_convention_names_occur_only_in_conventions_module() -> None:
     root = Path(tubes.__file__).parent
     named = [path.name for path in root.rglob("*.py") if "messaging." in path.read_text()]
     assert named == ["conventions.py"]

@@ -52,7 +52,7 @@ def scrape(queue: tubes.Queue, clock: ManualClock) -> Iterator[Scrape]:
     scrape.collector.close()
 
 
-def test_a_folder_says_what_it_uses_of_its_disk(tmp_path: Path) -> None:
+def test_folder_exports_disk_usage(tmp_path: Path) -> None:
     with tubes.connect(f"file:{tmp_path}?sync=full") as queue:
         queue.create_tube("t").put("x" * 1000)
         usage, scrape = queue.folder_usage, Scrape(queue)
@@ -68,12 +68,12 @@ def test_a_folder_says_what_it_uses_of_its_disk(tmp_path: Path) -> None:
         scrape.collector.close()
 
 
-def test_a_store_in_no_folder_says_nothing_of_disks(queue: tubes.Queue, scrape: Scrape) -> None:
+def test_backend_without_folder_exports_no_disk_usage(queue: tubes.Queue, scrape: Scrape) -> None:
     assert queue.folder_usage is None
     assert scrape("tubes_folder_bytes") is None
 
 
-def test_tasks_calls_and_ages_are_those_of_the_queue(queue: tubes.Queue, scrape: Scrape, clock: ManualClock) -> None:
+def test_metrics_match_tasks_calls_and_ages_of_queue(queue: tubes.Queue, scrape: Scrape, clock: ManualClock) -> None:
     mail = queue.create_tube("mail", "fifottl", ttr=5)
     mail.put_many(range(4))
     mail.put("late", delay=60)
@@ -118,7 +118,7 @@ def test_lanes_sessions_pauses_and_callers_are_counted(queue: tubes.Queue, scrap
         assert scrape("tubes_sessions", tube="crawl") == sessions + 1
 
 
-def test_what_nobody_has_done_in_time_is_late(url: str, clock: ManualClock) -> None:
+def test_overdue_task_increases_due_lag(url: str, clock: ManualClock) -> None:
     with tubes.connect(url, clock=clock) as queue:
         queue.create_tube("mail", "fifottl").put("later", delay=10)
     clock.advance(25)  # Nobody is there any more.
@@ -131,7 +131,9 @@ def test_what_nobody_has_done_in_time_is_late(url: str, clock: ManualClock) -> N
         scrape.collector.close()
 
 
-def test_a_watched_tube_has_histograms_and_reasons(queue: tubes.Queue, scrape: Scrape, clock: ManualClock) -> None:
+def test_watched_tube_exports_histograms_and_bury_reasons(
+    queue: tubes.Queue, scrape: Scrape, clock: ManualClock
+) -> None:
     mail = queue.create_tube("mail", "fifottl")
     scrape("tubes_up")  # From now on it listens, and is told before the one below.
     heard: list[str] = []
@@ -173,7 +175,7 @@ def test_one_collector_tells_namespaces_apart_by_a_label(queue: tubes.Queue, clo
             scrape.collector.close()
 
 
-def test_a_tube_that_is_made_anew_is_watched_anew(queue: tubes.Queue, scrape: Scrape) -> None:
+def test_recreated_tube_is_watched_again(queue: tubes.Queue, scrape: Scrape) -> None:
     for number in (1, 2):
         mail = queue.create_tube("mail")
         scrape("tubes_up")
@@ -182,7 +184,7 @@ def test_a_tube_that_is_made_anew_is_watched_anew(queue: tubes.Queue, scrape: Sc
         mail.drop(force=True)
 
 
-def test_a_tube_that_is_not_watched_is_not_listened_to(queue: tubes.Queue) -> None:
+def test_unwatched_tube_exports_no_bury_reasons(queue: tubes.Queue) -> None:
     scrape = Scrape(queue, watch=["mail"])
     mail, other = queue.create_tube("mail"), queue.create_tube("other")
     scrape("tubes_up")
@@ -193,7 +195,7 @@ def test_a_tube_that_is_not_watched_is_not_listened_to(queue: tubes.Queue) -> No
     scrape.collector.close()
 
 
-def test_the_listener_of_the_program_stays(queue: tubes.Queue, scrape: Scrape) -> None:
+def test_collector_keeps_existing_task_listener(queue: tubes.Queue, scrape: Scrape) -> None:
     mail, heard = queue.create_tube("mail"), list[str]()
     mail.on_task_change(lambda task, event: heard.append(event))
     scrape("tubes_up")
@@ -201,7 +203,7 @@ def test_the_listener_of_the_program_stays(queue: tubes.Queue, scrape: Scrape) -
     assert eventually(lambda: heard == ["put"])
 
 
-def test_reasons_are_told_apart_by_their_beginnings_and_only_so_many(queue: tubes.Queue, scrape: Scrape) -> None:
+def test_bury_reasons_are_grouped_by_prefix_up_to_limit(queue: tubes.Queue, scrape: Scrape) -> None:
     for number in range(60):
         scrape.collector.buried("mail", f"Error{number}: about something")
     assert scrape("tubes_buried_total", tube="mail", reason="Error49") == 1
@@ -210,20 +212,20 @@ def test_reasons_are_told_apart_by_their_beginnings_and_only_so_many(queue: tube
     assert kind_of("") == "none"
 
 
-def test_a_reason_that_is_no_utf8_does_not_end_the_scrapes(queue: tubes.Queue, scrape: Scrape) -> None:
+def test_reason_with_surrogates_does_not_break_scrape(queue: tubes.Queue, scrape: Scrape) -> None:
     scrape.collector.buried("mail", "no file caf\udce9.txt")
     assert scrape("tubes_buried_total", tube="mail", reason="no file caf?.txt") == 1
     assert b'reason="no file caf?.txt"' in generate_latest(scrape.registry)
 
 
-def test_a_queue_that_does_not_answer_is_down_and_raises_nothing(queue: tubes.Queue, scrape: Scrape) -> None:
+def test_unreachable_queue_is_exported_as_down_without_error(queue: tubes.Queue, scrape: Scrape) -> None:
     queue.create_tube("mail")
     scrape.collector.close()
     assert scrape("tubes_up") == 0
     assert scrape("tubes_waiting", tube="mail") is None
 
 
-def test_a_look_that_hangs_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_scrape_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     free = threading.Event()
     with tubes.connect() as queue:
         scrape = Scrape(queue, timeout=0)
@@ -239,7 +241,7 @@ def test_a_look_that_hangs_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) 
         scrape.collector.close()
 
 
-def test_a_url_is_enough(url: str) -> None:
+def test_collector_accepts_url_instead_of_queue(url: str) -> None:
     name = f"memory://{uuid4().hex}"
     for place in (url, name):
         with tubes.connect(place) as queue:
@@ -250,12 +252,14 @@ def test_a_url_is_enough(url: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{"queue": 5}, {"queue": "nonsense"}, {"watch": "mail"}, {"namespaces": 1}])
-def test_what_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
+def test_invalid_collector_options_are_refused(options: dict[str, Any]) -> None:
     with tubes.connect() as queue, pytest.raises(tubes.InvalidOption):
         Collector(**dict[str, Any]({"queue": queue}, **options))
 
 
-def test_only_what_is_heard_whole_is_measured(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_measured_only_from_complete_event_sequences(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Heard(list[tuple[str, float]]):
         def waited(self, tube: str, seconds: float) -> None:
             self.append(("waited", seconds))
@@ -314,7 +318,7 @@ def test_every_metric_has_the_name_that_the_manual_lists(tmp_path: Path) -> None
     assert set(re.findall(r"^\| `(tubes_\w+)", table, re.MULTILINE)) == set(NAMES)
 
 
-def test_the_dashboard_asks_for_metrics_and_labels_that_there_are(tmp_path: Path) -> None:
+def test_dashboard_queries_existing_metrics_and_labels(tmp_path: Path) -> None:
     known = samples(tmp_path)
     dashboard = json.loads((ROOT / "docs/grafana/tubes.json").read_text())
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
@@ -345,7 +349,7 @@ def test_the_panels_of_the_dashboard_do_not_overlap() -> None:
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
 
 
-def test_tubes_does_not_import_what_metrics_need() -> None:
+def test_import_tubes_does_not_load_metrics_dependencies() -> None:
     program = (
         "import sys, tubes, tubes.metrics; print([n for n in sys.modules if n.startswith(('prometheus', 'opentel'))])"
     )
@@ -353,7 +357,7 @@ def test_tubes_does_not_import_what_metrics_need() -> None:
     assert run.stdout == "[]\n"
 
 
-def test_a_look_asks_a_server_twice_and_once_for_each_tube_with_ready_tasks(url: str) -> None:
+def test_scrape_sends_two_calls_plus_one_per_tube_with_ready_tasks(url: str) -> None:
     with tubes.connect(url) as queue:
         for number in range(10):
             queue.create_tube(f"tube-{number}")

@@ -59,7 +59,7 @@ class Version:
         assert self._process.returncode == 0
 
 
-def test_two_versions_of_a_program_run_at_a_time(url: str) -> None:
+def test_alter_reaches_processes_of_two_program_versions(url: str) -> None:
     old = Version(url, ttr=60, max_attempts=3)
     assert old.put() == [60, 3, {"max_attempts": 3, "ttr": 60}]
     new = Version(url, ttr=120)
@@ -78,7 +78,7 @@ def test_two_versions_of_a_program_run_at_a_time(url: str) -> None:
         version.stop()
 
 
-def test_a_call_that_was_done_before_is_answered_after_an_alter(url: str) -> None:
+def test_resent_call_gets_its_first_reply_after_an_alter(url: str) -> None:
     """Its answer was lost: sent again it is not done twice, and a call that was not done is refused."""
     with tubes.connect(url) as queue, tubes.connect(url) as other:
         tube = queue.create_tube("t", "fifottl", ttr=60)
@@ -106,7 +106,7 @@ def test_a_call_that_was_done_before_is_answered_after_an_alter(url: str) -> Non
         assert tube.put(2).ttr == 60
 
 
-def test_a_batch_that_was_brought_and_waits_has_the_new_defaults(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_staged_batch_gets_the_new_defaults(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_port, "PUTS", 2)
     with tubes.connect(url) as queue, queue.session() as other, ThreadPoolExecutor() as pool:
         tube = queue.create_tube("t", capacity=3)
@@ -131,7 +131,7 @@ def test_a_session_that_ends_after_an_alter_releases_its_tasks_at_once(url: str)
         assert [task.data for task in tube.take_many(3, timeout=0)] == [0, 1, 2]
 
 
-def test_many_lanes_are_brought_to_it_bit_by_bit(url: str, valkey: LocalServer) -> None:
+def test_alter_updates_many_lanes_in_parts(url: str, valkey: LocalServer) -> None:
     with tubes.connect(url) as queue, queue.session() as other:
         tube, there = queue.create_tube("t", "utube"), other.create_tube("t", "utube", if_not_exists=True)
         count = 1500
@@ -150,7 +150,7 @@ def test_many_lanes_are_brought_to_it_bit_by_bit(url: str, valkey: LocalServer) 
 
 
 @pytest.mark.parametrize("written", ["", "soon", "1e18 x", "0 zz", f"0 {'a' * 40}"])
-def test_what_names_the_options_is_repaired(url: str, valkey: LocalServer, written: str) -> None:
+def test_repair_fixes_the_field_that_names_the_options(url: str, valkey: LocalServer, written: str) -> None:
     client: Any = valkey.client()
     with tubes.connect(url) as queue, queue.session() as other:
         tube, there = queue.create_tube("t", "fifottl"), other.create_tube("t", "fifottl", if_not_exists=True)
@@ -164,7 +164,7 @@ def test_what_names_the_options_is_repaired(url: str, valkey: LocalServer, writt
         assert tube.put(1).ttr == there.put(2).ttr == 7
 
 
-def test_a_listener_goes_on_to_hear_of_a_tube_that_is_altered(url: str) -> None:
+def test_listener_still_receives_events_after_an_alter(url: str) -> None:
     with tubes.connect(url, session_ttl=0.5) as queue, tubes.connect(url) as other:
         heard: list[str] = []
         tube = queue.create_tube("t")
@@ -180,7 +180,7 @@ def test_a_listener_goes_on_to_hear_of_a_tube_that_is_altered(url: str) -> None:
         assert eventually(lambda: heard.count("put") == 2)
 
 
-def test_who_knows_no_limits_hears_of_the_first_one_that_a_lane_gets(url: str) -> None:
+def test_other_session_respects_the_first_limit_of_a_lane(url: str) -> None:
     with tubes.connect(url) as queue, tubes.connect(url) as other:
         mine: Any = queue.create_tube("jobs", "utubettl")
         theirs = other.tube("jobs")

@@ -57,7 +57,7 @@ class Spy:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_few_functions_stand_between_a_verb_and_the_socket(url: str, verb: str) -> None:
+def test_call_reaches_the_socket_through_few_functions(url: str, verb: str) -> None:
     most, act = VERBS[verb]
     spies: list[Spy] = []
     with tubes.connect(url) as queue:

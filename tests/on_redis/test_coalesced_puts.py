@@ -74,7 +74,7 @@ def run(url: str, act: Callable[[tubes.aio.AsyncQueue, tubes.aio.AsyncTube], Awa
 
 
 @pytest.mark.parametrize("driver", OPTIONS)
-def test_what_is_put_together_is_what_is_put_alone(url: str, driver: str, sizes: list[int]) -> None:
+def test_coalesced_puts_make_the_same_tasks_as_single_puts(url: str, driver: str, sizes: list[int]) -> None:
     async def act(_: Any, tube: tubes.aio.AsyncTube) -> list[Any]:
         count = len(OPTIONS[driver])
         alone = [await tube.put(number, **options) for number, options in enumerate(OPTIONS[driver])]
@@ -93,7 +93,7 @@ def test_what_is_put_together_is_what_is_put_alone(url: str, driver: str, sizes:
     run(url, act, driver=driver)
 
 
-def test_calls_are_of_bounded_size(url: str, sizes: list[int]) -> None:
+def test_coalesced_calls_have_bounded_size(url: str, sizes: list[int]) -> None:
     async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
         tasks = await asyncio.gather(*(tube.put(number) for number in range(coalesced_puts.MOST * 2 + 5)))
         assert [task.data for task in tasks if task is not None] == list(range(coalesced_puts.MOST * 2 + 5))
@@ -106,7 +106,7 @@ def test_calls_are_of_bounded_size(url: str, sizes: list[int]) -> None:
     run(url, act)
 
 
-def test_who_is_refused_is_refused_alone(url: str) -> None:
+def test_refused_put_does_not_affect_coalesced_puts(url: str) -> None:
     async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
         answers = await asyncio.gather(
             tube.put("a"), tube.put(object()), tube.put("b", ttl=3), tube.put("c"), return_exceptions=True
@@ -117,7 +117,7 @@ def test_who_is_refused_is_refused_alone(url: str) -> None:
     run(url, act)
 
 
-def test_an_order_that_fails_for_one_of_them_refuses_that_one(url: str) -> None:
+def test_failing_rank_refuses_only_its_own_put(url: str) -> None:
     def picky(task: Ranked) -> float:
         return task.pri
 
@@ -130,7 +130,7 @@ def test_an_order_that_fails_for_one_of_them_refuses_that_one(url: str) -> None:
     run(url, act, driver=Driver("picky", options={"pri"}, rank=picky, rank_lua="pri > 3 and 'x' or 1"))
 
 
-def test_puts_with_a_key_and_into_a_tube_with_a_capacity_go_alone(url: str, sizes: list[int]) -> None:
+def test_puts_with_key_or_capacity_are_not_coalesced(url: str, sizes: list[int]) -> None:
     async def keyed(_: Any, tube: tubes.aio.AsyncTube) -> None:
         tasks = await asyncio.gather(*(tube.put(number, key="k") for number in range(3)))
         assert [task.id for task in tasks if task is not None] == [0, 0, 0]
@@ -146,7 +146,7 @@ def test_puts_with_a_key_and_into_a_tube_with_a_capacity_go_alone(url: str, size
     assert sizes == []
 
 
-def test_a_session_that_has_ended_is_opened_anew_and_each_is_put_once(url: str) -> None:
+def test_coalesced_puts_reopen_an_ended_session_and_put_once(url: str) -> None:
     async def act(queue: tubes.aio.AsyncQueue, tube: tubes.aio.AsyncTube) -> None:
         for turn in range(3):
             port: Any = tube._port
@@ -159,7 +159,7 @@ def test_a_session_that_has_ended_is_opened_anew_and_each_is_put_once(url: str) 
     run(url, act)
 
 
-def test_those_who_put_into_a_tube_that_was_dropped_hear_of_it(url: str) -> None:
+def test_coalesced_puts_into_a_dropped_tube_raise_tube_not_found(url: str) -> None:
     async def act(queue: tubes.aio.AsyncQueue, tube: tubes.aio.AsyncTube) -> None:
         with tubes.connect(url) as other:
             other.tube("t").drop()
@@ -172,7 +172,7 @@ def test_those_who_put_into_a_tube_that_was_dropped_hear_of_it(url: str) -> None
     run(url, act)
 
 
-def test_those_whose_queue_is_closed_meanwhile_hear_of_it_or_were_done(url: str) -> None:
+def test_puts_pending_at_close_are_done_or_raise(url: str) -> None:
     async def act(queue: tubes.aio.AsyncQueue, tube: tubes.aio.AsyncTube) -> list[Any]:
         puts = [asyncio.ensure_future(tube.put(number)) for number in range(6)]
         await queue.close()
@@ -187,7 +187,7 @@ def test_those_whose_queue_is_closed_meanwhile_hear_of_it_or_were_done(url: str)
     assert there == [answer.data for answer in answers if isinstance(answer, AsyncTask)]
 
 
-def test_one_that_is_cancelled_takes_no_other_with_it(url: str) -> None:
+def test_cancelled_put_does_not_cancel_coalesced_puts(url: str) -> None:
     async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
         for turns in range(6):
             puts = [asyncio.ensure_future(tube.put(number)) for number in range(5)]
@@ -213,7 +213,7 @@ def test_one_that_is_cancelled_takes_no_other_with_it(url: str) -> None:
     run(url, act)
 
 
-def test_two_loops_and_two_tubes_do_not_meet(url: str, sizes: list[int]) -> None:
+def test_puts_of_different_loops_and_tubes_are_not_coalesced(url: str, sizes: list[int]) -> None:
     numbers = itertools.count()
 
     async def put(both: list[tubes.aio.AsyncTube]) -> None:
@@ -239,7 +239,7 @@ def test_two_loops_and_two_tubes_do_not_meet(url: str, sizes: list[int]) -> None
     assert max(sizes) == 5
 
 
-def test_what_is_put_after_an_answer_comes_after_it(url: str) -> None:
+def test_awaited_puts_keep_their_order(url: str) -> None:
     """Whoever awaits one put before the next has them in that order, whatever others do."""
 
     async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
@@ -265,7 +265,7 @@ ORDERS: dict[str, tuple[Callable[[tubes.aio.AsyncTube], Awaitable[Any]], list[st
 
 @pytest.mark.parametrize("verb", ORDERS)
 @pytest.mark.parametrize("cut", [False, True], ids=["connected", "connecting"])
-def test_a_put_overtakes_no_call_that_was_made_before_it(url: str, verb: str, cut: bool) -> None:
+def test_coalesced_put_does_not_overtake_earlier_calls(url: str, verb: str, cut: bool) -> None:
     between, there = ORDERS[verb]
 
     async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
@@ -284,9 +284,7 @@ def test_a_put_overtakes_no_call_that_was_made_before_it(url: str, verb: str, cu
     run(url, act)
 
 
-def test_the_first_that_go_together_keep_their_place_where_the_server_has_no_script_for_them(
-    valkey: LocalServer, url: str
-) -> None:
+def test_coalesced_puts_keep_their_order_while_the_script_is_loaded(valkey: LocalServer, url: str) -> None:
     async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
         with valkey.client() as client:
             client.script_flush()
@@ -298,9 +296,7 @@ def test_the_first_that_go_together_keep_their_place_where_the_server_has_no_scr
     run(url, act)
 
 
-def test_puts_that_were_given_up_while_no_server_answered_keep_no_later_one(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cancelled_puts_during_an_outage_do_not_block_later_ones(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script_call, "PATIENCE", 0.2)
 
     async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
@@ -329,7 +325,7 @@ def test_puts_that_were_given_up_while_no_server_answered_keep_no_later_one(
     run(url, act)
 
 
-def test_one_that_is_refused_after_the_line_was_cut_takes_no_other_with_it(valkey: LocalServer, url: str) -> None:
+def test_refused_put_after_a_cut_connection_does_not_affect_others(valkey: LocalServer, url: str) -> None:
     def picky(task: Ranked) -> float:
         return task.pri
 
@@ -352,7 +348,7 @@ def test_one_that_is_refused_after_the_line_was_cut_takes_no_other_with_it(valke
         run(proxy.url + url[url.index("?") :], act, driver=driver)
 
 
-def test_a_forked_child_is_told_what_it_is(url: str) -> None:
+def test_put_in_a_forked_child_raises_queue_forked(url: str) -> None:
     async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
         put = tube.put("child's")
         child = os.fork()

@@ -15,7 +15,7 @@ from tubes.conformance.bench import eventually
 from tubes.redis.transport.script_call import WaitForLock
 
 
-def test_closing_a_queue_ends_its_waits_at_once_though_others_of_the_process_go_on(url: str) -> None:
+def test_closing_a_session_ends_its_waits_at_once(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("load", capacity=1)
         ended: list[Any] = []
@@ -44,7 +44,7 @@ def test_closing_a_queue_ends_its_waits_at_once_though_others_of_the_process_go_
         }  # fmt: skip
 
 
-def test_who_waits_for_the_end_of_a_pause_or_a_delay_is_served_in_order(url: str) -> None:
+def test_waiters_are_served_in_order_after_a_pause_or_delay(url: str) -> None:
     async def main() -> None:
         async with tubes.aio.connect(url) as queue:
             tube = await queue.create_tube("load", "fifottl")
@@ -123,9 +123,7 @@ class Late:
 
 
 @pytest.mark.parametrize("kind", ["thread", "loop"])
-def test_a_put_that_is_done_while_its_time_ends_is_answered(
-    url: str, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_put_done_as_its_timeout_expires_returns_its_task(url: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("load", capacity=1)
         tube.pause()
@@ -140,9 +138,7 @@ def test_a_put_that_is_done_while_its_time_ends_is_answered(
 
 
 @pytest.mark.parametrize("kind", ["thread", "loop"])
-def test_a_put_of_which_nobody_knows_whether_it_was_done_says_so(
-    url: str, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_put_with_unknown_outcome_raises_connection_lost(url: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("load", capacity=1)
         tube.pause()
@@ -154,7 +150,7 @@ def test_a_put_of_which_nobody_knows_whether_it_was_done_says_so(
         assert isinstance(late.join(), ConnectionLost)
 
 
-def test_many_that_wait_for_one_who_serves_sleep_meanwhile(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_waiting_for_the_serving_lock_sleep(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each that looked again and again would hold up all: with 200 threads, for a minute."""
     rests: list[WaitForLock] = []
     sleep = WaitForLock.sleep

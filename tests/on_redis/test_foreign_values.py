@@ -140,7 +140,7 @@ def test_invalid_drivers_are_refused(
     "options",
     [{"idle": LUA}, {"idle": True}, {"idle": math.inf}, {"backoff": [[LUA], 0, 0]}, {"backoff": [[1], math.nan, 0]}],
 )
-def test_nothing_but_numbers_becomes_a_part_of_a_script(options: dict[str, Any]) -> None:
+def test_options_that_are_not_numbers_never_enter_a_script(options: dict[str, Any]) -> None:
     with pytest.raises(tubes.InvalidOption):
         TubeSettings.of(options)
 
@@ -148,7 +148,7 @@ def test_nothing_but_numbers_becomes_a_part_of_a_script(options: dict[str, Any])
 NAMES: list[bytes] = [b"\xff", b"a b", b"x" * 256, b"a}:evil{b", b"", "ä".encode(), b"\0", b"..\\a", b"x" * 100_000]
 
 
-def test_names_that_are_none_are_left_out_with_one_warning(
+def test_invalid_tube_names_are_skipped_with_one_warning(
     place: Place, queue: tubes.Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue.create_tube("good", "utube").put(1, utube="a")
@@ -163,7 +163,9 @@ def test_names_that_are_none_are_left_out_with_one_warning(
     assert len(warned[0].getMessage()) < 3000
 
 
-def test_what_is_no_tube_is_left_out(place: Place, queue: tubes.Queue, caplog: pytest.LogCaptureFixture) -> None:
+def test_keys_that_are_not_tubes_are_skipped(
+    place: Place, queue: tubes.Queue, caplog: pytest.LogCaptureFixture
+) -> None:
     queue.create_tube("good").put(1)
     for name in ("text", "empty", "parts", "counted", "waited"):
         queue.create_tube(name)
@@ -195,7 +197,7 @@ def test_what_is_no_tube_is_left_out(place: Place, queue: tubes.Queue, caplog: p
     collector.close()
 
 
-def test_the_command_says_what_it_leaves_out(place: Place, queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_warns_about_skipped_tubes(place: Place, queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # Those of pytest.
     queue.create_tube("good")
     place.stranger.sadd(place.names, b"\xff")
@@ -204,7 +206,7 @@ def test_the_command_says_what_it_leaves_out(place: Place, queue: tubes.Queue, m
     assert "warning: left out of the tubes" in result.stderr
 
 
-def test_keys_of_another_kind_are_named(place: Place, queue: tubes.Queue) -> None:
+def test_error_names_the_key_of_the_wrong_type(place: Place, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail")
     place.stranger.delete(place.names)
     place.stranger.set(place.names, "x")
@@ -214,7 +216,7 @@ def test_keys_of_another_kind_are_named(place: Place, queue: tubes.Queue) -> Non
 
 
 @pytest.mark.parametrize("field", ["soonest", "waiting", "listening"])
-def test_a_script_that_meets_what_is_no_number_says_so(place: Place, queue: tubes.Queue, field: str) -> None:
+def test_script_reports_a_field_that_is_not_a_number(place: Place, queue: tubes.Queue, field: str) -> None:
     tube = queue.create_tube("mail", "fifottl")
     tube.put(1)
     place.stranger.hset(place.key("mail"), field, "x")
@@ -233,7 +235,7 @@ TASKS = [
 
 @pytest.mark.parametrize("raw", TASKS, ids=repr)
 @pytest.mark.parametrize("driver", ["fifo", "utubettl"])
-def test_a_task_that_nobody_can_read_is_named(
+def test_unreadable_task_is_named_and_does_not_block_others(
     place: Place, queue: tubes.Queue, face: Face, driver: str, raw: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     tube = queue.create_tube("mail", driver)
@@ -266,9 +268,7 @@ def test_a_task_that_nobody_can_read_is_named(
     other.close()
 
 
-def test_a_batch_leaves_out_what_nobody_can_read(
-    place: Place, queue: tubes.Queue, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_take_many_skips_unreadable_tasks(place: Place, queue: tubes.Queue, caplog: pytest.LogCaptureFixture) -> None:
     tube = queue.create_tube("mail")
     tube.put_many(range(5))
     place.stranger.hset(place.key("mail", "tasks"), "1", b"\0")
@@ -276,7 +276,7 @@ def test_a_batch_leaves_out_what_nobody_can_read(
     assert "task 1 of tube 'mail'" in caplog.text
 
 
-def test_who_waits_for_a_task_is_told_of_one_that_nobody_can_read(place: Place, face: Face) -> None:
+def test_waiting_take_reports_an_unreadable_task(place: Place, face: Face) -> None:
     with tubes.connect(place.url, session_ttl=31.0) as queue:
         tube = queue.create_tube("mail")
         tube.put(1)
@@ -297,7 +297,7 @@ EVENTS = [
 ]  # fmt: skip
 
 
-def test_listeners_hear_nothing_that_no_script_has_told(
+def test_listener_ignores_events_not_published_by_tubes(
     place: Place, queue: tubes.Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     tube = queue.create_tube("mail")
@@ -312,14 +312,12 @@ def test_listeners_hear_nothing_that_no_script_has_told(
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: repr(event[:30]))
-def test_an_event_that_is_none_cannot_be_read(event: bytes) -> None:
+def test_invalid_event_raises_when_decoded(event: bytes) -> None:
     with pytest.raises(validation.WRONG):
         task_codec.heard(event)
 
 
-def test_a_shared_session_leaves_out_what_is_no_tube(
-    place: Place, face: Face, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_shared_session_skips_invalid_tubes(place: Place, face: Face, caplog: pytest.LogCaptureFixture) -> None:
     with tubes.connect(place.url) as queue:
         tube = queue.create_tube("mail")
         tube.put(1)
@@ -337,7 +335,7 @@ def test_a_shared_session_leaves_out_what_is_no_tube(
 
 
 @pytest.mark.parametrize("token", [b"", b"x", b"s", b"s1", b"s1.2", b"s1.x.1", b"\xff", b"s1.2.3\n"])
-def test_a_session_of_no_name_is_refused(place: Place, token: bytes) -> None:
+def test_invalid_session_token_is_refused(place: Place, token: bytes) -> None:
     with tubes.connect(place.url) as queue, tubes.connect(place.url, session_ttl=31.0) as other:
         queue.create_tube("mail")
         session = other.identify()
@@ -349,7 +347,7 @@ def test_a_session_of_no_name_is_refused(place: Place, token: bytes) -> None:
 
 
 @pytest.mark.parametrize("written", [b"x", b"1 2", b"1:x:1", b"\xff:1:1", b"1:2"])
-def test_a_stream_that_was_written_by_others_is_named(place: Place, written: bytes) -> None:
+def test_error_names_the_tube_of_a_corrupt_stream(place: Place, written: bytes) -> None:
     with tubes.connect(place.url, session_ttl=60) as queue:
         queue.create_tube("pages").put_many(range(5))
         stream = Stream.open(queue, "pages", "nightly")
@@ -362,7 +360,7 @@ def test_a_stream_that_was_written_by_others_is_named(place: Place, written: byt
         queue.detach()
 
 
-def test_a_write_that_others_wrote_down_does_not_end_that_of_another(
+def test_corrupt_write_records_do_not_stop_another_write(
     place: Place, queue: tubes.Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     tube = queue.create_tube("rows")
@@ -376,7 +374,7 @@ def test_a_write_that_others_wrote_down_does_not_end_that_of_another(
     assert "write 'odd'" in caplog.text
 
 
-def test_a_lane_of_no_name_is_left_out(place: Place, queue: tubes.Queue, caplog: pytest.LogCaptureFixture) -> None:
+def test_lane_with_invalid_name_is_skipped(place: Place, queue: tubes.Queue, caplog: pytest.LogCaptureFixture) -> None:
     tube = queue.create_tube("crawl", "utube")
     tube.put(1, utube="a")
     place.stranger.hset(place.key("crawl", "lanes"), b"\xff", place.stranger.hget(place.key("crawl", "lanes"), "a"))
@@ -384,7 +382,7 @@ def test_a_lane_of_no_name_is_left_out(place: Place, queue: tubes.Queue, caplog:
     assert "lanes of tube 'crawl'" in caplog.text
 
 
-def test_asyncio_is_told_the_same(place: Place, queue: tubes.Queue) -> None:
+def test_asyncio_client_refuses_invalid_options(place: Place, queue: tubes.Queue) -> None:
     queue.create_tube("mail")
     place.stranger.hset(place.key("mail"), "options", json.dumps({"idle": LUA}))
 

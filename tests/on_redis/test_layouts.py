@@ -35,7 +35,7 @@ def old(server: LocalServer) -> Any:
 
 
 @pytest.mark.parametrize("name", ["plain", "limited"])
-def test_a_tube_with_the_lanes_of_layout_2_goes_on(server: LocalServer, old: Any, name: str) -> None:
+def test_tube_with_lanes_in_layout_2_is_upgraded(server: LocalServer, old: Any, name: str) -> None:
     with tubes.connect(server.url) as queue:
         tube: Any = queue.tube(name)
         assert tube.statistics().tasks == {"ready": 14, "taken": 0, "buried": 1, "delayed": 0, "done": 1, "total": 15}
@@ -53,7 +53,7 @@ def test_a_tube_with_the_lanes_of_layout_2_goes_on(server: LocalServer, old: Any
         assert old.hget(f"tubes:{{{name}}}", "layout") == b"3"
 
 
-def test_while_an_older_version_uses_its_lanes_a_newer_one_is_refused(server: LocalServer, old: Any) -> None:
+def test_upgrade_is_refused_while_an_older_version_is_connected(server: LocalServer, old: Any) -> None:
     old.zadd("tubes:{plain}:leases", {"s9.1.ab": "+inf"})
     with tubes.connect(server.url) as queue:
         with pytest.raises(tubes.ServerRefused, match="older version of tubes"):
@@ -63,7 +63,7 @@ def test_while_an_older_version_uses_its_lanes_a_newer_one_is_refused(server: Lo
         assert queue.tube("plain").take(timeout=0) is not None
 
 
-def test_tubes_without_lanes_have_the_same_layout_as_before(server: LocalServer) -> None:
+def test_tubes_without_lanes_keep_layout_2(server: LocalServer) -> None:
     with tubes.connect(server.url) as queue:
         layouts: dict[str, Any] = {}
         for driver in ("fifo", "fifottl", "limfifottl", "utube", "utubettl"):

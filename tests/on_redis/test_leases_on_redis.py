@@ -26,7 +26,7 @@ def took(face: Face, url: str, **options: Any) -> tuple[Any, Any, Any]:
     return queue, tube, tube.take(timeout=0)
 
 
-def test_another_process_acks_by_the_text_of_a_lease(face: Face, url: str) -> None:
+def test_another_process_can_ack_by_the_lease_string(face: Face, url: str) -> None:
     queue, tube, task = took(face, url, ttr=60)
     program = "import sys, tubes\nprint(tubes.connect(sys.argv[1]).tube('load').ack(sys.argv[2]).data)"
     with queue:
@@ -48,10 +48,10 @@ def test_a_lease_of_another_server_or_key_space_is_refused(face: Face, url: str,
                 tube.ack(task.lease)
             with pytest.raises(InvalidOption, match="another store"):
                 tube.ack_many([theirs.id, task.lease])
-        assert others.ack(theirs).state == "-"
+        assert others.ack(theirs).state == "done"
 
 
-def test_leases_go_on_when_the_tube_is_altered(face: Face, url: str) -> None:
+def test_leases_stay_valid_after_an_alter(face: Face, url: str) -> None:
     """Also by a caller who has not heard of it."""
     queue, tube, first = took(face, url, ttr=60)
     with queue, face.connect(url, session_ttl=31.0) as other:
@@ -61,12 +61,12 @@ def test_leases_go_on_when_the_tube_is_altered(face: Face, url: str) -> None:
         assert others.statistics().tasks["taken"] == 2
         tube.alter(ttr=30)
         assert second.lease == before
-        assert others.ack(first.lease).state == "-"
+        assert others.ack(first.lease).state == "done"
         tube.alter(ttr=20)
         assert others.ack_many([before]) == {second.id: True}
 
 
-def test_a_caller_by_lease_leaves_nothing_on_the_server(face: Face, url: str, valkey: LocalServer) -> None:
+def test_calls_by_lease_leave_no_fields_on_the_server(face: Face, url: str, valkey: LocalServer) -> None:
     queue, tube, task = took(face, url)
     key = port_of(tube).shared.key
     with face.connect(url, session_ttl=31.0) as other, valkey.client() as client:
@@ -84,7 +84,7 @@ def test_a_caller_by_lease_leaves_nothing_on_the_server(face: Face, url: str, va
         assert not any(named in field for field in fields)
 
 
-def test_a_service_goes_on_with_its_leases_after_a_restart(face: Face, url: str) -> None:
+def test_restarted_service_can_use_its_old_leases(face: Face, url: str) -> None:
     """All its processes have gone for a while, as in a deploy."""
     uuid = uuid4()
     first = face.connect(url, session_ttl=60)
@@ -101,7 +101,7 @@ def test_a_service_goes_on_with_its_leases_after_a_restart(face: Face, url: str)
         third.identify(uuid)
 
 
-def test_a_lease_is_made_although_the_session_was_lost_since(face: Face, url: str, valkey: LocalServer) -> None:
+def test_task_of_a_lost_session_still_has_a_lease(face: Face, url: str, valkey: LocalServer) -> None:
     """It is refused then, as the task is."""
     queue, tube, task = took(face, url)
     with queue, valkey.client() as client:
@@ -125,5 +125,5 @@ def test_the_session_of_a_lease_survives_an_error_of_the_caller(url: str) -> Non
             with pytest.raises(InvalidOption):
                 others.update(lease, delay=5)
         others.put("more")
-        assert others.ack(lease).state == "-"
+        assert others.ack(lease).state == "done"
         assert port_of(others).session[1] != f"s{lease.number}.{lease.born}.{lease.session:016x}"

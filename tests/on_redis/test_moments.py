@@ -37,7 +37,7 @@ def spans() -> list[float]:
     return [0.05 + 0.037 * number for number in range(7)]
 
 
-def test_what_is_due_wakes_who_waits_for_it(slow: LocalServer) -> None:
+def test_due_tasks_wake_waiters_in_time(slow: LocalServer) -> None:
     late: dict[str, list[float]] = {}
     with tubes.connect(slow.url) as queue:
         tube = queue.create_tube("load", "utubettl")
@@ -60,7 +60,7 @@ def test_what_is_due_wakes_who_waits_for_it(slow: LocalServer) -> None:
     assert {what: statistics.median(seconds) < _LATE for what, seconds in late.items()} == dict.fromkeys(late, True)
 
 
-def test_lanes_that_have_cooled_down_go_on_at_once(slow: LocalServer) -> None:
+def test_lane_is_served_as_soon_as_its_cooldown_ends(slow: LocalServer) -> None:
     async def main() -> list[float]:
         async with tubes.aio.connect(slow.url) as queue:
             tube = await queue.create_tube("load", "utubettl", interval=0.13)
@@ -74,7 +74,7 @@ def test_lanes_that_have_cooled_down_go_on_at_once(slow: LocalServer) -> None:
     assert statistics.median(asyncio.run(main())) < _LATE
 
 
-def test_a_callers_own_time_ends_by_its_own_clock(slow: LocalServer) -> None:
+def test_timeouts_end_by_the_callers_own_clock(slow: LocalServer) -> None:
     late: list[float] = []
     with tubes.connect(slow.url) as queue:
         tube = queue.create_tube("load", capacity=1)
@@ -92,7 +92,7 @@ def test_a_callers_own_time_ends_by_its_own_clock(slow: LocalServer) -> None:
     assert statistics.median(late) < _LATE
 
 
-def test_a_caller_whose_time_is_over_leaves_no_wait_on_the_server(slow: LocalServer) -> None:
+def test_timed_out_take_leaves_no_wait_on_the_server(slow: LocalServer) -> None:
     """It would take what is put next, and give it back: on a busy machine that may happen now and then."""
     at_once: list[bool] = []
     with tubes.connect(slow.url) as queue:
@@ -115,7 +115,7 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("deaf")
-def test_what_the_server_took_for_a_caller_whose_time_was_over_is_as_it_was(slow: LocalServer) -> None:
+def test_task_taken_for_a_timed_out_caller_is_given_back(slow: LocalServer) -> None:
     with tubes.connect(slow.url) as queue, tubes.connect(slow.url, session_ttl=31.0) as other:
         tube, others = queue.create_tube("load"), other.tube("load")
         for number in range(5):
@@ -128,7 +128,7 @@ def test_what_the_server_took_for_a_caller_whose_time_was_over_is_as_it_was(slow
 
 
 @pytest.mark.usefixtures("deaf")
-def test_who_comes_after_a_caller_whose_time_was_over_gets_what_there_is(slow: LocalServer) -> None:
+def test_take_after_a_timed_out_take_gets_the_next_task(slow: LocalServer) -> None:
     with tubes.connect(slow.url) as queue, tubes.connect(slow.url, session_ttl=31.0) as other:
         tube, others = queue.create_tube("load", "fifottl"), other.tube("load")
         for number in range(5):
@@ -141,7 +141,7 @@ def test_who_comes_after_a_caller_whose_time_was_over_gets_what_there_is(slow: L
             putter.join()
 
 
-def test_a_moment_costs_each_process_that_waits_for_it_one_request_more(slow: LocalServer) -> None:
+def test_due_task_costs_each_waiting_process_few_requests(slow: LocalServer) -> None:
     """Also where many are due: whoever is woken takes, and those who are not needed sleep on."""
     with slow.client() as client:
 

@@ -45,7 +45,7 @@ def takers(url: str, kind: str, count: int, session_ttl: float = 30.0) -> list[t
 
 @pytest.mark.parametrize("kind", ["threads", "loop"])
 @pytest.mark.parametrize("before", [True, False], ids=["waits before", "waits after"])
-def test_who_waits_is_served_when_the_pause_of_somebody_else_ends(url: str, kind: str, before: bool) -> None:
+def test_waiters_are_served_when_a_pause_ends(url: str, kind: str, before: bool) -> None:
     with tubes.connect(url, session_ttl=31.0) as queue:
         tube = queue.create_tube("t")
         got = takers(url, kind, 3) if before else []
@@ -61,7 +61,7 @@ def test_who_waits_is_served_when_the_pause_of_somebody_else_ends(url: str, kind
 
 
 @pytest.mark.parametrize("kind", ["threads", "loop"])
-def test_who_waits_is_served_when_somebody_else_resumes(url: str, kind: str) -> None:
+def test_waiters_are_served_when_another_client_resumes(url: str, kind: str) -> None:
     with tubes.connect(url, session_ttl=31.0) as queue:
         tube = queue.create_tube("t")
         tube.pause()
@@ -77,7 +77,7 @@ def test_who_waits_is_served_when_somebody_else_resumes(url: str, kind: str) -> 
 
 
 @pytest.mark.parametrize("seconds", [None, 600])
-def test_nobody_asks_while_a_tube_pauses(valkey: LocalServer, url: str, seconds: float | None) -> None:
+def test_waiters_send_few_commands_while_a_tube_is_paused(valkey: LocalServer, url: str, seconds: float | None) -> None:
     # Leases that are renewed every 200 seconds: not in the one that counts.
     with tubes.connect(url, session_ttl=601.0) as queue, valkey.client() as client:
         tube = queue.create_tube("t")
@@ -100,7 +100,7 @@ def test_nobody_asks_while_a_tube_pauses(valkey: LocalServer, url: str, seconds:
         assert eventually(lambda: len(got) == 5)
 
 
-def test_a_paused_tube_of_several_is_passed_over(url: str) -> None:
+def test_take_any_skips_a_paused_tube(url: str) -> None:
     with tubes.connect(url) as queue, tubes.connect(url, session_ttl=31.0) as other:
         first, second = queue.create_tube("t"), queue.create_tube("u")
         first.pause()

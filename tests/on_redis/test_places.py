@@ -32,7 +32,7 @@ def port() -> Iterator[int]:
         yield number
 
 
-def test_a_client_over_tcp_shows_where_the_server_is(port: int) -> None:
+def test_redis_client_over_tcp_can_be_used_to_connect(port: int) -> None:
     with redis.Redis(host="127.0.0.1", port=port) as client, tubes.connect(client) as queue:
         tube = queue.create_tube(uuid4().hex)
         tube.put({"a": 1})
@@ -44,7 +44,7 @@ def test_a_client_over_tcp_shows_where_the_server_is(port: int) -> None:
 @pytest.mark.parametrize(
     "url", ["redis://:wrong@127.0.0.1:{port}", "redis://127.0.0.1:{port}/9999", "redis://who:ever@127.0.0.1:{port}"]
 )
-def test_what_the_server_refuses_is_said_at_once(port: int, url: str) -> None:
+def test_connect_raises_at_once_when_the_server_refuses(port: int, url: str) -> None:
     with pytest.raises(ServerRefused):
         tubes.connect(url.format(port=port))
 
@@ -56,7 +56,7 @@ def test_what_the_server_refuses_is_said_at_once(port: int, url: str) -> None:
         asyncio.run(first_call())
 
 
-def test_a_setting_that_nobody_knows_is_refused(port: int) -> None:
+def test_unknown_url_setting_is_refused(port: int) -> None:
     for kind in ("redis://127.0.0.1:{}", "redis+cluster://127.0.0.1:{}", "redis+sentinel://127.0.0.1:{}/service"):
         with pytest.raises(InvalidOption) as refused:
             tubes.connect(f"{kind.format(port)}?foo=1")
@@ -90,9 +90,7 @@ def test_a_url_may_give_the_arguments_of_connect(url: str) -> None:
 
 @pytest.mark.parametrize("connect", [tubes.connect, lambda url: asyncio.run(awaited(url))], ids=["sync", "aio"])
 @pytest.mark.parametrize("kind", ["redis://{}", "redis+cluster://{}", "redis+sentinel://{}/service"])
-def test_a_first_connection_is_tried_for_as_long_as_connect_timeout_says(
-    kind: str, connect: Callable[[str], object]
-) -> None:
+def test_connect_timeout_limits_the_first_connection(kind: str, connect: Callable[[str], object]) -> None:
     began = time.monotonic()
     with pytest.raises(ConnectionLost):
         connect(f"{kind.format('127.0.0.1:1')}?connect_timeout=0.2")
@@ -103,7 +101,7 @@ async def awaited(url: str) -> object:
     return await tubes.aio.connect(url)
 
 
-def test_await_connects_and_says_what_the_server_refuses(port: int, url: str) -> None:
+def test_awaiting_connect_raises_if_the_server_refuses(port: int, url: str) -> None:
     async def main() -> None:
         queue = await tubes.aio.connect(url)
         try:
@@ -120,7 +118,7 @@ def test_await_connects_and_says_what_the_server_refuses(port: int, url: str) ->
     asyncio.run(main())
 
 
-def test_a_url_says_how_long_one_try_may_take() -> None:
+def test_url_sets_the_timeout_of_one_connection_attempt() -> None:
     server, _ = locate("redis://localhost?socket_connect_timeout=0.5")
     made: list[dict[str, Any]] = []
 
@@ -146,7 +144,7 @@ def test_a_url_says_how_long_one_try_may_take() -> None:
         "redis://127.0.0.1:0?password=secret", "redis://:secret@127.0.0.1:0",
     ],
 )  # fmt: skip
-def test_a_url_that_leads_nowhere_is_shown_without_its_password(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_about_an_invalid_url_hides_its_password(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script_call, "PATIENCE", 0.0)
     with pytest.raises(ConnectionLost if "127.0.0.1:0" in url else InvalidOption) as refused:
         tubes.connect(url)
@@ -155,7 +153,7 @@ def test_a_url_that_leads_nowhere_is_shown_without_its_password(url: str, monkey
 
 
 @pytest.mark.parametrize("rank_lua", ["pri +", "foo", "nil"])
-def test_an_order_that_does_not_run_on_the_server_is_refused_by_create_tube(url: str, rank_lua: str) -> None:
+def test_create_tube_refuses_invalid_rank_lua(url: str, rank_lua: str) -> None:
     driver = tubes.Driver("broken", options={"pri"}, rank=lambda task: task.pri, rank_lua=rank_lua)
     with tubes.connect(url) as queue:
         with pytest.raises(InvalidOption):
@@ -163,7 +161,7 @@ def test_an_order_that_does_not_run_on_the_server_is_refused_by_create_tube(url:
         assert queue.tubes() == []
 
 
-def test_a_tube_whose_order_nobody_here_knows_is_refused(url: str) -> None:
+def test_tube_with_an_unregistered_order_is_refused(url: str) -> None:
     ranked = tubes.Driver("mine", options={"pri"}, rank=lambda task: -task.pri, rank_lua="-pri")
     with tubes.connect(url) as queue, tubes.connect(url, session_ttl=31) as other:
         queue.create_tube("t", ranked)
@@ -188,7 +186,7 @@ def test_a_utube_may_have_an_empty_name(url: str) -> None:
             task.ack()
 
 
-def test_many_asyncio_workers_on_one_tube_do_not_get_in_each_others_way(url: str) -> None:
+def test_many_asyncio_workers_share_one_tube(url: str) -> None:
     async def main() -> int:
         done = 0
         async with tubes.aio.connect(url) as queue:
@@ -209,7 +207,7 @@ def test_many_asyncio_workers_on_one_tube_do_not_get_in_each_others_way(url: str
     assert asyncio.run(main()) >= 400
 
 
-def test_an_order_that_fails_for_one_task_refuses_it_whole(url: str) -> None:
+def test_put_whose_rank_fails_is_refused_completely(url: str) -> None:
     def picky(task: Ranked) -> float:
         return task.pri
 
@@ -223,7 +221,7 @@ def test_an_order_that_fails_for_one_task_refuses_it_whole(url: str) -> None:
         assert tube.put("good too", pri=1).id == 1
 
 
-def test_a_take_that_is_cancelled_when_its_reply_is_there_loses_nothing(url: str) -> None:
+def test_cancelled_take_whose_reply_arrived_loses_no_task(url: str) -> None:
     async def main() -> tuple[int, int]:
         async with tubes.aio.connect(url) as queue:
             tube = await queue.create_tube("t")
@@ -257,7 +255,7 @@ def test_a_take_that_is_cancelled_when_its_reply_is_there_loses_nothing(url: str
     assert acked > 200
 
 
-def test_tasks_are_not_moved_to_the_tube_where_they_are(port: int) -> None:
+def test_move_to_the_same_tube_is_refused(port: int) -> None:
     """Another URL may lead to it."""
     with tubes.connect(f"redis://127.0.0.1:{port}") as queue, tubes.connect(f"redis://localhost:{port}/0") as other:
         tube = queue.create_tube("moved")

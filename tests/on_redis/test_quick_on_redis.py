@@ -92,7 +92,7 @@ class Side:
 
 @pytest.mark.parametrize("driver", OPTIONS)
 @pytest.mark.parametrize("seed", range(3))
-def test_short_ways_and_flows_do_the_same(valkey: LocalServer, driver: str, seed: int) -> None:
+def test_fast_paths_match_the_generic_flows(valkey: LocalServer, driver: str, seed: int) -> None:
     dice = random.Random(f"{driver} {seed}")
     often = ["put", "put with options", "take", "ack", "next"] * 8
     rarely = [

@@ -50,13 +50,13 @@ def story(queue: Any, driver: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("driver", PUTS)
-def test_threads_get_the_answers_that_memory_gives(url: str, driver: str) -> None:
+def test_server_and_memory_return_the_same_to_threads(url: str, driver: str) -> None:
     with tubes.connect(url) as queue, tubes.connect(codec="json") as model:
         assert story(queue, driver) == story(model, driver)
 
 
 @pytest.mark.parametrize("driver", PUTS)
-def test_what_a_put_answers_is_what_peek_answers(url: str, driver: str) -> None:
+def test_put_and_take_return_the_same_task_as_peek(url: str, driver: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", driver)
         for number, options in enumerate(PUTS[driver]):
@@ -68,7 +68,7 @@ def test_what_a_put_answers_is_what_peek_answers(url: str, driver: str) -> None:
         assert taken == tube.peek(taken)
 
 
-def test_who_waits_is_served_when_a_lane_has_rested(url: str) -> None:
+def test_waiter_is_served_when_the_cooldown_of_a_lane_ends(url: str) -> None:
     """In another process, as it were: it learns of the rest from the server alone."""
     with tubes.connect(url) as queue, tubes.connect(url) as other:
         tube = queue.create_tube("t", "utube", interval=0.4)
@@ -108,7 +108,7 @@ def test_a_tube_that_was_dropped_is_not_found(url: str) -> None:
             there.take(0)
 
 
-def test_a_loop_takes_all_and_acks_each(url: str) -> None:
+def test_loop_over_a_tube_takes_and_acks_all_tasks(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
         for number in range(20):
@@ -123,7 +123,7 @@ def test_a_loop_takes_all_and_acks_each(url: str) -> None:
         assert tube.statistics().calls["ack"] == 20
 
 
-def test_a_loop_goes_on_when_a_task_was_lost_and_says_so(url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_loop_logs_a_lost_task_and_continues(url: str, caplog: pytest.LogCaptureFixture) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
         tube.put(0)
@@ -140,7 +140,7 @@ def test_a_loop_goes_on_when_a_task_was_lost_and_says_so(url: str, caplog: pytes
         assert "was finished too late" in caplog.text
 
 
-def test_a_loop_waits_for_more(url: str) -> None:
+def test_loop_waits_for_further_tasks(url: str) -> None:
     with tubes.connect(url) as queue, queue.session() as other:
         tube = queue.create_tube("t")
         seen: list[int] = []
@@ -178,7 +178,7 @@ def test_an_asyncio_loop_over_a_tube_takes_all(url: str) -> None:
     assert sorted(asyncio.run(work())) == list(range(50))
 
 
-def test_time_that_passes_on_the_server_is_noticed_by_waiters(url: str) -> None:
+def test_waiters_receive_tasks_whose_delay_or_ttr_ends(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", "fifottl")
         tube.put("later", delay=0.05)
@@ -193,7 +193,7 @@ def test_time_that_passes_on_the_server_is_noticed_by_waiters(url: str) -> None:
         assert (first.id, again.id, again.attempts) == (put.id, put.id, 2)
 
 
-def test_a_session_lives_as_long_as_the_longest_lease_of_those_who_spoke_for_it(url: str) -> None:
+def test_shared_session_lives_as_long_as_its_longest_lease(url: str) -> None:
     with tubes.connect(url, session_ttl=60) as first, tubes.connect(url) as desk:
         tube = first.create_tube("t")
         tube.put("x")
@@ -213,7 +213,7 @@ def test_a_session_lives_as_long_as_the_longest_lease_of_those_who_spoke_for_it(
 
 
 @pytest.mark.parametrize("end", ["ack", "bury", "truncate", "ttl", "drop"])
-def test_whoever_waits_until_a_tube_is_empty_is_woken_by_other_processes_and_by_time(
+def test_wait_empty_is_woken_by_other_processes_and_by_time(
     url: str, face: Face, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lease of its own makes a store of its own, as another process has one."""
@@ -242,9 +242,7 @@ def test_whoever_waits_until_a_tube_is_empty_is_woken_by_other_processes_and_by_
         assert eventually(lambda: not port_of(tube).shared.subscription.listening)
 
 
-def test_a_tube_is_not_empty_before_a_put_that_waits_for_room_is_served(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wait_empty_waits_for_puts_that_wait_for_room(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with tubes.connect(url) as queue, ThreadPoolExecutor(2) as pool:
         tube = queue.create_tube("t", capacity=1)
         shared = port_of(tube).shared
@@ -265,9 +263,7 @@ def test_a_tube_is_not_empty_before_a_put_that_waits_for_room_is_served(
         assert call.result(60)
 
 
-def test_a_lost_event_costs_a_wait_until_the_tube_is_empty_some_seconds(
-    url: str, valkey: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wait_empty_survives_a_lost_event(url: str, valkey: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emptiness, "_LONGEST", 300_000)
     with tubes.connect(url) as queue, tubes.connect(url, session_ttl=31.0) as other, ThreadPoolExecutor(1) as pool:
         tube = queue.create_tube("t")
@@ -287,7 +283,7 @@ class SkewedClock(tubes.SystemClock):
         return super().micros() - 3_600_000_000
 
 
-def test_a_moment_is_one_of_the_servers_clock(url: str, face: Face) -> None:
+def test_times_are_relative_to_the_servers_clock(url: str, face: Face) -> None:
     with face.connect(url, clock=SkewedClock()) as queue:
         tube = queue.create_tube("t", "fifottl")
         at = datetime.now(UTC) + timedelta(seconds=60)
@@ -297,7 +293,7 @@ def test_a_moment_is_one_of_the_servers_clock(url: str, face: Face) -> None:
         assert tube.put(3, at=at - timedelta(seconds=120)).state == "ready"
 
 
-def test_done_tasks_leave_nothing_behind(url: str, valkey: LocalServer) -> None:
+def test_expired_done_tasks_leave_no_keys(url: str, valkey: LocalServer) -> None:
     client: Any = valkey.client()
     with tubes.connect(url) as queue, tubes.connect(url) as other:
         tube, theirs = queue.create_tube("t"), other.tube("t")
@@ -320,7 +316,7 @@ def test_done_tasks_leave_nothing_behind(url: str, valkey: LocalServer) -> None:
         assert queue.check("t") == []
 
 
-def test_many_are_acked_in_calls_that_are_short_enough(url: str) -> None:
+def test_ack_many_splits_large_batches(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", keep_done=60)
         tube.put_many(range(600))

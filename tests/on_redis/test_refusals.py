@@ -190,7 +190,7 @@ WAYS: dict[str, Callable[[Desk], None]] = {"nobody waits": lambda desk: None, "o
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", DRIVERS)
-def test_what_is_refused_has_changed_nothing(
+def test_refused_command_changes_nothing(
     server: LocalServer, kind: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "CHUNK", 3)
@@ -219,7 +219,7 @@ def late(server: LocalServer) -> Callable[..., str]:
     return allow
 
 
-def test_a_call_is_refused_where_what_is_due_before_it_is(late: Callable[..., str]) -> None:
+def test_call_is_refused_when_processing_due_tasks_is(late: Callable[..., str]) -> None:
     clock = ManualClock()
     with tubes.connect(late(), clock=clock) as queue:
         tube = queue.create_tube("t", "fifottl")
@@ -234,7 +234,7 @@ def test_a_call_is_refused_where_what_is_due_before_it_is(late: Callable[..., st
         assert tube.statistics().tasks["ready"] == 2
 
 
-def test_a_call_is_refused_so_in_an_event_loop(late: Callable[..., str]) -> None:
+def test_async_call_is_refused_when_processing_due_tasks_is(late: Callable[..., str]) -> None:
     async def run() -> None:
         clock = ManualClock()
         async with tubes.aio.connect(late(), clock=clock) as queue:

@@ -114,7 +114,7 @@ class Patient:
         tube.release_all()
         tube.kick(1000)
         for one in tube.tasks():
-            if one.state == "~":
+            if one.state == "delayed":
                 one.update(delay=0)
         done: list[int] = []
         while (task := tube.take(timeout=0)) is not None:
@@ -207,9 +207,7 @@ def patients(valkey: LocalServer) -> Iterator[Callable[..., Patient]]:
 
 
 @pytest.mark.parametrize("name", DRIVERS)
-def test_whatever_is_damaged_at_random_is_mended_and_no_task_is_lost(
-    patients: Callable[..., Patient], name: str
-) -> None:
+def test_repair_fixes_random_damage_without_losing_tasks(patients: Callable[..., Patient], name: str) -> None:
     for seed in range(ROUNDS):
         patient = patients(name, seed=seed)
         before = patient.readable()
@@ -225,7 +223,7 @@ def test_whatever_is_damaged_at_random_is_mended_and_no_task_is_lost(
 
 
 @pytest.mark.parametrize("name", DRIVERS)
-def test_tasks_that_were_written_over_are_kept_or_moved_aside(patients: Callable[..., Patient], name: str) -> None:
+def test_repair_keeps_or_sets_aside_corrupted_tasks(patients: Callable[..., Patient], name: str) -> None:
     patient = patients(name)
     tasks, chance = patient.key_of("tasks"), patient.random
     before: dict[bytes, bytes] = patient.client.hgetall(tasks)
@@ -407,7 +405,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("what", "name"), CASES)
-def test_a_damage_is_found_for_what_it_is_and_mended(patients: Callable[..., Patient], what: str, name: str) -> None:
+def test_repair_identifies_and_fixes_each_kind_of_damage(
+    patients: Callable[..., Patient], what: str, name: str
+) -> None:
     patient = patients(name)
     before = patient.readable()
     DAMAGES[what].act(patient)
@@ -418,7 +418,7 @@ def test_a_damage_is_found_for_what_it_is_and_mended(patients: Callable[..., Pat
 
 
 @pytest.mark.parametrize("name", ["fifo", "utubettl", "rank"])
-def test_what_nobody_can_read_is_moved_aside(patients: Callable[..., Patient], name: str) -> None:
+def test_repair_sets_unreadable_tasks_aside(patients: Callable[..., Patient], name: str) -> None:
     patient = patients(name)
     before = patient.readable()
     broken = {
@@ -438,7 +438,7 @@ def test_what_nobody_can_read_is_moved_aside(patients: Callable[..., Patient], n
     assert sorted(patient.drain()) == sorted(left)
 
 
-def test_of_two_tasks_that_have_one_key_one_keeps_it(patients: Callable[..., Patient]) -> None:
+def test_repair_leaves_a_duplicate_key_to_one_task(patients: Callable[..., Patient]) -> None:
     patient = patients("fifo")
     patient.client.hset(patient.key_of("tasks"), "3", patient.client.hget(patient.key_of("tasks"), "0"))
     assert patient.tube.peek(3).key == patient.tube.peek(0).key == "key 0"
@@ -447,14 +447,14 @@ def test_of_two_tasks_that_have_one_key_one_keeps_it(patients: Callable[..., Pat
     assert [patient.tube.peek(id).key for id in (0, 3)] == ["key 0", None]
 
 
-def test_ids_that_are_there_are_not_given_again(patients: Callable[..., Patient]) -> None:
+def test_repair_never_reuses_existing_ids(patients: Callable[..., Patient]) -> None:
     patient = patients("utubettl")
     patient.client.hdel(patient.key, "next")
     patient.queue.repair("patient")
     assert patient.tube.put("new").id == 41
 
 
-def test_where_the_tube_does_not_say_what_it_is_nothing_can_be_done(patients: Callable[..., Patient]) -> None:
+def test_repair_cannot_fix_a_tube_without_valid_options_or_driver(patients: Callable[..., Patient]) -> None:
     patient = patients("fifo")
     before = patient.readable()
     for field, value in (("options", "{"), ("driver", "x"), ("driver", None)):
@@ -476,13 +476,13 @@ def test_a_tube_of_another_layout_is_refused(patients: Callable[..., Patient]) -
             examine("patient")
 
 
-def test_an_order_of_ones_own_must_be_registered(valkey: LocalServer, patients: Callable[..., Patient]) -> None:
+def test_check_needs_the_custom_driver_to_be_registered(valkey: LocalServer, patients: Callable[..., Patient]) -> None:
     patient = patients("rank")
     with tubes.connect(patient.queue._connection.url) as queue, pytest.raises(tubes.DriverNotFound):
         queue.check("patient")
 
 
-def test_tasks_that_were_taken_for_a_stream_have_no_moment(valkey: LocalServer) -> None:
+def test_tasks_taken_by_a_stream_need_no_due_entry(valkey: LocalServer) -> None:
     with tubes.connect(f"{valkey.url}?prefix={uuid4().hex}") as queue:
         tube = queue.create_tube("mail", "fifottl", ttr=60)
         tube.put_many(range(3))
@@ -491,7 +491,7 @@ def test_tasks_that_were_taken_for_a_stream_have_no_moment(valkey: LocalServer) 
         assert queue.check("mail") == []
 
 
-def test_many_tasks_are_looked_at_in_parts(valkey: LocalServer) -> None:
+def test_check_and_repair_process_many_tasks_in_parts(valkey: LocalServer) -> None:
     with tubes.connect(f"{valkey.url}?prefix={uuid4().hex}") as queue:
         for driver in ("fifo", "utube"):
             tube = queue.create_tube(driver, driver)
@@ -512,7 +512,7 @@ def test_many_tasks_are_looked_at_in_parts(valkey: LocalServer) -> None:
 
 
 @pytest.mark.parametrize("name", ["fifottl", "polite utube", "everything", "rank"])
-def test_a_tube_that_is_only_busy_has_nothing_wrong(valkey: LocalServer, name: str) -> None:
+def test_check_finds_no_problem_in_a_busy_tube(valkey: LocalServer, name: str) -> None:
     driver, options = DRIVERS[name]
     url = f"{valkey.url}?prefix={uuid4().hex}"
     busy = threading.Event()

@@ -46,7 +46,7 @@ def repeater(url: str) -> Iterator[Repeater]:
         repeater.wire.close()
 
 
-def test_the_second_of_two_gets_the_first_ones_answer(repeater: Repeater) -> None:
+def test_resent_call_gets_the_first_reply(repeater: Repeater) -> None:
     put = repeater.put()
     assert repeater.wire.call(put) == repeater.wire.call(put)
     take = repeater.call("take", "", "")
@@ -59,7 +59,7 @@ def test_the_second_of_two_gets_the_first_ones_answer(repeater: Repeater) -> Non
     assert (counted["put"], counted["take"], counted["ack"]) == (1, 1, 1)
 
 
-def test_whatever_changes_tasks_is_done_once(repeater: Repeater) -> None:
+def test_resent_change_is_applied_once(repeater: Repeater) -> None:
     tube = repeater.tube
     for number in range(3):
         tube.put(number, key=str(number))
@@ -97,7 +97,7 @@ def test_a_put_that_has_replaced_a_task_is_not_undone(repeater: Repeater) -> Non
     assert tube.statistics().tasks["total"] == 2
 
 
-def test_one_that_was_overtaken_by_its_retry_and_the_next_call_is_refused(repeater: Repeater) -> None:
+def test_resent_call_is_refused_after_a_later_call(repeater: Repeater) -> None:
     first, second = repeater.put(), repeater.put()
     repeater.wire.call(first)
     repeater.wire.call(second)
@@ -107,7 +107,7 @@ def test_one_that_was_overtaken_by_its_retry_and_the_next_call_is_refused(repeat
     assert repeater.tube.statistics().calls["put"] == 2
 
 
-def test_a_take_that_was_lost_to_time_is_taken_anew(repeater: Repeater) -> None:
+def test_resent_take_takes_again_after_a_release(repeater: Repeater) -> None:
     repeater.wire.call(repeater.put())
     take = repeater.call("take", "", "")
     first = task_codec.parse(repeater.wire.call(take))
@@ -118,9 +118,7 @@ def test_a_take_that_was_lost_to_time_is_taken_anew(repeater: Repeater) -> None:
 
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["", "and the script is forgotten"])
-def test_a_put_that_finds_its_own_session_over_is_done_for_a_new_one(
-    url: str, valkey: LocalServer, *, forgotten: bool
-) -> None:
+def test_put_with_an_ended_session_opens_a_new_one(url: str, valkey: LocalServer, *, forgotten: bool) -> None:
     """Nothing was done so far, so nothing is unsure."""
     with tubes.connect(url) as queue, valkey.client() as client:
         tube = queue.create_tube("t")

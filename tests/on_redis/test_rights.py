@@ -37,22 +37,22 @@ def users(server: LocalServer) -> Iterator[rights.Users]:
     assert found.refusals() == []
 
 
-def test_the_page_has_what_the_scripts_need() -> None:
+def test_documented_rights_match_the_scripts() -> None:
     told = {name: {word[1:].upper() for word in words if word.startswith("+")} for name, words in rights.told().items()}
     assert told == rights.wanted()
 
 
-def test_who_opens_a_tube_is_asked_for_what_every_session_needs() -> None:
+def test_opening_a_tube_checks_the_commands_every_session_needs() -> None:
     assert set(EVERYBODY) == rights.of_scripts("open", "beat", "leave", "tick") - {"PUBLISH"}
 
 
-def test_commands_are_asked_for_with_as_many_words_as_they_have(users: rights.Users) -> None:
+def test_checked_commands_have_the_right_arity(users: rights.Users) -> None:
     told = users.admin.execute_command("COMMAND", "INFO", *WORDS)
     arities = {row["name"].upper(): row["arity"] for row in _told(told)}
     assert {name: abs(arity) - 1 for name, arity in arities.items()} == WORDS
 
 
-def test_a_producer_and_a_worker(users: rights.Users) -> None:
+def test_producer_and_worker_need_only_documented_rights(users: rights.Users) -> None:
     with tubes.connect(users.url("producer")) as queue:
         tube = queue.create_tube("jobs", "utubettl", capacity=30)
         tube.put_many(tubes.Item(number, utube=f"{number % 3}") for number in range(20))
@@ -88,7 +88,7 @@ def test_a_monitor_changes_nothing(users: rights.Users) -> None:
         assert before[f"cmdstat_{name}"]["calls"] == after[f"cmdstat_{name}"]["calls"]
 
 
-def test_a_listener_hears(users: rights.Users) -> None:
+def test_listener_user_receives_events(users: rights.Users) -> None:
     with tubes.connect(users.url("app")) as queue, tubes.connect(users.url("listener")) as other:
         tube = queue.create_tube("t")
         heard: list[str] = []
@@ -97,7 +97,7 @@ def test_a_listener_hears(users: rights.Users) -> None:
         assert eventually(lambda: heard == ["put"])
 
 
-def test_a_data_source(users: rights.Users) -> None:
+def test_spark_user_can_read_write_and_stream(users: rights.Users) -> None:
     with tubes.connect(users.url("spark")) as queue:
         tube = queue.create_tube("t", "fifottl", ttr=60)
         writer = Writer(tube)
@@ -116,14 +116,14 @@ def test_a_data_source(users: rights.Users) -> None:
 
 
 @pytest.mark.parametrize("missing", ["EVAL", "EVALSHA", "TIME"])
-def test_connect_says_that_scripts_may_not_be_called(users: rights.Users, missing: str) -> None:
+def test_connect_reports_missing_script_rights(users: rights.Users, missing: str) -> None:
     _lacks(users, missing)
     with pytest.raises(tubes.ServerRefused, match=f"(?i){missing}"):
         tubes.connect(users.url("lacks"))
     users.admin.execute_command("ACL", "LOG", "RESET")
 
 
-def test_who_opens_a_tube_hears_of_all_that_is_missing(users: rights.Users) -> None:
+def test_opening_a_tube_reports_all_missing_rights(users: rights.Users) -> None:
     with tubes.connect(users.url("app")) as queue:
         queue.create_tube("t")
     _lacks(users, "ZADD", "HDEL")
@@ -140,7 +140,7 @@ def test_who_opens_a_tube_hears_of_all_that_is_missing(users: rights.Users) -> N
         queue.tube("t")
 
 
-def test_without_channels_everything_goes_on(users: rights.Users, caplog: pytest.LogCaptureFixture) -> None:
+def test_user_without_channel_rights_can_still_work(users: rights.Users, caplog: pytest.LogCaptureFixture) -> None:
     with tubes.connect(users.url("app")) as queue:
         queue.create_tube("t").on_task_change(lambda task, event: None)
         users.admin.execute_command("ACL", "SETUSER", "lacks", "reset", "on", ">secret", "~*", "+@all")
@@ -162,7 +162,7 @@ def _lacks(users: rights.Users, *commands: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["zpopmin", "time", "hmget"])
-def test_what_a_script_may_not_run_is_a_refusal_and_no_damage(users: rights.Users, command: str) -> None:
+def test_command_refused_in_a_script_does_no_damage(users: rights.Users, command: str) -> None:
     """Also where that comes before the script asks: nothing is written by then."""
     with tubes.connect(users.url("app")) as queue:
         tube = queue.create_tube("mail", "fifottl")
@@ -179,7 +179,7 @@ def test_what_a_script_may_not_run_is_a_refusal_and_no_damage(users: rights.User
         task.ack()
 
 
-def test_a_user_of_one_namespace_has_no_other(users: rights.Users) -> None:
+def test_user_of_one_namespace_cannot_access_another(users: rights.Users) -> None:
     keys = ("~tubes:{team@*", "~tubes:namespaces")
     users.admin.execute_command("ACL", "SETUSER", "app", "resetkeys", "resetchannels", *keys, "&tubes:{team@*")
     try:
@@ -204,7 +204,7 @@ def test_a_user_of_one_namespace_has_no_other(users: rights.Users) -> None:
         users.admin.execute_command("ACL", "LOG", "RESET")
 
 
-def test_a_user_of_one_tube_has_no_other(users: rights.Users) -> None:
+def test_user_of_one_tube_cannot_access_another(users: rights.Users) -> None:
     users.admin.execute_command("ACL", "SETUSER", "app", "resetkeys", "~tubes:{mail}*", "~tubes:names")
     try:
         with tubes.connect(users.url("app")) as queue, tubes.connect(users.server.url) as admin:

@@ -33,7 +33,7 @@ def test_a_script_is_printed_with_the_source_of_each_line(capsys: pytest.Capture
     assert {"verbs/put.lua", "head.lua", "move.lua", "lib/task.lua"} <= seen
 
 
-def test_a_driver_that_is_not_there_is_a_mistake_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_driver_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["put", "nix"])
     assert "there is no driver 'nix'" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.replies import ANY
 
 
-def test_each_script_names_the_kinds_of_its_replies() -> None:
+def test_each_script_declares_its_reply_types() -> None:
     assert [verb for verb in VERBS if script(verb, fifottl.FifoTtl).answers == ANY] == []
 
 

@@ -26,7 +26,7 @@ def everything(client: Any, key: str) -> dict[bytes, bytes]:
 
 @pytest.mark.parametrize("driver", ["fifo", "fifottl", "utubettl"])
 @pytest.mark.parametrize("next_id", ["1e400", "1.5", "nan", "0x10", "-1", "9007199254740993", "281474976710655", ""])
-def test_a_put_is_refused_where_the_next_id_is_none(url: str, client: Any, driver: str, next_id: str) -> None:
+def test_put_is_refused_when_the_next_id_is_invalid(url: str, client: Any, driver: str, next_id: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", driver)
         tube.put("first")
@@ -57,7 +57,7 @@ def test_a_put_is_refused_where_the_next_id_is_none(url: str, client: Any, drive
 
 
 @pytest.mark.parametrize("record", [None, b"", b"garbage"])
-def test_a_rest_that_no_lane_knows_ends(url: str, client: Any, clock: ManualClock, record: bytes | None) -> None:
+def test_cooldown_of_an_unknown_lane_ends(url: str, client: Any, clock: ManualClock, record: bytes | None) -> None:
     with tubes.connect(url, clock=clock) as queue:
         tube = queue.create_tube("t", "utubettl", interval=5)
         for number in range(4):
@@ -84,7 +84,7 @@ def test_a_rest_that_no_lane_knows_ends(url: str, client: Any, clock: ManualCloc
 
 
 @pytest.mark.parametrize("score", ["inf", "-inf", "0.5", "-1", "1e300"])
-def test_a_check_knows_scores_that_are_none(url: str, client: Any, score: str) -> None:
+def test_check_reports_invalid_scores(url: str, client: Any, score: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
         tube.put("first")
@@ -96,7 +96,7 @@ def test_a_check_knows_scores_that_are_none(url: str, client: Any, score: str) -
 
 
 @pytest.mark.parametrize("driver", ["fifo", "utubettl"])
-def test_buried_tasks_are_listed_once_beside_an_entry_of_nobody(url: str, client: Any, driver: str) -> None:
+def test_buried_ignores_entries_without_a_task(url: str, client: Any, driver: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", driver)
         for number in range(3):
@@ -108,7 +108,7 @@ def test_buried_tasks_are_listed_once_beside_an_entry_of_nobody(url: str, client
         assert tube.buried(10) == []
 
 
-def test_an_answer_that_is_none_is_passed_by(url: str, client: Any) -> None:
+def test_invalid_stored_reply_is_ignored(url: str, client: Any) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
         tube.put("first")
@@ -119,9 +119,7 @@ def test_an_answer_that_is_none_is_passed_by(url: str, client: Any) -> None:
         assert tube.put("second").id == 1
 
 
-def test_puts_that_went_together_are_done_once_where_a_foreign_error_has_come_for_them(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_coalesced_puts_are_done_once_despite_a_foreign_error(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server has done them: the answer was somebody else's."""
     from tubes.redis.transport import loop_channel
 
@@ -146,9 +144,7 @@ def test_puts_that_went_together_are_done_once_where_a_foreign_error_has_come_fo
 
 
 @pytest.mark.parametrize("error", ["ERR proxy: upstream said no", "NOSCRIPT no", "x", "AGAIN later"])
-def test_a_put_is_done_once_where_a_foreign_error_has_come_for_it(
-    url: str, monkeypatch: pytest.MonkeyPatch, error: str
-) -> None:
+def test_put_is_done_once_despite_a_foreign_error(url: str, monkeypatch: pytest.MonkeyPatch, error: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
         tube.put("first")
@@ -172,7 +168,7 @@ def test_a_put_is_done_once_where_a_foreign_error_has_come_for_it(
         ("fifo", {}, {"due": "xxxxxx"}),
     ],
 )
-def test_an_entry_that_is_due_and_that_no_verb_ends_makes_none_spin(
+def test_due_entry_that_cannot_be_processed_does_not_cause_a_loop(
     url: str, client: Any, clock: ManualClock, driver: str, options: dict[str, Any], plant: dict[str, str | None]
 ) -> None:
     with tubes.connect(url, clock=clock) as queue:

@@ -22,7 +22,7 @@ def fields(tube: Any, client: Any) -> set[str]:
     return {field.decode() for field in client.hkeys(tube._port.shared.key)}
 
 
-def test_a_tube_of_another_layout_is_refused_by_name(url: str, valkey: tubes.testing.LocalServer) -> None:
+def test_error_about_another_layout_names_the_tube(url: str, valkey: tubes.testing.LocalServer) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("old")
         tube.put("task")
@@ -35,9 +35,7 @@ def test_a_tube_of_another_layout_is_refused_by_name(url: str, valkey: tubes.tes
         assert tube.statistics().tasks["ready"] == 1
 
 
-def test_a_tube_that_is_made_anew_has_nothing_of_one_whose_hash_was_removed(
-    url: str, valkey: tubes.testing.LocalServer
-) -> None:
+def test_recreated_tube_does_not_inherit_old_keys(url: str, valkey: tubes.testing.LocalServer) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", "utubettl")
         tube.put_many([tubes.Item(number, utube=f"{number % 2}", key=str(number)) for number in range(6)])
@@ -55,7 +53,7 @@ def test_a_tube_that_is_made_anew_has_nothing_of_one_whose_hash_was_removed(
         assert valkey.client().keys(f"{port_of(tube).shared.key}*") == []
 
 
-def test_a_tube_that_is_not_whole_is_not_made_anew(url: str, valkey: tubes.testing.LocalServer) -> None:
+def test_incomplete_tube_is_not_recreated(url: str, valkey: tubes.testing.LocalServer) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
         tube.put_many(range(3))
@@ -67,9 +65,7 @@ def test_a_tube_that_is_not_whole_is_not_made_anew(url: str, valkey: tubes.testi
             assert [task.data for task in other.tube("t").tasks()] == [0, 1, 2]
 
 
-def test_numbers_of_sessions_begin_again_and_pass_by_those_that_live(
-    url: str, valkey: tubes.testing.LocalServer
-) -> None:
+def test_session_numbers_wrap_and_skip_live_sessions(url: str, valkey: tubes.testing.LocalServer) -> None:
     with tubes.connect(url) as first, tubes.connect(url) as second:
         tube = first.create_tube("t")
         assert number_of(tube) == 1
@@ -90,7 +86,7 @@ def test_numbers_of_sessions_begin_again_and_pass_by_those_that_live(
         assert TAKES * 2**27 == 2**53
 
 
-def test_calls_of_two_processes_begin_at_random_numbers_that_lua_can_count() -> None:
+def test_call_numbers_start_at_random_and_fit_in_a_double() -> None:
     before = next(script_call.numbers)
     script_call._begin_numbers()
     after = next(script_call.numbers)
@@ -98,7 +94,7 @@ def test_calls_of_two_processes_begin_at_random_numbers_that_lua_can_count() -> 
     assert all(10**15 <= number < 2**53 - 10**14 for number in (before, after))
 
 
-def test_a_session_of_thousands_of_calls_at_a_time_leaves_nothing(url: str, valkey: tubes.testing.LocalServer) -> None:
+def test_session_with_thousands_of_calls_leaves_no_fields(url: str, valkey: tubes.testing.LocalServer) -> None:
     client = valkey.client()
 
     async def burst() -> None:
@@ -115,7 +111,7 @@ def test_a_session_of_thousands_of_calls_at_a_time_leaves_nothing(url: str, valk
         assert fields(tube, client) == before
 
 
-def test_a_lease_that_is_over_leaves_nothing_of_a_session_with_many_answers(
+def test_expired_session_with_many_replies_leaves_no_fields(
     url: str, valkey: tubes.testing.LocalServer, clock: tubes.testing.ManualClock
 ) -> None:
     client = valkey.client()

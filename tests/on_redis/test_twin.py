@@ -91,7 +91,7 @@ def facts(answer: Any) -> Answer:
         more: tuple[Any, ...] = (answer.key, answer.max_attempts, answer.reason, answer.created_now, answer.context)
         more += answer.calls, answer.keep_done, answer.result, answer.ended, answer.why
         # Of a key that is remembered nobody knows the moments.
-        times = () if answer.state == "-" and not answer.created_now else times
+        times = () if answer.state == "done" and not answer.created_now else times
         shown = (answer.id, answer.state.value, answer.data, answer.utube, answer.pri, answer.attempts, *more, *times)
         return Answer("task", shown)
     return Answer(type(answer).__name__, answer)
@@ -393,7 +393,7 @@ class Twins:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", DRIVERS)
-def test_memory_and_server_answer_alike(valkey: LocalServer, name: str, seed: int) -> None:
+def test_memory_and_server_behave_alike(valkey: LocalServer, name: str, seed: int) -> None:
     driver, options = DRIVERS[name]
     twins = Twins(f"{valkey.url}?prefix={uuid4().hex}", driver, options, seed, listens=True)
     twins.keeps = "done" in name
@@ -410,7 +410,7 @@ def test_memory_and_server_answer_alike(valkey: LocalServer, name: str, seed: in
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", DRIVERS)
-def test_they_do_so_where_nobody_looks_for_long(valkey: LocalServer, name: str, seed: int) -> None:
+def test_memory_and_server_agree_when_rarely_observed(valkey: LocalServer, name: str, seed: int) -> None:
     """Whoever looks or listens lets happen what is due: here it is any verb, and late."""
     driver, options = DRIVERS[name]
     twins = Twins(f"{valkey.url}?prefix={uuid4().hex}", driver, options, seed, listens=False)
@@ -428,7 +428,7 @@ def test_they_do_so_where_nobody_looks_for_long(valkey: LocalServer, name: str, 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", [name for name in DRIVERS if "done" not in name])
-def test_they_do_so_when_the_clock_is_set_back_again_and_again(valkey: LocalServer, name: str, seed: int) -> None:
+def test_memory_and_server_agree_when_the_clock_is_set_back(valkey: LocalServer, name: str, seed: int) -> None:
     """But for keys that are remembered, and done tasks that are kept: the one looks sooner whether they are over."""
     driver, options = DRIVERS[name]
     twins = Twins(f"{valkey.url}?prefix={uuid4().hex}", driver, options, seed, listens=False, start=100_000)

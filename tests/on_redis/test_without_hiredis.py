@@ -31,6 +31,6 @@ with tubes.connect(sys.argv[1]) as queue, tubes.connect(sys.argv[1], session_ttl
 """
 
 
-def test_verbs_and_waiting_work_without_hiredis(url: str) -> None:
+def test_calls_and_waits_work_without_hiredis(url: str) -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT, url], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "done\n", done.stderr

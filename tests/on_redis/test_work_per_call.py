@@ -58,7 +58,7 @@ def crowd(client: Any, tube: tubes.Tube, count: int, seconds: float = 9) -> None
 
 
 @pytest.mark.parametrize("kind", ["fifo", "lifo"])
-def test_stale_ids_leave_the_list_some_with_each_verb(client: Any, queue: tubes.Queue, kind: str) -> None:
+def test_each_call_removes_some_stale_ids(client: Any, queue: tubes.Queue, kind: str) -> None:
     tube = queue.create_tube("load", kind if kind == "fifo" else Driver("lifo", order="-id"))
     ids = [task.id for task in tube.put_many([b"x"] * 12_000)]
     kept = [id for id in ids if id % 5 == 0]
@@ -80,7 +80,7 @@ def test_stale_ids_leave_the_list_some_with_each_verb(client: Any, queue: tubes.
     Indexes(client, tube).check()
 
 
-def test_one_take_of_many_skips_a_bounded_number_of_stale_ids(client: Any, queue: tubes.Queue) -> None:
+def test_take_many_skips_a_bounded_number_of_stale_ids(client: Any, queue: tubes.Queue) -> None:
     tube = queue.create_tube("load")
     ids = [task.id for task in tube.put_many([b"x"] * 14_000)]
     kept = [id for id in ids if id % 500 == 0 or id > 8_000]
@@ -96,7 +96,7 @@ def test_one_take_of_many_skips_a_bounded_number_of_stale_ids(client: Any, queue
 # -- those who wait ----------------------------------------------------------------------------------------------------
 
 
-def test_of_very_many_processes_that_wait_some_are_looked_at(client: Any, queue: tubes.Queue) -> None:
+def test_calls_examine_a_bounded_number_of_waiting_processes(client: Any, queue: tubes.Queue) -> None:
     tube: Any = queue.create_tube("load")
     assert tube.statistics().waiting == 0
     crowd(client, tube, 700, 18)
@@ -112,7 +112,7 @@ def test_of_very_many_processes_that_wait_some_are_looked_at(client: Any, queue:
     assert commands < 300
 
 
-def test_whether_nobody_waits_is_found_out_before_a_drop(client: Any, queue: tubes.Queue) -> None:
+def test_drop_checks_for_waiters_in_parts(client: Any, queue: tubes.Queue) -> None:
     tube = queue.create_tube("load")
     crowd(client, tube, 6_000, -1)
     crowd(client, tube, 1)
@@ -133,7 +133,7 @@ def test_a_drop_wakes_a_bounded_number_of_processes(client: Any, queue: tubes.Qu
     assert commands < MOST
 
 
-def test_those_who_wait_for_room_are_found_by_how_much_they_need(client: Any, queue: tubes.Queue) -> None:
+def test_puts_waiting_for_room_are_found_by_their_size(client: Any, queue: tubes.Queue) -> None:
     tube: Any = queue.create_tube("load", capacity=100)
     tube.put_many([b"x"] * 100)
     port = tube._port
@@ -184,7 +184,7 @@ def large(queue: tubes.Queue, driver: str, count: int) -> tuple[Any, list[int]]:
 
 
 @pytest.mark.parametrize("driver", _DRIVERS)
-def test_an_answer_has_no_more_than_some_megabytes(client: Any, queue: tubes.Queue, driver: str) -> None:
+def test_replies_have_bounded_size(client: Any, queue: tubes.Queue, driver: str) -> None:
     tube, ids = large(queue, driver, 90)
     tube.put(b"the last", **({"utube": "last"} if tube.driver.lane else {}))
     reply = tube._port.connection.run(tube._port.ask("take_many", 1000))
@@ -207,7 +207,7 @@ def test_an_answer_has_no_more_than_some_megabytes(client: Any, queue: tubes.Que
     assert client.info("commandstats")["cmdstat_evalsha"]["calls"] >= 90 * _LARGE // BYTES
 
 
-def test_what_does_not_fit_into_an_answer_keeps_its_place_behind_what_came_back(queue: tubes.Queue) -> None:
+def test_tasks_that_exceed_a_reply_keep_their_order(queue: tubes.Queue) -> None:
     tube, ids = large(queue, "fifo", 60)
     back = tube.take_many(30)
     tube.release_many(back[::2])
@@ -216,7 +216,7 @@ def test_what_does_not_fit_into_an_answer_keeps_its_place_behind_what_came_back(
 
 
 @pytest.mark.parametrize("driver", ["fifo", "utubettl"])
-def test_tasks_that_were_put_before_come_some_megabytes_at_a_time(queue: tubes.Queue, driver: str) -> None:
+def test_existing_tasks_of_keys_are_returned_in_parts(queue: tubes.Queue, driver: str) -> None:
     tube: Any = queue.create_tube("load", driver)
     lane: tubes.TaskOptions = {"utube": "a"} if tube.driver.lane else {}
     ids = [tube.put(b"%d" % n * _LARGE, key=str(n), **lane).id for n in range(50)]
@@ -243,7 +243,7 @@ def test_tasks_that_were_put_before_come_some_megabytes_at_a_time(queue: tubes.Q
 
 
 @pytest.mark.parametrize("driver", _DRIVERS)
-def test_what_is_done_with_many_tasks_is_done_in_parts(client: Any, queue: tubes.Queue, driver: str) -> None:
+def test_operations_on_many_tasks_run_in_parts(client: Any, queue: tubes.Queue, driver: str) -> None:
     tube: Any = queue.create_tube("load", driver)
     lanes = tube.driver.lane is not None
     items: list[Any] = [Item(b"x", utube=str(n)) if lanes else b"x" for n in range(1_500)]
@@ -280,7 +280,7 @@ def test_what_is_done_with_many_tasks_is_done_in_parts(client: Any, queue: tubes
 
 
 @pytest.mark.parametrize("driver", ["fifo", "utubettl"])
-def test_a_batch_of_a_stream_is_taken_in_parts_and_whole(client: Any, queue: tubes.Queue, driver: str) -> None:
+def test_stream_batch_is_taken_completely_in_parts(client: Any, queue: tubes.Queue, driver: str) -> None:
     tube: Any = queue.create_tube("load", driver)
     lanes = tube.driver.lane is not None
     ids = [task.id for task in tube.put_many([Item(b"x", utube=str(n)) if lanes else b"x" for n in range(1_250)])]
@@ -306,7 +306,7 @@ def test_takes_are_undone_in_parts(client: Any, queue: tubes.Queue, driver: str)
 
 
 @pytest.mark.parametrize("driver", ["fifottl", "utubettl"])
-def test_what_is_due_is_done_in_parts(client: Any, server: LocalServer, driver: str) -> None:
+def test_due_tasks_are_processed_in_parts(client: Any, server: LocalServer, driver: str) -> None:
     clock = tubes.testing.ManualClock()
     with tubes.connect(server.url, clock=clock) as queue:
         tube = queue.create_tube("load", driver)
@@ -322,7 +322,7 @@ def test_what_is_due_is_done_in_parts(client: Any, server: LocalServer, driver: 
         assert commands < MOST
 
 
-def test_what_is_due_costs_a_put_two_scripts_more_and_a_take_none(client: Any, server: LocalServer) -> None:
+def test_due_tasks_cost_a_put_two_more_scripts_and_a_take_zero(client: Any, server: LocalServer) -> None:
     clock = tubes.testing.ManualClock()
     with tubes.connect(server.url, clock=clock) as queue:
         tube = queue.create_tube("load", "utubettl")

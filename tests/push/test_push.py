@@ -59,7 +59,7 @@ async def test_a_task_is_posted_signed_and_done(place: str) -> None:
     assert [each[:3] for each in got.headers["webhook-signature"].split()] == ["v1,", "v1,"]
 
 
-def test_receivers_check_signatures_by_their_library() -> None:
+def test_standard_library_verifies_signatures() -> None:
     webhooks = pytest.importorskip("standardwebhooks")
     body = b'{"n": 1}'
     headers = Signer([SECRET, OTHER]).headers("msg_1", body)
@@ -70,7 +70,7 @@ def test_receivers_check_signatures_by_their_library() -> None:
 
 
 @pytest.mark.anyio
-async def test_what_a_reply_means(place: str, clock: ManualClock) -> None:
+async def test_reply_status_decides_outcome_of_task(place: str, clock: ManualClock) -> None:
     replies: list[bytes] = []
     async with (
         tubes.aio.connect(place, clock=clock, codec="raw") as queue,
@@ -118,7 +118,7 @@ async def test_equal_tasks_of_two_namespaces_have_different_webhook_ids(place: s
 
 
 @pytest.mark.anyio
-async def test_the_backoff_of_the_tube_comes_first(clock: ManualClock) -> None:
+async def test_tube_backoff_overrides_push_backoff(clock: ManualClock) -> None:
     async with tubes.aio.connect(clock=clock) as queue, Receiver(always(500)) as receiver:
         tube = await queue.create_tube("orders", "fifottl", backoff=[100])
         await tube.put(1)
@@ -132,7 +132,7 @@ def opened(**settings: Any) -> Sender:
 
 
 @pytest.mark.anyio
-async def test_a_host_gets_so_many_requests_at_a_time() -> None:
+async def test_requests_in_flight_per_host_are_limited() -> None:
     async def slowly(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.01)
         writer.write(reply(200))
@@ -143,7 +143,7 @@ async def test_a_host_gets_so_many_requests_at_a_time() -> None:
 
 
 @pytest.mark.anyio
-async def test_huge_and_slow_replies_end() -> None:
+async def test_huge_and_slow_replies_are_cut_off() -> None:
     async def endless(writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
         while not writer.transport.is_closing():
@@ -171,7 +171,7 @@ async def test_huge_and_slow_replies_end() -> None:
 
 
 @pytest.mark.anyio
-async def test_redirects_proxies_and_packed_replies_lead_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_redirects_proxies_and_compression_are_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(request: Request) -> Answer:
         if request.line.startswith("POST /packed"):
             return reply(200, b"\x1f\x8b", "content-encoding: gzip", "set-cookie: a=b")
@@ -242,7 +242,7 @@ def _family(address: str) -> int:
 
 
 @pytest.mark.anyio
-async def test_a_name_that_changes_its_address_leads_nowhere() -> None:
+async def test_dns_rebinding_to_private_address_is_refused() -> None:
     answers = Resolver(["127.0.0.1"], ["127.0.0.2"], ["127.0.0.2", "127.0.0.1"], ["::ffff:127.0.0.2"])
     async with Receiver(always(200, "connection: close"), "0.0.0.0") as receiver:
         url = f"http://hooks.example:{receiver.port}/"
@@ -258,7 +258,7 @@ async def test_a_name_that_changes_its_address_leads_nowhere() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_name_server_that_is_silent_delays_no_other_host() -> None:
+async def test_silent_name_server_does_not_delay_other_hosts() -> None:
     # What is used where no resolver is given: its lookups take no threads, of which there are few.
     assert aiohttp.resolver.DefaultResolver is aiohttp.AsyncResolver
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
@@ -276,7 +276,7 @@ async def test_a_name_server_that_is_silent_delays_no_other_host() -> None:
 
 
 @pytest.mark.anyio
-async def test_addresses_in_urls_are_checked_as_well() -> None:
+async def test_literal_private_addresses_in_urls_are_refused() -> None:
     async with Receiver(always(200), "0.0.0.0") as receiver, opened(networks=()).running() as sender:
         for host in ("127.0.0.1", "[::ffff:127.0.0.1]", "127.1", "0x7f000001", "2130706433", "localhost", "0"):
             with pytest.raises((SendFailed, InvalidOption)):
@@ -329,7 +329,7 @@ def test_only_public_addresses_are_reached(address: str, allowed: bool) -> None:
     assert Places(["https://"], ["10.1.0.0/16"]).allows_address(address) is allowed
 
 
-def test_urls_begin_with_what_is_allowed() -> None:
+def test_only_urls_with_allowed_prefix_are_accepted() -> None:
     places = Places(["https://a.example/hooks", "http://b.example:8080"])
     for good in ("https://a.example/hooks", "https://A.example:443/hooks/x?y=z", "http://b.example:8080/x"):
         assert places.check(good).host in ("a.example", "b.example")
@@ -358,7 +358,7 @@ def test_a_bad_secret_is_refused_and_not_shown(secret: str) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"allow": ["https://x/?a"]}, {"networks": ["10.0.0.1/8"]}, {"per_host": 0}])
-def test_bad_options_of_a_sender(settings: dict[str, Any]) -> None:
+def test_sender_refuses_invalid_options(settings: dict[str, Any]) -> None:
     options: Any = {"allow": ["https://"], **settings}
     with pytest.raises(InvalidOption, match=next(iter(settings))):
         Sender(**options)

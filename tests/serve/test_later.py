@@ -96,7 +96,7 @@ async def test_a_callback_is_called_and_signed(later: Served) -> None:
 
 
 @pytest.mark.anyio
-async def test_query_and_delete(later: Served) -> None:
+async def test_query_shows_task_until_delete_removes_it(later: Served) -> None:
     body = {"topic": "t", "delay": 100, "retry": 3, "callback": "http://127.0.0.1:1/", "content": "c"}
     id = (await post(later, "/create", **body, unknown=1)).json()["id"]
     found = (await post(later, "/query", id=id)).json()
@@ -216,7 +216,7 @@ async def test_task_of_a_dead_worker_comes_again_after_its_ttr_without_a_backoff
 
 
 @pytest.mark.anyio
-async def test_what_has_failed_for_the_last_time_is_gone_for_clients_and_a_dead_letter(later: Served) -> None:
+async def test_finally_failed_task_is_buried_and_hidden_from_clients(later: Served) -> None:
     async with Receiver(lambda _: replies(7)) as receiver:
         ids = [(await post(later, "/create", callback=receiver.url)).json()["id"]]
         await until(lambda: bool(receiver.requests))
@@ -246,7 +246,7 @@ def test_bad_requests_get_a_status_and_an_empty_body(later: Served) -> None:
 
 
 @pytest.mark.anyio
-async def test_where_there_are_tokens_they_say_who_may(tmp_path: Path) -> None:
+async def test_later_api_requires_token_with_matching_grant(tmp_path: Path) -> None:
     tokens = Tokens(tmp_path / "tokens.json")
     texts = {grant: tokens.create([Grant.read(grant)])[1] for grant in ("put _ later", "look _ later", "manage shop")}
     async with tubes.aio.connect(codec="json") as queue:
@@ -269,7 +269,7 @@ async def test_where_there_are_tokens_they_say_who_may(tmp_path: Path) -> None:
             assert await status("/delete", texts["manage shop"]) == (403, b"")
 
 
-def test_tasks_that_later_has_not_put_are_buried(later: Served) -> None:
+def test_foreign_tasks_in_later_tube_are_buried(later: Served) -> None:
     for data in (1, [1], {"topic": "t"}):
         id = later.client.post("/v1/_/tubes/later/tasks", json={"data": data, "utube": "x"}).json()["id"]
         where = f"/v1/_/tubes/later/tasks/{id}"
@@ -293,12 +293,12 @@ async def test_tasks_of_any_kind_are_pushed_from_any_tube(url: str, tmp_path: Pa
             assert await asyncio.to_thread(served.stop) == 0
 
 
-def test_a_queue_of_bytes_has_no_later() -> None:
+def test_later_refuses_queue_with_raw_codec() -> None:
     with pytest.raises(InvalidOption, match="codec='raw'"):
         create_app(tubes.aio.connect(codec="raw"), callbacks=Callbacks(("https://",)))
 
 
-def test_ids_are_uuids_and_of_one_secret() -> None:
+def test_ids_are_uuids_bound_to_secret() -> None:
     ids, others = Ids(b"a"), Ids(b"b")
     for id in (0, 1, 2**31, 2**53):
         given = ids.given(id)

@@ -76,7 +76,7 @@ def test_a_job_is_published_consumed_and_acked(api: httpx.Client) -> None:
     assert api.get(f"/q/job/{job_id}").json() == {"error": "job not found"}
 
 
-def test_a_job_that_is_done_is_not_found_where_done_tasks_are_kept(served: Served, api: httpx.Client) -> None:
+def test_acked_job_is_not_found_even_if_done_tasks_are_kept(served: Served, api: httpx.Client) -> None:
     first = publish(api)
     queue = f"/v1/{api.base_url.path.strip('/').split('/')[1]}/tubes/q"
     assert served.client.patch(queue, json={"options": {"keep_done": 60}}).status_code == 200
@@ -87,7 +87,7 @@ def test_a_job_that_is_done_is_not_found_where_done_tasks_are_kept(served: Serve
     assert served.client.get(queue).json()["kept"] == 1
 
 
-def test_an_id_that_no_job_can_have_is_not_found(api: httpx.Client) -> None:
+def test_invalid_job_id_is_not_found(api: httpx.Client) -> None:
     job = publish(api)[:16] + "f" * 14
     assert api.get(f"/q/job/{job}").status_code == 404
     assert api.delete(f"/q/job/{job}").status_code == 204
@@ -103,7 +103,7 @@ def test_an_ack_in_another_queue_deletes_nothing(api: httpx.Client) -> None:
     assert api.get(f"/other/job/{mine}").status_code == 404
 
 
-def test_what_is_not_given_has_a_default(api: httpx.Client) -> None:
+def test_omitted_parameters_have_defaults(api: httpx.Client) -> None:
     publish(api)
     job = consume(api)
     assert (job["ttl"], job["remain_tries"]) == (86_400, 0)
@@ -141,7 +141,7 @@ def test_a_poll_waits_for_a_job(api: httpx.Client) -> None:
     assert {job["job_id"] for job in found} == ids
 
 
-def test_the_first_of_several_queues_comes_first(api: httpx.Client) -> None:
+def test_consume_prefers_first_of_several_queues(api: httpx.Client) -> None:
     publish(api, b"1", "one")
     publish(api, b"2", "two")
     job = consume(api, "two,one", timeout=1)
@@ -209,7 +209,7 @@ def test_republish_puts_another_job_in_its_place(api: httpx.Client) -> None:
     assert api.put("/q/job/nix", content=b"x").status_code == 201
 
 
-def test_the_first_job_and_any_job_can_be_looked_at(api: httpx.Client) -> None:
+def test_peek_shows_first_job_and_any_job_by_id(api: httpx.Client) -> None:
     assert api.get("/q/peek").json() == {"error": "the queue is empty"}
     first, second = publish(api, tries=5), publish(api, b"2", tries=5)
     job = api.get("/q/peek").json()
@@ -219,7 +219,7 @@ def test_the_first_job_and_any_job_can_be_looked_at(api: httpx.Client) -> None:
     assert api.get("/q/size").json()["size"] == 2
 
 
-def test_destroying_a_queue_removes_what_is_ready(api: httpx.Client) -> None:
+def test_destroying_queue_removes_only_ready_jobs(api: httpx.Client) -> None:
     assert api.delete("/q").status_code == 204
     publish(api)
     taken = consume(api)["job_id"]
@@ -255,7 +255,7 @@ def test_dead_letters_are_respawned_and_deleted(api: httpx.Client) -> None:
     assert api.get(f"/q/job/{ids[2]}").status_code == 404
 
 
-def test_a_job_is_tried_as_often_as_it_may(api: httpx.Client) -> None:
+def test_job_is_consumed_up_to_its_tries_then_buried(api: httpx.Client) -> None:
     job = publish(api, tries=2)
     assert consume(api, ttr=1)["remain_tries"] == 1
     again = consume(api, ttr=1, timeout=10)
@@ -297,7 +297,7 @@ def test_a_job_is_tried_as_often_as_it_may(api: httpx.Client) -> None:
         ("PUT", "/q?token=other:x", 404, "pool not found"),
     ],
 )
-def test_bad_requests_are_refused_with_lmstfys_words(
+def test_bad_requests_get_lmstfy_error_messages(
     api: httpx.Client, method: str, path: str, status: int, said: str
 ) -> None:
     root = str(api.base_url).rstrip("/")
@@ -307,7 +307,7 @@ def test_bad_requests_are_refused_with_lmstfys_words(
         assert api.get("/q/size").json()["size"] == 0
 
 
-def test_the_longest_names_are_good(api: httpx.Client) -> None:
+def test_longest_allowed_names_are_accepted(api: httpx.Client) -> None:
     root = str(api.base_url).partition("/api/")[0]
     for namespace in (uuid4().hex, "n" * 223 + uuid4().hex):
         path = f"{root}/api/{namespace}/{'q' * 255}"
@@ -330,7 +330,7 @@ def test_the_native_api_sees_the_same_tasks(served: Served, api: httpx.Client) -
     assert (data(job), job["remain_tries"], job["ttl"]) == (b"[1]", 0, 0)
 
 
-def test_hostile_requests_at_the_same_time_break_nothing(served: Served, api: httpx.Client) -> None:
+def test_concurrent_hostile_requests_do_no_harm(served: Served, api: httpx.Client) -> None:
     names = [*["q"] * 12, "a,b", "%00", "%ff", "..", "%F0%9F%92%A5", "_x", "x" * 300, "*", ",", "%7Bjob%7D", "q%2Fq"]
     ends = ["", "/bulk", "/peek", "/size", "/deadletter", "/deadletter/size", "/job/x", "/job/%ff", "/nix", "/"]
     queries = [

@@ -76,7 +76,7 @@ def test_a_token_is_good_in_its_namespace_until_it_is_revoked(
     assert token.rpartition("_")[2] not in f"{guarded.lines()}{guarded.said}"
 
 
-def test_a_token_may_be_given_by_its_user(guarded: Served, admin: httpx.Client) -> None:
+def test_administrator_may_choose_token_text(guarded: Served, admin: httpx.Client) -> None:
     mine = "01HZX3PA0QB1N5M8Y7V6T5S4R3"
     reply = admin.post("/token/shop", data={"description": "mine", "token": f"default:{mine}"})
     assert said(reply) == (201, {"token": mine})
@@ -97,7 +97,7 @@ def test_a_token_may_be_given_by_its_user(guarded: Served, admin: httpx.Client) 
         assert error is None or reply.json() == {"error": error}
 
 
-def test_a_limit_counts_what_was_published_and_consumed(guarded: Served, admin: httpx.Client) -> None:
+def test_limit_counts_published_and_consumed_jobs(guarded: Served, admin: httpx.Client) -> None:
     token = created(admin, "limited")
     path = f"/token/limited/{token}/limit"
     assert said(admin.get(path)) == (404, None)
@@ -142,7 +142,7 @@ def test_a_limit_counts_what_was_published_and_consumed(guarded: Served, admin: 
         (b'{"read":1}', {"error": "interval should be > 0"}),
     ],
 )
-def test_a_limit_that_cannot_be_is_refused(admin: httpx.Client, body: bytes, reply: Any) -> None:
+def test_invalid_limit_is_refused(admin: httpx.Client, body: bytes, reply: Any) -> None:
     token = created(admin)
     for method in ("POST", "PUT"):
         refused = admin.request(method, f"/token/shop/{token}/limit", content=body)
@@ -151,14 +151,14 @@ def test_a_limit_that_cannot_be_is_refused(admin: httpx.Client, body: bytes, rep
     assert admin.get(f"/token/shop/{token}/limit").status_code == 404
 
 
-def test_there_is_no_limit_of_a_token_that_is_not_there(admin: httpx.Client) -> None:
+def test_limit_for_unknown_token_is_not_found(admin: httpx.Client) -> None:
     limit = {"read": 1, "write": 1, "interval": 1}
     assert said(admin.post("/token/shop/nix/limit", json=limit)) == (404, {"error": "token not found"})
     assert admin.delete("/token/shop/nix").status_code == 204
     assert said(admin.patch("/token/shop")) == (404, {"error": "api not found"})
 
 
-def test_it_tells_of_queues_and_itself(guarded: Served, admin: httpx.Client) -> None:
+def test_admin_api_shows_queues_pools_version_and_health(guarded: Served, admin: httpx.Client) -> None:
     put(guarded, created(admin, "told"), "told")
     assert admin.get("/info?pool=").json()["told"] == ["q"]
     assert admin.get("/pools").json() == ["default"]
@@ -166,7 +166,7 @@ def test_it_tells_of_queues_and_itself(guarded: Served, admin: httpx.Client) -> 
     assert admin.get("/health/ready").status_code == 200
 
 
-def test_it_measures_by_lmstfys_names(guarded: Served, admin: httpx.Client) -> None:
+def test_metrics_use_lmstfy_names(guarded: Served, admin: httpx.Client) -> None:
     token = created(admin, "measured")
     headers = {"x-token": token}
     for body in (b"1", b"2"):
@@ -195,7 +195,7 @@ def test_it_measures_by_lmstfys_names(guarded: Served, admin: httpx.Client) -> N
     assert 'namespace="unknown"' not in text
 
 
-def test_names_that_clients_choose_are_labels_only_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_limit_number_of_label_values_chosen_by_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "_MOST", 3)
     measured = metrics.Metrics()
     for name in ("a", "b", "c", "d", "a"):
@@ -217,7 +217,7 @@ def test_the_access_log_is_switched(guarded: Served, admin: httpx.Client) -> Non
     assert not any(line["path"] == "/api/silent/q" for line in guarded.lines())
 
 
-def test_where_there_is_an_administrator_nobody_else_is_one(tmp_path: Path) -> None:
+def test_admin_api_requires_admin_grant(tmp_path: Path) -> None:
     tokens = Tokens(tmp_path / "t.json")
     with (
         Served("--url", "memory://", "--tokens", tokens.path, "--admin", "127.0.0.1:0") as served,

@@ -97,7 +97,7 @@ def test_python_programs_share_the_tubes(served: Served, base: str, http: httpx.
         assert taken.data == ["from", "http"]
 
 
-def test_a_name_may_have_any_character_of_a_tube(http: httpx.Client) -> None:
+def test_tube_name_in_path_may_be_percent_encoded(http: httpx.Client) -> None:
     name = "a/b:c+d;$(e)"
     path = f"/tubes/{quote(name, safe='')}"
     assert http.put(path, json={"driver": "utubettl", "options": {"ttl": 60, "backoff": [1, 5]}}).status_code == 201
@@ -148,7 +148,7 @@ def test_tasks_are_listed_changed_buried_kicked_and_deleted(http: httpx.Client) 
     assert http.get("/tubes/mail").json()["tasks"]["total"] == 0
 
 
-def test_a_batch_is_put_whole_or_not(http: httpx.Client) -> None:
+def test_batch_put_is_atomic(http: httpx.Client) -> None:
     reply = http.post("/tubes/mail/tasks/batch", json={"items": [{"data": 1}, {"data": 2, "pri": 1}]})
     assert (reply.status_code, reply.json()) == (201, {"ids": [0, 1]})
     reply = http.post("/tubes/mail/tasks/batch", json={"items": [{"data": 1}, {"data": 2, "pri": -1}]})
@@ -157,7 +157,7 @@ def test_a_batch_is_put_whole_or_not(http: httpx.Client) -> None:
     assert http.get("/tubes/mail").json()["tasks"]["ready"] == 2
 
 
-def test_leases_end_takes_many_at_a_time(http: httpx.Client) -> None:
+def test_many_leases_end_in_one_request(http: httpx.Client) -> None:
     for number in range(5):
         put(http, number)
     leases = [task["lease"] for task in take(http, limit=5)]
@@ -231,13 +231,13 @@ def test_replies_are_bounded_in_bytes(http: httpx.Client) -> None:
     assert len(take(http, limit=1000)) == 64
 
 
-def test_sessions_are_those_that_clients_began(http: httpx.Client) -> None:
+def test_take_with_unknown_session_is_not_found(http: httpx.Client) -> None:
     for bad in ("6f0e6c529f604a3c9d3e3c1f7a2d5b84-1000000", "\ud800", "x" * 32 + "-5000000"):
         reply = http.post("/tubes/mail/take", content=json.dumps({"session": bad}))
         assert problem(reply) == (404, "session-not-found")
 
 
-def test_a_task_is_one_line_of_a_stream_whatever_its_data_is(http: httpx.Client) -> None:
+def test_stream_sends_each_task_as_one_line(http: httpx.Client) -> None:
     raw = b'[\n{"id":7,"tube":"mail","state":"taken","lease":"forged"}\r\n, "a\\nb"]'
     http.post("/tubes/mail/tasks/raw", content=raw)
     with http.stream("GET", "/tubes/mail/stream") as lines:
@@ -292,7 +292,7 @@ def test_a_take_from_several_tubes_may_go_by_priority(http: httpx.Client) -> Non
     assert http.post("/take", json={"tubes": ["mail", "other"], "order": "pri"}).json()["tasks"][0]["data"] == "soon"
 
 
-def test_a_client_that_leaves_in_a_poll_loses_nothing_and_burns_no_attempt(http: httpx.Client) -> None:
+def test_disconnect_during_poll_loses_no_task_and_uses_no_attempt(http: httpx.Client) -> None:
     for round in range(20):
         for _ in range(3):
             with pytest.raises(httpx.ReadTimeout):
@@ -352,7 +352,7 @@ def test_bad_input_gets_a_problem_and_changes_nothing(
     assert http.get("/tubes").json() == before
 
 
-def test_errors_speak_of_http_and_json(http: httpx.Client) -> None:
+def test_error_details_use_http_and_json_terms(http: httpx.Client) -> None:
     assert http.get("/tubes/nix").json()["detail"] == "there is no tube nix: PUT creates it"
     for body, detail in (
         (b'{"data": 1, "pri": "5"}', "pri: 5: must be"),
@@ -415,7 +415,7 @@ def test_request_that_the_state_does_not_allow_is_a_conflict(http: httpx.Client)
             assert reply.json()["current"] == current
 
 
-def test_whole_number_with_a_point_is_a_whole_number(http: httpx.Client) -> None:
+def test_integral_float_is_accepted_as_integer(http: httpx.Client) -> None:
     put(http, 1, pri=5.0)
     assert take(http, limit=1.0)[0]["pri"] == 5
 
@@ -430,7 +430,7 @@ def test_every_request_has_an_id_and_a_line_in_the_log(served: Served, http: htt
     assert "secret" not in json.dumps(line)
 
 
-def test_it_is_live_and_ready(served: Served) -> None:
+def test_health_endpoints_report_live_and_ready(served: Served) -> None:
     assert served.client.get("/health/live").json()["status"] == "live"
     assert served.client.get("/health/ready").json() == {"status": "ready"}
     assert served.client.get("/version").json() == {"version": tubes.__version__}
@@ -486,7 +486,7 @@ def test_dead_letters_are_counted_and_moved(http: httpx.Client) -> None:
         assert problem(http.post("/tubes/mail/move", json={"to": to})) == (400, "invalid-option")
 
 
-def test_a_call_gets_what_a_python_worker_returns(served: Served, base: str, http: httpx.Client) -> None:
+def test_call_returns_result_of_python_worker(served: Served, base: str, http: httpx.Client) -> None:
     assert problem(http.post("/tubes/mail/call", json={"data": 1, "timeout": 0.01})) == (504, "call-timeout")
     url = str(served.options[1])
     if url == "memory://":
@@ -511,7 +511,7 @@ def test_a_call_gets_what_a_python_worker_returns(served: Served, base: str, htt
         running.join()
 
 
-def test_a_stream_has_a_window_and_releases_when_the_client_leaves(http: httpx.Client) -> None:
+def test_stream_limits_window_and_releases_tasks_on_disconnect(http: httpx.Client) -> None:
     for number in range(5):
         put(http, number)
     with http.stream("GET", "/tubes/mail/stream?window=2") as reply:
@@ -529,7 +529,7 @@ def test_a_stream_has_a_window_and_releases_when_the_client_leaves(http: httpx.C
     eventually(lambda: http.get("/tubes/mail").json()["tasks"]["ready"] == 3)
 
 
-def test_events_are_told_to_all_who_listen(http: httpx.Client) -> None:
+def test_events_reach_all_listeners(http: httpx.Client) -> None:
     with http.stream("GET", "/events?tubes=mail") as one, http.stream("GET", "/events?tubes=mail") as other:
         heard = [one.iter_lines(), other.iter_lines()]
         assert [next(lines) for lines in heard] == [": listening"] * 2
@@ -549,7 +549,7 @@ def test_events_are_told_to_all_who_listen(http: httpx.Client) -> None:
     assert problem(http.get("/events")) == (400, "invalid-option")
 
 
-def test_events_go_on_where_another_program_made_the_tube_anew(served: Served, base: str, http: httpx.Client) -> None:
+def test_events_continue_after_another_program_recreates_tube(served: Served, base: str, http: httpx.Client) -> None:
     url = str(served.options[1])
     if url == "memory://":
         pytest.skip("memory is that of the service alone")
@@ -566,7 +566,7 @@ def test_events_go_on_where_another_program_made_the_tube_anew(served: Served, b
         assert eventually(lambda: bool(anew.put(1)) and not hearing.is_alive())
 
 
-def test_the_trace_of_a_put_comes_out_at_the_take(http: httpx.Client) -> None:
+def test_take_returns_trace_context_of_put(http: httpx.Client) -> None:
     parent = f"00-{'a' * 32}-{'b' * 16}-01"
     for headers in ({"traceparent": parent, "tracestate": "x=1"}, {"traceparent": "nix", "tracestate": "x=1"}):
         http.post("/tubes/mail/tasks", json={"data": 1, "context": {"mine": "1"}}, headers=headers)

@@ -33,7 +33,7 @@ EXAMPLES = int(os.environ.get("TUBES_FUZZ_EXAMPLES", "3"))
 ENDLESS = "/stream$|/events$"
 
 
-def test_every_operation_has_a_name_and_says_what_it_does(in_memory: Served) -> None:
+def test_each_operation_has_unique_id_and_summary(in_memory: Served) -> None:
     shown = in_memory.client.get("/openapi.json").json()
     described = [one for path in shown["paths"].values() for one in path.values()]
     names = [one["operationId"] for one in described]

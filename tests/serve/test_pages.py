@@ -34,7 +34,7 @@ def typed(page: str) -> list[list[str]]:
 
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq")
 @pytest.mark.parametrize("name", ["serve.md", "howto/from-lmstfy.md"])
-def test_what_a_page_types_prints_what_it_shows(name: str, in_memory: Served, tmp_path: Path) -> None:
+def test_page_commands_print_documented_output(name: str, in_memory: Served, tmp_path: Path) -> None:
     place = in_memory.url.removeprefix("http://")
     steps = typed((DOCS / name).read_text())
     script = "".join(f"{command}\nprintf '\\0'\n" for command, _ in steps).replace("localhost:7777", place)

@@ -41,7 +41,7 @@ from tubes.testing import ManualClock
         ("7777", "HOST:PORT"),
     ],
 )
-def test_it_listens_beyond_this_machine_only_with_tls_and_tokens(place: str, refused: str | None) -> None:
+def test_public_address_requires_tls_and_tokens(place: str, refused: str | None) -> None:
     if refused is None:
         Listen.read(place).check(has_tokens=False, insecure=False)
         return
@@ -59,15 +59,13 @@ def test_it_listens_beyond_this_machine_only_with_tls_and_tokens(place: str, ref
     [("--http", "0.0.0.0:0"), ("--tokens", "nix.json"), ("--tls-cert", "c.pem"), ("--config", "nix.toml")],
     ids=lambda words: words[0],
 )
-def test_it_does_not_begin_with_what_it_cannot_do(
-    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_serve_refuses_invalid_options(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["serve", *words])
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.stderr
 
 
-def test_a_folder_that_is_there_is_served_and_keeps_its_tasks(tmp_path: Path) -> None:
+def test_existing_folder_is_served_and_keeps_its_tasks(tmp_path: Path) -> None:
     (tmp_path / "tubes-data").mkdir()
     (tmp_path / "tubes.toml").write_text("[serve]\nadmin = '127.0.0.1:0'\naccess-log = false\n")
     for wanted in (201, 200):
@@ -84,7 +82,7 @@ def test_a_folder_that_is_there_is_served_and_keeps_its_tasks(tmp_path: Path) ->
         assert queue.tube("mail").statistics().tasks["ready"] == 2
 
 
-def test_without_tokens_it_does_not_serve_web_pages(in_memory: Served) -> None:
+def test_service_without_tokens_refuses_cross_site_requests(in_memory: Served) -> None:
     of_browsers = [("origin", "https://evil.example"), ("host", "evil.example:7777"), ("host", "")]
     # A picture has no origin.
     of_browsers += [
@@ -104,7 +102,7 @@ def test_a_queue_without_a_codec_is_refused() -> None:
         create_app(tubes.aio.connect("memory://"))
 
 
-def test_it_can_be_mounted_in_another_application() -> None:
+def test_service_can_be_mounted_in_another_application() -> None:
     lines: list[str] = []
 
     async def main() -> None:
@@ -120,7 +118,7 @@ def test_it_can_be_mounted_in_another_application() -> None:
     assert json.loads(lines[0])["path"] == "/queue/v1/shop/tubes/a%2Fb"
 
 
-def test_so_many_namespaces_are_open_as_it_has_room_for() -> None:
+def test_open_namespaces_are_limited() -> None:
     async def main() -> None:
         namespaces = Namespaces(tubes.aio.connect("memory://", codec="json"), 2)
         for name in "abc":
@@ -162,7 +160,7 @@ def test_a_namespace_stays_open_while_a_body_of_it_arrives() -> None:
     asyncio.run(main())
 
 
-def test_the_takes_of_a_namespace_outlive_its_rest_and_its_process() -> None:
+def test_leases_of_idle_namespace_survive_process_exit() -> None:
     async def main() -> None:
         clock = ManualClock()
         queue = tubes.aio.connect("memory://takes", codec="json", clock=clock, session_ttl=600)

@@ -60,7 +60,7 @@ def client(served: Served, tokens: Tokens, *grants: str) -> httpx.Client:
     return httpx.Client(base_url=served.url, headers=headers, timeout=30, verify=context)
 
 
-def test_nothing_is_allowed_that_no_grant_names(guarded: Served, tokens: Tokens) -> None:
+def test_token_allows_only_granted_requests(guarded: Served, tokens: Tokens) -> None:
     with (
         client(guarded, tokens, "manage shop") as boss,
         client(guarded, tokens, "put shop mail*", "look shop mail.a") as maker,
@@ -99,7 +99,7 @@ def test_nothing_is_allowed_that_no_grant_names(guarded: Served, tokens: Tokens)
         assert text.split("_", 2)[2] not in said
 
 
-def test_a_token_opens_no_namespace_in_which_it_may_do_nothing(guarded: Served, tokens: Tokens) -> None:
+def test_token_cannot_open_namespace_without_grant(guarded: Served, tokens: Tokens) -> None:
     with client(guarded, tokens, "look,take shop") as one:
         for reply in (one.get("/v1/other/tubes"), one.post("/v1/other/leases/ack", json={"leases": []})):
             assert reply.status_code == 403
@@ -116,7 +116,7 @@ def test_a_file_that_is_half_written_changes_nothing(tmp_path: Path) -> None:
         assert (tokens.find(text), tokens.find("tubes_x_y")) == (token, None)
 
 
-def test_without_a_valid_token_there_is_nothing(guarded: Served, tokens: Tokens) -> None:
+def test_request_without_valid_token_is_unauthorized(guarded: Served, tokens: Tokens) -> None:
     _, good = tokens.create([Grant.read("look")])
     prefix, id, secret = good.split("_", 2)
     bad = (
@@ -198,7 +198,7 @@ def test_waits_streams_and_sessions_of_a_revoked_token_end(
     ("grants", "read"),
     [(["look _ mail.a", "look _ gone"], ["mail.a"]), (["look _ mail*"], ["mail.a", "mail.b"]), (["look other"], None)],
 )
-def test_list_reads_only_tubes_of_the_token_and_readiness_lists_none(
+def test_list_reads_only_granted_tubes_and_readiness_reads_no_tubes(
     on: str,
     grants: list[str],
     read: list[str] | None,
@@ -238,7 +238,7 @@ def test_list_reads_only_tubes_of_the_token_and_readiness_lists_none(
 
 
 @pytest.mark.parametrize("change", ["expired", "narrowed"])
-def test_waits_and_sessions_end_when_their_token_has_expired_or_other_grants(change: str, tmp_path: Path) -> None:
+def test_waits_and_sessions_end_if_token_expires_or_loses_grants(change: str, tmp_path: Path) -> None:
     now = time.time()
 
     async def main() -> None:
@@ -293,7 +293,7 @@ def test_put_that_finished_as_its_token_became_invalid_is_reported(tmp_path: Pat
     asyncio.run(main())
 
 
-def test_the_file_has_no_token_and_is_its_owners_alone(tmp_path: Path) -> None:
+def test_token_file_is_private_and_contains_no_secret(tmp_path: Path) -> None:
     tokens = Tokens(tmp_path / "t.json")
     _, text = tokens.create([Grant.read("put,take shop mail*")])
     assert stat.S_IMODE(os.stat(tokens.path).st_mode) == 0o600
@@ -311,7 +311,7 @@ def test_the_file_has_no_token_and_is_its_owners_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "nix", "put,nix", "put a b c", "put,"])
-def test_a_grant_that_cannot_be_read_is_refused(text: str) -> None:
+def test_malformed_grant_is_refused(text: str) -> None:
     with pytest.raises(InvalidOption, match="must be RIGHTS"):
         Grant.read(text)
 
@@ -348,7 +348,7 @@ def test_the_command_creates_lists_and_revokes(tmp_path: Path) -> None:
         assert run("create", *bad)[0] == Exit.USAGE
 
 
-def test_a_token_has_so_much_as_its_limits_say(guarded: Served, tokens: Tokens) -> None:
+def test_token_limits_are_enforced(guarded: Served, tokens: Tokens) -> None:
     limits = {"body": 100, "tasks": 3, "requests": 2, "sessions": 1}
     _, text = tokens.create([Grant.read("put,take,manage,look")], rates={"bytes": Rate(50, 1000)}, limits=limits)
     headers = {"authorization": f"Bearer {text}"}
@@ -476,7 +476,7 @@ def test_a_rate_holds_over_all_processes(url: str, tokens: Tokens) -> None:
 
 
 @pytest.mark.parametrize("on", ["memory://", "valkey"])
-def test_a_call_that_was_given_back_may_come_again(on: str, request: pytest.FixtureRequest) -> None:
+def test_returned_call_does_not_count_toward_rate(on: str, request: pytest.FixtureRequest) -> None:
     async def main() -> None:
         async with tubes.aio.connect(request.getfixturevalue("url") if on == "valkey" else on) as queue:
             rates, rate = Rates(queue), Rate(2, 1000)
@@ -492,7 +492,7 @@ def test_a_call_that_was_given_back_may_come_again(on: str, request: pytest.Fixt
     asyncio.run(main())
 
 
-def test_a_rate_goes_on_as_time_passes() -> None:
+def test_rate_refills_as_time_passes() -> None:
     now = 0.0
 
     async def main() -> None:
@@ -507,7 +507,7 @@ def test_a_rate_goes_on_as_time_passes() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "5", "0/1", "5/0", "5/x", "-5/1", "1e9/1"])
-def test_a_rate_that_cannot_be_read_is_refused(text: str) -> None:
+def test_malformed_rate_is_refused(text: str) -> None:
     with pytest.raises(InvalidOption, match="CALLS/SECONDS"):
         Rate.read(text)
 

@@ -42,7 +42,7 @@ def ready(served: Served) -> bool:
     return served.client.get("/health/ready", timeout=30).status_code == 200
 
 
-def test_at_its_end_all_polls_are_answered() -> None:
+def test_shutdown_replies_to_all_polls() -> None:
     with Served("--url", "memory://", "--no-access-log") as served:
         served.client.put("/v1/_/tubes/mail")
         served.client.put("/v1/_/tubes/full", json={"options": {"capacity": 1}})
@@ -71,7 +71,7 @@ def test_at_its_end_all_polls_are_answered() -> None:
         assert served.process.wait(30) == 0
 
 
-def test_requests_that_do_not_arrive_or_are_too_long_end(tmp_path: Path) -> None:
+def test_slow_or_oversized_requests_are_cut_off(tmp_path: Path) -> None:
     options = ("--headers-within", 0.3, "--body-within", 0.6, "--max-body", 1000, "--read-within", 0.3)
     with Served(*options, cwd=tmp_path, env={"TUBES_URL": ""}) as served:
         assert "serves memory:// (no --url is given: tasks are lost at the end" in served.said[0]
@@ -137,7 +137,7 @@ def test_garbage_ends_its_connection_only(served: Served) -> None:
     assert ready(served)
 
 
-def test_a_stream_that_nobody_reads_is_bounded(served: Served, base: str) -> None:
+def test_unread_stream_takes_bounded_number_of_tasks(served: Served, base: str) -> None:
     path = f"{base}/tubes/mail"
     served.client.put(path)
     for _ in range(60):
@@ -165,7 +165,7 @@ async def in_process(app: App, limits: Limits) -> AsyncGenerator[tuple[str, int]
         await running
 
 
-def test_of_those_who_do_not_read_some_are_cut_off_if_it_is_too_much_in_all() -> None:
+def test_unread_replies_beyond_total_limit_are_cut_off() -> None:
     async def main() -> list[bool]:
         app = create_app(tubes.aio.connect("memory://", codec="json"))
         async with in_process(app, Limits(unread=2**23)) as address:
@@ -192,7 +192,7 @@ def test_of_those_who_do_not_read_some_are_cut_off_if_it_is_too_much_in_all() ->
     assert asyncio.run(main()) == [False, False, True]
 
 
-def test_a_client_that_has_left_takes_nothing(served: Served, base: str) -> None:
+def test_disconnected_client_takes_no_task(served: Served, base: str) -> None:
     path = f"{base}/tubes/mail"
     served.client.put(path, json={"options": {"max_attempts": 1}})
     served.client.post(f"{path}/tasks/batch", json={"items": [{"data": number} for number in range(5)]})
@@ -223,7 +223,7 @@ def test_a_client_that_has_left_takes_nothing(served: Served, base: str) -> None
     assert [(task["state"], task["attempts"]) for task in tasks] == [("ready", 0)] * 5
 
 
-def test_a_request_behind_a_poll_does_not_hide_that_the_client_leaves(served: Served, base: str) -> None:
+def test_disconnect_is_noticed_despite_pipelined_request(served: Served, base: str) -> None:
     path = f"{base}/tubes/mail"
     served.client.put(path)
     with socket.create_connection(("127.0.0.1", served.port), 30) as one:
@@ -234,7 +234,7 @@ def test_a_request_behind_a_poll_does_not_hide_that_the_client_leaves(served: Se
     assert eventually(lambda: served.client.get(path).json()["waiting"] == 0)
 
 
-def test_while_the_backend_is_away_it_is_not_ready_and_goes_on_afterwards() -> None:
+def test_service_is_not_ready_while_backend_is_down_and_recovers() -> None:
     with LocalServer(appendonly="yes", appendfsync="always") as valkey, Served("--url", valkey.url) as served:
         served.client.put("/v1/_/tubes/mail")
         assert ready(served)
@@ -270,7 +270,7 @@ def test_a_lease_outlives_the_process_that_gave_it(url: str) -> None:
             assert third.client.delete(f"/v1/_/leases/{leases[2]}").status_code == 204
 
 
-def test_hostile_requests_at_the_same_time_break_nothing(served: Served, base: str) -> None:
+def test_concurrent_hostile_requests_do_no_harm(served: Served, base: str) -> None:
     served.client.put(f"{base}/tubes/mail")
     names = ["mail", "no", "a%2Fb", "%00", "%ff", "..", "%F0%9F%92%A5", "tubes.x", "x" * 300, "%7Ba%7D", "*", "a b"]
     values: list[object] = [
@@ -310,7 +310,7 @@ def test_hostile_requests_at_the_same_time_break_nothing(served: Served, base: s
     assert ready(served)
 
 
-def test_processes_that_share_an_address_are_replaced_without_a_refused_connection(url: str) -> None:
+def test_replacing_process_on_shared_port_refuses_no_connection(url: str) -> None:
     with Served("--url", url, "--reuse-port") as one:
         refused, served, stop = 0, 0, False
 

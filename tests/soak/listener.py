@@ -103,12 +103,12 @@ class Listener:
                 self._ready[before[1]].remove(before[0])
             if before[2] == "t" and self._has_lanes:
                 self._lanes[before[1]] = None
-        if state == "-":
+        if state == "done":
             return
         self._known[task.id] = rank, lane, state
-        if state == "r":
+        if state == "ready":
             self._ready.setdefault(lane, SortedList()).add(rank)
-        elif state == "t" and self._has_lanes:
+        elif state == "taken" and self._has_lanes:
             self._lanes[lane] = task.id
 
     def _place(self, task: Task) -> tuple[tuple[int, int], Any]:

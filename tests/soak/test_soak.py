@@ -39,7 +39,7 @@ def test_a_short_soak_in_memory_keeps_the_rules() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_soak_that_is_ended_ends_what_it_has_started(number: signal.Signals) -> None:
+def test_interrupted_soak_ends_its_processes(number: signal.Signals) -> None:
     # Who was started by a shell in the background ignores a Ctrl-C, and so would all that it starts.
     asked = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -66,7 +66,7 @@ def put(ledger: LongLedger, tube: tubes.Tube, key: str) -> int:
     return ledger.puts[key]
 
 
-def test_a_worker_that_ends_by_itself_is_a_mistake_also_if_it_is_killed_afterwards() -> None:
+def test_worker_exit_is_reported_even_if_killed_afterwards() -> None:
     ledgers = {"fifo": LongLedger()}
     actor = Actor("memory://", Job("nothing", "fifo", False), "1", ledgers)
     actor.process.wait()
@@ -86,7 +86,7 @@ def test_a_ledger_finds_a_task_that_is_lost(queue: tubes.Queue) -> None:
     assert ledger.mistakes == ["lost is lost, or done and stored", "strange is there, and nobody has put it"]
 
 
-def test_a_ledger_finds_a_put_that_was_done_twice_whatever_became_of_both(queue: tubes.Queue) -> None:
+def test_ledger_reports_duplicate_put(queue: tubes.Queue) -> None:
     ledger, tube = LongLedger(), queue.create_tube("load")
     ledger.unknown.update(("maybe", "never"))
     for key in ("told", "finished"):
@@ -106,7 +106,7 @@ def test_a_ledger_finds_a_put_that_was_done_twice_whatever_became_of_both(queue:
     assert ledger.mistakes[2:] == ["finished is there, and nobody has put it"]
 
 
-def test_a_ledger_takes_what_is_delayed_or_buried_or_in_hand_for_stored(queue: tubes.Queue) -> None:
+def test_ledger_counts_delayed_buried_and_taken_tasks_as_stored(queue: tubes.Queue) -> None:
     ledger, tube = LongLedger(), queue.create_tube("load", "fifottl")
     for key in ("in hand", "buried", "delayed"):
         ledger.put(tube, key, delay=60 if key == "delayed" else 0)
@@ -116,7 +116,7 @@ def test_a_ledger_takes_what_is_delayed_or_buried_or_in_hand_for_stored(queue: t
     assert ledger.mistakes == []
 
 
-def test_a_ledger_finds_a_task_that_is_done_twice_also_after_it_was_finished() -> None:
+def test_ledger_reports_task_done_twice_even_after_it_was_forgotten() -> None:
     ledger = LongLedger()
     for id in (0, 9):
         ledger.was_put(f"job-{id}", id)
@@ -129,7 +129,7 @@ def test_a_ledger_finds_a_task_that_is_done_twice_also_after_it_was_finished() -
     assert ledger.mistakes == ["task 0 was done twice", "task 9 was done twice"]
 
 
-def test_a_ledger_finds_an_ack_by_a_take_that_was_over() -> None:
+def test_ledger_reports_ack_by_expired_lease() -> None:
     ledger = LongLedger()
     ledger.was_put("job", 0)
     ledger.took(0, 1, "job")
@@ -139,7 +139,7 @@ def test_a_ledger_finds_an_ack_by_a_take_that_was_over() -> None:
     assert ledger.mistakes == ["task 0 was acked by a take that was over"]
 
 
-def test_a_ledger_finishes_what_its_worker_could_not_tell_when_the_server_says_that_it_is_gone() -> None:
+def test_ledger_finishes_unreported_task_once_server_no_longer_has_it() -> None:
     ledger = LongLedger()
     for id in (0, 1, 2):
         ledger.was_put(f"job {id}", id)
@@ -168,7 +168,7 @@ class Story:
         self.listener.hear(task, event)
 
 
-def test_a_listener_knows_whose_turn_it_is(queue: tubes.Queue) -> None:
+def test_listener_reports_take_out_of_order(queue: tubes.Queue) -> None:
     story = Story(queue, "fifottl")
     story.tell("put", 0, "r", pri=1)
     story.tell("put", 1, "r", pri=0)
@@ -179,7 +179,7 @@ def test_a_listener_knows_whose_turn_it_is(queue: tubes.Queue) -> None:
     assert story.listener.mistakes == ["task 0 of rank (1, 0) was taken before one of rank (0, 2)"]
 
 
-def test_a_listener_sees_what_is_taken_twice_too_early_or_after_its_end(queue: tubes.Queue) -> None:
+def test_listener_reports_double_early_and_late_takes(queue: tubes.Queue) -> None:
     story = Story(queue, "fifottl")
     story.tell("put", 0, "r")
     story.tell("put", 1, "~")
@@ -197,7 +197,7 @@ def test_a_listener_sees_what_is_taken_twice_too_early_or_after_its_end(queue: t
     ]
 
 
-def test_a_listener_sees_two_tasks_of_a_lane_and_passes_over_those_behind_one(queue: tubes.Queue) -> None:
+def test_listener_reports_second_taken_task_of_lane(queue: tubes.Queue) -> None:
     story = Story(queue, "utube")
     for id, lane in ((0, "a"), (1, "a"), (2, "b")):
         story.tell("put", id, "r", utube=lane)
@@ -208,7 +208,7 @@ def test_a_listener_sees_two_tasks_of_a_lane_and_passes_over_those_behind_one(qu
     assert story.listener.mistakes == ["task 1 was taken while task 0 held its lane a"]
 
 
-def test_a_listener_that_has_missed_something_takes_nothing_for_granted(queue: tubes.Queue) -> None:
+def test_listener_suspends_judgement_after_missed_events(queue: tubes.Queue) -> None:
     story = Story(queue, "fifo")
     story.tell("put", 0, "r")
     story.listener.forget("mark")
@@ -231,7 +231,7 @@ def grown(bytes_per_second: float, seconds: float = 200.0) -> list[Sample]:
     ]
 
 
-def test_memory_that_swings_is_flat_and_memory_that_grows_is_not() -> None:
+def test_oscillating_memory_is_flat_but_growing_memory_is_not() -> None:
     (flat,) = growths(grown(0))
     assert flat.is_flat
     assert abs(flat.grown) < 2**17
@@ -242,7 +242,7 @@ def test_memory_that_swings_is_flat_and_memory_that_grows_is_not() -> None:
     assert not Part("leaking", grown(60 * 1024), [], {}, 1, 0).is_good
 
 
-def test_memory_of_a_moment_is_not_judged() -> None:
+def test_short_memory_samples_are_not_judged() -> None:
     assert growths(grown(60 * 1024, SHORTEST - 1)) == []
 
 
@@ -251,7 +251,7 @@ def test_a_part_that_did_nothing_is_not_good() -> None:
     assert not Part("silent", [], [], {}, 1, 0).is_good
 
 
-def test_a_part_that_nobody_looked_at_or_that_stopped_is_not_good() -> None:
+def test_unjudged_or_stalled_part_is_not_good() -> None:
     good = Part("good", grown(0), [], {}, 1, 0, (), 200.0)
     assert good.is_good
     stopped = [sample._replace(done=min(sample.done, 140)) for sample in good.samples]

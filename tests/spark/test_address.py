@@ -57,7 +57,7 @@ def test_a_password_comes_from_an_option_a_variable_or_a_file(
     assert "4711" not in str(refused.value)
 
 
-def test_files_of_tls_are_options(queue: tubes.Queue, url: str, valkey: LocalServer) -> None:
+def test_tls_files_are_set_by_options(queue: tubes.Queue, url: str, valkey: LocalServer) -> None:
     queue.create_tube("t").put("one")
     with TlsProxy(valkey) as proxy:
         place = f"rediss://127.0.0.1:{proxy.port}?{url.partition('?')[2]}"
@@ -88,7 +88,7 @@ def test_files_of_tls_are_options(queue: tubes.Queue, url: str, valkey: LocalSer
         ({"url": "rediss://h", "tlsKeyFile": "/key"}, "^tlsKeyFile='/key': needs tlsCertFile"),
     ],
 )
-def test_what_contradicts_itself_is_refused(told: dict[str, str], rule: str) -> None:
+def test_conflicting_address_options_are_refused(told: dict[str, str], rule: str) -> None:
     with pytest.raises(InvalidOption, match=rule) as refused:
         read_settings({"url": "redis://h", "tube": "t", **told})
     assert "4711" not in str(refused.value)
@@ -110,7 +110,7 @@ def test_what_contradicts_itself_is_refused(told: dict[str, str], rule: str) -> 
         ({"tlsCaFile": "{path}/none"}, "^tlsCaFile=.*: cannot be read on this machine"),
     ],
 )
-def test_what_is_not_on_a_machine_is_named_there(told: dict[str, str], rule: str, tmp_path: Path) -> None:
+def test_missing_file_or_variable_is_reported_on_connect(told: dict[str, str], rule: str, tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     told = {name: value.format(path=tmp_path) for name, value in told.items()}
     # Options are checked on the driver; each process looks for itself when it connects.
@@ -119,7 +119,7 @@ def test_what_is_not_on_a_machine_is_named_there(told: dict[str, str], rule: str
         settings.connect()
 
 
-def test_no_repr_has_a_password_and_no_pickle_has_what_was_looked_up(there: dict[str, str]) -> None:
+def test_repr_hides_password_and_pickle_omits_resolved_secret(there: dict[str, str]) -> None:
     for name, value in there.items():
         told = {"url": "redis://h", "tube": "t", name: value}
         settings = read_settings(told)

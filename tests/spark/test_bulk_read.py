@@ -17,7 +17,7 @@ def rows_of(tables: Iterable[Table]) -> list[Row]:
     return [row for table in tables for row in table.rows()]
 
 
-def test_a_record_says_what_a_peek_says(url: str) -> None:
+def test_record_matches_peek(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", "utubettl", ttr=60)
         tube.put("ready", utube="a", pri=3)
@@ -99,7 +99,7 @@ def test_all_ids_are_found(url: str) -> None:
         assert len(rows_of(records.between(0, 12_000))) == 200
 
 
-def test_ids_that_are_gone_for_good_are_not_looked_for(url: str) -> None:
+def test_extent_skips_removed_ids(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
         records = BulkReader(tube)
@@ -122,7 +122,7 @@ def test_ids_that_are_gone_for_good_are_not_looked_for(url: str) -> None:
         assert tube.oldest_ready_age() is not None
 
 
-def test_tasks_that_come_and_go_while_a_reader_looks_are_seen_as_they_are(url: str) -> None:
+def test_each_read_shows_current_task_states(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", "fifottl")
         tube.put_many(range(10))
@@ -135,7 +135,7 @@ def test_tasks_that_come_and_go_while_a_reader_looks_are_seen_as_they_are(url: s
         assert {row.state for row in rows_of(records.between(0, 10))} == {"r"}
 
 
-def test_tasks_that_are_alike_are_as_those_that_are_not(url: str) -> None:
+def test_uniform_and_mixed_tasks_are_read_alike(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
         tube.put_many(range(10))
@@ -158,7 +158,7 @@ def test_large_data_are_read_in_small_parts(url: str) -> None:
         assert max(part.size for part in parts[1:]) <= 5
 
 
-def test_scripts_that_the_server_has_forgotten_are_brought_again(url: str, valkey: LocalServer) -> None:
+def test_flushed_scripts_are_loaded_again(url: str, valkey: LocalServer) -> None:
     with tubes.connect(url) as queue, redis.Redis.from_url(valkey.url) as client:
         tube = queue.create_tube("t")
         tube.put_many(range(10))
@@ -167,7 +167,7 @@ def test_scripts_that_the_server_has_forgotten_are_brought_again(url: str, valke
             assert len(rows_of(BulkReader(tube).between(0, 10))) == 10
 
 
-def test_a_tube_that_is_gone_has_no_records(url: str) -> None:
+def test_reading_dropped_tube_raises_tube_not_found(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
         tube.put("x")
@@ -181,7 +181,7 @@ def test_a_tube_that_is_gone_has_no_records(url: str) -> None:
                 look()
 
 
-def test_large_tasks_behind_many_small_ones_are_read_few_at_a_time(url: str) -> None:
+def test_large_tasks_after_many_small_ones_are_read_in_small_parts(url: str) -> None:
     with tubes.connect(url, codec="raw") as queue:
         tube = queue.create_tube("t")
         tube.put_many([b"x"] * 2222)

@@ -81,9 +81,7 @@ def test_chunks_of_large_data_are_cut_by_their_bytes(tube: tubes.Tube) -> None:
     assert [size > bulk_write.BYTES + 100 for size in sizes] == [False, False, False, True]
 
 
-def test_what_was_brought_is_seen_by_nobody_before_it_is_published(
-    tube: tubes.Tube, valkey: LocalServer, url: str
-) -> None:
+def test_staged_chunks_are_invisible_until_published(tube: tubes.Tube, valkey: LocalServer, url: str) -> None:
     writer = Writer(tube)
     brought = stage(writer, "w")
     assert tube.statistics().tasks["total"] == 0
@@ -93,7 +91,7 @@ def test_what_was_brought_is_seen_by_nobody_before_it_is_published(
 
 
 @pytest.mark.parametrize("driver", ["fifo", "fifottl", "utube", "utubettl"])
-def test_a_published_task_is_as_if_it_was_put(url: str, driver: str) -> None:
+def test_published_task_equals_put_task(url: str, driver: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", driver)
         options: dict[str, Any] = {"key": "k", "max_attempts": 3}
@@ -110,7 +108,7 @@ def test_a_published_task_is_as_if_it_was_put(url: str, driver: str) -> None:
         assert published.key == "k"
 
 
-def test_a_write_is_put_once_however_often_it_is_done(tube: tubes.Tube, valkey: LocalServer, url: str) -> None:
+def test_repeated_write_is_put_once(tube: tubes.Tube, valkey: LocalServer, url: str) -> None:
     writer = Writer(tube)
     assert writer.publish("load", 1, stage(writer, "load-1")) == 25
     assert writer.publish("load", 1, stage(writer, "load-1")) == 0
@@ -121,7 +119,7 @@ def test_a_write_is_put_once_however_often_it_is_done(tube: tubes.Tube, valkey: 
 
 
 @pytest.mark.parametrize("done", range(4))
-def test_who_dies_in_the_middle_of_publishing_leaves_the_rest_to_the_next(tube: tubes.Tube, done: int) -> None:
+def test_next_writer_finishes_interrupted_publish(tube: tubes.Tube, done: int) -> None:
     _, brought = died(tube, done)
     writer = Writer(tube)
     assert writer.publish("load", 1, stage(writer, "load-1")) == 25 - sum(chunk.tasks for chunk in brought[:done])
@@ -135,7 +133,7 @@ def test_a_later_write_finishes_the_one_before(tube: tubes.Tube) -> None:
     assert data(tube) == [1, 2]
 
 
-def test_a_write_that_was_sealed_and_left_is_finished_by_any_other(
+def test_abandoned_sealed_write_is_finished_by_another_write(
     tube: tubes.Tube, monkeypatch: pytest.MonkeyPatch, valkey: LocalServer, url: str
 ) -> None:
     writer = Writer(tube)
@@ -146,9 +144,7 @@ def test_a_write_that_was_sealed_and_left_is_finished_by_any_other(
     assert "sealed" not in leftovers(valkey, url)
 
 
-def test_what_a_write_that_was_given_up_has_brought_is_removed_and_no_more_comes(
-    tube: tubes.Tube, valkey: LocalServer, url: str
-) -> None:
+def test_aborted_write_removes_chunks_and_refuses_more(tube: tubes.Tube, valkey: LocalServer, url: str) -> None:
     writer = Writer(tube)
     stage(writer, "w")
     writer.clean("w", aborted=True)
@@ -166,13 +162,13 @@ def test_a_write_whose_chunks_are_gone_puts_nothing(tube: tubes.Tube) -> None:
     assert tube.statistics().tasks["total"] == 0
 
 
-def test_an_empty_write_is_a_write(tube: tubes.Tube) -> None:
+def test_empty_write_counts_as_done(tube: tubes.Tube) -> None:
     writer = Writer(tube)
     assert writer.publish("load", 1, []) == 0
     assert writer.publish("load", 1, stage(writer, "load-1")) == 0
 
 
-def test_a_full_tube_says_so(url: str) -> None:
+def test_write_beyond_capacity_raises_tube_full(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", capacity=12)
         writer = Writer(tube)
@@ -184,7 +180,7 @@ def test_a_full_tube_says_so(url: str) -> None:
             writer.put(next(writer.chunks([(writer.head({}), ROWS)])))
 
 
-def test_a_tube_that_is_gone_is_not_found(tube: tubes.Tube) -> None:
+def test_write_to_dropped_tube_raises_tube_not_found(tube: tubes.Tube) -> None:
     writer = Writer(tube)
     tube.drop()
     with pytest.raises(TubeNotFound):
@@ -192,7 +188,7 @@ def test_a_tube_that_is_gone_is_not_found(tube: tubes.Tube) -> None:
 
 
 @pytest.mark.parametrize("done", range(3))
-def test_what_was_sealed_is_put_although_the_write_is_given_up_then(tube: tubes.Tube, done: int) -> None:
+def test_sealed_write_is_put_despite_later_abort(tube: tubes.Tube, done: int) -> None:
     dead, _ = died(tube, done)
     dead.clean("load-1", aborted=True)
     Writer(tube).publish("load", 1, [])
@@ -209,7 +205,7 @@ def test_a_write_of_many_chunks_is_sealed_by_short_calls(tube: tubes.Tube, monke
     assert writer.publish_once("w", brought) == 25
 
 
-def test_what_is_sealed_outlives_what_is_brought(tube: tubes.Tube, valkey: LocalServer) -> None:
+def test_sealed_chunks_outlive_staged_chunks(tube: tubes.Tube, valkey: LocalServer) -> None:
     _, brought = died(tube, 1)
     with redis.Redis.from_url(valkey.url) as client:
         left = [client.pttl(f"{port_of(tube).shared.key}:staged:{chunk.name}") for chunk in brought]
@@ -217,9 +213,7 @@ def test_what_is_sealed_outlives_what_is_brought(tube: tubes.Tube, valkey: Local
     assert min(left[1:]) > bulk_write.STAY
 
 
-def test_a_tube_that_is_dropped_leaves_nothing_of_a_write_that_was_sealed(
-    tube: tubes.Tube, valkey: LocalServer, url: str
-) -> None:
+def test_dropping_tube_removes_sealed_write(tube: tubes.Tube, valkey: LocalServer, url: str) -> None:
     died(tube, 1)
     assert "staged" in leftovers(valkey, url)
     tube.drop()
@@ -237,7 +231,7 @@ def test_rows_with_and_without_keys_share_chunks(tube: tubes.Tube) -> None:
     assert [(task.data, task.key) for task in tasks] == [(n, f"{n}" if n % 2 else None) for n in range(100)]
 
 
-def test_a_write_that_has_no_room_stands_in_nobodys_way(url: str, valkey: LocalServer) -> None:
+def test_write_without_room_does_not_block_other_writes(url: str, valkey: LocalServer) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", capacity=30)
         writer = Writer(tube)
@@ -252,7 +246,7 @@ def test_a_write_that_has_no_room_stands_in_nobodys_way(url: str, valkey: LocalS
         assert writer.publish("small", 1, stage(writer, "small-1", ROWS[:5])) == 5
 
 
-def test_what_was_brought_for_a_tube_is_not_put_into_another_of_its_name(url: str) -> None:
+def test_chunks_of_dropped_tube_are_not_put_into_its_successor(url: str) -> None:
     with tubes.connect(url) as queue:
         writer = Writer(queue.create_tube("t", "utubettl"))
         brought = stage(writer, "w", utube="lane", pri=5)
@@ -263,7 +257,7 @@ def test_what_was_brought_for_a_tube_is_not_put_into_another_of_its_name(url: st
         assert tube.statistics().tasks["total"] == 0
 
 
-def test_a_write_that_is_done_once_needs_room_for_all_of_it(url: str) -> None:
+def test_publish_once_needs_room_for_whole_write(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", capacity=30)
         writer = Writer(tube)

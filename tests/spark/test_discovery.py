@@ -47,7 +47,7 @@ WORKS, OLD, MISSING = "works", "SparkTooOld", "ExtraMissing"
     ],
     ids=["now", "4.1", "4.0", "no pyarrow"],
 )
-def test_data_sources_are_found_whatever_this_one_lacks(
+def test_missing_dependency_does_not_break_data_source_discovery(
     queue: tubes.Queue, url: str, hide: str, outcomes: list[str]
 ) -> None:
     queue.create_tube("t")

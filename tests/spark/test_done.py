@@ -42,7 +42,7 @@ def tube(queue: tubes.Queue) -> tubes.Tube:
     return tube
 
 
-def test_done_tasks_are_read_as_a_peek_shows_them(tube: tubes.Tube, options: dict[str, str]) -> None:
+def test_done_task_rows_match_peek(tube: tubes.Tube, options: dict[str, str]) -> None:
     rows = read({**options, "state": "done"})
     assert [row["id"] for row in rows] == sorted(task.id for task in tube.tasks(state="done")) == [0, 1, 2, 3, 6, 7]
     assert [row["result"] for row in rows[:4]] == ["a text", '{"pages":[1]}', None, None]
@@ -70,7 +70,7 @@ def test_done_tasks_are_read_as_a_peek_shows_them(tube: tubes.Tube, options: dic
         ({"state": "done", "startingTime": "2100-01-01T00:00+01:00"}, []),
     ],
 )
-def test_a_read_of_done_tasks_is_narrowed_as_others_are(
+def test_filters_apply_to_done_tasks(
     tube: tubes.Tube, options: dict[str, str], told: dict[str, str], ids: list[int]
 ) -> None:
     for columns in ("id bigint", "id bigint, data string"):
@@ -82,7 +82,7 @@ def test_a_read_begins_with_the_task_that_ended_at_the_starting_time(tube: tubes
     assert [row["id"] for row in read({**options, "state": "done", "startingTime": since})] == [2, 3, 6, 7]
 
 
-def test_data_of_done_tasks_stay_on_the_server_where_no_column_needs_them(tube: tubes.Tube) -> None:
+def test_data_of_done_tasks_is_not_fetched_unless_needed(tube: tubes.Tube) -> None:
     records = BulkReader(tube)
     whole, heads = (
         [row for table in records.done(range(9), data=data) for row in table.rows()] for data in (True, False)
@@ -91,7 +91,7 @@ def test_data_of_done_tasks_stay_on_the_server_where_no_column_needs_them(tube: 
     assert any(row.data for row in whole)
 
 
-def test_a_task_that_is_over_or_put_again_is_no_more_read(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_expired_or_repeated_done_tasks_are_not_read(queue: tubes.Queue, options: dict[str, str]) -> None:
     tube = queue.create_tube("t")
     kept, over = tube.put("kept", keep_done=60), tube.put("over", keep_done=0.001)
     tube.ack_many(tube.take_many(2, timeout=0))
@@ -102,7 +102,7 @@ def test_a_task_that_is_over_or_put_again_is_no_more_read(queue: tubes.Queue, op
     assert read({**options, "state": "done"}) == []
 
 
-def test_results_by_other_codecs(url: str) -> None:
+def test_results_are_read_with_other_codecs(url: str) -> None:
     for codec, result, shown in (("raw", b"\xff", b"\xff"), ("msgpack", {"a": [1]}, '{"a":[1]}')):
         with tubes.connect(url, codec=codec) as queue:
             tube = queue.create_tube(codec, keep_done=60)
@@ -151,7 +151,7 @@ def starting(options: dict[str, str], since: str = LONG_AGO, **more: str) -> Que
     return Query({**options, "startingTime": since, "maxTasksPerTrigger": "30", "lease": "1", **more})
 
 
-def test_a_stream_starts_in_the_past_and_goes_on_with_what_is_ready(log: tubes.Tube, options: dict[str, str]) -> None:
+def test_stream_replays_done_tasks_then_reads_ready_tasks(log: tubes.Tube, options: dict[str, str]) -> None:
     query = starting(options, numPartitions="4")
     query.run()
     assert [len(batch) for batch in query.sink if batch] == [30, 30, 30, 10, 10]
@@ -165,9 +165,7 @@ def test_a_stream_starts_in_the_past_and_goes_on_with_what_is_ready(log: tubes.T
     assert not query.plan()
 
 
-def test_a_replay_begins_with_what_ended_at_its_time_and_ends_with_what_had_ended(
-    log: tubes.Tube, options: dict[str, str]
-) -> None:
+def test_replay_covers_tasks_done_from_starting_time_until_its_start(log: tubes.Tube, options: dict[str, str]) -> None:
     query = starting(options, moment(log.peek(70).ended).isoformat())
     for task in log.take_many(10, timeout=0):
         task.ack()
@@ -176,9 +174,7 @@ def test_a_replay_begins_with_what_ended_at_its_time_and_ends_with_what_had_ende
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
-def test_a_replay_that_is_broken_off_goes_on_with_the_same_tasks(
-    log: tubes.Tube, options: dict[str, str], steps: int
-) -> None:
+def test_interrupted_replay_resumes_with_same_tasks(log: tubes.Tube, options: dict[str, str], steps: int) -> None:
     query = starting(options)
     for _ in range(steps):
         query.step()
@@ -198,7 +194,7 @@ def test_a_replay_that_is_broken_off_goes_on_with_the_same_tasks(
     assert sorted(query.got, key=int) == [f"{number}" for number in range(110)]
 
 
-def test_what_is_forgotten_or_never_kept_is_not_replayed(log: tubes.Tube, options: dict[str, str]) -> None:
+def test_tasks_no_longer_kept_are_not_replayed(log: tubes.Tube, options: dict[str, str]) -> None:
     query = starting(options)
     query.step()
     log.truncate(state="done")
@@ -206,7 +202,7 @@ def test_what_is_forgotten_or_never_kept_is_not_replayed(log: tubes.Tube, option
     assert sorted(query.got, key=int) == [f"{number}" for number in [*range(30), *range(100, 110)]]
 
 
-def test_a_stream_that_has_begun_heeds_no_starting_time(log: tubes.Tube, options: dict[str, str]) -> None:
+def test_started_stream_ignores_starting_time(log: tubes.Tube, options: dict[str, str]) -> None:
     query = Query(options)
     query.run()
     query.options = {**options, "startingTime": LONG_AGO}
@@ -215,7 +211,7 @@ def test_a_stream_that_has_begun_heeds_no_starting_time(log: tubes.Tube, options
     assert sorted(query.got, key=int) == [f"{number}" for number in range(100, 110)]
 
 
-def test_rows_of_a_replay_are_those_of_a_read(log: tubes.Tube, options: dict[str, str]) -> None:
+def test_replay_rows_match_read_rows(log: tubes.Tube, options: dict[str, str]) -> None:
     made = source({**options, "startingTime": LONG_AGO})
     reader: Any = made.streamReader(schema(str(made.schema())))
     start = reader.initialOffset()

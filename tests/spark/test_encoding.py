@@ -60,7 +60,7 @@ def encoded(values: list[Any], kind: Any, skipped: int = 0, **options: Any) -> l
 
 @pytest.mark.parametrize("name", KNOWN)
 @pytest.mark.parametrize("without", [False, True], ids=["msgspec", "without msgspec"])
-def test_values_are_json_wherever_they_stand(name: str, without: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_are_encoded_as_json_at_any_depth(name: str, without: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if without:
         monkeypatch.setattr(encoding, "msgspec", None)
     kind, pairs = KNOWN[name]
@@ -94,7 +94,7 @@ BAD_TIMES: list[tuple[Any, int]] = [
 
 @pytest.mark.parametrize("codec", ["json", "msgpack"])
 @pytest.mark.parametrize(("kind", "number"), BAD_TIMES)
-def test_times_that_iso_text_does_not_have_are_refused_wherever_they_stand(kind: Any, number: int, codec: str) -> None:
+def test_times_outside_iso_range_are_refused_at_any_depth(kind: Any, number: int, codec: str) -> None:
     raw = pa.int32() if kind == pa.date32() else pa.int64()
     column = pa.array([0, None, number], raw).cast(kind)
     by_row = pa.MapArray.from_arrays([0, 3], pa.array(["a", "b", "c"]), column)
@@ -106,7 +106,7 @@ def test_times_that_iso_text_does_not_have_are_refused_wherever_they_stand(kind:
     assert len(encode(column.slice(0, 2))) == 2
 
 
-def test_the_first_and_the_last_time_of_iso_text_are_text() -> None:
+def test_first_and_last_iso_times_are_encoded() -> None:
     moments = pa.array([FIRST, LAST], pa.int64()).cast(pa.timestamp("us", "UTC"))
     days = pa.array([-719_162, 2_932_896], pa.int32()).cast(pa.date32())
     assert encoded([*moments, None], moments.type) == [
@@ -132,14 +132,14 @@ def deep(levels: int) -> Any:
     ],
     ids=["map", "map by row", "deep"],
 )
-def test_what_python_cannot_have_is_refused_by_name(column: Any, why: str, codec: str) -> None:
+def test_duplicate_map_keys_and_deep_nesting_are_refused(column: Any, why: str, codec: str) -> None:
     encode = encoding.encoder(Settings(address=Address("redis://localhost"), tube="t", codec=codec))
     with pytest.raises(CodecError, match=why):
         encode(column)
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_numbers_that_json_does_not_have_are_refused_wherever_they_stand(number: float) -> None:
+def test_numbers_outside_json_are_refused_at_any_depth(number: float) -> None:
     inside, in_maps = pa.struct([("a", pa.list_(pa.float64()))]), pa.map_(pa.string(), pa.float64())
     for kind, value in ((pa.float64(), number), (inside, {"a": [1.0, number]}), (in_maps, [("a", number)])):
         with pytest.raises(CodecError):

@@ -22,14 +22,14 @@ def data(queue: tubes.Queue) -> list[Any]:
     return [task.data for task in queue.tube("t").take_many(10_000, timeout=0)]
 
 
-def test_a_column_data_is_the_data(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_data_column_becomes_task_data(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t")
     texts = ["http://example.com/", 'with "quotes" and \\', "ünï\n\x00", ""]
     write(options, [[{"data": text} for text in texts], [{"data": None}]], "data string")
     assert data(queue) == [*texts, None]
 
 
-def test_columns_without_data_are_an_object(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_frame_without_data_column_becomes_object(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t", "utube")
     ddl = (
         "url string, utube string, n bigint, ok boolean, at timestamp, day date, noon time, price decimal(5,2),"
@@ -49,7 +49,7 @@ def test_columns_without_data_are_an_object(queue: tubes.Queue, options: dict[st
     }  # fmt: skip
 
 
-def test_keys_of_maps_become_text_as_values_do(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_map_keys_are_encoded_like_values(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t")
     ddl = (
         "days map<date,int>, prices map<decimal(5,2),int>, spans map<interval day to second,int>, numbers map<int,int>"
@@ -64,7 +64,7 @@ def test_keys_of_maps_become_text_as_values_do(queue: tubes.Queue, options: dict
     ]
 
 
-def test_columns_of_options_are_those_of_put(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_option_columns_match_put_options(queue: tubes.Queue, options: dict[str, str]) -> None:
     tube = queue.create_tube("t", "utubettl")
     ddl = (
         "data string, utube string, pri int, ttl double, ttr bigint, delay interval day to second, key string,"
@@ -81,7 +81,7 @@ def test_columns_of_options_are_those_of_put(queue: tubes.Queue, options: dict[s
     assert (plain.utube, plain.pri, plain.ttl, plain.key, plain.state) == (None, 0, None, None, "r")
 
 
-def test_options_of_the_write_count_where_a_column_says_nothing(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_write_options_apply_where_column_is_null_or_missing(queue: tubes.Queue, options: dict[str, str]) -> None:
     tube = queue.create_tube("t", "utubettl")
     rows: list[dict[str, Any]] = [{"data": "x", "pri": 3, "key": None}, {"data": "y", "pri": None, "key": "k"}]
     told = {"pri": "5", "ttl": "60", "maxAttempts": "2", "keyTtl": "9", "onDuplicate": "replace"}
@@ -100,7 +100,7 @@ def test_a_key_is_put_once(queue: tubes.Queue, options: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
-def test_the_order_of_rows_is_that_of_tasks(
+def test_tasks_keep_row_order(
     queue: tubes.Queue, options: dict[str, str], delivery: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.create_tube("t")
@@ -140,7 +140,7 @@ def test_a_bad_value_of_a_row_is_named_and_puts_nothing(queue: tubes.Queue, opti
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
-def test_bad_rows_are_buried_with_what_they_had_if_that_is_asked_for(
+def test_bad_rows_option_buries_invalid_rows_with_their_values(
     queue: tubes.Queue, options: dict[str, str], delivery: str
 ) -> None:
     tube = queue.create_tube("t", "utubettl", ttl=60)
@@ -162,7 +162,7 @@ def test_bad_rows_are_buried_with_what_they_had_if_that_is_asked_for(
     assert queue.check("t") == []
 
 
-def test_times_that_python_does_not_have_are_buried_with_what_is_beside_them(
+def test_row_with_time_out_of_range_is_buried_with_its_other_values(
     queue: tubes.Queue, options: dict[str, str]
 ) -> None:
     tube = queue.create_tube("t")
@@ -203,7 +203,7 @@ def test_rows_that_are_nested_too_deeply_are_buried(queue: tubes.Queue, options:
     assert [task.data for task in tube.buried()] == [{"data": None}]
 
 
-def test_bad_rows_are_buried_whatever_the_codec(url: str, options: dict[str, str]) -> None:
+def test_bad_rows_are_buried_with_any_codec(url: str, options: dict[str, str]) -> None:
     moment = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
     with tubes.connect(url, codec="raw") as queue:
         tube = queue.create_tube("raw")
@@ -219,7 +219,7 @@ def test_bad_rows_are_buried_whatever_the_codec(url: str, options: dict[str, str
         assert bad == {-1: {"when": "2020-01-01 00:00:00+00:00", "pri": -1}}
 
 
-def test_json_is_written_and_read_as_it_is(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_json_format_writes_and_reads_text_unchanged(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t")
     told = {**options, "dataFormat": "json"}
     write(told, [[{"data": '{"a":[1,2]}'}, {"data": '"text"'}, {"data": None}]], "data string")
@@ -240,7 +240,7 @@ def test_other_codecs_are_written_and_read(url: str, options: dict[str, str], co
         assert data(queue) == [value]
 
 
-def test_a_snapshot_has_every_task_in_whatever_state(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_snapshot_has_tasks_in_all_states(queue: tubes.Queue, options: dict[str, str]) -> None:
     tube = queue.create_tube("t", "utubettl")
     tube.put({"a": 1}, utube="h", pri=2)
     tube.put("taken", ttl=60)
@@ -279,7 +279,9 @@ def test_the_context_is_a_map(queue: tubes.Queue, options: dict[str, str]) -> No
 @pytest.mark.parametrize(
     ("state", "ids"), [("ready", [0]), ("!", [3]), ("taken,delayed", [1, 2]), ("r, t, ~, !", [0, 1, 2, 3])]
 )
-def test_a_snapshot_of_some_states(queue: tubes.Queue, options: dict[str, str], state: str, ids: list[int]) -> None:
+def test_snapshot_can_be_limited_to_states(
+    queue: tubes.Queue, options: dict[str, str], state: str, ids: list[int]
+) -> None:
     tube = queue.create_tube("t", "utubettl")
     tube.put("ready", pri=2)
     tube.put("taken")
@@ -291,7 +293,7 @@ def test_a_snapshot_of_some_states(queue: tubes.Queue, options: dict[str, str], 
 
 @pytest.mark.parametrize("parts", [1, 2, 7])
 @pytest.mark.parametrize("deleted", [range(0), range(50, 2950)])
-def test_a_snapshot_is_whole_however_it_is_cut(
+def test_snapshot_is_complete_for_any_number_of_partitions(
     queue: tubes.Queue, options: dict[str, str], parts: int, deleted: range
 ) -> None:
     tube = queue.create_tube("t")
@@ -307,7 +309,7 @@ def test_a_snapshot_of_nothing_is_empty(queue: tubes.Queue, options: dict[str, s
     assert read(options) == []
 
 
-def test_data_that_are_no_text_do_not_end_a_read(url: str, options: dict[str, str]) -> None:
+def test_undecodable_text_does_not_fail_read(url: str, options: dict[str, str]) -> None:
     with tubes.connect(url, codec="raw") as queue:
         queue.create_tube("t").put_many([b"\xff\xfe", b'"\\ud800"', b'"broken\\', b"fine"])
         rows = [row["data"] for row in read(options, "data string")]
@@ -315,7 +317,7 @@ def test_data_that_are_no_text_do_not_end_a_read(url: str, options: dict[str, st
         assert len(rows) == 4
 
 
-def test_a_write_of_large_rows_is_cut_by_bytes(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_large_rows_are_written_in_several_chunks(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t")
     large = "x" * (bulk_write.BYTES // 2)
     write(options, [[{"data": large}] * 5], "data string")

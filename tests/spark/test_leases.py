@@ -113,7 +113,7 @@ def test_a_batch_is_acked_when_it_is_committed_and_not_before(query: Query, tube
     assert tube.statistics().tasks["done"] == 30
 
 
-def test_where_full_batches_follow_at_once_the_next_one_is_taken_while_one_runs(query: Query, tube: tubes.Tube) -> None:
+def test_full_batches_in_succession_are_taken_ahead(query: Query, tube: tubes.Tube) -> None:
     query.plan()
     assert tube.statistics().tasks["taken"] == 30, "nobody knows yet that they follow at once"
     query.deliver()
@@ -127,7 +127,7 @@ def test_where_full_batches_follow_at_once_the_next_one_is_taken_while_one_runs(
     assert query.got == EVERYTHING
 
 
-def test_a_batch_that_comes_late_or_is_not_full_has_none_behind_it(query: Query, tube: tubes.Tube) -> None:
+def test_late_or_partial_batch_prevents_taking_ahead(query: Query, tube: tubes.Tube) -> None:
     query.step()
     query.reader._asked -= 60
     query.plan()
@@ -153,7 +153,7 @@ def unreadable(url: str, **more: str) -> tuple[tubes.Tube, dict[str, str]]:
     return tube, {"url": url, "tube": "bad", "codec": "msgpack", "lease": "1", **more}
 
 
-def test_data_that_cannot_be_decoded_fail_a_query_by_name(url: str) -> None:
+def test_undecodable_data_fails_query_and_names_task(url: str) -> None:
     _, told = unreadable(url)
     query = Query(told)
     query.plan()
@@ -161,7 +161,7 @@ def test_data_that_cannot_be_decoded_fail_a_query_by_name(url: str) -> None:
         query.deliver()
 
 
-def test_data_that_cannot_be_decoded_are_buried_if_that_is_asked_for(url: str) -> None:
+def test_bad_rows_option_buries_undecodable_data(url: str) -> None:
     tube, told = unreadable(url, badRows="bury")
     query = Query(told)
     query.plan()
@@ -176,7 +176,7 @@ def test_data_that_cannot_be_decoded_are_buried_if_that_is_asked_for(url: str) -
     assert tube.statistics().tasks["total"] == 2
 
 
-def test_a_batch_read_fails_by_name_or_has_null(url: str) -> None:
+def test_batch_read_of_undecodable_data_fails_or_yields_null(url: str) -> None:
     _, told = unreadable(url)
     del told["lease"]
     with pytest.raises(tubes.Unreadable, match="tube 'bad': the data of task 3"):
@@ -185,7 +185,7 @@ def test_a_batch_read_fails_by_name_or_has_null(url: str) -> None:
 
 
 @pytest.mark.parametrize("bad_rows", ["fail", "bury"])
-def test_a_record_that_is_no_task_fails_a_query_by_name(
+def test_corrupt_record_fails_query_and_names_task(
     tube: tubes.Tube, options: dict[str, str], valkey: LocalServer, bad_rows: str
 ) -> None:
     query = Query({**options, "badRows": bad_rows})
@@ -196,7 +196,7 @@ def test_a_record_that_is_no_task_fails_a_query_by_name(
         query.deliver()
 
 
-def test_a_lane_is_not_kept_busy_ahead(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_tasks_in_lanes_are_not_taken_ahead(queue: tubes.Queue, options: dict[str, str]) -> None:
     tube = queue.create_tube("lanes", "utube")
     for number in range(9):
         tube.put(f"{number}", utube=f"{number}")
@@ -208,7 +208,7 @@ def test_a_lane_is_not_kept_busy_ahead(queue: tubes.Queue, options: dict[str, st
     assert tube.statistics().tasks["taken"] == 3
 
 
-def test_a_batch_that_was_taken_ahead_outlives_the_driver(query: Query, tube: tubes.Tube) -> None:
+def test_batch_taken_ahead_survives_driver_crash(query: Query, tube: tubes.Tube) -> None:
     for _ in range(2):
         query.step()
     query.reader.latestOffset(query.offsets[-1], ReadMaxRows(30))  # the third, and the fourth ahead of it
@@ -226,9 +226,7 @@ def lose(*_: object) -> None:
     raise tubes.ConnectionLost(url="redis://nowhere", why="it is gone")
 
 
-def test_a_take_that_fails_meanwhile_is_said_when_the_next_batch_is_asked_for(
-    query: Query, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_take_ahead_is_raised_on_next_plan(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         query.step()
     query.reader._wait()
@@ -255,7 +253,7 @@ def test_no_batch_is_delivered_before_the_one_before_it_is_acked(query: Query, m
 
 @pytest.mark.parametrize("stage", ["claimed", "planned", "delivered", "committed"])
 @pytest.mark.parametrize("down", [0.0, 1.3], ids=["within the lease", "longer than it"])
-def test_a_driver_may_die_anywhere_and_nothing_is_lost_or_twice(
+def test_driver_crash_at_any_stage_loses_and_repeats_nothing(
     query: Query, tube: tubes.Tube, stage: str, down: float
 ) -> None:
     query.step()
@@ -294,7 +292,7 @@ def test_one_row_that_fails_its_batch_again_and_again_buries_nothing(
     assert tube.statistics().tasks["total"] == 0
 
 
-def test_restarts_count_for_a_query_that_asks_for_it(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_count_retakes_option_counts_restarts_as_attempts(queue: tubes.Queue, options: dict[str, str]) -> None:
     tube = queue.create_tube("poison", max_attempts=2)
     tube.put_many(["a", "b"])
     query = Query({**options, "tube": "poison", "lease": "1", "countRetakes": "true"})
@@ -307,7 +305,7 @@ def test_restarts_count_for_a_query_that_asks_for_it(queue: tubes.Queue, options
     assert [task.reason for task in tube.buried()] == ["max_attempts: session"] * 2
 
 
-def test_what_somebody_took_in_the_meantime_is_twice_and_no_more(query: Query, tube: tubes.Tube) -> None:
+def test_only_tasks_taken_meanwhile_are_delivered_twice(query: Query, tube: tubes.Tube) -> None:
     query.plan()
     query.deliver()  # the sink has it; its commit log does not
     query.crash(1.3)
@@ -319,9 +317,7 @@ def test_what_somebody_took_in_the_meantime_is_twice_and_no_more(query: Query, t
     assert sorted([*query.got, *stolen], key=int) == sorted([*EVERYTHING, *stolen], key=int)
 
 
-def test_a_second_query_on_the_same_consumer_goes_on_and_the_first_one_ends(
-    tube: tubes.Tube, options: dict[str, str]
-) -> None:
+def test_second_query_with_same_consumer_fences_first_query(tube: tubes.Tube, options: dict[str, str]) -> None:
     told = {**options, "maxTasksPerTrigger": "30", "consumer": "nightly"}
     first = Query(told)
     first.plan()
@@ -348,7 +344,7 @@ def test_a_named_consumer_goes_on_where_it_was_with_a_new_checkpoint(tube: tubes
     assert second.got == EVERYTHING[30:]
 
 
-def test_an_old_checkpoint_finds_no_batch_of_what_was_done_since(tube: tubes.Tube, options: dict[str, str]) -> None:
+def test_old_checkpoint_does_not_repeat_done_batches(tube: tubes.Tube, options: dict[str, str]) -> None:
     query = Query({**options, "maxTasksPerTrigger": "30"})
     query.run()
     query.reader.commit(query.offsets[-1])
@@ -360,17 +356,17 @@ def test_an_old_checkpoint_finds_no_batch_of_what_was_done_since(tube: tubes.Tub
     assert query.got == ["new"]
 
 
-def test_a_limit_of_the_trigger_counts(query: Query) -> None:
+def test_trigger_limit_bounds_batch(query: Query) -> None:
     query.run(ReadMaxRows(12))
     assert {len(batch) for batch in query.sink} == {12, 4}
 
 
-def test_a_trigger_without_a_limit_takes_what_the_option_allows(query: Query) -> None:
+def test_unlimited_trigger_is_bounded_by_option(query: Query) -> None:
     query.run(ReadAllAvailable())
     assert [len(batch) for batch in query.sink] == [30, 30, 30, 10]
 
 
-def test_a_batch_has_about_so_many_bytes(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_batch_is_bounded_by_max_bytes_per_trigger(queue: tubes.Queue, options: dict[str, str]) -> None:
     tube = queue.create_tube("large")
     tube.put_many(["x" * 1000] * 200)
     query = Query({**options, "tube": "large", "maxBytesPerTrigger": "50k"})
@@ -400,7 +396,7 @@ def test_a_batch_goes_beyond_its_bytes_by_one_task_at_most(
     assert queue.check("sizes") == []
 
 
-def test_a_batch_that_a_crash_has_cut_is_filled_to_its_bytes(
+def test_interrupted_batch_is_filled_up_to_its_bytes(
     query: Query, tube: tubes.Tube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "CHUNK", 10)
@@ -411,7 +407,7 @@ def test_a_batch_that_a_crash_has_cut_is_filled_to_its_bytes(
     assert [len(chunk.ids) for chunk in stream.take(1, 100, 40_000)] == [10, 10, 10, 9]
 
 
-def test_a_query_waits_for_so_many_tasks_or_so_long(
+def test_query_waits_for_min_tasks_or_max_delay(
     tube: tubes.Tube, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = Query({**options, "minTasksPerTrigger": "80", "maxTasksPerTrigger": "90", "maxTriggerDelay": "1h"})
@@ -428,14 +424,14 @@ def test_a_query_waits_for_so_many_tasks_or_so_long(
     assert query.plan()
 
 
-def test_what_is_available_now_is_not_waited_for(tube: tubes.Tube, options: dict[str, str]) -> None:
+def test_available_now_does_not_wait_for_min_tasks(tube: tubes.Tube, options: dict[str, str]) -> None:
     query = Query({**options, "minTasksPerTrigger": "1000"})
     query.reader.prepareForTriggerAvailableNow()
     query.run()
     assert query.got == EVERYTHING
 
 
-def test_what_is_available_now_is_what_was_ready_then(query: Query, tube: tubes.Tube) -> None:
+def test_available_now_takes_only_tasks_ready_at_start(query: Query, tube: tubes.Tube) -> None:
     query.reader.prepareForTriggerAvailableNow()
     tube.put_many([f"{number}" for number in range(100, 150)])
     query.run()
@@ -444,7 +440,7 @@ def test_what_is_available_now_is_what_was_ready_then(query: Query, tube: tubes.
     assert tube.statistics().tasks["taken"] == 0, "nobody gives back what is taken ahead when Spark ends the process"
 
 
-def test_a_batch_that_waits_is_part_of_what_is_available_now(query: Query, tube: tubes.Tube) -> None:
+def test_available_now_includes_pending_batch(query: Query, tube: tubes.Tube) -> None:
     query.reader.latestOffset(query.offsets[-1], ReadMaxRows(30))
     query.crash()
     query.start()
@@ -467,7 +463,7 @@ def test_parts_are_of_about_the_same_size(tube: tubes.Tube, options: dict[str, s
     assert [len(vars(part)["ids"]) for part in query.reader.partitions(*query.offsets)] == [25] * 4
 
 
-def test_there_are_as_many_parts_as_spark_runs_at_a_time(
+def test_number_of_partitions_matches_spark_slots(
     queue: tubes.Queue, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leases, "_WORTHWHILE", 10)
@@ -483,7 +479,7 @@ def test_there_are_as_many_parts_as_spark_runs_at_a_time(
     assert parts == [leases._PARTITIONS, 7, 2]
 
 
-def test_what_was_taken_by_somebody_after_planning_is_not_delivered(query: Query, tube: tubes.Tube) -> None:
+def test_task_taken_elsewhere_after_planning_is_not_delivered(query: Query, tube: tubes.Tube) -> None:
     query.plan()
     parts = query.reader.partitions(*query.offsets)
     query.crash(1.3)
@@ -492,7 +488,7 @@ def test_what_was_taken_by_somebody_after_planning_is_not_delivered(query: Query
     assert stolen == [0]
 
 
-def test_progress_says_how_much_is_behind(query: Query) -> None:
+def test_progress_reports_backlog(query: Query) -> None:
     assert query.reader.reportLatestOffset() is None
     query.plan()
     report = query.reader.reportLatestOffset()
@@ -503,7 +499,7 @@ def test_progress_says_how_much_is_behind(query: Query) -> None:
     assert told == {"seq": 1, "ready": 70, "taken": 30, "delayed": 0, "buried": 0, "leftOut": 0}
 
 
-def test_a_batch_that_goes_on_with_fewer_tasks_says_so(
+def test_resumed_batch_with_fewer_tasks_is_logged(
     query: Query, tube: tubes.Tube, caplog: pytest.LogCaptureFixture
 ) -> None:
     query.plan()
@@ -537,7 +533,7 @@ def test_a_reader_that_is_stopped_leaves_its_tasks_to_the_next(query: Query, tub
     assert query.got == EVERYTHING
 
 
-def test_a_batch_is_whole_after_a_crash_with_a_smaller_limit(tube: tubes.Tube, options: dict[str, str]) -> None:
+def test_batch_stays_complete_after_restart_with_smaller_limit(tube: tubes.Tube, options: dict[str, str]) -> None:
     query = Query({**options, "maxTasksPerTrigger": "80", "lease": "1", "consumer": "c"})
     query.plan()
     query.crash()
@@ -547,7 +543,7 @@ def test_a_batch_is_whole_after_a_crash_with_a_smaller_limit(tube: tubes.Tube, o
     assert tube.statistics().tasks["total"] == 0
 
 
-def test_what_was_not_delivered_is_not_acked(query: Query, tube: tubes.Tube) -> None:
+def test_undelivered_task_is_not_acked(query: Query, tube: tubes.Tube) -> None:
     query.plan()
     tube.bury(3)
     query.deliver()
@@ -558,7 +554,7 @@ def test_what_was_not_delivered_is_not_acked(query: Query, tube: tubes.Tube) -> 
     assert tube.statistics().tasks["total"] == 0
 
 
-def test_what_the_lease_has_lost_before_it_was_planned_is_taken_again(query: Query, tube: tubes.Tube) -> None:
+def test_batch_whose_lease_expired_before_planning_is_taken_again(query: Query, tube: tubes.Tube) -> None:
     latest = query.reader.latestOffset(query.offsets[-1], ReadMaxRows(30))
     query.crash(1.3)
     query.start()
@@ -568,7 +564,7 @@ def test_what_the_lease_has_lost_before_it_was_planned_is_taken_again(query: Que
 
 
 @pytest.mark.parametrize("lease", ["0.5", "1000000"])
-def test_a_lease_is_neither_too_short_nor_too_long(tube: tubes.Tube, options: dict[str, str], lease: str) -> None:
+def test_lease_out_of_range_is_refused(tube: tubes.Tube, options: dict[str, str], lease: str) -> None:
     with pytest.raises(tubes.InvalidOption, match="1 second to 3 days"):
         Query({**options, "lease": lease})
 
@@ -589,7 +585,7 @@ def follow(query: Query) -> Query:
     return second
 
 
-def test_a_driver_that_slept_through_its_lease_delivers_nothing(query: Query, tube: tubes.Tube) -> None:
+def test_driver_whose_lease_expired_delivers_nothing(query: Query, tube: tubes.Tube) -> None:
     old = slow(query)
     second = follow(query)
     second.deliver()
@@ -600,7 +596,7 @@ def test_a_driver_that_slept_through_its_lease_delivers_nothing(query: Query, tu
     assert second.got == EVERYTHING
 
 
-def test_parts_of_a_tube_that_was_dropped_are_none_of_the_next_one(
+def test_partitions_of_dropped_tube_do_not_read_its_successor(
     query: Query, queue: tubes.Queue, tube: tubes.Tube
 ) -> None:
     query.plan()
@@ -613,7 +609,7 @@ def test_parts_of_a_tube_that_was_dropped_are_none_of_the_next_one(
         rows_of(query.reader, parts)
 
 
-def test_what_was_left_out_of_a_batch_comes_with_another_and_once(query: Query, tube: tubes.Tube) -> None:
+def test_skipped_task_is_delivered_once_in_another_batch(query: Query, tube: tubes.Tube) -> None:
     query.plan()
     tube.bury(3)
     query.deliver()
@@ -631,7 +627,7 @@ def test_what_was_left_out_of_a_batch_comes_with_another_and_once(query: Query, 
     assert sorted(query.got, key=int) == EVERYTHING
 
 
-def test_what_one_attempt_of_a_spark_task_left_out_the_next_one_leaves_out_too(query: Query, tube: tubes.Tube) -> None:
+def test_spark_task_retry_skips_same_tasks(query: Query, tube: tubes.Tube) -> None:
     query.plan()
     parts = query.reader.partitions(query.offsets[-2], query.offsets[-1])
     tube.bury(3)
@@ -644,7 +640,7 @@ def test_what_one_attempt_of_a_spark_task_left_out_the_next_one_leaves_out_too(q
     assert sorted(query.got, key=int) == EVERYTHING
 
 
-def test_what_the_sink_has_without_a_task_is_not_taken_for_having_it(query: Query, tube: tubes.Tube) -> None:
+def test_task_missing_from_stored_batch_is_delivered_later(query: Query, tube: tubes.Tube) -> None:
     query.plan()
     tube.bury(3)
     query.deliver()  # and the sink keeps this, whatever it is told again
@@ -659,9 +655,7 @@ def test_what_the_sink_has_without_a_task_is_not_taken_for_having_it(query: Quer
     assert sorted(query.got, key=int) == EVERYTHING
 
 
-def test_what_was_left_out_of_a_tube_that_was_dropped_is_forgotten(
-    queue: tubes.Queue, tube: tubes.Tube, options: dict[str, str]
-) -> None:
+def test_dropping_tube_forgets_skipped_tasks(queue: tubes.Queue, tube: tubes.Tube, options: dict[str, str]) -> None:
     told = {**options, "consumer": "nightly", "lease": "1"}
     first = Query(told)
     first.plan()
@@ -678,7 +672,7 @@ def test_what_was_left_out_of_a_tube_that_was_dropped_is_forgotten(
     assert sorted(query.got) == [f"{number}" for number in range(10)]
 
 
-def test_who_is_fenced_off_does_not_shorten_the_lease_of_the_next(tube: tubes.Tube, options: dict[str, str]) -> None:
+def test_fenced_query_does_not_shorten_lease_of_its_successor(tube: tubes.Tube, options: dict[str, str]) -> None:
     first = Query({**options, "consumer": "n", "lease": "1", "maxTasksPerTrigger": "30"})
     first.plan()
     second = Query({**options, "consumer": "n", "lease": "60", "maxTasksPerTrigger": "30"})
@@ -688,7 +682,7 @@ def test_who_is_fenced_off_does_not_shorten_the_lease_of_the_next(tube: tubes.Tu
     assert tube.statistics().tasks["taken"] == 30
 
 
-def test_an_executor_that_lags_behind_takes_nothing_from_the_next_driver(query: Query, tube: tubes.Tube) -> None:
+def test_stale_executor_does_not_affect_next_driver(query: Query, tube: tubes.Tube) -> None:
     old = slow(query)
     second = follow(query)
     parts = second.reader.partitions(second.offsets[-2], second.offsets[-1])
@@ -701,7 +695,7 @@ def test_an_executor_that_lags_behind_takes_nothing_from_the_next_driver(query: 
     assert second.got == EVERYTHING
 
 
-def test_an_attempt_that_lags_behind_its_batch_says_nothing_of_the_next_one(query: Query, tube: tubes.Tube) -> None:
+def test_stale_attempt_does_not_skip_tasks_of_next_batch(query: Query, tube: tubes.Tube) -> None:
     query.plan()
     old = query.reader.partitions(query.offsets[-2], query.offsets[-1])
     tube.bury(3)
@@ -716,7 +710,7 @@ def test_an_attempt_that_lags_behind_its_batch_says_nothing_of_the_next_one(quer
     assert sorted(query.got, key=int) == EVERYTHING
 
 
-def test_executors_of_a_driver_that_died_say_nothing_of_what_is_taken_again(query: Query, tube: tubes.Tube) -> None:
+def test_executor_of_dead_driver_does_not_skip_retaken_tasks(query: Query, tube: tubes.Tube) -> None:
     query.plan()
     old = query.reader.partitions(query.offsets[-2], query.offsets[-1])
     query.crash()
@@ -732,7 +726,7 @@ def test_executors_of_a_driver_that_died_say_nothing_of_what_is_taken_again(quer
     assert sorted(second.got, key=int) == EVERYTHING
 
 
-def test_what_was_left_out_of_one_batch_and_is_in_the_next_is_delivered(query: Query, tube: tubes.Tube) -> None:
+def test_task_skipped_in_one_batch_and_taken_in_next_is_delivered(query: Query, tube: tubes.Tube) -> None:
     for _ in range(2):
         query.step()
     query.reader._wait()
@@ -754,7 +748,7 @@ def test_what_was_left_out_of_one_batch_and_is_in_the_next_is_delivered(query: Q
     assert sorted(query.got, key=int) == EVERYTHING
 
 
-def test_after_a_crash_what_was_committed_is_acked_before_more_is_delivered(query: Query, tube: tubes.Tube) -> None:
+def test_restart_acks_committed_batch_before_delivering_next(query: Query, tube: tubes.Tube) -> None:
     query.step()
     stream = query.reader._stream
     assert stream is not None
@@ -769,7 +763,7 @@ def test_after_a_crash_what_was_committed_is_acked_before_more_is_delivered(quer
     assert query.got == EVERYTHING
 
 
-def test_what_a_batch_has_lost_with_its_lease_is_not_taken_for_the_one_ahead(query: Query, tube: tubes.Tube) -> None:
+def test_batch_taken_ahead_does_not_get_tasks_of_expired_batch(query: Query, tube: tubes.Tube) -> None:
     query.step()
     query.plan()
     query.reader._wait()

@@ -45,7 +45,7 @@ def waited(condition: Callable[[], bool]) -> bool:
     return true
 
 
-def test_the_pipeline_is_killed_goes_on_and_leaves_nothing_but_its_parquet(tmp_path: Path) -> None:
+def test_killed_pipeline_resumes_and_leaves_only_its_parquet_files(tmp_path: Path) -> None:
     kept, scratch = tmp_path / "kept", tmp_path / "scratch"
     program = [sys.executable, str(EXAMPLES / "pipeline.py"), "--keep", str(kept), "--kill-at", "8"]
     ended = run([*program, "--pages", "24", "--hosts", "2", "--interval", "0.05", "--workers", "4"], scratch)
@@ -63,7 +63,7 @@ def test_the_pipeline_is_killed_goes_on_and_leaves_nothing_but_its_parquet(tmp_p
     assert list(processes_of(scratch)) == []
 
 
-def test_sigterm_ends_all_that_was_started(tmp_path: Path) -> None:
+def test_sigterm_ends_all_started_processes(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     command = [sys.executable, str(EXAMPLES / "pipeline.py"), "--pages", "40", "--hosts", "2"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment(scratch)) as process:
@@ -83,7 +83,7 @@ def test_sigterm_ends_all_that_was_started(tmp_path: Path) -> None:
         (["--pages", "0"], "--pages: '0' must be a whole number, at least 1"),
     ],
 )
-def test_the_command_line_says_what_is_wrong_with_it(arguments: list[str], complaint: str, tmp_path: Path) -> None:
+def test_invalid_arguments_are_reported(arguments: list[str], complaint: str, tmp_path: Path) -> None:
     ended = run([sys.executable, str(EXAMPLES / "pipeline.py"), *arguments], tmp_path / "scratch")
     assert ended.returncode == 2
     assert complaint in ended.stderr

@@ -43,7 +43,7 @@ def tube(queue: tubes.Queue) -> Any:
     return tube
 
 
-def test_data_stay_on_the_server_where_no_column_needs_them(tube: Any, options: dict[str, str], sent: Any) -> None:
+def test_data_is_not_fetched_unless_column_needs_it(tube: Any, options: dict[str, str], sent: Any) -> None:
     rows, size = sent(lambda: read(options, "id bigint"))
     assert [row["id"] for row in rows] == list(range(TASKS))
     assert size < ALL / 10
@@ -56,7 +56,7 @@ def test_data_stay_on_the_server_where_no_column_needs_them(tube: Any, options: 
     assert size > ALL
 
 
-def test_a_state_that_few_tasks_have_moves_those_alone(tube: Any, options: dict[str, str], sent: Any) -> None:
+def test_state_filter_fetches_only_matching_tasks(tube: Any, options: dict[str, str], sent: Any) -> None:
     rows, size = sent(lambda: read({**options, "state": "buried"}))
     assert [row["id"] for row in rows] == list(range(100, 110))
     assert size < 20 * SIZE + 5000
@@ -82,7 +82,7 @@ def test_a_state_that_few_tasks_have_moves_those_alone(tube: Any, options: dict[
     ],
     ids=str,
 )
-def test_options_say_what_is_read(
+def test_ids_lane_and_state_options_select_tasks(
     tube: Any, options: dict[str, str], sent: Any, told: dict[str, str], ids: Any
 ) -> None:
     rows, size = sent(lambda: read({**options, **told}))
@@ -91,13 +91,13 @@ def test_options_say_what_is_read(
     assert size < len(rows) * (SIZE + 100) + 30_000
 
 
-def test_a_lane_moves_its_tasks_alone(tube: Any, options: dict[str, str], sent: Any) -> None:
+def test_lane_filter_fetches_only_tasks_of_lane(tube: Any, options: dict[str, str], sent: Any) -> None:
     rows, size = sent(lambda: read({**options, "lane": "lane 5"}))
     assert [row["id"] for row in rows] == list(range(5, TASKS, 100))
     assert size < ALL / 10
 
 
-def test_a_state_is_looked_at_again_when_the_data_come(
+def test_state_is_checked_again_when_data_is_read(
     queue: tubes.Queue, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tube = queue.create_tube("t")
@@ -117,7 +117,7 @@ def test_a_state_is_looked_at_again_when_the_data_come(
 
 @pytest.mark.parametrize("deleted", [range(0), range(5, 95)])
 @pytest.mark.parametrize("parts", ["1", "3"])
-def test_partitions_have_what_is_there_when_they_are_read(
+def test_partitions_contain_tasks_present_at_read_time(
     queue: tubes.Queue, options: dict[str, str], deleted: range, parts: str
 ) -> None:
     tube = queue.create_tube("t")
@@ -147,7 +147,7 @@ def test_partitions_have_what_is_there_when_they_are_read(
     assert (ids("all"), ids("buried"), ids("some")) == ([0, 1, 2, 3, 4, 5, 6], [], [3, 4, 5, 6])
 
 
-def test_a_query_with_a_limit_gets_few_tasks_first(tube: Any, options: dict[str, str], sent: Any) -> None:
+def test_first_batch_of_partition_is_small(tube: Any, options: dict[str, str], sent: Any) -> None:
     reader = source(options).reader(schema("data string"))
     (part,) = reader.partitions()
     batch, size = sent(lambda: next(copied(reader).read(part)))

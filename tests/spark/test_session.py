@@ -49,7 +49,7 @@ def test_a_frame_is_written_and_read_without_registering_anything(
     assert {task.data for task in queue.tube("t").take_many(10, timeout=0)} == {f"page {n}" for n in range(10)}
 
 
-def test_a_job_that_fails_puts_nothing_and_a_task_that_is_done_again_puts_once(
+def test_failed_job_puts_nothing_and_retried_task_puts_once(
     spark: Any, queue: tubes.Queue, options: dict[str, str], tmp_path: Path
 ) -> None:
     from pyspark.errors import PythonException
@@ -82,7 +82,7 @@ def test_a_job_that_fails_puts_nothing_and_a_task_that_is_done_again_puts_once(
     )
 
 
-def test_what_is_wrong_is_said_before_anything_runs(spark: Any, queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_invalid_queries_are_refused_during_analysis(spark: Any, queue: tubes.Queue, options: dict[str, str]) -> None:
     from pyspark.errors import AnalysisException
 
     queue.create_tube("t")
@@ -97,7 +97,7 @@ def test_what_is_wrong_is_said_before_anything_runs(spark: Any, queue: tubes.Que
     assert queue.tube("t").statistics().tasks["total"] == 0
 
 
-def test_a_frame_has_what_is_there_whenever_it_is_used(spark: Any, queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_frame_reads_current_tasks_on_each_use(spark: Any, queue: tubes.Queue, options: dict[str, str]) -> None:
     tube = queue.create_tube("t")
     tube.put_many(range(1000))
     # Spark would give filters to a source that takes them, and keep them for what else is done with the frame.
@@ -114,7 +114,9 @@ def test_a_frame_has_what_is_there_whenever_it_is_used(spark: Any, queue: tubes.
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
-def test_a_stream_from_tube_to_tube(spark: Any, queue: tubes.Queue, options: dict[str, str], tmp_path: Path) -> None:
+def test_stream_moves_tasks_from_tube_to_tube(
+    spark: Any, queue: tubes.Queue, options: dict[str, str], tmp_path: Path
+) -> None:
     source, results = queue.create_tube("t"), queue.create_tube("results")
     source.put_many([f"{number}" for number in range(500)])
     told = {**options, "tube": "results", "delivery": "exactly-once"}
@@ -129,7 +131,7 @@ def test_a_stream_from_tube_to_tube(spark: Any, queue: tubes.Queue, options: dic
     assert [task.data for task in results.take_many(1000, timeout=0)] == ["more"]
 
 
-def test_a_stream_goes_on_as_tasks_come(
+def test_running_stream_delivers_new_tasks(
     spark: Any, queue: tubes.Queue, options: dict[str, str], tmp_path: Path
 ) -> None:
     source, results = queue.create_tube("t", "utubettl"), queue.create_tube("results")
@@ -143,7 +145,7 @@ def test_a_stream_goes_on_as_tasks_come(
         query.stop()
 
 
-def test_spark_connect_knows_the_source_too(
+def test_spark_connect_supports_data_source(
     spark: Any, queue: tubes.Queue, options: dict[str, str], tmp_path: Path
 ) -> None:
     from pyspark.sql.connect.session import SparkSession

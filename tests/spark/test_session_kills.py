@@ -25,7 +25,7 @@ pytestmark = pytest.mark.full
 PROGRAM = Path(__file__).parent / "program.py"
 
 
-def test_queries_that_are_killed_again_and_again_lose_nothing_and_do_nothing_twice(
+def test_repeatedly_killed_queries_lose_and_repeat_nothing(
     spark: Any, queue: tubes.Queue, options: dict[str, str], tmp_path: Path
 ) -> None:
     """One into files and one into a tube; `make soak-faults` has more tasks and more kills."""

@@ -35,7 +35,7 @@ def fetches(proof: Any, *urls: str) -> list[Any]:
     ],
     ids=["right", "stored twice", "fetched twice", "lost", "not followed", "invented", "given up untried"],
 )
-def test_the_proof_sees_what_is_wrong(
+def test_proof_detects_violations(
     stored: list[str],
     requests: list[str],
     dead: list[str],
@@ -57,7 +57,7 @@ def test_the_proof_sees_what_is_wrong(
     spark.catalog.clearCache()
 
 
-def test_the_job_sorts_results_out(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_classifies_results(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLES)
     page_stream = import_module("page_stream")
 

@@ -30,7 +30,7 @@ def seen(spark: Any) -> Callable[[], str]:
     return read
 
 
-def test_no_password_is_in_plans_logs_checkpoints_progress_or_errors(
+def test_plans_logs_checkpoints_progress_and_errors_hide_password(
     spark: Any, queue: tubes.Queue, valkey: LocalServer, url: str, tmp_path: Path, seen: Callable[[], str]
 ) -> None:
     from pyspark.errors import AnalysisException

@@ -70,7 +70,7 @@ def test_a_table_is_written_and_read(
     assert queue.tubes() == ["t"]
 
 
-def test_a_table_that_spark_tells_nothing_about_is_refused(sql: Any, queue: tubes.Queue, told: str) -> None:
+def test_unsupported_tables_and_statements_are_refused(sql: Any, queue: tubes.Queue, told: str) -> None:
     queue.create_tube("t")
     sql(f"CREATE TABLE narrow (data string) USING tubes {told}")
     for statement in (
@@ -118,7 +118,7 @@ def test_a_stream_reads_a_table(sql: Any, spark: Any, queue: tubes.Queue, told: 
     assert queue.tube("t").statistics().tasks["total"] == 0
 
 
-def test_what_a_table_has_no_column_for_is_an_option_or_a_column_of_a_view(
+def test_put_options_without_table_column_come_from_options_or_view(
     sql: Any, spark: Any, queue: tubes.Queue, told: str
 ) -> None:
     queue.create_tube("t", "fifottl")

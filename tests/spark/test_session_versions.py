@@ -12,11 +12,11 @@ import tubes
 pytestmark = pytest.mark.full
 
 
-def test_data_sources_of_others_are_found_beside_ours(spark: Any) -> None:
+def test_other_data_sources_are_still_found(spark: Any) -> None:
     assert [tuple(row) for row in spark.read.format("neighbour").load().collect()] == [(42,)]
 
 
-def test_batches_work_on_all_of_them(spark: Any, queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_batches_work_on_all_spark_versions(spark: Any, queue: tubes.Queue, options: dict[str, str]) -> None:
     frame = spark.range(100).selectExpr("named_struct('page', id) as data", "concat('host ', id % 10) as utube")
     frame.write.format("tubes").options(**options, driver="utube", writeId="once").mode("append").save()
     rows = spark.read.format("tubes").options(**options).load().groupBy("utube", "state").count().collect()
@@ -25,7 +25,7 @@ def test_batches_work_on_all_of_them(spark: Any, queue: tubes.Queue, options: di
 
 
 @pytest.mark.parametrize(("end", "needed"), [("sink", (4, 1)), ("source", (4, 2))])
-def test_streams_work_or_say_which_spark_they_need(
+def test_streams_work_or_report_required_spark_version(
     spark: Any, queue: tubes.Queue, options: dict[str, str], tmp_path: Path, end: str, needed: tuple[int, int]
 ) -> None:
     from pyspark.errors import StreamingQueryException

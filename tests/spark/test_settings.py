@@ -21,13 +21,13 @@ def refuse(act: Any, match: str) -> None:
 
 
 @pytest.mark.parametrize("missing", ["url", "tube"])
-def test_an_option_that_is_needed_is_asked_for(options: dict[str, str], missing: str) -> None:
+def test_missing_required_option_is_reported(options: dict[str, str], missing: str) -> None:
     del options[missing]
     refuse(lambda: source(options).reader(schema(ANY)), f'\\.option\\("{missing}"')
 
 
 @pytest.mark.parametrize("url", ["memory://", "memory://shared", ""])
-def test_a_store_of_one_process_is_refused(options: dict[str, str], url: str) -> None:
+def test_backend_of_single_process_is_refused(options: dict[str, str], url: str) -> None:
     refuse(lambda: source({**options, "url": url}).reader(schema(ANY)), "url=")
 
 
@@ -99,7 +99,7 @@ def test_a_bad_option_of_a_write_is_named(queue: tubes.Queue, options: dict[str,
     refuse(lambda: source({**options, name: value}).writer(schema(ANY), overwrite=False), value)
 
 
-def test_a_write_id_is_none_of_a_stream(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_stream_refuses_write_id(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t")
     refuse(
         lambda: source({**options, "writeId": "x"}).streamWriter(schema(ANY), overwrite=False),
@@ -107,7 +107,7 @@ def test_a_write_id_is_none_of_a_stream(queue: tubes.Queue, options: dict[str, s
     )
 
 
-def test_an_option_that_nobody_knows_is_named_without_its_value(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_unknown_option_is_reported_without_its_value(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t")
     with pytest.raises(InvalidOption, match="option='redisurl'") as refused:
         source({**options, "redisUrl": "redis://:secret@host"}).reader(schema(ANY))
@@ -123,9 +123,7 @@ def test_an_option_that_nobody_knows_is_named_without_its_value(queue: tubes.Que
         ("batchSize", "'batchSize': is an option of other reads or writes"),
     ],
 )
-def test_who_mistakes_an_option_is_told_which_one_it_may_be(
-    queue: tubes.Queue, options: dict[str, str], key: str, match: str
-) -> None:
+def test_misspelled_option_gets_suggestion(queue: tubes.Queue, options: dict[str, str], key: str, match: str) -> None:
     queue.create_tube("t")
     refuse(lambda: source({**options, key: "2"}).streamReader(schema(ANY)), match)
 
@@ -133,7 +131,7 @@ def test_who_mistakes_an_option_is_told_which_one_it_may_be(
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90", 90), ("1.5m", 90), ("1500ms", 1.5), ("2h", 7200), (" 1 D ", 86400)]
 )
-def test_times_are_written_alike_in_all_options(text: str, seconds: float) -> None:
+def test_all_time_options_accept_same_formats(text: str, seconds: float) -> None:
     told = {"url": "redis://localhost", "tube": "t"}
     of_streams = stream_settings({**told, "lease": text, "maxTriggerDelay": text})
     assert (of_streams.lease, of_streams.max_delay) == (seconds, seconds)
@@ -150,7 +148,7 @@ def test_sizes_have_units(text: str, size: int) -> None:
     assert stream_settings({"url": "redis://h", "tube": "t", "maxBytesPerTrigger": text}).max_bytes == size
 
 
-def test_an_empty_lane_is_one_as_for_put(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_empty_lane_option_is_same_lane_as_in_put(queue: tubes.Queue, options: dict[str, str]) -> None:
     tube = queue.create_tube("t", "utube")
     write({**options, "utube": ""}, [[{"data": "x"}]], ANY)
     task = tube.take(timeout=0)
@@ -165,7 +163,7 @@ def test_a_write_id_is_for_writes_that_are_put_once(queue: tubes.Queue, options:
     refuse(lambda: source(told).writer(schema(ANY), overwrite=False), "writeId='x'")
 
 
-def test_how_long_to_wait_for_room_is_an_option_of_the_write(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_timeout_option_sets_wait_for_room(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t")
     writer = source({**options, "timeout": "1.5"}).writer(schema(ANY), overwrite=False)
     assert (writer._settings.timeout, writer._settings.defaults) == (1.5, {})
@@ -178,7 +176,7 @@ def test_a_tube_is_not_overwritten(queue: tubes.Queue, options: dict[str, str]) 
     refuse(lambda: source(options).streamWriter(schema(ANY), overwrite=True), "micro-batch: use append$")
 
 
-def test_a_tube_that_is_not_there_is_not_found_before_anything_runs(options: dict[str, str]) -> None:
+def test_missing_tube_is_reported_before_query_runs(options: dict[str, str]) -> None:
     for make in (
         lambda: source(options).reader(schema(ANY)),
         lambda: source(options).streamReader(schema(ANY)),
@@ -189,7 +187,7 @@ def test_a_tube_that_is_not_there_is_not_found_before_anything_runs(options: dic
             make()
 
 
-def test_a_write_makes_the_tube_if_it_is_told_the_driver(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_write_with_driver_option_creates_tube(queue: tubes.Queue, options: dict[str, str]) -> None:
     for _ in range(2):
         source({**options, "driver": "utube"}).writer(schema(f"{ANY}, utube string"), overwrite=False)
     assert queue.tube("t").driver.name == "utube"
@@ -231,7 +229,7 @@ def test_a_write_that_is_refused_makes_no_tube(queue: tubes.Queue, options: dict
         ("url string, parts array<variant>", "parts variant"),
     ],
 )
-def test_a_column_that_would_be_lost_is_refused(
+def test_unsupported_column_type_or_name_is_refused(
     queue: tubes.Queue, options: dict[str, str], ddl: str, match: str
 ) -> None:
     queue.create_tube("t", "utubettl")
@@ -248,7 +246,7 @@ def test_a_column_that_the_driver_does_not_know_is_refused(
 
 
 @pytest.mark.parametrize(("codec", "ddl"), [("raw", "data string"), ("json", "data binary")])
-def test_data_that_the_codec_does_not_know_are_refused(
+def test_data_type_unsupported_by_codec_is_refused(
     queue: tubes.Queue, options: dict[str, str], codec: str, ddl: str
 ) -> None:
     queue.create_tube("t")
@@ -262,10 +260,10 @@ def test_a_schema_of_other_columns_is_refused(queue: tubes.Queue, options: dict[
 
 
 @pytest.mark.parametrize(("name", "value"), [("lease", "1 minute"), ("maxTasksPerTrigger", "-1"), ("delivery", "once")])
-def test_a_bad_value_is_said_when_the_source_is_loaded(options: dict[str, str], name: str, value: str) -> None:
+def test_invalid_option_is_reported_when_source_is_loaded(options: dict[str, str], name: str, value: str) -> None:
     refuse(lambda: source({**options, name: value}).schema(), value)
 
 
-def test_a_driver_that_is_not_that_of_the_tube_is_refused(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_driver_option_must_match_existing_tube(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t", "utube")
     refuse(lambda: source({**options, "driver": "fifo"}).writer(schema(ANY), overwrite=False), "'utube'")

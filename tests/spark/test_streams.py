@@ -65,7 +65,7 @@ every_driver = pytest.mark.parametrize("driver", ["fifo", "fifottl", "utube", "u
 
 
 @every_driver
-def test_a_batch_is_taken_once_and_ends_with_its_ack(desk: Desk, driver: str) -> None:
+def test_batch_is_taken_once_and_removed_by_ack(desk: Desk, driver: str) -> None:
     tube = desk.tube(driver, 60)
     stream = desk.open()
     assert ids(stream.take(1, 25)) == list(range(25))
@@ -80,7 +80,7 @@ def test_a_batch_is_taken_once_and_ends_with_its_ack(desk: Desk, driver: str) ->
 
 
 @every_driver
-def test_an_ack_that_the_server_has_lost_comes_with_the_next_one(desk: Desk, driver: str, valkey: LocalServer) -> None:
+def test_next_take_repeats_ack_lost_by_server(desk: Desk, driver: str, valkey: LocalServer) -> None:
     tube = desk.tube(driver, 60)
     stream = desk.open()
     assert ids(stream.take(1, 25)) == list(range(25))
@@ -96,9 +96,7 @@ def test_an_ack_that_the_server_has_lost_comes_with_the_next_one(desk: Desk, dri
     assert ids(desk.open().take(3, 25)) == list(range(50, 60))
 
 
-def test_who_has_opened_a_stream_is_told_from_the_next_although_the_server_has_forgotten(
-    desk: Desk, valkey: LocalServer
-) -> None:
+def test_reopened_stream_is_fenced_even_if_server_lost_the_opening(desk: Desk, valkey: LocalServer) -> None:
     tube = desk.tube("fifo", 60)
     desk.open()
     client: Any = valkey.client()
@@ -114,7 +112,7 @@ def test_who_has_opened_a_stream_is_told_from_the_next_although_the_server_has_f
 
 
 @every_driver
-def test_a_batch_has_what_there_was_when_it_was_taken(desk: Desk, driver: str) -> None:
+def test_repeated_take_returns_original_batch(desk: Desk, driver: str) -> None:
     tube = desk.tube(driver, 3)
     stream = desk.open()
     assert ids(stream.take(1, 100)) == [0, 1, 2]
@@ -125,7 +123,7 @@ def test_a_batch_has_what_there_was_when_it_was_taken(desk: Desk, driver: str) -
 
 
 @every_driver
-def test_who_goes_on_within_the_lease_finds_what_was_taken(desk: Desk, driver: str) -> None:
+def test_restart_within_lease_finds_taken_batch(desk: Desk, driver: str) -> None:
     tube = desk.tube(driver, 60)
     before = desk.open()
     taken = before.take(1, 25)
@@ -138,7 +136,7 @@ def test_who_goes_on_within_the_lease_finds_what_was_taken(desk: Desk, driver: s
 
 
 @every_driver
-def test_a_take_says_how_often_each_task_was_taken(desk: Desk, driver: str) -> None:
+def test_take_reports_attempts_of_each_task(desk: Desk, driver: str) -> None:
     tube = desk.tube(driver, 12)
     for task in [take(tube) for _ in range(3)]:
         task.release()
@@ -152,7 +150,7 @@ def test_a_take_says_how_often_each_task_was_taken(desk: Desk, driver: str) -> N
 
 
 @every_driver
-def test_what_the_lease_has_lost_is_taken_again_unless_somebody_has_taken_it(desk: Desk, driver: str) -> None:
+def test_retake_after_expired_lease_skips_tasks_taken_elsewhere(desk: Desk, driver: str) -> None:
     tube = desk.tube(driver, 60)
     before = desk.open()
     before.take(1, 25)
@@ -168,7 +166,7 @@ def test_what_the_lease_has_lost_is_taken_again_unless_somebody_has_taken_it(des
 
 
 @every_driver
-def test_an_ack_counts_after_the_lease_for_what_nobody_has_taken_since(desk: Desk, driver: str) -> None:
+def test_ack_after_expired_lease_applies_to_tasks_not_taken_since(desk: Desk, driver: str) -> None:
     tube = desk.tube(driver, 60)
     before = desk.open()
     before.take(1, 25)
@@ -176,12 +174,12 @@ def test_an_ack_counts_after_the_lease_for_what_nobody_has_taken_since(desk: Des
     stolen, given_back = take(tube), take(tube)
     given_back.release()
     assert desk.open().ack(1) == 23
-    assert stolen.ack().state == "-"
-    assert tube.peek(given_back.id).state == "r"
+    assert stolen.ack().state == "done"
+    assert tube.peek(given_back.id).state == "ready"
 
 
 @every_driver
-def test_who_dies_in_the_middle_of_an_ack_leaves_the_rest_of_it_to_the_next(desk: Desk, driver: str) -> None:
+def test_interrupted_ack_is_finished_by_next_reader(desk: Desk, driver: str) -> None:
     tube = desk.tube(driver, 60)
     before = desk.open()
     chunks = before.take(1, 25)
@@ -193,7 +191,7 @@ def test_who_dies_in_the_middle_of_an_ack_leaves_the_rest_of_it_to_the_next(desk
     assert tube.statistics().tasks["total"] == 35
 
 
-def test_who_dies_in_the_middle_of_a_take_has_taken_what_is_written_down(desk: Desk) -> None:
+def test_interrupted_take_is_completed_by_next_reader(desk: Desk) -> None:
     desk.tube("fifo", 60)
     before = desk.open()
     before.take(1, 10)
@@ -201,7 +199,7 @@ def test_who_dies_in_the_middle_of_a_take_has_taken_what_is_written_down(desk: D
     assert ids(desk.open().take(1, 25)) == list(range(25))
 
 
-def test_the_time_to_run_of_a_task_does_not_run_for_a_stream(desk: Desk, clock: ManualClock) -> None:
+def test_ttr_does_not_apply_to_tasks_taken_by_stream(desk: Desk, clock: ManualClock) -> None:
     tube = desk.tube("fifottl", 5, ttr=1)
     stream = desk.open()
     stream.take(1, 5)
@@ -211,7 +209,7 @@ def test_the_time_to_run_of_a_task_does_not_run_for_a_stream(desk: Desk, clock: 
     assert stream.ack(1) == 5
 
 
-def test_a_task_whose_time_to_live_is_over_is_in_no_batch(desk: Desk, clock: ManualClock) -> None:
+def test_expired_task_is_not_acked_with_its_batch(desk: Desk, clock: ManualClock) -> None:
     desk.tube("fifottl", 5, ttl=60)
     stream = desk.open()
     stream.take(1, 5)
@@ -229,7 +227,7 @@ def test_a_lane_gives_one_task_to_a_batch(desk: Desk) -> None:
     assert ids(stream.take(2, 9)) == [3, 4, 5]
 
 
-def test_a_task_of_a_lane_that_somebody_works_on_is_not_taken_again(desk: Desk) -> None:
+def test_retake_skips_tasks_of_busy_lane(desk: Desk) -> None:
     tube = desk.other.create_tube("t", "utube")
     tube.put_many([tubes.Item(number, utube="same") for number in range(2)])
     before = desk.open()
@@ -244,7 +242,7 @@ def test_a_task_of_a_lane_that_somebody_works_on_is_not_taken_again(desk: Desk) 
 
 @every_driver
 @pytest.mark.parametrize("ends", ["lease", "release_all"])
-def test_a_lease_that_is_lost_uses_up_no_attempt(desk: Desk, driver: str, ends: str) -> None:
+def test_lost_lease_uses_no_attempt(desk: Desk, driver: str, ends: str) -> None:
     tube = desk.tube(driver, 12, max_attempts=1)
     for round in range(3):
         stream = desk.open()
@@ -259,7 +257,7 @@ def test_a_lease_that_is_lost_uses_up_no_attempt(desk: Desk, driver: str, ends: 
     assert tube.buried() == []
 
 
-def test_a_lease_that_is_lost_uses_up_no_attempt_where_a_later_batch_takes_the_task(desk: Desk) -> None:
+def test_lost_lease_uses_no_attempt_if_later_batch_takes_task(desk: Desk) -> None:
     tube = desk.other.create_tube("t", "utube", max_attempts=1)
     tube.put_many([tubes.Item(number, utube="same") for number in range(2)])
     stream = desk.open()
@@ -275,7 +273,7 @@ def test_a_lease_that_is_lost_uses_up_no_attempt_where_a_later_batch_takes_the_t
 
 
 @every_driver
-def test_a_lease_that_is_lost_counts_as_an_attempt_for_who_asks_for_it(desk: Desk, driver: str) -> None:
+def test_lost_lease_counts_as_attempt_on_request(desk: Desk, driver: str) -> None:
     tube = desk.tube(driver, 3, max_attempts=2)
     stream = desk.open()
     stream.take(1, 3)
@@ -290,7 +288,7 @@ def test_a_lease_that_is_lost_counts_as_an_attempt_for_who_asks_for_it(desk: Des
 
 
 @every_driver
-def test_what_another_stream_took_meanwhile_and_lost_is_delivered_by_one_of_them(desk: Desk, driver: str) -> None:
+def test_task_lost_by_two_streams_is_delivered_by_one_of_them(desk: Desk, driver: str) -> None:
     tube = desk.tube(driver, 3)
     one = desk.open("one")
     one.take(1, 3)
@@ -306,7 +304,7 @@ def test_what_another_stream_took_meanwhile_and_lost_is_delivered_by_one_of_them
     assert tube.statistics().tasks["total"] == 0
 
 
-def test_only_the_last_one_that_opened_a_stream_goes_on_with_it(desk: Desk) -> None:
+def test_opening_stream_fences_previous_reader(desk: Desk) -> None:
     desk.tube("fifo", 60)
     before = desk.open()
     before.take(1, 25)
@@ -317,7 +315,7 @@ def test_only_the_last_one_that_opened_a_stream_goes_on_with_it(desk: Desk) -> N
     assert stream.ack(1) == 25
 
 
-def test_streams_of_different_names_know_nothing_of_each_other(desk: Desk) -> None:
+def test_streams_with_different_names_are_independent(desk: Desk) -> None:
     desk.tube("fifo", 60)
     one, two = desk.open("one"), desk.open("two")
     assert ids(one.take(1, 5)) == [0, 1, 2, 3, 4]
@@ -326,7 +324,7 @@ def test_streams_of_different_names_know_nothing_of_each_other(desk: Desk) -> No
     assert ids(two.retake(1)) == [5, 6, 7, 8, 9]
 
 
-def test_a_tube_of_the_same_name_has_nothing_of_the_streams_of_the_one_before(desk: Desk) -> None:
+def test_recreated_tube_has_no_streams_of_its_predecessor(desk: Desk) -> None:
     desk.tube("fifo", 60)
     desk.open().take(1, 5)
     tube = desk.other.tube("t")
@@ -338,7 +336,7 @@ def test_a_tube_of_the_same_name_has_nothing_of_the_streams_of_the_one_before(de
     assert ids(stream.take(1, 5)) == [0, 1, 2]
 
 
-def test_what_a_stream_has_nobody_else_can_ack(desk: Desk) -> None:
+def test_task_of_stream_cannot_be_acked_by_tube(desk: Desk) -> None:
     tube = desk.tube("fifo", 3)
     desk.open().take(1, 1)
     with pytest.raises(TaskNotTaken):
@@ -346,7 +344,7 @@ def test_what_a_stream_has_nobody_else_can_ack(desk: Desk) -> None:
 
 
 @every_driver
-def test_a_batch_that_was_taken_is_whole_whatever_the_limit_is_now(desk: Desk, driver: str) -> None:
+def test_taken_batch_stays_complete_with_smaller_limit(desk: Desk, driver: str) -> None:
     desk.tube(driver, 60)
     stream = desk.open()
     stream.take(1, 35)
@@ -354,7 +352,7 @@ def test_a_batch_that_was_taken_is_whole_whatever_the_limit_is_now(desk: Desk, d
     assert ids(desk.open().take(1, 12)) == list(range(35))
 
 
-def test_a_batch_of_which_a_part_was_lost_is_still_whole(desk: Desk) -> None:
+def test_batch_that_lost_tasks_is_not_refilled(desk: Desk) -> None:
     tube = desk.tube("fifo", 60)
     stream = desk.open()
     stream.take(1, 35)
@@ -367,7 +365,7 @@ def test_a_batch_of_which_a_part_was_lost_is_still_whole(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("how", ["kicked", "released later"])
-def test_an_ack_does_not_count_for_what_was_left_out(desk: Desk, how: str, clock: ManualClock) -> None:
+def test_ack_excludes_skipped_tasks(desk: Desk, how: str, clock: ManualClock) -> None:
     tube = desk.tube("fifottl", 20)
     stream = desk.open()
     chunks = stream.take(1, 20)
@@ -386,7 +384,7 @@ def test_an_ack_does_not_count_for_what_was_left_out(desk: Desk, how: str, clock
 
 
 @every_driver
-def test_what_was_left_out_stays_out_of_its_batch_and_comes_with_another(desk: Desk, driver: str) -> None:
+def test_skipped_task_stays_out_of_its_batch_and_joins_another(desk: Desk, driver: str) -> None:
     tube = desk.tube(driver, 5)
     stream = desk.open()
     left_out = (4, take_of(stream.take(1, 5), 4))
@@ -401,7 +399,7 @@ def test_what_was_left_out_stays_out_of_its_batch_and_comes_with_another(desk: D
     assert stream.ack(2) == 1
 
 
-def test_numbers_of_batches_may_leap(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_numbers_may_have_gaps(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.tube("fifo", 30)
     stream = desk.open()
     assert ids(stream.take(300_000, 10)) == list(range(10))

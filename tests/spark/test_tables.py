@@ -35,12 +35,12 @@ def test_a_table_has_the_columns_of_a_read(options: dict[str, str]) -> None:
         assert [(field.name, field.dataType) for field in made] == [(field.name, field.dataType) for field in plain]
 
 
-def test_a_table_shows_its_tube_but_no_address_of_a_password(options: dict[str, str]) -> None:
+def test_table_comment_shows_tube_but_hides_secrets(options: dict[str, str]) -> None:
     told = {"url": "redis://h/1?client_name=ann", "passwordFile": "/secret", "tube": "t"}
     assert create(told)["data"].metadata["comment"] == "tube t on redis://h/1?client_name=***"
 
 
-def test_a_table_knows_its_options_for_reads_and_for_writes(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_table_options_apply_to_reads_and_writes(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t")
     table = create({**options, "state": "ready", "numPartitions": "2", "batchSize": "7", "lease": "30"})
     writer = source({}).writer(table, overwrite=False)
@@ -85,7 +85,7 @@ def test_a_table_with_bad_options_is_not_made(options: dict[str, str], more: dic
     assert "horse" not in str(refused.value)
 
 
-def test_what_spark_loses_is_said(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_table_with_own_columns_is_refused(queue: tubes.Queue, options: dict[str, str]) -> None:
     for use in (source({}).reader, source({}).streamReader, lambda it: source({}).writer(it, overwrite=False)):
         with pytest.raises(InvalidOption, match="Spark loses the options of a table that has columns of its own"):
             use(schema("data string"))
@@ -95,7 +95,7 @@ def test_what_spark_loses_is_said(queue: tubes.Queue, options: dict[str, str]) -
     ("driver", "column"),
     [("fifo", {"id": 1}), ("fifo", {"state": "r"}), ("fifo", {"utube": "a"}), ("utube", {"due": 0})],
 )
-def test_a_column_that_no_put_has_must_be_null(
+def test_column_without_put_option_must_be_null(
     queue: tubes.Queue, options: dict[str, str], driver: str, column: dict[str, Any]
 ) -> None:
     queue.create_tube("t", driver)

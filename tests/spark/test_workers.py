@@ -21,7 +21,7 @@ def made(valkey: LocalServer) -> int:
         return int(client.info("stats")["total_connections_received"])
 
 
-def test_reads_and_writes_use_the_connection_that_their_process_has(
+def test_reads_and_writes_share_connection_of_process(
     queue: tubes.Queue, options: dict[str, str], valkey: LocalServer
 ) -> None:
     queue.create_tube("t")
@@ -37,7 +37,7 @@ def test_reads_and_writes_use_the_connection_that_their_process_has(
     assert made(valkey) - before == 1, "that which asks"
 
 
-def test_a_connection_is_of_one_url_and_one_user_at_a_time(url: str) -> None:
+def test_connection_is_shared_per_url_and_used_exclusively(url: str) -> None:
     with shared_queue(url, "json") as one, shared_queue(url, "json") as other, shared_queue(url, "raw") as raw:
         assert len({id(one), id(other), id(raw)}) == 3
     with shared_queue(url, "json") as again, shared_queue(f"{url}2", "json") as elsewhere:
@@ -60,11 +60,11 @@ def test_a_connection_is_of_one_url_and_one_user_at_a_time(url: str) -> None:
         ({"master": "spark://x"}, None),
     ],
 )
-def test_how_many_tasks_spark_runs_at_a_time(settings: dict[str, str], slots: int | None) -> None:
+def test_slots_are_derived_from_spark_settings(settings: dict[str, str], slots: int | None) -> None:
     assert slots_of({f"spark.{name}": value for name, value in settings.items()}.get) == slots
 
 
-def test_few_connections_stay(url: str) -> None:
+def test_idle_connections_are_limited(url: str) -> None:
     for number in range(9):
         with shared_queue(f"{url}{number}", "json"):
             pass
@@ -80,7 +80,7 @@ def test_a_connection_that_has_failed_is_not_used_again(url: str) -> None:
         failed.tubes()
 
 
-def test_a_connection_that_the_server_has_closed_is_made_anew(url: str, valkey: LocalServer) -> None:
+def test_connection_closed_by_server_is_reopened(url: str, valkey: LocalServer) -> None:
     client: Any = valkey.client()
     with shared_queue(url, "json") as queue:
         queue.create_tube("t").put("x")

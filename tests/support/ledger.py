@@ -144,7 +144,7 @@ class Ledger:
     def _drain(tube: Tube) -> tuple[dict[int, str], int]:
         """Take and ack whatever is there, in any state: by id, its data; and how many tasks the counts announce."""
         for delayed in tube.tasks(limit=10**6):
-            if delayed.state == "~":
+            if delayed.state == "delayed":
                 delayed.bury()  # A kick ends its delay.
         tube.release_all()
         tube.kick(10**6)

@@ -52,7 +52,7 @@ def shown(answer: Any) -> Any:
     return Shown(
         answer.id, answer.state.value, answer.data, answer.utube, answer.pri, answer.attempts, created,
         at(answer.ttl), at(answer.ttr), at(answer.due), at(answer.expires),
-        (None if answer.state == "-" else answer.calls["release"], *list(answer.calls.values())[1:]),
+        (None if answer.state == "done" else answer.calls["release"], *list(answer.calls.values())[1:]),
     )  # fmt: skip
 
 
@@ -109,7 +109,7 @@ class Lockstep:
     def task(self, number: int) -> tuple[Task | str | int, Ref | int]:
         """A task to name: somebody's taken one, any living one, a `Task` or a lease of earlier, or any id."""
         kind, number = number % 4, number // 4
-        taken = [task.id for task in self.model.tasks if task.state == "t"]
+        taken = [task.id for task in self.model.tasks if task.state == "taken"]
         alive = [task.id for task in self.model.tasks]
         if kind == 0 and taken:
             return taken[number % len(taken)], taken[number % len(taken)]

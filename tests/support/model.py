@@ -212,9 +212,9 @@ class Model:
         """The ids of the tasks in a state, as a list has them."""
 
         def key(task: Task) -> Any:
-            if state == "~":
+            if state == "delayed":
                 return task.until, task.id
-            return task.id if state == "t" or (state == "r" and self.driver.lane) else self.place(task)
+            return task.id if state == "taken" or (state == "ready" and self.driver.lane) else self.place(task)
 
         return [task.id for task in sorted((each for each in self.tasks if each.state == state), key=key)]
 
@@ -259,11 +259,11 @@ class Model:
 
     def due(self, task: Task) -> int | None:
         """When it moves by itself."""
-        if task.state == "-":
+        if task.state == "done":
             return None
-        if task.state == "~":
+        if task.state == "delayed":
             return task.until
-        if task.state == "t":
+        if task.state == "taken":
             ends = [task.until] if self.driver.ttl_spares_taken else [task.until, task.dead]
             return min((end for end in ends if end is not None), default=None)
         return task.dead
@@ -273,12 +273,12 @@ class Model:
         return Shown(
             task.id, task.state, task.data, task.utube, task.pri, task.attempts, task.created,
             task.ttl, task.ttr, self.due(task), task.dead,
-            (None if task.state == "-" else task.calls["release"], *list(task.calls.values())[1:]),
+            (None if task.state == "done" else task.calls["release"], *list(task.calls.values())[1:]),
         )  # fmt: skip
 
     def refer(self, answer: Shown) -> Ref:
         """What a `Task` of this answer says as an argument."""
-        return Ref(answer.id, self.generation, answer.attempts if answer.state == "t" else None)
+        return Ref(answer.id, self.generation, answer.attempts if answer.state == "taken" else None)
 
     def alive(self, ref: int | Ref) -> Task | None:
         """The task that is meant, if it is there."""
@@ -294,7 +294,7 @@ class Model:
         task = self.alive(ref)
         if isinstance(ref, Ref) and ref.is_lease:
             return self.found(ref)
-        if task is None or task.state != "t" or task.owner is not connection.session:
+        if task is None or task.state != "taken" or task.owner is not connection.session:
             raise Refused(TaskNotTaken)
         if isinstance(ref, Ref) and ref.take not in (None, task.attempts):
             raise Refused(TaskNotTaken)
@@ -304,7 +304,7 @@ class Model:
         """The task that is meant; by a lease if that take has it still."""
         task = self.alive(ref)
         if isinstance(ref, Ref) and ref.is_lease:
-            if task is None or task.state != "t" or task.attempts != ref.take:
+            if task is None or task.state != "taken" or task.attempts != ref.take:
                 raise Refused(TaskNotTaken)
             return task
         if task is None:
@@ -317,9 +317,9 @@ class Model:
         """Move a task."""
         task.state = state
         task.until = until
-        if state != "t":
+        if state != "taken":
             task.owner = None
-        if state == "-":
+        if state == "done":
             self.tasks.remove(task)
             if task.keep_done:
                 until = self.now + task.keep_done
@@ -329,7 +329,7 @@ class Model:
                 del self.done[: max(len(self.done) - most, 0) if most else 0]
         self.forget()
         name = self.lane(task)
-        if state == "r" and name is not None and not self.rate_limit(name).number:
+        if state == "ready" and name is not None and not self.rate_limit(name).number:
             self.number += 1
             self.rate_limit(name).number = self.number
         for call in calls:
@@ -375,9 +375,9 @@ class Model:
             if task is None or due > self.now:
                 return happened
             happened = True
-            if task.state == "~":
+            if task.state == "delayed":
                 self.change(task, "r", "delay", "delay")
-            elif task.state == "t":
+            elif task.state == "taken":
                 self.change(task, "r", "ttr", "ttr")
             else:
                 self.change(task, "-", "ttl", "ttl", "delete")
@@ -438,7 +438,7 @@ class Model:
         """The first task that may be taken."""
         if self.paused:
             return None
-        free = [task for task in self.tasks if task.state == "r" and self.is_free(self.lane(task))]
+        free = [task for task in self.tasks if task.state == "ready" and self.is_free(self.lane(task))]
         if self.options.get("order") == "round_robin" and free:
             first = min((self.lane(task) for task in free), key=lambda name: self.rate_limits[name or ""].number)
             free = [task for task in free if self.lane(task) == first]
@@ -584,7 +584,7 @@ class Model:
     def bury(self, ref: int | Ref) -> Shown:
         """Bury."""
         task = self.found(ref)
-        if task.state != "!":
+        if task.state != "buried":
             self.change(task, "!", "bury", "bury")
         return self.mark_finished(task)
 
@@ -606,7 +606,7 @@ class Model:
 
     def kick(self, count: int) -> int:
         """Kick."""
-        kicked = sorted((task for task in self.tasks if task.state == "!"), key=self.place)[:count]
+        kicked = sorted((task for task in self.tasks if task.state == "buried"), key=self.place)[:count]
         for task in kicked:
             self.change(task, "r", "kick", "kick")
         self.catch_up()
@@ -614,7 +614,7 @@ class Model:
 
     def release_all(self, owner: Session | None = None) -> None:
         """Release what is taken, by one session or by all, in the order of the ids."""
-        for task in [each for each in self.tasks if each.state == "t"]:
+        for task in [each for each in self.tasks if each.state == "taken"]:
             if owner is None or task.owner is owner:
                 self.change(task, "r", "release", "release")
         self.catch_up()
@@ -667,7 +667,7 @@ class Model:
     def drop(self, force: bool) -> None:
         """Drop, and create anew."""
         waiting = [*self.takers, *self.putters]
-        if not force and (waiting or any(task.state == "t" for task in self.tasks)):
+        if not force and (waiting or any(task.state == "taken" for task in self.tasks)):
             raise Refused(TubeBusy)
         for waiter in waiting:
             waiter.answers.append(TubeNotFound)

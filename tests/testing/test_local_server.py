@@ -33,7 +33,7 @@ def runs(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGINT", "SIGKILL", "SIGQUIT", "SIGTERM"])
-def test_what_ends_a_whole_group_of_processes_ends_its_server_too(name: str, tmp_path: Path) -> None:
+def test_signal_to_process_group_ends_its_server(name: str, tmp_path: Path) -> None:
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
         stdin=subprocess.PIPE,

@@ -66,7 +66,7 @@ def test_the_page_runs_as_a_test(page: pytest.Pytester, valkey: LocalServer, pla
     assert valkey.client().keys("mine*") == []
 
 
-def test_the_page_shows_what_an_assert_says() -> None:
+def test_page_shows_actual_assertion_message() -> None:
     with tubes.connect() as queue:
         mail = queue.create_tube("mail")
         mail.put({"to": "ann"}, key="ann")
@@ -96,7 +96,7 @@ def test_tests_do_not_see_each_others_tubes(pytester: pytest.Pytester) -> None:
     run(pytester, "--tubes-url=server", passed=4)
 
 
-def test_a_clock_counts_only_where_it_is_asked_for(pytester: pytest.Pytester) -> None:
+def test_manual_clock_is_used_only_on_request(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import time
@@ -146,7 +146,7 @@ def test_a_server_serves_the_whole_session(pytester: pytest.Pytester) -> None:
         ("redis://127.0.0.1:1", "ERROR: --tubes-url: there is no connection to redis://127.0.0.1:1*refused*"),
     ],
 )
-def test_a_url_where_nobody_answers_ends_the_session_in_one_line(
+def test_unreachable_url_ends_session_with_one_line(
     pytester: pytest.Pytester, place: str, said: str, processes: tuple[str, ...]
 ) -> None:
     pytester.makepyfile("import pytest\n\n@pytest.mark.parametrize('_', range(3))\ndef test(tubes_queue, _): pass")
@@ -157,7 +157,7 @@ def test_a_url_where_nobody_answers_ends_the_session_in_one_line(
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
 
 
-def test_a_url_of_the_configuration_is_tried_once_and_only_if_a_test_needs_it(pytester: pytest.Pytester) -> None:
+def test_configured_url_is_tried_once_and_only_on_demand(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\ntubes_url = redis://127.0.0.1:1\n")
     pytester.makeconftest(
         """
@@ -190,7 +190,7 @@ def test_a_url_of_the_configuration_is_tried_once_and_only_if_a_test_needs_it(py
     result.stdout.no_fnmatch_line("*Traceback*")
 
 
-def test_who_does_not_use_the_plugin_pays_nothing_for_it(pytester: pytest.Pytester) -> None:
+def test_unused_plugin_imports_nothing(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import sys
@@ -208,7 +208,7 @@ def test_the_plugin_needs_no_redis_in_memory(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.skipif(not FOUND, reason="tubes is not installed")
-def test_the_plugin_is_found_and_can_be_kept_out(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugin_is_autoloaded_and_can_be_disabled(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
     pytester.makepyfile("def test(tubes_queue): pass")
     words = (*STRICT, "-p", "no:schemathesis")
@@ -218,7 +218,7 @@ def test_the_plugin_is_found_and_can_be_kept_out(pytester: pytest.Pytester, monk
 
 
 @pytest.mark.parametrize("place", ["memory://?codec=json", "server"])
-def test_isolation_ends_with_what_is_in_namespaces(place: str, valkey: LocalServer) -> None:
+def test_isolation_also_removes_namespaces(place: str, valkey: LocalServer) -> None:
     place = f"{valkey.url}?namespace=mine" if place == "server" else f"{place}&namespace=mine"
     with isolated(place) as url, tubes.connect(url) as queue, queue.namespace("other") as other:
         queue.create_tube("mail").put("to ann")
@@ -228,7 +228,7 @@ def test_isolation_ends_with_what_is_in_namespaces(place: str, valkey: LocalServ
         assert (queue.tubes(), queue.namespaces()) == ([], [])
 
 
-def test_isolation_keeps_the_prefix_that_there_is(url: str) -> None:
+def test_isolation_extends_existing_prefix(url: str) -> None:
     with isolated(url) as own:
         assert own.startswith(f"{url}-test-")
         with tubes.connect(own) as queue:
@@ -237,7 +237,7 @@ def test_isolation_keeps_the_prefix_that_there_is(url: str) -> None:
         assert queue.tubes() == []
 
 
-def test_asserts_find_what_they_are_asked_for() -> None:
+def test_asserts_find_matching_tasks() -> None:
     with tubes.connect(codec="json") as queue:
         tube = queue.create_tube("crawl", "utubettl")
         tube.put("/", utube="a", pri=2)
@@ -262,7 +262,7 @@ def test_asserts_find_what_they_are_asked_for() -> None:
         (lambda tube: assert_buried(tube, reason="x"), "no buried task of tube 'mail' has reason='x'"),
     ],
 )
-def test_asserts_say_what_is_there_instead(call: object, said: str) -> None:
+def test_failed_asserts_show_actual_tasks(call: object, said: str) -> None:
     assert callable(call)
     with tubes.connect() as queue:
         tube = queue.create_tube("mail", "fifottl")
@@ -272,7 +272,7 @@ def test_asserts_say_what_is_there_instead(call: object, said: str) -> None:
         assert said in str(caught.value)
 
 
-def test_asserts_show_only_so_many_tasks() -> None:
+def test_failed_asserts_limit_shown_tasks() -> None:
     with tubes.connect() as queue:
         tube = queue.create_tube("mail")
         with pytest.raises(AssertionError, match="it is empty"):
@@ -291,7 +291,7 @@ def test_asserts_show_only_so_many_tasks() -> None:
         lambda tube: assert_counts(tube, lost=1),
     ],
 )
-def test_asserts_refuse_what_no_task_has(call: object) -> None:
+def test_asserts_refuse_unknown_attributes(call: object) -> None:
     assert callable(call)
     with tubes.connect() as queue, pytest.raises(tubes.InvalidOption):
         call(queue.create_tube("mail"))

@@ -9,7 +9,7 @@ from tubes.backend import clock
 from tubes.backend.alarms import Ringer
 
 
-def test_alarms_ring_again_once_a_thread_can_be_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alarms_fire_again_after_a_thread_could_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(function: object, arguments: object) -> None:
         raise RuntimeError("can't start new thread")
 

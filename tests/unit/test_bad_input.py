@@ -374,19 +374,19 @@ def test_a_url_that_names_no_queue_is_refused(url: Any) -> None:
 
 
 @pytest.mark.parametrize("codec", ["pickle", "", 7, object(), tubes.JsonCodec])
-def test_a_codec_that_is_none_is_refused(codec: Any) -> None:
+def test_bad_codec_is_refused(codec: Any) -> None:
     with pytest.raises(InvalidOption, match="codec="):
         tubes.connect(codec=codec)
 
 
 @pytest.mark.parametrize("session_ttl", BAD_SECONDS, ids=shown)
-def test_a_session_ttl_that_is_no_time_is_refused(session_ttl: Any) -> None:
+def test_bad_session_ttl_is_refused(session_ttl: Any) -> None:
     with pytest.raises(InvalidOption, match="session_ttl="):
         tubes.connect(session_ttl=session_ttl)
 
 
 @pytest.mark.parametrize("session_ttl", [0, 0.000001, 0.0999])
-def test_a_session_ttl_that_no_server_can_hold_is_refused(session_ttl: float) -> None:
+def test_session_ttl_too_small_for_a_server_is_refused(session_ttl: float) -> None:
     for connect in (tubes.connect, tubes.aio.connect):
         with pytest.raises(InvalidOption, match=r"session_ttl=.*at least 0\.1 seconds"):
             connect("redis://nowhere", session_ttl=session_ttl)
@@ -418,18 +418,18 @@ def test_a_session_ttl_that_no_server_can_hold_is_refused(session_ttl: float) ->
         lambda: tubes.Driver("x", options=[5], lane=5),  # type: ignore
     ],
 )
-def test_a_driver_that_makes_no_sense_is_refused(make: Callable[[], Any]) -> None:
+def test_bad_driver_is_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(InvalidOption):
         make()
 
 
 @pytest.mark.parametrize("clock", [5, "now", [0]])
-def test_a_clock_that_is_none_is_refused(clock: Any) -> None:
+def test_bad_clock_is_refused(clock: Any) -> None:
     with pytest.raises(InvalidOption, match="clock="):
         tubes.connect(clock=clock)
 
 
-def test_one_store_has_one_codec() -> None:
+def test_store_refuses_a_second_codec() -> None:
     class Own(tubes.JsonCodec):
         pass
 
@@ -440,7 +440,7 @@ def test_one_store_has_one_codec() -> None:
 
 
 @pytest.mark.parametrize("codec", ["json", "raw"])
-def test_a_codec_error_shows_the_type_of_the_data_and_only_its_beginning(codec: str) -> None:
+def test_codec_error_shows_type_and_beginning_of_the_data(codec: str) -> None:
     with tubes.connect(codec=codec) as queue:
         tube = queue.create_tube("t")
         with pytest.raises(CodecError) as refused:
@@ -449,7 +449,7 @@ def test_a_codec_error_shows_the_type_of_the_data_and_only_its_beginning(codec: 
     assert "hunter" not in str(refused.value)
 
 
-def test_what_an_own_codec_raises_is_a_codec_error() -> None:
+def test_errors_of_a_custom_codec_become_codec_errors() -> None:
     class Picky:
         def encode(self, data: Any) -> bytes:
             return bytes(data["raw"])
@@ -466,7 +466,7 @@ def test_what_an_own_codec_raises_is_a_codec_error() -> None:
             _ = task.data
 
 
-def test_a_task_is_copied_as_itself_and_not_pickled() -> None:
+def test_copy_returns_the_same_task_and_pickle_is_refused() -> None:
     import copy
     import pickle
 
@@ -495,7 +495,7 @@ def test_a_message_ends_without_a_full_stop(why: str) -> None:
     assert said == f"there is no connection to redis://x: {shown}"
 
 
-def test_a_release_that_is_refused_for_its_delay_has_given_no_priority() -> None:
+def test_release_refused_for_its_delay_does_not_change_the_priority() -> None:
     with tubes.connect() as queue:
         tube = queue.create_tube("t", tubes.Driver("by-pri", options={"pri"}, order="pri,id"))
         tube.put(1, pri=5)

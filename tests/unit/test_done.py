@@ -7,7 +7,7 @@ from tests.support.internals import port_of
 from tubes.testing import ManualClock
 
 
-def test_what_is_over_together_is_forgotten_some_at_a_time(clock: ManualClock, queue: tubes.Queue) -> None:
+def test_expired_done_tasks_are_removed_in_chunks(clock: ManualClock, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail", keep_done=5)
     stored = port_of(tube).shared.engine.done
     tube.put_many(range(1200))
@@ -23,7 +23,7 @@ def test_what_is_over_together_is_forgotten_some_at_a_time(clock: ManualClock, q
     assert left == [700, 200, 0]
 
 
-def test_a_smaller_limit_is_kept_at_once_some_at_a_time(queue: tubes.Queue) -> None:
+def test_smaller_keep_done_max_applies_at_once_and_trims_in_chunks(queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail", keep_done=5)
     engine = port_of(tube).shared.engine
     tube.put_many(range(1200))

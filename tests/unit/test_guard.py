@@ -26,7 +26,7 @@ def test_a_row_is_worse_or_better_beyond_its_tolerance(now: float, outcome: str)
     assert guard.failed([row]) == (outcome == "worse")
 
 
-def test_a_row_that_was_not_measured_fails_and_a_new_one_does_not() -> None:
+def test_missing_row_fails_and_new_row_does_not() -> None:
     rows = guard.compare({"put": Kept(1.0, 0.15), "take": Kept(2.0, 0.15)}, {"ack": 1.0, "put": 1.0})
     assert [(row.name, row.outcome) for row in rows] == [("put", "same"), ("take", "missing"), ("ack", "new")]
     assert guard.failed(rows)
@@ -34,12 +34,12 @@ def test_a_row_that_was_not_measured_fails_and_a_new_one_does_not() -> None:
 
 
 @pytest.mark.parametrize("now", [float("nan"), float("inf"), 0.0, -5.0])
-def test_what_is_no_number_is_worse(now: float) -> None:
+def test_ratio_that_is_not_a_positive_number_is_worse(now: float) -> None:
     (row,) = guard.compare({"put": Kept(1.0, 0.15)}, {"put": now})
     assert row.outcome == "worse"
 
 
-def test_where_nothing_is_compared_the_guard_fails() -> None:
+def test_guard_fails_when_nothing_is_compared() -> None:
     assert guard.failed(guard.compare({}, {"put": 1.0}))
     assert guard.failed([])
 
@@ -47,7 +47,7 @@ def test_where_nothing_is_compared_the_guard_fails() -> None:
 @pytest.mark.parametrize(
     "text", [None, "", "{}", '{"rows": {"put": 1}}', '{"rows": {"put": {"ratio": 0, "tolerance": 1}}}']
 )
-def test_a_file_that_cannot_be_read_is_said(tmp_path: Path, text: str | None) -> None:
+def test_unreadable_file_is_reported(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "ratios.json"
     if text is not None:
         path.write_text(text)
@@ -55,12 +55,12 @@ def test_a_file_that_cannot_be_read_is_said(tmp_path: Path, text: str | None) ->
         guard.load(path)
 
 
-def test_rows_that_noise_has_moved_are_not_to_be_kept() -> None:
+def test_noisy_rows_are_reported() -> None:
     kept = guard.keep([{"put": 1.0, "take": 1.0}, {"put": 1.05, "take": 5.0}, {"put": 0.97, "take": 1.0}])
     assert guard.restless(kept) == ["take"]
 
 
-def test_of_four_runs_one_may_be_noise_and_not_two() -> None:
+def test_one_noisy_run_of_four_is_tolerated_and_two_are_not() -> None:
     runs = [{"put": 1.0, "take": 1.0}, {"put": 1.1, "take": 9.0}, {"put": 7.0, "take": 1.0}, {"put": 1.0, "take": 9.0}]
     kept = guard.keep(runs)
     assert guard.restless(kept) == ["take"]
@@ -75,12 +75,12 @@ def test_a_wide_tolerance_lets_a_row_that_always_differs_pass() -> None:
     assert [row.outcome for row in rows] == ["worse", "same"]
 
 
-def test_bytes_may_grow_by_less_than_times() -> None:
+def test_tolerance_of_bytes_is_smaller_than_of_times() -> None:
     kept = guard.keep([{"fifo: a waiting task": 0.5, "fifo: cycle": 0.5}])
     assert [row.tolerance for row in kept.values()] == [0.03, 0.15]
 
 
-def test_of_two_runs_the_better_one_counts_row_by_row() -> None:
+def test_best_keeps_the_better_run_of_each_row() -> None:
     assert guard.best([{"put": 3.0, "take": 1.0}, {"put": 2.0, "take": 5.0, "ack": 1.0}]) == {
         "put": 2.0, "take": 1.0, "ack": 1.0,
     }  # fmt: skip
@@ -98,7 +98,7 @@ def test_of_two_runs_the_better_one_counts_row_by_row() -> None:
         ([{"put": 1.0, "take": 0.5}, {"put": 1.0, "take": 3.0}], True, "have to be measured better: take"),
     ],
 )
-def test_an_update_commits_to_what_was_lost_only_if_that_is_meant(
+def test_update_accepts_worse_rows_only_on_request(
     runs: list[dict[str, float]],
     worse: bool,
     said: str,
@@ -119,13 +119,13 @@ def test_an_update_commits_to_what_was_lost_only_if_that_is_meant(
     assert (load(path) == before) == (bool(said) or runs[0] == {"put": 1.0, "take": 1.0})
 
 
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+def test_saved_ratios_are_loaded(tmp_path: Path) -> None:
     kept = {"put": Kept(1.25, 0.2), "a task: bytes": Kept(0.5, 0.03)}
     guard.save(kept, tmp_path / "ratios.json")
     assert guard.load(tmp_path / "ratios.json") == kept
 
 
-def test_scale_is_the_mean_of_three_verbs_at_the_largest_size_beside_the_smallest() -> None:
+def test_scale_is_the_mean_of_put_take_and_ack_at_the_largest_size() -> None:
     def row(subject: str, verb: str, size: int, ratio: float) -> dict[str, object]:
         return {"place": "memory", "subject": subject, "verb": verb, "size": size, "ratio": ratio}
 
@@ -136,7 +136,7 @@ def test_scale_is_the_mean_of_three_verbs_at_the_largest_size_beside_the_smalles
     assert guard.of_scale(rows) == {"memory, fifo: put, take and ack where many wait": 2.0}
 
 
-def test_what_is_committed_can_be_compared() -> None:
+def test_committed_ratios_can_be_compared() -> None:
     kept = guard.load()
     assert len(kept) > 20
     assert all(row.ratio > 0 and row.tolerance >= 0.03 for row in kept.values())

@@ -71,7 +71,7 @@ def edges() -> dict[str, set[str]]:
     return {name: imports(tree, set(modules())) - {name} for name, tree in modules().items()}
 
 
-def test_nothing_imports_what_is_above_it() -> None:
+def test_no_module_imports_from_a_higher_level() -> None:
     upward = {
         (name, other)
         for name, others in edges().items()
@@ -82,22 +82,22 @@ def test_nothing_imports_what_is_above_it() -> None:
     assert sum(map(len, edges().values())) > 300
 
 
-def test_circles_stay_in_two_rooms_and_are_small() -> None:
+def test_import_cycles_stay_small_and_in_two_packages() -> None:
     found = circles(edges())
     assert {frozenset(map(room_of, circle)) for circle in found} <= {frozenset({"redis"}), frozenset({"sync", "aio"})}
     assert max(map(len, found)) <= 11
 
 
-def test_few_files_lie_loose() -> None:
+def test_few_modules_are_at_the_top_level() -> None:
     assert len(list((ROOT / "tubes").glob("*.py"))) <= 8
 
 
-def test_imports_by_calls_are_seen() -> None:
+def test_imports_by_function_calls_are_detected() -> None:
     source = "a = importlib.import_module('tubes.sync')\nb = import_module(f'tubes.testing.{name}')\nimport_module(c)"
     assert imports(ast.parse(source), set(modules())) >= {"tubes.sync", "tubes.testing.clock", "tubes.testing.server"}
     assert "tubes.testing.server" in edges()["tubes.testing"]
 
 
-def test_a_circle_is_found_by_whatever_way() -> None:
+def test_all_import_cycles_are_detected() -> None:
     edges = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set[str](), "e": {"f"}, "f": {"e", "a"}}
     assert circles(edges) == {frozenset("abc"), frozenset("ef")}

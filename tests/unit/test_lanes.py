@@ -5,13 +5,13 @@ from __future__ import annotations
 from tests.support.entries import LaneTube
 
 
-def test_of_each_lane_one_task_is_on_offer() -> None:
+def test_each_lane_offers_one_task() -> None:
     tube = LaneTube()
     first, _, other = tube.put("a"), tube.put("a"), tube.put("b")
     assert [tube.take(), tube.take(), tube.take()] == [first, other, None]
 
 
-def test_the_next_task_is_on_offer_when_one_has_ended() -> None:
+def test_lane_offers_the_next_task_after_an_ack() -> None:
     tube = LaneTube()
     first, second = tube.put("a"), tube.put("a")
     assert tube.take() is first
@@ -31,14 +31,14 @@ def test_a_better_task_takes_the_place_on_offer() -> None:
     assert tube.take() is worse
 
 
-def test_a_worse_task_stands_behind() -> None:
+def test_worse_task_waits_behind_the_offered_one() -> None:
     tube = LaneTube()
     better, worse = tube.put("a", 1), tube.put("a", 2)
     assert tube.lane("a").head is better
     assert worse.index is tube.lane("a").behind
 
 
-def test_as_many_tasks_of_a_lane_are_taken_as_the_tube_says() -> None:
+def test_max_in_flight_limits_the_taken_tasks_of_a_lane() -> None:
     tube = LaneTube({"max_in_flight": 2})
     first, second, third = (tube.put("a") for _ in range(3))
     assert [tube.take(), tube.take(), tube.take()] == [first, second, None]
@@ -46,7 +46,7 @@ def test_as_many_tasks_of_a_lane_are_taken_as_the_tube_says() -> None:
     assert tube.take() is third
 
 
-def test_a_task_that_comes_into_a_busy_lane_stands_behind() -> None:
+def test_task_put_into_a_busy_lane_waits_behind() -> None:
     tube = LaneTube()
     tube.put("a")
     assert tube.take() is not None
@@ -55,7 +55,7 @@ def test_a_task_that_comes_into_a_busy_lane_stands_behind() -> None:
     assert later.index is tube.lane("a").behind
 
 
-def test_who_comes_first_of_those_behind_is_up_to_their_rank() -> None:
+def test_waiting_tasks_of_a_lane_come_by_rank() -> None:
     tube = LaneTube()
     first = tube.put("a")
     assert tube.take() is first
@@ -64,7 +64,7 @@ def test_who_comes_first_of_those_behind_is_up_to_their_rank() -> None:
     assert tube.take() is best
 
 
-def test_what_is_withdrawn_stands_behind_and_is_offered_again() -> None:
+def test_withdrawn_task_is_offered_again() -> None:
     tube = LaneTube()
     only = tube.put("a")
     tube.lane("a").withdraw()
@@ -84,7 +84,7 @@ def test_a_lane_counts_its_ready_tasks() -> None:
     assert seen == [(True, 3), (True, 2), (True, 1), (False, 0)]
 
 
-def test_a_busy_lane_counts_the_tasks_behind() -> None:
+def test_busy_lane_counts_its_waiting_tasks() -> None:
     tube = LaneTube()
     tube.put("a")
     tube.take()
@@ -92,7 +92,7 @@ def test_a_busy_lane_counts_the_tasks_behind() -> None:
     assert (tube.lane("a").has_ready(), tube.lane("a").ready()) == (True, 1)
 
 
-def test_nothing_is_left_of_a_lane_without_tasks() -> None:
+def test_lane_without_tasks_is_forgotten() -> None:
     tube = LaneTube()
     for _ in range(2):
         tube.put("a")
@@ -136,7 +136,7 @@ def test_a_rate_limit_outlives_the_tasks_of_its_lane() -> None:
     assert tube.take() is back
 
 
-def test_a_lane_without_a_rate_limit_has_the_tubes_limit_again() -> None:
+def test_lane_without_rate_limit_uses_the_limit_of_the_tube() -> None:
     tube = LaneTube({"max_in_flight": 2})
     tube.lanes.rate("a").block(0, 10)
     tube.put("a")
@@ -146,7 +146,7 @@ def test_a_lane_without_a_rate_limit_has_the_tubes_limit_again() -> None:
     assert tube.lane("b").limit == 2
 
 
-def test_lanes_are_seen_by_name_as_users_see_them() -> None:
+def test_see_lists_lanes_by_name() -> None:
     tube = LaneTube({"interval": 2_000_000, "max_in_flight": 3})
     for name in ("c", "a", "a", "b"):
         tube.put(name)
@@ -160,7 +160,7 @@ def test_lanes_are_seen_by_name_as_users_see_them() -> None:
     assert list(tube.lanes.see(9))[3] == ("c", 0, 1, 3.0, 2.0, 3)
 
 
-def test_lanes_are_counted_and_those_that_rest() -> None:
+def test_count_returns_all_lanes_and_lanes_in_cooldown() -> None:
     tube = LaneTube()
     tube.put("a")
     tube.lanes.rate("b").block(0, 5)
@@ -169,7 +169,7 @@ def test_lanes_are_counted_and_those_that_rest() -> None:
     assert tube.lanes.count() == (1, 0)
 
 
-def test_lanes_that_are_made_anew_go_on_with_their_rate_limits() -> None:
+def test_rebuilt_lanes_adopt_earlier_rate_limits() -> None:
     before, after = LaneTube(), LaneTube()
     before.put("a")
     before.lanes.rate("a").block(0, 10)

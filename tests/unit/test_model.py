@@ -205,7 +205,7 @@ class Machine(RuleBasedStateMachine):
 
 
 @every_driver
-def test_every_short_run_does_what_the_model_does(driver: Driver) -> None:
+def test_short_random_runs_match_the_model(driver: Driver) -> None:
     run_state_machine_as_test(
         cast(Any, lambda: Machine(driver)),
         settings=settings(
@@ -260,7 +260,7 @@ SELDOM: list[Callable[[Lockstep, Random], object]] = [
 
 @every_driver
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed{seed}")
-def test_every_long_run_does_what_the_model_does(driver: Driver, seed: int) -> None:
+def test_long_random_runs_match_the_model(driver: Driver, seed: int) -> None:
     run_beside_the_model(driver, seed, "memory://", VERBS)
 
 

@@ -43,14 +43,14 @@ OURS = {
 }
 
 
-def test_every_peer_says_what_it_does_not_do_and_what_works() -> None:
+def test_every_peer_states_its_limits_and_requirements() -> None:
     for peer in PEERS:
         assert peer.lacks, peer.key
         assert peer.worker or not peer.server, peer.key
         assert peer.packages or not peer.server, peer.key
 
 
-def test_every_subject_has_a_name_of_its_own_a_module_and_a_server() -> None:
+def test_every_subject_has_a_unique_name_a_module_and_a_server() -> None:
     assert len({subject.key for subject in SUBJECTS}) == len(SUBJECTS)
     for subject in SUBJECTS:
         assert find_spec(f"benchmarks.peers.inside.{subject.module}"), subject.key
@@ -58,7 +58,7 @@ def test_every_subject_has_a_name_of_its_own_a_module_and_a_server() -> None:
         assert subject.server or subject.way in WAYS, subject.key
 
 
-def test_the_part_of_a_name_chooses_peers_and_what_of_tubes_they_are_compared_with() -> None:
+def test_name_filter_selects_peers_and_their_tubes_counterparts() -> None:
     names = [subject.key for subject in chosen("celery")]
     assert "celery" in names
     assert "tubes, calls on valkey" in names
@@ -76,7 +76,7 @@ def test_the_part_of_a_name_chooses_peers_and_what_of_tubes_they_are_compared_wi
         (["--plot", "plot.xyz"], "must end with .png"),
     ],
 )
-def test_bad_words_are_said_before_anything_is_measured(
+def test_bad_arguments_are_reported_before_any_measurement(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["benchmarks.peers", *words])
@@ -85,7 +85,7 @@ def test_bad_words_are_said_before_anything_is_measured(
     assert said in capsys.readouterr().err
 
 
-def test_figures_are_medians_of_rounds_each_beside_its_own_yardstick() -> None:
+def test_figures_are_medians_of_ratios_to_the_yardstick_of_each_round() -> None:
     figures = Figures([turn(one=0.5), turn(one=0.1), turn(one=0.4)])
     assert figures.ratio(ONE) == pytest.approx(0.4)
     assert figures.rate(ONE) == 1000
@@ -94,12 +94,12 @@ def test_figures_are_medians_of_rounds_each_beside_its_own_yardstick() -> None:
     assert Figures([Turn()]).latency(50) is None
 
 
-def test_what_is_kept_as_json_comes_back() -> None:
+def test_results_survive_a_json_round_trip() -> None:
     made = results(huey=Figures([turn(one=0.5)], {"huey": "3.5"}), rq=Figures(why="no", failures=2))
     assert Results.from_json(json.loads(json.dumps(made.as_json()))) == made
 
 
-def test_a_lead_is_how_many_times_the_ratio_is_and_says_where_a_goal_is_missed() -> None:
+def test_lead_is_a_ratio_and_marks_missed_goals() -> None:
     made = results(huey=Figures([turn(one=0.4, work=0.05)]), beanstalkd=Figures([turn(one=0.7, work=0.4)]))
     made.figures |= OURS
     leads = {(lead.peer, lead.what): lead for lead in goals.leads(made)}
@@ -110,14 +110,14 @@ def test_a_lead_is_how_many_times_the_ratio_is_and_says_where_a_goal_is_missed()
     assert leads["beanstalkd", "a loop"].met is False
 
 
-def test_of_costs_less_is_ahead() -> None:
+def test_smaller_cost_is_a_lead() -> None:
     made = results(huey=Figures([Turn(costs={"bytes": 300.0}, latencies=[0.004, 0.004])]))
     made.figures["tubes, calls on valkey"] = Figures([Turn(costs={"bytes": 150.0}, latencies=[0.001, 0.001])])
     made.figures["tubes, Worker, threads on valkey"] = Figures([Turn(latencies=[0.002, 0.002])])
     assert {lead.what: lead.times for lead in goals.leads(made)} == {"bytes": 2.0, "wake-up": 2.0}
 
 
-def test_who_only_puts_from_asyncio_is_compared_with_who_does_so() -> None:
+def test_asyncio_peer_is_compared_with_asyncio_tubes() -> None:
     made = results(arq=Figures([turn(one=0.1)]))
     made.figures |= OURS
     made.figures["tubes, asyncio on valkey"] = Figures([turn(one=0.3)])
@@ -137,12 +137,12 @@ def test_a_turn_that_failed_is_shown() -> None:
     assert "huey 3.5; 1 turns failed: 5 of 10 tasks handled" in table.markdown(made)
 
 
-def test_goals_in_process_are_times_as_long_as_the_yardstick() -> None:
+def test_in_process_goals_are_multiples_of_the_yardstick() -> None:
     made = Results("a machine", "valkey", 1, {"tubes, fifo": Figures([turn(cycle=0.5)])})
     assert list(goals.cycle_goals(made)) == [("tubes, fifo", 2.0, 1.2)]
 
 
-def test_the_table_shows_what_was_measured_and_why_the_rest_was_not() -> None:
+def test_table_shows_figures_and_reasons_for_missing_ones() -> None:
     made = results(huey=Figures([turn(one=0.4, work=0.05)]), Tarantool_queue=Figures(why="tarantool is not installed"))
     made.figures |= OURS
     shown = table.markdown(made)
@@ -152,7 +152,7 @@ def test_the_table_shows_what_was_measured_and_why_the_rest_was_not() -> None:
     assert "not measured: tarantool is not installed" in shown
 
 
-def test_readme_keeps_what_stands_around_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_readme_keeps_the_text_around_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "README.md"
     page.write_text("before\n<!-- peers -->\nold\n<!-- end of peers -->\nafter\n")
     monkeypatch.setattr(table, "_README", page)
@@ -164,12 +164,12 @@ def test_readme_keeps_what_stands_around_the_tables(tmp_path: Path, monkeypatch:
     assert "huey" in text
 
 
-def test_the_readme_has_the_marks() -> None:
+def test_readme_contains_the_table_marks() -> None:
     page = (Path(table.__file__).parent / "README.md").read_text()
     assert page.count("<!-- peers -->\n") == page.count("<!-- end of peers -->\n") == 1
 
 
-def test_the_plot_has_bars_by_length_of_tubes_on_the_server_of_the_peers(tmp_path: Path) -> None:
+def test_plot_sorts_bars_and_uses_the_server_of_the_peers(tmp_path: Path) -> None:
     made = results(huey=Figures([turn(one=0.4)]), beanstalkd=Figures([turn(one=0.7)]))
     made.figures |= OURS | {"tubes, calls on redis": Figures([turn(one=9.0)])}
     [(_, puts), *_] = plot.panels(made)
@@ -179,7 +179,7 @@ def test_the_plot_has_bars_by_length_of_tubes_on_the_server_of_the_peers(tmp_pat
     assert (tmp_path / "peers.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_notes_count_what_several_processes_handle_and_how_late(tmp_path: Path) -> None:
+def test_notes_count_tasks_and_latencies_of_several_processes(tmp_path: Path) -> None:
     one, other = Notes(tmp_path / "notes"), Notes(tmp_path / "notes")
     assert len(payload()) == len(payload(12345)) == 100
     one.add(payload())
@@ -190,7 +190,7 @@ def test_notes_count_what_several_processes_handle_and_how_late(tmp_path: Path) 
     assert one.latencies[0] > 1
 
 
-def test_a_peer_that_ends_says_its_last_words(tmp_path: Path) -> None:
+def test_error_of_an_ended_peer_contains_its_last_output(tmp_path: Path) -> None:
     python = environments.python_of(())
     with (
         Child(python, "nobody", "produce", {}, tmp_path / "log") as child,
@@ -199,7 +199,7 @@ def test_a_peer_that_ends_says_its_last_words(tmp_path: Path) -> None:
         child.ask("one 1")
 
 
-def test_a_server_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_server_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(servers.NotInstalled, match="beanstalkd is not installed"):
         servers.Beanstalkd()

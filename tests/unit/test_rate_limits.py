@@ -14,7 +14,7 @@ def throttled(**options: float) -> LaneTube:
     return tube
 
 
-def test_a_lane_rests_from_start_to_start() -> None:
+def test_interval_counts_from_start_to_start() -> None:
     tube = throttled()
     assert tube.take(100) is not None
     rate = tube.lane("a").rate
@@ -35,7 +35,7 @@ def test_a_lane_without_an_interval_has_no_rate_limit() -> None:
     assert tube.take(100) is not None
 
 
-def test_jitter_prolongs_a_rest_by_a_part_of_it_and_always_by_the_same() -> None:
+def test_jitter_extends_an_interval_reproducibly() -> None:
     ends: set[int] = set()
     for _ in range(2):
         tube = throttled(interval=1_000_000, jitter=0.5)
@@ -47,7 +47,7 @@ def test_jitter_prolongs_a_rest_by_a_part_of_it_and_always_by_the_same() -> None
     assert 1_000_000 < ends.pop() <= 1_500_000
 
 
-def test_a_block_holds_back_what_is_on_offer_until_it_ends() -> None:
+def test_block_holds_back_the_offered_task_until_it_ends() -> None:
     tube = LaneTube()
     only = tube.put("a")
     tube.lanes.rate("a").block(0, 50)
@@ -57,7 +57,7 @@ def test_a_block_holds_back_what_is_on_offer_until_it_ends() -> None:
     assert tube.take(50) is only
 
 
-def test_a_block_of_zero_ends_another() -> None:
+def test_block_of_zero_ends_a_block() -> None:
     tube = LaneTube()
     only = tube.put("a")
     rate = tube.lanes.rate("a")
@@ -78,7 +78,7 @@ def test_the_later_of_a_block_and_an_interval_counts() -> None:
     assert rate.due == 15
 
 
-def test_a_lane_has_limits_of_its_own_until_they_are_none() -> None:
+def test_lane_limits_can_be_set_and_removed() -> None:
     tube = throttled()
     rate = tube.lanes.rate("a")
     rate.configure(0, {"interval": 0, "max_in_flight": 1})
@@ -91,7 +91,7 @@ def test_a_lane_has_limits_of_its_own_until_they_are_none() -> None:
     assert (rate.interval, rate.due) == (None, 10)
 
 
-def test_what_is_not_named_stays_as_it_was_configured() -> None:
+def test_configure_keeps_limits_that_are_left_out() -> None:
     tube = throttled()
     rate = tube.lanes.rate("a")
     rate.configure(0, {"interval": 7})
@@ -99,7 +99,7 @@ def test_what_is_not_named_stays_as_it_was_configured() -> None:
     assert (rate.interval, rate.max_in_flight) == (7, 3)
 
 
-def test_a_smaller_limit_withdraws_what_is_on_offer() -> None:
+def test_smaller_limit_withdraws_the_offered_task() -> None:
     tube = throttled(interval=0)
     assert tube.take(0) is not None
     assert tube.lane("a").head is not None
@@ -107,7 +107,7 @@ def test_a_smaller_limit_withdraws_what_is_on_offer() -> None:
     assert tube.lane("a").head is None
 
 
-def test_a_start_that_is_undone_has_not_happened() -> None:
+def test_undone_start_leaves_the_lane_free() -> None:
     tube = throttled()
     taken = tube.take(100)
     assert taken is not None
@@ -130,7 +130,7 @@ def test_only_the_last_start_is_undone() -> None:
     assert rate.due == 120
 
 
-def test_undoing_a_start_brings_back_the_one_before() -> None:
+def test_undoing_a_start_restores_the_previous_one() -> None:
     tube = throttled()
     assert tube.take(100) is not None
     tube.expire(110)
@@ -150,7 +150,7 @@ def test_a_start_in_the_future_counts_as_one_now() -> None:
     assert (rate.starts[0].at, rate.due) == (200, 210)
 
 
-def test_a_free_lane_without_tasks_forgets_its_rate_limit_when_the_rest_is_over() -> None:
+def test_idle_lane_forgets_its_rate_limit_after_the_interval() -> None:
     tube = LaneTube({"interval": 10})
     tube.put("a")
     taken = tube.take(0)
@@ -174,7 +174,7 @@ def test_a_lane_with_a_taken_task_keeps_its_rate_limit() -> None:
     assert tube.lanes.known_rate("a") is None
 
 
-def test_a_lane_that_was_configured_keeps_its_rate_limit_and_forgets_its_starts() -> None:
+def test_configured_lane_keeps_its_rate_limit_but_forgets_its_starts() -> None:
     tube = LaneTube({"interval": 10})
     tube.lanes.rate("a").configure(0, {"max_in_flight": 2})
     tube.put("a")
@@ -187,7 +187,7 @@ def test_a_lane_that_was_configured_keeps_its_rate_limit_and_forgets_its_starts(
     assert (rate.max_in_flight, rate.starts[0].at) == (2, -1)
 
 
-def test_rate_limits_that_are_due_at_one_moment_come_before_tasks() -> None:
+def test_rate_limits_due_at_the_same_moment_precede_tasks() -> None:
     tube = LaneTube()
     tube.lanes.rate("a").block(0, 10)
     tube.lanes.rate("b").block(0, 10)

@@ -33,7 +33,7 @@ def newest(id: int) -> Entry:
     return made
 
 
-def test_nothing_comes_out_where_nothing_is() -> None:
+def test_pop_without_ready_tasks_returns_nothing() -> None:
     assert Ready().pop() is None
     assert Ready().count() == 0
 
@@ -47,12 +47,12 @@ def test_the_smallest_rank_comes_first(short: bool) -> None:
 
 
 @pytest.mark.parametrize("short", [False, True])
-def test_the_newest_comes_first_where_ranks_fall(short: bool) -> None:
+def test_newest_task_comes_first_with_newest_first(short: bool) -> None:
     ready = filled(*map(newest, range(20)), newest_first=True, short=short)
     assert drained(ready) == list(reversed(range(20)))
 
 
-def test_a_task_that_comes_back_has_its_place_again() -> None:
+def test_returned_task_regains_its_place() -> None:
     first, second, third = entry(0), entry(1), entry(2)
     ready = filled(first, second, third)
     assert ready.pop() is first
@@ -62,7 +62,7 @@ def test_a_task_that_comes_back_has_its_place_again() -> None:
     assert drained(ready) == [0, 1, 2]
 
 
-def test_a_task_that_comes_back_is_better_than_a_line_of_a_lower_priority() -> None:
+def test_returned_task_precedes_tasks_of_lower_priority() -> None:
     back = entry(0, 1)
     ready = filled(back, entry(1, 0), entry(2, 2))
     assert ready.pop() is not None
@@ -72,7 +72,7 @@ def test_a_task_that_comes_back_is_better_than_a_line_of_a_lower_priority() -> N
     assert drained(ready) == [0, 3, 2]
 
 
-def test_entries_say_where_they_count() -> None:
+def test_entry_knows_the_index_that_contains_it() -> None:
     one = entry(0)
     ready = filled(one)
     assert one.index is ready
@@ -89,7 +89,7 @@ def test_a_task_that_was_discarded_does_not_come(gone: int) -> None:
     assert drained(ready) == [id for id in range(5) if id != gone]
 
 
-def test_a_task_that_was_discarded_and_is_back_comes_once() -> None:
+def test_task_pushed_again_after_discard_comes_once() -> None:
     entries = [entry(id) for id in range(5)]
     ready = filled(*entries)
     ready.discard(entries[2])
@@ -97,7 +97,7 @@ def test_a_task_that_was_discarded_and_is_back_comes_once() -> None:
     assert drained(ready) == [0, 1, 2, 3, 4]
 
 
-def test_a_task_that_came_back_and_was_discarded_does_not_come() -> None:
+def test_returned_task_that_was_discarded_does_not_come() -> None:
     first = entry(0)
     ready = filled(first, entry(1))
     assert ready.pop() is first
@@ -107,7 +107,7 @@ def test_a_task_that_came_back_and_was_discarded_does_not_come() -> None:
     assert drained(ready) == [1]
 
 
-def test_tasks_that_left_are_forgotten() -> None:
+def test_removed_tasks_are_forgotten() -> None:
     entries = [entry(id) for id in range(1000)]
     ready = filled(*entries)
     for gone in entries[1:-1]:
@@ -133,7 +133,7 @@ def test_lines_that_have_become_empty_make_room_for_others() -> None:
     assert not ready._back
 
 
-def test_a_rank_without_a_line_is_in_order_too() -> None:
+def test_tasks_without_a_line_come_by_rank() -> None:
     entries = [entry(id) for id in range(50)]
     for each in entries:
         each.line, each.rank = None, (each.id * 7 % 50, each.id)
@@ -141,14 +141,14 @@ def test_a_rank_without_a_line_is_in_order_too() -> None:
     assert drained(filled(*entries)) == ids
 
 
-def test_a_short_one_that_has_grown_keeps_its_order() -> None:
+def test_short_queue_that_grows_keeps_its_order() -> None:
     ready = filled(*(entry(id) for id in range(30)), short=True)
     assert ready.count() == 30
     assert drained(ready) == list(range(30))
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
-def test_entries_that_come_together_come_in_order(newest_first: bool) -> None:
+def test_entries_pushed_together_come_in_order(newest_first: bool) -> None:
     make = newest if newest_first else entry
     ready = Ready(newest_first=newest_first)
     ready.push_all([make(id) for id in range(5)])

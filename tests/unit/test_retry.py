@@ -15,14 +15,14 @@ def test_delays_grow_up_to_the_longest() -> None:
     assert [policy.delay(failures) for failures in (1, 2, 3, 4, 1 << 40)] == pytest.approx([0.1, 0.3, 0.9, 1.0, 1.0])
 
 
-def test_jitter_makes_a_delay_longer_or_shorter_by_a_fraction() -> None:
+def test_jitter_changes_a_delay_by_a_fraction() -> None:
     policy = RetryPolicy((10.0,), jitter=0.5)
     delays = {policy.delay() for _ in range(100)}
     assert len(delays) > 1
     assert all(5 <= delay <= 15 for delay in delays)
 
 
-def test_an_outage_is_logged_once_and_rests_longer_from_error_to_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_outage_is_logged_once_and_its_delays_grow(caplog: pytest.LogCaptureFixture) -> None:
     outage = Outage(longest=0.5)
     assert [outage.rest("it fails", ValueError("no")) for _ in range(4)] == [0.2, 0.4, 0.5, 0.5]
     assert outage.rest("it fails", ConnectionLost(url="redis://here", why="refused")) == 0.2

@@ -34,25 +34,25 @@ def popped(timers: Timers[FullEntry], now: int) -> list[int]:
     return ids
 
 
-def test_nothing_is_due_where_nothing_was_added(timers: Timers[FullEntry]) -> None:
+def test_empty_timers_have_nothing_due(timers: Timers[FullEntry]) -> None:
     assert timers.pop(NEVER - 1) is None
     assert timers.soonest == NEVER
 
 
-def test_what_is_due_comes_by_its_deadline_and_then_by_its_id(timers: Timers[FullEntry]) -> None:
+def test_due_entries_come_by_deadline_then_id(timers: Timers[FullEntry]) -> None:
     for id, due in ((1, 3 * FAR), (4, FAR), (3, FAR), (2, 2 * FAR), (0, FAR + 1)):
         added(timers, id, due)
     assert popped(timers, 3 * FAR) == [3, 4, 0, 2, 1]
 
 
-def test_nothing_comes_before_its_deadline(timers: Timers[FullEntry]) -> None:
+def test_entry_does_not_come_before_its_deadline(timers: Timers[FullEntry]) -> None:
     added(timers, 0, FAR)
     assert timers.pop(FAR - 1) is None
     assert popped(timers, FAR) == [0]
     assert popped(timers, FAR) == []
 
 
-def test_no_deadline_is_before_the_soonest_moment(timers: Timers[FullEntry]) -> None:
+def test_soonest_is_a_lower_bound_of_all_deadlines(timers: Timers[FullEntry]) -> None:
     added(timers, 0, 5 * FAR)
     added(timers, 1, 3 * FAR)
     assert 2 * FAR < timers.soonest <= 3 * FAR
@@ -62,7 +62,7 @@ def test_no_deadline_is_before_the_soonest_moment(timers: Timers[FullEntry]) -> 
     assert timers.soonest == NEVER
 
 
-def test_what_was_removed_does_not_come(timers: Timers[FullEntry]) -> None:
+def test_removed_entry_does_not_come(timers: Timers[FullEntry]) -> None:
     gone = added(timers, 0, FAR)
     added(timers, 1, FAR)
     timers.remove(gone)
@@ -70,7 +70,7 @@ def test_what_was_removed_does_not_come(timers: Timers[FullEntry]) -> None:
     assert popped(timers, FAR) == [1]
 
 
-def test_what_was_removed_after_its_slot_was_opened_does_not_come(timers: Timers[FullEntry]) -> None:
+def test_entry_removed_after_its_slot_was_opened_does_not_come(timers: Timers[FullEntry]) -> None:
     gone = added(timers, 1, FAR + 1)
     added(timers, 0, FAR)
     assert popped(timers, FAR) == [0]
@@ -86,20 +86,20 @@ def test_a_deadline_that_comes_sooner_replaces_the_later_one(timers: Timers[Full
     assert popped(timers, 3 * FAR) == []
 
 
-def test_a_deadline_that_is_put_off_is_looked_at_again_when_it_comes(timers: Timers[FullEntry]) -> None:
+def test_postponed_deadline_is_checked_again_when_reached(timers: Timers[FullEntry]) -> None:
     late = added(timers, 0, FAR)
     late.due = 2 * FAR
     assert popped(timers, 2 * FAR - 1) == []
     assert popped(timers, 2 * FAR) == [0]
 
 
-def test_a_deadline_that_is_given_up_never_comes(timers: Timers[FullEntry]) -> None:
+def test_cancelled_deadline_never_comes(timers: Timers[FullEntry]) -> None:
     added(timers, 0, FAR).due = NEVER
     assert popped(timers, 2 * FAR) == []
     assert timers.soonest == NEVER
 
 
-def test_what_is_added_late_comes_in_order_among_what_is_due(timers: Timers[FullEntry]) -> None:
+def test_overdue_entry_added_late_comes_in_order(timers: Timers[FullEntry]) -> None:
     added(timers, 0, FAR)
     added(timers, 1, FAR + 20)
     assert popped(timers, FAR) == [0]
@@ -109,7 +109,7 @@ def test_what_is_added_late_comes_in_order_among_what_is_due(timers: Timers[Full
     assert popped(timers, FAR + 20) == [3, 2, 1]
 
 
-def test_watching_goes_by_the_deadline(timers: Timers[FullEntry]) -> None:
+def test_watch_follows_the_current_deadline(timers: Timers[FullEntry]) -> None:
     watched = entry(0, due=2 * FAR)
     timers.watch(watched)
     watched.due = FAR
@@ -130,7 +130,7 @@ def test_slots_that_have_become_empty_are_forgotten(timers: Timers[FullEntry]) -
     assert len(timers._starts) == len(timers._slots)
 
 
-def test_what_is_hurried_again_and_again_is_kept_once(timers: Timers[FullEntry]) -> None:
+def test_entry_added_repeatedly_is_kept_once(timers: Timers[FullEntry]) -> None:
     added(timers, 0, FAR)
     assert popped(timers, FAR) == [0]
     again = added(timers, 1, FAR)

@@ -26,12 +26,12 @@ from tubes.drivers.tube_options import OF_TUBES
         (tubes.TubeOptions, OF_TUBES.keys()),
     ],
 )
-def test_the_options_of_type_checkers_are_those_that_are_checked(told: Any, checked: set[str]) -> None:
+def test_typed_options_match_the_checked_options(told: Any, checked: set[str]) -> None:
     assert told.__annotations__.keys() == checked
     assert told.__required_keys__ == set()
 
 
-def test_the_examples_of_the_page_of_types_pass_a_type_checker(tmp_path: Path) -> None:
+def test_examples_of_the_types_page_pass_a_type_checker(tmp_path: Path) -> None:
     if find_spec("mypy") is None:
         pytest.skip("needs the extra `check`")
     page = (Path(__file__).parents[2] / "docs/howto/types.md").read_text()
@@ -49,7 +49,7 @@ class Mail(TypedDict):
     to: str
 
 
-def test_type_checkers_know_the_data_of_a_typed_tube_and_refuse_what_is_no_option() -> None:
+def test_type_checkers_know_the_data_and_options_of_a_typed_tube() -> None:
     """mypy and pyright read this, and fail where an error that is expected here does not come."""
     with tubes.connect() as queue:
         mails: tubes.Tube[Mail, int] = queue.create_tube("mails", "fifottl", capacity=4)
@@ -75,7 +75,7 @@ def test_type_checkers_know_the_data_of_a_typed_tube_and_refuse_what_is_no_optio
             mails.put_many([{"to": 5}] * 4)  # type: ignore[list-item]
 
 
-def test_type_checkers_know_what_a_call_returns() -> None:
+def test_type_checkers_know_the_result_of_a_call() -> None:
     def ask(squares: tubes.Tube[int, float]) -> None:
         assert_type(squares.call(3), float)
 

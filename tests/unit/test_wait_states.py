@@ -120,7 +120,7 @@ def test_waiter_that_cannot_be_woken_is_gone(subtests: pytest.Subtests) -> None:
             assert queue.state(waiter) is (WaitState.GONE if move.wakes else move.to)
 
 
-def test_a_doubt_about_a_put_is_never_forgotten() -> None:
+def test_uncertain_put_stays_uncertain_until_served_or_failed() -> None:
     """It stays a doubt until the waiter has a task or an error."""
     for why, was, move in ROWS:
         if was in DOUBTS:
@@ -131,7 +131,7 @@ def test_a_doubt_about_a_put_is_never_forgotten() -> None:
             assert not move.warns
 
 
-def test_who_has_left_its_line_is_woken_no_more_and_who_sleeps_on_is_woken() -> None:
+def test_waiter_that_left_is_not_woken_and_sleeping_waiter_is() -> None:
     for why, was, move in ROWS:
         assert was in IN_LINE or (why, was, move) == ("unheard", WaitState.ANSWERED, WaitMove(WaitState.GONE))
         # Nobody else wakes a waiter that has been told to sleep on: it has no timeout any more.
@@ -282,7 +282,7 @@ def check(queue: Recorded, server: Server) -> None:
         assert caller.request is not None or state not in {*DOUBTS, WaitState.IN_HAND, WaitState.LATE}
 
 
-def test_only_what_is_in_the_table_happens_and_all_of_it_does() -> None:
+def test_random_runs_use_every_row_of_the_table_and_no_other() -> None:
     used: set[tuple[str, WaitState]] = set()
     for seed in range(800):
         used |= play(seed).used

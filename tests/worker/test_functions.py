@@ -66,7 +66,7 @@ def test_keywords_may_have_any_name(enqueue: Callable[..., tubes.Task]) -> None:
     assert enqueue("configure", **names).data["kwargs"] == names
 
 
-def test_options_are_those_of_put(queue: tubes.Queue) -> None:
+def test_task_data_can_be_put_with_any_put_options(queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail", "fifottl")
     tasks = tube.put_many([task_data(send_email, name) for name in ("ann", "bob")], delay=60)
     assert [task.state for task in tasks] == ["~", "~"]
@@ -94,7 +94,7 @@ def test_arguments_that_do_not_fit_are_refused_and_nothing_is_put(
     assert tube.statistics().tasks["total"] == 0
 
 
-def test_all_calls_that_python_allows_are_allowed() -> None:
+def test_every_call_that_python_allows_is_accepted() -> None:
     def plain(a: int, b: int = 2) -> None: ...
     def keywords(a: int, *, b: int, c: int = 3) -> None: ...
     def any_number(a: int, *args: int, **kwargs: int) -> None: ...
@@ -120,7 +120,9 @@ def test_all_calls_that_python_allows_are_allowed() -> None:
 
 
 @pytest.mark.parametrize("bad", ["", None, 7, lambda: None, object()])
-def test_what_is_no_function_and_no_name_is_refused(enqueue: Callable[..., tubes.Task], bad: Any) -> None:
+def test_enqueue_refuses_values_that_are_neither_function_nor_name(
+    enqueue: Callable[..., tubes.Task], bad: Any
+) -> None:
     with pytest.raises(InvalidOption):
         enqueue(bad)
 
@@ -136,7 +138,7 @@ def test_type_checkers_know_the_arguments(queue: tubes.Queue) -> None:
     assert task.id == 1
 
 
-def test_a_tube_that_was_dropped_is_found_again_or_made_anew(queue: tubes.Queue) -> None:
+def test_enqueue_finds_or_recreates_a_dropped_tube(queue: tubes.Queue) -> None:
     queue.enqueue("first")
     queue.tube(TASKS).drop(force=True)
     assert queue.enqueue("second").data["task"] == "second"
@@ -186,14 +188,14 @@ def test_functions_are_called_with_their_arguments(queue: tubes.Queue, enqueue: 
     assert seen == [((1, [2]), {"three": {"four": None}}, False), ((5,), True), ((6,), True), ((), {}, False)]
 
 
-def test_the_function_can_still_be_called(queue: tubes.Queue) -> None:
+def test_decorated_function_can_still_be_called(queue: tubes.Queue) -> None:
     worker = Worker(queue)
     assert worker.task(send_email) is send_email
     assert worker.task("twice")(send_slowly) is send_slowly
     assert send_email("ann") == "hello to ann"
 
 
-def test_a_function_goes_to_the_tube_that_it_was_given(queue: tubes.Queue, enqueue: Callable[..., tubes.Task]) -> None:
+def test_function_is_enqueued_in_its_own_tube(queue: tubes.Queue, enqueue: Callable[..., tubes.Task]) -> None:
     def work() -> None: ...
 
     worker = Worker(queue)
@@ -205,7 +207,7 @@ def test_a_function_goes_to_the_tube_that_it_was_given(queue: tubes.Queue, enque
     assert worker.run(burst=True) == Summary(acked=1)
 
 
-def test_a_worker_makes_the_tube_that_needs_no_name(queue: tubes.Queue) -> None:
+def test_worker_creates_the_default_tube(queue: tubes.Queue) -> None:
     worker = Worker(queue)
     worker.task(send_email)
     assert worker.run(burst=True) == Summary()
@@ -213,7 +215,7 @@ def test_a_worker_makes_the_tube_that_needs_no_name(queue: tubes.Queue) -> None:
     assert queue.tube(TASKS).put("x").max_attempts == 3
 
 
-def test_what_it_returns_comes_to_the_caller(queue: tubes.Queue) -> None:
+def test_return_value_of_a_function_reaches_the_caller(queue: tubes.Queue) -> None:
     worker = Worker(queue, concurrency=2)
     worker.task(send_email)
     worker.task(send_slowly)
@@ -224,7 +226,7 @@ def test_what_it_returns_comes_to_the_caller(queue: tubes.Queue) -> None:
 
 
 @pytest.mark.parametrize("driver", ["fifottl", "fifo"])
-def test_a_name_that_this_worker_does_not_know_is_left_to_others(
+def test_unknown_function_is_left_to_other_workers(
     queue: tubes.Queue, clock: ManualClock, caplog: pytest.LogCaptureFixture, driver: str
 ) -> None:
     tube = queue.create_tube(TASKS, driver, max_attempts=1)
@@ -264,7 +266,7 @@ def test_old_workers_leave_a_new_function_to_a_new_worker(queue: tubes.Queue, cl
     assert tube.statistics().tasks["buried"] == 0
 
 
-def test_a_ttl_ends_what_no_worker_knows(queue: tubes.Queue, clock: ManualClock) -> None:
+def test_ttl_removes_calls_of_unknown_functions(queue: tubes.Queue, clock: ManualClock) -> None:
     tube = queue.create_tube(TASKS, "fifottl", ttl=60)
     queue.enqueue("gone")
     worker = Worker(queue)
@@ -289,7 +291,7 @@ def test_arguments_that_do_not_fit_bury_a_task_at_once(queue: tubes.Queue) -> No
 @pytest.mark.parametrize(
     "data", [None, "x", 7, {}, [], {"task": 7}, {"task": "f", "args": 7}, {"task": "send_email", "kwargs": ["to"]}]
 )
-def test_data_of_another_kind_buries_a_task(queue: tubes.Queue, data: Any) -> None:
+def test_invalid_task_data_buries_the_task(queue: tubes.Queue, data: Any) -> None:
     worker = Worker(queue)
     worker.task(send_email)
     tube = queue.create_tube(TASKS)
@@ -298,7 +300,7 @@ def test_data_of_another_kind_buries_a_task(queue: tubes.Queue, data: Any) -> No
     assert (tube.buried()[0].reason or "").startswith("ValueError: the data of a task function must be")
 
 
-def test_what_a_function_raises_counts_as_for_any_handler(queue: tubes.Queue) -> None:
+def test_error_of_a_function_is_handled_like_any_handler_error(queue: tubes.Queue) -> None:
     worker = Worker(queue)
 
     @worker.task
@@ -327,7 +329,7 @@ def test_a_function_has_a_timeout_of_its_own(queue: tubes.Queue) -> None:
     assert worker.run(burst=True) == Summary(acked=1, released=1)
 
 
-def test_the_task_is_known_to_its_function(queue: tubes.Queue) -> None:
+def test_current_task_returns_the_task_of_the_function(queue: tubes.Queue) -> None:
     worker = Worker(queue, concurrency=3)
     seen: list[Any] = []
 
@@ -362,7 +364,7 @@ def test_functions_may_be_added_while_a_worker_runs(queue: tubes.Queue) -> None:
         assert eventually(lambda: queue.tube(TASKS).statistics().tasks["total"] == 0)
 
 
-def test_hooks_are_around_functions_too(queue: tubes.Queue) -> None:
+def test_hooks_also_wrap_task_functions(queue: tubes.Queue) -> None:
     worker = Worker(queue)
     seen: list[Any] = []
 
@@ -411,7 +413,9 @@ def test_bad_input_is_refused_and_changes_nothing(queue: tubes.Queue, bad: Any) 
     assert worker.run(burst=True) == Summary(acked=2)
 
 
-def test_what_a_log_or_a_reason_quotes_from_a_task_is_cut(queue: tubes.Queue, caplog: pytest.LogCaptureFixture) -> None:
+def test_task_data_quoted_in_logs_and_reasons_is_truncated(
+    queue: tubes.Queue, caplog: pytest.LogCaptureFixture
+) -> None:
     worker = Worker(queue)
     worker.task(send_email)
     tube = queue.create_tube(TASKS, "fifottl", max_attempts=1)

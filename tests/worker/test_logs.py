@@ -63,7 +63,7 @@ def work(queue: tubes.Queue, error: Exception, *, is_async: bool) -> None:
     worker.run(burst=True)
 
 
-def test_a_failure_says_which_attempt_it_was_and_when_the_next_one_is(
+def test_failure_log_names_the_attempt_and_the_next_retry(
     queue: tubes.Queue, clock: ManualClock, lines: Any, is_async: bool
 ) -> None:
     tube = queue.create_tube("mail", "fifottl", max_attempts=3, backoff=[5, 0])
@@ -78,21 +78,19 @@ def test_a_failure_says_which_attempt_it_was_and_when_the_next_one_is(
     ]
 
 
-def test_without_a_last_attempt_only_their_number_is_said(queue: tubes.Queue, lines: Any, is_async: bool) -> None:
+def test_failure_log_without_max_attempts_has_only_the_attempt(queue: tubes.Queue, lines: Any, is_async: bool) -> None:
     queue.create_tube("mail", "fifottl", backoff=[90]).put(SECRET)
     work(queue, KeyError(), is_async=is_async)
     assert lines() == ["WARNING task 0 of tube 'mail' failed (attempt 1), again after this burst: KeyError"]
 
 
-def test_what_fails_for_ever_is_said_in_a_burst(queue: tubes.Queue, lines: Any, is_async: bool) -> None:
+def test_failure_in_a_burst_is_logged(queue: tubes.Queue, lines: Any, is_async: bool) -> None:
     queue.create_tube("mail", "fifo").put(SECRET)
     work(queue, KeyError(), is_async=is_async)
     assert lines() == ["WARNING task 0 of tube 'mail' failed (attempt 1), again after this burst: KeyError"]
 
 
-def test_another_attempt_is_news_and_no_failure(
-    queue: tubes.Queue, clock: ManualClock, lines: Any, is_async: bool
-) -> None:
+def test_requested_retry_is_logged_as_info(queue: tubes.Queue, clock: ManualClock, lines: Any, is_async: bool) -> None:
     tube = queue.create_tube("mail", "fifottl", max_attempts=2)
     tube.put(SECRET)
     work(queue, Retry(delay=30), is_async=is_async)
@@ -105,7 +103,7 @@ def test_another_attempt_is_news_and_no_failure(
     assert tube.buried()[0].reason == "Retry: it is closed"
 
 
-def test_records_about_a_task_have_its_fields(
+def test_log_records_have_the_fields_of_their_task(
     queue: tubes.Queue, caplog: pytest.LogCaptureFixture, is_async: bool
 ) -> None:
     queue.create_tube("mail", max_attempts=2).put(SECRET, context={"request": "4bf9"})
@@ -119,7 +117,7 @@ def test_records_about_a_task_have_its_fields(
 
 
 @pytest.mark.parametrize("process", [False, True])
-def test_a_handler_that_takes_too_long_is_one_line(
+def test_handler_timeout_is_logged_without_traceback(
     queue: tubes.Queue, caplog: pytest.LogCaptureFixture, is_async: bool, process: bool
 ) -> None:
     queue.create_tube("mail", max_attempts=1).put(3600)
@@ -135,7 +133,7 @@ def test_a_handler_that_takes_too_long_is_one_line(
     assert [one.exc_info for one in caplog.records if "TimeoutError" in one.getMessage()] == [None]
 
 
-def test_it_has_ended_when_its_lifespan_has_closed(queue: tubes.Queue, lines: Any) -> None:
+def test_worker_logs_its_end_after_its_lifespan_closed(queue: tubes.Queue, lines: Any) -> None:
     worker = Worker(queue)
     worker.on(queue.create_tube("mail"), print)
     seen: list[list[str]] = []
@@ -150,14 +148,14 @@ def test_it_has_ended_when_its_lifespan_has_closed(queue: tubes.Queue, lines: An
     assert len(lines("has ended")) == 1
 
 
-def test_what_a_handler_gives_up_is_said(queue: tubes.Queue, lines: Any, is_async: bool) -> None:
+def test_task_given_up_by_its_handler_is_logged(queue: tubes.Queue, lines: Any, is_async: bool) -> None:
     queue.create_tube("mail", max_attempts=3).put(SECRET)
     work(queue, Bury("no such address"), is_async=is_async)
     (line,) = lines()
     assert line == "WARNING task 0 of tube 'mail' was given up by its handler (attempt 1/3), buried: no such address"
 
 
-def test_what_cannot_be_decoded_is_said_once_and_not_shown(
+def test_undecodable_task_is_logged_once_without_its_data(
     clock: ManualClock, lines: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Picky:
@@ -173,7 +171,7 @@ def test_what_cannot_be_decoded_is_said_once_and_not_shown(
     assert lines() == ["ERROR task 0 of tube 'mail' is buried, since its data cannot be decoded"]
 
 
-def test_a_task_that_was_lost_or_takes_too_long_is_named_and_not_shown(queue: tubes.Queue, lines: Any) -> None:
+def test_lost_or_slow_task_is_logged_without_its_data(queue: tubes.Queue, lines: Any) -> None:
     tube = queue.create_tube("mail", max_attempts=1)
     tube.put_many([SECRET, SECRET])
     worker = Worker(queue, concurrency=2)
@@ -190,7 +188,7 @@ def test_a_task_that_was_lost_or_takes_too_long_is_named_and_not_shown(queue: tu
     assert "ERROR task 1 of tube 'mail' failed (attempt 1/1), buried: TimeoutError: the handler took" in str(lines())
 
 
-def test_a_worker_says_what_it_works_on_and_what_it_has_done(queue: tubes.Queue, lines: Any) -> None:
+def test_worker_logs_its_handlers_and_its_summary(queue: tubes.Queue, lines: Any) -> None:
     tube = queue.create_tube("mail")
     tube.put(SECRET)
     worker = Worker(queue, concurrency=4)
@@ -210,7 +208,7 @@ def test_a_worker_says_what_it_works_on_and_what_it_has_done(queue: tubes.Queue,
     assert lines("has ended") == ["INFO has ended: 1 acked, 0 released, 0 buried, 0 lost, 0 cut off"]
 
 
-def test_tubes_that_are_not_there_are_a_line(queue: tubes.Queue, lines: Any) -> None:
+def test_missing_tubes_are_logged_in_one_line(queue: tubes.Queue, lines: Any) -> None:
     worker = Worker(queue)
     worker.on("nowhere", lambda task: None)
     worker.on(["a", "b"], lambda task: None)

@@ -29,7 +29,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "BEAT", 0.05)
 
 
-def test_a_worker_that_runs_says_what_it_is_and_what_it_has_in_hand(queue: tubes.Queue, clock: ManualClock) -> None:
+def test_running_worker_is_listed_with_its_tasks_in_hand(queue: tubes.Queue, clock: ManualClock) -> None:
     tube = queue.create_tube("mail", "fifottl", ttr=60)
     done, go_on = threading.Event(), threading.Event()
 
@@ -80,7 +80,7 @@ def test_workers_of_all_connections_are_listed_to_both_apis(queue: tubes.Queue, 
         assert queue.workers() == []
 
 
-def test_one_that_is_not_heard_of_any_more_is_forgotten(
+def test_silent_worker_is_removed_from_the_list(
     queue: tubes.Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(presence, "BEAT", 3600)
@@ -95,7 +95,7 @@ def test_one_that_is_not_heard_of_any_more_is_forgotten(
         assert queue.workers() == []
 
 
-def test_it_is_described_anew_when_the_server_has_forgotten_it(queue: tubes.Queue) -> None:
+def test_worker_registers_again_after_its_entry_was_lost(queue: tubes.Queue) -> None:
     queue.create_tube("mail")
     worker = Worker(queue)
     worker.on("mail", lambda task: None)
@@ -118,7 +118,7 @@ def test_a_short_burst_is_not_listed(queue: tubes.Queue, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("codec", ["raw", "msgpack"])
 @pytest.mark.parametrize("place", ["memory", "server"])
-def test_the_codec_of_a_program_does_not_matter(codec: str, place: str, request: pytest.FixtureRequest) -> None:
+def test_workers_are_listed_with_any_codec(codec: str, place: str, request: pytest.FixtureRequest) -> None:
     url = "memory://" if place == "memory" else request.getfixturevalue("url")
     with tubes.connect(url, codec=codec) as queue:
         queue.create_tube("mail")
@@ -128,7 +128,7 @@ def test_the_codec_of_a_program_does_not_matter(codec: str, place: str, request:
             assert eventually(lambda: [one.pid for one in queue.workers()] == [os.getpid()])
 
 
-def test_a_worker_that_cannot_say_so_works_all_the_same(
+def test_worker_that_cannot_register_still_works(
     queue: tubes.Queue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "tubes.worker")
@@ -145,7 +145,7 @@ def test_a_worker_that_cannot_say_so_works_all_the_same(
     assert caplog.text.count("not in the list of workers") == 1
 
 
-def test_what_another_version_has_written_is_read_as_far_as_possible() -> None:
+def test_entry_of_another_version_is_read_as_far_as_possible() -> None:
     fields = {"id": "a", "host": "h", "pid": 1, "started": 2.0, "news": 3}
     assert info_of(fields, 4.0) == WorkerInfo("a", "h", 1, 2.0, 4.0)
     for bad in (None, 7, {}, {**fields, "tasks": [{"tube": "x"}]}, {**fields, "handlers": 7}):

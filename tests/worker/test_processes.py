@@ -48,7 +48,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def test_what_it_returns_and_raises_comes_back_and_processes_are_kept(queue: tubes.Queue, tube: tubes.Tube) -> None:
+def test_results_and_errors_come_back_and_processes_are_reused(queue: tubes.Queue, tube: tubes.Tube) -> None:
     worker = Worker(queue)
     worker.on(tube, crunch, process=True)
     with running(worker):
@@ -73,7 +73,7 @@ def test_what_it_returns_and_raises_comes_back_and_processes_are_kept(queue: tub
     assert eventually(lambda: not is_alive(pid))
 
 
-def test_a_process_that_dies_fails_its_attempt_alone(queue: tubes.Queue, tube: tubes.Tube) -> None:
+def test_dying_process_fails_only_its_own_attempt(queue: tubes.Queue, tube: tubes.Tube) -> None:
     worker = Worker(queue, concurrency=2)
     worker.on(tube, crunch, process=True)
     with running(worker):
@@ -184,7 +184,7 @@ def test_data_that_cannot_be_pickled_fails_its_attempt() -> None:
         assert "pickle" in (tube.buried()[0].reason or "")
 
 
-def test_hooks_are_around_it_in_the_worker(queue: tubes.Queue, tube: tubes.Tube) -> None:
+def test_hooks_of_a_process_handler_run_in_the_worker(queue: tubes.Queue, tube: tubes.Tube) -> None:
     seen: list[Any] = []
     worker = Worker(queue)
 
@@ -199,7 +199,7 @@ def test_hooks_are_around_it_in_the_worker(queue: tubes.Queue, tube: tubes.Tube)
     assert seen == [os.getpid()]
 
 
-def test_a_process_that_is_closed_early_is_not_left(queue: tubes.Queue) -> None:
+def test_closed_process_pool_refuses_calls(queue: tubes.Queue) -> None:
     processes = Processes()
     processes.close()
     target = Worker(queue)
@@ -221,7 +221,7 @@ BAD: list[Callable[[Worker], Any]] = [
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_what_cannot_run_in_another_process_is_refused(queue: tubes.Queue, bad: Any) -> None:
+def test_handler_that_cannot_run_in_a_process_is_refused(queue: tubes.Queue, bad: Any) -> None:
     worker = Worker(queue)
     with pytest.raises(InvalidOption):
         bad(worker)

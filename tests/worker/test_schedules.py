@@ -67,7 +67,7 @@ def test_an_interval_is_counted_from_the_epoch() -> None:
     assert Every(1.5).after(SECOND) == 1_500_000
 
 
-def test_a_line_is_read_in_its_time_zone() -> None:
+def test_cron_line_uses_its_time_zone() -> None:
     start = micros(2026, 1, 2, 12)  # A Friday.
     assert occurrences(Cron("*/20 * * * *", "UTC"), start, 2) == [
         datetime(2026, 1, 2, 12, 20, tzinfo=UTC),
@@ -80,7 +80,7 @@ def test_a_line_is_read_in_its_time_zone() -> None:
         ]
 
 
-def test_a_call_with_a_time_of_its_own_comes_once_a_day_when_clocks_are_set() -> None:
+def test_daily_call_happens_once_on_days_of_clock_changes() -> None:
     nightly = Cron("30 2 * * *", "Europe/Vienna")
     spring = occurrences(nightly, micros(2026, 3, 28, 12), 2)  # 2:30 is not there on the 29th.
     assert spring == [datetime(2026, 3, 29, 1, tzinfo=UTC), datetime(2026, 3, 30, 0, 30, tzinfo=UTC)]
@@ -89,7 +89,7 @@ def test_a_call_with_a_time_of_its_own_comes_once_a_day_when_clocks_are_set() ->
 
 
 @pytest.mark.parametrize("line", ["30 2 * * *", "*/5 * * * *", "0 * * * *", "15,45 1-3 * * *"])
-def test_occurrences_only_go_forward_and_are_the_same_whenever_one_asks(line: str) -> None:
+def test_occurrences_are_increasing_and_independent_of_the_query_time(line: str) -> None:
     schedule = Cron(line, "Europe/Vienna")
     for day in (micros(2026, 3, 28, 20), micros(2026, 10, 24, 20)):
         all_of_them = []
@@ -103,7 +103,7 @@ def test_occurrences_only_go_forward_and_are_the_same_whenever_one_asks(line: st
             assert latest(schedule, day, asked) == max((one for one in all_of_them if one <= asked), default=None)
 
 
-def test_the_latest_of_a_long_time_is_found_soon() -> None:
+def test_latest_occurrence_in_a_long_span_is_found_quickly() -> None:
     begin, now = micros(1970, 1, 2), micros(2026, 1, 2, 12, 0, 30)
     assert latest(Every(1), begin, now) == now
     assert latest(Cron("* 9 * * *", "UTC"), begin, now) == micros(2026, 1, 2, 9, 59)
@@ -138,13 +138,13 @@ def test_an_interval_must_be_a_second_at_least(queue: tubes.Queue, interval: Any
         ("* * * * *", "../etc"),
     ],
 )
-def test_a_line_or_a_zone_that_is_none_is_refused(queue: tubes.Queue, line: Any, zone: Any) -> None:
+def test_invalid_cron_line_or_time_zone_is_refused(queue: tubes.Queue, line: Any, zone: Any) -> None:
     with pytest.raises(InvalidOption) as caught:
         Worker(queue).cron(line, timezone=zone)
     assert repr(line) in str(caught.value) or repr(zone) in str(caught.value)
 
 
-def test_without_the_extra_cron_says_what_to_install(queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cron_without_the_extra_names_the_missing_package(queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cronsim", None)
     with pytest.raises(ExtraMissing, match=r"pip install 'tubes-queue\[schedule\]'"):
         Worker(queue).cron("* * * * *")
@@ -161,7 +161,7 @@ def test_a_function_that_needs_arguments_is_refused(queue: tubes.Queue) -> None:
 # -- once --------------------------------------------------------------------------------------------------------------
 
 
-def test_it_is_called_at_each_time_once_however_many_workers_run(queue: tubes.Queue, clock: ManualClock) -> None:
+def test_each_occurrence_is_called_once_by_several_workers(queue: tubes.Queue, clock: ManualClock) -> None:
     with queue.session() as other:
         programs = [Program(queue), Program(other), Program(queue)]
         for _ in range(5):
@@ -172,7 +172,7 @@ def test_it_is_called_at_each_time_once_however_many_workers_run(queue: tubes.Qu
     assert calls == [60, 120, 180, 240]
 
 
-def test_a_line_of_a_crontab_calls_too(queue: tubes.Queue, clock: ManualClock) -> None:
+def test_cron_schedule_calls_its_function(queue: tubes.Queue, clock: ManualClock) -> None:
     worker = Worker(queue)
     calls: list[float] = []
     worker.cron("*/5 * * * *", "five")(lambda: calls.append(clock.now()))
@@ -201,7 +201,7 @@ def test_a_function_may_have_several_schedules_and_be_a_task_function(queue: tub
     assert queue.tube(TASKS).wait_empty(0)
 
 
-def test_calls_wait_in_a_tube_of_their_own(queue: tubes.Queue, clock: ManualClock) -> None:
+def test_scheduled_calls_wait_in_a_separate_tube(queue: tubes.Queue, clock: ManualClock) -> None:
     worker = Worker(queue)
     calls: list[str] = []
     worker.task("job")(lambda: calls.append("job"))
@@ -215,7 +215,7 @@ def test_calls_wait_in_a_tube_of_their_own(queue: tubes.Queue, clock: ManualCloc
     assert calls == ["job", "sweep"]
 
 
-def test_a_function_that_is_called_at_once_is_called_from_that_tube(queue: tubes.Queue) -> None:
+def test_enqueued_scheduled_function_runs_from_the_schedules_tube(queue: tubes.Queue) -> None:
     worker = Worker(queue)
     calls: list[str] = []
 
@@ -228,7 +228,7 @@ def test_a_function_that_is_called_at_once_is_called_from_that_tube(queue: tubes
     assert calls == [SCHEDULES]
 
 
-def test_a_scheduled_function_keeps_how_it_is_called(queue: tubes.Queue, clock: ManualClock) -> None:
+def test_scheduled_function_keeps_its_task_options(queue: tubes.Queue, clock: ManualClock) -> None:
     worker = Worker(queue)
     worker.every(60)(worker.task("pid", process=True)(os.getpid))
     (route,) = [route for route in worker._routes if route.tubes == (SCHEDULES,)]
@@ -239,7 +239,7 @@ def test_a_scheduled_function_keeps_how_it_is_called(queue: tubes.Queue, clock: 
     assert worker.run(burst=True) == Summary(acked=1)
 
 
-def test_async_functions_are_called_too(queue: tubes.Queue, clock: ManualClock) -> None:
+def test_async_functions_can_be_scheduled(queue: tubes.Queue, clock: ManualClock) -> None:
     worker = Worker(queue)
     calls: list[float] = []
 
@@ -253,7 +253,7 @@ def test_async_functions_are_called_too(queue: tubes.Queue, clock: ManualClock) 
     assert calls == [60]
 
 
-def test_what_is_missed_is_called_once_and_the_next_comes_in_its_time(queue: tubes.Queue, clock: ManualClock) -> None:
+def test_missed_calls_are_made_once_and_the_next_is_on_time(queue: tubes.Queue, clock: ManualClock) -> None:
     program = Program(queue)
     program.run()
     clock.advance(1000)
@@ -267,7 +267,7 @@ def test_what_is_missed_is_called_once_and_the_next_comes_in_its_time(queue: tub
     assert program.calls == [960, 1020]
 
 
-def test_it_is_late_as_long_as_the_next_is_not_due(queue: tubes.Queue, clock: ManualClock) -> None:
+def test_late_call_is_made_until_the_next_is_due(queue: tubes.Queue, clock: ManualClock) -> None:
     program = Program(queue)
     program.run()
     clock.advance(119)
@@ -278,7 +278,7 @@ def test_it_is_late_as_long_as_the_next_is_not_due(queue: tubes.Queue, clock: Ma
     assert program.calls == [60, 120]
 
 
-def test_one_that_fails_is_tried_again_and_the_next_one_comes(queue: tubes.Queue, clock: ManualClock) -> None:
+def test_failed_call_is_retried_and_the_next_call_is_made(queue: tubes.Queue, clock: ManualClock) -> None:
     queue.create_tube(TASKS, "fifottl", max_attempts=2, backoff=[90])
     program = Program(queue)
     program.run()
@@ -296,9 +296,7 @@ def test_one_that_fails_is_tried_again_and_the_next_one_comes(queue: tubes.Queue
 # -- whoever dies ------------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_that_dies_with_it_leaves_it_to_another_although_it_is_late(
-    queue: tubes.Queue, clock: ManualClock
-) -> None:
+def test_call_of_a_dead_worker_is_made_late_by_another(queue: tubes.Queue, clock: ManualClock) -> None:
     program = Program(queue)
     program.run()
     clock.advance(60)
@@ -312,7 +310,7 @@ def test_a_worker_that_dies_with_it_leaves_it_to_another_although_it_is_late(
     assert sorted(program.calls) == [60, 180]
 
 
-def test_a_worker_that_runs_puts_it_again_if_it_is_gone(
+def test_running_worker_restores_a_removed_call(
     queue: tubes.Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler, "_SOONEST", 0.01)
@@ -338,7 +336,7 @@ def test_a_schedule_may_be_added_while_a_worker_runs(queue: tubes.Queue, clock: 
         assert eventually(lambda: program.calls == [60])
 
 
-def test_a_put_that_comes_very_late_calls_nothing_again(queue: tubes.Queue, clock: ManualClock) -> None:
+def test_very_late_put_does_not_repeat_a_call(queue: tubes.Queue, clock: ManualClock) -> None:
     program = Program(queue)
     for _ in range(12):
         program.run()
@@ -356,7 +354,7 @@ def test_a_put_that_comes_very_late_calls_nothing_again(queue: tubes.Queue, cloc
 # -- other versions ----------------------------------------------------------------------------------------------------
 
 
-def test_of_a_schedule_that_has_changed_the_next_call_comes_once_more(queue: tubes.Queue, clock: ManualClock) -> None:
+def test_changed_schedule_makes_its_pending_call_once(queue: tubes.Queue, clock: ManualClock) -> None:
     Program(queue, 60).run()
     new = Program(queue, 100)
     for _ in range(16):
@@ -365,9 +363,7 @@ def test_of_a_schedule_that_has_changed_the_next_call_comes_once_more(queue: tub
     assert new.calls == [60, 100, 200, 300]
 
 
-def test_of_a_schedule_that_was_removed_the_function_is_called_once_more(
-    queue: tubes.Queue, clock: ManualClock
-) -> None:
+def test_removed_schedule_makes_its_pending_call_once(queue: tubes.Queue, clock: ManualClock) -> None:
     Program(queue, 60).run()
     new = Program(queue, None)
     for _ in range(5):
@@ -377,7 +373,7 @@ def test_of_a_schedule_that_was_removed_the_function_is_called_once_more(
     assert queue.tube(TASKS).tasks() == []
 
 
-def test_of_a_function_that_was_removed_one_call_waits_for_a_week(queue: tubes.Queue, clock: ManualClock) -> None:
+def test_call_of_a_removed_function_waits_for_a_week(queue: tubes.Queue, clock: ManualClock) -> None:
     Program(queue, 60).run()
     new = Program(queue, None, name="other")
     for _ in range(6):
@@ -393,7 +389,7 @@ def test_of_a_function_that_was_removed_one_call_waits_for_a_week(queue: tubes.Q
 # -- tubes -------------------------------------------------------------------------------------------------------------
 
 
-def test_in_a_tube_with_lanes_a_call_waits_for_the_last_one(queue: tubes.Queue, clock: ManualClock) -> None:
+def test_call_in_a_lane_waits_for_the_previous_call(queue: tubes.Queue, clock: ManualClock) -> None:
     tube = queue.create_tube("ticks", "utubettl", ttr=600)
     program = Program(queue, 60, "ticks")
     program.run()
@@ -409,16 +405,14 @@ def test_in_a_tube_with_lanes_a_call_waits_for_the_last_one(queue: tubes.Queue, 
     assert program.calls == [120]
 
 
-def test_a_tube_without_delays_is_said(queue: tubes.Queue, caplog: pytest.LogCaptureFixture) -> None:
+def test_tube_without_delays_is_logged(queue: tubes.Queue, caplog: pytest.LogCaptureFixture) -> None:
     queue.create_tube("plain", "fifo")
     program = Program(queue, 60, "plain")
     assert program.run() == Summary()
     assert "the next call of 'sweep' could not be put yet: driver 'fifo' has no option 'delay'" in caplog.text
 
 
-def test_a_call_that_is_left_out_is_logged(
-    queue: tubes.Queue, clock: ManualClock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_skipped_call_is_logged(queue: tubes.Queue, clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "tubes.worker")
     program = Program(queue)
     program.run()
@@ -446,7 +440,7 @@ def test_bad_input_is_refused(queue: tubes.Queue, bad: Any) -> None:
 
 
 @pytest.mark.parametrize("at", [-1, 1e300, 253_370_764_801, 10**400])
-def test_an_occurrence_of_a_time_that_no_calendar_has_is_buried_at_once(queue: tubes.Queue, at: float) -> None:
+def test_call_with_an_impossible_time_is_buried_at_once(queue: tubes.Queue, at: float) -> None:
     program = Program(queue)
     tube = queue.create_tube(TASKS, "fifottl", max_attempts=3)
     tube.put({"task": "sweep", "args": [], "kwargs": {}, "at": at})

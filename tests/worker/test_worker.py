@@ -78,7 +78,7 @@ def test_a_task_is_acked_when_its_handler_returns(queue: tubes.Queue, tube: tube
     assert tube.statistics().tasks["total"] == 0
 
 
-def test_the_result_of_a_handler_is_kept_as_long_as_its_task(queue: tubes.Queue, tube: tubes.Tube, kind: Any) -> None:
+def test_result_of_a_handler_is_kept_with_its_task(queue: tubes.Queue, tube: tubes.Tube, kind: Any) -> None:
     tasks = tube.put_many([3, 4, 5], keep_done=60)
     forgotten = tube.put(6)
     assert work(queue, kind(lambda task: None if task.data == 4 else {"square": task.data**2})).acked == 4
@@ -96,7 +96,7 @@ def test_a_result_that_the_codec_refuses_is_left_out(clock: ManualClock, caplog:
     assert "is acked without its result: codec 'json' cannot encode" in caplog.text
 
 
-def test_a_task_whose_handler_fails_is_buried_after_its_last_attempt_with_the_error(
+def test_failing_task_is_buried_with_its_error_after_max_attempts(
     queue: tubes.Queue, tube: tubes.Tube, kind: Any
 ) -> None:
     tube.put("ann")
@@ -105,7 +105,7 @@ def test_a_task_whose_handler_fails_is_buried_after_its_last_attempt_with_the_er
     assert (dead.reason, dead.attempts) == ("ValueError: no such address", 3)
 
 
-def test_a_failure_rests_as_the_tube_says(queue: tubes.Queue, clock: ManualClock, kind: Any) -> None:
+def test_failed_task_is_delayed_by_the_backoff_of_its_tube(queue: tubes.Queue, clock: ManualClock, kind: Any) -> None:
     tube = queue.create_tube("mail", "fifottl", backoff=[10], max_attempts=2)
     tube.put("ann")
     assert work(queue, kind(fail)) == Summary(released=1)
@@ -130,7 +130,7 @@ def test_a_handler_can_ask_for_another_attempt_later(
     assert tube.buried()[0].reason == "max_attempts: retry"
 
 
-def test_spans_of_a_worker_may_be_timedeltas(queue: tubes.Queue, tube: tubes.Tube, clock: ManualClock) -> None:
+def test_worker_accepts_timedeltas(queue: tubes.Queue, tube: tubes.Tube, clock: ManualClock) -> None:
     worker = Worker(queue, grace=timedelta(minutes=1))
     assert worker.grace == 60
 
@@ -146,7 +146,7 @@ def test_spans_of_a_worker_may_be_timedeltas(queue: tubes.Queue, tube: tubes.Tub
     assert tube.buried()[0].reason == "max_attempts: retry"
 
 
-def test_where_a_driver_has_no_delays_the_task_is_ready_at_once(queue: tubes.Queue, kind: Any) -> None:
+def test_retry_is_ready_at_once_when_the_driver_has_no_delays(queue: tubes.Queue, kind: Any) -> None:
     def later(task: Any) -> None:
         if task.attempts == 1:
             raise Retry(delay=30)
@@ -157,7 +157,7 @@ def test_where_a_driver_has_no_delays_the_task_is_ready_at_once(queue: tubes.Que
 
 
 @pytest.mark.parametrize("driver", ["fifo", "fifottl"])
-def test_a_retry_need_not_count(queue: tubes.Queue, clock: ManualClock, kind: Any, driver: str) -> None:
+def test_retry_may_leave_the_attempts_uncounted(queue: tubes.Queue, clock: ManualClock, kind: Any, driver: str) -> None:
     seen: list[int] = []
 
     def busy(task: Any) -> None:
@@ -174,7 +174,7 @@ def test_a_retry_need_not_count(queue: tubes.Queue, clock: ManualClock, kind: An
     assert seen == [1, 1]
 
 
-def test_a_delay_that_is_none_fails_the_handler_that_asks_for_it(queue: tubes.Queue, tube: tubes.Tube) -> None:
+def test_invalid_retry_delay_fails_the_handler(queue: tubes.Queue, tube: tubes.Tube) -> None:
     def later(task: Any) -> None:
         raise Retry(delay=-1)
 
@@ -183,7 +183,7 @@ def test_a_delay_that_is_none_fails_the_handler_that_asks_for_it(queue: tubes.Qu
     assert str(tube.buried()[0].reason).startswith("InvalidOption: delay=-1")
 
 
-def test_a_handler_can_give_a_task_up(queue: tubes.Queue, tube: tubes.Tube, kind: Any) -> None:
+def test_handler_can_bury_its_task(queue: tubes.Queue, tube: tubes.Tube, kind: Any) -> None:
     def never(task: Any) -> None:
         raise Bury("no such address")
 
@@ -192,7 +192,7 @@ def test_a_handler_can_give_a_task_up(queue: tubes.Queue, tube: tubes.Tube, kind
     assert tube.buried()[0].reason == "no such address"
 
 
-def test_reasons_are_short_and_never_in_the_way(queue: tubes.Queue, tube: tubes.Tube) -> None:
+def test_buried_reasons_are_short_and_never_fail(queue: tubes.Queue, tube: tubes.Tube) -> None:
     class Shy(Exception):
         def __str__(self) -> str:
             raise RuntimeError
@@ -220,10 +220,10 @@ def test_a_handler_may_settle_its_task_itself(queue: tubes.Queue, tube: tubes.Tu
     assert tube.buried()[0].reason == "by hand"
     tube.kick()
     assert work(queue, release) == Summary()
-    assert tube.peek(0).state == "~"
+    assert tube.peek(0).state == "delayed"
 
 
-def test_plain_handlers_get_a_task_and_async_ones_a_task_to_be_awaited(queue: tubes.Queue, tube: tubes.Tube) -> None:
+def test_plain_handlers_get_a_task_and_async_handlers_an_async_task(queue: tubes.Queue, tube: tubes.Tube) -> None:
     tube.put("ann", context={"trace": "1"})
     seen: list[Any] = []
 
@@ -249,7 +249,7 @@ def test_plain_handlers_get_a_task_and_async_ones_a_task_to_be_awaited(queue: tu
     assert seen[-1] == (tubes.AsyncTask, {"trace": "1"}, "t", True)
 
 
-def test_what_an_async_handler_is_made_of_does_not_matter(queue: tubes.Queue, tube: tubes.Tube) -> None:
+def test_any_async_callable_can_be_a_handler(queue: tubes.Queue, tube: tubes.Tube) -> None:
     class Handler:
         async def __call__(self, task: Any) -> None:
             seen.append(1)
@@ -267,7 +267,7 @@ def test_what_an_async_handler_is_made_of_does_not_matter(queue: tubes.Queue, tu
     assert seen == [1, 2, 3]
 
 
-def test_a_task_that_cannot_be_decoded_is_buried_and_the_others_are_not(kind: Any, clock: ManualClock) -> None:
+def test_undecodable_task_is_buried_without_affecting_others(kind: Any, clock: ManualClock) -> None:
     class Picky:
         def encode(self, data: Any) -> bytes:
             return str(data).encode()
@@ -285,9 +285,7 @@ def test_a_task_that_cannot_be_decoded_is_buried_and_the_others_are_not(kind: An
         assert (dead.id, str(dead.reason)[:52]) == (1, "CodecError: codec 'Picky' cannot decode bytes b'two'")
 
 
-def test_handlers_see_the_context_variables_of_who_runs_the_worker_and_not_each_others(
-    queue: tubes.Queue, tube: tubes.Tube, kind: Any
-) -> None:
+def test_each_handler_gets_the_context_variables_of_the_caller(queue: tubes.Queue, tube: tubes.Tube, kind: Any) -> None:
     variable = contextvars.ContextVar("variable", default=0)
     variable.set(7)
     seen: list[int] = []
@@ -304,7 +302,7 @@ def test_handlers_see_the_context_variables_of_who_runs_the_worker_and_not_each_
 # -- which tasks -------------------------------------------------------------------------------------------------------
 
 
-def test_of_several_tubes_the_first_comes_first(queue: tubes.Queue, kind: Any) -> None:
+def test_first_tube_of_several_has_priority(queue: tubes.Queue, kind: Any) -> None:
     urgent, normal = queue.create_tube("urgent"), queue.create_tube("normal")
     seen: list[str] = []
 
@@ -319,7 +317,7 @@ def test_of_several_tubes_the_first_comes_first(queue: tubes.Queue, kind: Any) -
     assert seen == ["u0", "u1", "n0", "u2", "n1"]
 
 
-def test_what_handlers_put_is_worked_off_too(queue: tubes.Queue, kind: Any) -> None:
+def test_burst_processes_tasks_put_by_handlers(queue: tubes.Queue, kind: Any) -> None:
     first, second = queue.create_tube("first"), queue.create_tube("second")
     worker = Worker(queue, concurrency=3)
     # In this order: the first tube is empty when the second has something.
@@ -329,7 +327,7 @@ def test_what_handlers_put_is_worked_off_too(queue: tubes.Queue, kind: Any) -> N
     assert worker.run(burst=True) == Summary(acked=11)
 
 
-def test_no_more_are_taken_than_handlers_are_free(queue: tubes.Queue, tube: tubes.Tube, kind: Any) -> None:
+def test_worker_takes_no_more_tasks_than_it_has_free_handlers(queue: tubes.Queue, tube: tubes.Tube, kind: Any) -> None:
     tube.put_many(range(20))
     held: list[int] = []
     work(queue, kind(lambda task: held.append(tube.statistics().tasks["taken"])), concurrency=4)
@@ -343,7 +341,7 @@ def test_several_handlers_work_at_a_time(queue: tubes.Queue, tube: tubes.Tube) -
     assert work(queue, lambda task: together.wait(20), concurrency=3) == Summary(acked=3)
 
 
-def test_what_fails_for_ever_is_tried_once_in_a_burst(queue: tubes.Queue, kind: Any) -> None:
+def test_burst_tries_a_failing_task_once(queue: tubes.Queue, kind: Any) -> None:
     tube = queue.create_tube("mail", "fifottl")
     tube.put_many(range(3))
     assert work(queue, kind(fail)) == Summary(released=3)
@@ -389,7 +387,7 @@ def test_a_burst_ends_although_its_handler_releases_all(queue: tubes.Queue) -> N
     assert sorted(calls) == [0, 1, 2]
 
 
-def test_of_several_tubes_one_that_is_gone_keeps_nobody_from_the_others(queue: tubes.Queue, kind: Any) -> None:
+def test_missing_tube_does_not_block_the_other_tubes(queue: tubes.Queue, kind: Any) -> None:
     there = queue.create_tube("there")
     there.put_many(range(5))
     assert work(queue, kind(lambda task: None), ["nowhere", "there"]) == Summary(acked=5)
@@ -404,7 +402,7 @@ def test_of_several_tubes_one_that_is_gone_keeps_nobody_from_the_others(queue: t
     assert work(queue, kind(drop), ["nowhere", "gone", "there"]) == Summary(acked=6)
 
 
-def test_a_coroutine_that_nobody_would_run_fails_its_handler(queue: tubes.Queue, tube: tubes.Tube) -> None:
+def test_plain_handler_returning_a_coroutine_fails(queue: tubes.Queue, tube: tubes.Tube) -> None:
     async def send(task: Any) -> None: ...
 
     tube.put("ann", max_attempts=1)
@@ -413,7 +411,7 @@ def test_a_coroutine_that_nobody_would_run_fails_its_handler(queue: tubes.Queue,
 
 
 @pytest.mark.parametrize("driver", ["fifo", "fifottl"])
-def test_what_would_fail_without_end_is_kept_longer_from_time_to_time(
+def test_endlessly_failing_task_is_held_longer_each_time(
     queue: tubes.Queue, driver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
@@ -437,7 +435,7 @@ def test_what_would_fail_without_end_is_kept_longer_from_time_to_time(
     assert asked == [1, 2, 3]
 
 
-def test_a_task_is_kept_for_some_seconds_at_most() -> None:
+def test_failing_task_is_held_a_few_seconds_at_most() -> None:
     assert 0.05 <= RETRY.delay(1) <= 0.15
     assert 7.5 <= RETRY.delay(1 << 40) <= 22.5
 
@@ -445,7 +443,7 @@ def test_a_task_is_kept_for_some_seconds_at_most() -> None:
 @pytest.mark.parametrize(
     ("driver", "options"), [("fifo", {"max_attempts": 3}), ("fifottl", {"max_attempts": 3, "backoff": [0.0]})]
 )
-def test_what_has_a_last_attempt_is_not_kept(
+def test_task_with_max_attempts_is_not_held(
     queue: tubes.Queue, driver: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(RetryPolicy, "delay")
@@ -462,9 +460,7 @@ def test_what_has_a_last_attempt_is_not_kept(
     assert worker.run() == Summary(released=2, buried=1)
 
 
-def test_what_is_tried_once_is_not_given_up_meanwhile(
-    queue: tubes.Queue, kind: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_held_failed_task_is_not_timed_out(queue: tubes.Queue, kind: Any, caplog: pytest.LogCaptureFixture) -> None:
     tube = queue.create_tube("mail")
     tube.put_many(["fail", "slow"])
 
@@ -490,7 +486,7 @@ def test_what_is_tried_once_is_not_given_up_meanwhile(
     assert "ValueError" in caplog.text
 
 
-def test_a_burst_does_not_wait_for_what_is_delayed_or_paused(queue: tubes.Queue, tube: tubes.Tube) -> None:
+def test_burst_does_not_wait_for_delayed_or_paused_tasks(queue: tubes.Queue, tube: tubes.Tube) -> None:
     tube.put("later", delay=60)
     paused = queue.create_tube("paused")
     paused.put("now")
@@ -501,7 +497,7 @@ def test_a_burst_does_not_wait_for_what_is_delayed_or_paused(queue: tubes.Queue,
     assert worker.run(burst=True) == Summary()
 
 
-def test_a_burst_minds_no_tube_that_is_not_there(queue: tubes.Queue, caplog: pytest.LogCaptureFixture) -> None:
+def test_burst_ignores_a_missing_tube(queue: tubes.Queue, caplog: pytest.LogCaptureFixture) -> None:
     assert work(queue, fail, "nowhere") == Summary()
     assert [record.getMessage() for record in caplog.records] == ["tube 'nowhere' does not exist"]
 
@@ -514,7 +510,7 @@ def test_a_worker_has_a_session_of_its_own(queue: tubes.Queue, tube: tubes.Tube)
     mine.ack()
 
 
-def test_a_stopped_burst_leaves_what_is_not_begun(queue: tubes.Queue, tube: tubes.Tube) -> None:
+def test_stopped_burst_leaves_unstarted_tasks(queue: tubes.Queue, tube: tubes.Tube) -> None:
     tube.put_many(range(5))
     worker = Worker(queue)
     worker.on(tube, lambda task: worker.stop() if task.data == 1 else None)
@@ -523,7 +519,7 @@ def test_a_stopped_burst_leaves_what_is_not_begun(queue: tubes.Queue, tube: tube
     assert worker.run(burst=True) == Summary(acked=3)
 
 
-def test_a_task_that_was_taken_away_is_lost(
+def test_deleted_task_counts_as_lost(
     queue: tubes.Queue, tube: tubes.Tube, kind: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     tube.put_many(["ann", "bob"])
@@ -584,7 +580,7 @@ class Spy:
         self.seen.append("amanager ends")
 
 
-def test_hooks_are_around_handlers_the_first_one_outermost(queue: tubes.Queue, tube: tubes.Tube, kind: Any) -> None:
+def test_hooks_wrap_handlers_with_the_first_outermost(queue: tubes.Queue, tube: tubes.Tube, kind: Any) -> None:
     spy = Spy()
     worker = Worker(queue)
     assert worker.around(spy.generator) == spy.generator
@@ -605,7 +601,7 @@ def test_a_hook_sees_the_error_of_a_handler(queue: tubes.Queue, tube: tubes.Tube
     assert spy.seen == [("begins", "ann"), "no such address", "ends"]
 
 
-def test_a_hook_that_deals_with_an_error_makes_it_good(queue: tubes.Queue, tube: tubes.Tube, kind: Any) -> None:
+def test_hook_that_suppresses_an_error_lets_the_task_be_acked(queue: tubes.Queue, tube: tubes.Tube, kind: Any) -> None:
     worker = Worker(queue)
 
     @worker.around
@@ -631,7 +627,7 @@ def test_async_hooks_are_around_async_handlers(queue: tubes.Queue, tube: tubes.T
         worker.on("other", fail)
 
 
-def test_async_hooks_are_refused_where_a_handler_is_plain(queue: tubes.Queue) -> None:
+def test_async_hook_is_refused_with_a_plain_handler(queue: tubes.Queue) -> None:
     worker = Worker(queue)
     worker.on("mail", fail)
     with pytest.raises(InvalidOption):
@@ -641,7 +637,7 @@ def test_async_hooks_are_refused_where_a_handler_is_plain(queue: tubes.Queue) ->
 # -- what is around the run --------------------------------------------------------------------------------------------
 
 
-def test_what_surrounds_the_run_is_there_before_the_first_task_and_until_the_last_has_ended(
+def test_lifespan_opens_before_the_first_task_and_closes_after_the_last(
     queue: tubes.Queue, tube: tubes.Tube, kind: Any
 ) -> None:
     seen: list[Any] = []
@@ -673,7 +669,7 @@ def test_what_surrounds_the_run_is_there_before_the_first_task_and_until_the_las
         assert seen == [("opens", 1), "opens", "innermost", name, "closes", ("closes", 0)]
 
 
-def test_an_error_at_the_start_ends_the_run_and_no_task_is_taken(queue: tubes.Queue, tube: tubes.Tube) -> None:
+def test_error_in_a_lifespan_start_ends_the_run_without_taking_tasks(queue: tubes.Queue, tube: tubes.Tube) -> None:
     worker = Worker(queue)
     seen: list[str] = []
 
@@ -699,7 +695,7 @@ def test_an_error_at_the_start_ends_the_run_and_no_task_is_taken(queue: tubes.Qu
     assert queue.workers() == []
 
 
-def test_an_error_at_the_end_is_raised_when_all_is_done(queue: tubes.Queue, tube: tubes.Tube) -> None:
+def test_error_in_a_lifespan_end_is_raised_after_the_run(queue: tubes.Queue, tube: tubes.Tube) -> None:
     worker = Worker(queue)
 
     @worker.lifespan
@@ -729,7 +725,7 @@ def test_a_worker_without_handlers_does_not_run(queue: tubes.Queue) -> None:
 # -- in an event loop --------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_runs_in_a_running_loop_on_a_queue_of_either_face(clock: ManualClock, kind: Any) -> None:
+def test_worker_runs_in_a_running_event_loop(clock: ManualClock, kind: Any) -> None:
     async def main() -> None:
         async with tubes.aio.connect(clock=clock) as queue:
             tube = await queue.create_tube("mail")
@@ -788,7 +784,7 @@ def test_bad_input_is_refused_and_changes_nothing(queue: tubes.Queue, tube: tube
     assert worker.run(burst=True) == Summary(acked=1)
 
 
-def test_a_tube_without_handler_cannot_be_taken_off(queue: tubes.Queue) -> None:
+def test_off_refuses_a_tube_without_handler(queue: tubes.Queue) -> None:
     worker = Worker(queue)
     worker.on(["a", "b"], fail)
     with pytest.raises(TubeNotFound):
@@ -821,7 +817,7 @@ def test_workers_are_imported_by_name_only() -> None:
     "error", [SystemExit(9), KeyboardInterrupt("k"), GeneratorExit(), BaseException("b"), StopIteration("s")], ids=repr
 )
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
-def test_whatever_a_handler_raises_ends_it_and_not_its_worker(
+def test_base_exception_of_a_handler_does_not_stop_the_worker(
     queue: tubes.Queue, error: BaseException, is_async: bool
 ) -> None:
     tube = queue.create_tube("t", max_attempts=1)

@@ -227,7 +227,7 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 @pytest.mark.parametrize("name", ERRORS)
 @pytest.mark.parametrize("where", ["handler", *(pytest.param(hook, marks=FULL) for hook in ("hook", "hook's end"))])
 @pytest.mark.parametrize("is_async", [pytest.param(False, marks=FULL), True], ids=["plain", "async"])
-def test_whatever_is_raised_ends_the_work_on_its_task(
+def test_any_error_of_a_handler_or_hook_buries_its_task(
     queue: tubes.Queue, name: str, where: str, is_async: bool
 ) -> None:
     tube = queue.create_tube("t", max_attempts=1)
@@ -262,7 +262,7 @@ def test_whatever_is_raised_ends_the_work_on_its_task(
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_whatever_is_raised_on_a_server_ends_the_work_on_its_task(url: str, name: str) -> None:
+def test_any_error_of_a_handler_buries_its_task_on_a_server(url: str, name: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", "fifottl", max_attempts=1)
         tube.put_many([True, False])
@@ -277,7 +277,7 @@ def test_whatever_is_raised_on_a_server_ends_the_work_on_its_task(url: str, name
         assert all(task.reason for task in tube.buried())
 
 
-def test_an_error_whose_class_has_no_name_is_called_by_it(queue: tubes.Queue) -> None:
+def test_reason_names_the_class_of_an_error_with_a_hidden_name(queue: tubes.Queue) -> None:
     tube = queue.create_tube("t", max_attempts=1)
     tube.put(0)
     worker = Worker(queue)
@@ -293,7 +293,7 @@ def test_an_error_whose_class_has_no_name_is_called_by_it(queue: tubes.Queue) ->
 # -- handlers that do not behave ---------------------------------------------------------------------------------------
 
 
-def test_a_handler_that_cancels_the_task_it_runs_in_is_done(queue: tubes.Queue) -> None:
+def test_handler_that_cancels_its_own_asyncio_task_is_acked(queue: tubes.Queue) -> None:
     """It is cancelled later then, while its task is finished."""
     tube = queue.create_tube("t", max_attempts=1)
     tube.put_many(range(3))
@@ -308,7 +308,7 @@ def test_a_handler_that_cancels_the_task_it_runs_in_is_done(queue: tubes.Queue) 
     assert burst(worker) == Summary(acked=3)
 
 
-def test_a_handler_may_interrupt_the_main_thread(queue: tubes.Queue) -> None:
+def test_handler_that_interrupts_the_main_thread_stops_the_worker(queue: tubes.Queue) -> None:
     """Which hears it as SIGINT: the worker stops, and nothing is lost."""
     tube = queue.create_tube("t")
     tube.put_many(range(2))
@@ -333,7 +333,7 @@ class Fatal:
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
-def test_a_codec_that_raises_no_exception_fails_the_task_and_not_the_worker(is_async: bool) -> None:
+def test_codec_raising_system_exit_does_not_stop_the_worker(is_async: bool) -> None:
     async def echo_async(task: Any) -> Any:
         return task.data
 
@@ -346,7 +346,7 @@ def test_a_codec_that_raises_no_exception_fails_the_task_and_not_the_worker(is_a
         assert tube.buried()[0].reason == "CodecError: SystemExit: decode"
 
 
-def test_a_result_that_cannot_be_told_fails_its_call(queue: tubes.Queue) -> None:
+def test_result_that_cannot_be_encoded_fails_its_call(queue: tubes.Queue) -> None:
     with tubes.connect(codec=Fatal()) as queue:
         tube = queue.create_tube("t", max_attempts=1)
         worker = Worker(queue)
@@ -419,7 +419,7 @@ class Havoc:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
 @pytest.mark.parametrize("place", ["memory", "server"])
-def test_after_any_havoc_all_places_are_free(
+def test_misbehaving_handlers_leave_all_slots_free(
     request: pytest.FixtureRequest, place: str, is_async: bool, seed: int
 ) -> None:
     with tubes.connect("memory://" if place == "memory" else request.getfixturevalue("url")) as queue:
@@ -451,7 +451,7 @@ def test_after_any_havoc_all_places_are_free(
         assert not thread.is_alive()
 
 
-def test_a_task_that_is_given_up_last_is_counted(queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_task_given_up_is_counted(queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if its thread is held up when the run need not wait for it any more."""
     tell = Lifetime.call
 
@@ -489,7 +489,7 @@ def broken_log() -> Generator[None]:
 
 
 @pytest.mark.usefixtures("broken_log")
-def test_a_log_that_fails_is_in_nobodys_way(queue: tubes.Queue) -> None:
+def test_failing_logger_does_not_stop_worker(queue: tubes.Queue) -> None:
     tube = queue.create_tube("t", "fifottl", max_attempts=1, ttr=60)
     worker = Worker(queue)
     go = threading.Event()
@@ -514,7 +514,7 @@ def test_a_log_that_fails_is_in_nobodys_way(queue: tubes.Queue) -> None:
     ]
 
 
-def test_lines_of_a_log_name_where_they_were_said(queue: tubes.Queue, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_records_name_the_calling_function(queue: tubes.Queue, caplog: pytest.LogCaptureFixture) -> None:
     worker = Worker(queue)
     worker.on("nowhere", lambda task: None)
     assert burst(worker) == Summary()
@@ -544,7 +544,7 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], list[int
     return fail
 
 
-def test_a_handler_waits_for_a_thread_where_there_is_none(
+def test_handler_waits_when_a_thread_cannot_be_started(
     queue: tubes.Queue, no_threads: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The task has not failed by that."""
@@ -560,7 +560,7 @@ def test_a_handler_waits_for_a_thread_where_there_is_none(
 
 
 @pytest.mark.parametrize("name", ["tubes-worker-leases", "tubes-handler"])
-def test_a_task_is_given_up_although_threads_were_missing(queue: tubes.Queue, no_threads: Any, name: str) -> None:
+def test_slow_task_times_out_although_a_thread_failed_to_start(queue: tubes.Queue, no_threads: Any, name: str) -> None:
     tube = queue.create_tube("t", max_attempts=1)
     worker = Worker(queue, concurrency=2)
 
@@ -575,7 +575,7 @@ def test_a_task_is_given_up_although_threads_were_missing(queue: tubes.Queue, no
     assert len(failed) == 1
 
 
-def test_a_pool_that_got_no_thread_does_nothing_of_the_job_later(no_threads: Any) -> None:
+def test_pool_never_runs_a_job_whose_thread_failed_to_start(no_threads: Any) -> None:
     pool = Pool()
     done: list[str] = []
     no_threads("tubes-handler", 1)
@@ -602,7 +602,7 @@ def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("where", ["ack_many", "ack", "release", "bury"])
 @pytest.mark.parametrize("error", [KeyError("a mistake"), asyncio.CancelledError()], ids=repr)
-def test_a_finishing_that_fails_is_done_once_more(
+def test_failed_ack_release_or_bury_is_repeated(
     queue: tubes.Queue, where: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tube = queue.create_tube("t", max_attempts=2)
@@ -638,7 +638,7 @@ def test_a_finishing_that_fails_is_done_once_more(
     assert failed == [1]
 
 
-def test_a_finishing_that_cannot_be_done_frees_the_place_of_its_handler(
+def test_failing_bury_frees_the_slot_of_its_handler(
     queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def wrong(self: Any, *args: Any, **options: Any) -> Any:
@@ -659,7 +659,7 @@ def test_a_finishing_that_cannot_be_done_frees_the_place_of_its_handler(
     assert tube.statistics().tasks["ready"] == 1  # The session has ended.
 
 
-def test_what_is_refused_for_what_it_says_is_not_said_again(queue: tubes.Queue) -> None:
+def test_refused_outcome_options_are_dropped_on_retry(queue: tubes.Queue) -> None:
     tube = queue.create_tube("t", "fifottl", max_attempts=5)
     tube.put_many(range(2))
 
@@ -685,7 +685,7 @@ def worker_verdict(verb: Any, **facts: Any) -> Any:
     return Verdict(verb, **facts)
 
 
-def test_a_taker_that_fails_takes_again(queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_take_many_is_retried_by_the_worker(queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     tube = queue.create_tube("t")
     tube.put_many(range(2))
     failed: list[int] = []
@@ -712,7 +712,7 @@ def test_a_taker_that_fails_takes_again(queue: tubes.Queue, monkeypatch: pytest.
     assert thread_summary == [Summary(acked=2)]
 
 
-def test_a_lease_renewer_whose_queue_is_closed_rests(queue: tubes.Queue) -> None:
+def test_lease_renewer_of_a_closed_queue_does_not_busy_loop(queue: tubes.Queue) -> None:
     """It may be told of that before the worker is."""
     asked: list[float] = []
 
@@ -763,9 +763,7 @@ def test_a_worker_that_waits_for_its_server_is_stopped_at_once(
     assert ended == [Summary()]
 
 
-def test_a_worker_whose_acks_are_refused_soon_takes_no_more(
-    caplog: pytest.LogCaptureFixture, short_rests: None
-) -> None:
+def test_worker_whose_acks_are_refused_stops_taking(caplog: pytest.LogCaptureFixture, short_rests: None) -> None:
     started: list[object] = []
     with LocalServer() as server, tubes.connect(server.url) as queue:
         tube = queue.create_tube("jobs")

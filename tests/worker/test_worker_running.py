@@ -71,7 +71,7 @@ def test_a_worker_works_until_it_is_stopped(queue: tubes.Queue) -> None:
     assert tube.statistics().waiting == 0
 
 
-def test_a_worker_that_is_stopped_before_it_runs_ends_at_once_and_may_run_again(queue: tubes.Queue) -> None:
+def test_worker_stopped_before_its_run_ends_at_once_and_may_run_again(queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail")
     tube.put("ann")
     worker = Worker(queue)
@@ -85,7 +85,7 @@ def test_a_worker_that_is_stopped_before_it_runs_ends_at_once_and_may_run_again(
     assert worker.run(burst=True) == Summary(acked=1)
 
 
-def test_a_worker_waits_for_several_tubes_at_once_and_for_one_that_comes_later(queue: tubes.Queue) -> None:
+def test_worker_waits_for_existing_tubes_and_one_created_later(queue: tubes.Queue) -> None:
     first, second = queue.create_tube("first"), queue.create_tube("second")
     worker = Worker(queue)
     seen: list[str] = []
@@ -100,7 +100,7 @@ def test_a_worker_waits_for_several_tubes_at_once_and_for_one_that_comes_later(q
         assert eventually(lambda: seen[-1] == "later")
 
 
-def test_a_tube_is_put_on_and_taken_off_while_the_worker_runs(queue: tubes.Queue) -> None:
+def test_tubes_can_be_added_and_removed_while_the_worker_runs(queue: tubes.Queue) -> None:
     one, two = queue.create_tube("one"), queue.create_tube("two")
     worker = Worker(queue)
     worker.on(queue.create_tube("another"), lambda task: None)
@@ -134,7 +134,7 @@ def test_a_tube_is_put_on_and_taken_off_while_the_worker_runs(queue: tubes.Queue
 
 @pytest.mark.parametrize("options", [{"ttr": TTR}, {"ttl": TTR}, {"ttl": TTR, "ttr": 9}], ids=str)
 @pytest.mark.parametrize("way", ["thread", "async", "blocking"])
-def test_a_task_is_kept_while_its_handler_works(queue: tubes.Queue, way: str, options: dict[str, Any]) -> None:
+def test_task_is_renewed_while_its_handler_works(queue: tubes.Queue, way: str, options: dict[str, Any]) -> None:
     """Also where the handler blocks the event loop."""
     tube = queue.create_tube("mail", "fifottl", **options)
 
@@ -156,7 +156,7 @@ def test_a_task_is_kept_while_its_handler_works(queue: tubes.Queue, way: str, op
     assert calls["touch"] <= 40
 
 
-def test_keeping_a_task_leaves_its_ttr_as_it_was(queue: tubes.Queue) -> None:
+def test_renewing_a_task_does_not_change_its_ttr(queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail", "fifottl", ttr=TTR, max_attempts=2)
 
     def fail(task: Any) -> None:
@@ -179,7 +179,7 @@ def test_a_task_without_ttr_is_never_renewed(queue: tubes.Queue) -> None:
     assert tube.statistics().calls["touch"] == 0
 
 
-def test_a_blocked_event_loop_outlasts_the_lease_of_its_session(url: str) -> None:
+def test_blocked_event_loop_does_not_lose_its_session(url: str) -> None:
     with tubes.connect(url, session_ttl=1.2) as queue:
         tube = queue.create_tube("mail")
 
@@ -193,7 +193,7 @@ def test_a_blocked_event_loop_outlasts_the_lease_of_its_session(url: str) -> Non
         assert tube.statistics().calls["take"] == 1
 
 
-def test_an_async_handler_is_cancelled_when_its_task_is_not_its_own_any_more(queue: tubes.Queue) -> None:
+def test_async_handler_is_cancelled_when_its_task_is_lost(queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail", "fifottl", ttr=TTR)
     ended: list[str] = []
     begun = threading.Event()
@@ -233,7 +233,7 @@ def test_an_async_handler_that_takes_too_long_is_cancelled(queue: tubes.Queue) -
     assert tube.buried()[0].reason == "TimeoutError: the handler took longer than 0.5 s"
 
 
-def test_a_handlers_own_time_out_is_its_own(queue: tubes.Queue) -> None:
+def test_timeout_error_of_a_handler_is_reported_as_its_own(queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail", max_attempts=1)
 
     async def handle(task: Any) -> None:
@@ -247,7 +247,7 @@ def test_a_handlers_own_time_out_is_its_own(queue: tubes.Queue) -> None:
 
 
 @pytest.mark.parametrize("way", ["thread", "stubborn"])
-def test_a_handler_that_does_not_end_holds_its_task_no_longer_than_its_time(
+def test_handler_that_does_not_end_loses_its_task_at_the_timeout(
     queue: tubes.Queue, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nor its place: others are worked on."""
@@ -285,7 +285,7 @@ def test_a_handler_that_does_not_end_holds_its_task_no_longer_than_its_time(
 
 
 @pytest.mark.parametrize("way", ["thread", "async"])
-def test_what_is_in_hand_is_finished_and_nothing_else_is_taken(queue: tubes.Queue, way: str) -> None:
+def test_stop_finishes_tasks_in_hand_and_takes_no_more(queue: tubes.Queue, way: str) -> None:
     tube = queue.create_tube("mail")
     begun = threading.Event()
 
@@ -308,7 +308,7 @@ def test_what_is_in_hand_is_finished_and_nothing_else_is_taken(queue: tubes.Queu
 
 @pytest.mark.parametrize("now", [False, True])
 @pytest.mark.parametrize("way", ["thread", "async", "stubborn"])
-def test_after_the_grace_the_rest_is_released_at_once(queue: tubes.Queue, way: str, now: bool) -> None:
+def test_unfinished_tasks_are_released_after_the_grace(queue: tubes.Queue, way: str, now: bool) -> None:
     tube = queue.create_tube("mail", "fifottl", ttr=600, backoff=[60])
     begun, go = threading.Event(), threading.Event()
 
@@ -364,7 +364,7 @@ def test_a_worker_in_a_loop_may_be_cancelled(queue: tubes.Queue) -> None:
     assert tube.take(timeout=0) is not None
 
 
-def test_nothing_stays_of_a_worker_that_has_ended(queue: tubes.Queue) -> None:
+def test_ended_worker_leaves_no_threads(queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail")
     tube.put_many(range(3))
     before = threading.active_count()

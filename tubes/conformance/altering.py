@@ -34,7 +34,7 @@ class Altering(Bench):
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
-    def test_options_are_what_was_given(self) -> None:
+    def test_tube_options_equal_the_arguments(self) -> None:
         assert self.options_of(self.tube) == {}
         given = {**self.defaults(), "capacity": 9, "key_ttl": 1.5}
         made = self.create("given", **given)
@@ -67,21 +67,21 @@ class Altering(Bench):
             [5.0, 1.0, 30.0],
         ],
     )
-    def test_a_backoff_is_what_was_given(self, given: object) -> None:
+    def test_backoff_option_reads_back_as_passed(self, given: object) -> None:
         assert self.create("resting", backoff=given).options["backoff"] == given
         self.tube.alter(backoff=given)
         assert self.tube.options["backoff"] == given
 
     @needs("delay")
     @pytest.mark.parametrize("given", [Backoff(50, cap=60), Backoff(5, factor=1), Backoff(1, cap=2, seed=3), [1] * 9])
-    def test_a_backoff_means_what_was_given(self, given: object) -> None:
+    def test_backoff_option_read_back_matches_the_tube(self, given: object) -> None:
         self.create("resting", backoff=given)
         shown = self.queue.tube("resting").options["backoff"]
         assert self.create("resting", backoff=shown, if_not_exists=True).options["backoff"] == shown
 
     # -- the defaults of tasks ---------------------------------------------------------------------------------------
 
-    def test_a_later_put_has_the_new_defaults(self) -> None:
+    def test_put_after_alter_uses_the_new_defaults(self) -> None:
         defaults = self.defaults()
         before = self.facts(self.put(), defaults)
         self.tube.alter(**defaults)
@@ -93,7 +93,7 @@ class Altering(Bench):
         assert self.facts(self.put(), defaults) == before
         assert self.options_of(self.tube) == {}
 
-    def test_other_sessions_have_them_too(self) -> None:
+    def test_other_sessions_use_altered_defaults(self) -> None:
         other = self.another()
         defaults = self.defaults()
         other.tube.put(0, **self.lane("before"))
@@ -103,7 +103,7 @@ class Altering(Bench):
         late = self.another()
         assert self.facts(late.tube.put(1, **self.lane("late")), defaults) == defaults
 
-    def test_tasks_that_are_there_keep_what_they_have(self) -> None:
+    def test_existing_tasks_keep_their_options_after_alter(self) -> None:
         defaults = self.defaults()
         old = self.put()
         before = self.facts(old, defaults)
@@ -113,28 +113,28 @@ class Altering(Bench):
         assert taken.id == old.id
         assert self.facts(taken, defaults) == before
         for _ in range(8):  # More often than the tube says now.
-            assert taken.release().state == "r"
+            assert taken.release().state == "ready"
             taken = self.take()
 
-    def test_what_a_put_says_itself_goes_before_them(self) -> None:
+    def test_put_options_override_altered_defaults(self) -> None:
         defaults = self.defaults()
         own = dict.fromkeys(defaults, 2)
         self.tube.alter(**defaults)
         assert self.facts(self.put(**own), defaults) == own
 
-    def test_attempts_of_later_tasks_are_counted(self) -> None:
+    def test_altered_max_attempts_applies_to_later_tasks(self) -> None:
         self.tube.alter(max_attempts=2)
         self.put()
         self.take().release()
-        assert self.take().release().state == "!"
+        assert self.take().release().state == "buried"
 
-    def test_a_holder_goes_on_with_what_it_took(self) -> None:
+    def test_holder_can_ack_after_alter(self) -> None:
         first, second = self.taken(), self.put()
         self.tube.alter(**self.defaults())
-        assert first.ack().state == "-"
+        assert first.ack().state == "done"
         assert self.take().id == second.id
 
-    def test_what_is_left_out_stays(self) -> None:
+    def test_alter_keeps_options_that_are_left_out(self) -> None:
         self.tube.alter(capacity=5, max_attempts=3)
         self.tube.alter(key_ttl=9)
         self.tube.alter()
@@ -142,7 +142,7 @@ class Altering(Bench):
         self.tube.alter(capacity=None)
         assert self.options_of(self.tube) == {"max_attempts": 3, "key_ttl": 9.0}
 
-    def test_the_same_again_changes_nothing(self) -> None:
+    def test_alter_to_the_same_value_changes_nothing(self) -> None:
         self.put()
         self.tube.alter(max_attempts=3)
         before = self.everything()
@@ -150,7 +150,7 @@ class Altering(Bench):
         self.queue.create_tube("contract", self.driver, if_exists="update", **{**self.options, "max_attempts": 3})
         assert self.everything() == before
 
-    def test_a_key_is_remembered_as_long_as_the_tube_says_now(self) -> None:
+    def test_altered_key_ttl_applies_only_to_later_puts(self) -> None:
         self.put(key="k")
         self.tube.alter(key_ttl=10)
         self.take().ack()
@@ -162,30 +162,30 @@ class Altering(Bench):
     # -- backoff -----------------------------------------------------------------------------------------------------
 
     @needs("delay")
-    def test_the_next_failure_rests_by_the_new_backoff(self) -> None:
+    def test_altered_backoff_applies_from_the_next_failure(self) -> None:
         task = self.taken()
         self.tube.alter(backoff=[10, 60])
-        assert task.release().state == "~"
+        assert task.release().state == "delayed"
         self.tube.alter(backoff=[1])
         self.pass_time(9)
-        assert self.state(task) == "~"  # It rests as long as it was told.
+        assert self.state(task) == "delayed"  # It rests as long as it was told.
         self.pass_time(1)
         self.take().release()
         self.pass_time(1)
         again = self.take()
         self.tube.alter(backoff=None)
-        assert again.release().state == "r"
+        assert again.release().state == "ready"
 
     @needs("delay", "ttr")
-    def test_so_does_one_whose_time_to_run_is_over(self) -> None:
+    def test_altered_backoff_applies_after_ttr_expiry(self) -> None:
         task = self.taken(ttr=5)
         self.tube.alter(backoff=[10])
         self.pass_time(5)
-        assert self.state(task) == "~"
+        assert self.state(task) == "delayed"
 
     # -- capacity ----------------------------------------------------------------------------------------------------
 
-    def test_a_tube_gets_a_capacity_and_loses_it(self) -> None:
+    def test_alter_adds_and_removes_a_capacity(self) -> None:
         self.put()
         self.tube.alter(capacity=2)
         self.put()
@@ -205,7 +205,7 @@ class Altering(Bench):
             task.ack()
             assert (self.tube.put(number, timeout=0, **self.lane("more")) is None) == (number < 2)
 
-    def test_a_put_that_waits_gets_the_room_of_a_larger_capacity(self) -> None:
+    def test_waiting_put_gets_room_when_the_capacity_grows(self) -> None:
         self.tube.alter(capacity=1)
         self.put()
         other = self.another()
@@ -217,7 +217,7 @@ class Altering(Bench):
         self.tube.alter(capacity=None)
         assert self.got(second).data == "second"
 
-    def test_a_batch_that_waits_and_is_larger_than_the_tube_will_be_is_refused(self) -> None:
+    def test_waiting_batch_larger_than_the_new_capacity_is_refused(self) -> None:
         self.tube.alter(capacity=3)
         self.puts(3)
         call = self.begin(None, "put_many", [1, 2, 3], timeout=60, **self.lane("batch"))
@@ -231,20 +231,20 @@ class Altering(Bench):
     # -- lanes -------------------------------------------------------------------------------------------------------
 
     @needs("lane")
-    def test_a_lane_may_have_more_in_flight(self) -> None:
+    def test_alter_can_raise_max_in_flight(self) -> None:
         for number in range(4):
             self.put(number, **self.lane("a"))
         self.take()
         other = self.another()
         call = self.begin(other.tube, timeout=60)
         self.tube.alter(max_in_flight=3)
-        assert self.got(call).state == "t"
+        assert self.got(call).state == "taken"
         assert len(self.drain()) == 1
         self.tube.alter(max_in_flight=None)
         assert self.drain() == []
 
     @needs("lane")
-    def test_a_lane_with_fewer_in_flight_starts_none_until_it_may(self) -> None:
+    def test_lane_starts_no_task_until_below_the_lowered_max_in_flight(self) -> None:
         self.tube.alter(max_in_flight=3)
         for number in range(5):
             self.put(number, **self.lane("a"))
@@ -285,7 +285,7 @@ class Altering(Bench):
         assert len(self.drain()) == 1
 
     @needs("lane")
-    def test_a_lane_that_is_free_rests_after_its_next_start(self) -> None:
+    def test_new_interval_applies_after_the_next_start_of_an_idle_lane(self) -> None:
         for number in range(3):
             self.put(number, **self.lane("a"))
         self.take().ack()
@@ -296,7 +296,7 @@ class Altering(Bench):
         assert len(self.drain()) == 1
 
     @needs("lane")
-    def test_the_limits_of_one_lane_stay_its_own(self) -> None:
+    def test_lane_limits_survive_an_alter_of_the_tube(self) -> None:
         self.tube.configure("own", interval=50, max_in_flight=2)
         self.tube.alter(interval=10, max_in_flight=5)
         seen = {utube.name: (utube.interval, utube.max_in_flight) for utube in self.tube.utubes()}
@@ -307,7 +307,7 @@ class Altering(Bench):
         assert seen == {"own": (50.0, 2), "tubes": (10.0, 5)}
 
     @needs("lane")
-    def test_many_lanes_go_by_it_at_once(self) -> None:
+    def test_altered_max_in_flight_applies_to_many_lanes_at_once(self) -> None:
         for number in range(120):
             self.put(number, **self.lane(f"lane-{number % 60}"))
         assert len(self.drain()) == 60
@@ -330,7 +330,7 @@ class Altering(Bench):
 
     # -- what is refused ---------------------------------------------------------------------------------------------
 
-    def test_all_is_checked_before_anything_changes(self) -> None:
+    def test_alter_checks_all_options_before_any_change(self) -> None:
         before = self.tube.options
         bad = {"capacity": -1, "key_ttl": "soon", "max_attempts": 0, "driver": "fifo", "temporary": True}
         for option, value in bad.items():
@@ -338,7 +338,7 @@ class Altering(Bench):
                 self.tube.alter(**{"max_attempts": 5, "capacity": 7, option: value})
         assert self.tube.options == before
 
-    def test_an_option_that_the_driver_lacks_is_refused(self) -> None:
+    def test_alter_refuses_options_the_driver_lacks(self) -> None:
         for option in ("pri", "ttl", "ttr", "backoff", "interval", "max_in_flight", "jitter", "colour", "delay", "key"):
             if self.driver_takes(option):
                 continue
@@ -360,7 +360,7 @@ class Altering(Bench):
                 tube.alter(capacity=5)
         assert self.create("contract").options == self.queue.create_tube("new", self.driver, **self.options).options
 
-    def test_nor_is_one_of_a_queue_that_is_closed(self) -> None:
+    def test_tube_of_a_closed_queue_cannot_be_altered(self) -> None:
         other = self.another()
         other.queue.close()
         with pytest.raises(QueueClosed):
@@ -369,19 +369,19 @@ class Altering(Bench):
 
     # -- create_tube where the tube exists ---------------------------------------------------------------------------
 
-    def test_by_default_it_raises(self) -> None:
+    def test_create_of_an_existing_tube_raises_by_default(self) -> None:
         for options in ({}, {"if_exists": "raise"}):
             with self.refused(TubeExists):
                 self.create("contract", **options)
 
-    def test_keep_returns_the_tube_as_it_is(self) -> None:
+    def test_if_exists_keep_returns_the_tube_unchanged(self) -> None:
         task = self.put()
         self.tube.alter(capacity=5)
         kept = self.create("contract", if_exists="keep", capacity=9, max_attempts=2)
         assert kept.peek(task.id) == task
         assert self.options_of(kept) == {"capacity": 5}
 
-    def test_update_gives_it_exactly_these_options(self) -> None:
+    def test_if_exists_update_sets_exactly_the_given_options(self) -> None:
         task = self.put()
         self.tube.alter(capacity=5, key_ttl=3)
         updated = self.create("contract", if_exists="update", max_attempts=2, capacity=8)
@@ -391,23 +391,23 @@ class Altering(Bench):
         assert self.options_of(self.tube) == {"capacity": 8, "max_attempts": 2}
         assert self.options_of(self.create("contract", if_exists="update")) == {}
 
-    def test_both_create_a_tube_that_is_not_there(self) -> None:
+    def test_if_exists_keep_and_update_create_a_missing_tube(self) -> None:
         for how in ("keep", "update"):
             assert self.options_of(self.create(how, if_exists=how, capacity=3)) == {"capacity": 3}
 
-    def test_both_are_refused_for_another_driver(self) -> None:
+    def test_if_exists_keep_and_update_refuse_another_driver(self) -> None:
         other = Driver("another", order="-id") if self.knobs.name == "fifo" else "fifo"
         for how in ("keep", "update"):
             with self.refused(TubeExists, match=f"with driver '{self.knobs.name}', not "):
                 self.queue.create_tube("contract", other, if_exists=how)
 
-    def test_if_not_exists_means_the_same_options_as_now(self) -> None:
+    def test_if_not_exists_compares_the_current_options(self) -> None:
         self.tube.alter(capacity=5)
         assert self.create("contract", if_not_exists=True, capacity=5).name == "contract"
         with self.refused(TubeExists, match="with capacity=5, not None"):
             self.create("contract", if_not_exists=True)
 
-    def test_an_update_that_is_refused_changes_nothing(self) -> None:
+    def test_if_exists_update_with_bad_option_changes_nothing(self) -> None:
         with self.refused(InvalidOption):
             self.create("contract", if_exists="update", capacity=5, max_attempts=0)
         with self.refused(OptionNotSupported):
@@ -415,17 +415,17 @@ class Altering(Bench):
         assert self.options_of(self.tube) == {}
 
     @pytest.mark.parametrize("how", ["replace", "", True, 1, ["keep"]])
-    def test_another_word_is_refused(self, how: object) -> None:
+    def test_unknown_if_exists_value_is_refused(self, how: object) -> None:
         with self.refused(InvalidOption):
             self.create("contract", if_exists=how)
 
-    def test_both_ways_to_say_it_are_refused_together(self) -> None:
+    def test_if_exists_and_if_not_exists_together_are_refused(self) -> None:
         for how in ("raise", "keep", "update"):
             with self.refused(InvalidOption):
                 self.create("contract", if_exists=how, if_not_exists=True)
         assert self.create("contract", if_exists="keep", if_not_exists=False).name == "contract"
 
-    def test_an_overview_has_the_options(self) -> None:
+    def test_overview_includes_the_tube_options(self) -> None:
         self.tube.alter(capacity=5)
         seen = self.queue.overview()["contract"].options
         assert {name: value for name, value in seen.items() if name not in self.options} == {"capacity": 5}

@@ -18,22 +18,22 @@ class TakeAny(Bench):
 
     # -- what is there -----------------------------------------------------------------------------------------
 
-    def test_the_first_tube_of_the_list_that_has_a_task_gives_it(self) -> None:
+    def test_take_any_takes_from_the_first_tube_with_a_task(self) -> None:
         first, second, third = self.several()
         self.put("old", tube=third)
         self.put("new", tube=second)
         tasks = [self.queue.take_any([first, second, third], timeout=0) for _ in range(3)]
         assert [task and task.data for task in tasks] == ["new", "old", None]
-        assert [(task.tube, task.state, task.attempts) for task in tasks[:2]] == [("b", "t", 1), ("c", "t", 1)]
+        assert [(task.tube, task.state, task.attempts) for task in tasks[:2]] == [("b", "taken", 1), ("c", "taken", 1)]
 
-    def test_tubes_may_be_named_and_may_come_twice(self) -> None:
+    def test_take_any_accepts_names_and_duplicate_tubes(self) -> None:
         self.several()
         self.put("x", tube=self.queue.tube("b"))
         task = self.queue.take_any(["a", self.queue.tube("b"), "b"], timeout=5)
         assert task.ack().data == "x"
         assert self.queue.take_any(("b", "b"), timeout=0) is None
 
-    def test_what_is_taken_belongs_to_the_session(self) -> None:
+    def test_task_from_take_any_belongs_to_the_session(self) -> None:
         first, second, _ = self.several()
         self.put(tube=second)
         other = self.another().queue
@@ -43,21 +43,21 @@ class TakeAny(Bench):
         assert task.ack().state == State.DONE
         assert first.statistics().tasks["total"] == 0
 
-    def test_fair_calls_begin_with_each_tube_in_turn(self) -> None:
+    def test_fair_take_any_starts_with_each_tube_in_turn(self) -> None:
         tubes = self.several()
         for _ in range(3):
             for tube in tubes:
                 self.put(tube=tube)
         assert [self.queue.take_any(tubes, 0, fair=True).tube for _ in range(9)] == list("abcabcabc")
 
-    def test_a_fair_call_goes_on_behind_an_empty_tube(self) -> None:
+    def test_fair_take_any_continues_after_an_empty_tube(self) -> None:
         first, second, third = self.several()
         for tube in (first, first, third, third):
             self.put(tube=tube)
         taken = [self.queue.take_any([first, second, third], 0, fair=True) for _ in range(5)]
         assert [task and task.tube for task in taken] == ["a", "c", "c", "a", None]
 
-    def test_fair_calls_with_other_lists_are_turned_on_their_own(self) -> None:
+    def test_fair_take_any_rotates_each_list_separately(self) -> None:
         first, second, third = self.several()
         for _ in range(4):
             for tube in (first, second, third, self.tube):
@@ -67,7 +67,7 @@ class TakeAny(Bench):
         assert taken[::2] == list("abab")
         assert set(taken[1::2]) == {"c", "contract"}
 
-    def test_calls_that_are_not_fair_turn_nothing(self) -> None:
+    def test_unfair_take_any_does_not_rotate_tubes(self) -> None:
         tubes = self.several()
         for tube in tubes:
             self.put(tube=tube)
@@ -77,7 +77,7 @@ class TakeAny(Bench):
 
     # -- bad input ---------------------------------------------------------------------------------------------
 
-    def test_tubes_are_a_list_of_tubes_of_this_queue_or_names(self) -> None:
+    def test_take_any_refuses_bad_tube_lists(self) -> None:
         self.put()
         foreign = self.another().tube
         bad: list[object] = [
@@ -97,12 +97,12 @@ class TakeAny(Bench):
         with self.refused(TubeNotFound):
             self.queue.take_any([self.tube, "nowhere"], timeout=0)
 
-    def test_timeout_and_fair_are_checked_before_anything_is_taken(self) -> None:
+    def test_take_any_checks_timeout_and_fair_before_taking(self) -> None:
         self.put()
         assert self.refuses(lambda timeout: self.queue.take_any([self.tube], timeout), -1, float("nan"), "1", True)
         assert self.refuses(lambda value: self.queue.take_any([self.tube], 0, fair=value), 1, None, "yes")
 
-    def test_a_closed_queue_says_so_first(self) -> None:
+    def test_take_any_on_a_closed_queue_raises_queue_closed_first(self) -> None:
         worker = self.another()
         worker.queue.close()
         for tubes in ([], [worker.tube], ["contract"], ["nowhere"]):
@@ -112,7 +112,7 @@ class TakeAny(Bench):
     # -- waiting -----------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("place", range(3))
-    def test_a_put_into_any_of_them_serves_who_waits(self, place: int) -> None:
+    def test_put_into_any_listed_tube_serves_a_waiting_take_any(self, place: int) -> None:
         tubes = self.several()
         call = self.begin_any(tubes)
         task = self.put("data", tube=tubes[place])
@@ -120,10 +120,10 @@ class TakeAny(Bench):
         assert (taken.tube, taken.id, taken.data, taken.attempts) == (tubes[place].name, task.id, "data", 1)
         assert self.nobody_waits()
         others = [tube for tube in tubes if tube is not tubes[place]]
-        assert [self.put(tube=tube).state for tube in others] == ["r", "r"]
+        assert [self.put(tube=tube).state for tube in others] == ["ready", "ready"]
         assert [tube.statistics().calls["take"] for tube in others] == [0, 0]
 
-    def test_callers_are_served_in_order_of_arrival_in_each_tube(self) -> None:
+    def test_take_any_callers_are_served_in_arrival_order_per_tube(self) -> None:
         first, second, _ = self.several()
         calls = [
             self.begin_any([first, second]),
@@ -138,7 +138,7 @@ class TakeAny(Bench):
             ("a", tasks[2].id),
         ]
 
-    def test_who_was_served_elsewhere_is_passed_over(self) -> None:
+    def test_waiter_served_by_another_tube_is_skipped(self) -> None:
         first, second, _ = self.several()
         early, late = self.begin_any([first, second]), self.begin(second)
         self.put(tube=first)
@@ -146,14 +146,14 @@ class TakeAny(Bench):
         task = self.put(tube=second)
         assert self.got(late).id == task.id
 
-    def test_many_callers_share_what_comes_without_loss(self) -> None:
+    def test_many_waiting_take_any_calls_lose_no_task(self) -> None:
         tubes = self.several()
         calls = [self.begin_any(tubes, self.another().queue) for _ in range(6)]
         put = {(tubes[number % 3].name, self.put(tube=tubes[number % 3]).id) for number in range(6)}
         assert {(task.tube, task.id) for task in map(self.got, calls)} == put
         assert self.nobody_waits()
 
-    def test_it_waits_for_its_timeout_and_no_longer(self) -> None:
+    def test_take_any_waits_exactly_for_its_timeout(self) -> None:
         tubes = self.several()
         call = self.begin_any(tubes, timeout=5)
         self.clock.advance(4.9)
@@ -161,12 +161,12 @@ class TakeAny(Bench):
         self.clock.advance(0.1)
         assert self.got(call) is None
         assert self.nobody_waits()
-        assert self.put(tube=tubes[2]).state == "r"
+        assert self.put(tube=tubes[2]).state == "ready"
         assert self.take(tubes[2]).attempts == 1
 
     @needs("delay")
     @pytest.mark.parametrize("place", range(3))
-    def test_a_delay_that_ends_with_the_timeout_still_serves_in_any_tube(self, place: int) -> None:
+    def test_delay_ending_at_the_timeout_still_serves_take_any(self, place: int) -> None:
         tubes = self.several()
         task = self.put(tube=tubes[place], delay=5)
         call = self.begin_any(tubes, timeout=5)
@@ -174,7 +174,7 @@ class TakeAny(Bench):
         assert self.got(call).id == task.id
         assert self.nobody_waits()
 
-    def test_it_takes_for_the_session_that_its_queue_has_joined_meanwhile(self) -> None:
+    def test_waiting_take_any_takes_for_the_session_joined_meanwhile(self) -> None:
         first, second, _ = self.several()
         queue = self.another().queue
         call = self.begin_any([queue.tube("a"), queue.tube("b")], queue)
@@ -186,7 +186,7 @@ class TakeAny(Bench):
     # -- going away --------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("place", range(3))
-    def test_a_dropped_tube_sends_it_away(self, place: int) -> None:
+    def test_drop_of_one_tube_ends_a_waiting_take_any(self, place: int) -> None:
         tubes = self.several()
         call = self.begin_any(tubes)
         with pytest.raises(TubeBusy):
@@ -197,10 +197,10 @@ class TakeAny(Bench):
         assert self.nobody_waits()
         for tube in tubes:
             if tube is not tubes[place]:
-                assert self.put(tube=tube).state == "r"
+                assert self.put(tube=tube).state == "ready"
                 assert self.take(tube).attempts == 1
 
-    def test_a_dropped_tube_is_told_at_once(self) -> None:
+    def test_take_any_reports_a_dropped_tube_at_once(self) -> None:
         first, second, _ = self.several()
         first.drop()
         self.put(tube=second)
@@ -208,7 +208,7 @@ class TakeAny(Bench):
             self.queue.take_any([first, second], timeout=0)
         assert second.statistics().tasks["ready"] == 1
 
-    def test_a_cancelled_call_takes_nothing_anywhere(self) -> None:
+    def test_cancelled_take_any_takes_no_task(self) -> None:
         self.cancelling()
         tubes = self.several()
         early, late = self.begin_any(tubes), self.begin_any(tubes)
@@ -217,10 +217,10 @@ class TakeAny(Bench):
         assert self.got(late).id == task.id
         assert self.nobody_waits()
         for tube in tubes:
-            assert self.put(tube=tube).state == "r"
+            assert self.put(tube=tube).state == "ready"
             assert tube.statistics().tasks["ready"] == 1
 
-    def test_a_call_that_is_cancelled_too_late_gives_its_task_back(self) -> None:
+    def test_take_any_cancelled_too_late_returns_its_task(self) -> None:
         self.cancelling()
         tubes, queue = [tube.inner for tube in self.several()], self.queue.inner
 
@@ -260,7 +260,7 @@ class TakeAny(Bench):
         return eventually(lambda: self.waiters() == 0)
 
     @needs("pri")
-    def test_of_several_tubes_the_first_by_priority_comes_first(self) -> None:
+    def test_take_any_by_priority_takes_the_best_task_of_all_tubes(self) -> None:
         other, third = self.create("other"), self.create("third")
         rows = [(self.tube, 7), (other, 5), (third, 6), (self.tube, 0), (other, 9)]
         tasks = [self.put(pri=pri, tube=tube) for tube, pri in rows]
@@ -280,7 +280,7 @@ class TakeAny(Bench):
         assert self.refuses(lambda order: self.queue.take_any(tubes, 0, order=order), "id", None, 1)
         assert self.refuses(lambda fair: self.queue.take_any(tubes, 0, order="pri", fair=fair), True)
 
-    def test_many_tasks_are_taken_from_several_tubes(self) -> None:
+    def test_queue_take_many_takes_from_several_tubes(self) -> None:
         other = self.create("other")
         self.put()
         self.put(tube=other)

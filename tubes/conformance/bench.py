@@ -256,7 +256,7 @@ class Bench:
         heard: list[tuple[str, int, str]] = []
 
         def callback(task: Task, event: str) -> None:
-            heard.append((event, task.id, task.state.value))
+            heard.append((event, task.id, str(task.state)))
 
         self.tube.on_task_change(callback)
         return heard
@@ -282,9 +282,9 @@ class Bench:
         return sorted(tasks, key=lambda task: (signs[pri] * task.pri, signs[id] * task.id))
 
     def state(self, task: Task) -> str:
-        """The task's state now; `-` if it is gone."""
+        """The task's state now, as a word; `done` if it is gone."""
         found = self._peek(task.id)
-        return "-" if found is None else found.state.value
+        return "done" if found is None else str(found.state)
 
     def _peek(self, id: int) -> Task | None:
         try:

@@ -39,7 +39,7 @@ class Capacity(Bench):
             with self.refused(TubeFull):
                 self.tube.put("more", timeout=None)
 
-    def test_a_put_that_was_refused_costs_no_id(self) -> None:
+    def test_refused_put_uses_no_id(self) -> None:
         first = self.full()
         with self.refused(TubeFull):
             self.tube.put("more")
@@ -52,7 +52,7 @@ class Capacity(Bench):
             assert all(tube.put(number, **self.lane(str(number))) is not None for number in range(50))
 
     @needs("delay")
-    def test_tasks_of_every_state_take_room(self) -> None:
+    def test_tasks_in_every_state_use_capacity(self) -> None:
         self.tube = self.create("full", capacity=4)
         self.taken()
         self.buried()
@@ -61,16 +61,16 @@ class Capacity(Bench):
         assert self.tube.put("more", timeout=0) is None
 
     @pytest.mark.parametrize("way", ROOM)
-    def test_a_task_that_is_gone_makes_room(self, way: str) -> None:
+    def test_removed_task_makes_room(self, way: str) -> None:
         first = self.full()
         ROOM[way](self, first)
         assert self.put() is not None
 
-    def test_a_full_tube_takes_its_own_tasks_back(self) -> None:
+    def test_full_tube_accepts_releases_of_its_tasks(self) -> None:
         first = self.full()
         assert self.tube.release(first).state == State.READY
 
-    def test_a_buried_task_makes_no_room(self) -> None:
+    def test_buried_task_still_uses_capacity(self) -> None:
         first = self.full()
         self.tube.bury(first)
         assert self.tube.put("more", timeout=0) is None
@@ -97,7 +97,7 @@ class Capacity(Bench):
         assert self.waiting(1)
         assert not calls[1].done()
 
-    def test_waiting_puts_are_served_in_order_of_arrival_whatever_their_timeouts(self) -> None:
+    def test_waiting_puts_are_served_in_arrival_order(self) -> None:
         first = self.full(1)
         calls = [self.begin(None, "put", timeout, timeout=timeout) for timeout in (9, 5, 7)]
         for call in calls:
@@ -119,7 +119,7 @@ class Capacity(Bench):
         assert self.got(putting).id == self.got(taking).id
 
     @needs("ttl")
-    def test_a_task_lives_from_the_moment_when_it_got_room(self) -> None:
+    def test_ttl_of_a_waiting_put_starts_when_it_gets_room(self) -> None:
         first = self.full(1)
         call = self.begin(None, "put", "late", timeout=9, ttl=5)
         self.clock.advance(3)
@@ -128,7 +128,7 @@ class Capacity(Bench):
         assert (put.created, put.expires) == (3, 8)
 
     @needs("ttl")
-    def test_a_waiting_put_of_a_task_with_ttl_0_serves_nobody(self) -> None:
+    def test_waiting_put_with_ttl_0_serves_no_waiting_take(self) -> None:
         first = self.full(1)
         taking = self.begin()
         putting = self.begin(None, "put", "stillborn", timeout=9, ttl=0)
@@ -140,7 +140,7 @@ class Capacity(Bench):
         assert self.got(taking).id == task.id
 
     @needs("ttl")
-    def test_time_makes_room_for_a_waiting_put(self) -> None:
+    def test_expiry_of_a_task_makes_room_for_a_waiting_put(self) -> None:
         self.tube = self.create("full", capacity=1)
         self.put(ttl=5)
         call = self.begin(None, "put", "late", timeout=9)

@@ -21,12 +21,12 @@ class Context(Bench):
         assert taken.context == TRACE
         assert taken.ack().context == TRACE
 
-    def test_a_task_without_one_has_an_empty_one(self) -> None:
+    def test_task_without_context_has_an_empty_one(self) -> None:
         assert self.put().context == {}
         assert self.put(context={}).context == {}
         assert self.put(context=None).context == {}
 
-    def test_it_stays_wherever_the_task_goes(self) -> None:
+    def test_context_survives_release_bury_kick_and_update(self) -> None:
         task = self.put(context=TRACE, max_attempts=2, key="k")
         self.take().release()
         assert self.take().context == TRACE
@@ -39,7 +39,7 @@ class Context(Bench):
         assert (taken.context, taken.data, taken.key) == (TRACE, "other", "k")
 
     @needs("delay")
-    def test_it_stays_over_a_delay(self) -> None:
+    def test_context_survives_a_delay(self) -> None:
         self.put(context=TRACE, delay=5)
         self.clock.advance(5)
         self.take().release(delay=5)
@@ -47,21 +47,21 @@ class Context(Bench):
         assert self.take().context == TRACE
 
     @needs("ttr")
-    def test_it_stays_over_a_touch(self) -> None:
+    def test_context_survives_a_touch(self) -> None:
         assert self.taken(context=TRACE, ttr=5).touch(1).context == TRACE
 
-    def test_items_of_a_batch_have_their_own(self) -> None:
+    def test_batch_items_may_have_their_own_context(self) -> None:
         items = [Item(0, **self.lane("a")), Item(1, context={"n": "1"}, **self.lane("b"))]
         put = self.tube.put_many(items, context=TRACE)
         assert [task.context for task in put] == [TRACE, {"n": "1"}]
         found = {task.id: task.context for task in self.tube.take_many(2, timeout=0)}
         assert found == {put[0].id: TRACE, put[1].id: {"n": "1"}}
 
-    def test_a_put_that_finds_a_task_of_its_key_answers_the_context_of_that_one(self) -> None:
+    def test_put_with_existing_key_returns_the_context_of_that_task(self) -> None:
         self.put(key="k", context={"n": "1"})
         assert self.put(key="k", context={"n": "2"}).context == {"n": "1"}
 
-    def test_what_is_changed_in_an_answer_is_a_copy(self) -> None:
+    def test_changing_a_returned_context_changes_a_copy(self) -> None:
         given = {"n": "1"}
         task = self.put(context=given)
         given["n"] = "2"
@@ -69,6 +69,6 @@ class Context(Bench):
         assert task.context == self.take().context == {"n": "1"}
 
     @pytest.mark.parametrize("bad", ["trace", 7, ["trace"], {"trace": 1}, {1: "trace"}, {"trace": None}, {"b": b"b"}])
-    def test_what_is_no_mapping_of_strings_to_strings_is_refused(self, bad: object) -> None:
+    def test_context_that_is_not_a_mapping_of_strings_is_refused(self, bad: object) -> None:
         with self.refused(InvalidOption):
             self.tube.put(0, context=bad)

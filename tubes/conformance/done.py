@@ -67,7 +67,7 @@ class DoneTasks(Bench):
         assert self.tube.result(task) == {"sent": True}
         assert self.another().tube.result(task.id, 0) == {"sent": True}
 
-    def test_it_is_kept_for_so_long(self) -> None:
+    def test_done_task_is_kept_for_keep_done_seconds(self) -> None:
         task = self.acked(1, keep_done=5)
         self.clock.advance(4.999)
         assert self.tube.peek(task).result == 1
@@ -78,7 +78,7 @@ class DoneTasks(Bench):
             with pytest.raises(TaskNotFound):
                 look(task.id)
 
-    def test_without_keep_done_nothing_is_kept(self) -> None:
+    def test_task_without_keep_done_is_not_kept(self) -> None:
         tube = self.create("keeps", keep_done=60)
         for each, options in ((self.tube, {}), (tube, {"keep_done": 0})):
             task = self.put(tube=each, **options)
@@ -87,7 +87,7 @@ class DoneTasks(Bench):
                 each.peek(task.id)
             assert each.tasks(state="done") == []
 
-    def test_the_tube_says_for_how_long_for_all_others(self) -> None:
+    def test_tube_keep_done_is_the_default_for_its_tasks(self) -> None:
         tube = self.create("keeps", keep_done=60)
         assert tube.options["keep_done"] == 60
         first, second, third = (self.put(tube=tube, **options) for options in ({}, {"keep_done": 90}, {}))
@@ -104,7 +104,7 @@ class DoneTasks(Bench):
         self.clock.advance(60)
         assert self.kept(tube) == [second.id]
 
-    def test_what_is_done_counts_nowhere_else(self) -> None:
+    def test_kept_done_task_uses_no_capacity_and_counts_only_as_done(self) -> None:
         tube = self.create("small", capacity=1, keep_done=60)
         for number in range(3):
             assert tube.put(number, **self.lane("a"))
@@ -115,7 +115,7 @@ class DoneTasks(Bench):
         assert tube.wait_empty(0)
         assert self.queue.overview()["small"].statistics.kept == 3
 
-    def test_so_many_are_kept_at_most(self) -> None:
+    def test_keep_done_max_limits_the_kept_tasks(self) -> None:
         tube = self.create("few", keep_done=60, keep_done_max=2)
         tasks = [self.put(tube=tube) for _ in range(3)]
         for _ in tasks:
@@ -123,7 +123,7 @@ class DoneTasks(Bench):
             tube.ack(self.take(tube))
         assert self.kept(tube) == [task.id for task in reversed(self.in_order(tasks)[1:])]
 
-    def test_many_are_deleted_in_their_order(self) -> None:
+    def test_delete_many_processes_kept_tasks_in_call_order(self) -> None:
         tube = self.create("some", keep_done=60, keep_done_max=1)
         first, second = self.put(tube=tube), self.put(tube=tube)
         assert tube.delete_many([second.id]) == {second.id: True}
@@ -132,7 +132,7 @@ class DoneTasks(Bench):
         assert tube.delete_many([first.id, second.id]) == {first.id: True, second.id: False}
         assert self.kept(tube) == [first.id]
 
-    def test_fewer_are_kept_once_the_tube_says_so(self) -> None:
+    def test_smaller_keep_done_max_drops_the_oldest_kept_tasks(self) -> None:
         tube = self.create("fewer", keep_done=60)
         tasks = [self.put(tube=tube) for _ in range(5)]
         for _ in tasks:
@@ -145,7 +145,7 @@ class DoneTasks(Bench):
         tube.alter(keep_done_max=None)
         assert self.kept(tube) == ids[:3]
 
-    def test_deletes_and_ends_by_ttl_say_why(self) -> None:
+    def test_kept_task_says_whether_delete_or_ttl_ended_it(self) -> None:
         deleted = self.put(keep_done=60)
         self.tube.delete(deleted)
         many = self.put(keep_done=60)
@@ -163,7 +163,7 @@ class DoneTasks(Bench):
             with pytest.raises(CallFailed, match="no result"):
                 self.tube.result(id)
 
-    def test_many_are_acked_without_results(self) -> None:
+    def test_ack_many_keeps_tasks_without_results(self) -> None:
         for _ in range(3):
             self.put(keep_done=60)
         tasks = self.tube.take_many(3)
@@ -171,7 +171,7 @@ class DoneTasks(Bench):
         assert sorted(self.kept()) == sorted(task.id for task in tasks)
         assert self.tube.result(tasks[0]) is None
 
-    def test_lists_go_on_after_any_task(self) -> None:
+    def test_done_tasks_can_be_listed_page_by_page(self) -> None:
         tasks: list[Task] = []
         for _ in range(4):
             self.clock.advance(1)
@@ -187,7 +187,7 @@ class DoneTasks(Bench):
             self.acked(**self.lane("b"))
             assert [task.id for task in self.tube.tasks(state="done", utube="a")] == ids
 
-    def test_a_done_task_can_be_forgotten(self) -> None:
+    def test_kept_done_task_can_be_deleted(self) -> None:
         first, second, third, fourth = (self.acked() for _ in range(4))
         with self.refused(TaskNotFound):
             self.tube.delete(first, state="ready")
@@ -199,13 +199,13 @@ class DoneTasks(Bench):
         waits = self.put()
         self.tube.truncate(state="done")
         assert self.kept() == []
-        assert self.state(waits) == "r"
+        assert self.state(waits) == "ready"
         self.tube.delete(self.put(keep_done=60))
         assert len(self.kept()) == 1
         self.tube.truncate()
         assert self.kept() == []
 
-    def test_a_done_task_is_no_task_any_more(self) -> None:
+    def test_kept_done_task_cannot_be_acked_kicked_or_updated(self) -> None:
         task = self.acked()
         for verb, error in (("ack", TaskNotTaken), ("release", TaskNotTaken), ("bury", TaskNotFound)):
             with self.refused(error):
@@ -217,7 +217,7 @@ class DoneTasks(Bench):
         assert self.tube.update(task.id).state == "done"  # Without a change it is a peek.
         assert self.tube.take_many(1, 0) == []
 
-    def test_its_key_is_free(self) -> None:
+    def test_key_of_a_kept_done_task_is_free(self) -> None:
         first = self.acked(key="k")
         assert self.tube.peek(first).key == "k"
         second = self.put(key="k")
@@ -225,7 +225,7 @@ class DoneTasks(Bench):
         with self.refused(DuplicateKey):
             self.tube.again(first)
 
-    def test_a_done_task_can_be_done_again(self) -> None:
+    def test_again_requeues_a_done_task_with_its_options(self) -> None:
         options: dict[str, Any] = {"max_attempts": 3, "context": {"a": "b"}, "key": "k"}
         options |= {name: 40 for name in ("pri", "ttl", "ttr") if self.knows(name)} | self.lane("here")
         old = self.acked("result", data="data", **options)
@@ -241,7 +241,7 @@ class DoneTasks(Bench):
         with pytest.raises(TaskNotFound):
             self.tube.again(old)
 
-    def test_a_task_that_cannot_be_done_again_stays_done(self) -> None:
+    def test_again_that_fails_leaves_the_task_done(self) -> None:
         tube = self.create("full", keep_done=60, capacity=1)
         old = self.put("old", tube=tube)
         tube.ack(self.take(tube), "result")
@@ -253,7 +253,7 @@ class DoneTasks(Bench):
         assert tube.again(old).data == "old"
         assert old.id not in self.kept(tube)
 
-    def test_a_result_is_waited_for(self) -> None:
+    def test_result_waits_until_the_task_is_done(self) -> None:
         other = self.another()
         task = self.put(keep_done=60)
         self.put()
@@ -264,13 +264,13 @@ class DoneTasks(Bench):
         other.tube.ack(taken, ["result"])
         assert [self.got(call) for call in calls] == [["result"]] * 3
 
-    def test_who_waits_for_the_result_of_a_task_that_is_moved_hears_that_it_is_gone(self) -> None:
+    def test_waiting_result_of_a_moved_task_raises_task_not_found(self) -> None:
         waiting = self.asks(self.put(keep_done=60), 60)
         assert self.tube.move_to(self.create("other"), state="ready") == 1
         with pytest.raises(TaskNotFound):
             self.got(waiting)
 
-    def test_listeners_hear_what_is_kept(self) -> None:
+    def test_listener_gets_the_result_of_a_kept_task(self) -> None:
         heard: list[Task] = []
 
         def hear(task: Task, event: str) -> None:
@@ -282,7 +282,7 @@ class DoneTasks(Bench):
         assert (heard[-1].state, heard[-1].why, heard[-1].result) == ("done", "ack", "result")
         self.tube.on_task_change(None)
 
-    def test_the_end_that_leaves_no_result_is_an_error(self) -> None:
+    def test_result_raises_when_the_task_ends_without_one(self) -> None:
         ends: list[Callable[[Task], object]] = [
             lambda task: self.tube.bury(task, "broken"),
             lambda task: self.tube.delete(task),
@@ -301,13 +301,13 @@ class DoneTasks(Bench):
             self.got(call)
 
     @needs("ttl")
-    def test_the_end_of_a_ttl_ends_the_wait(self) -> None:
+    def test_result_raises_when_the_ttl_ends_the_task(self) -> None:
         call = self.asks(self.put(keep_done=10**8, ttl=5))
         assert eventually(lambda: self._later(call))
         with pytest.raises(CallFailed, match="ttl"):
             self.got(call)
 
-    def test_a_wait_ends_in_time(self) -> None:
+    def test_result_raises_call_timeout_after_its_timeout(self) -> None:
         task = self.put(keep_done=60)
         with pytest.raises(CallTimeout, match=r"is not done after 0(\.0)? s: it is ready$"):
             self.tube.result(task, 0)
@@ -321,7 +321,7 @@ class DoneTasks(Bench):
         self.clock.advance(5)
         return call.done()
 
-    def test_a_dropped_tube_and_a_closed_queue_end_the_wait(self) -> None:
+    def test_dropped_tube_and_closed_queue_end_a_waiting_result(self) -> None:
         worker = self.another()
         task = self.put(keep_done=60)
         dropped, closed = self.asks(task), self.asks(task.id, tube=worker.tube)
@@ -330,7 +330,7 @@ class DoneTasks(Bench):
         self.another().tube.drop()
         assert isinstance(dropped.exception(10), TubeNotFound)
 
-    def test_a_result_is_asked_of_tasks_that_are_kept(self) -> None:
+    def test_result_needs_a_task_with_keep_done(self) -> None:
         task = self.put()
         with self.refused(InvalidOption, "keep_done"):
             self.tube.result(task)

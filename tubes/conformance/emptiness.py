@@ -31,7 +31,7 @@ class Emptiness(Bench):
         threading.Thread(target=call, daemon=True).start()
         return future
 
-    def test_an_empty_tube_is_not_waited_for(self) -> None:
+    def test_wait_empty_returns_at_once_for_an_empty_tube(self) -> None:
         assert self.tube.wait_empty()
         assert self.tube.wait_empty(0)
         assert self.tube.wait_empty(timeout=timedelta(0))
@@ -54,7 +54,7 @@ class Emptiness(Bench):
             self.tube.ack(self.take())
         assert self.got(call) is None
 
-    def test_a_join_ends_with_the_queue(self) -> None:
+    def test_waiting_join_raises_when_its_queue_is_closed(self) -> None:
         other = self.another()
         self.put()
         call = self.waits(tube=other.tube, verb="join")
@@ -63,7 +63,7 @@ class Emptiness(Bench):
             self.got(call)
 
     @needs("delay")
-    def test_a_delayed_task_counts(self) -> None:
+    def test_wait_empty_waits_for_delayed_tasks(self) -> None:
         self.put(delay=5)
         assert not self.tube.wait_empty(0)
         call = self.waits()
@@ -71,7 +71,7 @@ class Emptiness(Bench):
         self.tube.ack(self.take())
         assert self.got(call)
 
-    def test_a_buried_task_does_not_count(self) -> None:
+    def test_wait_empty_ignores_buried_tasks(self) -> None:
         task = self.buried()
         assert self.tube.wait_empty(0)
         self.tube.kick_task(task)
@@ -84,7 +84,7 @@ class Emptiness(Bench):
         self.tube.truncate()
         assert self.tube.wait_empty(0)
 
-    def test_whoever_waits_is_woken_by_what_ends_the_last_task(self) -> None:
+    def test_removal_of_the_last_task_wakes_wait_empty(self) -> None:
         other = self.another()
         ends: dict[str, Callable[[], object]] = {
             "ack": lambda: other.tube.ack(self.take(other.tube)),
@@ -100,7 +100,7 @@ class Emptiness(Bench):
             end()
             assert self.got(call)
 
-    def test_whoever_waits_is_woken_by_the_last_attempt_that_fails(self) -> None:
+    def test_burial_after_the_last_attempt_wakes_wait_empty(self) -> None:
         self.put(max_attempts=1)
         call = self.waits()
         self.take().release()
@@ -108,13 +108,13 @@ class Emptiness(Bench):
         assert self.count("buried") == 1
 
     @needs("ttl")
-    def test_whoever_waits_is_woken_by_the_end_of_a_ttl(self) -> None:
+    def test_ttl_expiry_of_the_last_task_wakes_wait_empty(self) -> None:
         self.put(ttl=5)
         call = self.waits()
         assert eventually(lambda: self._later(call))
         assert self.got(call)
 
-    def test_it_waits_for_the_last_of_many(self) -> None:
+    def test_wait_empty_waits_for_the_last_of_many_tasks(self) -> None:
         tasks = [self.put() for _ in range(30)]
         calls = [self.waits() for _ in range(5)]
         for task in tasks[:-1]:
@@ -123,7 +123,7 @@ class Emptiness(Bench):
         self.tube.delete(tasks[-1].id)
         assert all(self.got(call) for call in calls)
 
-    def test_a_task_that_is_kicked_or_put_meanwhile_counts(self) -> None:
+    def test_wait_empty_counts_tasks_kicked_or_put_meanwhile(self) -> None:
         buried = self.buried()
         first = self.put()
         call = self.waits()
@@ -135,7 +135,7 @@ class Emptiness(Bench):
         self.tube.delete(second.id)
         assert self.got(call)
 
-    def test_a_put_that_waits_for_room_is_served_before_the_tube_is_empty(self) -> None:
+    def test_put_waiting_for_room_is_served_before_wait_empty(self) -> None:
         tube = self.create("small", capacity=1)
         first = tube.put("first", **self.lane("a"))
         put = self.begin(tube, "put", "second", timeout=60, **self.lane("a"))
@@ -146,7 +146,7 @@ class Emptiness(Bench):
         tube.delete(self.got(put).id)
         assert self.got(call)
 
-    def test_when_the_time_is_over_the_answer_is_false(self) -> None:
+    def test_wait_empty_returns_false_after_its_timeout(self) -> None:
         self.put()
         call = self.waits(5)
         assert eventually(lambda: self._later(call))
@@ -158,7 +158,7 @@ class Emptiness(Bench):
         self.clock.advance(5)
         return call.done()
 
-    def test_a_dropped_tube_and_a_closed_queue_end_it(self) -> None:
+    def test_dropped_tube_and_closed_queue_end_wait_empty(self) -> None:
         self.put()
         worker = self.another()
         dropped, closed = self.waits(), self.waits(tube=worker.tube)
@@ -167,14 +167,14 @@ class Emptiness(Bench):
         self.another().tube.drop()
         assert isinstance(dropped.exception(10), TubeNotFound)
 
-    def test_it_is_no_caller_that_waits_for_a_task(self) -> None:
+    def test_wait_empty_is_not_counted_as_a_waiting_take(self) -> None:
         self.put()
         call = self.waits()
         assert self.tube.statistics().waiting == 0
         self.tube.truncate()
         assert self.got(call)
 
-    def test_a_timeout_is_a_span_of_time(self) -> None:
+    def test_wait_empty_refuses_bad_timeouts(self) -> None:
         for bad in (-1, float("nan"), True, "1", timedelta(seconds=-1)):
             with self.refused(InvalidOption):
                 self.tube.wait_empty(bad)

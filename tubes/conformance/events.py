@@ -16,7 +16,7 @@ CALLS = {"put", "take", "ack", "release", "touch", "bury", "kick", "delete", "de
 class Events(Bench):
     """Events and counts."""
 
-    def test_every_change_is_told(self) -> None:
+    def test_listener_receives_every_state_change(self) -> None:
         heard = self.listen()
         id = self.put().id
         self.tube.release(self.take())
@@ -26,36 +26,36 @@ class Events(Bench):
         assert self.heard(
             heard,
             [
-                ("put", id, "r"),
-                ("take", id, "t"),
-                ("release", id, "r"),
-                ("bury", id, "!"),
-                ("kick", id, "r"),
-                ("take", id, "t"),
-                ("delete", id, "-"),
+                ("put", id, "ready"),
+                ("take", id, "taken"),
+                ("release", id, "ready"),
+                ("bury", id, "buried"),
+                ("kick", id, "ready"),
+                ("take", id, "taken"),
+                ("delete", id, "done"),
             ],
         )
 
-    def test_a_delete_is_told(self) -> None:
+    def test_listener_receives_a_delete(self) -> None:
         task, heard = self.put(), self.listen()
         self.tube.delete(task)
-        assert self.heard(heard, [("delete", task.id, "-")])
+        assert self.heard(heard, [("delete", task.id, "done")])
 
-    def test_what_another_session_does_is_told(self) -> None:
+    def test_listener_receives_changes_of_other_sessions(self) -> None:
         worker, heard = self.another(), self.listen()
         task = self.put(tube=worker.tube)
         self.take(worker.tube)
         worker.queue.close()
-        assert self.heard(heard, [("put", task.id, "r"), ("take", task.id, "t"), ("release", task.id, "r")])
+        assert self.heard(heard, [("put", task.id, "ready"), ("take", task.id, "taken"), ("release", task.id, "ready")])
 
-    def test_what_a_waiting_take_gets_is_told(self) -> None:
+    def test_listener_receives_the_take_of_a_waiter(self) -> None:
         call, heard = self.begin(), self.listen()
         task = self.put()
         self.got(call)
-        assert self.heard(heard, [("put", task.id, "r"), ("take", task.id, "t")])
+        assert self.heard(heard, [("put", task.id, "ready"), ("take", task.id, "taken")])
 
     @needs("delay", "ttl", "ttr")
-    def test_what_time_brings_about_is_told(self) -> None:
+    def test_listener_receives_changes_caused_by_time(self) -> None:
         heard = self.listen()
         id = self.put(delay=1, ttl=9).id
         self.clock.advance(1)
@@ -65,30 +65,30 @@ class Events(Bench):
         assert self.heard(
             heard,
             [
-                ("put", id, "~"),
-                ("delay", id, "r"),
-                ("take", id, "t"),
-                ("touch", id, "t"),
-                ("release", id, "~"),
-                ("delay", id, "r"),
-                ("ttl", id, "-"),
+                ("put", id, "delayed"),
+                ("delay", id, "ready"),
+                ("take", id, "taken"),
+                ("touch", id, "taken"),
+                ("release", id, "delayed"),
+                ("delay", id, "ready"),
+                ("ttl", id, "done"),
             ],
         )
 
     @needs("ttr")
-    def test_a_ttr_that_ends_is_told(self) -> None:
+    def test_listener_receives_the_end_of_a_ttr(self) -> None:
         task, heard = self.taken(ttr=5), self.listen()
         self.clock.advance(5)
-        assert self.heard(heard, [("ttr", task.id, "r")])
+        assert self.heard(heard, [("ttr", task.id, "ready")])
 
     @needs("ttl")
     @lacks("ttl_spares_taken")
-    def test_a_ttl_that_ends_a_taken_task_is_told_as_ttr_and_ttl(self) -> None:
+    def test_ttl_end_of_a_taken_task_is_reported_as_ttr_and_ttl(self) -> None:
         task, heard = self.taken(ttl=5), self.listen()
         self.clock.advance(5)
-        assert self.heard(heard, [("ttr", task.id, "r"), ("ttl", task.id, "-")])
+        assert self.heard(heard, [("ttr", task.id, "ready"), ("ttl", task.id, "done")])
 
-    def test_what_changes_nothing_is_not_told(self) -> None:
+    def test_calls_without_effect_are_not_reported_to_listeners(self) -> None:
         task, heard = self.buried(), self.listen()
         self.tube.bury(task)
         self.tube.kick(0)
@@ -99,9 +99,9 @@ class Events(Bench):
                 getattr(self.tube, verb)(task.id + 1000)
         self.tube.truncate()
         last = self.put()
-        assert self.heard(heard, [("put", last.id, "r")])
+        assert self.heard(heard, [("put", last.id, "ready")])
 
-    def test_each_queue_has_one_callback_per_tube_and_is_answered_the_one_before(self) -> None:
+    def test_on_task_change_replaces_and_returns_the_previous_callback(self) -> None:
         calls: list[str] = []
 
         def first(task: Task, event: str) -> None:
@@ -120,7 +120,7 @@ class Events(Bench):
         self.put()
         assert eventually(lambda: calls == ["second", "first"])
 
-    def test_a_callback_ends_with_its_queue(self) -> None:
+    def test_callback_is_not_called_after_its_queue_is_closed(self) -> None:
         worker, calls = self.another(), list[str]()
 
         def callback(task: Task, event: str) -> None:
@@ -132,10 +132,10 @@ class Events(Bench):
         worker.queue.close()
         heard = self.listen()
         task = self.put()
-        assert self.heard(heard, [("put", task.id, "r")])
+        assert self.heard(heard, [("put", task.id, "ready")])
         assert calls == ["put"]
 
-    def test_a_callback_that_fails_is_logged_and_harms_none(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_failing_callback_is_logged_and_has_no_effect(self, caplog: pytest.LogCaptureFixture) -> None:
         def fail(task: Task, event: str) -> None:
             raise RuntimeError("the callback failed")
 
@@ -145,7 +145,7 @@ class Events(Bench):
             assert self.tube.ack(self.take()).id == task.id
             assert eventually(lambda: "the callback failed" in caplog.text)
 
-    def test_what_cannot_be_called_is_no_callback(self) -> None:
+    def test_callback_that_is_not_callable_is_refused(self) -> None:
         assert self.refuses(self.tube.on_task_change, 1, "name")
 
     def test_tasks_are_counted_by_state(self) -> None:
@@ -164,7 +164,7 @@ class Events(Bench):
         assert statistics.calls == dict.fromkeys(CALLS, 0)
         assert statistics.waiting == 0
 
-    def test_calls_count_what_was_done(self) -> None:
+    def test_call_counts_equal_the_number_of_affected_tasks(self) -> None:
         for _ in range(3):
             self.buried()
         self.tube.kick(9)
@@ -188,7 +188,7 @@ class Events(Bench):
         self.tube.truncate()
         assert [self.count(name) for name in ("put", "ack", "done", "delete", "total")] == [2, 1, 1, 0, 0]
 
-    def test_a_queue_counts_for_all_its_tubes(self) -> None:
+    def test_queue_statistics_cover_all_its_tubes(self) -> None:
         self.put()
         self.create("elsewhere")
         assert self.queue.statistics("contract") == self.tube.statistics()

@@ -23,27 +23,27 @@ WAYS: dict[str, Callable[[Bench, Task], object]] = {
 class UniqueKeys(Bench):
     """Keys."""
 
-    def test_a_second_put_of_a_key_answers_the_living_task(self) -> None:
+    def test_second_put_of_a_key_returns_the_existing_task(self) -> None:
         first = self.put("first", key="k")
         assert (first.key, first.created_now) == ("k", True)
         with self.unchanged():
             second = self.tube.put("second", key="k")
-            assert (second.id, second.data, second.state, second.created_now) == (first.id, "first", "r", False)
+            assert (second.id, second.data, second.state, second.created_now) == (first.id, "first", "ready", False)
         assert self.put(key="other").created_now
         assert self.put().created_now
 
-    def test_a_task_of_any_state_lives(self) -> None:
+    def test_taken_or_buried_task_keeps_its_key(self) -> None:
         task = self.put(key="k")
         self.take()
-        assert self.put(key="k").state == "t"
+        assert self.put(key="k").state == "taken"
         self.tube.bury(task)
-        assert self.put(key="k").state == "!"
+        assert self.put(key="k").state == "buried"
         assert self.count("total") == 1
 
     @needs("delay")
-    def test_a_delayed_task_lives_too(self) -> None:
+    def test_delayed_task_keeps_its_key(self) -> None:
         self.put(key="k", delay=5)
-        assert self.put(key="k").state == "~"
+        assert self.put(key="k").state == "delayed"
 
     @pytest.mark.parametrize("way", WAYS)
     def test_a_key_is_free_when_its_task_is_gone(self, way: str) -> None:
@@ -54,38 +54,38 @@ class UniqueKeys(Bench):
         assert again.id > task.id
 
     @needs("ttl")
-    def test_a_key_is_free_when_its_task_has_died(self) -> None:
+    def test_key_is_free_when_its_task_has_expired(self) -> None:
         self.put(key="k", ttl=5)
         self.clock.advance(5)
         assert self.put(key="k").created_now
 
-    def test_a_duplicate_may_raise(self) -> None:
+    def test_on_duplicate_raise_raises_duplicate_key(self) -> None:
         task = self.put(key="k")
         with self.refused(DuplicateKey):
             self.tube.put(0, key="k", on_duplicate="raise", **self.lane("x"))
         with pytest.raises(DuplicateKey, match=f"task {task.id}"):
             self.tube.put(0, key="k", on_duplicate="raise")
 
-    def test_a_duplicate_may_replace_the_living_task(self) -> None:
+    def test_on_duplicate_replace_replaces_the_existing_task(self) -> None:
         first = self.put("first", key="k")
         heard = self.listen()
         second = self.put("second", key="k", on_duplicate="replace")
-        assert (second.data, second.created_now, self.state(first)) == ("second", True, "-")
-        assert self.heard(heard, [("delete", first.id, "-"), ("put", second.id, "r")])
+        assert (second.data, second.created_now, self.state(first)) == ("second", True, "done")
+        assert self.heard(heard, [("delete", first.id, "done"), ("put", second.id, "ready")])
         assert [task.data for task in (self.take(),)] == ["second"]
         assert self.put(key="k").id == second.id
 
     def test_a_taken_task_may_be_replaced(self) -> None:
         first = self.taken(key="k")
         second = self.put(key="k", on_duplicate="replace")
-        assert (self.state(first), self.state(second)) == ("-", "r")
+        assert (self.state(first), self.state(second)) == ("done", "ready")
 
     def test_a_key_may_be_remembered_after_its_task_is_gone(self) -> None:
         task = self.put("seen", key="k", key_ttl=10)
         self.tube.ack(self.take())
         self.clock.advance(9.9)
         again = self.put("again", key="k")
-        assert (again.id, again.state, again.created_now, again.data) == (task.id, "-", False, "again")
+        assert (again.id, again.state, again.created_now, again.data) == (task.id, "done", False, "again")
         with self.refused(DuplicateKey):
             self.tube.put(0, key="k", on_duplicate="raise")
         assert self.count("total") == 0
@@ -93,12 +93,12 @@ class UniqueKeys(Bench):
         assert self.put(key="k").created_now
 
     @needs("ttl")
-    def test_a_key_is_remembered_from_the_end_of_its_task_whoever_looks_when(self) -> None:
+    def test_key_ttl_counts_from_the_expiry_of_the_task(self) -> None:
         for looks in (False, True):
             task = self.put(key="k", ttl=1, key_ttl=5)
             self.pass_time(1)
             if looks:
-                assert self.state(task) == "-"
+                assert self.state(task) == "done"
             self.pass_time(4.999)
             assert not self.put(key="k").created_now
             self.pass_time(0.001)
@@ -107,7 +107,7 @@ class UniqueKeys(Bench):
             self.tube.delete(task)
 
     @needs("ttl", "ttl_spares_taken")
-    def test_a_key_is_remembered_from_when_its_task_came_back_past_its_end(self) -> None:
+    def test_key_ttl_counts_from_the_return_of_an_expired_task(self) -> None:
         for way in ("release", "bury"):
             self.put(key="k", ttl=1, key_ttl=5)
             self.pass_time(0.5)
@@ -121,7 +121,7 @@ class UniqueKeys(Bench):
             assert again.created_now
             self.tube.delete(again)
 
-    def test_nobody_has_a_task_of_which_only_the_key_is_left(self) -> None:
+    def test_remembered_key_without_task_cannot_be_acked_or_peeked(self) -> None:
         self.put(key="k", key_ttl=10)
         self.tube.ack(self.take())
         again = self.put(key="k")
@@ -131,17 +131,17 @@ class UniqueKeys(Bench):
         assert self.refuses(lambda verb: verb(again), *verbs, error=TaskNotFound)
         assert self.tube.ack_many([again]) == {again.id: False}
 
-    def test_a_task_that_was_found_by_its_key_is_its_takers_alone(self) -> None:
+    def test_task_found_by_its_key_belongs_only_to_its_holder(self) -> None:
         mine = self.taken(key="k")
         found = self.put(key="k")
-        assert self.another().tube.put(0, key="k").state == "t"
+        assert self.another().tube.put(0, key="k").state == "taken"
         with self.refused(TaskNotTaken):
             self.another().tube.ack(mine.id)
-        assert self.tube.ack(found).state == "-"
+        assert self.tube.ack(found).state == "done"
         with self.refused(TaskNotTaken):
             self.tube.ack(mine)
 
-    def test_a_tube_has_a_default_for_how_long_keys_are_remembered(self) -> None:
+    def test_tube_key_ttl_is_the_default_for_its_tasks(self) -> None:
         self.tube = self.create("seen", key_ttl=5)
         for key, options in (("own", {"key_ttl": 0}), ("tubes", {})):
             self.put(key=key, **options)
@@ -149,7 +149,7 @@ class UniqueKeys(Bench):
         assert self.put(key="own").created_now
         assert not self.put(key="tubes").created_now
 
-    def test_replace_puts_where_the_key_is_only_remembered(self) -> None:
+    def test_replace_creates_a_task_when_the_key_is_only_remembered(self) -> None:
         self.put(key="k", key_ttl=10)
         self.tube.ack(self.take())
         assert self.put("new", key="k", on_duplicate="replace").created_now
@@ -162,16 +162,16 @@ class UniqueKeys(Bench):
         self.tube.truncate()
         assert all(self.put(key=key).created_now for key in ("k", "gone"))
 
-    def test_a_living_task_is_found_in_a_full_tube(self) -> None:
+    def test_put_of_an_existing_key_succeeds_in_a_full_tube(self) -> None:
         self.tube = self.create("full", capacity=1)
         task = self.put(key="k")
         assert self.put(key="k").id == task.id
         with self.refused(TubeFull):
             self.tube.put(0, key="other")
         replaced = self.put(key="k", on_duplicate="replace")
-        assert (replaced.created_now, self.state(task)) == (True, "-")
+        assert (replaced.created_now, self.state(task)) == (True, "done")
 
-    def test_of_many_puts_of_a_key_at_once_one_adds_a_task(self) -> None:
+    def test_concurrent_puts_of_one_key_create_one_task(self) -> None:
         def put(number: int) -> Task:
             task: Task = self.tube.put(number, key="k")
             return task
@@ -182,7 +182,7 @@ class UniqueKeys(Bench):
         assert sum(task.created_now for task in tasks) == 1
         assert len({task.id for task in tasks}) == 1
 
-    def test_a_key_is_a_string(self) -> None:
+    def test_key_that_is_not_a_string_is_refused(self) -> None:
         assert self.refuses(lambda value: self.tube.put(0, key=value), "", 5, b"k", True)
         assert self.refuses(lambda value: self.tube.put(0, key="k", on_duplicate=value), "ignore", "", 1)
 

@@ -25,41 +25,41 @@ class Lanes(Bench):
         assert self.put(**self.lane("x")).utube == "x"
         assert self.take().utube == "x"
 
-    def test_utube_names_the_lane_whatever_the_driver_calls_it(self) -> None:
+    def test_utube_option_names_the_lane_in_each_driver(self) -> None:
         assert self.tube.put(0, utube="x").utube == "x"
         many = self.tube.put_many([1, Item(2, utube="y"), Item(3, **self.lane("z"))], utube="x")
         assert [task.utube for task in many] == ["x", "y", "z"]
         assert self.tube.put(4, **{"utube": None, **self.lane("z")}).utube == "z"
 
-    def test_a_lane_has_one_name(self) -> None:
+    def test_both_names_of_the_lane_option_together_are_refused(self) -> None:
         if self.knobs.lane == "utube":
             pytest.skip("the driver has no other name for it")
         with self.refused(InvalidOption):
             self.tube.put(0, utube="x", **self.lane("x"))
 
-    def test_of_one_lane_only_one_task_is_taken(self) -> None:
+    def test_only_one_task_of_a_lane_is_taken(self) -> None:
         _, _, neighbour = self.pair()
         assert self.tube.take(timeout=0) is None
-        assert (self.state(neighbour), self.count("ready")) == ("r", 1)
+        assert (self.state(neighbour), self.count("ready")) == ("ready", 1)
 
     def test_a_busy_lane_is_busy_for_its_own_worker_too(self) -> None:
         worker, _, _ = self.pair()
         assert worker.tube.take(timeout=0) is None
 
-    def test_other_lanes_go_on(self) -> None:
+    def test_busy_lane_does_not_hold_back_other_lanes(self) -> None:
         self.pair()
         other = self.put(**self.lane("y"))
         assert self.drain() == [other.id]
 
     @pytest.mark.parametrize("way", LEAVING.values(), ids=LEAVING)
-    def test_a_task_that_leaves_frees_its_neighbour(self, way: Way) -> None:
+    def test_task_that_leaves_its_lane_frees_the_next_task(self, way: Way) -> None:
         self.require(way.needs)
         worker, held, neighbour = self.pair()
         way.go(self, worker, held)
         assert self.drain() == [neighbour.id]
 
     @pytest.mark.parametrize("way", RETURNING.values(), ids=RETURNING)
-    def test_a_task_that_returns_is_first_in_its_lane_again(self, way: Way) -> None:
+    def test_returned_task_is_first_in_its_lane_again(self, way: Way) -> None:
         self.require(way.needs)
         worker, held, _ = self.pair(**way.options)
         way.go(self, worker, held)
@@ -76,47 +76,47 @@ class Lanes(Bench):
         task = self.put(**self.lane("x"))
         assert self.drain() == [task.id]
 
-    def test_a_task_kicked_into_a_busy_lane_is_ready_and_waits(self) -> None:
+    def test_kicked_task_in_a_busy_lane_waits_as_ready(self) -> None:
         buried = self.buried(**self.lane("x"))
         held = self.taken(**self.lane("x"))
         self.tube.kick()
-        assert self.state(buried) == "r"
+        assert self.state(buried) == "ready"
         assert self.tube.take(timeout=0) is None
         self.tube.ack(held)
         assert self.drain() == [buried.id]
 
     @needs("pri")
-    def test_a_better_task_that_came_meanwhile_goes_before_the_returned_one(self) -> None:
+    def test_better_task_put_meanwhile_precedes_the_returned_task(self) -> None:
         held = self.taken(**self.lane("x"), pri=5)
         others = [self.put(**self.lane("x"), pri=pri) for pri in (1, 9)]
         self.tube.release(held)
         assert self.drain() == [self.in_order([held, *others])[0].id]
 
-    def test_one_order_goes_through_all_lanes(self) -> None:
+    def test_tasks_of_all_lanes_follow_one_order(self) -> None:
         tasks = self.in_order([self.put(**self.lane(name)) for name in "xxyxzyzz"])
         free = {name: next(task for task in tasks if task.utube == name) for name in "xyz"}
         assert self.drain() == [task.id for task in self.in_order(list(free.values()))]
 
-    def test_a_lane_is_served_to_its_end_in_order(self) -> None:
+    def test_lane_is_drained_in_order(self) -> None:
         tasks = self.in_order([self.put(**self.lane("x")) for _ in range(20)])
         assert [self.tube.ack(self.take()).id for _ in range(20)] == [task.id for task in tasks]
 
-    def test_a_delete_in_the_middle_of_a_lane_disturbs_nobody(self) -> None:
+    def test_delete_inside_a_lane_keeps_the_order_of_other_tasks(self) -> None:
         tasks = self.in_order([self.put(**self.lane("x")) for _ in range(6)])
         for index in (0, 3, 4):
             self.tube.delete(tasks[index])
         assert [self.tube.ack(self.take()).id for _ in range(3)] == [tasks[index].id for index in (1, 2, 5)]
 
-    def test_tasks_without_a_lane_share_one_which_is_called_nil(self) -> None:
+    def test_tasks_without_lane_share_the_lane_nil(self) -> None:
         tasks = [self.tube.put(0), self.tube.put(1), self.put(**self.lane("nil"))]
         assert [task.utube for task in tasks] == [None, None, "nil"]
         assert self.drain() == [self.in_order(tasks)[0].id]
 
-    def test_a_lane_of_none_is_no_lane(self) -> None:
+    def test_null_lane_is_the_default_lane(self) -> None:
         first = self.in_order([self.tube.put(0), self.put(**self.lane(None))])[0]
         assert self.drain() == [first.id]
 
-    def test_whole_numbers_and_booleans_are_written_out(self) -> None:
+    def test_integer_and_boolean_lanes_become_strings(self) -> None:
         for lane, written in ((1, "1"), (-7, "-7"), (True, "true"), (False, "false")):
             assert self.put(**self.lane(lane)).utube == written
             self.put(**self.lane(written))
@@ -128,5 +128,5 @@ class Lanes(Bench):
             assert [task.utube for task in tasks] == [lane, lane, lane + "'"]
             assert len(self.drain()) == 2
 
-    def test_nothing_else_names_a_lane(self) -> None:
+    def test_lane_of_another_type_is_refused(self) -> None:
         assert self.refuses(lambda name: self.put(**self.lane(name)), 1.5, b"x", ["x"], ("x",))

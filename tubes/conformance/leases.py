@@ -38,17 +38,17 @@ class Leases(Bench):
                 assert list(getattr(tube, name)([lease]).values()) == [False]
         return True
 
-    def test_a_lease_does_in_another_session_what_the_task_does_in_its_own(self) -> None:
-        states = {"ack": "-", "delete": "-", "release": "r", "bury": "!"}
+    def test_lease_works_in_another_session_like_the_task_in_its_own(self) -> None:
+        states = {"ack": "done", "delete": "done", "release": "ready", "bury": "buried"}
         other = self.another()
         for name, method in METHODS.items():
             task = self.taken()
             done = method(other.tube, str(task.lease))
-            assert (done.id, done.state.value) == (task.id, states.get(name, "t"))
-            assert self.state(task) == states.get(name, "t")
+            assert (done.id, str(done.state)) == (task.id, states.get(name, "taken"))
+            assert self.state(task) == states.get(name, "taken")
             self.tube.truncate()
 
-    def test_a_lease_names_its_tube_and_its_task_and_travels_as_text(self) -> None:
+    def test_lease_is_text_that_names_its_tube_and_task(self) -> None:
         task = self.taken()
         lease = task.lease
         assert (lease.tube, lease.id) == (self.tube.name, task.id)
@@ -57,7 +57,7 @@ class Leases(Bench):
             assert (copy, Lease(copy).id, hash(copy)) == (lease, lease.id, hash(lease))
         assert self.tube.ack(json.loads(json.dumps(lease))).state == State.DONE
 
-    def test_leases_of_several_sessions_and_tasks_and_ids_are_done_together(self) -> None:
+    def test_batch_calls_accept_leases_tasks_and_ids_together(self) -> None:
         first, second = self.another(), self.another()
         for name in OF_MANY:
             self.puts(3)
@@ -68,22 +68,22 @@ class Leases(Bench):
             self.tube.truncate()
 
     @needs("ttr")
-    def test_a_lease_lets_others_touch_and_renew(self) -> None:
+    def test_lease_allows_other_sessions_to_touch_and_renew(self) -> None:
         task, other = self.taken(ttr=5), self.another()
         assert other.tube.touch(task.lease, 5).ttr == 10
         assert other.tube.renew_many([task.lease], 60) == {task.id: True}
         self.clock.advance(59)
-        assert self.state(task) == "t"
+        assert self.state(task) == "taken"
         assert self.tube.ack(task).state == State.DONE
 
     @lacks("ttr")
-    def test_a_lease_does_not_give_a_driver_what_it_lacks(self) -> None:
+    def test_touch_by_lease_is_refused_where_the_driver_has_no_ttr(self) -> None:
         lease, other = self.taken().lease, self.another()
         with self.refused(OptionNotSupported):
             other.tube.touch(lease, 5)
 
     @needs("delay")
-    def test_a_lease_releases_with_a_delay(self) -> None:
+    def test_lease_can_be_released_with_a_delay(self) -> None:
         lease, other = self.taken().lease, self.another()
         assert other.tube.release(lease, delay=5).state == State.DELAYED
         assert self.is_stale(other.tube, lease)
@@ -97,7 +97,7 @@ class Leases(Bench):
             assert self.is_stale(other.tube, lease)
             self.tube.truncate()
 
-    def test_a_stale_lease_is_refused_whoever_has_the_task_now(self) -> None:
+    def test_stale_lease_is_refused_even_if_the_task_is_taken_again(self) -> None:
         task, other = self.taken(), self.another()
         lease = task.lease
         self.tube.release(task)
@@ -124,7 +124,7 @@ class Leases(Bench):
         worker.queue.close()
         assert self.is_stale(self.tube, lease)
 
-    def test_a_lease_of_a_session_that_was_left_behind_is_good_as_long_as_that(self) -> None:
+    def test_lease_of_a_detached_session_is_valid_until_session_ttl(self) -> None:
         worker, heir = self.another(), self.another()
         tasks = self.puts(2)
         leases = [self.take(worker.tube).lease for _ in tasks]
@@ -134,7 +134,7 @@ class Leases(Bench):
         self.clock.advance(0.1)
         assert self.is_stale(heir.tube, leases[1])
 
-    def test_a_lease_is_good_while_anybody_has_its_session(self) -> None:
+    def test_lease_is_valid_while_any_queue_shares_its_session(self) -> None:
         first, second = self.another(), self.another()
         uuid = "6f9e4c0a-3b1d-4e57-8c2f-0d9a7b6e5f41"
         assert first.queue.identify(uuid, create=True) == second.queue.identify(uuid, create=True)
@@ -161,7 +161,7 @@ class Leases(Bench):
             with self.refused(TaskNotTaken):
                 other.lease  # noqa: B018
 
-    def test_a_task_of_another_session_gives_no_lease_that_is_good_here(self) -> None:
+    def test_lease_of_a_task_peeked_by_another_session_is_refused(self) -> None:
         task, other = self.taken(), self.another()
         seen = other.tube.peek(task.id)
         with self.refused(TaskNotTaken):
@@ -183,7 +183,7 @@ class Leases(Bench):
         assert self.taken().id == lease.id
         assert self.refuses(lambda name: METHODS[name](self.tube, lease), *METHODS)
 
-    def test_a_text_that_is_no_lease_is_refused(self) -> None:
+    def test_malformed_lease_text_is_refused(self) -> None:
         lease = str(self.taken().lease)
         middle = len(lease) // 2
         swapped = "A" if lease[middle] != "A" else "B"

@@ -21,42 +21,42 @@ class Loops(Bench):
         task = self.taken(data="data")
         with task as inner:
             assert inner.data == "data"
-        assert (self.state(task), self.count("ack")) == ("-", 1)
+        assert (self.state(task), self.count("ack")) == ("done", 1)
 
     def test_a_block_that_raises_releases_its_task(self) -> None:
         task = self.taken()
         with pytest.raises(OopsError), task:
             raise OopsError
-        assert (self.state(task), self.count("release")) == ("r", 1)
+        assert (self.state(task), self.count("release")) == ("ready", 1)
 
-    def test_a_block_leaves_a_task_alone_that_was_dealt_with(self) -> None:
-        for verb, left in (("ack", "-"), ("delete", "-"), ("bury", "!"), ("release", "r")):
+    def test_block_leaves_an_already_finished_task_alone(self) -> None:
+        for verb, left in (("ack", "done"), ("delete", "done"), ("bury", "buried"), ("release", "ready")):
             task = self.taken()
             with task:
                 getattr(task, verb)()
             assert (self.state(task), self.count(verb)) == (left, 1)
 
-    def test_a_block_that_deals_with_its_task_through_the_tube_is_left_alone_too(self) -> None:
+    def test_block_leaves_a_task_finished_through_the_tube_alone(self) -> None:
         task = self.taken()
         with task:
             self.tube.release(task)
-        assert self.state(task) == "r"
+        assert self.state(task) == "ready"
 
     @needs("ttr")
-    def test_a_block_keeps_a_touched_task_until_it_ends(self) -> None:
+    def test_block_acks_a_touched_task_when_it_ends(self) -> None:
         task = self.taken(ttr=5)
         with task:
             task.touch(5)
             self.clock.advance(9)
-        assert (self.state(task), self.count("ack")) == ("-", 1)
+        assert (self.state(task), self.count("ack")) == ("done", 1)
 
-    def test_a_block_whose_task_was_lost_says_so(self) -> None:
+    def test_block_raises_if_its_task_was_lost(self) -> None:
         task = self.taken()
         with pytest.raises(TaskNotTaken), task:
             self.tube.release_all()
-        assert self.state(task) == "r"
+        assert self.state(task) == "ready"
 
-    def test_a_block_that_raises_says_so_rather_than_that_its_task_was_lost(self) -> None:
+    def test_block_error_is_raised_instead_of_the_loss_of_the_task(self) -> None:
         task = self.taken()
 
         def work() -> None:
@@ -66,47 +66,47 @@ class Loops(Bench):
 
         with pytest.raises(OopsError):
             work()
-        assert self.state(task) == "r"
+        assert self.state(task) == "ready"
 
-    def test_taking_acks_what_it_took(self) -> None:
+    def test_taking_acks_its_task(self) -> None:
         put = self.put()
         with self.tube.taking(timeout=0) as task:
             assert (task.id, task.state) == (put.id, State.TAKEN)
-        assert self.state(put) == "-"
+        assert self.state(put) == "done"
 
     @needs("ttr")
-    def test_taking_may_say_for_how_long(self) -> None:
+    def test_taking_accepts_a_ttr(self) -> None:
         self.put(ttr=60)
         with self.tube.taking(timeout=0, ttr=5) as task:
             assert task.due == self.clock.now() + 5
 
-    def test_taking_releases_what_it_took_when_its_block_raises(self) -> None:
+    def test_taking_releases_its_task_when_the_block_raises(self) -> None:
         put = self.put()
         with pytest.raises(OopsError), self.tube.taking(timeout=0):
             raise OopsError
-        assert self.state(put) == "r"
+        assert self.state(put) == "ready"
 
-    def test_taking_says_when_there_was_nothing_to_take(self) -> None:
+    def test_taking_raises_nothing_ready_when_there_is_no_task(self) -> None:
         with self.refused(NothingReady), self.tube.taking(timeout=0):
             pytest.fail("the block was entered without a task")
 
-    def test_a_loop_acks_each_task_when_it_comes_back_for_the_next(self) -> None:
+    def test_loop_acks_each_task_before_taking_the_next(self) -> None:
         tasks = self.puts(3)
         seen: list[str] = []
         for task in self.tube:
-            seen.append("".join(self.state(each) for each in tasks))
+            seen.append(" ".join(self.state(each) for each in tasks))
             if len(seen) == 3:
                 task.ack()
                 break
-        assert seen == ["trr", "-tr", "--t"]
+        assert seen == ["taken ready ready", "done taken ready", "done done taken"]
         assert self.count("ack") == 3
 
-    def test_a_loop_that_is_left_releases_its_last_task(self) -> None:
+    def test_leaving_a_loop_releases_its_last_task(self) -> None:
         tasks = self.puts(2)
         for task in self.tube:
             assert task.id == tasks[0].id
             break
-        assert eventually(lambda: [self.state(task) for task in tasks] == ["r", "r"])
+        assert eventually(lambda: [self.state(task) for task in tasks] == ["ready", "ready"])
 
     def test_a_loop_that_raises_releases_its_last_task(self) -> None:
         task = self.put()
@@ -117,14 +117,14 @@ class Loops(Bench):
 
         with pytest.raises(OopsError):
             work()
-        assert eventually(lambda: self.state(task) == "r")
+        assert eventually(lambda: self.state(task) == "ready")
 
-    def test_a_loop_leaves_a_task_alone_that_was_dealt_with(self) -> None:
+    def test_loop_leaves_an_already_finished_task_alone(self) -> None:
         task = self.put()
         for each in self.tube:
             each.bury()
             break
-        assert (self.state(task), self.count("release")) == ("!", 0)
+        assert (self.state(task), self.count("release")) == ("buried", 0)
 
     def test_a_loop_ends_when_its_queue_is_closed(self) -> None:
         worker, tasks = self.another(), self.puts(2)
@@ -133,9 +133,9 @@ class Loops(Bench):
             seen.append(task.id)
             worker.queue.close()
         assert seen == [tasks[0].id]
-        assert eventually(lambda: [self.state(task) for task in tasks] == ["r", "r"])
+        assert eventually(lambda: [self.state(task) for task in tasks] == ["ready", "ready"])
 
-    def test_a_loop_goes_on_when_a_task_was_lost_and_logs_it(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_loop_logs_a_lost_task_and_continues(self, caplog: pytest.LogCaptureFixture) -> None:
         tasks = self.puts(2)
         seen: list[int] = []
         with caplog.at_level(logging.WARNING):

@@ -36,7 +36,7 @@ class Word(str, Enum):  # noqa: UP042 - it is written out by another name than i
 class Options(Bench):
     """Options."""
 
-    def test_numbers_and_strings_may_be_of_classes_of_their_own(self) -> None:
+    def test_subclasses_of_int_and_str_are_accepted_as_options(self) -> None:
         tube = self.queue.create_tube(Word.NAME, self.driver, **self.options, capacity=Number.TWO)
         assert tube.name == "name"
         assert "Word" not in repr(tube)
@@ -50,7 +50,7 @@ class Options(Bench):
         assert tube.update(Number.ZERO, **changes).id == 0
         tube.bury(Number.ZERO, Word.NAME)
         assert tube.kick(Number.TWO, attempts=Number.TWO) == 1
-        assert tube.kick_task(Number.ZERO, attempts=Number.TWO).state == "r"
+        assert tube.kick_task(Number.ZERO, attempts=Number.TWO).state == "ready"
         for verb in ("ack_many", "release_many", "delete_many"):
             assert getattr(tube, verb)([Number.ZERO]) == {0: verb == "delete_many"}
         assert len(tube.put_many([1], **options, **lane)) == 1
@@ -70,19 +70,19 @@ class Options(Bench):
                 self.create("other", backoff=[1])
         assert self.queue.tubes() == ["contract"]
 
-    def test_what_is_a_tasks_own_is_refused_for_a_tube(self) -> None:
+    def test_create_tube_refuses_task_only_options(self) -> None:
         own = ("delay", "timeout", "utube", self.knobs.lane or "utube")
         assert self.refuses(lambda option: self.create("other", **{option: 1}), *own, error=OptionNotSupported)
 
     @lacks("lane")
-    def test_without_lanes_a_task_has_none_and_nothing_is_throttled(self) -> None:
+    def test_driver_without_lanes_refuses_throttling(self) -> None:
         assert self.put().utube is None
         calls = (partial(self.tube.block, "x", 1), partial(self.tube.configure, "x", interval=1), self.tube.utubes)
         assert self.refuses(lambda call: call(), *calls, error=OptionNotSupported)
         options = ({"interval": 1}, {"max_in_flight": 2}, {"jitter": 0.5}, {"order": "round_robin"})
         assert self.refuses(lambda given: self.create("other", **given), *options, error=OptionNotSupported)
 
-    def test_a_span_of_time_is_a_number_of_seconds(self) -> None:
+    def test_bad_spans_of_time_are_refused(self) -> None:
         for option in ({"ttl", "ttr", "delay"} & self.knobs.options) | {"timeout", "key_ttl"}:
             bad = [{option: value} for value in SPANS]
             assert self.refuses(lambda given: self.tube.put(0, **given), *bad)
@@ -115,14 +115,14 @@ class Options(Bench):
         assert self.tube.peek(task).due == self.clock.now() + 5
 
     @needs("ttr")
-    def test_more_time_to_run_may_be_a_timedelta(self) -> None:
+    def test_touch_and_renew_many_accept_timedeltas(self) -> None:
         task = self.taken(ttr=10)
         assert self.tube.touch(task, timedelta(minutes=1)).due == self.clock.now() + 70
         assert self.tube.renew_many([task], timedelta(minutes=2)) == {task.id: True}
         assert self.tube.peek(task).due == self.clock.now() + 120
 
     @needs("ttl")
-    def test_a_task_may_be_kicked_with_a_ttl_that_is_a_timedelta(self) -> None:
+    def test_kick_accepts_a_timedelta_as_ttl(self) -> None:
         task = self.buried()
         assert self.tube.kick(ttl=timedelta(minutes=1)) == 1
         assert self.tube.peek(task).ttl == 60
@@ -144,7 +144,7 @@ class Options(Bench):
             assert tube.release(tube.take(0)).due == self.clock.now() + 60
 
     @needs("delay")
-    def test_a_moment_is_no_delay_and_the_error_says_where_it_goes(self) -> None:
+    def test_datetime_as_delay_is_refused_with_a_hint_to_at(self) -> None:
         soon = datetime.now(UTC) + timedelta(minutes=1)
         with self.refused(InvalidOption, match="delay=.* must be a number of seconds or a timedelta; at= takes a mom"):
             self.tube.put(0, delay=soon)
@@ -152,7 +152,7 @@ class Options(Bench):
             self.tube.take(soon)
 
     @lacks("delay")
-    def test_where_there_are_no_delays_no_moment_is_taken(self) -> None:
+    def test_at_is_refused_where_the_driver_has_no_delay(self) -> None:
         task = self.taken()
         with self.refused(OptionNotSupported):
             self.tube.put(0, at=datetime.now(UTC))
@@ -167,7 +167,7 @@ class Options(Bench):
     def test_a_capacity_is_a_whole_number(self) -> None:
         assert self.refuses(lambda value: self.create("other", capacity=value), *WHOLE)
 
-    def test_an_option_of_none_counts_as_not_given(self) -> None:
+    def test_option_set_to_null_counts_as_not_given(self) -> None:
         for option in (self.knobs.options - {"capacity"}) | {
             "timeout",
             "key",
@@ -175,10 +175,10 @@ class Options(Bench):
             "key_ttl",
             "on_duplicate",
         }:
-            assert self.put(**{option: None}).state == "r"
+            assert self.put(**{option: None}).state == "ready"
 
     @needs("ttl")
-    def test_seconds_need_not_be_whole(self) -> None:
+    def test_spans_may_be_fractions_of_a_second(self) -> None:
         assert self.put(ttl=0.25).ttl == 0.25
         assert self.put(ttl=1e-6).ttl == 1e-6
 

@@ -21,11 +21,11 @@ class Order(Bench):
         assert self.drain_all(self.in_order([self.put(pri=pri) for pri in pris]))
 
     @needs("pri")
-    def test_tasks_of_more_priorities_than_one_would_expect_come_in_the_drivers_order(self) -> None:
+    def test_tasks_of_a_hundred_priorities_come_in_the_drivers_order(self) -> None:
         assert self.drain_all(self.in_order([self.put(pri=number * 37 % 101) for number in range(101)]))
 
     @needs("pri")
-    def test_a_tubes_pri_is_its_tasks_default(self) -> None:
+    def test_tube_pri_is_the_default_for_its_tasks(self) -> None:
         self.tube = self.create("prior", pri=2)
         tasks = [self.put(pri=1), self.put(), self.put(pri=3), self.put(pri=2)]
         assert [task.pri for task in tasks] == [1, 2, 3, 2]
@@ -41,7 +41,7 @@ class Order(Bench):
         way.go(self, worker, held)
         assert self.drain_all(tasks)
 
-    def test_tasks_return_to_their_own_places_in_whatever_order_they_return(self) -> None:
+    def test_tasks_regain_their_places_in_any_order_of_return(self) -> None:
         tasks = self.puts(5)
         held = [self.take() for _ in range(4)]
         for index in (2, 0, 3, 1):
@@ -49,22 +49,22 @@ class Order(Bench):
         assert self.drain_all(tasks)
 
     @needs("pri")
-    def test_a_returned_task_stands_between_better_and_worse_ones(self) -> None:
+    def test_released_task_is_placed_by_its_priority(self) -> None:
         first = self.taken(pri=5)
         others = [self.put(pri=pri) for pri in (4, 6, 5)]
         self.tube.release(first)
         assert self.drain_all(self.in_order([first, *others]))
 
-    def test_kick_goes_by_place_not_by_time_of_burial(self) -> None:
+    def test_kick_takes_buried_tasks_in_queue_order(self) -> None:
         tasks = self.puts(6)
         for index in (4, 0, 5, 2, 1, 3):
             self.tube.bury(tasks[index])
         self.tube.kick(2)
-        assert [self.state(task) for task in tasks] == ["r", "r", "!", "!", "!", "!"]
+        assert [self.state(task) for task in tasks] == ["ready", "ready", "buried", "buried", "buried", "buried"]
         self.tube.kick(9)
         assert self.drain_all(tasks)
 
-    def test_a_task_that_was_buried_and_kicked_many_times_comes_once(self) -> None:
+    def test_task_kicked_many_times_is_taken_once(self) -> None:
         tasks = self.puts(3)
         for _ in range(5):
             self.tube.bury(tasks[1])

@@ -31,23 +31,23 @@ class Ownership(Bench):
             assert self.refuses(partial(verb, tube), *tasks, error=TaskNotTaken)
         return True
 
-    def test_a_task_that_nobody_has_is_not_taken(self) -> None:
+    def test_task_without_holder_cannot_be_acked(self) -> None:
         acked = self.tube.ack(self.taken())
         buried, ready = self.buried(), self.put()
         assert self.not_taken(self.tube, ready.id, buried.id, acked.id, ready.id + 1000)
 
-    def test_another_sessions_task_is_not_taken(self) -> None:
+    def test_task_of_another_session_cannot_be_acked(self) -> None:
         task, other = self.taken(), self.another()
         assert self.not_taken(other.tube, task.id, task)
 
     @pytest.mark.parametrize("loss", ["bury", "delete", "release_all", "truncate"])
-    def test_a_task_that_was_taken_away_is_not_taken(self, loss: str) -> None:
+    def test_holder_that_lost_its_task_cannot_ack_it(self, loss: str) -> None:
         task, other = self.taken(), self.another()
         lose = getattr(other.tube, loss)
         lose(task.id) if loss in ("bury", "delete") else lose()
         assert self.not_taken(self.tube, task, task.id)
 
-    def test_a_task_that_somebody_else_has_now_is_not_taken(self) -> None:
+    def test_former_holder_cannot_ack_a_task_taken_by_another_session(self) -> None:
         task, other = self.taken(), self.another()
         self.tube.release_all()
         again = self.take(other.tube)
@@ -55,7 +55,7 @@ class Ownership(Bench):
         assert self.not_taken(self.tube, task, task.id)
         assert other.tube.ack(again).state == State.DONE
 
-    def test_a_task_of_an_earlier_take_is_not_taken_even_in_the_same_session(self) -> None:
+    def test_task_object_of_an_earlier_take_cannot_be_acked(self) -> None:
         early = self.taken()
         self.tube.release(early.id)
         late = self.take()
@@ -63,11 +63,11 @@ class Ownership(Bench):
         assert self.not_taken(self.tube, early)
         assert self.tube.ack(late).state == State.DONE
 
-    def test_an_id_stands_for_whichever_take_this_session_has(self) -> None:
+    def test_id_refers_to_the_current_take_of_the_session(self) -> None:
         self.tube.release(self.taken())
         assert self.tube.ack(self.take().id).state == State.DONE
 
-    def test_a_task_that_was_put_or_peeked_names_the_task(self) -> None:
+    def test_holder_can_use_task_objects_from_put_and_peek(self) -> None:
         put = self.put()
         self.take()
         assert self.tube.release(put).state == State.READY
@@ -75,7 +75,7 @@ class Ownership(Bench):
         assert self.tube.ack(self.tube.peek(put)).state == State.DONE
 
     @needs("ttr")
-    def test_a_touched_task_speaks_for_the_same_take(self) -> None:
+    def test_touched_task_object_refers_to_the_same_take(self) -> None:
         task = self.taken(ttr=5)
         touched = self.tube.touch(task, 5)
         self.tube.touch(task, 5)
@@ -88,7 +88,7 @@ class Ownership(Bench):
         self.taken()
         assert self.refuses(lambda verb: getattr(self.tube, verb)(foreign), "ack", "release", "bury", "delete", "peek")
 
-    def test_a_task_of_a_dropped_tube_says_nothing_about_its_successor(self) -> None:
+    def test_task_object_of_a_dropped_tube_is_refused_by_its_successor(self) -> None:
         stale = self.taken()
         self.tube.drop(force=True)
         self.tube = self.create("contract")
@@ -96,7 +96,7 @@ class Ownership(Bench):
         with self.refused(TaskNotTaken):
             self.tube.ack(stale)
 
-    def test_a_task_knows_the_verbs_that_are_for_it(self) -> None:
+    def test_task_has_methods_for_release_bury_ack_and_delete(self) -> None:
         self.put()
         assert self.take().release().state == State.READY
         task = self.take()
@@ -107,13 +107,13 @@ class Ownership(Bench):
         assert self.put().delete().state == State.DONE
 
     @needs("delay", "ttr")
-    def test_a_tasks_own_verbs_take_what_the_tubes_take(self) -> None:
+    def test_task_methods_accept_the_arguments_of_the_tube_methods(self) -> None:
         task = self.taken(ttr=5)
         assert task.touch(3).ttr == 8
         assert task.release(delay=4).state == State.DELAYED
 
     @lacks("ttr")
-    def test_touch_is_refused_where_there_is_no_ttr(self) -> None:
+    def test_touch_is_refused_where_the_driver_has_no_ttr(self) -> None:
         task = self.taken()
         with self.refused(OptionNotSupported):
             self.tube.touch(task, 1)
@@ -121,7 +121,7 @@ class Ownership(Bench):
             self.tube.renew_many([task], 5)
 
     @lacks("ttr")
-    def test_a_take_has_no_ttr_of_its_own_where_there_is_none(self) -> None:
+    def test_take_with_ttr_is_refused_where_the_driver_has_no_ttr(self) -> None:
         held, ready = self.taken(), self.put()
         takes = partial(self.tube.take, 0), partial(self.tube.take_many, 2, 0), partial(self.tube.take_task, ready)
         assert self.refuses(lambda take: take(ttr=5), *takes, error=OptionNotSupported)
@@ -129,7 +129,7 @@ class Ownership(Bench):
         assert self.tube.take_task(ready).id == ready.id
 
     @lacks("delay")
-    def test_a_delayed_release_is_refused_where_there_is_no_delay(self) -> None:
+    def test_delayed_release_is_refused_where_the_driver_has_no_delay(self) -> None:
         task = self.taken()
         with self.refused(OptionNotSupported):
             self.tube.release(task, delay=1)
@@ -138,7 +138,7 @@ class Ownership(Bench):
         with self.refused(OptionNotSupported):
             self.tube.kick(1, state="delayed")
 
-    def test_touch_and_release_take_spans_of_time(self) -> None:
+    def test_touch_and_release_refuse_bad_spans(self) -> None:
         task = self.taken()
         spans = (-1, float("nan"), float("inf"), "1", True)
         assert self.refuses(lambda span: self.tube.touch(task, span), *spans, None)

@@ -14,7 +14,7 @@ class Pauses(Bench):
 
     # -- what stands still, and what does not ------------------------------------------------------------------
 
-    def test_while_a_tube_pauses_nobody_takes_and_puts_go_on(self) -> None:
+    def test_paused_tube_gives_no_tasks_but_accepts_puts(self) -> None:
         before = self.put()
         self.tube.pause()
         during = self.put()
@@ -26,7 +26,7 @@ class Pauses(Bench):
         assert self.drain() == [task.id for task in self.in_order([before, during])]
         assert self.count("take") == 2
 
-    def test_who_has_a_task_goes_on_with_it(self) -> None:
+    def test_holder_can_finish_its_task_during_a_pause(self) -> None:
         tasks = [self.taken() for _ in range(4)]
         self.tube.pause(60)
         assert self.tube.ack(tasks[0]).state == State.DONE
@@ -39,7 +39,7 @@ class Pauses(Bench):
         self.tube.resume()
         assert sorted(self.drain()) == sorted([tasks[1].id, tasks[2].id])
 
-    def test_a_loop_goes_on_after_the_pause(self) -> None:
+    def test_loop_continues_after_the_pause(self) -> None:
         tasks = self.puts(3)
         seen: list[int] = []
         going, paused = threading.Event(), threading.Event()
@@ -66,34 +66,34 @@ class Pauses(Bench):
         assert seen == [task.id for task in tasks]
 
     @needs("ttl")
-    def test_time_to_live_runs_on(self) -> None:
+    def test_ttl_runs_on_during_a_pause(self) -> None:
         task = self.put(ttl=3)
         self.tube.pause(5)
         self.clock.advance(5)
-        assert self.state(task) == "-"
+        assert self.state(task) == "done"
         assert self.count("ttl") == 1
 
     @needs("delay")
-    def test_delays_end_meanwhile(self) -> None:
+    def test_delays_end_during_a_pause(self) -> None:
         task = self.put(delay=3)
         self.tube.pause(5)
         self.clock.advance(4)
-        assert self.state(task) == "r"
+        assert self.state(task) == "ready"
         assert self.tube.take(timeout=0) is None
 
     @needs("ttr")
-    def test_time_to_run_ends_meanwhile(self) -> None:
+    def test_ttr_ends_during_a_pause(self) -> None:
         task = self.taken(ttr=3)
         call = self.begin()
         self.tube.pause(5)
         self.clock.advance(4)
-        assert self.state(task) == "r"
+        assert self.state(task) == "ready"
         assert self.waiting(1)
         self.clock.advance(1)
         assert self.got(call).id == task.id
 
     @needs("capacity")
-    def test_who_waits_for_room_is_let_in(self) -> None:
+    def test_put_waiting_for_room_is_served_during_a_pause(self) -> None:
         tube = self.queue.create_tube("narrow", self.driver, **{**self.options, "capacity": 1})
         first = tube.put("first")
         assert tube.take(timeout=0).id == first.id
@@ -105,7 +105,7 @@ class Pauses(Bench):
 
     # -- the end -----------------------------------------------------------------------------------------------
 
-    def test_it_ends_by_itself_at_its_moment(self) -> None:
+    def test_pause_ends_at_its_moment(self) -> None:
         task = self.put()
         self.tube.pause(5)
         self.clock.advance(4.999999)
@@ -113,7 +113,7 @@ class Pauses(Bench):
         self.clock.advance(0.000001)
         assert self.take().id == task.id
 
-    def test_who_waits_is_served_at_that_moment_and_not_before(self) -> None:
+    def test_waiting_takes_are_served_when_the_pause_ends(self) -> None:
         self.tube.pause(5)
         calls = [self.begin(self.another().tube) for _ in range(3)]
         tasks = self.puts(2)
@@ -125,7 +125,7 @@ class Pauses(Bench):
         assert self.waiting(1)
         assert self.got(calls[0]).attempts == 1
 
-    def test_resume_serves_who_waits(self) -> None:
+    def test_resume_serves_a_waiting_take(self) -> None:
         self.tube.pause()
         call = self.begin()
         task = self.put()
@@ -134,7 +134,7 @@ class Pauses(Bench):
         assert self.got(call).id == task.id
         assert self.waiting(0)
 
-    def test_a_pause_that_begins_while_callers_wait_holds_for_them(self) -> None:
+    def test_pause_holds_callers_that_already_wait(self) -> None:
         call = self.begin()
         self.tube.pause(5)
         task = self.put()
@@ -142,14 +142,14 @@ class Pauses(Bench):
         self.clock.advance(5)
         assert self.got(call).id == task.id
 
-    def test_a_take_of_many_waits_for_the_end(self) -> None:
+    def test_take_many_waits_for_the_end_of_the_pause(self) -> None:
         self.tube.pause(5)
         call = self.begin(self.tube, "take_many", 3)
         tasks = self.puts(2)
         self.clock.advance(5)
         assert [task.id for task in self.got(call)] == [task.id for task in tasks]
 
-    def test_timeouts_end_meanwhile(self) -> None:
+    def test_take_times_out_during_a_pause(self) -> None:
         self.put()
         self.tube.pause(9)
         call = self.begin(timeout=5)
@@ -157,14 +157,14 @@ class Pauses(Bench):
         assert self.got(call) is None
         assert self.waiting(0)
 
-    def test_a_pause_that_ends_with_the_timeout_still_serves(self) -> None:
+    def test_pause_ending_at_the_timeout_still_serves_the_take(self) -> None:
         task = self.put()
         self.tube.pause(5)
         call = self.begin(timeout=5)
         self.clock.advance(5)
         assert self.got(call).id == task.id
 
-    def test_another_pause_sets_another_end(self) -> None:
+    def test_second_pause_replaces_the_end_of_the_first(self) -> None:
         self.put()
         call = self.begin(self.queue.create_tube("other", self.driver, **self.options))
         for seconds, later in ((5, 9), (9, 2), (None, 3), (5, None)):
@@ -185,7 +185,7 @@ class Pauses(Bench):
             assert self.tube.statistics().paused is None
         assert self.take().id == task.id
 
-    def test_to_resume_what_does_not_pause_changes_nothing(self) -> None:
+    def test_resume_of_a_running_tube_changes_nothing(self) -> None:
         self.put()
         with self.unchanged():
             self.tube.resume()
@@ -193,7 +193,7 @@ class Pauses(Bench):
 
     # -- what keeps it, and what does not ----------------------------------------------------------------------
 
-    def test_statistics_tell_until_when(self) -> None:
+    def test_statistics_show_the_end_of_the_pause(self) -> None:
         assert self.tube.statistics().paused is None
         self.clock.advance(1)
         self.tube.pause(5)
@@ -206,7 +206,7 @@ class Pauses(Bench):
         self.clock.advance(1)
         assert self.tube.statistics().paused is None
 
-    def test_truncate_keeps_it_and_drop_forgets_it(self) -> None:
+    def test_truncate_keeps_a_pause_and_drop_removes_it(self) -> None:
         self.tube.pause(5)
         self.tube.truncate()
         self.put()
@@ -216,7 +216,7 @@ class Pauses(Bench):
         task = self.put()
         assert self.take().id == task.id
 
-    def test_a_truncated_tubes_pause_ends_as_well(self) -> None:
+    def test_pause_of_a_truncated_tube_still_ends(self) -> None:
         self.tube.pause(5)
         call = self.begin()
         self.tube.truncate()
@@ -224,7 +224,7 @@ class Pauses(Bench):
         self.clock.advance(5)
         assert self.got(call).id == task.id
 
-    def test_it_outlives_the_session_that_asked_for_it(self) -> None:
+    def test_pause_outlives_the_session_that_started_it(self) -> None:
         worker = self.another()
         self.put()
         worker.tube.pause(5)
@@ -233,7 +233,7 @@ class Pauses(Bench):
         self.clock.advance(5)
         assert self.take().attempts == 1
 
-    def test_other_tubes_go_on(self) -> None:
+    def test_pause_does_not_affect_other_tubes(self) -> None:
         other = self.create("other")
         self.tube.pause()
         task = self.put(tube=other)
@@ -248,12 +248,12 @@ class Pauses(Bench):
         self.clock.advance(5)
         assert self.got(call).id == task.id
 
-    def test_a_pause_is_a_span_of_time(self) -> None:
+    def test_pause_refuses_bad_spans(self) -> None:
         self.put()
         assert self.refuses(self.tube.pause, -1, float("nan"), float("inf"), "1", True)
         assert self.take().attempts == 1
 
-    def test_a_waiting_caller_of_a_tube_that_pauses_is_sent_away_as_ever(self) -> None:
+    def test_closing_the_queue_ends_a_take_that_waits_on_a_paused_tube(self) -> None:
         worker = self.another()
         self.tube.pause()
         self.put()

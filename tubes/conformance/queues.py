@@ -35,41 +35,41 @@ class Queues(Bench):
         self.create("second")
         assert self.another().queue.tubes() == ["contract", "second"]
 
-    def test_tubes_do_not_meet(self) -> None:
+    def test_tubes_are_independent_of_each_other(self) -> None:
         other = self.create("other")
         task = self.put()
         assert other.take(timeout=0) is None
         other.truncate()
         other.drop()
-        assert self.state(task) == "r"
+        assert self.state(task) == "ready"
 
-    def test_a_tube_that_is_not_there_is_not_found(self) -> None:
+    def test_missing_tube_is_not_found(self) -> None:
         with self.refused(TubeNotFound):
             self.queue.tube("nowhere")
         with self.refused(TubeNotFound):
             self.queue.statistics("nowhere")
 
-    def test_a_name_is_given_once(self) -> None:
+    def test_duplicate_tube_name_is_refused_with_a_hint(self) -> None:
         self.put()
         ways = r'if_exists="update" .*, "keep" .*, tube.alter\(\)'
         with self.refused(TubeExists, match=f"tube 'contract' exists already: {ways}"):
             self.create("contract")
 
-    def test_a_living_tube_is_answered_if_it_is_what_was_asked_for(self) -> None:
+    def test_if_not_exists_returns_a_matching_tube(self) -> None:
         task = self.put()
         again = self.create("contract", if_not_exists=True)
         assert again.peek(task.id) == task
 
-    def test_a_tube_that_is_not_there_is_created_if_it_does_not_exist(self) -> None:
+    def test_if_not_exists_creates_a_missing_tube(self) -> None:
         assert self.create("fresh", if_not_exists=True).take(timeout=0) is None
 
-    def test_a_living_tube_with_another_driver_is_not_what_was_asked_for(self) -> None:
+    def test_if_not_exists_refuses_another_driver(self) -> None:
         other = Driver("another", order="-id") if self.knobs.name == "fifo" else "fifo"
         with self.refused(TubeExists):
             self.queue.create_tube("contract", other, if_not_exists=True)
 
     @needs("ttl")
-    def test_a_living_tube_with_other_options_is_not_what_was_asked_for(self) -> None:
+    def test_if_not_exists_refuses_other_options(self) -> None:
         self.create("short", ttl=5)
         for options, saying in (({}, "None"), ({"ttl": 6}, "6.0")):
             with pytest.raises(TubeExists, match=f"tube 'short' exists already: with ttl=5.0, not {saying}"):
@@ -77,7 +77,7 @@ class Queues(Bench):
         assert self.create("short", if_not_exists=True, ttl=5.0).name == "short"
 
     @needs("delay")
-    def test_a_list_of_delays_is_the_backoff_that_it_means(self) -> None:
+    def test_backoff_list_equals_the_same_backoff_object(self) -> None:
         self.create("resting", backoff=[60])
         assert self.create("resting", if_not_exists=True, backoff=Backoff(60, factor=1)).name == "resting"
         with pytest.raises(
@@ -85,11 +85,11 @@ class Queues(Bench):
         ):
             self.create("resting", if_not_exists=True, backoff=Backoff(1, cap=5, jitter=0.5, seed=3))
 
-    def test_a_temporary_tube_is_a_tube(self) -> None:
+    def test_temporary_tube_accepts_puts_and_takes(self) -> None:
         tube = self.create("passing", temporary=True)
         assert tube.put(1).id == self.take(tube).id
 
-    def test_a_name_is_short_and_plain(self) -> None:
+    def test_bad_tube_names_are_refused(self) -> None:
         for call in (self.create, self.queue.tube):
             assert self.refuses(call, "", "x" * 256, "a b", "{a}", "a*", "a?", "[a", "a\\b", "ä", "a\n", 7, None)
         assert self.queue.tubes() == ["contract"]
@@ -106,11 +106,11 @@ class Queues(Bench):
         for name in ("tubes", "tubes-workers", "reply.x", "reply.mail", "reply"):
             assert self.create(name).name == name
 
-    def test_letters_digits_and_a_few_signs_make_a_name(self) -> None:
-        for name in ("a", "x" * 255, "Crawl_2.jobs-new", "0", "mails:high", "a+b/c;d$(e)", ":", "-"):
+    def test_letters_digits_and_some_signs_are_valid_in_names(self) -> None:
+        for name in ("a", "x" * 255, "Crawl_2.jobs-new", "0", "mails:high", "a+b/c;d$(e)", ":", "done"):
             assert self.create(name).name == name
 
-    def test_no_name_is_taken_for_a_part_of_another_tube(self) -> None:
+    def test_tube_names_do_not_collide_with_parts_of_other_tubes(self) -> None:
         self.tube.drop()
         # Endings of keys and channels that a tube has on a server, and names of other keys there.
         ends = ("ready", "tasks", "taken", "lanes", "keys", "events", "marker", "due", "tasks:ready", ":", "")
@@ -138,7 +138,7 @@ class Queues(Bench):
             tubes.pop(names[0]).drop()
             assert self.queue.tubes() == sorted(names[1:])
             del names[0]
-            assert all(tube.peek(tasks[name].id).state == "r" for name, tube in tubes.items())
+            assert all(tube.peek(tasks[name].id).state == "ready" for name, tube in tubes.items())
 
     def within(self, namespace: str) -> Any:
         """The queue of a namespace."""
@@ -178,7 +178,7 @@ class Queues(Bench):
         assert queues["a"].tubes() == []
         assert queues[""].tubes() == ["a", "b:a", "contract"]
 
-    def test_namespaces_share_drivers_and_no_sessions(self) -> None:
+    def test_namespaces_share_drivers_but_not_sessions(self) -> None:
         fresh = Driver("fresh", order="-id")
         self.queue.register_driver(fresh)
         team = self.within("team")
@@ -193,12 +193,12 @@ class Queues(Bench):
         assert other.tubes() == []
         assert other.namespaces() == ["team"]
 
-    def test_the_rule_for_names_of_tubes_is_that_of_namespaces(self) -> None:
+    def test_namespaces_follow_the_rules_for_tube_names(self) -> None:
         assert self.refuses(self.queue.namespace, "x" * 256, "a b", "a@b", "{a}", "a*", "ä", "a\n", 7, None)
         for name in ("x" * 255, "a+b/c;d$(e)", ""):
             assert self.within(name).namespaces() == []
 
-    def test_a_flag_is_true_or_false(self) -> None:
+    def test_create_tube_refuses_non_boolean_flags(self) -> None:
         assert self.refuses(lambda option: self.create("other", **{option: 1}), "if_not_exists", "temporary")
 
     def test_an_unknown_driver_is_not_found(self) -> None:
@@ -206,7 +206,7 @@ class Queues(Bench):
             self.queue.create_tube("other", "no-such-driver")
         assert self.queue.tubes() == ["contract"]
 
-    def test_a_drivers_name_is_given_once(self) -> None:
+    def test_second_driver_of_the_same_name_is_refused(self) -> None:
         impostor = Driver(self.knobs.name, options={"other"}, lane="other", order="-id")
         with self.refused(DriverExists):
             self.queue.register_driver(impostor)
@@ -214,7 +214,7 @@ class Queues(Bench):
             self.queue.create_tube("other", impostor)
         assert self.queue.tubes() == ["contract"]
 
-    def test_a_driver_is_not_registered_with_a_tube_that_was_refused(self) -> None:
+    def test_refused_tube_does_not_register_its_driver(self) -> None:
         fresh = Driver("fresh", order="-id")
         with self.refused(OptionNotSupported):
             self.queue.create_tube("other", fresh, colour="red")
@@ -223,14 +223,14 @@ class Queues(Bench):
         with self.refused(DriverNotFound):
             self.queue.create_tube("other", "fresh")
 
-    def test_registering_a_driver_again_is_fine(self) -> None:
+    def test_registering_the_same_driver_twice_is_allowed(self) -> None:
         self.queue.register_driver(self.knobs)
         assert self.queue.create_tube("other", self.knobs.name).driver == self.knobs
 
-    def test_what_is_no_driver_is_refused(self) -> None:
+    def test_value_that_is_not_a_driver_is_refused(self) -> None:
         assert self.refuses(lambda driver: self.queue.create_tube("other", driver), 7, None)
 
-    def test_a_dropped_tube_is_gone(self) -> None:
+    def test_dropped_tube_raises_tube_not_found(self) -> None:
         task = self.put()
         worker = self.another()
         self.tube.drop()
@@ -244,7 +244,7 @@ class Queues(Bench):
         with pytest.raises(TubeNotFound):
             self.queue.tube("contract")
 
-    def test_the_name_of_a_dropped_tube_is_free_and_nothing_is_left_of_it(self) -> None:
+    def test_recreated_tube_has_nothing_of_the_dropped_one(self) -> None:
         self.buried()
         self.put()
         self.tube.drop()
@@ -266,13 +266,13 @@ class Queues(Bench):
             self.tube.ack(task)
         assert self.queue.tubes() == []
 
-    def test_ready_buried_and_done_tasks_keep_no_tube_busy(self) -> None:
+    def test_tube_without_taken_tasks_can_be_dropped(self) -> None:
         self.tube.ack(self.taken())
         self.buried()
         self.put()
         self.tube.drop()
 
-    def test_the_end_of_a_session_minds_no_dropped_tube(self) -> None:
+    def test_session_end_ignores_a_dropped_tube(self) -> None:
         worker = self.another()
         self.put()
         self.take(worker.tube)
@@ -280,4 +280,4 @@ class Queues(Bench):
         self.tube = self.create("contract")
         task = self.put()
         worker.queue.close()
-        assert (self.state(task), self.count("release")) == ("r", 0)
+        assert (self.state(task), self.count("release")) == ("ready", 0)

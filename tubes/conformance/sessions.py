@@ -22,7 +22,7 @@ class Sessions(Bench):
         worker, theirs = self.worker()
         buried = self.buried()
         worker.queue.close()
-        assert [self.state(task) for task in (mine, theirs, buried)] == ["t", "r", "!"]
+        assert [self.state(task) for task in (mine, theirs, buried)] == ["taken", "ready", "buried"]
         assert [self.count(name) for name in ("release", "ttr")] == [1, 0]
 
     def test_a_closed_session_releases_its_tasks_in_every_tube(self) -> None:
@@ -31,7 +31,7 @@ class Sessions(Bench):
         there = elsewhere.put(0)
         worker.queue.tube("elsewhere").take(timeout=0)
         worker.queue.close()
-        assert self.state(here) == "r"
+        assert self.state(here) == "ready"
         assert elsewhere.peek(there).state == State.READY
 
     def test_a_closed_session_releases_its_tasks_in_the_order_of_their_ids(self) -> None:
@@ -40,23 +40,23 @@ class Sessions(Bench):
             self.take(worker.tube)
         heard = self.listen()
         worker.queue.close()
-        assert self.heard(heard, [("release", id, "r") for id in sorted(task.id for task in tasks)])
+        assert self.heard(heard, [("release", id, "ready") for id in sorted(task.id for task in tasks)])
 
     def test_leaving_the_block_of_a_queue_closes_it(self) -> None:
         worker, task = self.worker()
         with worker.queue:
             assert not worker.queue.closed
         assert worker.queue.closed
-        assert self.state(task) == "r"
+        assert self.state(task) == "ready"
 
-    def test_closing_twice_is_fine(self) -> None:
+    def test_closing_a_queue_twice_has_no_effect(self) -> None:
         worker = self.another()
         worker.queue.close()
         worker.queue.close()
         worker.queue.detach()
         assert worker.queue.closed
 
-    def test_a_closed_queue_does_nothing_more(self) -> None:
+    def test_closed_queue_refuses_all_calls(self) -> None:
         worker, task = self.worker()
         worker.queue.close()
         queue, tube = worker
@@ -79,25 +79,25 @@ class Sessions(Bench):
         ]
         assert self.refuses(lambda call: call[0](*call[1:]), *calls, error=QueueClosed)
 
-    def test_a_sessions_uuid_is_its_own(self) -> None:
+    def test_session_uuid_is_stable_and_unique(self) -> None:
         uuid = self.queue.identify()
         assert UUID(uuid).hex == uuid == self.queue.identify()
         assert self.another().queue.identify() != uuid
 
-    def test_identifying_as_oneself_changes_nothing(self) -> None:
+    def test_identify_with_the_own_uuid_changes_nothing(self) -> None:
         task = self.taken()
         uuid = self.queue.identify()
         assert self.queue.identify(uuid) == uuid
         assert self.tube.ack(task).state == State.DONE
 
-    def test_connections_of_one_session_hold_tasks_together(self) -> None:
+    def test_queues_of_one_session_share_its_tasks(self) -> None:
         worker, task = self.worker()
         assert self.queue.identify(worker.queue.identify()) == worker.queue.identify()
         assert self.tube.ack(task.id).state == State.DONE
         mine = self.taken()
         assert worker.tube.release(mine).state == State.READY
 
-    def test_a_uuid_is_understood_in_all_its_forms(self) -> None:
+    def test_identify_accepts_a_uuid_in_all_forms(self) -> None:
         worker = self.another()
         uuid = UUID(worker.queue.identify())
         for form in (uuid, str(uuid), uuid.hex.upper()):
@@ -108,26 +108,26 @@ class Sessions(Bench):
         third = self.another()
         third.queue.identify(worker.queue.identify())
         worker.queue.close()
-        assert self.state(task) == "t"
+        assert self.state(task) == "taken"
         third.queue.close()
-        assert self.state(task) == "r"
+        assert self.state(task) == "ready"
 
-    def test_joining_ends_the_session_that_is_left(self) -> None:
+    def test_joining_a_session_ends_the_one_left(self) -> None:
         worker, task = self.worker()
         left = worker.queue.identify()
         worker.queue.identify(self.queue.identify())
-        assert self.state(task) == "r"
+        assert self.state(task) == "ready"
         with self.refused(TaskNotTaken):
             worker.tube.ack(task)
         with self.refused(SessionNotFound):
             self.queue.identify(left)
 
-    def test_joining_leaves_a_shared_session_alone(self) -> None:
+    def test_leaving_a_shared_session_does_not_end_it(self) -> None:
         worker, task = self.worker()
         third = self.another()
         third.queue.identify(worker.queue.identify())
         worker.queue.identify(self.queue.identify())
-        assert self.state(task) == "t"
+        assert self.state(task) == "taken"
         assert third.tube.ack(task).state == State.DONE
 
     def test_a_session_that_ended_is_not_found(self) -> None:
@@ -136,10 +136,10 @@ class Sessions(Bench):
         worker.queue.close()
         assert self.refuses(self.queue.identify, uuid, "0" * 32, error=SessionNotFound)
 
-    def test_what_is_no_uuid_is_refused(self) -> None:
+    def test_malformed_uuid_is_refused(self) -> None:
         assert self.refuses(self.queue.identify, "", "00", "x" * 32, 7, b"0" * 16)
 
-    def test_a_session_of_a_uuid_is_begun_by_the_first_and_joined_by_the_others(self) -> None:
+    def test_identify_with_create_starts_or_joins_a_session(self) -> None:
         worker, other, uuid = self.another(), self.another(), uuid4()
         assert worker.queue.identify(uuid, create=True) == uuid.hex
         assert other.queue.identify(uuid, create=True) == uuid.hex
@@ -151,25 +151,25 @@ class Sessions(Bench):
         with self.refused(SessionNotFound):
             self.queue.identify(uuid)
 
-    def test_a_session_of_a_uuid_that_is_not_random_is_not_begun(self) -> None:
+    def test_identify_with_create_refuses_non_random_uuids(self) -> None:
         uuids = (None, "0" * 32, uuid5(NAMESPACE_URL, "service"), "x")
         assert self.refuses(lambda uuid: self.queue.identify(uuid, create=True), *uuids)
         assert self.refuses(lambda create: self.queue.identify(uuid4(), create=create), 1, None, "yes")
 
-    def test_a_detached_session_lingers_for_its_lease(self) -> None:
+    def test_detached_session_keeps_its_tasks_until_session_ttl(self) -> None:
         worker, task = self.worker()
         worker.queue.detach()
-        assert self.turns(task, "t", "r", after=self.session_ttl)
+        assert self.turns(task, "taken", "ready", after=self.session_ttl)
         assert self.count("release") == 1
 
-    def test_a_detached_queue_does_nothing_more(self) -> None:
+    def test_detached_queue_refuses_all_calls(self) -> None:
         worker, task = self.worker()
         worker.queue.detach()
         assert worker.queue.closed
         with self.refused(QueueClosed):
             worker.tube.ack(task)
 
-    def test_a_detached_session_can_be_gone_on_with(self) -> None:
+    def test_detached_session_can_be_resumed(self) -> None:
         worker, task = self.worker()
         uuid = worker.queue.identify()
         worker.queue.detach()
@@ -179,7 +179,7 @@ class Sessions(Bench):
         self.clock.advance(2 * self.session_ttl)
         assert heir.tube.ack(task.id).state == State.DONE
 
-    def test_a_detached_session_that_has_ended_is_not_found(self) -> None:
+    def test_detached_session_past_its_lease_is_not_found(self) -> None:
         worker = self.another()
         uuid = worker.queue.identify()
         worker.queue.detach()
@@ -193,29 +193,29 @@ class Sessions(Bench):
         third.queue.identify(worker.queue.identify())
         worker.queue.detach()
         self.clock.advance(2 * self.session_ttl)
-        assert self.state(task) == "t"
+        assert self.state(task) == "taken"
         third.queue.close()
-        assert self.state(task) == "r"
+        assert self.state(task) == "ready"
 
-    def test_an_id_from_one_connection_works_through_another_of_the_session_after_release_all(self) -> None:
+    def test_task_can_be_taken_through_a_shared_session_after_release_all(self) -> None:
         worker, task = self.worker()
         self.queue.identify(worker.queue.identify())
         self.tube.release_all()
-        assert self.state(task) == "r"
+        assert self.state(task) == "ready"
         assert self.tube.ack(self.take()).id == task.id
 
     @needs("ttr")
-    def test_time_runs_on_for_the_tasks_of_a_detached_session(self) -> None:
+    def test_ttr_runs_on_in_a_detached_session(self) -> None:
         worker, task = self.worker(ttr=self.session_ttl / 2)
         worker.queue.detach()
         self.clock.advance(self.session_ttl / 2)
-        assert (self.state(task), self.count("ttr")) == ("r", 1)
+        assert (self.state(task), self.count("ttr")) == ("ready", 1)
 
     @needs("ttl")
     def test_the_end_of_a_session_does_not_renew_a_ttl(self) -> None:
         worker, task = self.worker(ttl=5)
         self.clock.advance(3)
         worker.queue.close()
-        assert self.state(task) == "r"
+        assert self.state(task) == "ready"
         self.clock.advance(2)
-        assert self.state(task) == "-"
+        assert self.state(task) == "done"

@@ -44,17 +44,17 @@ class Throttled(Bench):
 class Limits(Throttled):
     """max_in_flight."""
 
-    def test_so_many_of_a_lane_are_taken_at_a_time(self) -> None:
+    def test_max_in_flight_limits_the_taken_tasks_of_a_lane(self) -> None:
         tasks = self.throttled("x", "x", "x", "x", max_in_flight=2)
         assert self.drain() == [task.id for task in tasks[:2]]
         self.tube.ack(tasks[0].id)
         assert self.drain() == [tasks[2].id]
 
-    def test_a_limit_is_of_each_lane(self) -> None:
+    def test_max_in_flight_applies_to_each_lane(self) -> None:
         self.throttled("x", "y", "x", "y", "x", "y", max_in_flight=2)
         assert sorted(self.tube.peek(id).utube for id in self.drain()) == ["x", "x", "y", "y"]
 
-    def test_many_at_once_are_no_more_of_a_lane_than_one_by_one(self) -> None:
+    def test_take_many_respects_max_in_flight_and_interval(self) -> None:
         self.throttle(max_in_flight=2)
         self.tube.configure("y", interval=5)
         self.fill("x", "x", "x", "y", "y", "y")
@@ -62,7 +62,7 @@ class Limits(Throttled):
         self.pass_time(5)
         assert [task.utube for task in self.tube.take_many(9, timeout=0)] == ["y"]
 
-    def test_what_returns_to_a_lane_with_room_is_first_again(self) -> None:
+    def test_returned_task_is_first_again_in_a_lane_with_room(self) -> None:
         tasks = self.throttled("x", "x", "x", max_in_flight=2)
         assert len(self.drain()) == 2
         self.tube.release(tasks[0].id)
@@ -78,20 +78,20 @@ class Limits(Throttled):
         worker.queue.close()
         assert self.drain() == [task.id for task in tasks[:2]]
 
-    def test_a_limit_that_is_raised_counts_at_once(self) -> None:
+    def test_raised_max_in_flight_applies_at_once(self) -> None:
         tasks = self.fill("x", "x", "x")
         assert self.drain() == [tasks[0].id]
         self.tube.configure("x", max_in_flight=3)
         assert self.drain() == [task.id for task in tasks[1:]]
 
-    def test_a_limit_that_is_raised_serves_who_waits(self) -> None:
+    def test_raised_max_in_flight_serves_a_waiting_take(self) -> None:
         tasks = self.fill("x", "x")
         self.drain()
         call = self.begin(self.another().tube)
         self.tube.configure("x", max_in_flight=2)
         assert self.got(call).id == tasks[1].id
 
-    def test_a_limit_below_what_is_taken_lets_nothing_start_until_there_is_room(self) -> None:
+    def test_lane_above_a_lowered_max_in_flight_starts_nothing(self) -> None:
         tasks = self.throttled("x", "x", "x", "x", max_in_flight=3)
         self.drain()
         self.tube.configure("x", max_in_flight=1)
@@ -101,7 +101,7 @@ class Limits(Throttled):
         self.tube.ack(tasks[2].id)
         assert self.drain() == [tasks[3].id]
 
-    def test_a_limit_that_is_lowered_withdraws_what_was_on_offer(self) -> None:
+    def test_lowered_max_in_flight_withdraws_offered_tasks(self) -> None:
         tasks = self.throttled("x", "x", "y", max_in_flight=2)
         first = self.take()
         self.tube.configure(first.utube, max_in_flight=1)
@@ -116,7 +116,7 @@ class Limits(Throttled):
 class Intervals(Throttled):
     """interval, jitter."""
 
-    def test_a_lane_rests_from_start_to_start(self) -> None:
+    def test_interval_counts_from_start_to_start(self) -> None:
         tasks = self.throttled("x", "x", interval=5)
         self.take()
         self.pass_time(3)
@@ -124,7 +124,7 @@ class Intervals(Throttled):
         self.rest(2)
         assert self.drain() == [tasks[1].id]
 
-    def test_after_a_rest_a_lane_that_is_busy_is_busy_still(self) -> None:
+    def test_busy_lane_stays_busy_after_its_interval(self) -> None:
         tasks = self.throttled("x", "x", interval=5)
         self.take()
         self.pass_time(9)
@@ -132,20 +132,20 @@ class Intervals(Throttled):
         self.tube.ack(tasks[0].id)
         assert self.drain() == [tasks[1].id]
 
-    def test_other_lanes_do_not_rest(self) -> None:
+    def test_interval_does_not_delay_other_lanes(self) -> None:
         self.throttled("x", "x", "y", "z", interval=5)
         assert len(self.drain()) == 3
 
-    def test_a_lane_rests_also_when_it_has_become_empty_meanwhile(self) -> None:
+    def test_interval_applies_to_a_lane_that_became_empty(self) -> None:
         self.throttled("x", interval=5)
         self.tube.ack(self.take())
         self.pass_time(2)
         (task,) = self.fill("x")
-        assert self.state(task) == "r"
+        assert self.state(task) == "ready"
         self.rest(3)
         assert self.drain() == [task.id]
 
-    def test_with_several_in_flight_there_is_an_interval_between_them(self) -> None:
+    def test_interval_applies_between_several_tasks_in_flight(self) -> None:
         tasks = self.throttled("x", "x", "x", interval=5, max_in_flight=2)
         assert self.drain() == [tasks[0].id]
         self.rest(5)
@@ -153,7 +153,7 @@ class Intervals(Throttled):
         self.pass_time(5)
         assert self.drain() == []
 
-    def test_who_waits_is_served_when_the_rest_is_over(self) -> None:
+    def test_waiting_take_is_served_when_the_interval_ends(self) -> None:
         tasks = self.throttled("x", "x", interval=5)
         self.tube.ack(self.take())
         calls = [self.begin(self.another().tube) for _ in range(2)]
@@ -163,7 +163,7 @@ class Intervals(Throttled):
         assert self.got(calls[0]).id == tasks[1].id
         assert self.waiting(1)
 
-    def test_who_waits_is_served_again_and_again(self) -> None:
+    def test_waiting_takes_are_served_after_each_interval(self) -> None:
         tasks = self.throttled("x", "x", "x", "x", interval=5)
         worker = self.another()
         for task in tasks:
@@ -172,7 +172,7 @@ class Intervals(Throttled):
                 self.pass_time(5)
             assert worker.tube.ack(self.got(call)).id == task.id
 
-    def test_the_end_of_a_loop_and_its_next_task_are_two_starts(self) -> None:
+    def test_loop_respects_the_interval_of_a_lane(self) -> None:
         self.throttled("x", "x", "y", interval=5)
         seen: list[str] = []
         for task in self.tube:
@@ -185,7 +185,7 @@ class Intervals(Throttled):
         assert seen[2] == "x"
 
     @needs("pri")
-    def test_after_a_rest_the_best_task_of_the_lane_comes_first(self) -> None:
+    def test_best_task_of_a_lane_comes_first_after_the_interval(self) -> None:
         self.throttle(interval=5)
         self.fill("x", pri=3)
         self.tube.ack(self.take())
@@ -194,7 +194,7 @@ class Intervals(Throttled):
             self.rest(5)
             assert self.tube.ack(self.take()).id == task.id
 
-    def test_what_is_released_during_a_rest_waits_for_its_end(self) -> None:
+    def test_task_released_during_an_interval_waits_for_its_end(self) -> None:
         tasks = self.throttled("x", "x", interval=5)
         self.tube.release(self.take())
         self.rest(5)
@@ -204,34 +204,34 @@ class Intervals(Throttled):
         assert self.drain() == [tasks[0].id]
 
     @needs("ttr")
-    def test_what_was_taken_for_too_long_waits_for_the_end_of_the_rest(self) -> None:
+    def test_task_past_its_ttr_waits_for_the_end_of_the_interval(self) -> None:
         self.throttle(interval=5)
         (task,) = self.fill("x", ttr=2)
         self.take()
         self.pass_time(2)
-        assert self.state(task) == "r"
+        assert self.state(task) == "ready"
         self.rest(3)
         assert self.drain() == [task.id]
 
     @needs("ttl")
-    def test_a_ttl_ends_during_a_rest(self) -> None:
+    def test_ttl_ends_during_an_interval(self) -> None:
         self.throttled("x", interval=5)
         self.tube.ack(self.take())
         (task,) = self.fill("x", ttl=2)
         self.pass_time(2)
-        assert self.state(task) == "-"
+        assert self.state(task) == "done"
         self.pass_time(3)
         assert self.tube.utubes() == []
 
     @needs("delay")
-    def test_a_delay_ends_during_a_rest(self) -> None:
+    def test_delay_ends_during_an_interval(self) -> None:
         self.throttled("x", interval=5)
         self.tube.release(self.take(), delay=2)
         self.pass_time(2)
         self.rest(3)
         assert len(self.drain()) == 1
 
-    def test_jitter_lengthens_an_interval_by_chance_that_can_be_repeated(self) -> None:
+    def test_jitter_lengthens_intervals_reproducibly(self) -> None:
         self.throttle(interval=5, jitter=0.5)
         for number in range(12):
             self.fill(f"x{number}")
@@ -244,7 +244,7 @@ class Intervals(Throttled):
         assert min(spans) >= 5
         assert max(spans) <= 7.5
 
-    def test_the_tubes_jitter_is_that_of_a_lane_with_an_interval_of_its_own(self) -> None:
+    def test_tube_jitter_applies_to_a_lane_with_its_own_interval(self) -> None:
         self.throttle(jitter=0.5)
         self.tube.configure("x", interval=2)
         (task,) = self.fill("x")
@@ -272,7 +272,7 @@ class Intervals(Throttled):
         self.tube.configure("x", interval=0)
         assert self.drain() == [tasks[2].id]
 
-    def test_an_interval_that_is_changed_serves_who_waits(self) -> None:
+    def test_changed_interval_serves_a_waiting_take(self) -> None:
         tasks = self.throttled("x", "x", interval=60)
         self.tube.ack(self.take())
         call = self.begin(self.another().tube)
@@ -280,7 +280,7 @@ class Intervals(Throttled):
         self.pass_time(5)
         assert self.got(call).id == tasks[1].id
 
-    def test_a_lane_may_have_an_interval_in_a_tube_without(self) -> None:
+    def test_lane_may_have_an_interval_in_a_tube_without_interval(self) -> None:
         self.tube.configure("x", interval=5)
         tasks = self.fill("x", "x", "y", "y")
         for id in self.drain():
@@ -289,7 +289,7 @@ class Intervals(Throttled):
         self.rest(5)
         assert self.drain() == [[task for task in tasks if task.utube == "x"][1].id]
 
-    def test_a_lane_goes_back_to_what_the_tube_says(self) -> None:
+    def test_lane_returns_to_the_limits_of_the_tube(self) -> None:
         self.throttle(interval=5)
         self.tube.configure("x", interval=60, max_in_flight=2)
         self.tube.configure("x", interval=None)
@@ -302,7 +302,7 @@ class Intervals(Throttled):
         self.tube.configure("x", max_in_flight=None)
         assert self.tube.utubes()[0].max_in_flight == 1
 
-    def test_a_take_that_is_cancelled_gives_the_start_back(self) -> None:
+    def test_cancelled_take_undoes_the_start_of_its_lane(self) -> None:
         self.cancelling()
         self.throttle(interval=5)
         tube = self.tube.inner
@@ -316,10 +316,10 @@ class Intervals(Throttled):
 class Blocks(Throttled):
     """block."""
 
-    def test_a_lane_that_is_blocked_starts_nothing_until_then(self) -> None:
+    def test_blocked_lane_starts_nothing_until_the_block_ends(self) -> None:
         (task,) = self.fill("x")
         self.tube.block("x", 5)
-        assert self.state(task) == "r"
+        assert self.state(task) == "ready"
         self.rest(5)
         assert self.drain() == [task.id]
 
@@ -334,16 +334,16 @@ class Blocks(Throttled):
         self.rest(5)
         assert self.drain() == [task.id]
 
-    def test_what_is_taken_stays_so_while_its_lane_is_blocked(self) -> None:
+    def test_task_stays_taken_while_its_lane_is_blocked(self) -> None:
         tasks = self.fill("x", "x")
         held = self.take()
         self.tube.block("x", 5)
-        assert self.state(held) == "t"
+        assert self.state(held) == "taken"
         self.tube.ack(held)
         self.rest(5)
         assert self.drain() == [tasks[1].id]
 
-    def test_a_block_of_0_ends_one(self) -> None:
+    def test_block_of_0_seconds_ends_a_block(self) -> None:
         (task,) = self.fill("x")
         self.tube.block("x", 5)
         call = self.begin(self.another().tube)
@@ -352,7 +352,7 @@ class Blocks(Throttled):
         self.tube.block("nobody", 0)
         assert [utube.name for utube in self.tube.utubes()] == ["x"]
 
-    def test_the_last_block_counts(self) -> None:
+    def test_last_block_replaces_earlier_ones(self) -> None:
         (task,) = self.fill("x")
         self.tube.block("x", 2)
         self.tube.block("x", 9)
@@ -360,7 +360,7 @@ class Blocks(Throttled):
         self.rest(5)
         assert self.drain() == [task.id]
 
-    def test_who_waits_is_served_when_a_block_ends(self) -> None:
+    def test_waiting_take_is_served_when_a_block_ends(self) -> None:
         self.tube.block("x", 5)
         (task,) = self.fill("x")
         call = self.begin(self.another().tube)
@@ -371,7 +371,7 @@ class Blocks(Throttled):
         self.pass_time(1)
         assert self.got(call).id == task.id
 
-    def test_a_block_and_a_rest_both_count(self) -> None:
+    def test_later_end_of_block_and_interval_counts(self) -> None:
         tasks = self.throttled("x", "x", "x", interval=5)
         self.tube.ack(self.take())
         self.tube.block("x", 2)
@@ -383,7 +383,7 @@ class Blocks(Throttled):
         self.rest(9)
         assert self.drain() == [tasks[2].id]
 
-    def test_a_block_for_nothing_that_is_sensible_is_refused(self) -> None:
+    def test_block_and_configure_refuse_bad_values(self) -> None:
         self.fill("x")
         assert self.refuses(lambda name: self.tube.block(name, 1), None, b"x", 1.5)
         assert self.refuses(lambda seconds: self.tube.block("x", seconds), -1, None, "1", True)
@@ -401,7 +401,7 @@ class Rounds(Throttled):
         """Take whatever can be taken; the lanes in that order."""
         return [self.tube.peek(id).utube for id in self.drain()]
 
-    def test_in_rounds_the_lane_that_started_longest_ago_comes_first(self) -> None:
+    def test_round_robin_serves_the_lane_with_the_oldest_start(self) -> None:
         self.throttled("x", "x", "x", "y", "y", "z", order="round_robin")
         seen: list[str] = []
         while (task := self.tube.take(timeout=0)) is not None:
@@ -409,31 +409,31 @@ class Rounds(Throttled):
             self.tube.ack(task)
         assert seen == ["x", "y", "z", "x", "y", "x"]
 
-    def test_in_rounds_a_lane_that_has_not_started_comes_when_it_got_tasks(self) -> None:
+    def test_round_robin_orders_new_lanes_by_their_first_task(self) -> None:
         self.throttled("x", "x", "y", order="round_robin")
         assert self.tube.ack(self.take()).utube == "x"
         self.fill("a", "y")
         assert self.started() == ["y", "x", "a"]
 
-    def test_in_rounds_a_lane_serves_its_best_task(self) -> None:
+    def test_round_robin_serves_the_best_task_of_a_lane(self) -> None:
         tasks = self.throttled("x", "y", "x", "y", "x", "y", order="round_robin")
         for lane in "xyxyxy":
             task = self.tube.ack(self.take())
             assert task.id == next(each.id for each in tasks if each.utube == lane)
             tasks = [each for each in tasks if each.id != task.id]
 
-    def test_in_rounds_a_lane_whose_task_is_released_comes_last(self) -> None:
+    def test_round_robin_moves_a_lane_to_the_end_after_a_release(self) -> None:
         self.throttled("x", "y", "z", order="round_robin")
         self.tube.release(self.take())
         assert self.started() == ["y", "z", "x"]
         self.tube.release_all()
         assert self.started() == ["y", "z", "x"]
 
-    def test_in_rounds_lanes_with_several_in_flight_take_turns(self) -> None:
+    def test_round_robin_alternates_lanes_with_several_in_flight(self) -> None:
         self.throttled("x", "x", "x", "y", "y", "y", order="round_robin", max_in_flight=2)
         assert self.started() == ["x", "y", "x", "y"]
 
-    def test_in_rounds_a_block_keeps_a_place(self) -> None:
+    def test_round_robin_keeps_the_place_of_a_blocked_lane(self) -> None:
         self.throttled("x", "y", "z", order="round_robin")
         self.tube.block("x", 5)
         assert self.tube.ack(self.take()).utube == "y"
@@ -460,7 +460,7 @@ class Rounds(Throttled):
         assert [utube.name for utube in self.tube.utubes(limit=2)] == ["a", "b"]
         assert self.tube.utubes(limit=0) == []
 
-    def test_nothing_is_left_of_a_lane_that_is_done(self) -> None:
+    def test_finished_lane_is_forgotten(self) -> None:
         self.throttled("x", "y", "z", interval=5)
         self.tube.configure("z", interval=3)
         for id in self.drain():
@@ -474,7 +474,7 @@ class Rounds(Throttled):
         self.tube.configure("z", interval=None)
         assert self.tube.utubes() == []
 
-    def test_truncate_forgets_what_lanes_remember(self) -> None:
+    def test_truncate_forgets_lane_limits_and_blocks(self) -> None:
         self.throttled("x", "y", interval=5)
         self.drain()
         self.tube.block("z", 9)
@@ -486,7 +486,7 @@ class Rounds(Throttled):
 
     @pytest.mark.parametrize("verb", ["truncate", "drop"])
     @pytest.mark.parametrize("end", ["block", "interval", "ttr", "session"])
-    def test_a_tube_is_emptied_though_something_has_just_ended(self, verb: str, end: str) -> None:
+    def test_drop_and_truncate_work_when_a_deadline_has_just_passed(self, verb: str, end: str) -> None:
         self.require("ttr" if end == "ttr" else "")
         self.throttle(interval=1)
         self.fill("x", "x", **({"ttr": 2} if end == "ttr" else {}))

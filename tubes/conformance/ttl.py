@@ -28,12 +28,12 @@ class TimeToLive(Bench):
     def test_a_ready_task_is_removed_when_its_ttl_is_over(self) -> None:
         task = self.put(ttl=5)
         assert (task.ttl, task.expires, task.due) == (5, 5, 5)
-        assert self.turns(task, "r", "-", after=5)
+        assert self.turns(task, "ready", "done", after=5)
         assert self.tube.take(timeout=0) is None
 
     def test_a_buried_task_is_removed_when_its_ttl_is_over(self) -> None:
         task = self.buried(ttl=5)
-        assert self.turns(task, "!", "-", after=5)
+        assert self.turns(task, "buried", "done", after=5)
         assert self.tube.kick() == 0
 
     def test_an_expired_task_counts_as_ttl_delete_and_done(self) -> None:
@@ -41,65 +41,65 @@ class TimeToLive(Bench):
         self.clock.advance(1)
         assert [self.count(name) for name in ("total", "done", "ttl", "delete", "ack")] == [0, 1, 1, 1, 0]
 
-    def test_a_task_with_ttl_0_is_gone_before_anybody_takes_it(self) -> None:
+    def test_task_with_ttl_0_expires_before_any_take(self) -> None:
         task = self.put(ttl=0)
         assert task.state == State.READY
-        assert (self.tube.take(timeout=0), self.state(task), self.count("ttl")) == (None, "-", 1)
+        assert (self.tube.take(timeout=0), self.state(task), self.count("ttl")) == (None, "done", 1)
 
-    def test_a_tubes_ttl_is_its_tasks_default(self) -> None:
+    def test_tube_ttl_is_the_default_for_its_tasks(self) -> None:
         self.tube = self.create("short", ttl=2)
         default, own = self.put(), self.put(ttl=4)
         self.clock.advance(2)
-        assert [self.state(default), self.state(own)] == ["-", "r"]
+        assert [self.state(default), self.state(own)] == ["done", "ready"]
         self.clock.advance(2)
-        assert self.state(own) == "-"
+        assert self.state(own) == "done"
 
-    def test_a_task_without_ttl_lives_for_ever(self) -> None:
+    def test_task_without_ttl_never_expires(self) -> None:
         task = self.put()
         assert (task.ttl, task.expires) == (None, None)
         self.clock.advance(50 * 365 * 86400)
-        assert self.state(task) == "r"
+        assert self.state(task) == "ready"
 
     @pytest.mark.parametrize("passing", PASSING)
-    def test_nothing_on_its_way_renews_a_tasks_ttl(self, passing: str) -> None:
+    def test_release_kick_and_peek_do_not_renew_the_ttl(self, passing: str) -> None:
         task = self.put(ttl=5)
         self.clock.advance(3)
         PASSING[passing](self, task)
-        assert self.turns(task, "r", "-", after=2)
+        assert self.turns(task, "ready", "done", after=2)
 
     @needs("ttr")
     def test_a_ttr_that_ends_does_not_renew_the_ttl(self) -> None:
         task = self.taken(ttl=5, ttr=3)
-        assert self.turns(task, "r", "-", after=5)
+        assert self.turns(task, "ready", "done", after=5)
 
     @needs("delay")
-    def test_a_put_with_a_delay_prolongs_the_ttl_by_it(self) -> None:
+    def test_put_with_delay_extends_the_ttl(self) -> None:
         task = self.put(ttl=2, delay=3)
         assert (task.ttl, task.expires, task.due) == (5, 5, 3)
-        assert self.turns(task, "r", "-", after=5)
+        assert self.turns(task, "ready", "done", after=5)
 
     @needs("delay")
-    def test_a_release_with_a_delay_prolongs_the_ttl_by_it(self) -> None:
+    def test_release_with_delay_extends_the_ttl(self) -> None:
         task = self.taken(ttl=5)
         self.clock.advance(1)
         released = self.tube.release(task, delay=3)
         assert (released.ttl, released.expires, released.due) == (8, 8, 4)
-        assert self.turns(task, "r", "-", after=7)
+        assert self.turns(task, "ready", "done", after=7)
 
     @needs("delay")
     def test_a_delayed_task_outlives_its_delay(self) -> None:
         task = self.put(ttl=1, delay=9)
-        assert self.turns(task, "~", "r", after=9)
+        assert self.turns(task, "delayed", "ready", after=9)
 
     @lacks("ttr")
-    def test_without_ttr_a_tubes_ttl_limits_no_run(self) -> None:
+    def test_tube_ttl_sets_no_ttr_where_the_driver_has_no_ttr(self) -> None:
         self.tube = self.create("short", ttl=5)
         assert self.taken().ttr is None
 
     @lacks("ttl_spares_taken")
-    def test_a_taken_task_is_lost_to_its_worker_when_its_ttl_is_over(self) -> None:
+    def test_holder_loses_its_task_when_the_ttl_ends(self) -> None:
         task = self.taken(ttl=5)
-        assert self.turns(task, "t", "-", after=5)
+        assert self.turns(task, "taken", "done", after=5)
         with self.refused(TaskNotTaken):
             self.tube.ack(task)
         assert [self.count(name) for name in ("ttr", "ttl", "delete", "done")] == [1, 1, 1, 1]
@@ -108,18 +108,18 @@ class TimeToLive(Bench):
     def test_a_worker_may_finish_a_task_past_its_ttl(self) -> None:
         task = self.taken(ttl=5)
         self.clock.advance(60)
-        assert self.state(task) == "t"
+        assert self.state(task) == "taken"
         assert self.tube.ack(task).state == State.DONE
         assert [self.count(name) for name in ("ttl", "ack")] == [0, 1]
 
     @needs("ttl_spares_taken")
     @pytest.mark.parametrize("way", ["release", "release_all", "bury", "end of session", "ttr"])
-    def test_a_spared_task_past_its_ttl_is_removed_as_soon_as_it_comes_back(self, way: str) -> None:
+    def test_expired_taken_task_is_removed_when_it_returns(self, way: str) -> None:
         worker = self.another()
         self.put(ttl=5, **({"ttr": 9} if way == "ttr" else {}))
         task = self.take(worker.tube)
         self.clock.advance(8)
-        assert self.state(task) == "t"
+        assert self.state(task) == "taken"
         if way == "end of session":
             worker.queue.close()
         elif way == "release_all":
@@ -128,17 +128,17 @@ class TimeToLive(Bench):
             self.clock.advance(1)
         else:
             getattr(worker.tube, way)(task)
-        assert (self.tube.take(timeout=0), self.state(task), self.count("ttl")) == (None, "-", 1)
+        assert (self.tube.take(timeout=0), self.state(task), self.count("ttl")) == (None, "done", 1)
 
     @needs("ttl_spares_taken")
     @pytest.mark.parametrize("way", ["release", "bury", "last release"])
-    def test_who_brings_a_task_back_past_its_ttl_hears_that_it_is_gone(self, way: str) -> None:
+    def test_release_or_bury_of_an_expired_task_returns_it_as_done(self, way: str) -> None:
         task = self.taken(ttl=5, max_attempts=1 if way == "last release" else None)
         self.clock.advance(5)
         answer = self.tube.bury(task) if way == "bury" else self.tube.release(task)
-        assert (answer.state, answer.due, self.count("ttl")) == ("-", None, 1)
+        assert (answer.state, answer.due, self.count("ttl")) == ("done", None, 1)
 
-    def test_a_new_ttl_lasts_from_now_on_and_is_told_from_the_put(self) -> None:
+    def test_kick_ttl_counts_from_the_kick(self) -> None:
         task = self.buried(ttl=100)
         self.clock.advance(60)
         kicked = self.tube.kick_task(task, ttl=5)
@@ -147,5 +147,5 @@ class TimeToLive(Bench):
     def test_a_new_ttl_of_0_ends_a_task_at_once(self) -> None:
         updated = self.tube.update(self.put(), ttl=0)
         kicked = self.tube.kick_task(self.buried(), ttl=0)
-        assert (updated.state, kicked.state, self.count("total")) == ("-", "-", 0)
+        assert (updated.state, kicked.state, self.count("total")) == ("done", "done", 0)
         assert self.count("ttl") == 2

@@ -11,27 +11,27 @@ from tubes.conformance.bench import Bench, lacks, needs
 class Updates(Bench):
     """update, due_histogram, oldest_ready_age."""
 
-    def test_a_task_of_any_state_may_get_other_data(self) -> None:
+    def test_update_changes_data_in_any_state(self) -> None:
         taken, ready, buried = *self.puts(2), self.buried()
         assert self.take().id == taken.id
         states = {task.id: self.state(task) for task in (ready, taken, buried)}
         heard = self.listen()
         for task in (ready, taken, buried):
             updated = self.tube.update(task, data=["new", task.id])
-            assert (updated.data, updated.state.value) == (["new", task.id], states[task.id])
+            assert (updated.data, str(updated.state)) == (["new", task.id], states[task.id])
             found = self.tube.peek(task)
             assert (found.data, found.attempts, found.created) == (["new", task.id], updated.attempts, task.created)
         assert self.heard(heard, [("update", id, state) for id, state in states.items()])
 
-    def test_what_was_answered_before_stays_as_it_was(self) -> None:
+    def test_update_does_not_change_earlier_task_objects(self) -> None:
         before = self.put("old")
         taken = self.take()
         self.tube.update(before, data="new")
         assert (before.data, taken.data) == ("old", "old")
-        assert self.tube.ack(taken).state == "-"
+        assert self.tube.ack(taken).state == "done"
 
     @pytest.mark.parametrize("verb", ["ack", "release", "touch"])
-    def test_a_taker_goes_on_with_the_data_that_it_was_given(self, verb: str) -> None:
+    def test_holder_keeps_the_data_it_took_after_an_update(self, verb: str) -> None:
         self.require("ttr" if verb == "touch" else "")
         task = self.taken(data="old")
         self.tube.update(task.id, data="new")
@@ -42,13 +42,13 @@ class Updates(Bench):
         elif verb == "release":
             assert self.take().data == "new"
 
-    def test_an_update_of_nothing_looks_at_the_task_and_is_told_to_nobody(self) -> None:
+    def test_update_without_changes_is_a_peek_without_event(self) -> None:
         task, heard = self.put(), self.listen()
         assert self.tube.update(task) == task
         with self.refused(TaskNotFound):
             self.tube.update(task.id + 1000)
         last = self.put()
-        assert self.heard(heard, [("put", last.id, "r")])
+        assert self.heard(heard, [("put", last.id, "ready")])
 
     def test_an_updated_task_keeps_its_place_and_its_lane(self) -> None:
         tasks = [self.put(number) for number in range(3)]
@@ -56,15 +56,15 @@ class Updates(Bench):
             self.tube.update(task, data=task.data + 10)
         assert self.drain() == [task.id for task in self.in_order(tasks)]
 
-    def test_a_taken_task_stays_its_takers(self) -> None:
+    def test_update_leaves_a_taken_task_with_its_holder(self) -> None:
         task = self.taken()
         self.tube.update(task, data=None)
-        assert self.another().tube.peek(task).state == "t"
-        assert self.tube.release(task).state == "r"
+        assert self.another().tube.peek(task).state == "taken"
+        assert self.tube.release(task).state == "ready"
         assert self.take().data is None
 
     @needs("pri")
-    def test_another_priority_is_another_place(self) -> None:
+    def test_update_of_the_priority_changes_the_place(self) -> None:
         tasks = [self.put(pri=5) for _ in range(3)]
         for pri, task in zip((9, 5, 1), tasks, strict=True):
             assert self.tube.update(task, pri=pri).pri == pri
@@ -78,14 +78,14 @@ class Updates(Bench):
         assert self.drain() == [task.id for task in self.in_order([self.tube.peek(task) for task in (first, second)])]
 
     @needs("delay")
-    def test_a_delay_begins_or_ends(self) -> None:
+    def test_update_starts_or_ends_a_delay(self) -> None:
         task = self.put()
-        assert (self.tube.update(task, delay=5).state, self.tube.peek(task).due) == ("~", 5)
+        assert (self.tube.update(task, delay=5).state, self.tube.peek(task).due) == ("delayed", 5)
         assert self.tube.update(task, delay=2).due == 2
         self.clock.advance(1)
         assert self.tube.take(timeout=0) is None
-        assert self.tube.update(task, delay=0).state == "r"
-        assert self.tube.update(task, delay=0).state == "r"
+        assert self.tube.update(task, delay=0).state == "ready"
+        assert self.tube.update(task, delay=0).state == "ready"
         assert self.take().id == task.id
         with self.refused(InvalidOption):
             self.tube.update(task, delay=1)
@@ -94,7 +94,7 @@ class Updates(Bench):
             self.tube.update(task, delay=0, data="not this either")
 
     @needs("delay")
-    def test_a_task_that_becomes_ready_by_an_update_wakes_a_waiter(self) -> None:
+    def test_update_that_ends_a_delay_wakes_a_waiter(self) -> None:
         task = self.put(delay=50)
         call = self.begin(timeout=None)
         assert self.waiting(1)
@@ -102,7 +102,7 @@ class Updates(Bench):
         assert self.got(call).id == task.id
 
     @needs("delay")
-    def test_a_delay_that_is_changed_ends_when_it_should(self) -> None:
+    def test_updated_delay_ends_at_its_new_time(self) -> None:
         task = self.put(delay=50)
         call = self.begin(timeout=None)
         assert self.waiting(1)
@@ -111,35 +111,35 @@ class Updates(Bench):
         assert self.got(call).id == task.id
 
     @needs("ttl")
-    def test_a_ttl_counts_from_the_update(self) -> None:
+    def test_updated_ttl_counts_from_the_update(self) -> None:
         mortal, immortal = self.put(ttl=5), self.put()
         self.clock.advance(4)
         for task in (mortal, immortal):
             updated = self.tube.update(task, ttl=6)
             assert (updated.ttl, updated.expires) == (10, 10)
-        assert self.turns(mortal, "r", "-", after=6)
-        assert self.state(immortal) == "-"
+        assert self.turns(mortal, "ready", "done", after=6)
+        assert self.state(immortal) == "done"
 
     @needs("ttl")
-    def test_a_taken_task_is_prolonged_by_a_touch_only(self) -> None:
+    def test_update_of_the_ttl_is_refused_for_a_taken_task(self) -> None:
         task = self.taken(ttl=50)
         with self.refused(InvalidOption):
             self.tube.update(task, data="new", ttl=9)
 
     @needs("ttr")
-    def test_an_updated_task_that_is_taken_runs_out_of_time_as_before(self) -> None:
+    def test_update_does_not_change_the_ttr_of_a_taken_task(self) -> None:
         task = self.taken(ttr=5)
         self.clock.advance(2)
         assert self.tube.update(task, data="new").due == 5
         self.clock.advance(3)
-        assert self.state(task) == "r"
+        assert self.state(task) == "ready"
         again = self.take()
         self.tube.update(task, data="newer")
         self.tube.ack(again)
         self.clock.advance(9)
-        assert self.state(task) == "-"
+        assert self.state(task) == "done"
 
-    def test_nothing_is_changed_if_anything_is_wrong(self) -> None:
+    def test_update_with_any_bad_value_changes_nothing(self) -> None:
         task = self.put("old")
         wrong: list[dict[str, object]] = [{"pri": -1}, {"delay": -1}, {"ttl": "1"}, {"pri": None}]
         for changes in wrong:
@@ -150,7 +150,7 @@ class Updates(Bench):
             self.tube.update(10**6, data="new")
 
     @lacks("pri")
-    def test_what_the_driver_lacks_cannot_be_changed(self) -> None:
+    def test_update_refuses_options_the_driver_lacks(self) -> None:
         task = self.put("old")
         with self.refused(OptionNotSupported):
             self.tube.update(task, data="new", pri=1)
@@ -164,7 +164,7 @@ class Updates(Bench):
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
-    def test_the_age_of_the_oldest_ready_task(self) -> None:
+    def test_oldest_ready_age_is_the_age_of_the_oldest_ready_task(self) -> None:
         assert self.tube.oldest_ready_age() is None
         first = self.put()
         self.clock.advance(5)
@@ -178,7 +178,7 @@ class Updates(Bench):
         self.tube.kick()
         assert self.tube.oldest_ready_age() == 7
 
-    def test_the_oldest_is_found_behind_many_that_are_not_ready(self) -> None:
+    def test_oldest_ready_age_skips_many_tasks_that_are_not_ready(self) -> None:
         tasks = self.puts(20)
         for task in tasks:
             self.tube.bury(task)
@@ -188,7 +188,7 @@ class Updates(Bench):
         assert self.tube.oldest_ready_age() == 1
 
     @needs("delay")
-    def test_the_oldest_is_found_among_many_however_far_apart(self) -> None:
+    def test_oldest_ready_age_finds_tasks_with_ids_far_apart(self) -> None:
         delayed = self.tube.put_many(range(2100), delay=9)
         self.tube.delete_many(self.tube.put_many(range(11_000)))
         for _ in range(2):
@@ -203,7 +203,7 @@ class Updates(Bench):
         assert self.tube.oldest_ready_age() == 0
 
     @needs("delay")
-    def test_tasks_are_counted_by_when_they_are_due(self) -> None:
+    def test_due_histogram_counts_tasks_by_due_time(self) -> None:
         for delay in (1, 4, 5, 50, 500):
             self.put(delay=delay)
         self.put()
@@ -212,7 +212,7 @@ class Updates(Bench):
         self.clock.advance(4)
         assert self.tube.due_histogram([5]) == [1, 2]
 
-    def test_edges_ascend(self) -> None:
+    def test_due_histogram_refuses_bad_edges(self) -> None:
         assert self.tube.due_histogram([1, 2]) == [0, 0, 0]
         wrong: list[object] = [[2, 1], [-1], ["1"], 5, "12"]
         for edges in wrong:
@@ -220,7 +220,7 @@ class Updates(Bench):
                 self.tube.due_histogram(edges)
 
     @needs("pri")
-    def test_a_release_and_a_bury_give_a_new_priority(self) -> None:
+    def test_release_and_bury_may_change_the_priority(self) -> None:
         first, second, third = (self.put(pri=5) for _ in range(3))
         for _ in range(3):
             self.take()
@@ -236,7 +236,7 @@ class Updates(Bench):
             assert self.drain() == [task.id for task in self.in_order(ready)]
 
     @lacks("pri")
-    def test_without_priorities_none_is_given(self) -> None:
+    def test_release_and_bury_refuse_pri_where_the_driver_has_no_pri(self) -> None:
         task = self.taken()
         assert self.refuses(lambda pri: self.tube.release(task, pri=pri), 0, error=OptionNotSupported)
         assert self.refuses(lambda pri: self.tube.bury(task, pri=pri), 0, error=OptionNotSupported)

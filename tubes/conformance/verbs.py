@@ -40,7 +40,7 @@ class Verbs(Bench):
         assert self.tube.peek(task) == task
 
     @in_any_state
-    def test_a_state_is_its_word_and_equals_its_letter(self, state: str) -> None:
+    def test_state_equals_its_word_and_its_letter(self, state: str) -> None:
         task = self.make(state)
         found = self.tube.peek(task).state
         assert (found == state, found != state, f"{found}", {found}) == (True, False, state, {state})
@@ -50,7 +50,7 @@ class Verbs(Bench):
         assert [other for other in State if found == other.value or found == str(other)] == [found]
         assert f"state={state!r}" in repr(self.tube.peek(task))
 
-    def test_a_task_is_shown_with_the_beginning_of_its_data(self) -> None:
+    def test_task_repr_shows_only_the_beginning_of_its_data(self) -> None:
         for data in ("secret" * 1000, ["secret"] * 1000, {"deep": "secret" * 1000}):
             shown = repr(self.put(data))
             assert "secret" in shown
@@ -58,7 +58,7 @@ class Verbs(Bench):
             assert len(shown) < 200
         assert "data='short'" in repr(self.put("short"))
 
-    def test_a_taken_task_is_in_nobody_elses_reach(self) -> None:
+    def test_taken_task_cannot_be_taken_by_any_session(self) -> None:
         put = self.put()
         task = self.take()
         assert (task.id, task.state) == (put.id, State.TAKEN)
@@ -71,7 +71,7 @@ class Verbs(Bench):
     def test_an_acked_task_is_gone(self) -> None:
         task = self.taken()
         assert self.tube.ack(task).state == State.DONE
-        assert self.state(task) == "-"
+        assert self.state(task) == "done"
         with self.refused(TaskNotTaken):
             self.tube.ack(task.id)
 
@@ -80,15 +80,15 @@ class Verbs(Bench):
         assert self.tube.release(task).state == State.READY
         assert self.take().id == task.id
 
-    def test_a_task_counts_how_often_it_was_taken(self) -> None:
+    def test_task_counts_its_attempts(self) -> None:
         self.put()
         assert [self.tube.release(self.take()).attempts for _ in range(5)] == [1, 2, 3, 4, 5]
 
     @in_any_state
-    def test_anybody_may_bury_a_task_in_any_state(self, state: str) -> None:
+    def test_any_session_may_bury_a_task_in_any_state(self, state: str) -> None:
         task = self.make(state)
         assert self.another().tube.bury(task.id).state == State.BURIED
-        assert self.state(task) == "!"
+        assert self.state(task) == "buried"
         assert self.tube.take(timeout=0) is None
 
     def test_burying_a_buried_task_changes_nothing(self) -> None:
@@ -97,14 +97,14 @@ class Verbs(Bench):
             assert self.tube.bury(task).state == State.BURIED
 
     @in_any_state
-    def test_anybody_may_delete_a_task_in_any_state(self, state: str) -> None:
+    def test_any_session_may_delete_a_task_in_any_state(self, state: str) -> None:
         task = self.make(state)
         assert self.another().tube.delete(task.id).state == State.DONE
-        assert self.state(task) == "-"
+        assert self.state(task) == "done"
         assert (self.tube.kick(9), self.tube.take(timeout=0)) == (0, None)
 
     @in_any_state
-    def test_anybody_may_peek_in_any_state_and_changes_nothing(self, state: str) -> None:
+    def test_any_session_may_peek_a_task_without_changing_it(self, state: str) -> None:
         task = self.make(state)
         with self.unchanged():
             seen = self.another().tube.peek(task.id)
@@ -113,10 +113,10 @@ class Verbs(Bench):
     def test_a_kicked_task_is_ready(self) -> None:
         task = self.buried()
         assert self.tube.kick() == 1
-        assert self.state(task) == "r"
+        assert self.state(task) == "ready"
         assert self.take().id == task.id
 
-    def test_kick_answers_how_many_it_kicked(self) -> None:
+    def test_kick_returns_the_number_of_kicked_tasks(self) -> None:
         for _ in range(4):
             self.buried()
         assert [self.tube.kick(0), self.tube.kick(3), self.tube.kick(3), self.tube.kick()] == [0, 3, 1, 0]
@@ -124,14 +124,14 @@ class Verbs(Bench):
     def test_kick_leaves_tasks_that_are_not_buried(self) -> None:
         tasks = [self.taken(), self.put()]
         assert self.tube.kick(9) == 0
-        assert [self.state(task) for task in tasks] == ["t", "r"]
+        assert [self.state(task) for task in tasks] == ["taken", "ready"]
 
     @pytest.mark.parametrize("verb", ["bury", "delete", "peek"])
-    def test_a_task_that_is_not_there_is_not_found(self, verb: str) -> None:
+    def test_missing_task_is_not_found(self, verb: str) -> None:
         gone = self.tube.ack(self.taken())
         assert self.refuses(getattr(self.tube, verb), gone.id, gone.id + 1000, error=TaskNotFound)
 
-    def test_ids_only_grow_and_none_is_given_twice(self) -> None:
+    def test_ids_grow_and_are_never_reused(self) -> None:
         first, second = self.put().id, self.put().id
         self.tube.delete(second)
         third = self.put().id
@@ -141,7 +141,7 @@ class Verbs(Bench):
     def test_truncate_removes_all_tasks(self) -> None:
         tasks = [self.taken(), self.buried(), self.put()]
         self.tube.truncate()
-        assert [self.state(task) for task in tasks] == ["-"] * 3
+        assert [self.state(task) for task in tasks] == ["done"] * 3
         assert (self.count("total"), self.tube.kick(9), self.tube.take(timeout=0)) == (0, 0, None)
 
     def test_truncate_leaves_no_owner_behind(self) -> None:
@@ -152,18 +152,18 @@ class Verbs(Bench):
         self.tube.release_all()
         self.tube.drop()
 
-    def test_release_all_takes_every_task_from_its_worker(self) -> None:
+    def test_release_all_releases_the_tasks_of_all_sessions(self) -> None:
         mine, other = self.taken(), self.another()
         self.put()
         theirs = self.take(other.tube)
         self.another().tube.release_all()
-        assert [self.state(task) for task in (mine, theirs)] == ["r", "r"]
+        assert [self.state(task) for task in (mine, theirs)] == ["ready", "ready"]
         with self.refused(TaskNotTaken):
             self.tube.ack(mine)
         with self.refused(TaskNotTaken):
             other.tube.ack(theirs)
 
-    def test_release_all_reaches_every_session_however_many_have_come_and_gone(self) -> None:
+    def test_release_all_reaches_every_open_session(self) -> None:
         for _ in range(3):
             self.another().queue.close()
         task, late = self.taken(), self.another()
@@ -171,14 +171,14 @@ class Verbs(Bench):
         self.put()
         self.take(late.tube)
         self.tube.release_all()
-        assert (self.state(task), self.count("taken"), self.count("ready")) == ("r", 0, 2)
+        assert (self.state(task), self.count("taken"), self.count("ready")) == ("ready", 0, 2)
 
     @pytest.mark.parametrize("verb", ["ack", "release", "bury", "delete", "peek"])
-    def test_a_task_is_named_by_a_whole_number(self, verb: str) -> None:
+    def test_bad_task_ids_are_refused(self, verb: str) -> None:
         self.taken()
         assert self.refuses(lambda task: getattr(self.tube, verb)(task), "0", -1, 0.5, None, True)
 
-    def test_kick_takes_a_whole_number(self) -> None:
+    def test_kick_refuses_bad_counts(self) -> None:
         self.buried()
         assert self.refuses(self.tube.kick, -1, 0.5, "1", None, True)
 
@@ -188,7 +188,7 @@ class Verbs(Bench):
         self.tube.kick()
         assert self.take().id == task.id
 
-    def test_a_task_is_taken_whatever_stands_before_it(self) -> None:
+    def test_take_task_takes_a_task_out_of_order(self) -> None:
         tasks = self.puts(4)
         chosen = tasks[2]
         task = self.tube.take_task(chosen)
@@ -197,7 +197,7 @@ class Verbs(Bench):
         assert sorted(self.drain()) == left
         assert self.tube.ack(task).state == State.DONE
 
-    def test_a_task_that_may_not_be_taken_now_is_not(self) -> None:
+    def test_take_task_returns_nothing_for_a_task_that_is_not_takeable(self) -> None:
         mine, buried = self.taken(), self.buried()
         ready = self.put()
         assert self.tube.take_task(mine) is None
@@ -209,23 +209,25 @@ class Verbs(Bench):
         assert self.refuses(self.tube.take_task, mine.lease, "1", None, -1)
         assert self.tube.take_task(ready.id).id == ready.id
 
-    def test_a_task_is_removed_only_in_the_states_that_are_named(self) -> None:
+    def test_delete_with_state_removes_a_task_only_in_that_state(self) -> None:
         task, buried = self.taken(), self.buried()
-        assert self.refuses(lambda state: self.tube.delete(task, state=state), "ready", ["!", "r"], error=TaskNotFound)
+        assert self.refuses(
+            lambda state: self.tube.delete(task, state=state), "ready", ["buried", "ready"], error=TaskNotFound
+        )
         with self.refused(TaskNotFound, match=f"^task {task.id} of tube '.*' is not buried or ready$"):
             self.tube.delete(task.id, state=["buried", "ready"])
         assert self.refuses(lambda state: self.tube.delete(task, state=state), "gone", "x", [], ["ready", 7], 7)
         assert self.tube.delete(buried, state=("ready", "buried")).state == State.DONE
         assert self.tube.delete(task.id, state=State.TAKEN).state == State.DONE
 
-    def test_the_tasks_of_one_state_are_removed(self) -> None:
+    def test_truncate_with_state_removes_only_tasks_in_that_state(self) -> None:
         mine, buried = self.taken(), self.buried()
         ready = self.puts(3)
         heard = self.listen()
         self.tube.truncate(state="ready")
-        assert [self.state(task) for task in (mine, buried, *ready)] == ["t", "!", "-", "-", "-"]
-        assert eventually(lambda: sorted(heard) == sorted(("delete", task.id, "-") for task in ready))
-        self.tube.truncate(state="!")
+        assert [self.state(task) for task in (mine, buried, *ready)] == ["taken", "buried", "done", "done", "done"]
+        assert eventually(lambda: sorted(heard) == sorted(("delete", task.id, "done") for task in ready))
+        self.tube.truncate(state="buried")
         self.tube.truncate(state=State.TAKEN)
         assert self.count("total") == 0
         assert self.refuses(lambda state: self.tube.truncate(state=state), "gone", "all", ["ready"], 7, "")

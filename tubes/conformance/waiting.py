@@ -52,7 +52,7 @@ class Waiting(Bench):
         return True
 
     @every_call
-    def test_a_call_waits_for_its_timeout_and_no_longer(self, verb: str) -> None:
+    def test_waiting_call_ends_exactly_at_its_timeout(self, verb: str) -> None:
         _, call = self.wait(verb, timeout=5)
         self.clock.advance(4.9)
         assert self.waiting(1)
@@ -63,7 +63,7 @@ class Waiting(Bench):
 
     @every_call
     @pytest.mark.parametrize("end", ["close", "detach"])
-    def test_a_queue_that_goes_sends_its_waiting_calls_away_and_no_others(self, verb: str, end: str) -> None:
+    def test_closed_queue_ends_only_its_own_waiting_calls(self, verb: str, end: str) -> None:
         (worker, theirs), (_, mine) = self.wait(verb), self.wait(verb)
         getattr(worker.queue, end)()
         with pytest.raises(QueueClosed):
@@ -73,7 +73,7 @@ class Waiting(Bench):
         assert self.got(mine)
 
     @every_call
-    def test_a_tube_on_which_somebody_waits_is_busy_and_sends_them_away_when_it_is_dropped(self, verb: str) -> None:
+    def test_tube_with_waiters_is_busy_and_forced_drop_ends_their_calls(self, verb: str) -> None:
         calls = [call for _, call in (self.wait(verb), self.wait(verb))]
         assert self.waiting(2)
         with self.refused(TubeBusy):
@@ -84,7 +84,7 @@ class Waiting(Bench):
                 self.got(call)
 
     @every_call
-    def test_a_cancelled_call_does_nothing(self, verb: str) -> None:
+    def test_cancelled_waiting_call_has_no_effect(self, verb: str) -> None:
         self.cancelling()
         self.wait(verb)[1].cancel()
         assert self.is_idle_after(verb)
@@ -103,7 +103,7 @@ class Waiting(Bench):
         assert (taken.id, taken.state, taken.data) == (task.id, State.TAKEN, "data")
         assert self.waiting(0)
 
-    def test_a_put_answers_ready_although_somebody_waited_for_it(self) -> None:
+    def test_put_returns_a_ready_task_even_if_a_take_waits(self) -> None:
         call = self.begin()
         assert self.put().state == State.READY
         assert self.got(call).attempts == 1
@@ -115,18 +115,18 @@ class Waiting(Bench):
         assert self.waiting(1)
         assert not calls[1].done()
 
-    def test_takes_are_served_in_order_of_arrival_whatever_their_timeouts(self) -> None:
+    def test_waiting_takes_are_served_in_arrival_order(self) -> None:
         calls = [self.begin(self.another().tube, timeout=timeout) for timeout in (9, 3, None)]
         for call in calls:
             task = self.put()
             assert self.got(call).id == task.id
 
-    def test_a_waiting_take_is_before_one_that_does_not_wait(self) -> None:
+    def test_waiting_take_precedes_a_later_take(self) -> None:
         call, task = self.begin(), self.put()
         assert self.tube.take(timeout=0) is None
         assert self.got(call).id == task.id
 
-    def test_what_a_waiting_take_gets_belongs_to_its_session(self) -> None:
+    def test_task_of_a_waiting_take_belongs_to_its_session(self) -> None:
         worker = self.another()
         call = self.begin(worker.tube)
         self.put()
@@ -135,7 +135,7 @@ class Waiting(Bench):
             self.tube.ack(task.id)
         assert worker.tube.ack(task).state == State.DONE
 
-    def test_a_take_without_a_timeout_waits_for_ever(self) -> None:
+    def test_take_without_timeout_waits_indefinitely(self) -> None:
         call = self.begin()
         self.clock.advance(50 * 365 * 86400)
         assert self.waiting(1)
@@ -149,23 +149,23 @@ class Waiting(Bench):
             assert self.got(call) is None
         assert self.waiting(0)
 
-    def test_a_take_whose_time_is_over_takes_nothing(self) -> None:
+    def test_timed_out_take_takes_no_task(self) -> None:
         early, late = self.begin(timeout=1), self.begin(timeout=9)
         self.clock.advance(1)
         assert self.got(early) is None
         task = self.put()
         assert self.got(late).id == task.id
-        assert self.state(self.put()) == "r"
+        assert self.state(self.put()) == "ready"
 
     def test_a_take_of_timeout_0_never_waits(self) -> None:
         assert self.got(self.begin(timeout=0)) is None
         assert self.waiting(0)
 
-    def test_a_timeout_is_a_span_of_time(self) -> None:
+    def test_take_refuses_bad_timeouts(self) -> None:
         self.put()
         assert self.refuses(self.tube.take, -1, float("nan"), float("inf"), "1", True, False)
 
-    def test_a_waiting_take_does_not_get_what_its_own_end_of_session_releases(self) -> None:
+    def test_task_released_by_a_closing_session_does_not_serve_that_session(self) -> None:
         worker = self.another()
         self.put()
         task = self.take(worker.tube)
@@ -175,14 +175,14 @@ class Waiting(Bench):
             self.got(theirs)
         assert self.got(mine).id == task.id
 
-    def test_truncate_sends_nobody_away(self) -> None:
+    def test_truncate_does_not_end_waiting_takes(self) -> None:
         call = self.begin()
         self.tube.truncate()
         assert self.waiting(1)
         task = self.put()
         assert self.got(call).id == task.id
 
-    def test_a_take_that_waits_in_a_joined_session_takes_for_that_session(self) -> None:
+    def test_waiting_take_takes_for_the_session_joined_meanwhile(self) -> None:
         worker = self.another()
         call = self.begin(worker.tube)
         worker.queue.identify(self.queue.identify())
@@ -190,22 +190,22 @@ class Waiting(Bench):
         task = self.got(call)
         assert self.tube.ack(task.id).state == State.DONE
 
-    def test_many_waiting_takes_share_what_comes_without_loss(self) -> None:
+    def test_many_waiting_takes_lose_no_task(self) -> None:
         workers = [self.another() for _ in range(3)]
         calls = [self.begin(workers[number % 3].tube) for number in range(9)]
         tasks = [self.put(number) for number in range(9)]
         assert [self.got(call).id for call in calls] == [task.id for task in tasks]
 
-    def test_a_cancelled_take_takes_nothing(self) -> None:
+    def test_cancelled_take_takes_no_task(self) -> None:
         self.cancelling()
         early, late = self.begin(), self.begin()
         early.cancel()
         task = self.put()
         assert self.got(late).id == task.id
         assert self.waiting(0)
-        assert self.state(self.put()) == "r"
+        assert self.state(self.put()) == "ready"
 
-    def test_a_take_that_is_cancelled_too_late_gives_its_task_back(self) -> None:
+    def test_take_cancelled_too_late_returns_its_task(self) -> None:
         self.cancelling()
         tube = self.tube.inner
         cancelled = self.cancels_late(tube.take, tube, lambda: tube.put("data", max_attempts=1))
@@ -215,7 +215,7 @@ class Waiting(Bench):
             assert self.take().attempts == 1
 
     @needs("ttl")
-    def test_a_task_with_ttl_0_serves_nobody(self) -> None:
+    def test_task_with_ttl_0_serves_no_waiter(self) -> None:
         call = self.begin()
         self.put(ttl=0)
         assert self.waiting(1)

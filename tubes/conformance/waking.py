@@ -39,7 +39,7 @@ class Waking(Bench):
         assert not calls[1].done()
 
     @needs("lane")
-    def test_a_task_put_into_a_busy_lane_serves_nobody(self) -> None:
+    def test_task_put_into_a_busy_lane_serves_no_waiter(self) -> None:
         self.taken(**self.lane("x"))
         call = self.begin()
         self.put(**self.lane("x"))
@@ -48,7 +48,7 @@ class Waking(Bench):
         assert self.got(call).id == other.id
 
     @needs("lane")
-    def test_a_task_kicked_into_a_busy_lane_serves_nobody(self) -> None:
+    def test_task_kicked_into_a_busy_lane_serves_no_waiter(self) -> None:
         self.buried(**self.lane("x"))
         held = self.taken(**self.lane("x"))
         call = self.begin()
@@ -58,7 +58,7 @@ class Waking(Bench):
         assert self.got(call).attempts == 1
 
     @needs("lane", "ttl")
-    def test_a_task_that_expires_behind_a_busy_lane_serves_nobody(self) -> None:
+    def test_task_that_expires_behind_a_busy_lane_serves_no_waiter(self) -> None:
         held = self.taken(**self.lane("x"))
         call = self.begin()
         self.put(**self.lane("x"), ttl=1)
@@ -67,7 +67,7 @@ class Waking(Bench):
         assert self.waiting(1)
         assert not call.done()
 
-    def test_tasks_that_become_ready_together_are_handed_out_in_their_order(self) -> None:
+    def test_tasks_ready_together_are_handed_out_in_order(self) -> None:
         worker = self.another()
         tasks = self.puts(4)
         for _ in tasks:
@@ -87,7 +87,7 @@ class Waking(Bench):
         assert self.waiting(1)
 
     @pytest.mark.parametrize("verb", ["ack", "bury", "delete"])
-    def test_a_task_that_goes_away_serves_nobody(self, verb: str) -> None:
+    def test_acked_buried_or_deleted_task_serves_no_waiter(self, verb: str) -> None:
         task = self.taken()
         call = self.begin()
         getattr(self.tube, verb)(task)
@@ -95,7 +95,7 @@ class Waking(Bench):
         assert not call.done()
 
     @needs("ttr")
-    def test_a_worker_that_loses_its_task_to_time_may_wait_for_it_itself(self) -> None:
+    def test_worker_may_wait_for_the_task_it_lost_to_its_ttr(self) -> None:
         task = self.taken(ttr=5)
         call = self.begin()
         self.clock.advance(5)
@@ -103,16 +103,16 @@ class Waking(Bench):
         assert (again.id, again.attempts) == (task.id, 2)
 
     @needs("delay")
-    def test_a_delay_that_ends_with_the_timeout_still_serves(self) -> None:
+    def test_delay_ending_at_the_timeout_still_serves_the_take(self) -> None:
         task = self.put(delay=5)
         call = self.begin(timeout=5)
         self.clock.advance(5)
         assert self.got(call).id == task.id
 
     @needs("delay")
-    def test_what_becomes_ready_after_the_timeout_stays(self) -> None:
+    def test_task_ready_after_the_timeout_stays_in_the_tube(self) -> None:
         task = self.put(delay=6)
         call = self.begin(timeout=5)
         self.clock.advance(9)
         assert self.got(call) is None
-        assert self.state(task) == "r"
+        assert self.state(task) == "ready"
