@@ -55,3 +55,14 @@ def test_server_forgets_expired_keys_while_a_session_is_alive(url: str, valkey: 
         tube.delete_many(tube.put_many(tubes.Item(n, key=f"{n}") for n in range(150)))
         key = port_of(tube).shared.key
         assert eventually(lambda: client.exists(f"{key}:keys", f"{key}:seen") == 0)
+
+
+def test_key_of_a_later_task_is_remembered_for_its_whole_time(queue: tubes.Queue, clock: ManualClock) -> None:
+    tube = queue.create_tube("seen", key_ttl=60)
+    tube.delete(tube.put("first", key="k"))
+    clock.advance(30)
+    tube.delete(tube.put("second", key="k", on_duplicate="replace"))
+    clock.advance(30)
+    assert not tube.put("third", key="k").created_now
+    clock.advance(30)
+    assert tube.put("fourth", key="k").created_now

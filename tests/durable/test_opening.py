@@ -145,6 +145,14 @@ def test_ids_are_not_reused_after_reopening(url: str) -> None:
             assert tube.statistics().calls["ack"] == expected + 1
 
 
+def test_key_of_a_task_that_has_gone_is_remembered_after_opening(url: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("mail", key_ttl=60)
+        tube.delete(tube.put("first", key="k"))
+    with tubes.connect(url) as queue:
+        assert not queue.tube("mail").put("second", key="k").created_now
+
+
 def test_folder_refuses_another_codec(url: str) -> None:
     with tubes.connect(url) as queue, pytest.raises(CodecError):
         queue.create_tube("t").put(object())

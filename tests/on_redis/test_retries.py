@@ -15,7 +15,7 @@ from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.server import locate
 from tubes.redis.transport.wire import ErrorReply, Wire
 from tubes.redis.validation import describe_options
-from tubes.testing import LocalServer
+from tubes.testing import LocalServer, ManualClock
 
 
 class Repeater:
@@ -132,3 +132,15 @@ def test_put_with_an_ended_session_opens_a_new_one(url: str, valkey: LocalServer
             client.script_flush()
         assert tube.put(1).id == 1
         assert tube.statistics().tasks["total"] == 2
+
+
+def test_undone_take_gives_back_the_start_of_its_lane(url: str) -> None:
+    with tubes.connect(url, clock=ManualClock()) as queue:
+        tube = queue.create_tube("mail", "utubettl", interval=5)
+        tube.put("x", utube="x")
+        task, port = tube.take(timeout=0), port_of(tube)
+        assert task is not None
+        port.connection.run(port.undo("untake", task.id, task._take))
+        again = tube.take(timeout=0)
+        assert again is not None
+        assert again.attempts == 1

@@ -80,6 +80,15 @@ def test_each_call_removes_some_stale_ids(client: Any, queue: tubes.Queue, kind:
     Indexes(client, tube).check()
 
 
+def test_buried_task_is_not_taken_although_its_id_stays_in_the_list(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("load")
+    first, second, *_ = tube.put_many([b"x"] * 150)
+    tube.bury(first)
+    taken = tube.take(timeout=0)
+    assert taken is not None
+    assert taken.id == second.id
+
+
 def test_take_many_skips_a_bounded_number_of_stale_ids(client: Any, queue: tubes.Queue) -> None:
     tube = queue.create_tube("load")
     ids = [task.id for task in tube.put_many([b"x"] * 14_000)]

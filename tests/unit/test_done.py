@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import tubes
 from tests.support.internals import port_of
 from tubes.testing import ManualClock
@@ -21,6 +23,15 @@ def test_expired_done_tasks_are_removed_in_chunks(clock: ManualClock, queue: tub
         left.append(len(stored.all()))
         clock.advance(0.001)
     assert left == [700, 200, 0]
+
+
+def test_done_task_is_not_found_when_its_time_is_over(clock: ManualClock, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail", keep_done=5)
+    tube.put_many(range(1200))
+    tube.ack_many(tube.take_many(1200))
+    clock.advance(5)
+    with pytest.raises(tubes.TaskNotFound):  # It is still stored: a call forgets only some.
+        tube.peek(1199)
 
 
 def test_smaller_keep_done_max_applies_at_once_and_trims_in_chunks(queue: tubes.Queue) -> None:
