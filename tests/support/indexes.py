@@ -52,7 +52,7 @@ class Indexes:
         attempts = int.from_bytes(raw[8:11], "big") if raw[0] & 4 else 0
         score = self.taken.get(b"%d" % id)
         if score is not None:
-            assert state == "ready"
+            assert state == "r"
             state, attempts = "t", attempts + 1
         lane = b"nil" if stored.utube is None else stored.utube.encode("utf-8", "surrogatepass")
         return _Task(stored, state, attempts, lane)
@@ -103,7 +103,7 @@ class Indexes:
             assert key in living or self.seen[key] == float(value.split()[1])
         assert int(self.meta["next"]) > max(self.tasks, default=-1)
         for task in self.tasks.values():
-            assert task.state == "buried" or task.stored.more is None or task.stored.more.reason is None
+            assert task.state == "!" or task.stored.more is None or task.stored.more.reason is None
 
     def _check_due(self) -> None:
         due = {int.from_bytes(id, "big"): moment for id, moment in self.due.items()}
@@ -113,7 +113,7 @@ class Indexes:
             dead = None if stored.ttl is None else stored.created + stored.ttl
             if task.state in ("r", "!"):
                 assert due.get(id) == dead
-            elif task.state == "delayed":
+            elif task.state == "~":
                 assert id in due
             elif stored.ttr is not None:
                 assert id in due
