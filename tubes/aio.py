@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
+from functools import partial
 from types import CoroutineType, MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, overload
 from uuid import UUID
@@ -386,10 +387,11 @@ class AsyncQueue:
                 return task
         if patience == 0:
             return None
-        task = await LoopWaiter(ports[0].clock, patience).wait(AnyOf(ports))
-        if ttr is None or task is None:
+        waiter = LoopWaiter(ports[0].clock, patience)
+        if ttr is None:
+            task = await waiter.wait(AnyOf(ports))
             return task
-        tasks = await task._tube._top_up(task, 1, micros("ttr", ttr))
+        tasks = await waiter.wait(AnyOf(ports), partial(AsyncTask._top_up, limit=1, span=micros("ttr", ttr)))
         return tasks[0] if tasks else None
 
     async def _take_by_pri(self, tubes: list[AsyncTube], ttr: Seconds | None) -> AsyncTask | None:
@@ -443,10 +445,9 @@ class AsyncQueue:
             raise
         if tasks or patience == 0:
             return tasks
-        first: AsyncTask | None = await LoopWaiter(ports[0].clock, patience).wait(AnyOf(ports))
-        if first is None:
-            return []
-        return await first._tube._top_up(first, count, None if ttr is None else micros("ttr", ttr))
+        top_up = partial(AsyncTask._top_up, limit=count, span=None if ttr is None else micros("ttr", ttr))
+        tasks = await LoopWaiter(ports[0].clock, patience).wait(AnyOf(ports), top_up)
+        return tasks or []
 
     async def session(self) -> AsyncQueue:
         """Open another session on the same queue. Each session is closed on its own."""
@@ -705,23 +706,18 @@ class AsyncTube(Generic[T, R]):
         count = check_limit(limit)
         patience = None if timeout is None else micros("timeout", timeout)
         span = None if ttr is None else micros("ttr", ttr)
+        top_up = partial(AsyncTask._top_up, limit=count, span=span)
         answer = self._port.take_many(count, span)
         tasks = await answer if type(answer) is CoroutineType else answer
         while not tasks and patience != 0:
-            first = await LoopWaiter(self._port.clock, patience).wait(self._port)
-            if first is None:
-                break
-            tasks = await self._top_up(first, count, span)
+            found = await LoopWaiter(self._port.clock, patience).wait(self._port, top_up)
+            if found != []:  # Else the ttr of the first task was over already.
+                return found or []
         return tasks
 
     async def _first(self) -> tuple[int, int] | None:
         """The priority and the id of the first task that may be taken."""
         answer = self._port.first()
-        return await answer if type(answer) is CoroutineType else answer
-
-    async def _top_up(self, first: AsyncTask[T], count: int, span: int | None) -> list[AsyncTask[T]]:
-        """The task that a waiting call got, and others that are available."""
-        answer = self._port.top_up(first, count, span)
         return await answer if type(answer) is CoroutineType else answer
 
     async def take_task(self, task: AsyncTask[T] | int, *, ttr: Seconds | None = None) -> AsyncTask[T] | None:
@@ -1429,6 +1425,11 @@ class AsyncTask(TaskView[T]):
     async def peek(self) -> AsyncTask[T]:
         """Return the current state of the task. See `AsyncTube.peek`."""
         return await self._tube.peek(self)
+
+    async def _top_up(self, limit: int, span: int | None) -> list[AsyncTask[T]]:
+        """Return this task, which a waiting call got, and others that are available, up to `limit`."""
+        answer = self._tube._port.top_up(self, limit, span)
+        return await answer if type(answer) is CoroutineType else answer
 
     async def __aenter__(self) -> AsyncTask[T]:
         self._check_taken()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, overload
 from uuid import UUID
@@ -397,10 +398,11 @@ class Queue:
                 return task
         if patience == 0:
             return None
-        task = ThreadWaiter(ports[0].clock, patience).wait(AnyOf(ports))
-        if ttr is None or task is None:
+        waiter = ThreadWaiter(ports[0].clock, patience)
+        if ttr is None:
+            task = waiter.wait(AnyOf(ports))
             return task
-        tasks = task._tube._top_up(task, 1, micros("ttr", ttr))
+        tasks = waiter.wait(AnyOf(ports), partial(Task._top_up, limit=1, span=micros("ttr", ttr)))
         return tasks[0] if tasks else None
 
     def _take_by_pri(self, tubes: list[Tube], ttr: Seconds | None) -> Task | None:
@@ -459,10 +461,9 @@ class Queue:
             raise
         if tasks or patience == 0:
             return tasks
-        first: Task | None = ThreadWaiter(ports[0].clock, patience).wait(AnyOf(ports))
-        if first is None:
-            return []
-        return first._tube._top_up(first, count, None if ttr is None else micros("ttr", ttr))
+        top_up = partial(Task._top_up, limit=count, span=None if ttr is None else micros("ttr", ttr))
+        tasks = ThreadWaiter(ports[0].clock, patience).wait(AnyOf(ports), top_up)
+        return tasks or []
 
     def session(self) -> Queue:
         """Open another session on the same queue. Each session is closed on its own."""
@@ -739,21 +740,17 @@ class Tube(Generic[T, R]):
         count = check_limit(limit)
         patience = None if timeout is None else micros("timeout", timeout)
         span = None if ttr is None else micros("ttr", ttr)
+        top_up = partial(Task._top_up, limit=count, span=span)
         tasks = self._port.take_many(count, span)
         while not tasks and patience != 0:
-            first = ThreadWaiter(self._port.clock, patience).wait(self._port)
-            if first is None:
-                break
-            tasks = self._top_up(first, count, span)
+            found = ThreadWaiter(self._port.clock, patience).wait(self._port, top_up)
+            if found != []:  # Else the ttr of the first task was over already.
+                return found or []
         return tasks
 
     def _first(self) -> tuple[int, int] | None:
         """The priority and the id of the first task that may be taken."""
         return self._port.first()
-
-    def _top_up(self, first: Task[T], count: int, span: int | None) -> list[Task[T]]:
-        """The task that a waiting call got, and others that are available."""
-        return self._port.top_up(first, count, span)
 
     def take_task(self, task: Task[T] | int, *, ttr: Seconds | None = None) -> Task[T] | None:
         """Take this task, whatever stands before it. Returns None if it may not be taken now. O(log n).
@@ -1565,6 +1562,10 @@ class Task(TaskView[T]):
     def peek(self) -> Task[T]:
         """Return the current state of the task. See `Tube.peek`."""
         return self._tube.peek(self)
+
+    def _top_up(self, limit: int, span: int | None) -> list[Task[T]]:
+        """Return this task, which a waiting call got, and others that are available, up to `limit`."""
+        return self._tube._port.top_up(self, limit, span)
 
     def __enter__(self) -> Task[T]:
         self._check_taken()

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -416,6 +417,37 @@ def test_interrupts_of_a_waiting_call_lose_no_task_and_no_waiter(driver: str, ca
             task = waiting.result(9)
             assert task is not None
             task.ack()
+
+
+@pytest.mark.parametrize("call", ["take_many", "take_ttr", "take_any_ttr", "queue_take_many"])
+@pytest.mark.parametrize("backend", ["memory", "file"])
+def test_interrupted_wait_gives_back_all_that_it_took(tmp_path: Path, backend: str, call: str) -> None:
+    url = f"memory://{tmp_path.name}" if backend == "memory" else f"file:{tmp_path}"
+    with tubes.connect(url) as queue, tubes.connect(url) as elsewhere, ThreadPoolExecutor(1) as thread:
+        tube = queue.create_tube("t", "fifottl")
+        theirs = elsewhere.tube("t")
+        calls: dict[str, Callable[[], object]] = {
+            "take_many": lambda: tube.take_many(2),
+            "take_ttr": lambda: tube.take(ttr=9),
+            "take_any_ttr": lambda: queue.take_any([tube], ttr=9),
+            "queue_take_many": lambda: queue.take_many([tube], 2),
+        }
+        for moment in range(MANY):
+            over = threading.Event()
+
+            def put_two(over: threading.Event = over) -> None:
+                assert eventually(lambda: over.is_set() or theirs.statistics().waiting == 1)
+                theirs.put_many([0, 1])
+
+            putting = thread.submit(put_two)
+            hits = interrupted(calls[call], moment)
+            over.set()
+            putting.result()
+            if not hits:
+                assert tube.statistics().tasks["taken"] > 0
+                return
+            assert eventually(lambda: tube.statistics().waiting == check(tube)["taken"] == 0), moment
+            assert drained(tube) == [0, 1], moment
 
 
 def test_put_refused_by_the_rank_hook_rebuilds_no_index(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,13 +115,14 @@ def waiting_storm(call: Callable[[], object], meanwhile: Callable[[], object]) -
     assert interrupts > MOMENTS_OF_WAITS
 
 
-@pytest.mark.parametrize("verb", ["take", "take_many", "take_any"])
+@pytest.mark.parametrize("verb", ["take", "take_many", "take_any", "take_any_ttr"])
 def test_interrupted_waiting_take_loses_no_task(queue: tubes.Queue, verb: str) -> None:
-    tube, other = queue.create_tube("load"), queue.create_tube("other")
+    tube, other = queue.create_tube("load", "fifottl"), queue.create_tube("other", "fifottl")
     calls: dict[str, Callable[[], object]] = {
         "take": lambda: tube.take(0.01),
         "take_many": lambda: tube.take_many(2, 0.01),
         "take_any": lambda: queue.take_any([other, tube], 0.01),
+        "take_any_ttr": lambda: queue.take_any([other, tube], 0.01, ttr=9),
     }
 
     got: object = None

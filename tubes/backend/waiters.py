@@ -10,6 +10,7 @@ import asyncio
 import threading
 from _thread import start_new_thread
 from asyncio import _get_running_loop as running_loop
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from tubes.errors import TubesError
@@ -99,8 +100,10 @@ class ThreadWaiter:
         self.owner: Any = None
         self.request: Final = request
 
-    def wait(self, line: WaitLine) -> Any:
+    def wait(self, line: WaitLine, then: Callable[[Any], Any] | None = None) -> Any:
         """Wait for an answer; None if the time is over first. Raises the answer if it is an error.
+
+        `then`: a function of the answer, whose result is returned instead.
 
         An interrupted wait (KeyboardInterrupt) loses nothing, however often it is interrupted: a task that it got
         meanwhile is given back. CPython raises interrupts only at the start of a function, after a call and in loops,
@@ -112,7 +115,8 @@ class ThreadWaiter:
                 patience = self._clock.patience(self.deadline)
                 if not self._lock.acquire(timeout=-1 if patience is None else patience) and line.keeps(self):
                     self._lock.acquire()
-            return _outcome(self, line)
+            answer = _outcome(self, line)
+            return answer if then is None or answer is None else then(answer)
         except BaseException:
             try:
                 line.withdraw(self, undo=True)
@@ -154,17 +158,22 @@ class LoopWaiter:
         self.owner: Any = None
         self.request: Final = request
 
-    async def wait(self, line: WaitLine) -> Any:
+    async def wait(self, line: WaitLine, then: Callable[[Any], Awaitable[Any]] | None = None) -> Any:
         """Wait for an answer, as `ThreadWaiter.wait` does. A cancelled wait loses nothing either."""
-        timer = None
         try:
             line.enlist(self)
             if self.answer is PENDING:
-                patience = self._clock.patience(self.deadline)
-                if patience is not None:
-                    timer = self._loop.call_later(patience, self._finish_late, line)
-                await self._future
-            return _outcome(self, line)
+                timer = None
+                try:
+                    patience = self._clock.patience(self.deadline)
+                    if patience is not None:
+                        timer = self._loop.call_later(patience, self._finish_late, line)
+                    await self._future
+                finally:
+                    if timer is not None:
+                        timer.cancel()
+            answer = _outcome(self, line)
+            return answer if then is None or answer is None else await then(answer)
         except GeneratorExit:
             # The loop is gone, and the garbage collector may run in the middle of a call.
             line.abandon(self)
@@ -177,9 +186,6 @@ class LoopWaiter:
             except BaseException:  # As in `ThreadWaiter.wait`.
                 start_new_thread(line.withdraw, (self,), {"undo": True})
             raise
-        finally:
-            if timer is not None:
-                timer.cancel()
 
     def is_gone(self) -> bool:
         """Whether nobody waits here any more: the task was cancelled, or its loop has gone."""

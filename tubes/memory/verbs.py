@@ -61,16 +61,12 @@ class VerbPort(Port[F]):
 
     def top_up(self, first: F, limit: int, span: int | None = None) -> list[F]:
         """The task that a waiter got, and others that are available, up to so many; `span`: for so long each."""
+        if span is None:
+            return [first, *self.take_many(limit - 1)]
         try:
-            if span is None:
-                return [first, *self.take_many(limit - 1)]
-            with suppress(TaskNotTaken):  # Its own ttr was over before.
-                return [self.set_ttr(first, span, gives=True), *self.take_many(limit - 1, span)]
+            return [self.set_ttr(first, span, gives=True), *self.take_many(limit - 1, span)]
+        except TaskNotTaken:  # Its own ttr was over before.
             return []
-        except BaseException:
-            self.shared.owed += ((None, False, 0, 0, first, self._engine.ticking),)
-            self.shared.settle()
-            raise
 
     def ack_many(self, tasks: object) -> dict[int, bool]:
         """Held tasks are done."""

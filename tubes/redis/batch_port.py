@@ -230,10 +230,6 @@ class BatchPort(LookingPort[F]):
                 others = yield from self._take_many(limit - 1, span)
         except TaskNotTaken:  # Its own ttr was over before.
             return []
-        except BaseException:
-            self.connection.owed.append((self._untake_shown, [first], None))
-            self.connection.repay()
-            raise
         return [first, *others]
 
     def show_many(self, reply: list[Reply]) -> list[F]:
