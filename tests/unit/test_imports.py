@@ -10,8 +10,8 @@ ROOT = Path(__file__).parent.parent.parent
 #: From the bottom to the top: a folder, or a loose file, imports itself and what is below. `tubes`: its `__init__`.
 LAYERS = [
     *("errors", "drivers", "values", "backend", "memory redis.scripts", "durable redis.transport", "redis"),
-    *("calls connecting", "sync aio", "metrics testing worker", "tubes push", "serve", "cli conformance spark.server"),
-    "spark __main__",
+    *("calls connecting", "sync aio", "metrics testing worker", "tubes push", "crawl serve"),
+    *("cli conformance spark.server", "spark __main__"),
 ]
 LEVELS = {room: level for level, rooms in enumerate(LAYERS) for room in rooms.split()}
 

@@ -1,0 +1,93 @@
+"""Spiders as processes: `python -m tests.crawl.spiders NAME '{"settings": ..., "starts": [...]}'`.
+
+At its end it prints the statistics and the reason of the end as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Final
+
+import scrapy
+from scrapy.crawler import CrawlerProcess
+
+ARGUMENTS: Final = {
+    "bytes": b"\xff",
+    "when": datetime(2026, 1, 2),
+    "pair": (1, {2: {"x"}}),
+    "$": None,
+    "float": float("inf"),
+}
+
+
+class Follow(scrapy.Spider):
+    """Follows all links."""
+
+    name = "follow"
+
+    def parse(self, response: Any, **kwargs: Any) -> Iterator[Any]:
+        for link in response.css("a::attr(href)").getall():
+            yield response.follow(link, meta=response.meta if self.name == "copying" else None)
+
+
+class Copying(Follow):
+    """Copies the meta of each page to the requests for its links, as many spiders do."""
+
+    name = "copying"
+
+
+class Failing(Follow):
+    """Raises in the callback of one page, and yields requests that cannot be stored."""
+
+    name = "failing"
+
+    def parse(self, response: Any, **kwargs: Any) -> Iterator[Any]:
+        if response.url.endswith("/p/1"):
+            raise ValueError("no such element")
+        yield scrapy.Request(response.urljoin("/p/1?meta"), meta={"lock": object()})
+        yield scrapy.Request(response.urljoin("/p/1?callback"), callback=print)
+        yield from super().parse(response)
+
+
+class Arguments(scrapy.Spider):
+    """Hands arguments, priorities and meta to another callback."""
+
+    name = "arguments"
+
+    def parse(self, response: Any, **kwargs: Any) -> Iterator[Any]:
+        for page in (1, 2, 3):  # in the order 3, 2, 1
+            url = response.urljoin(f"/p/{page}")
+            options: dict[str, Any] = {"cb_kwargs": ARGUMENTS, "meta": {"pair": (1, b"2")}, "priority": page}
+            yield scrapy.Request(url, self.parse_page, headers={"X-Page": "\xe4"}, **options)
+
+    def parse_page(self, response: Any, **kwargs: Any) -> None:
+        assert kwargs == ARGUMENTS
+        assert response.meta["pair"] == (1, b"2")
+        assert response.request.headers["X-Page"] == "\xe4".encode()
+
+
+SPIDERS = {spider.name: spider for spider in (Follow, Copying, Failing, Arguments)}
+
+
+def main() -> None:
+    name, options = sys.argv[1], json.loads(sys.argv[2])
+    settings = {
+        "SCHEDULER": "tubes.crawl.scrapy.Scheduler",
+        "LOG_LEVEL": "INFO",
+        "TELNETCONSOLE_ENABLED": False,
+        "REMOTE_CONTROL_ENABLED": False,
+        **options["settings"],
+    }
+    process = CrawlerProcess(settings)
+    crawler = process.create_crawler(SPIDERS[name])
+    process.crawl(crawler, start_urls=options["starts"])
+    process.start()
+    assert crawler.stats is not None
+    print(json.dumps(crawler.stats.get_stats(), default=str), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Values of requests as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+import scrapy
+
+from tubes.crawl.encoding import decode, encode
+
+
+@dataclass
+class Price:
+    amount: Decimal
+    tags: set[str]
+
+
+class Page(scrapy.Item):
+    price = scrapy.Field()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        {"text": ["ä", 1, 1.5, True]},
+        {"$": "bytes", "v": 1},
+        {1: "int", None: "none", (1, b"\xff"): {"nested": {2}}},
+        [b"\x00\xff", (1, (2,)), {1, 2}, frozenset({"x"})],
+        [date(2026, 1, 2), datetime(2026, 1, 2, 3, tzinfo=UTC), Decimal("1.10"), float("-inf")],
+        Page(price=Price(Decimal("0.1"), {"new"})),
+    ],
+)
+def test_values_survive_json(value: Any) -> None:
+    copy = decode(json.loads(json.dumps(encode(value, "meta"), allow_nan=False)))
+    assert copy == value
+    assert type(copy) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"a": [1, object()]}, r"meta\['a'\]\[1\] is a builtins.object, which cannot be stored"),
+        ({object: 1}, "meta: key <class 'object'> is a builtins.type"),
+        (Page(price=len), r"meta\['price'\] is a builtins.builtin_function_or_method"),
+    ],
+)
+def test_values_that_cannot_be_stored_are_named(value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        encode(value, "meta")
+
+
+def test_only_items_are_created_by_name() -> None:
+    with pytest.raises(ValueError, match="is not a class of items"):
+        decode({"$": "subprocess.Popen", "v": {"args": ["true"]}})

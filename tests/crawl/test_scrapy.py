@@ -1,0 +1,172 @@
+"""`tubes.crawl.scrapy`: real spiders, judged by the logs of the hosts that they visit."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import scrapy
+
+import tubes
+from tests.crawl.hosts import Hosts, Reply, serve
+from tests.crawl.runs import Run
+from tests.support.processes import ROOT, python
+from tubes.testing import LocalServer
+
+INTERVAL = 0.2
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    with LocalServer() as server:
+        yield server
+
+
+def check(hosts: Hosts, repeated: int = 0, interval: float = INTERVAL) -> None:
+    """Each page was fetched, and none too soon."""
+    assert hosts.missing() == set()
+    assert hosts.repeated() <= repeated
+    assert hosts.violations(interval) == []
+
+
+def visits(hosts: Hosts, agent: str) -> int:
+    return sum(visit.agent == agent for visit in hosts.visits)
+
+
+def test_three_processes_share_politeness_and_survive_kill(server: LocalServer) -> None:
+    url = f"{server.url}?session_ttl=1&namespace=kill"
+    retry: dict[tuple[int, str], list[Reply]] = {
+        (3, "/p/1"): [(429, {"Retry-After": "2"}, ""), (503, {"Retry-After": "1"}, "")]
+    }
+    with serve(Hosts(6, 14, special=retry)) as hosts:
+        starts = [f"{host}/p/0" for host in hosts.urls]
+        runs = [Run("follow", url, starts, USER_AGENT=str(number)) for number in range(3)]
+        with runs[0], runs[1], runs[2]:
+            runs[0].wait_until(lambda: visits(hosts, "0") >= 5)
+            runs[0].kill()
+            held = [visit for visit in hosts.visits if visit.agent == "0"]
+            stats = [run.wait() for run in runs[1:]]
+    assert {one["finish_reason"] for one in stats} == {"finished"}
+    assert held
+    # Two pages were refused once or twice; at most one page of each host was held by the killed process.
+    check(hosts, repeated=2 + hosts.count)
+
+
+@pytest.mark.parametrize("stop", ["interrupt", "kill"])
+def test_crawl_in_folder_continues(tmp_path: Path, stop: str) -> None:
+    url = f"file:{tmp_path}"
+    with serve(Hosts(4, 10)) as hosts:
+        starts = [f"{hosts.urls[0]}/p/0"]
+        with Run("follow", url, starts) as run:
+            run.wait_until(lambda: len(hosts.visits) >= 12)
+            getattr(run, stop)()
+        before = len(hosts.visits)
+        assert hosts.missing()
+        with Run("follow", url, starts) as run:
+            stats = run.wait()
+    assert stats["finish_reason"] == "finished"
+    assert stats["tubes/taken"] == stats["tubes/acked"] == len(hosts.visits) - before
+    check(hosts, repeated=hosts.count if stop == "kill" else 0)
+
+
+def test_redirects_robots_and_copied_meta_are_polite(server: LocalServer) -> None:
+    special: dict[tuple[int, str], list[Reply]] = {
+        # A start page that sets a cookie, and redirects to itself.
+        (0, "/p/0"): [(302, {"Location": "/p/0", "Set-Cookie": "seen=1"}, "")],
+        (2, "/robots.txt"): [(200, {}, "User-agent: *\nCrawl-delay: 0.5\nDisallow: /p/3")],
+    }
+    with serve(Hosts(3, 5, special=special)) as hosts:
+        special[0, "/p/1"] = [(302, {"Location": f"{hosts.urls[1]}/p/1"}, "")]
+        url = f"{server.url}?namespace=redirects"
+        with Run("copying", url, [f"{hosts.urls[0]}/p/0"], ROBOTSTXT_OBEY=True) as run:
+            run.wait()
+        with tubes.connect(url) as queue:
+            crawl = queue.tube("scrapy.copying")
+            lanes = {lane.name: lane.interval for lane in crawl.utubes()}
+    fetched = hosts.fetched()
+    assert hosts.missing() == {(2, "/p/3"), (0, "/p/3")}  # only pages that are not fetched link to them
+    assert fetched.pop((0, "/p/0")) == 2
+    assert set(fetched.values()) == {1}
+    assert hosts.violations(INTERVAL) == []
+    slow = [visit for visit in hosts.visits if visit.host == 2]
+    assert all(after.start - before.end >= 0.495 for before, after in pairwise(slow))
+    assert lanes[hosts.urls[2].removeprefix("http://")] == 0.5
+
+
+def check_hooks(version: str, **environment: str) -> None:
+    with (
+        serve(Hosts(1, 8)) as hosts,
+        Run("follow", "memory://", [f"{hosts.urls[0]}/p/0"], env=environment, TUBES_INTERVAL=0) as run,
+    ):
+        stats, log = run.wait(), run.log()
+    assert f"Scrapy {version} started" in log
+    # Each request has ended with engine._slot.remove_request.
+    assert stats["tubes/acked"] == stats["downloader/request_count"] == 8
+    # engine._slot.nextcall.schedule has woken the engine, which otherwise looks for each request after 5 s.
+    assert stats["elapsed_time_seconds"] < 10
+
+
+def test_private_hooks_of_newest_scrapy_work() -> None:
+    check_hooks(scrapy.__version__)
+
+
+@pytest.mark.full
+def test_private_hooks_of_scrapy_before_work(tmp_path: Path) -> None:
+    before = "scrapy<" + ".".join(scrapy.__version__.split(".")[:2])
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", f"--target={tmp_path}", before]
+    subprocess.run(pip, check=True, capture_output=True)
+    (info,) = tmp_path.glob("scrapy-*.dist-info")
+    version = info.name.removeprefix("scrapy-").removesuffix(".dist-info")
+    check_hooks(version, PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
+
+
+def test_bad_requests_and_callbacks_affect_no_others(tmp_path: Path) -> None:
+    with serve(Hosts(2, 3)) as hosts:
+        starts = [f"{hosts.urls[0]}/p/0", "http://127.0.0.1:1/"]
+        with Run("failing", f"file:{tmp_path}", starts, RETRY_TIMES=1, TUBES_INTERVAL=0) as run:
+            stats, log = run.wait(), run.log()
+    check(hosts, interval=0)
+    assert "Request to " in log
+    assert "is dropped: meta['lock'] is a builtins.object, which cannot be stored" in log
+    assert "is dropped: Function <built-in function print> is not an instance method" in log
+    assert stats["tubes/dropped"] == 2 * 4
+    with tubes.connect(f"file:{tmp_path}") as queue:
+        reasons = sorted(str(task.reason) for task in queue.tube("scrapy.failing").buried())
+    assert len(reasons) == stats["tubes/buried"] == 3
+    assert reasons[1:] == ["ValueError: no such element"] * 2
+
+
+def test_requests_keep_arguments_and_come_by_priority(tmp_path: Path) -> None:
+    with (
+        serve(Hosts(1, 4)) as hosts,
+        Run("arguments", f"file:{tmp_path}", [f"{hosts.urls[0]}/p/0"], TUBES_INTERVAL=0) as run,
+    ):
+        stats = run.wait()
+    assert "spider_exceptions/count" not in stats
+    assert [visit.path for visit in hosts.visits] == ["/p/0", "/p/3", "/p/2", "/p/1"]
+
+
+def test_project_of_scrapy_page_crawls(server: LocalServer, tmp_path: Path) -> None:
+    text = (ROOT / "docs/howto/scrapy.md").read_text()
+    files = re.findall(r"^```python\n# ([\w/]+\.py)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert len(files) == text.count("```python")
+    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = books.settings\n")
+    with serve(Hosts(1, 3)) as hosts:
+        for name, block in files:
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            (path.parent / "__init__.py").touch()
+            local = block.replace("redis://localhost", f"{server.url}?namespace=page")
+            path.write_text(local.replace("https://books.example", hosts.urls[0]))
+        options = ("-s", "REMOTE_CONTROL_ENABLED=False", "-s", "TUBES_INTERVAL=0")
+        done = python("-m", "scrapy", "crawl", "shelf", *options, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        _, log = done.communicate(timeout=120)
+    assert done.returncode == 0, log
+    check(hosts, interval=0)
+    assert "'item_scraped_count': 3" in log

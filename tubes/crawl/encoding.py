@@ -1,0 +1,76 @@
+"""JSON for the values that crawlers keep in requests: bytes, tuples, sets, dates, items, dictionaries with any keys.
+
+A value that JSON lacks becomes `{"$": type, "v": ...}`. Nothing is pickled: writing to the queue must not allow running
+code in the crawlers that read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
+from decimal import Decimal
+from math import isfinite
+from typing import Any, Final
+
+from itemadapter import ItemAdapter
+from scrapy.utils.misc import load_object
+
+_TAG: Final = "$"
+# By exact type: its name, and functions to JSON and back.
+_TYPES: Final[dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]] = {
+    bytes: ("bytes", lambda value: value.decode("latin-1"), lambda text: text.encode("latin-1")),
+    datetime: ("datetime", datetime.isoformat, datetime.fromisoformat),
+    date: ("date", date.isoformat, date.fromisoformat),
+    Decimal: ("decimal", str, Decimal),
+    float: ("float", repr, float),
+}
+_SEQUENCES: Final[dict[type, str]] = {tuple: "tuple", set: "set", frozenset: "frozenset"}
+
+
+def _sequence(kind: Any) -> Callable[[Any], Any]:
+    return lambda values: kind(map(decode, values))
+
+
+_DECODERS: Final[dict[str, Callable[[Any], Any]]] = {
+    **{name: back for name, _, back in _TYPES.values()},
+    **{name: _sequence(kind) for kind, name in _SEQUENCES.items()},
+    "dict": lambda pairs: {decode(key): decode(value) for key, value in pairs},
+}
+
+
+def encode(value: Any, path: str) -> Any:
+    """Return a value as JSON data. Raises `ValueError` with the path of the part that cannot be stored."""
+    kind = type(value)
+    if value is None or kind in (str, bool, int) or (kind is float and isfinite(value)):
+        return value
+    if kind is list:
+        return [encode(part, f"{path}[{place}]") for place, part in enumerate(value)]
+    if isinstance(value, dict):
+        parts = {key: encode(part, f"{path}[{key!r}]") for key, part in value.items()}
+        if _TAG not in parts and all(type(key) is str for key in parts):
+            return parts
+        return {_TAG: "dict", "v": [[encode(key, f"{path}: key {key!r}"), part] for key, part in parts.items()]}
+    if kind in _TYPES:
+        name, to_json, _ = _TYPES[kind]
+        return {_TAG: name, "v": to_json(value)}
+    if kind in _SEQUENCES:
+        return {_TAG: _SEQUENCES[kind], "v": [encode(part, path) for part in value]}
+    if ItemAdapter.is_item(value):
+        return {_TAG: f"{kind.__module__}.{kind.__qualname__}", "v": encode(dict(ItemAdapter(value)), path)}
+    raise ValueError(f"{path} is a {kind.__module__}.{kind.__qualname__}, which cannot be stored")
+
+
+def decode(value: Any) -> Any:
+    """Return the value that `encode` was given."""
+    if isinstance(value, list):
+        return [decode(part) for part in value]
+    if not isinstance(value, Mapping):
+        return value
+    if _TAG not in value:
+        return {key: decode(part) for key, part in value.items()}
+    if value[_TAG] in _DECODERS:
+        return _DECODERS[value[_TAG]](value["v"])
+    kind: Any = load_object(value[_TAG])
+    if not ItemAdapter.is_item_class(kind):
+        raise ValueError(f"{value[_TAG]} is not a class of items")
+    return kind(**decode(value["v"]))

@@ -1,0 +1,471 @@
+"""A scheduler for Scrapy whose requests are tasks in a tube: polite over all processes, and nothing is lost.
+
+    SCHEDULER = "tubes.crawl.scrapy.Scheduler"
+    TUBES_URL = "redis://localhost"
+
+Any number of processes may run the spider on the same tube; one request per host is in flight. `Scheduler` lists the
+settings.
+
+How it works. Three loops run beside the engine. The writer stores what the spider has yielded, and then acks the
+requests that yielded it: a process that dies in between repeats them. The taker waits for tasks, as many as the
+downloader has room for; it takes none ahead, since a taken task keeps its host. The watcher waits until the tube is
+empty: then the crawl is over, in all processes.
+
+Two private parts of Scrapy's engine are used. `_slot.nextcall.schedule` wakes the engine; otherwise it looks for
+requests every 5 seconds. `_slot.remove_request` is the only call that every request ends with, after its callback, its
+items, or its redirect, retry or errback: there its task is acked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from base64 import b85encode
+from collections import deque
+from collections.abc import Awaitable, Callable
+from email.utils import parsedate_to_datetime
+from random import random
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import tubes
+from tubes.errors import needs
+from tubes.worker.outcomes import reason_of
+
+with needs("tubes.crawl.scrapy", "scrapy"):
+    from scrapy import Request, signals
+    from scrapy.core.scheduler import BaseScheduler
+    from scrapy.exceptions import CloseSpider, IgnoreRequest
+    from scrapy.utils.defer import deferred_from_coro
+    from scrapy.utils.httpobj import urlparse_cached
+    from scrapy.utils.request import request_from_dict
+
+    from tubes.crawl.encoding import decode, encode
+
+if TYPE_CHECKING:
+    from scrapy import Spider
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+    from scrapy.robotstxt import RobotParser
+    from twisted.internet.defer import Deferred
+
+_log: Final = logging.getLogger(__name__)
+# Scrapy's priority 0; its larger priorities come first, in a tube the smaller ones.
+_MIDDLE: Final = 2**31
+# Errors that may go away, and seconds until the next attempt.
+_TRANSIENT: Final = (tubes.ConnectionLost, tubes.ServerFull, tubes.StoreFull)
+_PAUSE: Final = 1.0
+_PORTS: Final = {"http": 80, "https": 443}
+# Values that a request has anyway.
+_DEFAULTS: Final = {"method": "GET", "encoding": "utf-8"}
+
+
+class Scheduler(BaseScheduler):
+    """Keeps the requests of a spider in a tube, with one lane per host. Needs the asyncio reactor.
+
+    Settings:
+    `TUBES_URL`: where the tube is, as for `tubes.connect`. With `file:` one process crawls, and continues after a stop.
+    `TUBES_TUBE`: its name ("scrapy.{spider}").
+    `TUBES_INTERVAL`: seconds between two requests to a host (1.0). A larger Crawl-delay of robots.txt replaces it.
+    `TUBES_INTERVAL_FROM`: the interval begins when a "response" has arrived, or at the "start" of its request.
+    `TUBES_JITTER`: the fraction by which an interval may be longer, at random (0).
+    `TUBES_MAX_IN_FLIGHT`: requests to a host at a time (1).
+    `TUBES_ORDER`: the order of hosts, "round_robin" or "fifo".
+    `TUBES_BLOCK`: seconds for which a host is left alone after a 429 without Retry-After (30).
+    `TUBES_BLOCK_MAX`: the longest Retry-After or Crawl-delay that is obeyed, in seconds (3600).
+    `TUBES_KEY_TTL`: seconds for which a request is known after it is done (30 days): it is not fetched again.
+    `TUBES_KNOWN_MAX`: how many known requests each process remembers, to save calls (100,000).
+    `TUBES_MAX_ATTEMPTS`: how many processes may die with a request before it is buried (5).
+    `TUBES_BURY`: bury requests whose callback raises, or whose download fails without an errback (True).
+
+    A request to the same URL is stored once. Those with `dont_filter=True` always are, except for start requests.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        settings = crawler.settings
+        self._crawler: Any = crawler
+        self._stats: Any = crawler.stats
+        self._url: str | None = settings.get("TUBES_URL")
+        self._tube_name: str = settings.get("TUBES_TUBE", "scrapy.{spider}")
+        self._interval = settings.getfloat("TUBES_INTERVAL", 1.0)
+        self._interval_from: str = settings.get("TUBES_INTERVAL_FROM", "response")
+        self._jitter = settings.getfloat("TUBES_JITTER", 0.0)
+        self._options: dict[str, Any] = {
+            "interval": self._interval,
+            "jitter": self._jitter,
+            "max_in_flight": settings.getint("TUBES_MAX_IN_FLIGHT", 1),
+            "order": settings.get("TUBES_ORDER", "round_robin"),
+            "key_ttl": settings.getfloat("TUBES_KEY_TTL", 30 * 86_400.0),
+            "max_attempts": settings.getint("TUBES_MAX_ATTEMPTS", 5),
+        }
+        self._block = settings.getfloat("TUBES_BLOCK", 30.0)
+        self._block_max = settings.getfloat("TUBES_BLOCK_MAX", 3600.0)
+        self._known_max = settings.getint("TUBES_KNOWN_MAX", 100_000)
+        self._buries = settings.getbool("TUBES_BURY", True)
+        self._limit = settings.getint("CONCURRENT_REQUESTS") or 1000  # 0: no limit
+        # Requests that are not stored yet, and tasks that have ended, with a reason if they are to be buried.
+        self._puts: list[tubes.Item[Any]] = []
+        self._ended: list[tuple[tubes.AsyncTask, str | None]] = []
+        # By lane: the monotonic end of its cooldown, the cooldowns that are not in the tube yet, and Crawl-delays.
+        self._cooldowns: dict[str, float] = {}
+        self._new_cooldowns: set[str] = set()
+        self._delays: dict[str, float] = {}
+        # Taken tasks: before the engine asks for them, and until their requests have ended.
+        self._ready: deque[tuple[tubes.AsyncTask, Request]] = deque()
+        self._held: dict[Request, tubes.AsyncTask] = {}
+        self._reasons: dict[Request, str] = {}
+        # Keys that are in the tube, the oldest first.
+        self._known: dict[str, None] = {}
+        self._changed, self._wanted, self._moved = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._is_over = self._is_broken = self._is_closing = False
+        self._loops: list[asyncio.Task[None]] = []
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        return cls(crawler)
+
+    # -- called by the engine ------------------------------------------------------------------------------------------
+
+    def open(self, spider: Spider) -> Deferred[None]:
+        return deferred_from_coro(self._open(spider))
+
+    def close(self, reason: str) -> Deferred[None]:
+        return deferred_from_coro(self._close())
+
+    def has_pending_requests(self) -> bool:
+        return not self._is_broken and bool(not self._is_over or self._puts or self._ended or self._ready)
+
+    def enqueue_request(self, request: Request) -> bool:
+        """Remember a request for the writer. False: it is known already, or cannot be stored."""
+        key = self._key(request)
+        if key in self._known:
+            self._stats.inc_value("tubes/filtered")
+            return False
+        slot = self._slot(request)
+        lane = _host(request) if slot is None else slot
+        try:
+            data = self._encode(request, slot)
+        except (ValueError, RecursionError) as error:
+            self._drop(request.url, error)
+            return False
+        pri = min(max(_MIDDLE - request.priority, 0), 2 * _MIDDLE - 1)
+        if key is None:
+            self._puts.append(tubes.Item(data, utube=lane, pri=pri))
+        else:
+            self._puts.append(tubes.Item(data, utube=lane, pri=pri, key=key))
+            self._remember(key)
+        self._is_over = False
+        self._changed.set()
+        return True
+
+    def next_request(self) -> Request | None:
+        self._wanted.set()
+        if not self._ready:
+            return None
+        task, request = self._ready.popleft()
+        self._held[request] = task
+        return request
+
+    async def _open(self, spider: Spider) -> None:
+        if self._interval_from not in ("response", "start"):
+            rule = "must be 'response' or 'start'"
+            raise tubes.InvalidOption(option="TUBES_INTERVAL_FROM", value=self._interval_from, rule=rule)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError("tubes.crawl.scrapy needs Scrapy's asyncio reactor: remove TWISTED_REACTOR") from None
+        self._spider, self._engine = spider, self._crawler.engine
+        self._queue = tubes.aio.connect(*([self._url] if self._url else []), codec="json")
+        name = self._tube_name.format(spider=spider.name)
+        self._tube: tubes.AsyncTube = await self._queue.create_tube(
+            name, "utubettl", if_exists="update", **self._options
+        )
+        tasks = (await self._tube.statistics()).tasks
+        if tasks["total"] or tasks["done"]:
+            text = "Continuing with tube %r: %d requests, %d of them buried; known ones are not fetched again"
+            _log.info(text, name, tasks["total"], tasks["buried"], extra={"spider": spider})
+        self._connect()
+        self._loops = [asyncio.create_task(self._repeat(step)) for step in (self._write, self._take, self._watch)]
+
+    def _connect(self) -> None:
+        """Observe the engine: the end of each request, and what hosts ask for."""
+        slot = self._engine._slot
+        remove = slot.remove_request
+
+        def remove_request(request: Request) -> None:
+            self._end(request)
+            remove(request)
+
+        slot.remove_request = remove_request
+        connect = self._crawler.signals.connect
+        connect(self._on_left, signals.request_left_downloader)
+        connect(self._on_response, signals.response_downloaded)
+        connect(self._on_error, signals.spider_error)
+        connect(self._on_idle, signals.spider_idle)
+        if hasattr(signals, "robots_parsed"):  # Scrapy 2.18
+            connect(self._on_robots, signals.robots_parsed)
+
+    async def _close(self) -> None:
+        """Store what is left, give back the tasks that were not begun, and end the session."""
+        if not self._loops:
+            return
+        self._is_closing = True
+        writer, *others = self._loops
+        for loop in others:
+            loop.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        self._changed.set()
+        await writer
+        try:
+            for task, _ in self._ready:
+                await self._tube._decline(task, 0)
+        except tubes.TubesError as error:
+            _log.warning("Requests are given back when the session ends: %s", error)
+        await self._queue.close()
+
+    # -- loops ---------------------------------------------------------------------------------------------------------
+
+    async def _repeat(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Run a step again and again; wait after an error that may go away, and close the spider after another one."""
+        while True:
+            try:
+                await step()
+                if self._is_closing and not (self._puts or self._ended):
+                    return
+            except Exception as error:
+                if self._is_closing or not isinstance(error, _TRANSIENT):
+                    _log.error("The crawl cannot continue: %s", error, exc_info=not isinstance(error, tubes.TubesError))
+                    self._is_broken = True
+                    self._wake()
+                    return
+                _log.warning("Trying again in %g s: %s", _PAUSE, error)
+                await asyncio.sleep(_PAUSE)
+                self._changed.set()
+                self._wanted.set()
+                self._moved.set()
+
+    async def _write(self) -> None:
+        """Store new requests, then cooldowns, then ack the requests that have ended."""
+        await self._changed.wait()
+        self._changed.clear()
+        puts, ended = self._puts[:], self._ended[:]
+        while puts and not await self._put(puts):
+            pass
+        await self._cool_down()
+        if acked := [task for task, reason in ended if reason is None]:
+            found = await self._tube.ack_many(acked)
+            self._count("acked", sum(found.values()))
+            self._count("lost", len(found) - sum(found.values()))
+        for task, reason in ended:
+            if reason is not None:
+                await self._tube.bury(task, reason)
+                self._count("buried")
+        del self._ended[: len(ended)]
+        self._moved.set()
+
+    async def _put(self, puts: list[tubes.Item[Any]]) -> bool:
+        """Put requests, the first ones of those that wait. False: one of them was dropped, and none was put."""
+        try:
+            tasks = await self._tube.put_many(puts)
+        except tubes.TubesError as error:
+            if "item" not in error.facts:
+                raise
+            item = puts.pop(error.facts["item"])
+            self._puts.remove(item)
+            self._drop(item.data["url"], error)
+            return False
+        del self._puts[: len(puts)]
+        new = sum(task.created_now for task in tasks)
+        self._count("put", new)
+        self._count("filtered", len(tasks) - new)
+        return True
+
+    async def _cool_down(self) -> None:
+        """Block the lanes of hosts, for the interval or as long as they ask."""
+        now = monotonic()
+        self._cooldowns = {lane: until for lane, until in self._cooldowns.items() if until > now}
+        lanes = self._new_cooldowns & self._cooldowns.keys()
+        await asyncio.gather(*(self._tube.block(lane, self._cooldowns[lane] - now) for lane in lanes))
+        self._new_cooldowns -= lanes
+
+    async def _take(self) -> None:
+        """Take as many tasks as the downloader has room for, once the engine asks for requests."""
+        await self._wanted.wait()
+        self._wanted.clear()
+        room = self._limit - len(self._ready) - len(self._engine.downloader.active)
+        if room < 1:
+            return
+        tasks = await self._tube.take_many(room)
+        self._is_over = False
+        for task in tasks:
+            try:
+                request = self._decode(task.data)
+            except Exception as error:
+                _log.error("Request to %s is buried: %s", task.data.get("url"), error, extra={"spider": self._spider})
+                self._ended.append((task, reason_of(error)))
+                self._changed.set()
+            else:
+                self._ready.append((task, request))
+        self._count("taken", len(tasks))
+        self._moved.set()
+        self._wake()
+
+    async def _watch(self) -> None:
+        """Wait until no process has anything left to do."""
+        self._moved.clear()
+        await self._tube.wait_empty()
+        if not (self._moved.is_set() or self._puts or self._ended):
+            self._is_over = True
+            self._wake()
+        await self._moved.wait()
+
+    def _wake(self) -> None:
+        """Let the engine look for requests now."""
+        if self._engine._slot is not None:
+            self._engine._slot.nextcall.schedule()
+
+    # -- signals -------------------------------------------------------------------------------------------------------
+
+    def _end(self, request: Request) -> None:
+        """A request has ended, and all that it yields is in the hands of the writer."""
+        task = self._held.pop(request, None)
+        if task is not None:
+            self._ended.append((task, self._reasons.pop(request, None)))
+            self._changed.set()
+
+    def _on_left(self, request: Request) -> None:
+        """A download has ended, well or not."""
+        if self._interval_from == "response":
+            lane = self._lane_of(request)
+            self._pause(lane, self._delays.get(lane, self._interval) * (1 + self._jitter * random()))
+
+    def _on_response(self, response: Response, request: Request) -> None:
+        if response.status not in (429, 503):
+            return
+        seconds = _retry_after(response)
+        if seconds is None and response.status == 429:
+            seconds = self._block
+        if seconds is not None:
+            self._pause(self._lane_of(request), min(seconds, self._block_max))
+            self._count("blocked")
+            self._changed.set()
+
+    def _pause(self, lane: str, seconds: float) -> None:
+        """Leave a host alone from now on. It never shortens a cooldown."""
+        until = monotonic() + seconds
+        if until > self._cooldowns.get(lane, 0.0):
+            self._cooldowns[lane] = until
+            self._new_cooldowns.add(lane)
+
+    async def _on_robots(self, robotparser: RobotParser, request: Request) -> None:
+        """Obey Crawl-delay, and wait: the request for robots.txt did not pass the scheduler."""
+        lane, settings = self._lane_of(request), self._crawler.settings
+        agent = settings["ROBOTSTXT_USER_AGENT"] or request.headers.get("User-Agent") or settings["USER_AGENT"]
+        delay = min(robotparser.crawl_delay(agent) or 0.0, self._block_max)
+        if delay > self._interval:
+            self._delays[lane] = delay
+            await self._tube.configure(lane, interval=delay)
+        await asyncio.sleep(max(delay, self._interval))
+
+    def _on_error(self, failure: Any, response: Any) -> None:
+        """A callback or an errback has raised."""
+        self._fail(getattr(response, "request", None), failure)
+
+    def _errback(self, failure: Any) -> Any:
+        """The errback of requests without one."""
+        if not failure.check(IgnoreRequest):
+            self._fail(failure.request, failure)
+        return failure
+
+    def _fail(self, request: Request | None, failure: Any) -> None:
+        if self._buries and request in self._held:
+            self._reasons[request] = reason_of(failure.value)
+
+    def _on_idle(self) -> None:
+        if self._is_broken:
+            raise CloseSpider("tubes_failed")
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def _key(self, request: Request) -> str | None:
+        """The key of a request; None: it is stored whether it is known or not."""
+        meta = request.meta
+        is_start = meta.get("is_start_request") and not meta.get("retry_times")
+        # A start page may set a cookie and redirect to itself.
+        if request.dont_filter and (not is_start or request.url in meta.get("redirect_urls", ())):
+            return None
+        return b85encode(self._crawler.request_fingerprinter.fingerprint(request)[:12]).decode()
+
+    def _lane_of(self, request: Request) -> str:
+        """The lane of a request that the engine has: of a task, or one that did not pass the scheduler."""
+        task = self._held.get(request)
+        return str(task.utube) if task is not None else _host(request)
+
+    def _slot(self, request: Request) -> str | None:
+        """The `download_slot` that the spider has given to a request.
+
+        The downloader sets it, too; redirects, retries and copies of meta inherit it from a request that is in work.
+        """
+        slot: str | None = request.meta.get("download_slot")
+        is_inherited = slot is not None and any(
+            other.meta.get("download_slot") == slot and "download_slot" not in task.data.get("meta", {})
+            for other, task in self._held.items()
+        )
+        return None if is_inherited else slot
+
+    def _encode(self, request: Request, slot: str | None) -> dict[str, Any]:
+        """Return a request as JSON data. Raises `ValueError` if a part of it cannot be stored."""
+        if request.errback == self._errback:
+            request = request.replace(errback=None)
+        fields = request.to_dict(spider=self._spider)
+        if slot is None:
+            fields["meta"] = {name: value for name, value in fields["meta"].items() if name != "download_slot"}
+        fields["headers"] = {
+            name.decode("latin-1"): [value.decode("latin-1") for value in values]
+            for name, values in fields["headers"].items()
+        }
+        return {name: encode(value, name) for name, value in fields.items() if value and _DEFAULTS.get(name) != value}
+
+    def _decode(self, data: Any) -> Request:
+        fields = decode(data)
+        fields["headers"] = {
+            name.encode("latin-1"): [value.encode("latin-1") for value in values]
+            for name, values in fields.get("headers", {}).items()
+        }
+        request = request_from_dict(fields, spider=self._spider)
+        if self._buries and request.errback is None:
+            request.errback = self._errback
+        return request
+
+    def _remember(self, key: str) -> None:
+        self._known[key] = None
+        if len(self._known) > self._known_max:
+            del self._known[next(iter(self._known))]
+
+    def _drop(self, url: str, error: Exception) -> None:
+        """Report a request that cannot be stored. The others are not affected."""
+        _log.error("Request to %s is dropped: %s", url, error, extra={"spider": self._spider})
+        self._count("dropped")
+
+    def _count(self, name: str, number: int = 1) -> None:
+        if number:
+            self._stats.inc_value(f"tubes/{name}", number)
+
+
+def _host(request: Request) -> str:
+    """The host of a request, with the port unless it is the usual one."""
+    url = urlparse_cached(request)
+    if not url.hostname:
+        return str(url.scheme)
+    return url.hostname if url.port in (None, _PORTS.get(url.scheme)) else f"{url.hostname}:{url.port}"
+
+
+def _retry_after(response: Response) -> float | None:
+    """The seconds of a Retry-After header, which may also be a date; None: there is none that can be read."""
+    text = (response.headers.get("Retry-After") or b"").decode("latin-1").strip()
+    if text.isdecimal():
+        return float(text)
+    try:
+        return max(parsedate_to_datetime(text).timestamp() - time(), 0.0)
+    except ValueError:
+        return None
