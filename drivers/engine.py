@@ -74,8 +74,8 @@ class Engine:
         "_ack", "_buried", "_buried_ttl", "_delayed", "_done_most", "_ends_taken", "_holds", "_hook", "_in_rounds",
         "_key_ttl", "_keys", "_lanes", "_more", "_offers", "_past", "_pop", "_pri", "_put", "_put_delayed", "_ranks",
         "_ranks_all", "_retry_delays", "_signs", "_steps", "_take", "_ttl", "_ttr", "capacity", "dated", "done",
-        "driver", "ending", "lane_option", "listener", "name", "next_id", "next_take", "on_end", "options", "pause",
-        "plain", "replacing", "tasks", "throttled", "ticking", "timed", "timers",
+        "driver", "ending", "lane_option", "listener", "moving", "name", "next_id", "next_take", "on_end", "options",
+        "pause", "plain", "replacing", "tasks", "throttled", "ticking", "timed", "timers",
     )  # fmt: skip
 
     def __init__(self, name: str, driver: Driver, options: Mapping[str, Any] | None = None) -> None:
@@ -93,7 +93,7 @@ class Engine:
         self._holds: Final[dict[int, Hold]] = {}
         #: Whether the driver knows any of ttl, ttr and delay.
         self.timed: Final = not driver.options.isdisjoint({"ttl", "ttr", "delay"})
-        self._keys: Final = Keys()
+        self._keys = Keys()
         self._signs: Final = driver.signs
         self._hook: Final = driver.rank
         # Whether a task's place is more than its id.
@@ -115,13 +115,15 @@ class Engine:
         self.options = options
         self.read_options()
         #: The done tasks that are kept.
-        self.done: Final = DoneTasks()
+        self.done = DoneTasks()
         #: While a task ends that is kept: the task, and what is kept of it.
         self.ending: tuple[Entry, Done] | None = None
         #: Called with the id of a task that would be kept, when it has ended or was buried, and what is kept of it.
         self.on_end: Callable[[int, Done | None], object] | None = None
         #: While a put replaces a task: the old one, the new one, and the move that adds it.
         self.replacing: tuple[Entry, Entry, _Step] | None = None
+        #: While a task moves with another priority: the task, and its copy.
+        self.moving: tuple[Entry, Entry] | None = None
         #: The id of the next put, and the number of the next take.
         self.next_id = 0
         self.next_take = 1
@@ -130,7 +132,8 @@ class Engine:
         self.pause: Final = Pause(self._apply_pause)
         # The first task that may be taken, out of its index.
         self._pop: Callable[[], Entry | None]
-        self._clear()
+        self.tasks: dict[int, Entry] = {}
+        self._clear_indexes()
 
     def read_options(self) -> None:
         """Note what the options mean for tasks."""
@@ -168,10 +171,6 @@ class Engine:
         more = self._done_most > 0 and self.done.trim(self._done_most)
         self.timers.watch(self.done)
         return more
-
-    def _clear(self) -> None:
-        self.tasks: dict[int, Entry] = {}
-        self._clear_indexes()
 
     def _clear_indexes(self, before: Lanes | None = None) -> None:
         newest_first = self._signs[1] < 0
@@ -709,7 +708,8 @@ class Engine:
                 self.on_end(done.id, done)
 
     def restore_done(self, done: Done) -> None:
-        """Keep a done task again that was forgotten."""
+        """Keep a done task again that was forgotten. It may be repeated."""
+        self.done.remove(done.id)
         self.done.add(done, self._done_most)
         self.timers.watch(self.done)
 
@@ -953,20 +953,33 @@ class Engine:
         entry.hold = None
         return new
 
-    def with_pri(self, entry: Entry, pri: int) -> Entry:
-        """The entry that stands for a task from now on, with this priority for its next move; a buried one stays."""
+    def begin_move(self, entry: Entry, pri: int) -> Entry:
+        """Replace a task by a copy with another priority, which the caller moves next. A buried task stays.
+
+        If the copy has not moved, `rebuild_indexes` brings the task back. The caller ends with `end_move`.
+        """
         if entry.state is _BURIED:
             return entry
         new = entry.copy()
         new.pri = pri
         if self._ranks:
             self._rank(new)
+        self.moving = entry, new
         self._swap(entry, new)
         if new.hold is not None:
             new.hold[new.id] = new
         self.tasks[entry.id] = new
-        entry.hold = None
         return new
+
+    def end_move(self) -> None:
+        """Let the copy of `begin_move`, if there is one, stand for the task from now on, if it has moved."""
+        if self.moving is not None:
+            old, new = self.moving
+            if new.state is old.state:
+                self.tasks[old.id] = old
+            else:
+                old.hold = None
+            self.moving = None
 
     def _swap(self, entry: Entry, new: Entry) -> None:
         """Replace an entry by a copy. It leaves the ready index: the next move enters it again."""
@@ -992,16 +1005,17 @@ class Engine:
 
     def truncate(self) -> None:
         """Remove all tasks at once, the done ones too. Listeners are not called; counts and ids continue."""
-        if self.on_end is not None:
-            for id in self.tasks:
-                self.on_end(id, None)
+        tasks, keys, done = self.tasks, Keys(), DoneTasks()
+        # All at once: an interrupt comes before this line or after it, and then `rebuild_indexes` does the rest.
+        self.tasks, self._keys, self.done = {}, keys, done
         for hold in self._holds.values():
             for entry in hold.values():
                 entry.hold = None
             hold.clear()
-        self._keys.clear()
-        self.done.clear()
-        self._clear()
+        self._clear_indexes()
+        if self.on_end is not None:
+            for id in tasks:
+                self.on_end(id, None)
 
     def truncate_state(self, now: int, state: State) -> None:
         """Remove the tasks that are in one state; the done ones are forgotten. O(n)."""

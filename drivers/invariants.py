@@ -30,6 +30,7 @@ def rebuild_indexes(engine: Engine, now: int) -> None:
             new.state = step.to
             step.uses += 1
         engine.replacing = None
+    engine.end_move()
     engine.done.rebuild()
     if engine.ending is not None and engine.ending[0].state is _DONE:
         engine.keep()
@@ -37,6 +38,9 @@ def rebuild_indexes(engine: Engine, now: int) -> None:
     for entry in [entry for entry in engine._keys.living.values() if entry.state is _DONE]:
         engine._keys.leave(now, entry)
     for hold in engine._holds.values():
+        for entry in hold.values():
+            if engine.tasks.get(entry.id) is not entry:  # It was truncated.
+                entry.hold = None
         hold.clear()
     lanes = engine._lanes
     engine.read_options()

@@ -62,9 +62,3 @@ class Keys:
             if self._gone.get(key, (0, 0))[1] == until:
                 del self._gone[key]
             heappop(self._ends)
-
-    def clear(self) -> None:
-        """Forget all."""
-        self.living.clear()
-        self._gone.clear()
-        self._ends.clear()

@@ -450,6 +450,89 @@ def test_interrupted_wait_gives_back_all_that_it_took(tmp_path: Path, backend: s
             assert drained(tube) == [0, 1], moment
 
 
+@pytest.fixture(params=["memory", "file"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"memory://{tmp_path.name}" if request.param == "memory" else f"file:{tmp_path}"
+
+
+def twice(
+    url: str,
+    driver: str,
+    prepare: Callable[[tubes.Tube], Any],
+    call: Callable[[tubes.Tube, Any], object],
+    **options: Any,
+) -> Iterator[tubes.Tube]:
+    """For every moment of a call a tube in which it was interrupted there, and a few moments later once more."""
+    chance = random.Random(driver)
+    with tubes.connect(url) as queue:
+        for run in range(MANY * 2):
+            tube = queue.create_tube("t", driver, **options)
+            given = prepare(tube)
+            later = chance.randrange(chance.choice([5, 30, 200]))
+            hits = interrupted(lambda tube=tube, given=given: call(tube, given), run // 2, later)  # type: ignore[misc]
+            tube.statistics()  # It repairs the tube.
+            yield tube
+            tube.drop(force=True)
+            if not hits:
+                return
+    raise AssertionError("this call has no end")
+
+
+def test_interrupted_again_leaves_the_old_task_or_the_new_one(url: str) -> None:
+    def prepare(tube: tubes.Tube) -> None:
+        tube.put("x").delete()
+
+    for tube in twice(url, "fifottl", prepare, lambda tube, _: tube.again(0), keep_done=60):
+        check(tube)
+        old, new = tube.tasks(state="done"), tube.tasks(state="ready")
+        assert [task.data for task in old + new] == ["x"]
+        assert tube.statistics().calls["put"] == 1 + len(new)
+
+
+@pytest.mark.parametrize("verb", ["release", "bury"])
+def test_interrupted_move_with_a_priority_is_all_or_nothing(url: str, verb: str) -> None:
+    def prepare(tube: tubes.Tube) -> tubes.Task:
+        tube.put_many([0, 1])
+        task = tube.take(0)
+        assert task is not None
+        return task
+
+    for tube in twice(url, "utubettl", prepare, lambda tube, task: getattr(tube, verb)(task, pri=7)):
+        check(tube)
+        task = tube.peek(0)
+        moved = tube.statistics().calls[verb]
+        assert (task.state == "taken", task.pri) == ((False, 7) if moved else (True, 0))
+
+
+def test_interrupted_truncate_is_all_or_nothing(url: str) -> None:
+    def prepare(tube: tubes.Tube) -> None:
+        for key in "abc":
+            tube.put(key, key=key, key_ttl=99)
+        tube.delete(0)
+        tube.take_task(1)
+
+    for tube in twice(url, "fifottl", prepare, lambda tube, _: tube.truncate(), keep_done=60):
+        check(tube)
+        found = [len(tube.tasks()), len(tube.tasks(state="done"))]
+        assert found in ([2, 1], [0, 0])
+        assert meets(tube, "a") == ("new" if found == [0, 0] else "-")
+
+
+def test_done_tasks_stay_in_the_folder_when_a_truncate_is_interrupted(tmp_path: Path) -> None:
+    url, found = f"file:{tmp_path}", []
+    for moment in (*range(20), MANY):
+        with tubes.connect(url) as queue:
+            tube = queue.create_tube("t", "fifottl", keep_done=60)
+            tube.put("x").delete()
+            interrupted(tube.truncate, moment)
+            found.append(len(tube.tasks(state="done")))
+        with tubes.connect(url) as queue:
+            tube = queue.tube("t")
+            assert len(tube.tasks(state="done")) == found[-1], moment
+            tube.drop()
+    assert set(found) == {0, 1}
+
+
 def test_put_refused_by_the_rank_hook_rebuilds_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(task: object) -> float:
         raise ArithmeticError

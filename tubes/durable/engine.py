@@ -213,6 +213,7 @@ class JournaledEngine(Engine):
     def note_all(self) -> None:
         """Note all that is there: after a truncate nothing, unless that was broken off or a task came after it."""
         self.touched.update(self.tasks)
+        self.done_changed.update(done.id for done in self.done.all())
         self.keys.update(self._keys._gone)
         if self.driver.lane:
             self.rates.update(self.lanes.by_name, self.lanes.rates.alone)
@@ -237,7 +238,7 @@ class JournaledEngine(Engine):
     def forget_all(self) -> None:
         """Forget all tasks, for those that are read next."""
         super().truncate()
-        self.replacing = self.ending = None
+        self.replacing = self.ending = self.moving = None
 
     def hold_again(self, held: Mapping[int, tuple[Hold, int]]) -> None:
         """Give tasks back to those who held them. The indexes are up to the caller."""

@@ -15,6 +15,7 @@ from tubes.values.task import F
 
 if TYPE_CHECKING:
     from tubes.backend.waiters import Waiter
+    from tubes.drivers.done import Done
     from tubes.durable.shared_tube import DurableTube
     from tubes.durable.syncer import Syncer
 
@@ -67,8 +68,8 @@ class SyncedPort(DurablePort[F]):
         return done
 
     @override
-    def _do(self, act: Callable[[int], T], *, is_put: bool | None = None) -> T:
-        answer = super()._do(act, is_put=is_put)
+    def _do(self, act: Callable[[int], T], *, is_put: bool | None = None, forgotten: list[Done] | None = None) -> T:
+        answer = super()._do(act, is_put=is_put, forgotten=forgotten)
         self.syncer.wait()
         return answer
 

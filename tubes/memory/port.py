@@ -281,11 +281,11 @@ class Port(PortBase[F]):
             return self.put_all(now, request)
         return self.show(self._engine.put(now, *request))
 
-    def _do(self, act: Callable[[int], T], *, is_put: bool | None = None) -> T:
+    def _do(self, act: Callable[[int], T], *, is_put: bool | None = None, forgotten: list[Done] | None = None) -> T:
         """Run a method under the lock, after all that is due; then serve waiters, and call listeners.
 
         `is_put`: whether it puts or takes tasks; None: neither. If the caller gets an error, the numbers of its puts or
-        takes tell which are undone.
+        takes tell which are undone. `forgotten`: done tasks that are kept again in that case.
         """
         shared = self.shared
         engine = self._engine
@@ -318,7 +318,7 @@ class Port(PortBase[F]):
             return answer
         except BaseException as error:
             if held or is_put is not None:
-                shared.owed += ((error, is_put, first, end, None, engine.ticking),)
+                shared.owed += ((error, is_put, first, end, forgotten, engine.ticking),)
                 if held:
                     engine.ticking, engine.timers.soonest = True, -1
                     lock.token[0] = True

@@ -14,6 +14,7 @@ from tubes.backend.alarms import Alarm
 from tubes.backend.clock import soon
 from tubes.backend.listeners import Listener, tell
 from tubes.backend.waiters import EMPTY, PENDING, EndOf
+from tubes.drivers.done import Done
 from tubes.drivers.invariants import rebuild_indexes
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from tubes.backend.clock import Clock
     from tubes.backend.interface import PreparedPut
     from tubes.backend.waiters import Waiter
-    from tubes.drivers.done import Done
     from tubes.drivers.engine import Engine
     from tubes.drivers.entry import Entry
     from tubes.memory.lock import Lock
@@ -430,7 +430,9 @@ class SharedTube:
         return self.takers if waiter.request is None else self.putters
 
     def undo(self, task: object, *, is_put: bool) -> None:
-        """Undo the takes of a caller that did not get their tasks, or its puts that nobody took yet. Under the lock."""
+        """Undo takes or puts whose caller did not get its tasks, and keep done tasks again. Under the lock."""
+        if isinstance(task, Done):
+            self.engine.restore_done(task)
         if isinstance(task, list):
             for each in reversed(cast("list[object]", task)):  # In reverse order: each gets its place again.
                 self.undo(each, is_put=is_put)

@@ -258,8 +258,9 @@ class VerbPort(Port[F]):
             if span is not None:
                 self.need("delay")
             if checked is not None:
-                entry = self._engine.with_pri(entry, checked)
+                entry = self._engine.begin_move(entry, checked)
             self._engine.release(now, entry, span, reason=reason)
+            self._engine.end_move()
             return entry
 
         return self._do_held(task, act)
@@ -299,8 +300,9 @@ class VerbPort(Port[F]):
 
         def act(now: int, entry: Entry) -> Entry:
             if checked is not None:
-                entry = self._engine.with_pri(entry, checked)
+                entry = self._engine.begin_move(entry, checked)
             self._engine.bury(now, entry, reason)
+            self._engine.end_move()
             return entry
 
         return self._do_any(task, act, finishes=True)
@@ -326,16 +328,11 @@ class VerbPort(Port[F]):
             if not engine.admits(now, options):
                 return None
             new = self.show(engine.put(now, done.data, options))
-            engine.done.remove(id)
             forgotten.append(done)
+            engine.done.remove(id)
             return new
 
-        try:
-            return self._do(act, is_put=True)
-        except BaseException:
-            for done in forgotten:  # Its put is undone.
-                self._do(lambda now, done=done: engine.restore_done(done))  # type: ignore[misc]
-            raise
+        return self._do(act, is_put=True, forgotten=forgotten)
 
     def take_task(self, task: object, span: int | None) -> F | None:
         """Take a task, whatever stands before it; None if it may not be taken now."""
