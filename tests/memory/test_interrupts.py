@@ -533,6 +533,33 @@ def test_done_tasks_stay_in_the_folder_when_a_truncate_is_interrupted(tmp_path: 
     assert set(found) == {0, 1}
 
 
+def test_interrupted_move_to_another_session_is_all_or_nothing(url: str) -> None:
+    with tubes.connect(url) as queue:
+        uuid = queue.identify()
+        both = [queue.create_tube(name) for name in "ab"]
+        for tube in both:
+            tube.put("x")
+        for run in range(MANY * 2):
+            mine = tubes.connect(url)
+            own = mine.identify()
+            held = [mine.tube(tube.name).take(0) for tube in both]
+            hits = interrupted(lambda mine=mine: mine.identify(uuid), run // 2, run % 2)  # type: ignore[misc]
+            if mine.identify() == own:
+                assert [task is not None and task.release().state.value for task in held] == ["r", "r"]
+            for tube in both:
+                assert eventually(lambda tube=tube: tube.statistics().tasks["taken"] == 0)  # type: ignore[misc]
+                task = mine.tube(tube.name).take(0)
+                assert task is not None
+                if mine.identify() == uuid:
+                    tube.release(task.id)
+            mine.close()
+            for tube in both:
+                assert check(tube)["ready"] == 1
+            if not hits:
+                return
+        raise AssertionError("this call has no end")
+
+
 def test_put_refused_by_the_rank_hook_rebuilds_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(task: object) -> float:
         raise ArithmeticError

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from _thread import start_new_thread
+from collections import deque
 from contextlib import suppress
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tubes.backend.port import ConnectionBase, session_name, with_json
@@ -199,19 +202,36 @@ class Connection(ConnectionBase):
             if new is None:
                 if not create:
                     raise SessionNotFound(uuid=wanted)
-                new = self.store.sessions[wanted] = MemorySession(self.store, wanted)
+                new = MemorySession(self.store, wanted)
             if new is old:
                 return wanted
-            self.session = new
-            new.join(self._lease)
-            for shared, port in self._ports.items():
-                port.hold = new.hold(shared)
-            shared_tubes = old.leave(self.store.clock.micros())
+            holds = [new.hold(shared) for shared in self._ports]
+            move = map(setattr, self._ports.values(), repeat("hold"), holds)
+            try:
+                # An interrupt comes before the body of `join`, or after `deque` has moved all ports.
+                new.join(self._lease)
+                self.session = self.store.sessions[wanted] = new
+                deque(move, maxlen=0)
+                shared_tubes = old.leave(self.store.clock.micros())
+            except BaseException:
+                if self.session is new:  # Signals do not reach another thread.
+                    start_new_thread(self._leave, (old,))
+                raise
         finally:
             self.store.lock.token[0] = True
         for shared in shared_tubes:
             shared.tell()
         return wanted
+
+    def _leave(self, session: MemorySession) -> None:
+        """Leave a session that this connection has moved away from. It may be repeated."""
+        self.store.lock.acquire()
+        try:
+            shared_tubes = session.leave(self.store.clock.micros())
+        finally:
+            self.store.lock.token[0] = True
+        for shared in shared_tubes:
+            shared.tell()
 
     def close(self, *, lost: bool = False) -> None:
         """End this connection; waiting callers get `QueueClosed`. `lost`: its session lives on for its lease."""
