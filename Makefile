@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # All that tests import. What `make check` and `make docs` need besides is below.
-TEST := test examples bench msgpack schedule reload conformance server hiredis spark java cli http push prometheus otel scrapy
+TEST := test examples bench msgpack schedule reload conformance server hiredis spark java cli http push prometheus otel scrapy crawlee
 
 # Each file of tests runs in one process, in the order of tests/conftest.py.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder

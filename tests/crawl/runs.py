@@ -15,19 +15,15 @@ from tests.support.processes import python
 
 
 class Run:
-    """A process that crawls."""
+    """A process that crawls, and prints statistics at its end."""
 
-    def __init__(
-        self, spider: str, url: str, starts: list[str], *, env: Mapping[str, str] | None = None, **settings: Any
-    ) -> None:
+    def __init__(self, module: str, *arguments: str, env: Mapping[str, str] | None = None) -> None:
         self._log: Final = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        given = {"TUBES_URL": url, "TUBES_INTERVAL": 0.2, **settings}
-        arguments = json.dumps({"settings": given, "starts": starts})
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": self._log, "text": True}
-        self.process: Final = python("-m", "tests.crawl.spiders", spider, arguments, env=env or {}, **pipes)
+        self.process: Final = python("-m", module, *arguments, env=env or {}, **pipes)
 
     def wait(self) -> dict[str, Any]:
-        """Wait for the end, and return Scrapy's statistics."""
+        """Wait for the end, and return the statistics."""
         out, _ = self.process.communicate(timeout=120)
         assert self.process.returncode == 0, self.log()
         stats: dict[str, Any] = json.loads(out)
@@ -63,3 +59,9 @@ class Run:
         assert self.process.stdout is not None
         self.process.stdout.close()
         self._log.close()
+
+
+def spider(name: str, url: str, starts: list[str], *, env: Mapping[str, str] | None = None, **settings: Any) -> Run:
+    """Run a spider of `tests.crawl.spiders`."""
+    given = {"TUBES_URL": url, "TUBES_INTERVAL": 0.2, **settings}
+    return Run("tests.crawl.spiders", name, json.dumps({"settings": given, "starts": starts}), env=env)

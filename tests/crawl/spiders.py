@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import scrapy
 from scrapy.crawler import CrawlerProcess
+from scrapy.exceptions import DontCloseSpider
 
 ARGUMENTS: Final = {
     "bytes": b"\xff",
@@ -31,6 +32,21 @@ class Follow(scrapy.Spider):
     def parse(self, response: Any, **kwargs: Any) -> Iterator[Any]:
         for link in response.css("a::attr(href)").getall():
             yield response.follow(link, meta=response.meta if self.name == "copying" else None)
+
+
+class Waiting(Follow):
+    """Waits for requests of other programs when it has none."""
+
+    name = "waiting"
+
+    @classmethod
+    def from_crawler(cls, crawler: Any, *args: Any, **kwargs: Any) -> Any:
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(spider.wait, scrapy.signals.spider_idle)
+        return spider
+
+    def wait(self) -> None:
+        raise DontCloseSpider
 
 
 class Copying(Follow):
@@ -69,7 +85,7 @@ class Arguments(scrapy.Spider):
         assert response.request.headers["X-Page"] == "\xe4".encode()
 
 
-SPIDERS = {spider.name: spider for spider in (Follow, Copying, Failing, Arguments)}
+SPIDERS = {spider.name: spider for spider in (Follow, Waiting, Copying, Failing, Arguments)}
 
 
 def main() -> None:

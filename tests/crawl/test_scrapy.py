@@ -15,7 +15,7 @@ import scrapy
 
 import tubes
 from tests.crawl.hosts import Hosts, Reply, serve
-from tests.crawl.runs import Run
+from tests.crawl.runs import spider
 from tests.support.processes import ROOT, python
 from tubes.testing import LocalServer
 
@@ -46,7 +46,7 @@ def test_three_processes_share_politeness_and_survive_kill(server: LocalServer) 
     }
     with serve(Hosts(6, 14, special=retry)) as hosts:
         starts = [f"{host}/p/0" for host in hosts.urls]
-        runs = [Run("follow", url, starts, USER_AGENT=str(number)) for number in range(3)]
+        runs = [spider("follow", url, starts, USER_AGENT=str(number)) for number in range(3)]
         with runs[0], runs[1], runs[2]:
             runs[0].wait_until(lambda: visits(hosts, "0") >= 5)
             runs[0].kill()
@@ -63,12 +63,12 @@ def test_crawl_in_folder_continues(tmp_path: Path, stop: str) -> None:
     url = f"file:{tmp_path}"
     with serve(Hosts(4, 10)) as hosts:
         starts = [f"{hosts.urls[0]}/p/0"]
-        with Run("follow", url, starts) as run:
+        with spider("follow", url, starts) as run:
             run.wait_until(lambda: len(hosts.visits) >= 12)
             getattr(run, stop)()
         before = len(hosts.visits)
         assert hosts.missing()
-        with Run("follow", url, starts) as run:
+        with spider("follow", url, starts) as run:
             stats = run.wait()
     assert stats["finish_reason"] == "finished"
     assert stats["tubes/taken"] == stats["tubes/acked"] == len(hosts.visits) - before
@@ -84,7 +84,7 @@ def test_redirects_robots_and_copied_meta_are_polite(server: LocalServer) -> Non
     with serve(Hosts(3, 5, special=special)) as hosts:
         special[0, "/p/1"] = [(302, {"Location": f"{hosts.urls[1]}/p/1"}, "")]
         url = f"{server.url}?namespace=redirects"
-        with Run("copying", url, [f"{hosts.urls[0]}/p/0"], ROBOTSTXT_OBEY=True) as run:
+        with spider("copying", url, [f"{hosts.urls[0]}/p/0"], ROBOTSTXT_OBEY=True) as run:
             run.wait()
         with tubes.connect(url) as queue:
             crawl = queue.tube("scrapy.copying")
@@ -102,7 +102,7 @@ def test_redirects_robots_and_copied_meta_are_polite(server: LocalServer) -> Non
 def check_hooks(version: str, **environment: str) -> None:
     with (
         serve(Hosts(1, 8)) as hosts,
-        Run("follow", "memory://", [f"{hosts.urls[0]}/p/0"], env=environment, TUBES_INTERVAL=0) as run,
+        spider("follow", "memory://", [f"{hosts.urls[0]}/p/0"], env=environment, TUBES_INTERVAL=0) as run,
     ):
         stats, log = run.wait(), run.log()
     assert f"Scrapy {version} started" in log
@@ -126,10 +126,24 @@ def test_private_hooks_of_scrapy_before_work(tmp_path: Path) -> None:
     check_hooks(version, PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
 
 
+def test_waiting_spider_fetches_requests_of_other_programs(server: LocalServer) -> None:
+    url = f"{server.url}?namespace=waiting"
+    with serve(Hosts(2, 3)) as hosts, tubes.connect(url) as queue:
+        crawl = queue.create_tube("scrapy.waiting", "utubettl", order="round_robin")
+        with spider("waiting", url, [], TUBES_INTERVAL=0) as run:
+            crawl.put({"url": f"{hosts.urls[0]}/p/0"}, utube="any")
+            run.wait_until(lambda: not hosts.missing() and crawl.wait_empty(0))
+            # It was put without a key, so a link has led to it again.
+            before = hosts.fetched()[0, "/p/0"]
+            crawl.put({"url": f"{hosts.urls[0]}/p/0", "meta": {"again": True}}, utube="any")
+            run.wait_until(lambda: hosts.fetched()[0, "/p/0"] == before + 1 and crawl.wait_empty(0))
+            assert run.interrupt()["finish_reason"] == "shutdown"
+
+
 def test_bad_requests_and_callbacks_affect_no_others(tmp_path: Path) -> None:
     with serve(Hosts(2, 3)) as hosts:
         starts = [f"{hosts.urls[0]}/p/0", "http://127.0.0.1:1/"]
-        with Run("failing", f"file:{tmp_path}", starts, RETRY_TIMES=1, TUBES_INTERVAL=0) as run:
+        with spider("failing", f"file:{tmp_path}", starts, RETRY_TIMES=1, TUBES_INTERVAL=0) as run:
             stats, log = run.wait(), run.log()
     check(hosts, interval=0)
     assert "Request to " in log
@@ -145,7 +159,7 @@ def test_bad_requests_and_callbacks_affect_no_others(tmp_path: Path) -> None:
 def test_requests_keep_arguments_and_come_by_priority(tmp_path: Path) -> None:
     with (
         serve(Hosts(1, 4)) as hosts,
-        Run("arguments", f"file:{tmp_path}", [f"{hosts.urls[0]}/p/0"], TUBES_INTERVAL=0) as run,
+        spider("arguments", f"file:{tmp_path}", [f"{hosts.urls[0]}/p/0"], TUBES_INTERVAL=0) as run,
     ):
         stats = run.wait()
     assert "spider_exceptions/count" not in stats

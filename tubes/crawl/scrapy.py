@@ -29,6 +29,7 @@ from time import monotonic, time
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import tubes
+from tubes.crawl.hosts import host_of
 from tubes.errors import needs
 from tubes.worker.outcomes import reason_of
 
@@ -55,7 +56,6 @@ _MIDDLE: Final = 2**31
 # Errors that may go away, and seconds until the next attempt.
 _TRANSIENT: Final = (tubes.ConnectionLost, tubes.ServerFull, tubes.StoreFull)
 _PAUSE: Final = 1.0
-_PORTS: Final = {"http": 80, "https": 443}
 # Values that a request has anyway.
 _DEFAULTS: Final = {"method": "GET", "encoding": "utf-8"}
 
@@ -142,7 +142,7 @@ class Scheduler(BaseScheduler):
             self._stats.inc_value("tubes/filtered")
             return False
         slot = self._slot(request)
-        lane = _host(request) if slot is None else slot
+        lane = host_of(urlparse_cached(request)) if slot is None else slot
         try:
             data = self._encode(request, slot)
         except (ValueError, RecursionError) as error:
@@ -399,7 +399,7 @@ class Scheduler(BaseScheduler):
     def _lane_of(self, request: Request) -> str:
         """The lane of a request that the engine has: of a task, or one that did not pass the scheduler."""
         task = self._held.get(request)
-        return str(task.utube) if task is not None else _host(request)
+        return str(task.utube) if task is not None else host_of(urlparse_cached(request))
 
     def _slot(self, request: Request) -> str | None:
         """The `download_slot` that the spider has given to a request.
@@ -450,14 +450,6 @@ class Scheduler(BaseScheduler):
     def _count(self, name: str, number: int = 1) -> None:
         if number:
             self._stats.inc_value(f"tubes/{name}", number)
-
-
-def _host(request: Request) -> str:
-    """The host of a request, with the port unless it is the usual one."""
-    url = urlparse_cached(request)
-    if not url.hostname:
-        return str(url.scheme)
-    return url.hostname if url.port in (None, _PORTS.get(url.scheme)) else f"{url.hostname}:{url.port}"
 
 
 def _retry_after(response: Response) -> float | None:

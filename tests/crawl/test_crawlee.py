@@ -1,0 +1,143 @@
+"""`tubes.crawl.crawlee`: real crawlers, judged by the logs of the hosts that they visit."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from crawlee import Request
+from crawlee.request_loaders import ThrottlingRequestManager
+
+import tubes
+from tests.crawl.hosts import Hosts, Reply, serve
+from tests.crawl.runs import Run
+from tests.support.processes import ROOT, python
+from tubes.crawl.crawlee import TubeRequestManager
+from tubes.testing import LocalServer
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    with LocalServer() as server:
+        yield server
+
+
+def test_two_processes_share_politeness_and_survive_kill(server: LocalServer) -> None:
+    refusals: list[Reply] = [(429, {"Retry-After": "2"}, ""), (500, {}, "")]
+    special: dict[tuple[int, str], list[Reply]] = {(1, "/p/1"): refusals}
+    with serve(Hosts(4, 14, special=special)) as hosts:
+        special[2, "/p/2"] = [(302, {"Location": f"{hosts.urls[3]}/p/2"}, "")]
+        arguments = {"url": f"{server.url}?session_ttl=1", "starts": [f"{host}/p/0" for host in hosts.urls]}
+        runs = [Run("tests.crawl.crawlees", json.dumps(arguments)) for _ in range(2)]
+        with runs[0], runs[1]:
+            runs[0].wait_until(lambda: len(hosts.visits) >= 20)
+            runs[0].kill()
+            stats = runs[1].wait()
+    assert stats["failed"] == 0
+    assert hosts.missing() == set()
+    assert hosts.violations(0.2) == []
+    # One page was refused twice; at most one page of each host was held by the killed process.
+    assert hosts.repeated() <= 2 + hosts.count
+
+
+def test_program_of_crawlee_page_crawls(server: LocalServer, tmp_path: Path) -> None:
+    (program,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/howto/crawlee.md").read_text(), re.DOTALL | re.M)
+    with serve(Hosts(1, 3)) as hosts:
+        local = program.replace("redis://localhost", f"{server.url}?namespace=page")
+        (tmp_path / "pages.py").write_text(local.replace("https://books.example", hosts.urls[0]))
+        done = python(tmp_path / "pages.py", cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        _, log = done.communicate(timeout=120)
+    assert done.returncode == 0, log
+    assert hosts.missing() == set()
+    assert hosts.violations(1) == []
+
+
+def test_manager_overrides_all_public_methods() -> None:
+    public = {name for name in vars(ThrottlingRequestManager) if not name.startswith("_")}
+    assert public - vars(TubeRequestManager).keys() == set()
+
+
+def test_requests_are_put_once_and_keep_changes_when_reclaimed() -> None:
+    async def main() -> None:
+        async with tubes.aio.connect() as queue:
+            tube = await queue.create_tube("pages", "utubettl", key_ttl=60)
+            manager = TubeRequestManager(tube)
+            request = Request.from_url("http://a.example/1", user_data={"page": 1}, headers={"x": "y"})
+            assert not (await manager.add_request(request)).was_already_present
+            assert (await manager.add_request("http://a.example/1")).was_already_present
+            await manager.add_requests(["http://a.example/1", "http://a.example/2"])
+            assert await manager.get_total_count() == 2
+            fetched = await manager.fetch_next_request()
+            assert fetched == request
+            fetched.retry_count = 1
+            await manager.reclaim_request(fetched, forefront=True)
+            again = await manager.fetch_next_request()
+            assert again == fetched
+            await manager.mark_request_as_handled(again)
+            assert await manager.get_handled_count() == 1
+
+    asyncio.run(main())
+
+
+def test_fetch_ends_when_another_process_handles_the_last_request() -> None:
+    async def main() -> None:
+        async with tubes.aio.connect() as queue:
+            manager = TubeRequestManager(await queue.create_tube("pages", "utubettl"))
+            assert await manager.fetch_next_request() is None
+            await manager.add_request("http://a.example/1")
+            request = await manager.fetch_next_request()
+            assert request is not None
+            waiting = asyncio.create_task(manager.fetch_next_request())
+            await asyncio.sleep(0)
+            assert not await manager.is_finished()
+            await manager.mark_request_as_handled(request)
+            assert await waiting is None
+            assert await manager.is_finished()
+
+    asyncio.run(main())
+
+
+def test_cancelled_fetch_loses_no_request() -> None:
+    async def main() -> None:
+        async with tubes.aio.connect() as queue:
+            tube = await queue.create_tube("pages", "utubettl")
+            manager = TubeRequestManager(tube)
+            await manager.add_requests([f"http://{host}.example/" for host in "abcde"])
+            for turns in range(5):
+                fetch = asyncio.create_task(manager.fetch_next_request())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                fetch.cancel()
+                await asyncio.wait((fetch,))
+                await asyncio.sleep(0.01)
+            taken = (await tube.statistics()).tasks["taken"]
+            assert taken == len(manager._held)
+
+    asyncio.run(main())
+
+
+def test_hosts_are_blocked_and_slowed_down_when_requests_are_given_back() -> None:
+    async def main() -> None:
+        clock = tubes.testing.ManualClock()
+        async with tubes.aio.connect(clock=clock) as queue:
+            tube = await queue.create_tube("pages", "utubettl", interval=1)
+            manager = TubeRequestManager(tube)
+            await manager.add_requests(["http://a.example/", "http://b.example:8080/"])
+            first, second = await manager.fetch_next_request(), await manager.fetch_next_request()
+            assert first is not None
+            assert second is not None
+            assert manager.record_domain_delay(first.url, retry_after=timedelta(seconds=50))
+            assert manager.is_throttled(first.url)
+            await manager.reclaim_request(first)
+            manager.set_crawl_delay(second.url, 7)
+            await manager.mark_request_as_handled(second)
+            waits = {lane.name: (lane.next_start or 0) - clock.now() for lane in await tube.utubes()}
+            assert waits == {"a.example": pytest.approx(50, abs=0.1), "b.example:8080": pytest.approx(7, abs=0.1)}
+
+    asyncio.run(main())

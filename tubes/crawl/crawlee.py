@@ -1,0 +1,194 @@
+"""A request manager for Crawlee whose requests are tasks in a tube: polite over all processes.
+
+    tube = await queue.create_tube("pages", "utubettl", interval=1, key_ttl=86_400)
+    crawler = HttpCrawler(request_manager=TubeRequestManager(tube), http_client=ImpitHttpClient(follow_redirects=False))
+
+Crawlee tells only a `ThrottlingRequestManager` of 429 and of Crawl-delay, so this is a subclass. It inherits nothing
+else: all public methods are its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b85encode
+from collections.abc import Sequence
+from datetime import timedelta
+from hashlib import sha256
+from time import monotonic
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import tubes
+from tubes.crawl.hosts import host_of
+from tubes.errors import needs
+
+with needs("tubes.crawl.crawlee", "crawlee"):
+    from crawlee import Request
+    from crawlee.request_loaders import ThrottlingRequestManager
+    from crawlee.storage_clients.models import ProcessedRequest
+
+# Seconds after which a fetch that found nothing returns: Crawlee ends a crawl whose fetches take minutes.
+_PATIENCE: Final = 30.0
+
+
+class TubeRequestManager(ThrottlingRequestManager[Any]):
+    """Requests of a crawl in a tube, with one lane per host.
+
+    `tube`: a tube with lanes, such as a `utubettl` with `interval`, and `key_ttl` so that pages that are done stay
+    known. The interval between two requests to a host begins when the first one is handled.
+    `block`: seconds for which a host is left alone after a 429 without Retry-After.
+
+    Any number of processes may crawl one tube: each of them ends when the tube is empty. A request that is held by a
+    process that dies is ready again when its session ends. Crawlee counts the retries of a request, so the tube needs
+    no `max_attempts`. The tube is never purged; `drop` drops it.
+    """
+
+    def __init__(self, tube: tubes.AsyncTube, *, block: float = 30.0) -> None:
+        self._tube = tube
+        self._block = block
+        self._held: dict[str, tubes.AsyncTask] = {}
+        # By lane: the monotonic end of a block, and a Crawl-delay.
+        self._blocks: dict[str, float] = {}
+        self._delays: dict[str, float] = {}
+
+    @property
+    def inner(self) -> TubeRequestManager:
+        """The manager itself: it wraps no other one."""
+        return self
+
+    # -- adding --------------------------------------------------------------------------------------------------------
+
+    async def add_request(self, request: str | Request, *, forefront: bool = False) -> ProcessedRequest:
+        """Add a request, unless the tube has or remembers one with its unique key."""
+        added = self._transform_request(request)
+        (task,) = await self._put([added], forefront)
+        return _processed(added, is_new=task.created_now)
+
+    async def add_requests(self, requests: Sequence[str | Request], *, forefront: bool = False, **_: Any) -> None:
+        """Add requests, as by `add_request`, in one call."""
+        await self._put(self._transform_requests(requests), forefront)
+
+    async def _put(self, requests: list[Request], forefront: bool) -> list[tubes.AsyncTask]:
+        first: dict[str, Any] = {"pri": 0} if forefront else {}
+        return await self._tube.put_many([_item(request) for request in requests], **first)
+
+    # -- working -------------------------------------------------------------------------------------------------------
+
+    async def fetch_next_request(self) -> Request | None:
+        """Wait for a request that may be sent now. None: the tube is empty, or half a minute is over."""
+        take = asyncio.create_task(self._tube.take(_PATIENCE))
+        empty = asyncio.create_task(self._tube.wait_empty(_PATIENCE))
+        try:
+            await asyncio.wait((take, empty), return_when=asyncio.FIRST_COMPLETED)
+            if not take.done():
+                take.cancel()
+                await asyncio.wait((take,))
+        except asyncio.CancelledError:
+            take.add_done_callback(_give_back)
+            take.cancel()
+            raise
+        finally:
+            empty.cancel()
+        task = None if take.cancelled() else take.result()
+        if task is None:
+            return None
+        request = Request.model_validate(task.data)
+        self._held[request.unique_key] = task
+        return request
+
+    async def mark_request_as_handled(self, request: Request) -> ProcessedRequest | None:
+        """Ack the task of a request that has succeeded, or is given up."""
+        task = self._held.pop(request.unique_key, None)
+        if task is None:
+            return None
+        await self._cool_down(str(task.utube))
+        await task.ack()
+        return _processed(request, is_handled=True)
+
+    async def reclaim_request(self, request: Request, *, forefront: bool = False) -> ProcessedRequest | None:
+        """Give a request back, with what has changed in it."""
+        task = self._held.pop(request.unique_key, None)
+        if task is None:
+            return None
+        await self._cool_down(str(task.utube))
+        await task.update(data=_data(request))
+        await task.release(pri=0 if forefront else None)
+        return _processed(request)
+
+    async def _cool_down(self, lane: str) -> None:
+        """Leave a host alone for the interval from now on, or until its block ends."""
+        interval = self._tube.options.get("interval", 0)
+        if lane in self._delays:
+            interval = max(interval, self._delays[lane])
+            await self._tube.configure(lane, interval=interval)
+        seconds = max(interval, self._blocks.pop(lane, 0.0) - monotonic())
+        if seconds > 0:
+            await self._tube.block(lane, seconds)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    async def is_finished(self) -> bool:
+        """Whether no process has anything left to do."""
+        return await self._tube.wait_empty(0)
+
+    async def is_empty(self) -> bool:
+        """The same as `is_finished`: while requests are left, `fetch_next_request` waits for them."""
+        return await self.is_finished()
+
+    async def get_stall_reason(self) -> None:
+        """A host that is blocked is waited for, however long it takes."""
+
+    async def get_handled_count(self) -> int:
+        return (await self._tube.statistics()).tasks["done"]
+
+    async def get_total_count(self) -> int:
+        tasks = (await self._tube.statistics()).tasks
+        return tasks["total"] + tasks["done"]
+
+    async def drop(self) -> None:
+        """Drop the tube."""
+        await self._tube.drop(force=True)
+
+    async def purge(self) -> None:
+        """Keep the requests: they belong to all processes."""
+
+    # -- what hosts ask for --------------------------------------------------------------------------------------------
+
+    def record_domain_delay(self, url: str, *, retry_after: timedelta | None = None) -> bool:
+        """Block the host after a 429, when the request is given back."""
+        seconds = self._block if retry_after is None else retry_after.total_seconds()
+        lane = host_of(urlsplit(url))
+        self._blocks[lane] = max(self._blocks.get(lane, 0.0), monotonic() + seconds)
+        return True
+
+    def is_throttled(self, url: str) -> bool:
+        """Whether a 429 has just been recorded, so that the request is given back and does not count as a retry."""
+        return host_of(urlsplit(url)) in self._blocks
+
+    def record_success(self, url: str) -> None:
+        """Only Retry-After counts, so there is no backoff to reset."""
+
+    def set_crawl_delay(self, url: str, delay_seconds: int) -> None:
+        """Use the Crawl-delay of a robots.txt for its host, if it is longer than the tube's interval."""
+        self._delays[host_of(urlsplit(url))] = delay_seconds
+
+
+def _item(request: Request) -> tubes.Item[Any]:
+    key = b85encode(sha256(request.unique_key.encode()).digest()[:12]).decode()
+    return tubes.Item(_data(request), key=key, utube=host_of(urlsplit(request.url)))
+
+
+def _data(request: Request) -> Any:
+    return request.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _processed(request: Request, *, is_new: bool = False, is_handled: bool = False) -> ProcessedRequest:
+    return ProcessedRequest(
+        unique_key=request.unique_key, was_already_present=not is_new, was_already_handled=is_handled
+    )
+
+
+def _give_back(take: asyncio.Task[tubes.AsyncTask | None]) -> None:
+    """Release the task of a fetch that was cancelled at the same moment."""
+    if not take.cancelled() and take.exception() is None and (task := take.result()) is not None:
+        task._tube._port.release_later(task)

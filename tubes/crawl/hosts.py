@@ -1,0 +1,15 @@
+"""The lanes of URLs."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import ParseResult, SplitResult
+
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+def host_of(url: ParseResult | SplitResult) -> str:
+    """The host of a URL, with the port unless it is the usual one."""
+    if not url.hostname:
+        return url.scheme
+    return url.hostname if url.port in (None, _PORTS.get(url.scheme)) else f"{url.hostname}:{url.port}"
