@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.interrupting import interrupted_twice
 from tubes.backend.waiters import PENDING
 from tubes.drivers.moves import State
 from tubes.drivers.timers import NEVER
@@ -287,3 +288,14 @@ def test_random_runs_use_every_row_of_the_table_and_no_other() -> None:
     for seed in range(800):
         used |= play(seed).used
     assert used == {(why, was) for why, was, _ in ROWS}
+
+
+def test_interrupted_serving_frees_its_lock() -> None:
+    for moment in count():
+        serving = Serving(WaitQueue(lambda: 0, "redis://x"))
+        flow = serving.serve_all()
+        hits = interrupted_twice(lambda flow=flow: list(flow), moment, NEVER)  # type: ignore[misc]
+        assert not serving.lock.locked(), moment
+        if not hits:
+            assert moment > 4
+            return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tubes.backend.waiters import PENDING
@@ -35,28 +36,25 @@ class Serving:
         self._queue: Final = queue
         #: Held while a flow serves.
         self.lock: Final = threading.Lock()
+        # Each item tries to acquire it; no interrupt comes between that and the start of a loop's body.
+        self._tries: Final = map(self.lock.acquire, repeat(False))
 
     def serve_one(self) -> Flow[bool]:
         """Serve the first waiter for a task; returns False if there was no task for it."""
-        yield from self._begin()
-        try:
-            soonest = yield from self._serve_taker()
-        finally:
-            self.lock.release()
+        soonest = yield from self._alone(self._serve_taker())
         return soonest is None
 
     def serve_all(self) -> Flow[int]:
         """Serve as many as possible; returns the next moment at which something is due (0: never)."""
-        yield from self._begin()
-        try:
-            while self._queue.putters and (yield from self._serve_putter()):
-                pass
-            while True:
-                soonest = yield from self._serve_taker()
-                if soonest is not None:
-                    return soonest
-        finally:
-            self.lock.release()
+        return (yield from self._alone(self._serve_all()))
+
+    def _serve_all(self) -> Flow[int]:
+        while self._queue.putters and (yield from self._serve_putter()):
+            pass
+        while True:
+            soonest = yield from self._serve_taker()
+            if soonest is not None:
+                return soonest
 
     def after(self, verb: Flow[T]) -> Flow[T]:
         """Run a verb, and then serve the waiters in this process: they need no marker."""
@@ -78,9 +76,18 @@ class Serving:
         id, _, _, take, _, _ = task_codec.parse(reply)
         yield from port.undo("untake", id, take, slot=AHEAD, session=call.session)
 
-    def _begin(self) -> Flow[None]:
-        while not self.lock.acquire(blocking=False):
-            yield WaitForLock(self.lock)
+    def _alone(self, flow: Flow[T]) -> Flow[T]:
+        """Run a flow while no other one serves. An interrupt never leaves the lock held."""
+        held = False
+        try:
+            for held in self._tries:
+                if held:
+                    break
+                yield WaitForLock(self.lock)
+            return (yield from flow)
+        finally:
+            if held:
+                self.lock.release()
 
     def _serve_taker(self) -> Flow[int | None]:
         """Serve one; None, or if there was nothing for it the next moment at which something is due (0: never)."""
