@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import random
@@ -10,12 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from types import FrameType
 
 import pytest
 
 import tubes
+import tubes.aio
 from tests.support.internals import port_of
 from tubes.drivers.invariants import check_engine
 
@@ -28,8 +31,11 @@ pytestmark = pytest.mark.skipif(
 
 
 @contextlib.contextmanager
-def storm(chance: random.Random) -> Iterator[list[int]]:
-    """Interrupt the code of the library at random moments; yields a list with a number for each interrupt."""
+def storm(chance: random.Random, *, only_own: bool = False) -> Iterator[list[int]]:
+    """Interrupt the code of the library at random moments; yields a list with a number for each interrupt.
+
+    `only_own`: not the code that it calls. An interrupt of asyncio's own `call_soon` loses the wake-up of a task.
+    """
     hits: list[int] = []
     over: list[bool] = []
 
@@ -41,7 +47,7 @@ def storm(chance: random.Random) -> Iterator[list[int]]:
             if frame.f_code.co_filename.startswith(PACKAGE):
                 hits.append(signum)
                 raise KeyboardInterrupt
-            frame = frame.f_back
+            frame = None if only_own else frame.f_back
 
     before, hook = signal.signal(signal.SIGALRM, interrupt), sys.unraisablehook
     sys.unraisablehook = lambda unraisable: None  # An interrupt of a finalizer is only logged.
@@ -125,3 +131,67 @@ def test_storm_of_signals_loses_no_task(url: str, driver: str, others: int) -> N
             whole.unsure |= each.unsure
         whole.check(tube)
         assert len(hits) > 20
+
+
+@pytest.mark.parametrize("driver", ["fifo", "utubettl"])
+def test_storm_in_an_event_loop_loses_no_task(url: str, driver: str) -> None:
+    chance, ledger, loop = random.Random(driver), Ledger(), asyncio.new_event_loop()
+    over = time.monotonic() + 2 * SECONDS
+
+    async def put(tube: tubes.AsyncTube[int]) -> None:
+        for number in count():
+            ledger.unsure.add(number)
+            with contextlib.suppress(KeyboardInterrupt):
+                await tube.put(number)
+                ledger.put.add(number)
+                ledger.unsure.discard(number)
+            await asyncio.sleep(0)
+
+    async def work(tube: tubes.AsyncTube[int]) -> None:
+        while True:
+            with contextlib.suppress(KeyboardInterrupt):
+                (task,) = await tube.take_many(1)
+                ledger.unsure.add(task.data)
+                await task.ack()
+                ledger.acked.add(task.data)
+            await asyncio.sleep(0)
+
+    async def attack(tube: tubes.AsyncTube[int]) -> None:
+        running = [asyncio.create_task(call(tube)) for call in (put, work, work, work)]
+        try:
+            while time.monotonic() < over:
+                await asyncio.sleep(0.0005)
+                place = chance.randrange(1, len(running))
+                running[place].cancel()
+                running[place] = asyncio.create_task(work(tube))
+        finally:
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+
+    def run(tube: tubes.AsyncTube[int]) -> None:
+        attacking = loop.create_task(attack(tube))
+        while not attacking.done():
+            with contextlib.suppress(KeyboardInterrupt, RuntimeError):  # An interrupted run leaves an order to stop.
+                loop.run_until_complete(attacking)
+
+    async def connect() -> tubes.AsyncQueue:
+        return await tubes.aio.connect(url)
+
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", driver)
+        theirs = loop.run_until_complete(connect())
+        attacked = loop.run_until_complete(theirs.tube("t"))
+        with storm(chance, only_own=True) as hits:
+            run(attacked)
+        for _ in range(9):  # A cancelled task may have to withdraw its waiter first.
+            if left := asyncio.all_tasks(loop):
+                for each in left:
+                    each.cancel()
+                loop.run_until_complete(asyncio.wait(left, timeout=1))
+        assert not asyncio.all_tasks(loop)
+        loop.run_until_complete(theirs.close())
+        loop.close()
+        assert len(hits) > 20
+        assert ledger.acked
+        assert tube.statistics().waiting == 0
+        ledger.check(tube)
