@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tubes
 from tests.support.internals import port_of
-from tests.support.model import Connection, Model, Ref, Refused, Session, Shown, Waiter
+from tests.support.model import STATES, Connection, Model, Ref, Refused, Session, Shown, Waiter
 from tubes import Driver, QueueClosed, Task, TaskNotTaken, TubesError, Utube
 from tubes.conformance.faces import SyncFace
 from tubes.drivers.invariants import check_engine
@@ -50,7 +50,7 @@ def shown(answer: Any) -> Any:
         return answer
     created = round(answer.created * SECOND)
     return Shown(
-        answer.id, answer.state.value, answer.data, answer.utube, answer.pri, answer.attempts, created,
+        answer.id, str(answer.state), answer.data, answer.utube, answer.pri, answer.attempts, created,
         at(answer.ttl), at(answer.ttr), at(answer.due), at(answer.expires),
         (None if answer.state == "done" else answer.calls["release"], *list(answer.calls.values())[1:]),
     )  # fmt: skip
@@ -324,7 +324,7 @@ class Lockstep:
             ]
             # Another state at each step, and as much of its list as comes after some task.
             self.looks += 1
-            state = "rt!~"[self.looks % 4]
+            state = STATES[self.looks % 4]
             listed = self.model.listed(state)
             first = self.looks % (len(listed) + 1)
             after = self.tube.tasks(limit=first, state=state)

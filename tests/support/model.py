@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CALLS = ("put", "take", "ack", "release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
-STATES = {"r": "ready", "t": "taken", "!": "buried", "~": "delayed"}
+STATES = ("ready", "taken", "buried", "delayed")
 
 
 class Refused(Exception):
@@ -134,7 +134,7 @@ class Task:
     ttl: int | None
     ttr: int | None
     dead: int | None
-    state: str = "r"
+    state: str = "ready"
     #: The end of its delay, or of its time to run.
     until: int | None = None
     owner: Session | None = None
@@ -252,7 +252,7 @@ class Model:
     def forget(self) -> None:
         """Lanes that can start, and have nothing ready or taken, forget that they ever did."""
         for name, rate_limit in list(self.rate_limits.items()):
-            if self.next_start(name) <= self.now and not {"r", "t"} & set(self.states(name)):
+            if self.next_start(name) <= self.now and not {"ready", "taken"} & set(self.states(name)):
                 rate_limit.start, rate_limit.number = None, 0
                 if rate_limit.interval is None and rate_limit.max_in_flight is None:
                     del self.rate_limits[name]
@@ -376,11 +376,11 @@ class Model:
                 return happened
             happened = True
             if task.state == "delayed":
-                self.change(task, "r", "delay", "delay")
+                self.change(task, "ready", "delay", "delay")
             elif task.state == "taken":
-                self.change(task, "r", "ttr", "ttr")
+                self.change(task, "ready", "ttr", "ttr")
             else:
-                self.change(task, "-", "ttl", "ttl", "delete")
+                self.change(task, "done", "ttl", "ttl", "delete")
 
     def catch_up(self) -> None:
         """Let everything happen that is due or possible now: what is due, then waiting puts, then waiting takes."""
@@ -431,7 +431,7 @@ class Model:
         task.keep_done = given.get("keep_done", 0)
         self.next_id += 1
         self.tasks.append(task)
-        self.change(task, "~" if delay else "r", "put", "put", until=self.now + delay if delay else None)
+        self.change(task, "delayed" if delay else "ready", "put", "put", until=self.now + delay if delay else None)
         return self.show(task)
 
     def first(self) -> Task | None:
@@ -449,7 +449,7 @@ class Model:
         if name is None:
             return True
         _, most = self.limits(self.rate_limits.get(name, RateLimit()))
-        return self.states(name).count("t") < most and self.next_start(name) <= self.now
+        return self.states(name).count("taken") < most and self.next_start(name) <= self.now
 
     def give(self, task: Task, connection: Connection) -> Shown:
         """The task is taken by this connection."""
@@ -462,7 +462,7 @@ class Model:
             rate_limit.number = self.number
             if rate_limit.asked or self.options.get("interval") or self.options.get("order") == "round_robin":
                 rate_limit.start = (self.now, task.id, task.attempts)
-        self.change(task, "t", "take", "take", until=None if task.ttr is None else self.now + task.ttr)
+        self.change(task, "taken", "take", "take", until=None if task.ttr is None else self.now + task.ttr)
         return self.show(task)
 
     def take(self, connection: Connection) -> Shown | None:
@@ -484,7 +484,7 @@ class Model:
     def ack(self, connection: Connection, ref: int | Ref, result: Any) -> Shown:
         """Ack."""
         task = self.held(connection, ref)
-        self.change(task, "-", "delete", "ack", result=result)
+        self.change(task, "done", "delete", "ack", result=result)
         return self.mark_finished(task)
 
     def release(self, connection: Connection, ref: int | Ref, delay: int | None) -> Shown:
@@ -499,9 +499,9 @@ class Model:
         """A held task is released."""
         if delay:
             self.prolong(task, delay)
-            self.change(task, "~", "release", "release", until=self.now + delay)
+            self.change(task, "delayed", "release", "release", until=self.now + delay)
         else:
-            self.change(task, "r", "release", "release")
+            self.change(task, "ready", "release", "release")
 
     def put_many(self, items: list[tuple[Any, dict[str, Any]]]) -> list[Shown]:
         """Put all or none."""
@@ -524,7 +524,7 @@ class Model:
 
     def ack_many(self, connection: Connection, refs: list[int | Ref]) -> dict[int, bool]:
         """Ack those that are held."""
-        return self.each(refs, lambda ref: self.change(self.held(connection, ref), "-", "delete", "ack"))
+        return self.each(refs, lambda ref: self.change(self.held(connection, ref), "done", "delete", "ack"))
 
     def release_many(self, connection: Connection, refs: list[int | Ref], delay: int | None) -> dict[int, bool]:
         """Release those that are held."""
@@ -541,7 +541,7 @@ class Model:
         if self.forget_done(ref) is not None:
             return None
         task = self.found(ref)
-        self.change(task, "-", "delete", "delete")
+        self.change(task, "done", "delete", "delete")
         return task
 
     def each(self, refs: list[int | Ref], act: Callable[[int | Ref], object]) -> dict[int, bool]:
@@ -571,7 +571,7 @@ class Model:
             self.prolong(task, span)
             task.ttr = None if task.ttr is None else task.ttr + span
             until = None if task.until is None else task.until + span
-            self.change(task, "t", "touch", "touch", until=until)
+            self.change(task, "taken", "touch", "touch", until=until)
         return self.mark_finished(task)
 
     @staticmethod
@@ -585,7 +585,7 @@ class Model:
         """Bury."""
         task = self.found(ref)
         if task.state != "buried":
-            self.change(task, "!", "bury", "bury")
+            self.change(task, "buried", "bury", "bury")
         return self.mark_finished(task)
 
     def delete(self, ref: int | Ref) -> Shown:
@@ -594,7 +594,7 @@ class Model:
         if kept is not None:
             return kept
         task = self.found(ref)
-        self.change(task, "-", "delete", "delete")
+        self.change(task, "done", "delete", "delete")
         return self.mark_finished(task)
 
     def mark_finished(self, task: Task) -> Shown:
@@ -608,7 +608,7 @@ class Model:
         """Kick."""
         kicked = sorted((task for task in self.tasks if task.state == "buried"), key=self.place)[:count]
         for task in kicked:
-            self.change(task, "r", "kick", "kick")
+            self.change(task, "ready", "kick", "kick")
         self.catch_up()
         return len(kicked)
 
@@ -616,7 +616,7 @@ class Model:
         """Release what is taken, by one session or by all, in the order of the ids."""
         for task in [each for each in self.tasks if each.state == "taken"]:
             if owner is None or task.owner is owner:
-                self.change(task, "r", "release", "release")
+                self.change(task, "ready", "release", "release")
         self.catch_up()
 
     def block(self, name: str, span: int) -> None:
@@ -641,10 +641,10 @@ class Model:
             states, moment = self.states(name), self.next_start(name)
             rate_limit = self.rate_limits.get(name, RateLimit())
             resting = moment > self.now
-            if {"r", "t"} & set(states) or resting or (rate_limit.interval, rate_limit.max_in_flight) != (None, None):
+            if {"ready", "taken"} & set(states) or resting or (rate_limit.interval, rate_limit.max_in_flight) != (None, None):
                 interval, most = self.limits(rate_limit)
                 next_start = moment / SECOND if resting else None
-                lanes.append((name, states.count("r"), states.count("t"), next_start, interval / SECOND, most))
+                lanes.append((name, states.count("ready"), states.count("taken"), next_start, interval / SECOND, most))
         return lanes
 
     def truncate(self) -> None:
@@ -675,8 +675,8 @@ class Model:
 
     def statistics(self) -> tuple[dict[str, int], dict[str, int], int]:
         """All counts."""
-        states = [STATES[task.state] for task in self.tasks]
-        counts = {name: states.count(name) for name in STATES.values()}
+        states = [task.state for task in self.tasks]
+        counts = {name: states.count(name) for name in STATES}
         counts["total"] = len(states)
         counts["done"] = self.calls["ack"] + self.calls["delete"]
         return counts, dict(self.calls), len(self.takers) + len(self.putters)
