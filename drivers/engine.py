@@ -298,6 +298,8 @@ class Engine:
     def _time_out(self, at: int, entry: Entry) -> None:
         """End an attempt whose time to run is over, or the time to live of its task."""
         self._note(entry, TIMED_OUT)
+        if self.throttled:
+            self._end_run(at, entry)
         if self._ends_taken and entry.dead <= entry.until:
             self._go(entry, "ttr")  # And then its ttl ends it, wherever it is.
         elif self._is_last(entry):
@@ -511,6 +513,8 @@ class Engine:
             replaced = self._keys.living[more.key]
             self.replacing = replaced, entry, step
             self._note_end(entry.created, replaced, "delete")
+            if self.throttled:
+                self._end_run(entry.created, replaced)
             self._go(replaced, "delete")
         self._keys.add(more.key, entry)
         self._move(entry, step)
@@ -678,12 +682,16 @@ class Engine:
         """End a held task: it is done."""
         more = entry.more
         if more is None or (more.key is None and not more.keep_done):
+            if self.throttled:
+                self._end_run(now, entry)
             self._move(entry, self._ack)
         else:
             self._end(now, entry, "ack", result)
 
     def _end(self, now: int, entry: Entry, why: str, result: Any = None) -> None:
         """End a task. It leaves its key, and is kept if it should be."""
+        if self.throttled:
+            self._end_run(now, entry)
         if entry.more is None:
             self._go(entry, why)
         else:
@@ -691,6 +699,12 @@ class Engine:
             self._go(entry, why)
             self._leave_key(now, entry)
             self.keep()
+
+    @staticmethod
+    def _end_run(now: int, entry: Entry) -> None:
+        """Tell the lane of a taken task that its run ends, before it moves. For tubes with rate limits."""
+        if entry.state is _TAKEN:
+            entry.lane.end_run(now)  # type: ignore[union-attr]
 
     def _note_end(self, now: int, entry: Entry, why: str, result: Any = None) -> None:
         """Note what is kept of a task, before it ends."""
@@ -728,6 +742,8 @@ class Engine:
         A delay prolongs its life; None: the tube's backoff. `why`: what has ended the attempt.
         `reason`: why it is buried, if it is.
         """
+        if self.throttled:
+            self._end_run(now, entry)
         if self._is_last(entry):
             if not self._ends_taken:
                 self._note_late(now, entry)
@@ -748,6 +764,8 @@ class Engine:
 
         A delay does not prolong its life, so a task that everybody declines ends by its ttl.
         """
+        if self.throttled:
+            self._end_run(now, entry)
         entry.attempts -= 1
         if delay:
             self.dated = self.ticking = True
@@ -845,6 +863,8 @@ class Engine:
     def bury(self, now: int, entry: Entry, reason: str | None = None) -> None:
         """Put a task aside until it is kicked; a buried one stays as it is."""
         if entry.state is not _BURIED:
+            if self.throttled:
+                self._end_run(now, entry)
             what = BURIED
             if entry.state is _TAKEN:
                 what = BURIED_WHILE_HELD
@@ -911,6 +931,8 @@ class Engine:
 
     def move_out(self, now: int, entry: Entry) -> None:
         """Remove a task that lives on in another tube: nothing is kept of it, and its key is free."""
+        if self.throttled:
+            self._end_run(now, entry)
         self._go(entry, "delete")
         self._leave_key(now, entry, remember=False)
         if self.on_end is not None:
@@ -1034,8 +1056,8 @@ class Engine:
             self.throttled = self.ticking = True
             rate.block(now, now + span if span else 0)
 
-    def configure(self, now: int, name: str, changes: Mapping[str, int | None]) -> None:
-        """Give a lane an interval or a max_in_flight of its own; None: the tube's again. Cost: O(log n)."""
+    def configure(self, now: int, name: str, changes: Mapping[str, Any]) -> None:
+        """Give a lane limits of its own; None: the tube's again. Cost: O(log n)."""
         lanes = self.lanes
         rate = lanes.rate(name) if set(changes.values()) - {None} else lanes.known_rate(name)
         if rate is not None:

@@ -147,6 +147,14 @@ class Lane:
         if self.rate is not None:
             self.rate.start(now, entry)
 
+    def end_run(self, now: int) -> None:
+        """Note that the run of a taken task ends, if the lane has a rate limit."""
+        rates = self.lanes.rates
+        if self.rate is None and rates.interval and rates.interval_from == "ack":
+            rates.make(self.name, self)
+        if self.rate is not None:
+            self.rate.end_run(now)
+
     def undo_start(self, now: int, entry: Entry) -> None:
         """Forget that take, as if it had never happened."""
         if self.rate is not None:

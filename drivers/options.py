@@ -176,6 +176,10 @@ def one_of(*known: str) -> Callable[[str, Any], str]:
     return check
 
 
+#: From which moment the interval of a lane counts.
+INTERVAL_FROM: Final = one_of("take", "ack")
+
+
 def edges(values: Any) -> list[int]:
     """Seconds, ascending: the borders of a histogram."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
@@ -249,4 +253,4 @@ WITH_DELAY: Final = frozenset({"at", "backoff"})
 #: Options of a tube whose driver has the option `ttl`.
 WITH_TTL: Final = frozenset({"buried_ttl"})
 #: Options of a tube whose driver has lanes.
-WITH_LANE: Final = frozenset({"max_in_flight", "interval", "jitter", "order"})
+WITH_LANE: Final = frozenset({"max_in_flight", "interval", "interval_from", "jitter", "order"})

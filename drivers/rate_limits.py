@@ -1,4 +1,4 @@
-"""The rate limit of a lane: its last take, how long it cools down, and its own limits."""
+"""The rate limit of a lane: its last takes, how long it cools down, and its own limits."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 class Start(NamedTuple):
-    """A take of one of the lane's tasks: its time, the task, its take number, and its place in the round.
+    """A take of one of the lane's tasks: the task, its take number, and the lane's place in the round.
 
-    For a lane without a take only the last one counts.
+    `at`: from when the interval counts: the take, or the last end of a run since then with interval_from="ack".
+    For a lane without a take only the place counts, and `at`.
     """
 
     at: int
@@ -58,6 +59,7 @@ class RateLimits:
         self.max_in_flight: int = options.get("max_in_flight", 1)
         self.interval: int = options.get("interval", 0)
         self.jitter: float = options.get("jitter", 0.0)
+        self.interval_from: str = options.get("interval_from", "take")
 
     @property
     def asked(self) -> tuple[int, int, float]:
@@ -92,7 +94,10 @@ class RateLimit:
     cools down has no task on offer, so takes never see it.
     """
 
-    __slots__ = ("blocked", "due", "id", "interval", "lane", "max_in_flight", "name", "queued", "shared", "starts")
+    __slots__ = (
+        "blocked", "due", "id", "interval", "interval_from", "lane", "max_in_flight", "name", "queued", "shared",
+        "starts",
+    )  # fmt: skip
 
     def __init__(self, shared: RateLimits, name: str, id: int) -> None:
         self.shared = shared
@@ -107,8 +112,14 @@ class RateLimit:
         # Instead of the tube's; None: the tube's.
         self.interval: int | None = None
         self.max_in_flight: int | None = None
+        self.interval_from: str | None = None
         #: The last start and the one before, to which the lane goes back when the last one is undone.
         self.starts = (_NO_START, _NO_START)
+
+    @property
+    def own_limits(self) -> tuple[int | None, int | None, str | None]:
+        """Interval, max_in_flight and interval_from of the lane; None: the tube's."""
+        return self.interval, self.max_in_flight, self.interval_from
 
     @property
     def limit(self) -> int:
@@ -132,6 +143,13 @@ class RateLimit:
         self.starts = (start, self.starts[0])
         self._rest(now)
 
+    def end_run(self, now: int) -> None:
+        """Cool down again at the end of a run, before its task moves, if the interval counts from there."""
+        if (self.interval_from or self.shared.interval_from) == "ack":
+            last, before = self.starts
+            self.starts = last._replace(at=now), before._replace(at=now)
+            self.apply(now)
+
     def undo_start(self, now: int, entry: Entry) -> None:
         """Bring the lane back to where it was before this take, unless it has started since."""
         last, before = self.starts
@@ -146,11 +164,11 @@ class RateLimit:
         self.blocked = until
         self.apply(now)
 
-    def configure(self, now: int, changes: Mapping[str, int | None]) -> None:
+    def configure(self, now: int, changes: Mapping[str, Any]) -> None:
         """Give the lane limits instead of the tube's; None: the tube's again."""
-        interval = changes.get("interval", self.interval)
-        max_in_flight = changes.get("max_in_flight", self.max_in_flight)
-        self.interval, self.max_in_flight = interval, max_in_flight
+        self.interval = changes.get("interval", self.interval)
+        self.max_in_flight = changes.get("max_in_flight", self.max_in_flight)
+        self.interval_from = changes.get("interval_from", self.interval_from)
         self.apply(now)
 
     def place(self) -> int:
@@ -174,7 +192,7 @@ class RateLimit:
         if self.due != NEVER or (lane is not None and (lane.taken or lane.head is not None)):
             return
         self.starts = (_NO_START, _NO_START)
-        if self.interval is None and self.max_in_flight is None:
+        if self.own_limits == (None, None, None):
             if lane is not None:
                 lane.rate = None
             else:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tubes.drivers.backoff import RetryDelays
-from tubes.drivers.options import SECOND, attempts, fraction, micros, one_of, positive, priority, whole
+from tubes.drivers.options import INTERVAL_FROM, SECOND, attempts, fraction, micros, one_of, positive, priority, whole
 from tubes.drivers.timers import NEVER
 from tubes.errors import InvalidOption
 
@@ -31,6 +31,7 @@ OF_TUBES: Final[dict[str, Callable[[str, Any], Any]]] = {
     "backoff": lambda _, value: RetryDelays.of(value),
     "max_in_flight": positive,
     "interval": micros,
+    "interval_from": INTERVAL_FROM,
     "jitter": fraction,
     "order": one_of("fifo", "round_robin"),
 }

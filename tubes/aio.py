@@ -147,9 +147,10 @@ class AsyncQueue:
         `buried_ttl`, for how long a task lives once it is buried; `math.inf`: for ever. For drivers with delays:
         `backoff`, how long a task waits after a failed attempt: a `Backoff`, or a list of seconds. For drivers with
         lanes: `max_in_flight`, how many tasks of a lane may be taken at a time (1); `interval`, the seconds from one
-        take in a lane to the next (0); `jitter`, the fraction, 0 to 1, by which an interval may be longer, at random
-        (0), also for intervals that `configure` sets; `order`, the order of lanes: "fifo", by their first tasks, or
-        "round_robin", first the lane whose last take is longest ago.
+        take in a lane to the next (0); `interval_from`: "take" (the default), or "ack", if an interval must also pass
+        after each run in the lane has ended, by ack, release, bury, delete or ttr; `jitter`, the fraction, 0 to 1, by
+        which an interval may be longer, at random (0), also for intervals that `configure` sets; `order`, the order of
+        lanes: "fifo", by their first tasks, or "round_robin", first the lane whose last take is longest ago.
 
         Raises `TubeExists`, `DriverNotFound`, `DriverExists`, `OptionNotSupported` and `InvalidOption`.
 
@@ -1177,7 +1178,8 @@ class AsyncTube(Generic[T, R]):
         `backoff`: for every attempt that fails from now on. A task in backoff keeps its delay.
         `capacity`: waiting puts get new room at once. A smaller one removes no task.
         `interval`, `jitter`, `max_in_flight`: for all lanes at once, except the limits that `configure` has set for a
-        lane. A lane that cools down follows the new interval, from its last take on.
+        lane. A lane that cools down follows the new interval, from its last take on. `interval_from`: for runs that end
+        from now on.
 
         The driver and `order` cannot change while the tube lives: create another tube, and let workers empty this one.
 
@@ -1238,19 +1240,28 @@ class AsyncTube(Generic[T, R]):
         if type(answer) is CoroutineType:
             await answer
 
-    async def configure(self, utube: str, *, interval: Seconds | None = KEEP, max_in_flight: int | None = KEEP) -> None:
+    async def configure(
+        self,
+        utube: str,
+        *,
+        interval: Seconds | None = KEEP,
+        max_in_flight: int | None = KEEP,
+        interval_from: Literal["take", "ack"] | None = KEEP,
+    ) -> None:
         """Set limits of a lane that replace the tube's. O(log n).
 
         `interval`: seconds from one take to the next, 0: none; `max_in_flight`: how many of its tasks may be taken at a
-        time, from 1. None: the tube's value. A limit that is left out keeps its value. New limits count at once: the
-        interval runs from the last take of the lane, and if more of its tasks are taken than allowed, the next take
-        waits until they are fewer. A lane without ready or taken tasks that does not cool down has no last take.
+        time, from 1; `interval_from`: "take", or "ack", if the interval must also pass after each run has ended. None:
+        the tube's value. A limit that is left out keeps its value. New limits count at once: the interval runs from the
+        last take of the lane, and if more of its tasks are taken than allowed, the next take waits until they are
+        fewer. A lane without ready or taken tasks that does not cool down has no last take. `interval_from` is observed
+        at the ends of runs from now on.
 
         Raises `OptionNotSupported` if the driver has no lanes.
 
         `Tube.configure` shows an example.
         """
-        answer = self._port.configure(utube, interval, max_in_flight)
+        answer = self._port.configure(utube, interval, max_in_flight, interval_from)
         if type(answer) is CoroutineType:
             await answer
 

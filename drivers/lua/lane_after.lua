@@ -9,7 +9,10 @@ rest_anew()
 --#end
 --#end
 --#if WAS_TAKEN
-if task.undone then rest_anew() end
+--#if TO_TAKEN
+--#else
+if task.undone then rest_anew() else note_end() end
+--#end
 --#end
 leave_pace()
 --#elif TO_TAKEN

@@ -44,6 +44,7 @@ DRIVERS: dict[str, tuple[str | Driver, dict[str, Any]]] = {
     "polite utube": ("utube", {"interval": 0.7, "jitter": 0.5}),
     "rounds": ("utube", {"order": "round_robin", "max_in_flight": 2}),
     "polite rounds": ("utubettl", {"order": "round_robin", "max_in_flight": 3, "interval": 0.3, "ttr": 1}),
+    "rests": ("utubettl", {"interval": 0.4, "interval_from": "ack", "max_in_flight": 2, "ttr": 1, "jitter": 0.5}),
     "lifo": (Driver("lifo", order="-id"), {}),
     "timed fifo": (Driver("timed", options={"ttl", "ttr", "delay"}), {}),
     "lifo lanes": (Driver("stacks", options={"lane"}, lane="lane", order="-id"), {}),
@@ -228,6 +229,7 @@ class Twins:
             "max_attempts": (None, 1, 3), "capacity": (None, 0, 3, 9), "ttl": (None, 2, 9), "ttr": (None, 0.5, 2),
             "buried_ttl": (None, 0, 0.5, 2, math.inf),
             "pri": (None, 0, 2), "backoff": (None, [0.5], [0.1, 1]), "interval": (None, 0, 0.3, 1.2),
+            "interval_from": (None, "take", "ack"),
             "max_in_flight": (None, 1, 2, 4), "jitter": (None, 0.5), "order": (None, "fifo", "round_robin"),
         }  # fmt: skip
         if self.keeps:
@@ -332,7 +334,9 @@ class Twins:
             self.same(lambda side: side.of(worker).block(name, seconds))
         elif verb == "configure":
             name, limits = self.some(*LANES), {"interval": self.some(None, 0, 0.4, 1.5)}
-            limits = self.some(limits, {"max_in_flight": self.some(None, 1, 2, 4)})
+            limits = self.some(
+                limits, {"max_in_flight": self.some(None, 1, 2, 4)}, {"interval_from": self.some(None, "take", "ack")}
+            )
             self.same(lambda side: side.of(worker).configure(name, **limits))
         elif verb == "alter":
             altered = self.altered()

@@ -113,8 +113,9 @@ class RateLimit:
 
     interval: int | None = None
     max_in_flight: int | None = None
+    interval_from: str | None = None
     blocked: int = 0
-    #: Its last start: when, of which task, by its how manieth take.
+    #: From when its interval counts (its last start, or the end of a run), and the task and the take of that start.
     start: tuple[int, int, int] | None = None
     #: Its place in the round; 0: none.
     number: int = 0
@@ -254,7 +255,7 @@ class Model:
         for name, rate_limit in list(self.rate_limits.items()):
             if self.next_start(name) <= self.now and not {"ready", "taken"} & set(self.states(name)):
                 rate_limit.start, rate_limit.number = None, 0
-                if rate_limit.interval is None and rate_limit.max_in_flight is None:
+                if (rate_limit.interval, rate_limit.max_in_flight, rate_limit.interval_from) == (None, None, None):
                     del self.rate_limits[name]
 
     def due(self, task: Task) -> int | None:
@@ -315,6 +316,8 @@ class Model:
         self, task: Task, state: str, event: str, *calls: str, until: int | None = None, result: Any = None
     ) -> None:
         """Move a task."""
+        if task.state == "taken" and state != "taken":
+            self.end_run(self.lane(task))
         task.state = state
         task.until = until
         if state != "taken":
@@ -464,6 +467,16 @@ class Model:
                 rate_limit.start = (self.now, task.id, task.attempts)
         self.change(task, "taken", "take", "take", until=None if task.ttr is None else self.now + task.ttr)
         return self.show(task)
+
+    def end_run(self, name: str | None) -> None:
+        """A run has ended in this lane."""
+        if name is None:
+            return
+        rate_limit = self.rate_limit(name)
+        noted = rate_limit.asked or self.options.get("interval") or self.options.get("order") == "round_robin"
+        if noted and (rate_limit.interval_from or self.options.get("interval_from")) == "ack":
+            _, id, attempts = rate_limit.start or (0, -1, 0)
+            rate_limit.start = (self.now, id, attempts)
 
     def take(self, connection: Connection) -> Shown | None:
         """Take, without waiting."""
@@ -626,7 +639,7 @@ class Model:
         rate_limit.asked = rate_limit.asked or span > 0
         self.catch_up()
 
-    def configure(self, name: str, changes: dict[str, int | None]) -> None:
+    def configure(self, name: str, changes: dict[str, Any]) -> None:
         """Configure."""
         rate_limit = self.rate_limit(name)
         for limit, value in changes.items():
@@ -641,7 +654,8 @@ class Model:
             states, moment = self.states(name), self.next_start(name)
             rate_limit = self.rate_limits.get(name, RateLimit())
             resting = moment > self.now
-            if {"ready", "taken"} & set(states) or resting or (rate_limit.interval, rate_limit.max_in_flight) != (None, None):
+            limits = (rate_limit.interval, rate_limit.max_in_flight, rate_limit.interval_from)
+            if {"ready", "taken"} & set(states) or resting or limits != (None, None, None):
                 interval, most = self.limits(rate_limit)
                 next_start = moment / SECOND if resting else None
                 lanes.append((name, states.count("ready"), states.count("taken"), next_start, interval / SECOND, most))

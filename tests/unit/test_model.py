@@ -76,13 +76,18 @@ OF_TUBES: dict[str, list[Any]] = {
     "capacity": [None, 1, 3, 5],
     "max_in_flight": [None, None, 1, 2, 3],
     "interval": [None, None, 0, 0.3, 1],
+    "interval_from": [None, "take", "ack"],
     "jitter": [None, 0.5, 1],
     "order": [None, "fifo", "round_robin"],
     "keep_done": [None, None, 0.7],
     "keep_done_max": [None, None, 1, 3],
 }
 #: What may be asked for a lane.
-OF_LANES: dict[str, list[Any]] = {"interval": [None, 0, 0.2, 1.5], "max_in_flight": [None, 1, 2, 4]}
+OF_LANES: dict[str, list[Any]] = {
+    "interval": [None, 0, 0.2, 1.5],
+    "max_in_flight": [None, 1, 2, 4],
+    "interval_from": [None, "take", "ack"],
+}
 LANES = ["a", "b", "x", "nil"]
 BLOCKS = [0, 0, 0.1, 0.5, 2]
 NUMBERS = st.integers(0, 63)

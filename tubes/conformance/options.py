@@ -63,7 +63,7 @@ class Options(Bench):
     def test_a_tube_refuses_an_option_that_the_driver_lacks(self) -> None:
         lacking = {*TUBES, "colour"} - self.knobs.options
         if self.knobs.lane is None:
-            lacking |= {"max_in_flight", "interval", "jitter", "order"}
+            lacking |= {"max_in_flight", "interval", "interval_from", "jitter", "order"}
         assert self.refuses(lambda option: self.create("other", **{option: 1}), *lacking, error=OptionNotSupported)
         if "delay" not in self.knobs.options:
             with self.refused(OptionNotSupported):
@@ -79,7 +79,13 @@ class Options(Bench):
         assert self.put().utube is None
         calls = (partial(self.tube.block, "x", 1), partial(self.tube.configure, "x", interval=1), self.tube.utubes)
         assert self.refuses(lambda call: call(), *calls, error=OptionNotSupported)
-        options = ({"interval": 1}, {"max_in_flight": 2}, {"jitter": 0.5}, {"order": "round_robin"})
+        options = (
+            {"interval": 1},
+            {"max_in_flight": 2},
+            {"jitter": 0.5},
+            {"order": "round_robin"},
+            {"interval_from": "ack"},
+        )
         assert self.refuses(lambda given: self.create("other", **given), *options, error=OptionNotSupported)
 
     def test_bad_spans_of_time_are_refused(self) -> None:

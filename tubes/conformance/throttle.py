@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, Final
+
 import pytest
 
 from tubes import Task
@@ -313,6 +316,174 @@ class Intervals(Throttled):
 
 
 @needs("lane")
+class IntervalsFromAcks(Throttled):
+    """interval_from."""
+
+    ENDS: Final[dict[str, Callable[[Any, Task], object]]] = {
+        "ack": lambda tube, task: tube.ack(task),
+        "ack_many": lambda tube, task: tube.ack_many([task]),
+        "release": lambda tube, task: tube.release(task),
+        "release_many": lambda tube, task: tube.release_many([task]),
+        "release_all": lambda tube, task: tube.release_all(),
+        "bury": lambda tube, task: tube.bury(task),
+        "delete": lambda tube, task: tube.delete(task.id),
+        "delete_many": lambda tube, task: tube.delete_many([task.id]),
+        "truncate": lambda tube, task: tube.truncate(state="taken"),
+    }
+
+    def running(self, **options: object) -> Task:
+        """Go on with such a tube and two tasks in one lane, the first of which was taken 3 seconds ago."""
+        self.throttled("x", "x", **{"interval": 5, "interval_from": "ack", **options})
+        task = self.take()
+        self.pass_time(3)
+        return task
+
+    @pytest.mark.parametrize("end", ENDS)
+    def test_interval_counts_from_the_end_of_a_run(self, end: str) -> None:
+        task = self.running()
+        self.ENDS[end](self.tube, task)
+        assert self.next_start("x") == pytest.approx(5)
+        self.rest(5)
+        assert len(self.drain()) == 1
+
+    def test_run_longer_than_the_interval_is_followed_by_a_rest(self) -> None:
+        task = self.running()
+        self.pass_time(6)
+        self.tube.ack(task)
+        self.rest(5)
+        assert len(self.drain()) == 1
+
+    def test_end_of_a_session_ends_its_runs(self) -> None:
+        self.throttled("x", interval=5, interval_from="ack")
+        worker = self.another()
+        self.take(worker.tube)
+        self.pass_time(3)
+        worker.queue.close()
+        self.rest(5)
+        assert len(self.drain()) == 1
+
+    @needs("ttr")
+    def test_interval_counts_from_the_end_of_a_ttr(self) -> None:
+        self.throttle(interval=5, interval_from="ack")
+        self.fill("x", ttr=2)
+        self.take()
+        self.pass_time(2)
+        self.rest(5)
+        assert len(self.drain()) == 1
+
+    @needs("delay")
+    def test_released_task_with_a_delay_ends_its_run(self) -> None:
+        task = self.running()
+        self.tube.release(task, delay=60)
+        self.rest(5)
+        assert len(self.drain()) == 1
+
+    def test_replaced_task_ends_its_run(self) -> None:
+        self.throttle(interval=5, interval_from="ack")
+        self.fill("x", key="a")
+        self.take()
+        self.pass_time(3)
+        (new,) = self.fill("x", key="a", on_duplicate="replace")
+        self.rest(5)
+        assert self.drain() == [new.id]
+
+    def test_changes_of_a_taken_task_do_not_end_its_run(self) -> None:
+        task = self.running()
+        self.tube.update(task, data=1)
+        assert self.next_start("x") == pytest.approx(2)
+
+    def test_end_of_a_task_that_is_not_taken_does_not_delay_its_lane(self) -> None:
+        tasks = self.throttled("x", "x", "x", interval=5, interval_from="ack")
+        self.tube.delete(tasks[0].id)
+        self.tube.bury(tasks[1].id)
+        assert self.drain() == [tasks[2].id]
+
+    def test_tasks_in_flight_start_after_the_interval_from_takes_and_ends(self) -> None:
+        tasks = self.throttled("x", "x", "x", "x", interval=5, interval_from="ack", max_in_flight=2)
+        assert self.drain() == [tasks[0].id]
+        self.rest(5)
+        assert self.drain() == [tasks[1].id]
+        self.pass_time(1)
+        self.tube.ack(tasks[0].id)
+        self.rest(5)
+        assert self.drain() == [tasks[2].id]
+
+    def test_end_of_a_run_withdraws_an_offered_task(self) -> None:
+        tasks = self.throttled("x", "x", "x", interval=5, interval_from="ack", max_in_flight=3)
+        assert self.drain() == [tasks[0].id]
+        self.pass_time(5)
+        self.tube.ack(tasks[0].id)
+        self.rest(5)
+        assert self.drain() == [tasks[1].id]
+
+    def test_waiting_take_is_served_after_the_rest(self) -> None:
+        task = self.running()
+        call = self.begin(self.another().tube)
+        self.tube.ack(task)
+        self.pass_time(4.9)
+        assert self.waiting(1)
+        self.pass_time(0.1)
+        assert self.got(call).utube == "x"
+
+    def test_lane_may_count_its_interval_from_acks(self) -> None:
+        task = self.running(interval_from="take")
+        self.tube.configure("x", interval_from="ack")
+        self.tube.ack(task)
+        self.rest(5)
+        task = self.take()
+        self.pass_time(3)
+        self.tube.configure("x", interval_from=None)
+        self.tube.ack(task)
+        assert self.next_start("x") == pytest.approx(2)
+
+    def test_lane_may_count_its_interval_from_takes_in_a_tube_that_counts_from_acks(self) -> None:
+        self.throttle(interval=5, interval_from="ack")
+        self.tube.configure("x", interval_from="take")
+        self.fill("x", "y")
+        taken = self.tube.take_many(2, timeout=0)
+        self.pass_time(3)
+        self.tube.ack_many(taken)
+        assert self.next_start("x") == pytest.approx(2)
+        assert self.next_start("y") == pytest.approx(5)
+
+    def test_task_that_was_taken_before_its_lane_was_configured_ends_with_a_rest(self) -> None:
+        tasks = self.fill("x", "x")
+        self.tube.take(timeout=0)
+        self.tube.configure("x", interval=5, interval_from="ack")
+        self.pass_time(9)
+        self.tube.ack(tasks[0].id)
+        self.rest(5)
+        assert self.drain() == [tasks[1].id]
+
+    def test_altered_interval_from_counts_for_later_ends(self) -> None:
+        task = self.running(interval_from="take")
+        self.tube.alter(interval_from="ack")
+        assert self.next_start("x") == pytest.approx(2)
+        self.tube.ack(task)
+        self.rest(5)
+        task = self.take()
+        self.pass_time(3)
+        self.tube.alter(interval_from=None)
+        self.tube.ack(task)
+        assert self.next_start("x") == pytest.approx(2)
+
+    def test_jitter_lengthens_the_rest(self) -> None:
+        task = self.running(jitter=0.5)
+        self.tube.ack(task)
+        expected = varied(5 * SECOND, 0.5, 0, task.id, 1) / SECOND
+        assert self.next_start("x") == pytest.approx(expected, abs=1e-6)
+
+    def test_cancelled_take_does_not_end_a_run(self) -> None:
+        self.cancelling()
+        self.throttle(interval=5, interval_from="ack")
+        tube = self.tube.inner
+        if self.cancels_late(tube.take, tube, lambda: tube.put(None, **self.lane("x"))):
+            assert eventually(lambda: self.count("take") == 0)
+            assert self.next_start("x") is None
+            assert len(self.drain()) == 1
+
+
+@needs("lane")
 class Blocks(Throttled):
     """block."""
 
@@ -389,6 +560,7 @@ class Blocks(Throttled):
         assert self.refuses(lambda seconds: self.tube.block("x", seconds), -1, None, "1", True)
         assert self.refuses(lambda interval: self.tube.configure("x", interval=interval), -1, "1")
         assert self.refuses(lambda limit: self.tube.configure("x", max_in_flight=limit), 0, 1.5)
+        assert self.refuses(lambda moment: self.tube.configure("x", interval_from=moment), "put", "", 1)
         assert self.refuses(self.tube.utubes, -1)
         assert self.tube.utubes()[0].next_start is None
 

@@ -262,7 +262,7 @@ class JournaledEngine(Engine):
         super().block(now, name, span)
 
     @override
-    def configure(self, now: int, name: str, changes: Mapping[str, int | None]) -> None:
+    def configure(self, now: int, name: str, changes: Mapping[str, Any]) -> None:
         self.absolute = True
         self.rates.add(name)
         super().configure(now, name, changes)

@@ -12,6 +12,7 @@ from tubes.drivers.done import Done
 from tubes.drivers.driver import Driver
 from tubes.drivers.entry import Entry, FullEntry, Hold, More
 from tubes.drivers.moves import State
+from tubes.drivers.options import INTERVAL_FROM
 from tubes.drivers.rate_limits import Start
 from tubes.drivers.timers import NEVER
 from tubes.errors import DriverNotFound, TubesError
@@ -285,9 +286,9 @@ def read_uses(engine: JournaledEngine, uses: Mapping[str, int]) -> None:
 
 def rate_text(rate: RateLimit) -> str:
     """The state of a lane besides its tasks."""
-    return json.dumps(
-        {"blocked": rate.blocked, "interval": rate.interval, "most": rate.max_in_flight, "starts": rate.starts}
-    )
+    interval, most, interval_from = rate.own_limits
+    limits = {"interval": interval, "most": most, "from": interval_from}
+    return json.dumps({"blocked": rate.blocked, **limits, "starts": rate.starts})
 
 
 def check_rate(text: str) -> None:
@@ -297,6 +298,8 @@ def check_rate(text: str) -> None:
     numbers = (facts["blocked"], facts["interval"] or 0, facts["most"] or 0, *last, *before)
     if not all(number.__class__ is int for number in numbers):
         raise TypeError(text)
+    if facts["from"] is not None:
+        INTERVAL_FROM("from", facts["from"])
 
 
 def read_rate(rate: RateLimit, text: str) -> None:
@@ -304,7 +307,7 @@ def read_rate(rate: RateLimit, text: str) -> None:
     check_rate(text)
     facts = json.loads(text)
     rate.blocked = facts["blocked"]
-    rate.interval, rate.max_in_flight = facts["interval"], facts["most"]
+    rate.interval, rate.max_in_flight, rate.interval_from = facts["interval"], facts["most"], facts["from"]
     last, before = (Start(*start) for start in facts["starts"])
     rate.starts = last, before
 

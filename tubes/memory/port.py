@@ -226,7 +226,7 @@ class Port(PortBase[F]):
             entry: Any = task._record if is_task else hold.get(task) if task.__class__ is int else None
             if entry is None or entry.hold is not hold or (is_task and entry.take != task._take):
                 entry = self.held(*self.refer(task))
-            if entry.more is None:  # As `ack` does it: that saves a call.
+            if entry.more is None and not engine.throttled:  # As `ack` does it: that saves a call.
                 engine._move(entry, engine._ack)
             else:
                 engine.ack(now, entry)

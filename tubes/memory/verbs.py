@@ -446,9 +446,9 @@ class VerbPort(Port[F]):
         name, span = lane_of(self._driver, utube), micros("seconds", seconds)
         self._do(lambda now: self._engine.block(now, name, span))
 
-    def configure(self, utube: object, interval: object, max_in_flight: object) -> None:
+    def configure(self, utube: object, interval: object, max_in_flight: object, interval_from: object) -> None:
         """A lane has limits of its own."""
-        name, changes = lane_of(self._driver, utube), changes_of(interval, max_in_flight)
+        name, changes = lane_of(self._driver, utube), changes_of(interval, max_in_flight, interval_from)
         self._do(lambda now: self._engine.configure(now, name, changes))
 
     def utubes(self, limit: int) -> list[Utube]:

@@ -189,9 +189,10 @@ def asked_of_lanes(options: Mapping[str, Any]) -> str:
     """What a tube asks of its lanes, as paces.lua reads it; '': nothing."""
     rounds, most = options.get("order") == "round_robin", options.get("max_in_flight", 1)
     interval, jitter = options.get("interval", 0), options.get("jitter", 0)
-    if not (rounds or most > 1 or interval > 0 or jitter > 0):
+    from_end = options.get("interval_from") == "ack"
+    if not (rounds or most > 1 or interval > 0 or jitter > 0 or from_end):
         return ""
-    return f"{interval:.0f} {jitter:.17g} {most:.0f} {rounds:d}"
+    return f"{interval:.0f} {jitter:.17g} {most:.0f} {rounds:d} {from_end:d}"
 
 
 def _plain(value: object) -> object:

@@ -38,7 +38,9 @@ _ENDED: Final = 500
 #: How an answer of `next` begins if the first task was not held.
 _LOST: Final = b"0"[0]
 #: What a script is told where a lane has no limit of its own any more.
-_UNSET: Final = (("interval", -1), ("max_in_flight", 0))
+_UNSET: Final = (("interval", -1), ("max_in_flight", 0), ("interval_from", -1))
+#: How a script is told from where an interval counts.
+_FROM: Final = {"take": 0, "ack": 1}
 #: Options of a put that take more than one script, or another one.
 NOT_ALONE: Final = frozenset({"key", "keep_done", MAX_WAITING})
 #: What an update may change besides the data.
@@ -418,11 +420,11 @@ class VerbPort(Port[F]):
         name, span = lane_of(self._driver, utube), micros("seconds", seconds)
         return self.call("pace", (_ignore, (raw_text(name), span), None))
 
-    def configure(self, utube: object, interval: object, max_in_flight: object) -> None:
+    def configure(self, utube: object, interval: object, max_in_flight: object, interval_from: object) -> None:
         """A lane has limits of its own."""
-        name, changes = lane_of(self._driver, utube), changes_of(interval, max_in_flight)
+        name, changes = lane_of(self._driver, utube), changes_of(interval, max_in_flight, interval_from)
         given = ((changes.get(limit, ""), unset) for limit, unset in _UNSET)
-        limits = [unset if wanted is None else wanted for wanted, unset in given]
+        limits = [unset if wanted is None else _FROM.get(wanted, wanted) for wanted, unset in given]
         return self.call("pace", (_ignore, (raw_text(name), "", *limits), None))
 
     def alter(self, changes: Options) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tubes.drivers.options import KEEP, lane, micros, positive
+from tubes.drivers.options import INTERVAL_FROM, KEEP, lane, micros, positive
 
 if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
@@ -28,7 +28,7 @@ class Utube(NamedTuple):
     taken: int
     #: When its next task may be taken, in seconds since the epoch, if it cools down or is blocked. None: now.
     next_start: float | None
-    #: Seconds from one take to the next; 0: no interval.
+    #: Seconds from one take to the next, or from the end of a run; 0: no interval.
     interval: float
     max_in_flight: int
 
@@ -40,11 +40,13 @@ def lane_of(driver: Driver, utube: object) -> str:
     return lane(driver.lane, utube)
 
 
-def changes_of(interval: object, max_in_flight: object) -> dict[str, int | None]:
+def changes_of(interval: object, max_in_flight: object, interval_from: object) -> dict[str, Any]:
     """The limits of a lane, checked and in the machine's units; None: the tube's."""
-    changes: dict[str, int | None] = {}
+    changes: dict[str, Any] = {}
     if interval is not KEEP:
         changes["interval"] = None if interval is None else micros("interval", interval)
     if max_in_flight is not KEEP:
         changes["max_in_flight"] = None if max_in_flight is None else positive("max_in_flight", max_in_flight)
+    if interval_from is not KEEP:
+        changes["interval_from"] = None if interval_from is None else INTERVAL_FROM("interval_from", interval_from)
     return changes

@@ -93,7 +93,9 @@ class TubeOptions(TypedDict, total=False):
     max_in_flight: int | None
     """How many tasks of one lane may be taken at a time; 1 if it is left out."""
     interval: Seconds | None
-    """Seconds from one take in a lane to the next."""
+    """Seconds from one take in a lane to the next, or from the end of a run."""
+    interval_from: Literal["take", "ack"] | None
+    """From where an interval counts: the last take (the default), or the end of the last run as well."""
     jitter: float | None
     """The fraction, 0 to 1, by which an interval may be longer, at random."""
     order: Literal["fifo", "round_robin"] | None

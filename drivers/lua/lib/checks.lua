@@ -141,7 +141,7 @@ local function is_lane_right(name, about)
   if about.head == '' then
     if first and not full then return false end
     if about.taken > 0 or about.rest > 0 then return true end
-    return META.pacing and (pace.interval >= 0 or pace.most > 0)
+    return META.pacing and (pace.interval >= 0 or pace.most > 0 or pace.from >= 0)
   end
   local task = task_at(about.head)
   if full or not task or task.state ~= 'r' or (task.lane or 'nil') ~= name or (first and first < about.head) then return false end

@@ -1,5 +1,6 @@
 -- What is known of a lane besides its tasks, as in rate_limits.py: in tubes that META.pacing says something about, now or
--- ever. What the tube asks for stands there: interval, jitter, max_in_flight, '1' if lanes come in rounds.
+-- ever. What the tube asks for stands there: interval, jitter, max_in_flight, '1' if lanes come in rounds,
+-- '1' if the interval counts from the end of a run, too.
 --
 -- A lane's record has all of it then: byte 255, which no number begins with, and its fields. While the lane rests it
 -- stands in ':rests', and has nothing on offer.
@@ -7,6 +8,7 @@
 local PACE = {
   'key', 'taken', 'head', 'rest', 'noted', 'interval', 'most', 'blocked',
   'at', 'id', 'attempts', 'place', 'at_before', 'id_before', 'attempts_before', 'place_before',
+  'from',
 }
 
 local function is_full()
@@ -16,11 +18,12 @@ end
 -- The pace of the lane `lane`, with so many more tasks taken than its record says; `popped`: its head is not on offer any more,
 -- and not taken yet.
 local function enter_pace(by, popped)
-  local interval, jitter, most, rounds = string.match(META.pacing or '0 0 1 0', '(%S+) (%S+) (%S+) (%S+)')
+  local interval, jitter, most, rounds, from = string.match(META.pacing or '0 0 1 0 0', '(%S+) (%S+) (%S+) (%S+) (%S+)')
   -- Below zero: none of its own, or never. Zero, for limits, places and moments: none.
   pace = {
     key = '', taken = 0, head = '', rest = 0, noted = 0, interval = -1, most = 0, blocked = 0,
     at = -1, id = -1, attempts = 0, place = 0, at_before = -1, id_before = -1, attempts_before = 0, place_before = 0,
+    from = -1,
   }
   lane_record = call('HGET', M .. ':lanes', lane)
   if lane_record and byte(lane_record, 1) == 255 then
@@ -32,7 +35,7 @@ local function enter_pace(by, popped)
     if byte(lane_record, 1) ~= 254 then pace.key, head = sub(lane_record, 1, 5), sub(lane_record, 6) end
     if popped or call('ZSCORE', M .. ':offers', head) then pace.head = head else pace.taken = 1 end
   end
-  pace.tube_interval, pace.jitter, pace.tube_most, pace.rounds = interval + 0, jitter + 0, most + 0, rounds == '1'
+  pace.tube_interval, pace.jitter, pace.tube_most, pace.rounds, pace.tube_from = interval + 0, jitter + 0, most + 0, rounds == '1', from + 0
   if pace.tube_interval > 0 or pace.rounds then pace.noted = 1 end
   pace.taken = pace.taken + by
   pace.full = is_full()
@@ -83,6 +86,13 @@ local function rest_anew()
   pace.rest = moment
 end
 
+-- The run of a task has ended: with interval_from='ack' the interval starts again.
+local function note_end()
+  if pace.noted == 0 or (pace.from >= 0 and pace.from or pace.tube_from) == 0 then return end
+  pace.at, pace.at_before = now, now
+  rest_anew()
+end
+
 -- What is on offer is what may be taken now; write down what is known.
 local function leave_pace()
   local full = is_full()
@@ -99,7 +109,7 @@ local function leave_pace()
     end
   end
   if pace.rest == 0 and pace.taken == 0 and not lane_head then
-    if pace.interval < 0 and pace.most == 0 then
+    if pace.interval < 0 and pace.most == 0 and pace.from < 0 then
       if lane_record then call('HDEL', M .. ':lanes', lane) end
       return
     end

@@ -8,8 +8,8 @@ if call('HGET', M, 'options') ~= ARGV[7] then
   local until_then = string.match(META.listening or '0', '^%S+')
   call('HSET', M, 'listening', until_then .. ' ' .. ARGV[6], 'options', ARGV[7], 'capacity', ARGV[8])
 --#if LANE
-  local pacing = ARGV[9] == '' and '0 0 1 0' or ARGV[9]
-  if pacing ~= (META.pacing or '0 0 1 0') then
+  local pacing = ARGV[9] == '' and '0 0 1 0 0' or ARGV[9]
+  if pacing ~= (META.pacing or '0 0 1 0 0') then
     -- Its lanes go by it from the next call on: see time.lua.
     soonest = 0
     call('HSET', M, 'pacing', pacing, 'repace', 0, 'soonest', 0)

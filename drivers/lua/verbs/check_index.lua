@@ -52,7 +52,7 @@ function check.rests(name, moment)
 end
 function check.lanes(name, record)
   if byte(record, 1) == 255 and not META.pacing and note('field', 'pacing') then
-    META.pacing = '0 0 1 0'
+    META.pacing = '0 0 1 0 0'
     call('HSET', M, 'pacing', META.pacing)
   end
   local about = lane_of(name)

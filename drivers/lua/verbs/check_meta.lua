@@ -95,7 +95,7 @@ elseif note('field', 'lanes') then
 end
 field('capacity', is_count, ARGV[4])
 field('pacing', function(words)
-  return string.match(words, '^%d+ [%d%.e+-]+ %d+ [01]$')
+  return string.match(words, '^%d+ [%d%.e+-]+ %d+ [01] [01]$')
 end, ARGV[5] ~= '' and ARGV[5] or nil)
 local listening = call('HGET', M, 'listening')
 local ends, edition = string.match(listening or '0', '^(%S+) ?(%x*)$')

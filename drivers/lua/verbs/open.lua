@@ -65,9 +65,10 @@ else
   -- One that goes by itself, when nobody has used it for so many milliseconds.
   if o.idle then call('PEXPIRE', M, o.idle) end
   local rounds, most, interval, jitter = o.order == 'round_robin', o.max_in_flight or 1, o.interval or 0, o.jitter or 0
-  if rounds or most > 1 or interval > 0 or jitter > 0 then
+  local from_end = o.interval_from == 'ack'
+  if rounds or most > 1 or interval > 0 or jitter > 0 or from_end then
     -- As paces.lua reads it.
-    call('HSET', M, 'pacing', string.format('%.0f %.17g %.0f %d', interval, jitter, most, rounds and 1 or 0))
+    call('HSET', M, 'pacing', string.format('%.0f %.17g %.0f %d %d', interval, jitter, most, rounds and 1 or 0, from_end and 1 or 0))
   end
 end
 local about = call('HMGET', M, 'u' .. ARGV[1], 'born', 'driver', 'options', 'soonest', 'listening', 'pacing')

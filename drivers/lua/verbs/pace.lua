@@ -1,15 +1,17 @@
 -- Let a lane rest, or have limits of its own.
 -- ARGV  6 the lane, 7 microseconds for which it is blocked ('': as before), 8 its interval in microseconds (-1: the
---       tube's, '': as before), 9 its max_in_flight (0: the tube's, '': as before)
+--       tube's, '': as before), 9 its max_in_flight (0: the tube's, '': as before),
+--       10 its interval_from (0: take, 1: ack, -1: the tube's, '': as before)
 -- answers  nothing
 --#include begin
 if replayed then return end
 local span, interval, most = tonumber(ARGV[7]), tonumber(ARGV[8] or ''), tonumber(ARGV[9] or '')
-local asked = (span or 0) > 0 or (interval or -1) >= 0 or (most or 0) > 0
+local from = tonumber(ARGV[10] or '')
+local asked = (span or 0) > 0 or (interval or -1) >= 0 or (most or 0) > 0 or (from or -1) >= 0
 if asked or META.pacing then
   call('HDEL', M, '')
   if not META.pacing then
-    META.pacing = '0 0 1 0'
+    META.pacing = '0 0 1 0 0'
     call('HSET', M, 'pacing', META.pacing)
   end
   lane = ARGV[6]
@@ -18,6 +20,7 @@ if asked or META.pacing then
   if span then pace.blocked = span > 0 and now + span or 0 end
   if interval then pace.interval = interval end
   if most then pace.most = most end
+  if from then pace.from = from end
   rest_anew()
   leave_pace()
 end

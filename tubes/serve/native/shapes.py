@@ -107,6 +107,7 @@ def an_update(*names: str) -> Schema:
 _BACKOFF: Final = a_request(
     {"first": SECONDS, "factor": number(1, STEEPEST), "cap": SECONDS, "jitter": number(0, 1), "seed": WHOLE}, "first"
 )
+INTERVAL_FROM: Final = one_of("take", "ack")
 _OF_TUBES: Final[Fields] = {
     "pri": PRI,
     "ttl": SECONDS,
@@ -120,6 +121,7 @@ _OF_TUBES: Final[Fields] = {
     "backoff": {**_BACKOFF, **a_list(SECONDS, MOST_DELAYS, least=1), "type": ["array", "object"]},
     "max_in_flight": COUNT,
     "interval": SECONDS,
+    "interval_from": INTERVAL_FROM,
     "jitter": number(0, 1),
     "order": one_of("fifo", "round_robin"),
 }

@@ -225,7 +225,13 @@ async def list_lanes(call: Call) -> Response:
     "PATCH",
     "/tubes/{tube}/lanes/{lane}",
     "manage",
-    body=schemas.a_request({"interval": schemas.maybe(schemas.SECONDS), "max_in_flight": schemas.maybe(schemas.COUNT)}),
+    body=schemas.a_request(
+        {
+            "interval": schemas.maybe(schemas.SECONDS),
+            "max_in_flight": schemas.maybe(schemas.COUNT),
+            "interval_from": schemas.maybe(shapes.INTERVAL_FROM),
+        }
+    ),
     replies={204: None},
 )
 async def configure_lane(call: Call) -> Response:
