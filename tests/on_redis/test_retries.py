@@ -144,3 +144,13 @@ def test_undone_take_gives_back_the_start_of_its_lane(url: str) -> None:
         again = tube.take(timeout=0)
         assert again is not None
         assert again.attempts == 1
+
+
+def test_session_that_only_moved_tasks_leaves_no_answer(url: str) -> None:
+    with tubes.connect(url) as queue:
+        source, target = queue.create_tube("source"), queue.create_tube("target")
+        source.put(1).bury()
+        with queue.session() as other:
+            assert other.tube("source").move_to(other.tube("target")) == 1
+        assert target.statistics().tasks["total"] == 1
+        assert queue.check("source") == []

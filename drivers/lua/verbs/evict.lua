@@ -3,12 +3,12 @@
 -- answers  for each '1' if it was, '0' if it was not
 --#include begin
 if replayed then return replayed end
-local first, last = 6, #ARGV
+local first, final = 6, #ARGV
 --#if RELAY
-first, last = 7, 6 + 4 * ARGV[6]
+first, final = 7, 6 + 4 * ARGV[6]
 --#end
 local found, done = {}, {}
-for n = first, last, 4 do
+for n = first, final, 4 do
   local task = find_meant(ARGV[n], ARGV[n + 1])
   local same = task and task.state == ARGV[n + 2] and redis.sha1hex(sub(task.value, task.body)) == ARGV[n + 3]
   found[#done + 1] = same and task
@@ -16,7 +16,7 @@ for n = first, last, 4 do
 end
 --#if RELAY
 --#slow all
-local refusal = put_there(done, last)
+local refusal = put_there(done, final)
 if refusal then return redis.error_reply('THERE ' .. refusal) end
 --#fast
 --#end
