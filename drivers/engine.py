@@ -353,7 +353,7 @@ class Engine:
         """Raise `TubeFull` if puts of all these made more than `most` tasks ready or delayed. Cost: O(sessions)."""
         needed = self.count_new(now, tasks, among=(_READY, _DELAYED))
         if needed and len(self.tasks) - self.taken - len(self._buried) + needed > most:
-            raise TubeFull(tube=self.name, tasks=needed, capacity=most)
+            raise TubeFull(tube=self.name, tasks=needed, max_waiting=most)
 
     def count_new(
         self, now: int, tasks: Iterable[tuple[Any, Mapping[str, Any]]], among: Collection[State] = tuple(State)

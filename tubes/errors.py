@@ -146,6 +146,11 @@ class NothingReady(TubesError):
 class TubeFull(TubesError):
     """tube {tube!r} is full: it has no room for {tasks} more, its capacity is {capacity}."""
 
+    @classmethod
+    def _text(cls, facts: dict[str, Any]) -> str:
+        text = "the token may have {max_waiting} waiting tasks in tube {tube!r}, and this put adds {tasks}"
+        return text if "max_waiting" in facts else super()._text(facts)
+
 
 class WriteAborted(TubesError):
     """write {write!r} to tube {tube!r} was aborted: {why}."""

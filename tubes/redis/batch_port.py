@@ -102,7 +102,7 @@ class BatchPort(LookingPort[F]):
                 if reply.code == "ALTERED":
                     continue
                 if reply.code == "FULL":
-                    raise TubeFull(tube=shared.name, tasks=int(str(reply).split()[1]), capacity=batch.max_waiting)
+                    raise TubeFull(tube=shared.name, tasks=int(str(reply).split()[1]), max_waiting=batch.max_waiting)
                 if reply.code == "DUPLICATE":
                     _, id, number = str(reply).split()
                     key = next(islice(batch, int(number), None))[1]["key"]

@@ -82,7 +82,7 @@ class VerbPort(Port[F]):
             if reply.code == "NOTFOUND":
                 raise TaskNotFound(id=old[0], tube=shared.name)
             if reply.code == "FULL":
-                raise TubeFull(tube=shared.name, tasks=1, capacity=options[MAX_WAITING])
+                raise TubeFull(tube=shared.name, tasks=1, max_waiting=options[MAX_WAITING])
             raise DuplicateKey(key=options["key"], tube=shared.name, id=int(str(reply).split()[1]))
         if type(reply) is list:
             put, found = reply
