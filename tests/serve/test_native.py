@@ -201,7 +201,7 @@ def test_a_done_task_is_kept_with_its_result_and_put_again(http: httpx.Client) -
     assert problem(http.get(f"/tubes/mail/tasks/{third}/result?wait=20")) == (502, "call-failed")
     for bad in ({"leases": leases[:1], "results": []}, {"leases": leases[:1], "results": {}}):
         assert problem(http.post("/leases/ack", json=bad)) == (400, "invalid-option")
-    assert problem(http.get(f"/tubes/mail/tasks/{put(http)}/result")) == (409, "invalid-option")
+    assert problem(http.get(f"/tubes/mail/tasks/{put(http)}/result")) == (409, "conflict")
     assert http.post("/tubes/mail/truncate", json={"state": "done"}).status_code == 204
     ids = [put(http, keep_done=60), put(http, keep_done=60)]
     one, other = (task for task in take(http, limit=9) if task["id"] in ids)
@@ -367,17 +367,22 @@ def test_error_details_use_http_and_json_terms(http: httpx.Client) -> None:
     ("method", "path", "body", "detail"),
     [
         ("PUT", "/tubes/t", {"driver": False}, "driver: false: must be a string"),
-        ("PUT", "/tubes/t", {"driver": ""}, "driver: : must be 1 to 32 characters"),
+        ("PUT", "/tubes/t", {"driver": ""}, 'driver: "": must be 1 to 32 characters'),
         ("PUT", "/tubes/t", {"temporary": {}}, "temporary: {}: must be true or false"),
-        ("PUT", "/tubes/t", {"options": None}, "options: must be an object"),
+        ("PUT", "/tubes/t", {"options": None}, "options: null: must be an object"),
         ("PATCH", "/tubes/mail", {"options": []}, "options: []: must be an object"),
         ("PATCH", "/tubes/mail", {"options": {"ttr": True}}, "ttr: true: must be a number or null"),
-        ("POST", "/tubes/mail/tasks", {"data": 1, "ttl": None}, "ttl: must be a number"),
+        ("POST", "/tubes/mail/tasks", {"data": 1, "ttl": None}, "ttl: null: must be a number"),
         ("POST", "/tubes/mail/tasks", {"data": 1, "pri": 2**32}, "pri: 4294967296: must be from 0 to 4294967295"),
-        ("POST", "/tubes/mail/tasks", {"data": 1, "data_base64": ""}, "data_base64: : must be left out with data"),
+        ("POST", "/tubes/mail/tasks", {"data": 1, "data_base64": ""}, 'data_base64: "": must be left out with data'),
         ("POST", "/tubes/mail/tasks", {"data": 1, "key_ttl": 1}, "key_ttl: 1: is only for a request with key"),
         ("POST", "/tubes/mail/tasks/batch", {"items": [{"data": 1}, {"data": 1, "pri": -1}]}, "item 1: pri: -1: must"),
-        ("POST", "/tubes/mail/move", {"to": "other", "state": ""}, "state: : must be one of ready, delayed, buried"),
+        ("POST", "/tubes/mail/move", {"to": "other", "state": ""}, 'state: "": must be one of ready, delayed, buried'),
+        ("DELETE", "/leases/short", None, "lease: short: must be a lease: at least 40"),
+        ("PATCH", "/leases/short", {"data": 1}, "lease: short: must be a lease: at least 40"),
+        ("DELETE", f"/leases/{'1' * 60}", None, f"lease: {'1' * 60}: is not a lease of this namespace, or was cut"),
+        ("POST", "/leases/ack", {"leases": ["short"]}, "item 0: leases: short: must be a lease: at least 40"),
+        ("POST", "/tubes/mail/take", {"ack": ["short"]}, "item 0: ack: short: must be a lease: at least 40"),
         ("POST", "/tubes/mail/take", {"results": []}, "results: []: is only for a request with ack"),
         ("POST", "/tubes/mail/tasks/raw?pri=4294967296", None, "pri: 4294967296: must be from 0 to 4294967295"),
         ("POST", "/tubes/mail/tasks/raw?pri=99999999999999999999", None, "pri: 99999999999999999999: must be from 0"),
@@ -409,9 +414,11 @@ def test_request_that_the_state_does_not_allow_is_a_conflict(http: httpx.Client)
         "taken": [http.patch(task, json={"delay": 1}), http.patch(task, json={"ttl": 1}), http.post(f"{task}/again")],
         "fifo": [http.patch("/tubes/lanes", json={"options": {"order": "round_robin"}})],
     }
+    wrong_state = http.delete(f"{task}?state=ready,buried")
+    assert (problem(wrong_state), wrong_state.json()["id"]) == ((409, "conflict"), id)
     for current, replies in refused.items():
         for reply in replies:
-            assert problem(reply) == (409, "invalid-option")
+            assert problem(reply) == (409, "conflict")
             assert reply.json()["current"] == current
 
 

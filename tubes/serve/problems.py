@@ -26,7 +26,9 @@ _STATUSES: Final[tuple[tuple[int, tuple[type[TubesError], ...]], ...]] = (
     (507, (errors.ServerFull, errors.StoreFull)),
 )
 #: Facts of errors that depend on the state of a task or tube.
-_STATE: Final = ("states", "current")
+_STATE: Final = frozenset({"states", "current"})
+#: The beginning of the rule in an error about a missing member.
+REQUIRED: Final = "is required"
 #: Seconds after which a client may try again where the error says no other.
 _RETRY_AFTER: Final = {429: "1", 503: "1"}
 
@@ -39,7 +41,7 @@ def status_of(error: BaseException) -> int:
     """The status of an error; 500: it is a bug."""
     if isinstance(error, HTTPException):
         return error.status_code
-    if isinstance(error, TubesError) and not error.facts.keys().isdisjoint(_STATE):
+    if isinstance(error, TubesError) and not _STATE.isdisjoint(error.facts):
         return 409
     return next((status for status, kinds in _STATUSES if isinstance(error, kinds)), 500)
 
@@ -53,7 +55,7 @@ def problem(error: BaseException, instance: str = "") -> Response:
     said: dict[str, Any] = {}
     headers: dict[str, str] = {}
     if isinstance(error, TubesError) and status not in (500, 503, 507):
-        kind = _slug(type(error).__name__)
+        kind = _slug(type(error).__name__ if _STATE.isdisjoint(error.facts) else "Conflict")
         facts = {f"fact_{name}" if name in _OWN else name: _fact(value) for name, value in error.facts.items()}
         said = {"detail": _detail(error)} | facts
     elif isinstance(error, HTTPException):
@@ -80,7 +82,8 @@ def _detail(error: TubesError) -> str:
     if type(error) is errors.TubeNotFound:
         said = f"there is no tube {facts['name']}: PUT creates it"
     elif type(error) is errors.InvalidOption:
-        shown = "" if facts["value"] is None else f": {cut(_as_json, facts['value'])}"
+        is_missing = facts["rule"].startswith(REQUIRED)
+        shown = "" if is_missing else f": {cut(_as_json, facts['value'])}"
         said = f"{facts['option']}{shown}: {facts['rule']}"
         if "item" in facts:
             said = f"item {facts['item']}: {said}"
@@ -92,7 +95,7 @@ def _detail(error: TubesError) -> str:
 def _as_json(value: object) -> str:
     """A value as it stood in a request."""
     if isinstance(value, (str, bytes)):
-        return value if isinstance(value, str) else value.decode(errors="replace")
+        return (value or '""') if isinstance(value, str) else value.decode(errors="replace")
     return _json(value).decode(errors="replace")
 
 

@@ -18,9 +18,9 @@ from tubes.serve.service import Service
 #: The busiest ones first: routes are tried one after the other. Of a path that ends with a name, those that end with a
 #: word in its place come first.
 OPERATIONS: Final[tuple[Operation, ...]] = (
-    *(takes.take, tasks.put_task, leases.ack_one),
+    *(takes.take, tasks.put_task),
+    *leases.OPERATIONS,
     *(one for one in takes.OPERATIONS if one is not takes.take),
-    *(one for one in leases.OPERATIONS if one is not leases.ack_one),
     *(one for one in tasks.OPERATIONS if one is not tasks.put_task),
     *tubes.OPERATIONS,
     *sessions.OPERATIONS,

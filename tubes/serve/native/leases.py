@@ -16,7 +16,8 @@ from tubes.serve.native.tasks import changes_of, shown
 from tubes.serve.service import Limits
 from tubes.values.lease import Lease
 
-_LEASES: Final[Fields] = {"leases": schemas.a_list(schemas.TEXT, Limits.batch)}
+_LEASES: Final[Fields] = {"leases": schemas.a_list(schemas.LEASE, Limits.batch)}
+_check_lease: Final = schemas.compiled(schemas.LEASE)
 _DONE: Final = schemas.an_object({"done": schemas.a_list(schemas.FLAG)})
 _UPDATE: Final = shapes.an_update("data", "data_base64", "pri")
 
@@ -64,7 +65,7 @@ async def _ack_with(call: Call, lease: Lease, result: bytes | None) -> bool:
 @operation("DELETE", "/leases/{lease}", "take", body=schemas.a_request({"result": schemas.ANY}), replies={204: None})
 async def ack_one(call: Call) -> Response:
     """Finish a task, with a result if it has `keep_done`. 409: the take was over."""
-    lease = _lease(call, call.path["lease"])
+    lease = _lease(call, _check_lease("lease", call.path["lease"]))
     result = _kept((await call.body()).get("result"))
     await call.space.on(lease.tube, lambda tube: tube.ack(lease, result))
     call.service.ends.tell(call.space.name, lease)
@@ -74,7 +75,7 @@ async def ack_one(call: Call) -> Response:
 @operation("PATCH", "/leases/{lease}", "take", body=_UPDATE, replies={200: shapes.TASK})
 async def update(call: Call) -> Response:
     """Change the data or the priority of a task that the client holds: later takes have them."""
-    lease = _lease(call, call.path["lease"])
+    lease = _lease(call, _check_lease("lease", call.path["lease"]))
     changes = changes_of(await call.body())
     return shown(call, await call.space.on(lease.tube, lambda tube: tube.update(lease, **changes)))
 
@@ -196,4 +197,4 @@ async def _one(tube: AsyncTube, lease: Lease, how: str, given: dict[str, Any]) -
     return True
 
 
-OPERATIONS: Final[tuple[Operation, ...]] = (ack, ack_one, update, release, bury, renew, touch)
+OPERATIONS: Final[tuple[Operation, ...]] = (ack, release, bury, renew, touch, ack_one, update)

@@ -8,9 +8,8 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, TypeAlias
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import parse_qsl, quote
 
-from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -36,26 +35,11 @@ PATH: Final[Fields] = {
     "namespace": {**schemas.NAMESPACE, "description": "A namespace; `_`: the tubes that are in none."},
     "tube": {**schemas.TUBE, "description": "The name of a tube, where a / is %2F."},
     "id": schemas.WHOLE,
-    "lease": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{40,}$"},
+    "lease": schemas.LEASE,
     "lane": schemas.NONEMPTY,
     "session": {"type": "string", "minLength": 32},
 }
 _CHECK_ID: Final = schemas.compiled(PATH["id"])
-
-
-class _Lease(Convertor[str]):
-    """A lease in a path, which no word is as long as."""
-
-    regex = "[^/]{40,}"
-
-    def convert(self, value: str) -> str:
-        return unquote(value)
-
-    def to_string(self, value: str) -> str:
-        return value
-
-
-register_url_convertor("lease", _Lease())
 
 
 class Call(BaseCall):
@@ -219,8 +203,7 @@ def routes_of(service: Service, operations: Iterable[Operation]) -> list[BaseRou
         by_path.setdefault(each.path, {})[each.method] = each
     routes: list[BaseRoute] = []
     for path, methods in by_path.items():
-        typed = path.replace("}", ":name}").replace("lease:name", "lease:lease")
-        routes.append(Route(typed, _Endpoint(service, methods), name=path))
+        routes.append(Route(path.replace("}", ":name}"), _Endpoint(service, methods), name=path))
     return routes
 
 

@@ -11,6 +11,7 @@ from tubes.drivers.driver import DRIVER_NAME, NAMES, RESERVED, TUBE_NAME, TUBE_N
 from tubes.drivers.options import MAX_ATTEMPTS, MAX_COUNT, MAX_PRI, MAX_SECONDS
 from tubes.drivers.registry import BUILT_IN
 from tubes.errors import InvalidOption
+from tubes.serve.problems import REQUIRED
 from tubes.serve.service import Limits
 
 #: A JSON schema, as OpenAPI has it.
@@ -95,6 +96,7 @@ BASE64: Final[Schema] = {
     "contentEncoding": "base64",
 }
 DRIVER: Final[Schema] = {**matching(DRIVER_NAME.pattern, NAMES), "examples": [driver.name for driver in BUILT_IN]}
+LEASE: Final = matching(r"[A-Za-z0-9_.-]{40,}", "a lease: at least 40 letters, digits, -, _ and .")
 #: Any value.
 ANY: Final[Schema] = {}
 
@@ -218,9 +220,9 @@ def _members(schema: Schema) -> Check:
             members[member] = check_member(member, value)
         for member in required:
             if member not in members:
-                raise InvalidOption(option=member, value=None, rule="is required")
+                raise InvalidOption(option=member, value=None, rule=REQUIRED)
         if choice and members.keys().isdisjoint(choice):
-            raise InvalidOption(option=choice[0], value=None, rule=f"is required, or else {choice[1]}")
+            raise InvalidOption(option=choice[0], value=None, rule=f"{REQUIRED}, or else {choice[1]}")
         if not conditional.isdisjoint(members):
             for member in filter(conditional.__contains__, members):
                 broken = rule_of(member, members)

@@ -21,7 +21,7 @@ _TAKE: Final[Fields] = {
     "limit": schemas.BATCH,
     "wait": schemas.WAIT,
     "ttr": schemas.SECONDS,
-    "ack": schemas.a_list(schemas.TEXT, Limits.batch),
+    "ack": schemas.a_list(schemas.LEASE, Limits.batch),
     "results": schemas.a_list(schemas.ANY, Limits.batch),
     "session": schemas.TEXT,
 }
