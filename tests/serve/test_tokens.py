@@ -346,6 +346,10 @@ def test_the_command_creates_lists_and_revokes(tmp_path: Path) -> None:
     assert run("revoke", token.id)[0] == Exit.NOT_FOUND
     for bad in (("--grant", "nix"), ("--grant", "put", "--limit", "nix=1"), ("--grant", "put", "--limit", "body=x")):
         assert run("create", *bad)[0] == Exit.USAGE
+    refused = CliRunner().invoke(
+        app, ["token", "create", "--grant", "put", "--limit", "tasks=-1", "--tokens", str(tmp_path / "t.json")]
+    )
+    assert "--limit tasks=-1: must be a whole number, at least 0" in refused.stderr
 
 
 def test_token_limits_are_enforced(guarded: Served, tokens: Tokens) -> None:
@@ -365,6 +369,8 @@ def test_token_limits_are_enforced(guarded: Served, tokens: Tokens) -> None:
     assert put(b"x", f"/api/limits/mail?token={text}") == 409
     sessions = [http.post("/v1/limits/sessions", headers=headers) for _ in range(2)]
     assert [reply.status_code for reply in sessions] == [201, 429]
+    rule = "the token may have 1 sessions and streams at the same time (its limit `sessions`)"
+    assert sessions[1].json()["detail"] == rule
     assert http.get(f"{tube}/stream", headers=headers).status_code == 429
     assert http.delete(sessions[0].headers["location"], headers=headers).status_code == 204
     polls = [
@@ -375,6 +381,8 @@ def test_token_limits_are_enforced(guarded: Served, tokens: Tokens) -> None:
     for poll in polls:
         poll.start()
     eventually(lambda: http.get(tube, headers=headers).status_code == 429)
+    rule = "the token may have 2 requests at the same time (its limit `requests`)"
+    assert http.get(tube, headers=headers).json()["detail"] == rule
     _, other = tokens.create([Grant.read("put")])
     post = {"json": {"items": [{"data": 1}] * 2}, "headers": {"authorization": f"Bearer {other}"}}
     eventually(lambda: http.post("/v1/limits/tubes/empty/tasks/batch", **post).status_code == 201)  # type: ignore[arg-type]
@@ -411,7 +419,11 @@ def test_request_beyond_whole_limit_gets_413(tmp_path: Path) -> None:
                 ),
             ):
                 assert (reply.status_code, "retry-after" in reply.headers) == (413, False), reply.text
+            reply = await client.post(f"{tasks}/raw", content=b"x" * 101)
+            assert reply.json()["detail"] == "the token may put 100 bytes in 2 s, and this request has 101"
             assert (await client.post(f"{tasks}/raw", content=b"x" * 100)).status_code == 201
+            reply = await client.post(f"{tasks}/raw", content=b"x")
+            assert (reply.status_code, reply.json()["detail"][:36]) == (429, "the token may put 100 bytes in 2 s: ")
 
     asyncio.run(main())
 

@@ -282,7 +282,7 @@ def create_token(
     limits: dict[str, int] = {}
     for name, number in pairs(limit or [], "--limit").items():
         if not number.isdigit() or not number.isascii():
-            raise Stop(f"--limit {name}={number}: must be a whole number", Exit.USAGE)
+            raise Stop(f"--limit {name}={number}: must be a whole number, at least 0", Exit.USAGE)
         limits[name] = int(number)
     ttl = None if days is None else days * 86_400
     grants = [Grant.read(each) for each in grant]

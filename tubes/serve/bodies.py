@@ -40,7 +40,7 @@ class Bodies:
         if self._total > self._limit:
             raise HTTPException(503, f"the bodies of all requests are longer than {self._limit} bytes", _CLOSE)
         if token and of_token > self._limit_of_token:
-            detail = f"the bodies of all requests of the token are longer than {self._limit_of_token} bytes"
+            detail = f"the token may have {self._limit_of_token} bytes of bodies in requests at the same time"
             raise HTTPException(429, detail, _CLOSE)
 
     def remove(self, scope: Scope) -> None:

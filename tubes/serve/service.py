@@ -138,12 +138,14 @@ class Service:
         rate = token.rates.get(what)
         if rate is None:
             return
+        allowed = f"put {rate.count} bytes" if what == "bytes" else f"{what} {rate.count} times"
+        rule = f"the token may {allowed} in {rate.seconds:g} s"
         if calls > rate.count:
-            raise HTTPException(413, f"the token may {what} {rate}, as times/seconds, and this request needs {calls}")
+            raise HTTPException(413, f"{rule}, and this request has {calls}")
         wait = await in_time(self.namespaces.root, self.rates.wait(f"{token.id}:{what}", rate, calls))
         if wait:
             retry = {"retry-after": str(math.ceil(wait))}
-            raise HTTPException(429, f"the token may {what} {rate}, as times/seconds: wait {wait:.3f} s", retry)
+            raise HTTPException(429, f"{rule}: wait {wait:.3f} s", retry)
 
     @contextmanager
     def inside(self, token: Token) -> Generator[None]:
@@ -154,7 +156,7 @@ class Service:
         most = token.limits.get("requests", self.limits.requests_of_token)
         requests = self._requests.get(token.id, {})
         if len(requests) >= most:
-            raise HTTPException(429, f"{most} requests of the token are here already")
+            raise HTTPException(429, f"the token may have {most} requests at the same time (its limit `requests`)")
         request = asyncio.current_task()
         self._requests[token.id] = requests
         requests[request] = token

@@ -78,10 +78,12 @@ class Sessions:
 
     def _enter(self, token: Token) -> None:
         if self._of_tokens.total() >= self._most:
-            raise HTTPException(503, f"{self._most} sessions are in use")
+            raise HTTPException(503, f"{self._most} sessions and streams are in use")
         most = token.limits.get("sessions", self._most_of_token)
         if token.id and self._of_tokens[token.id] >= most:
-            raise HTTPException(429, f"{most} sessions of the token are in use")
+            raise HTTPException(
+                429, f"the token may have {most} sessions and streams at the same time (its limit `sessions`)"
+            )
         self._of_tokens[token.id] += 1
 
     def _exit(self, token: Token) -> None:
