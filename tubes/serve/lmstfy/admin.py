@@ -110,17 +110,21 @@ class AdminCall:
             return
         if token is None and not has_admin:
             raise HTTPException(403, "create a token with the right admin first")
-        if token is None or not self._may(token, right):
+        if token is None:
             raise HTTPException(401, f"this needs a token with the right {right}", {"www-authenticate": "Basic"})
         noted(self.scope)["token"] = token.id
-        self.who = token
-
-    def _may(self, token: Token, right: str) -> bool:
         if right == "look":
-            return any(not grant.rights.isdisjoint(_LOOKING) for grant in token.grants)
-        if "namespace" in self.path:
-            return token.may_somewhere("admin", self.path["namespace"])
-        return _is_of_all(token, {"admin"})
+            has_right = any(not grant.rights.isdisjoint(_LOOKING) for grant in token.grants)
+            rule = "look or admin"
+        elif "namespace" in self.path:
+            has_right = token.may_somewhere("admin", self.path["namespace"])
+            rule = f"admin in namespace {self.path['namespace']!r}"
+        else:
+            has_right = _is_of_all(token, {"admin"})
+            rule = "admin for all tubes of all namespaces"
+        if not has_right:
+            raise HTTPException(403, f"the token must have the right {rule}")
+        self.who = token
 
 
 def _is_of_all(token: Token, rights: Iterable[str]) -> bool:
