@@ -289,7 +289,7 @@ def test_concurrent_hostile_requests_do_no_harm(served: Served, base: str) -> No
                     "{id}", random.choice("0127x")
                 )
                 path = re.sub(r"{\w+}", lambda _: random.choice(names), path)
-                fields = {name: random.choice(values) for name in one.body if random.random() < 0.5}
+                fields = {name: random.choice(values) for name in one.body["properties"] if random.random() < 0.5}
                 fields.pop("wait", None)
                 fields.pop("timeout", None)
                 body = random.choice(bodies) if random.random() < 0.3 else json.dumps(fields).encode()
@@ -305,7 +305,7 @@ def test_concurrent_hostile_requests_do_no_harm(served: Served, base: str) -> No
 
     with ThreadPoolExecutor(6) as pool:
         statuses = set[int]().union(*pool.map(attack, range(6)))
-    assert {200, 201, 400, 404} <= statuses
+    assert {200, 201, 204, 400, 404} <= statuses
     assert max(statuses) < 500, statuses
     assert ready(served)
 
