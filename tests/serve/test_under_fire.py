@@ -165,6 +165,33 @@ async def in_process(app: App, limits: Limits) -> AsyncGenerator[tuple[str, int]
         await running
 
 
+@pytest.mark.parametrize("size", [100, 2**20], ids=["in pieces", "at once"])
+def test_long_headers_are_refused_however_they_arrive(served: Served, size: int) -> None:
+    def ask(path: bytes, *lines: bytes) -> tuple[int, Any]:
+        text = HEAD % (b"GET", path) + b"".join(b"%b\r\n" % line for line in (*lines, b"connection: close", b""))
+        with socket.create_connection(("127.0.0.1", served.port), 30) as one:
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for start in range(0, len(text), size):
+                one.sendall(text[start : start + size])
+            head, _, body = b"".join(iter(lambda: one.recv(4096), b"")).partition(b"\r\n\r\n")
+        assert int(re.findall(rb"content-length: (\d+)", head)[0]) == len(body)
+        return int(head[9:12]), json.loads(body)
+
+    path = b"/health/live"
+    assert ask(path, b"a: " + b"x" * 65_000)[0] == 200
+    assert ask(path, *[b"a: b"] * 190)[0] == 200
+    for status, found in (
+        ask(path, b"a: " + b"x" * 70_000),
+        ask(path, b"a: " + b"x" * 65_530),
+        ask(b"/" + b"x" * 70_000),
+        ask(path, *[b"a: b"] * 210),
+    ):
+        assert (status, found["title"]) == (431, "request header fields too large")
+        assert found["detail"] == "the headers with the path may have 65536 bytes and 200 lines"
+    status, found = ask(path, b"no header")
+    assert (status, found["detail"]) == (400, "the request is not valid HTTP/1.1")
+
+
 def test_unread_replies_beyond_total_limit_are_cut_off() -> None:
     async def main() -> list[bool]:
         app = create_app(tubes.aio.connect("memory://", codec="json"))

@@ -27,11 +27,14 @@ At the end of the service each connection handles one more request within two se
 from __future__ import annotations
 
 import math
+from http import HTTPStatus
 from typing import Any, Final
 
+from starlette.exceptions import HTTPException
 from typing_extensions import override
 
 from tubes.errors import needs
+from tubes.serve.problems import problem
 from tubes.serve.service import Limits
 
 with needs("tubes.serve", "http"):
@@ -40,9 +43,6 @@ with needs("tubes.serve", "http"):
 
 #: Seconds for one more request at the end of the service, and for lingering without a body.
 LAST: Final = 2.0
-_CLOSING: Final = b"content-length: 0\r\nconnection: close\r\n\r\n"
-_TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\n" + _CLOSING
-_MALFORMED: Final = b"HTTP/1.1 400 Bad Request\r\n" + _CLOSING
 #: Header lines of a request.
 _HEADERS: Final = 200
 #: Bytes of pipelined input after which a connection pauses reading.
@@ -117,8 +117,17 @@ class Connection(HttpToolsProtocol):
         elif self._is_busy:
             self._input += data
             self._account()
+        elif self._stage != "body" and len(data) > (room := self._room):
+            # The parser would accept longer headers if they arrived in one piece.
+            self._parse(data[:room])
+            self.data_received(data[room:])
         else:
             self._parse(data)
+
+    @property
+    def _room(self) -> int:
+        """Bytes until the headers are too long."""
+        return self.limits.headers + 1 - (self._arrived if self._stage == "headers" else 0)
 
     @property
     def _is_busy(self) -> bool:
@@ -135,7 +144,10 @@ class Connection(HttpToolsProtocol):
             self.cycle.keep_alive = False
         except HttpParserError:
             if not self._is_busy:
-                self._refuse(_MALFORMED)
+                if self._stage == "headers" and len(self.headers) > _HEADERS:
+                    self._refuse_headers()
+                else:
+                    self._refuse(400, "the request is not valid HTTP/1.1")
                 return
             # The next request made the parser stop, see `on_message_begin`: find where it begins.
             size = self._body_size()
@@ -165,16 +177,23 @@ class Connection(HttpToolsProtocol):
             self._discard(data)
         # Up to eight bytes of framing around each byte of a chunked body are not trailers.
         elif self._arrived - 9 * self._body_arrived > self.limits.headers or len(self.headers) > _HEADERS:
-            self._refuse(_TOO_LARGE)
+            self._refuse_headers()
 
     def _body_size(self) -> int | None:
         """Bytes of the body by the headers; None: it is chunked."""
         headers = dict(self.headers)
         return None if b"transfer-encoding" in headers else int(headers.get(b"content-length", 0))
 
-    def _refuse(self, reply: bytes) -> None:
+    def _refuse_headers(self) -> None:
+        rule = f"the headers with the path may have {self.limits.headers} bytes and {_HEADERS} lines"
+        self._refuse(431, rule)
+
+    def _refuse(self, status: int, detail: str) -> None:
         if self._stage != "body" or not self.cycle.response_started:
-            self.write(reply)
+            reply = problem(HTTPException(status, detail, {"connection": "close"}))
+            lines = [b"%b: %b\r\n" % header for header in reply.raw_headers]
+            start = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
+            self.write(b"".join([start, *lines, b"\r\n", reply.body]))
         self.close()
 
     def _discard(self, data: bytes) -> None:
@@ -192,6 +211,8 @@ class Connection(HttpToolsProtocol):
 
     @override
     def on_headers_complete(self) -> None:
+        if len(self.headers) > _HEADERS:
+            raise ValueError("too many headers")  # Stops the parser.
         super().on_headers_complete()
         self._stage = "body"
         if self._is_last:
@@ -218,7 +239,7 @@ class Connection(HttpToolsProtocol):
         self.flow.resume_reading()
         if self._input:
             data, self._input = self._input, b""
-            self._parse(data)
+            self.data_received(data)
             self._account()
 
     def close(self) -> None:

@@ -38,7 +38,7 @@ class Limits:
     #: Bytes of the bodies of all requests in work, and of those of each token; one body always fits.
     bodies: int = 2**28
     bodies_of_token: int = 2**26
-    #: Bytes of the headers of a request that arrives in pieces.
+    #: Bytes of the headers of a request, with its method and path.
     headers: int = 2**16
     #: Tasks of a batch, or of a list: `/openapi.json` says so.
     batch: ClassVar[int] = 1000
