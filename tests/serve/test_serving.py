@@ -118,6 +118,33 @@ def test_service_can_be_mounted_in_another_application() -> None:
     assert json.loads(lines[0])["path"] == "/queue/v1/shop/tubes/a%2Fb"
 
 
+def test_requests_that_wait_are_limited_exactly() -> None:
+    async def main() -> None:
+        app = create_app(tubes.aio.connect("memory://", codec="json"), limits=Limits(polls=2))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client:
+            tube = "/v1/_/tubes/mail"
+            await client.put(tube, json={"options": {"capacity": 1}})
+            requests = [
+                *[client.post(f"{tube}/take", json={"wait": 30}) for _ in range(5)],
+                client.post("/v1/_/take", json={"tubes": ["mail"], "wait": 30}),
+                client.post(f"{tube}/call", json={"data": 1, "timeout": 30}),
+                client.post(f"{tube}/tasks", json={"data": 1, "timeout": 30}),
+                client.get("/api/_/mail?timeout=30"),
+                client.get("/v1/_/events?tubes=mail"),
+            ]
+            waiting = [asyncio.create_task(request) for request in requests]
+            done, _ = await asyncio.wait(waiting, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+            while len(done) < 8:
+                some, _ = await asyncio.wait(set(waiting) - done, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+                done |= some
+            assert {task.result().status_code for task in done} == {503}
+            assert (await client.post(f"{tube}/take")).status_code == 204
+            app.service.close()
+            assert [(await task).status_code for task in waiting if task not in done] == [204, 204]
+
+    asyncio.run(main())
+
+
 def test_open_namespaces_are_limited() -> None:
     async def main() -> None:
         namespaces = Namespaces(tubes.aio.connect("memory://", codec="json"), 2)

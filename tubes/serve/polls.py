@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from starlette.exceptions import HTTPException
@@ -20,9 +21,11 @@ REPLY: Final = 2**23
 
 
 class Polls:
-    """The requests that wait."""
+    """The requests that wait, at most `most` at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most: Final = most
+        self._places = 0
         # By request: the task that watches for its client to leave. Cancelling it ends the wait.
         self._waiting: Final[dict[asyncio.Task[Any], asyncio.Task[Any]]] = {}
         self._refused: Final[set[asyncio.Task[Any]]] = set()
@@ -42,6 +45,17 @@ class Polls:
         if request in self._waiting:
             self._refused.add(request)
             self._waiting[request].cancel()
+
+    @contextmanager
+    def place(self) -> Generator[None]:
+        """Reserve a place for a request that may wait. Raises `HTTPException(503)` if none is free."""
+        if self._places >= self._most:
+            raise HTTPException(503, f"{self._most} requests wait already")
+        self._places += 1
+        try:
+            yield
+        finally:
+            self._places -= 1
 
     async def wait(
         self,

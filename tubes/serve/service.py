@@ -84,7 +84,7 @@ class Service:
         self._requests: Final[dict[str, dict[asyncio.Task[Any] | None, Token]]] = {}
         self.rates: Final = Rates(queue)
         self.ends: Final = Ends()
-        self.polls: Final = Polls()
+        self.polls: Final = Polls(limits.polls)
         self.started: Final = time.time()
         #: Whether the access log is written; None: there is none.
         self.logs_requests: bool | None = None

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from base64 import b64encode
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -154,16 +154,16 @@ async def consume(call: Call) -> Response:
     names = list(dict.fromkeys(name for name in call.queue.split(",") if name))
     if not names or len(names) > _QUEUES or any(name.startswith("_") for name in names):
         raise bad("invalid queue name(s)")
-    if len(call.service.polls) >= call.service.limits.polls:
-        raise HTTPException(503, f"{call.service.limits.polls} requests wait already")
-    names = [name for name in names if await _is_there(call, name, create=wait > 0)]
     tasks: list[AsyncTask[Any]] = []
-    if names:
-        try:
-            tasks = await call.service.polls.take(call.receive, call.space, names, count, wait, min(ttr, MAX_SECONDS))
-        except TubeNotFound:  # It was dropped just now.
-            for name in names:
-                call.space.forget(name)
+    polls = call.service.polls
+    with polls.place() if wait else nullcontext():
+        names = [name for name in names if await _is_there(call, name, create=wait > 0)]
+        if names:
+            try:
+                tasks = await polls.take(call.receive, call.space, names, count, wait, min(ttr, MAX_SECONDS))
+            except TubeNotFound:  # It was dropped just now.
+                for name in names:
+                    call.space.forget(name)
     if not tasks:
         return json_reply({"msg": "no job available"}, 404)
     jobs: list[dict[str, Any]] = [{"msg": "new job", **shown(call, task)} for task in tasks]

@@ -49,8 +49,12 @@ class _Endless(Response):
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        with self._polls.place():
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await self._run(receive, send)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
+    async def _run(self, receive: Receive, send: Send) -> None:
         async def write(some: bytes) -> None:
             await asyncio.sleep(0)  # The loop reads what has arrived.
             if has_left(receive):
@@ -66,7 +70,6 @@ class _Endless(Response):
 
         with suppress(HTTPException):  # The token is not valid any more.
             await self._polls.wait(receive, work())
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 @operation(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, Final
 
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from tubes.errors import OptionNotSupported
@@ -65,12 +65,15 @@ async def take_any(call: Call) -> Response:
 
 
 async def _take(call: Call, body: dict[str, Any], names: list[str]) -> Response:
+    with call.service.polls.place() if body.get("wait") else nullcontext():
+        return await _take_in_place(call, body, names)
+
+
+async def _take_in_place(call: Call, body: dict[str, Any], names: list[str]) -> Response:
     service, space = call.service, call.space
     if "session" in body:
         space = await service.sessions.renew(space, body["session"], call.token)
     limit, wait, order = body.get("limit", 1), body.get("wait", 0), body.get("order", "tubes")
-    if len(service.polls) >= service.limits.polls:
-        raise HTTPException(503, f"{service.limits.polls} requests wait already")
     ttr = body.get("ttr")
     for name in names:
         tube = await space.tube(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -66,13 +67,14 @@ async def _put(call: Call, data: bytes, options: dict[str, Any]) -> Response:
         options |= {"key": key, "key_ttl": _REMEMBERED, "on_duplicate": "keep"}
     timeout = options.pop("timeout", None)
     seconds = 0.0 if timeout is None else min(micros("timeout", timeout) / 1e6, call.service.limits.wait)
-    options |= await call.service.check_put(call.token, size_of(data, options))
     task: AsyncTask[Any] | None
-    if not seconds:
-        task = await call.space.on(call.tube, lambda tube: tube.put(data, **options))
-    else:
-        waiting = call.space.on(call.tube, lambda tube: tube.put(data, timeout=seconds, **options), waits=True)
-        task = await call.service.polls.wait(call.receive, waiting)
+    with call.service.polls.place() if seconds else nullcontext():
+        options |= await call.service.check_put(call.token, size_of(data, options))
+        if not seconds:
+            task = await call.space.on(call.tube, lambda tube: tube.put(data, **options))
+        else:
+            waiting = call.space.on(call.tube, lambda tube: tube.put(data, timeout=seconds, **options), waits=True)
+            task = await call.service.polls.wait(call.receive, waiting)
     if task is None:
         if call.service.closing:
             raise HTTPException(503, "the service ends")
@@ -136,12 +138,13 @@ async def call_handler(call: Call) -> Response:
     body = await call.body()
     timeout = body.pop("timeout")
     data, options = shapes.data_of(body), shapes.put_options(body, call.trace)
-    options |= await call.service.check_put(call.token, size_of(data, options))
 
     async def work() -> list[Any]:
         return [await call.space.on(call.tube, lambda tube: tube.call(data, timeout, **options), waits=True)]
 
-    results = await call.service.polls.wait(call.receive, work())
+    with call.service.polls.place():
+        options |= await call.service.check_put(call.token, size_of(data, options))
+        results = await call.service.polls.wait(call.receive, work())
     if results is None:
         raise HTTPException(503, "the service ends: the task stays in the tube")
     return json_reply({"result": results[0]})
@@ -258,7 +261,8 @@ async def get_result(call: Call) -> Response:
             return None
         return b"{%b}" % shapes.bytes_json("result", b"null" if result is None else result)
 
-    found = await (call.service.polls.wait(call.receive, work()) if wait else work())
+    with call.service.polls.place() if wait else nullcontext():
+        found = await (call.service.polls.wait(call.receive, work()) if wait else work())
     return Response(status_code=204) if found is None else Response(found, 200, None, "application/json")
 
 
