@@ -268,6 +268,30 @@ def test_waits_and_sessions_end_if_token_expires_or_loses_grants(change: str, tm
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("path", "begin"), [("tubes/mail/stream", b"{"), ("events?tubes=mail", b"event: problem\ndata: {")]
+)
+def test_stream_reports_that_its_token_became_invalid(path: str, begin: bytes, tmp_path: Path) -> None:
+    async def main() -> bytes:
+        tokens = Tokens(tmp_path / "tokens.json")
+        token, text = tokens.create([Grant.read("take,look,manage")])
+        service = (app := create_app(tubes.aio.connect("memory://", codec="json"), tokens=tokens)).service
+        headers = {"authorization": f"Bearer {text}"}
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://shop", headers=headers) as client:
+            await client.put("/v1/_/tubes/mail")
+            stream = asyncio.create_task(client.get(f"/v1/_/{path}"))
+            while not len(service.polls):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            tokens.revoke(token.id)
+            service.end_invalid(tokens)
+            return (await stream).content
+
+    last = asyncio.run(main()).removeprefix(b": listening\n\n")
+    assert last.startswith(begin)
+    assert json.loads(last.partition(b"data: ")[2] or last)["status"] == 401
+
+
 def test_put_that_finished_as_its_token_became_invalid_is_reported(tmp_path: Path) -> None:
     async def main() -> None:
         tokens = Tokens(tmp_path / "tokens.json")

@@ -20,7 +20,7 @@ from tubes.serve.namespaces import Namespace
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
 from tubes.serve.polls import Polls, has_left
-from tubes.serve.problems import ClientGone
+from tubes.serve.problems import ClientGone, problem
 from tubes.values.lease import Lease
 
 #: Seconds without a word after which an empty line is sent, so that a client that is gone is found out.
@@ -39,22 +39,30 @@ Write: TypeAlias = "Callable[[bytes], Awaitable[None]]"
 
 
 class _Endless(Response):
-    """A reply that goes on until the client leaves, the service ends, or `work` raises."""
+    """A reply that goes on until the client leaves, the service ends, or `work` raises.
 
-    def __init__(self, polls: Polls, media_type: str, work: Callable[[Write], Awaitable[None]]) -> None:
+    `last_line`: the format of a problem in this media type.
+    """
+
+    def __init__(
+        self, polls: Polls, media_type: str, last_line: bytes, work: Callable[[Write], Awaitable[None]]
+    ) -> None:
         super().__init__(None, 200, {"cache-control": "no-store", "x-accel-buffering": "no"}, media_type)
         del self.headers["content-length"]
         self._polls: Final = polls
+        self._last_line: Final = last_line
         self._work: Final = work
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._polls.place():
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await self._run(receive, send)
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            last = await self._run(receive, send)
+            await send({"type": "http.response.body", "body": last, "more_body": False})
 
-    async def _run(self, receive: Receive, send: Send) -> None:
+    async def _run(self, receive: Receive, send: Send) -> bytes:
+        """Run `work` until the reply ends. Returns the problem that ended it, as the last line."""
+
         async def write(some: bytes) -> None:
             await asyncio.sleep(0)  # The loop reads what has arrived.
             if has_left(receive):
@@ -64,12 +72,14 @@ class _Endless(Response):
                 await send({"type": "http.response.body", "body": some, "more_body": True})
 
         async def work() -> None:
-            # A client that reads too slowly, or a tube that is dropped: the stream ends.
-            with suppress(TimeoutError, TubesError, HTTPException):
+            with suppress(TimeoutError):  # The client reads too slowly.
                 await self._work(write)
 
-        with suppress(HTTPException):  # The token is not valid any more.
+        try:
             await self._polls.wait(receive, work())
+        except (HTTPException, TubesError) as error:
+            return self._last_line % bytes(problem(error).body)
+        return b""
 
 
 @operation(
@@ -102,7 +112,7 @@ async def stream(call: Call) -> Response:
             with call.service.sessions.room(call.token), call.service.ends.heard(call.space.name) as ended:
                 await _pump(call, session, window, ttr, ended, write)
 
-    return _Endless(call.service.polls, "application/x-ndjson", work)
+    return _Endless(call.service.polls, "application/x-ndjson", b"%b\n", work)
 
 
 async def _pump(
@@ -186,7 +196,7 @@ async def events(call: Call) -> Response:
             with suppress(TubesError):
                 await listen(name for name in names if name not in listeners)
 
-    return _Endless(call.service.polls, "text/event-stream", work)
+    return _Endless(call.service.polls, "text/event-stream", b"event: problem\ndata: %b\n\n", work)
 
 
 def _event(change: Change) -> bytes:
