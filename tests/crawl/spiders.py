@@ -65,6 +65,7 @@ class Failing(Follow):
             raise ValueError("no such element")
         yield scrapy.Request(response.urljoin("/p/1?meta"), meta={"lock": object()})
         yield scrapy.Request(response.urljoin("/p/1?callback"), callback=print)
+        yield scrapy.Request(response.urljoin("/p/1?slot"), meta={"download_slot": 0.5})
         yield from super().parse(response)
 
 

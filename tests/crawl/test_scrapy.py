@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import subprocess
@@ -12,11 +13,13 @@ from pathlib import Path
 
 import pytest
 import scrapy
+from scrapy.utils.test import get_crawler
 
 import tubes
 from tests.crawl.hosts import Hosts, Reply, serve
 from tests.crawl.runs import spider
 from tests.support.processes import ROOT, python
+from tubes.crawl.scrapy import Scheduler
 from tubes.testing import LocalServer
 
 INTERVAL = 0.2
@@ -140,6 +143,40 @@ def test_waiting_spider_fetches_requests_of_other_programs(server: LocalServer) 
             assert run.interrupt()["finish_reason"] == "shutdown"
 
 
+@pytest.mark.full
+def test_crawl_survives_restart_of_server(tmp_path: Path) -> None:
+    with (
+        LocalServer(appendonly="yes", dir=tmp_path) as server,
+        serve(Hosts(4, 12)) as hosts,
+        spider("follow", server.url, [f"{hosts.urls[0]}/p/0"]) as run,
+    ):
+        run.wait_until(lambda: len(hosts.visits) >= 12)
+        server.kill()
+        run.wait_until(lambda: "Trying again in 1 s: there is no connection" in run.log())
+        server.start()
+        stats = run.wait()
+    assert stats["finish_reason"] == "finished"
+    check(hosts, repeated=hosts.count)
+
+
+def test_spider_closes_when_its_tube_is_dropped(server: LocalServer) -> None:
+    url = f"{server.url}?namespace=dropped"
+    with serve(Hosts(2, 8)) as hosts, spider("follow", url, [f"{hosts.urls[0]}/p/0"]) as run:
+        run.wait_until(lambda: len(hosts.visits) >= 2)
+        with tubes.connect(url) as queue:
+            queue.tube("scrapy.follow").drop(force=True)
+        stats, log = run.wait(), run.log()
+    assert stats["finish_reason"] == "tubes_failed"
+    assert "The crawl cannot continue: there is no tube 'scrapy.follow'" in log
+
+
+def test_bad_interval_from_is_refused() -> None:
+    settings = {"TUBES_URL": "memory://", "TUBES_INTERVAL_FROM": "ack"}
+    scheduler = Scheduler.from_crawler(get_crawler(settings_dict=settings))
+    with pytest.raises(tubes.InvalidOption, match="TUBES_INTERVAL_FROM='ack': must be 'response' or 'start'"):
+        asyncio.run(scheduler._open(scrapy.Spider("bad")))
+
+
 def test_bad_requests_and_callbacks_affect_no_others(tmp_path: Path) -> None:
     with serve(Hosts(2, 3)) as hosts:
         starts = [f"{hosts.urls[0]}/p/0", "http://127.0.0.1:1/"]
@@ -149,7 +186,8 @@ def test_bad_requests_and_callbacks_affect_no_others(tmp_path: Path) -> None:
     assert "Request to " in log
     assert "is dropped: meta['lock'] is a builtins.object, which cannot be stored" in log
     assert "is dropped: Function <built-in function print> is not an instance method" in log
-    assert stats["tubes/dropped"] == 2 * 4
+    assert "utube=0.5: must be a string" in log
+    assert stats["tubes/dropped"] == 3 * 4
     with tubes.connect(f"file:{tmp_path}") as queue:
         reasons = sorted(str(task.reason) for task in queue.tube("scrapy.failing").buried())
     assert len(reasons) == stats["tubes/buried"] == 3

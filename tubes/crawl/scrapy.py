@@ -272,6 +272,7 @@ class Scheduler(BaseScheduler):
                 raise
             item = puts.pop(error.facts["item"])
             self._puts.remove(item)
+            self._known.pop(str(item.options.get("key")), None)
             self._drop(item.data["url"], error)
             return False
         del self._puts[: len(puts)]
