@@ -1048,13 +1048,14 @@ class Engine:
 
     # -- lanes -----------------------------------------------------------------------------------------------------
 
-    def block(self, now: int, name: str, span: int) -> None:
-        """Let no task of this lane start for so long; 0 ends that. Cost: O(log n)."""
+    def block(self, now: int, name: str, span: int, *, extend: bool = False) -> None:
+        """Let no task of this lane start for so long; 0 ends that. `extend`: keep a later end. Cost: O(log n)."""
         lanes = self.lanes
         rate = lanes.rate(name) if span else lanes.known_rate(name)
         if rate is not None:
             self.throttled = self.ticking = True
-            rate.block(now, now + span if span else 0)
+            until = now + span if span else 0
+            rate.block(now, max(until, rate.blocked) if extend else until)
 
     def configure(self, now: int, name: str, changes: Mapping[str, Any]) -> None:
         """Give a lane limits of its own; None: the tube's again. Cost: O(log n)."""

@@ -1226,17 +1226,18 @@ class AsyncTube(Generic[T, R]):
 
     # -- lanes ---------------------------------------------------------------------------------------------------------
 
-    async def block(self, utube: str, seconds: Seconds) -> None:
+    async def block(self, utube: str, seconds: Seconds, *, extend: bool = False) -> None:
         """Stop takes from a lane for so many seconds, for example after a 429 with Retry-After. O(log n).
 
         The block ends by itself, and waiting calls are served at once. Another block replaces it; 0 ends it, but not a
         cool-down. Taken tasks stay taken. A lane without tasks can be blocked, too.
+        `extend`: True never shortens a block, so the one that ends last counts, whichever process set it.
 
         Raises `OptionNotSupported` if the driver has no lanes.
 
         `Tube.block` shows an example.
         """
-        answer = self._port.block(utube, seconds)
+        answer = self._port.block(utube, seconds, extend)
         if type(answer) is CoroutineType:
             await answer
 

@@ -1327,11 +1327,12 @@ class Tube(Generic[T, R]):
 
     # -- lanes ---------------------------------------------------------------------------------------------------------
 
-    def block(self, utube: str, seconds: Seconds) -> None:
+    def block(self, utube: str, seconds: Seconds, *, extend: bool = False) -> None:
         """Stop takes from a lane for so many seconds, for example after a 429 with Retry-After. O(log n).
 
         The block ends by itself, and waiting calls are served at once. Another block replaces it; 0 ends it, but not a
         cool-down. Taken tasks stay taken. A lane without tasks can be blocked, too.
+        `extend`: True never shortens a block, so the one that ends last counts, whichever process set it.
 
         Raises `OptionNotSupported` if the driver has no lanes.
 
@@ -1343,7 +1344,7 @@ class Tube(Generic[T, R]):
         ...     tube.take(timeout=0) is None
         True
         """
-        self._port.block(utube, seconds)
+        self._port.block(utube, seconds, extend)
 
     def configure(
         self,

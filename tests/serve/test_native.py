@@ -471,7 +471,14 @@ def test_lanes_are_listed_configured_and_blocked(http: httpx.Client) -> None:
     http.put("/tubes/crawl", json={"driver": "utubettl"})
     put(http, 1, tube="crawl", utube="a/b")
     assert http.post("/tubes/crawl/lanes/a%2Fb/block", json={"seconds": 60}).status_code == 204
-    assert http.patch("/tubes/crawl/lanes/a%2Fb", json={"max_in_flight": 5, "interval": None}).status_code == 204
+    shorter = {"seconds": 5, "extend": True}
+    assert http.post("/tubes/crawl/lanes/a%2Fb/block", json=shorter).status_code == 204
+    assert (
+        http.patch(
+            "/tubes/crawl/lanes/a%2Fb", json={"max_in_flight": 5, "interval": None, "interval_from": "ack"}
+        ).status_code
+        == 204
+    )
     (lane,) = http.get("/tubes/crawl/lanes").json()["lanes"]
     assert (lane["name"], lane["ready"], lane["max_in_flight"]) == ("a/b", 1, 5)
     assert 50 < lane["next_start"] - time.time() < 70

@@ -531,6 +531,22 @@ class Blocks(Throttled):
         self.rest(5)
         assert self.drain() == [task.id]
 
+    def test_extending_block_never_shortens_a_block(self) -> None:
+        (task,) = self.fill("x")
+        self.tube.block("x", 9)
+        self.tube.block("x", 5, extend=True)
+        self.tube.block("x", 0, extend=True)
+        self.rest(9)
+        assert self.drain() == [task.id]
+
+    def test_extending_block_lengthens_a_block(self) -> None:
+        (task,) = self.fill("x")
+        self.tube.block("x", 0, extend=True)
+        self.tube.block("x", 2, extend=True)
+        self.tube.block("x", 5, extend=True)
+        self.rest(5)
+        assert self.drain() == [task.id]
+
     def test_waiting_take_is_served_when_a_block_ends(self) -> None:
         self.tube.block("x", 5)
         (task,) = self.fill("x")
@@ -558,6 +574,7 @@ class Blocks(Throttled):
         self.fill("x")
         assert self.refuses(lambda name: self.tube.block(name, 1), None, b"x", 1.5)
         assert self.refuses(lambda seconds: self.tube.block("x", seconds), -1, None, "1", True)
+        assert self.refuses(lambda extend: self.tube.block("x", 5, extend=extend), None, 1, "yes")
         assert self.refuses(lambda interval: self.tube.configure("x", interval=interval), -1, "1")
         assert self.refuses(lambda limit: self.tube.configure("x", max_in_flight=limit), 0, 1.5)
         assert self.refuses(lambda moment: self.tube.configure("x", interval_from=moment), "put", "", 1)

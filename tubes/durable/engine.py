@@ -256,10 +256,10 @@ class JournaledEngine(Engine):
         self.absolute = self.truncated = False
 
     @override
-    def block(self, now: int, name: str, span: int) -> None:
+    def block(self, now: int, name: str, span: int, *, extend: bool = False) -> None:
         self.absolute = True
         self.rates.add(name)
-        super().block(now, name, span)
+        super().block(now, name, span, extend=extend)
 
     @override
     def configure(self, now: int, name: str, changes: Mapping[str, Any]) -> None:

@@ -441,10 +441,10 @@ class VerbPort(Port[F]):
         """Let tasks be taken again."""
         self._do(lambda now: self._engine.pause.end())
 
-    def block(self, utube: object, seconds: object) -> None:
+    def block(self, utube: object, seconds: object, extend: object) -> None:
         """No task of a lane starts for so long."""
-        name, span = lane_of(self._driver, utube), micros("seconds", seconds)
-        self._do(lambda now: self._engine.block(now, name, span))
+        name, span, keeps = lane_of(self._driver, utube), micros("seconds", seconds), flag("extend", extend)
+        self._do(lambda now: self._engine.block(now, name, span, extend=keeps))
 
     def configure(self, utube: object, interval: object, max_in_flight: object, interval_from: object) -> None:
         """A lane has limits of its own."""

@@ -415,10 +415,10 @@ class VerbPort(Port[F]):
             if cursor == b"0":
                 return
 
-    def block(self, utube: object, seconds: object) -> None:
+    def block(self, utube: object, seconds: object, extend: object) -> None:
         """No task of a lane starts for so long."""
-        name, span = lane_of(self._driver, utube), micros("seconds", seconds)
-        return self.call("pace", (_ignore, (raw_text(name), span), None))
+        name, span, keeps = lane_of(self._driver, utube), micros("seconds", seconds), flag("extend", extend)
+        return self.call("pace", (_ignore, (raw_text(name), span, "", "", "", "1" if keeps else ""), None))
 
     def configure(self, utube: object, interval: object, max_in_flight: object, interval_from: object) -> None:
         """A lane has limits of its own."""

@@ -1,7 +1,8 @@
 -- Let a lane rest, or have limits of its own.
 -- ARGV  6 the lane, 7 microseconds for which it is blocked ('': as before), 8 its interval in microseconds (-1: the
 --       tube's, '': as before), 9 its max_in_flight (0: the tube's, '': as before),
---       10 its interval_from (0: take, 1: ack, -1: the tube's, '': as before)
+--       10 its interval_from (0: take, 1: ack, -1: the tube's, '': as before),
+--       11 '1': keep a block that ends later
 -- answers  nothing
 --#include begin
 if replayed then return end
@@ -17,7 +18,7 @@ if asked or META.pacing then
   lane = ARGV[6]
   enter_pace(0)
   if asked then pace.noted = 1 end
-  if span then pace.blocked = span > 0 and now + span or 0 end
+  if span then pace.blocked = math.max(span > 0 and now + span or 0, ARGV[11] == '1' and pace.blocked or 0) end
   if interval then pace.interval = interval end
   if most then pace.most = most end
   if from then pace.from = from end

@@ -245,13 +245,13 @@ async def configure_lane(call: Call) -> Response:
     "POST",
     "/tubes/{tube}/lanes/{lane}/block",
     "manage",
-    body=schemas.a_request({"seconds": schemas.SECONDS}, "seconds"),
+    body=schemas.a_request({"seconds": schemas.SECONDS, "extend": schemas.FLAG}, "seconds"),
     replies={204: None},
 )
 async def block_lane(call: Call) -> Response:
-    """Stop takes from a lane for so many seconds."""
-    seconds: Any = (await call.body())["seconds"]
-    await call.space.on(call.tube, lambda tube: tube.block(call.path["lane"], seconds))
+    """Stop takes from a lane for so many seconds; with `extend` never for less than an earlier block."""
+    given: Any = await call.body()
+    await call.space.on(call.tube, lambda tube: tube.block(call.path["lane"], **given))
     return Response(status_code=204)
 
 
