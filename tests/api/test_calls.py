@@ -136,7 +136,7 @@ def test_closing_a_queue_ends_its_calls(queue: tubes.Queue, face: Face) -> None:
 
 def let_reserved_names_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """To look at the library's own tubes."""
-    monkeypatch.setattr("tubes.drivers.driver._RESERVED", re.compile("(?!)"))
+    monkeypatch.setattr("tubes.drivers.driver.RESERVED", re.compile("(?!)"))
 
 
 def test_reply_tube_is_hidden_and_removed_with_its_queue(

@@ -133,7 +133,7 @@ def test_worker_that_cannot_register_still_works(
 ) -> None:
     caplog.set_level(logging.INFO, "tubes.worker")
     with monkeypatch.context() as patch:  # As an older version of the library let one do.
-        patch.setattr("tubes.drivers.driver._RESERVED", re.compile("(?!)"))
+        patch.setattr("tubes.drivers.driver.RESERVED", re.compile("(?!)"))
         queue.create_tube(WORKERS, "fifo", max_attempts=1)
     tube = queue.create_tube("mail")
     worker = Worker(queue)
