@@ -198,7 +198,7 @@ class BatchPort(LookingPort[F]):
 
     def _take_many(self, limit: int, *span: int) -> Flow[list[F]]:
         shared = self.shared
-        while shared.queue.takers and self.serves:
+        while self.serves and shared.queue.has_taker():
             if not (yield from shared.serving.serve_one()):
                 return []
         tasks: list[F] = []

@@ -198,7 +198,7 @@ class VerbPort(Port[F]):
 
     def _next(self, task: F) -> Flow[F | None]:
         shared = self.shared
-        if shared.queue.takers and self.serves:
+        if self.serves and shared.queue.has_taker():
             try:
                 yield from self.asked("ack", self.about_ack(task))
             except TaskNotTaken as lost:

@@ -161,6 +161,13 @@ class WaitQueue:
                 number += not waiter.is_gone() and waiter not in self.arriving
             return number
 
+    def has_taker(self) -> bool:
+        """Whether a caller waits for a task. A waiter that has its task may still be in the line for a moment."""
+        if not self.takers:
+            return False
+        with self.lock:
+            return any(waiter.answer is PENDING for waiter in self.takers)
+
     def has_unserved(self) -> bool:
         """Whether the server has no take yet for some waiter for a task."""
         if not self.takers:
