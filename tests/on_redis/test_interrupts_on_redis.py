@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -163,3 +165,30 @@ def test_interrupted_waiting_put_is_done_or_not(queue: tubes.Queue) -> None:
             assert eventually(lambda: tube.statistics().waiting == 1), moments
             make_room()
             assert putting.result(9) is not None, moments
+
+
+PACKING = """
+import random, signal, time
+from tubes.redis.transport.wire import pack
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+end, chance, interrupted = time.monotonic() + 1, random.Random(1), 0
+while time.monotonic() < end:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 3e-4))
+        while True:
+            pack("EVALSHA", "a" * 40, 1, "tubes:{t}", 0, 12345, 7, 123456789.5, b"data")
+    except KeyboardInterrupt:
+        interrupted += 1
+print(interrupted)
+"""
+
+
+def test_interrupts_while_a_command_is_packed_do_not_crash() -> None:
+    """hiredis crashes if a signal handler raises while it formats a number."""
+    run = subprocess.run([sys.executable, "-c", PACKING], capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 0, run.stderr[-500:]
+    assert int(run.stdout) > 100
