@@ -133,10 +133,11 @@ def test_requests_that_wait_are_limited_exactly() -> None:
                 client.get("/v1/_/events?tubes=mail"),
             ]
             waiting = [asyncio.create_task(request) for request in requests]
-            done, _ = await asyncio.wait(waiting, timeout=30, return_when=asyncio.FIRST_COMPLETED)
-            while len(done) < 8:
-                some, _ = await asyncio.wait(set(waiting) - done, timeout=30, return_when=asyncio.FIRST_COMPLETED)
-                done |= some
+            done = set[asyncio.Task[httpx.Response]]()
+            async with asyncio.timeout(20):
+                while len(done) < 8:
+                    some, _ = await asyncio.wait(set(waiting) - done, return_when=asyncio.FIRST_COMPLETED)
+                    done |= some
             assert {task.result().status_code for task in done} == {503}
             assert (await client.post(f"{tube}/take")).status_code == 204
             app.service.close()
