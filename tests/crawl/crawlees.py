@@ -18,7 +18,8 @@ from tubes.crawl.crawlee import TubeRequestManager
 
 async def crawl(url: str, starts: list[str], **options: Any) -> None:
     async with tubes.aio.connect(url) as queue:
-        tube = await queue.create_tube("pages", "utubettl", if_exists="keep", interval=0.2, key_ttl=3600)
+        polite: Any = {"interval": 0.2, "interval_from": "ack", "key_ttl": 3600}
+        tube = await queue.create_tube("pages", "utubettl", if_exists="keep", **polite)
         crawler = ParselCrawler(
             request_manager=TubeRequestManager(tube),
             http_client=ImpitHttpClient(follow_redirects=False),

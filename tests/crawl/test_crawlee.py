@@ -126,7 +126,7 @@ def test_hosts_are_blocked_and_slowed_down_when_requests_are_given_back() -> Non
     async def main() -> None:
         clock = tubes.testing.ManualClock()
         async with tubes.aio.connect(clock=clock) as queue:
-            tube = await queue.create_tube("pages", "utubettl", interval=1)
+            tube = await queue.create_tube("pages", "utubettl", interval=1, interval_from="ack")
             manager = TubeRequestManager(tube)
             await manager.add_requests(["http://a.example/", "http://b.example:8080/"])
             first, second = await manager.fetch_next_request(), await manager.fetch_next_request()

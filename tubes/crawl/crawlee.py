@@ -1,6 +1,6 @@
 """A request manager for Crawlee whose requests are tasks in a tube: polite over all processes.
 
-    tube = await queue.create_tube("pages", "utubettl", interval=1, key_ttl=86_400)
+    tube = await queue.create_tube("pages", "utubettl", interval=1, interval_from="ack", key_ttl=86_400)
     crawler = HttpCrawler(request_manager=TubeRequestManager(tube), http_client=ImpitHttpClient(follow_redirects=False))
 
 Crawlee tells only a `ThrottlingRequestManager` of 429 and of Crawl-delay, so this is a subclass. It inherits nothing
@@ -34,8 +34,8 @@ _PATIENCE: Final = 30.0
 class TubeRequestManager(ThrottlingRequestManager[Any]):
     """Requests of a crawl in a tube, with one lane per host.
 
-    `tube`: a tube with lanes, such as a `utubettl` with `interval`, and `key_ttl` so that pages that are done stay
-    known. The interval between two requests to a host begins when the first one is handled.
+    `tube`: a tube with lanes, such as a `utubettl` with an `interval`. `interval_from="ack"` begins it when a request is
+    handled, and `key_ttl` keeps pages known that are done.
     `block`: seconds for which a host is left alone after a 429 without Retry-After.
 
     Any number of processes may crawl one tube: each of them ends when the tube is empty. A request that is held by a
@@ -116,14 +116,12 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
         return _processed(request)
 
     async def _cool_down(self, lane: str) -> None:
-        """Leave a host alone for the interval from now on, or until its block ends."""
-        interval = self._tube.options.get("interval", 0)
-        if lane in self._delays:
-            interval = max(interval, self._delays[lane])
-            await self._tube.configure(lane, interval=interval)
-        seconds = max(interval, self._blocks.pop(lane, 0.0) - monotonic())
-        if seconds > 0:
-            await self._tube.block(lane, seconds)
+        """Obey what a host has asked for."""
+        delay = self._delays.pop(lane, 0.0)
+        if delay > self._tube.options.get("interval", 0):
+            await self._tube.configure(lane, interval=delay)
+        if lane in self._blocks:
+            await self._tube.block(lane, max(self._blocks.pop(lane) - monotonic(), 0.0))
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

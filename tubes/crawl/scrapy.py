@@ -24,7 +24,6 @@ from base64 import b85encode
 from collections import deque
 from collections.abc import Awaitable, Callable
 from email.utils import parsedate_to_datetime
-from random import random
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -67,7 +66,7 @@ class Scheduler(BaseScheduler):
     `TUBES_URL`: where the tube is, as for `tubes.connect`. With `file:` one process crawls, and continues after a stop.
     `TUBES_TUBE`: its name ("scrapy.{spider}").
     `TUBES_INTERVAL`: seconds between two requests to a host (1.0). A larger Crawl-delay of robots.txt replaces it.
-    `TUBES_INTERVAL_FROM`: the interval begins when a "response" has arrived, or at the "start" of its request.
+    `TUBES_INTERVAL_FROM`: the interval begins when a "response" has been handled, or at the "start" of its request.
     `TUBES_JITTER`: the fraction by which an interval may be longer, at random (0).
     `TUBES_MAX_IN_FLIGHT`: requests to a host at a time (1).
     `TUBES_ORDER`: the order of hosts, "round_robin" or "fifo".
@@ -89,10 +88,10 @@ class Scheduler(BaseScheduler):
         self._tube_name: str = settings.get("TUBES_TUBE", "scrapy.{spider}")
         self._interval = settings.getfloat("TUBES_INTERVAL", 1.0)
         self._interval_from: str = settings.get("TUBES_INTERVAL_FROM", "response")
-        self._jitter = settings.getfloat("TUBES_JITTER", 0.0)
         self._options: dict[str, Any] = {
             "interval": self._interval,
-            "jitter": self._jitter,
+            "interval_from": "take" if self._interval_from == "start" else "ack",
+            "jitter": settings.getfloat("TUBES_JITTER", 0.0),
             "max_in_flight": settings.getint("TUBES_MAX_IN_FLIGHT", 1),
             "order": settings.get("TUBES_ORDER", "round_robin"),
             "key_ttl": settings.getfloat("TUBES_KEY_TTL", 30 * 86_400.0),
@@ -106,10 +105,9 @@ class Scheduler(BaseScheduler):
         # Requests that are not stored yet, and tasks that have ended, with a reason if they are to be buried.
         self._puts: list[tubes.Item[Any]] = []
         self._ended: list[tuple[tubes.AsyncTask, str | None]] = []
-        # By lane: the monotonic end of its cooldown, the cooldowns that are not in the tube yet, and Crawl-delays.
+        # By lane: the monotonic end of its cooldown, the cooldowns that are not in the tube yet.
         self._cooldowns: dict[str, float] = {}
         self._new_cooldowns: set[str] = set()
-        self._delays: dict[str, float] = {}
         # Taken tasks: before the engine asks for them, and until their requests have ended.
         self._ready: deque[tuple[tubes.AsyncTask, Request]] = deque()
         self._held: dict[Request, tubes.AsyncTask] = {}
@@ -198,7 +196,6 @@ class Scheduler(BaseScheduler):
 
         slot.remove_request = remove_request
         connect = self._crawler.signals.connect
-        connect(self._on_left, signals.request_left_downloader)
         connect(self._on_response, signals.response_downloaded)
         connect(self._on_error, signals.spider_error)
         connect(self._on_idle, signals.spider_idle)
@@ -282,7 +279,7 @@ class Scheduler(BaseScheduler):
         return True
 
     async def _cool_down(self) -> None:
-        """Block the lanes of hosts, for the interval or as long as they ask."""
+        """Block the lanes of hosts for as long as they ask."""
         now = monotonic()
         self._cooldowns = {lane: until for lane, until in self._cooldowns.items() if until > now}
         lanes = self._new_cooldowns & self._cooldowns.keys()
@@ -334,12 +331,6 @@ class Scheduler(BaseScheduler):
             self._ended.append((task, self._reasons.pop(request, None)))
             self._changed.set()
 
-    def _on_left(self, request: Request) -> None:
-        """A download has ended, well or not."""
-        if self._interval_from == "response":
-            lane = self._lane_of(request)
-            self._pause(lane, self._delays.get(lane, self._interval) * (1 + self._jitter * random()))
-
     def _on_response(self, response: Response, request: Request) -> None:
         if response.status not in (429, 503):
             return
@@ -364,7 +355,6 @@ class Scheduler(BaseScheduler):
         agent = settings["ROBOTSTXT_USER_AGENT"] or request.headers.get("User-Agent") or settings["USER_AGENT"]
         delay = min(robotparser.crawl_delay(agent) or 0.0, self._block_max)
         if delay > self._interval:
-            self._delays[lane] = delay
             await self._tube.configure(lane, interval=delay)
         await asyncio.sleep(max(delay, self._interval))
 
