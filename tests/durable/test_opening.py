@@ -7,12 +7,14 @@ import gc
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import textwrap
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,7 +27,7 @@ from tests.support.stepping import SteppingClock
 from tubes import Driver
 from tubes.cli.app import app
 from tubes.durable.database import Database, back_up
-from tubes.durable.repair import repair
+from tubes.durable.repair import examine, repair
 from tubes.errors import CodecError, DriverNotFound, InvalidOption, StoreFailed, TaskNotTaken
 
 if TYPE_CHECKING:
@@ -680,13 +682,29 @@ def test_log_of_another_file_is_refused(url: str, tmp_path: Path) -> None:
     shutil.copy(tmp_path / "copy" / "tubes.db", file)
     with pytest.raises(StoreFailed, match="restore it to an empty folder"):
         tubes.connect(killed)
-    with pytest.raises(StoreFailed, match="restore it to an empty folder"):
-        repair(tmp_path / "killed", killed)
+    for use in (
+        lambda: tubes.connect(f"{killed}?mode=read"),
+        lambda: back_up(tmp_path / "killed", tmp_path / "other", killed),
+        lambda: examine(tmp_path / "killed", killed),
+        lambda: repair(tmp_path / "killed", killed),
+    ):
+        with pytest.raises(StoreFailed, match="restore it to an empty folder"):
+            use()
     file.write_bytes(said)
     with tubes.connect(killed) as queue:
         assert queue.statistics("t").tasks["ready"] == 11
     with tubes.connect(f"file:{tmp_path / 'copy'}") as queue:
         assert queue.statistics("t").tasks["ready"] == 10
+
+
+@pytest.mark.parametrize("command", ["stats", "check", "repair"])
+def test_refusal_of_an_older_format_says_how_to_move_its_tasks(url: str, tmp_path: Path, command: str) -> None:
+    tubes.connect(url).close()
+    with closing(sqlite3.connect(tmp_path / "jobs" / "tubes.db")) as file:
+        file.execute("PRAGMA user_version=1")
+    ended = CliRunner().invoke(app, [command, "--url", url])
+    assert ended.exit_code == 5
+    assert "export its tasks with the release that wrote it, and import them with this one" in ended.stderr
 
 
 def test_symbolic_link_to_the_file_is_refused(url: str, tmp_path: Path) -> None:

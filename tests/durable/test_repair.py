@@ -143,6 +143,56 @@ def test_repair_names_each_loss_of_random_damage(large: Path, tmp_path: Path, se
         assert_intact(folder, before)
 
 
+def change(folder: Path, at: int, new: bytes) -> None:
+    with (folder / "tubes.db").open("r+b") as file:
+        file.seek(at)
+        file.write(new)
+
+
+@pytest.mark.parametrize(
+    ("at", "new"),
+    [(30, b"\0"), (0, b"s"), (16, b"\x08"), (16, bytes(2)), (0, bytes(100)), (0, bytes(1024)), (0, bytes(4096))],
+)
+def test_damaged_header_hides_no_task(large: Path, tmp_path: Path, at: int, new: bytes) -> None:
+    folder = tmp_path / "store"
+    shutil.copytree(large, folder)
+    (before,) = there(folder).values()
+    change(folder, at, new)
+    with pytest.raises(StoreFailed, match="is damaged"):
+        tubes.connect(f"file:{folder}")
+    assert examine(folder, "url")[0].kind == "file"
+    repair(folder, "url")
+    assert examine(folder, "url") == []
+    (after,) = there(folder).values()
+    assert after == before
+    with tubes.connect(f"file:{folder}") as queue:
+        assert queue.statistics(queue.tubes()[0]).tasks["ready"] == len(before)
+
+
+@pytest.mark.parametrize("in_log", [True, False], ids=["schema in the log", "schema in the file"])
+def test_log_is_read_if_the_header_is_damaged(sound: Path, tmp_path: Path, in_log: bool) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(sound, tmp_path / "store")
+    with tubes.connect(f"file:{tmp_path / 'store'}") as queue:
+        if in_log:  # A new page changes the first page.
+            queue.tube("mails").put_many(["long" * 1000] * 3)
+        queue.tube("mails").update(1, data="changed")
+        shutil.copytree(tmp_path / "store", folder)
+    change(folder, 0, bytes(16))
+    repair(folder, "url")
+    assert there(folder) == there(tmp_path / "store")
+
+
+def test_repaired_file_can_be_repaired_again(large: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    shutil.copytree(large, folder)
+    before = there(folder)
+    for _ in range(2):
+        zero_page(folder, pages_of(folder, 5)[1])
+        repair(folder, "url")
+        assert there(folder) == before
+
+
 def test_old_copies_on_free_pages_do_not_come_back(large: Path, tmp_path: Path) -> None:
     folder = tmp_path / "store"
     shutil.copytree(large, folder)
@@ -284,6 +334,16 @@ def test_unrecoverable_file_is_left_unchanged(folder: Path) -> None:
         with pytest.raises(StoreFailed):
             repair(folder, "url")
         assert (folder / "tubes.db").read_bytes() == content
+
+
+def test_repair_creates_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "typo"):
+        for command in ("check", "repair"):
+            ended = CliRunner().invoke(app, [command, "--url", f"file:{tmp_path / name}"])
+            assert ended.exit_code == 5
+            assert "there is no store in this folder" in ended.stderr
+    assert list(tmp_path.rglob("*")) == [tmp_path / "empty"]
 
 
 def test_directory_in_place_of_the_reserve_is_moved_away(folder: Path) -> None:

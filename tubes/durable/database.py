@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sqlite3
+import threading
 from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -34,8 +35,9 @@ CREATE TABLE done(key INTEGER PRIMARY KEY, data, result, until INTEGER, facts TE
 PRAGMA application_id={_APPLICATION};
 PRAGMA user_version={VERSION};
 """
-# Small pages: most calls write one, and tasks are small. The log is folded into the file every 4 MiB.
-_PAGE, _LOG_PAGES, _CACHE_KIB = 1024, 4096, 16 * 1024
+#: Small pages: most calls write one, and tasks are small. The log is folded into the file every 4 MiB.
+PAGE: Final = 1024
+_LOG_PAGES, _CACHE_KIB = 4096, 16 * 1024
 
 #: Offset of the byte that is 2 if the file may have a log: https://sqlite.org/fileformat2.html#the_database_header.
 _LOGGED: Final = 18
@@ -58,20 +60,23 @@ PUT_FULL: Final = f"REPLACE INTO tasks({FULL}, crc) VALUES ({','.join('?' * 14)}
 PUT_DONE: Final = "REPLACE INTO done VALUES (?,?,?,?,?)"
 
 
-def check(path: Path) -> bool:
-    """Raise the error of a file that is not ours, or of a newer release; returns whether there is one.
+def check(path: Path, url: str) -> bool:
+    """Return whether there is a file.
 
-    Nothing is written: `immutable` reads the file itself, without its log and its locks.
+    Raises `StoreFailed` if this release cannot use it, and `sqlite3.Error` if it is damaged. Nothing is written:
+    `immutable` reads the file itself, without its log and its locks.
     """
     log = Path(f"{path}-wal")
     if path.is_symlink():  # SQLite puts the log beside the target, but the lock is in this folder.
-        raise sqlite3.DatabaseError(f"its file {NAME!r} is a symbolic link: link the folder instead")
+        raise StoreFailed(url=url, why=f"its file {NAME!r} is a symbolic link: link the folder instead")
     if not path.exists():
         if log.exists():
-            raise sqlite3.DatabaseError(f"there is a log, and no file {NAME!r}: put it back, or remove {log.name!r}")
+            why = f"there is a log, and no file {NAME!r}: put it back, or remove {log.name!r}"
+            raise StoreFailed(url=url, why=why)
         return False
     if not path.stat().st_size:
-        raise sqlite3.DatabaseError(f"its file {NAME!r} is empty: restore a backup to another folder")
+        raise StoreFailed(url=url, why=f"its file {NAME!r} is empty: restore a backup to another folder")
+    _check_log(path, log, url)
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as file:
         # Else a file to which its process writes may seem to be too short.
         file.execute("PRAGMA writable_schema=ON")
@@ -79,20 +84,21 @@ def check(path: Path) -> bool:
             file.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
         )
     if application != _APPLICATION:
-        raise sqlite3.DatabaseError("it was written by another program")
+        raise StoreFailed(url=url, why="it was written by another program")
     if version != VERSION:
         release = "a newer" if version > VERSION else "an older"
-        raise sqlite3.DatabaseError(f"{release} release wrote it: its format is {version}, and this one's {VERSION}")
+        why = f"{release} release wrote it: its format is {version}, and this one's {VERSION}"
+        way = "export its tasks with the release that wrote it, and import them with this one"
+        raise StoreFailed(url=url, why=f"{why}; {way}")
     return True
 
 
-def check_log(path: Path, url: str) -> None:
-    """Raise `StoreFailed` if the log belongs to another file. For the owner of a folder that is not open yet.
-
-    Closing the file would drop the locks that SQLite has in this process.
-    """
-    log = Path(f"{path}-wal")
-    if path.exists() and log.exists() and log.stat().st_size:
+def _check_log(path: Path, log: Path, url: str) -> None:
+    """Raise `StoreFailed` if the log belongs to another file."""
+    with _opening:
+        # Closing the file would drop the locks that SQLite has in this process.
+        if any(each.path == path for each in _in_use) or not (log.exists() and log.stat().st_size):
+            return
         with path.open("rb") as file:
             if file.read(_LOGGED + 1)[_LOGGED:] == b"\1":
                 why = f"its file {NAME!r} is a backup beside the log of another one: restore it to an empty folder"
@@ -105,7 +111,7 @@ def make(folder: Path) -> Path:
     for left in (path, Path(f"{path}-journal")):
         left.unlink(missing_ok=True)
     with closing(sqlite3.connect(path, isolation_level=None)) as file:
-        file.execute(f"PRAGMA page_size={_PAGE}")
+        file.execute(f"PRAGMA page_size={PAGE}")
         file.executescript(f"BEGIN;{SCHEMA}COMMIT;")
     return path
 
@@ -134,7 +140,11 @@ class Database:
             cached_statements=64,
             timeout=10,
         )
-        self._inside = False
+        self._is_inherited = self._inside = False
+        #: The file, unless it is only read.
+        self.path: Final = None if reads else path
+        with _opening:  # The first statement locks the file.
+            _in_use.add(self)
         self._cursors: Final = self.connection.cursor(), self.connection.cursor()
         self.execute: Final = self._cursors[0].execute
         self.executemany: Final = self._cursors[1].executemany
@@ -149,8 +159,6 @@ class Database:
         self.given_up: Final[list[int]] = []
         #: The last moment of which the file says that it was: it may be a second before the last change.
         self.told = 0
-        self._is_inherited = False
-        _in_use.add(self)
 
     def give_up(self) -> None:
         """Never close it: in a child of a fork.
@@ -166,7 +174,7 @@ class Database:
         self.execute("PRAGMA synchronous=NORMAL")
         self.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
         # A change that is larger, and for which a full disk had no room, gives back what it has used.
-        self.execute(f"PRAGMA journal_size_limit={_LOG_PAGES * _PAGE}")
+        self.execute(f"PRAGMA journal_size_limit={_LOG_PAGES * PAGE}")
 
     @property
     def row_limit(self) -> int:
@@ -262,12 +270,16 @@ class Database:
         for each in (*self._cursors, self.connection):
             with suppress(sqlite3.Error):
                 each.close()
+        _in_use.discard(self)
 
 
 _in_use: Final[WeakSet[Database]] = WeakSet()
+_opening = threading.Lock()
 
 
 def _after_fork() -> None:
+    global _opening
+    _opening = threading.Lock()
     for each in [*_in_use]:
         each.give_up()
 
@@ -313,7 +325,7 @@ def back_up(folder: Path, target: Path, url: str) -> None:
     """Copy a store to another folder, as it is at one moment."""
     owned: Folder | None = None
     try:
-        if not check(folder / NAME):
+        if not check(folder / NAME, url):
             raise StoreFailed(url=url, why=NO_STORE)
         owned = Folder(target, f"file:{target}")  # Lock the target: it may be an open store.
         half = make(target)

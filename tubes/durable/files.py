@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from tubes.drivers.options import SECOND
-from tubes.durable.database import NAME, NO_STORE, Database, check, check_log, is_damage, is_full, is_too_large
+from tubes.durable.database import NAME, NO_STORE, Database, check, is_damage, is_full, is_too_large
 from tubes.durable.folder import Folder, Reserve
 from tubes.durable.rows import UNREADABLE
 from tubes.durable.syncer import Syncer
@@ -38,15 +38,12 @@ class Files:
         self.syncer: Syncer | None = None
         self._path: Final = path / NAME
         self._log: Final = path / f"{NAME}-wal"
+        self._folder: Folder | None = None
         try:
-            if not check(path / NAME) and reads:
+            if not check(path / NAME, url) and reads:
                 raise StoreFailed(url=url, why=NO_STORE)
-        except (sqlite3.Error, OSError) as error:
-            raise StoreFailed(url=url, why=str(error)) from error
-        self._folder: Final = None if reads else Folder(path, url)
-        try:
             if not reads:
-                check_log(path / NAME, url)
+                self._folder = Folder(path, url)
             self.database: Final = _opened(path / NAME, reads=reads)
             #: None: the files are only read.
             self.reserve: Final = None if reads else Reserve(path / NAME, url, self.database.number)

@@ -12,14 +12,22 @@ above: it looks at each page of the file by itself (https://sqlite.org/fileforma
   two tell the table.
 
 If the list of free pages is damaged, any page may be an old copy. Then only pages that a tree leads to are certain.
+The size of a page and the roots of the trees are constants, so a damaged header hides nothing.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from tubes.durable.database import PAGE
+
+#: What a file begins with.
+_MAGIC: Final = b"SQLite format 3\0"
+#: The page of the schema, and the roots of the tables and of their index, in the order of `database.SCHEMA`.
+_ROOTS: Final = range(1, 9)
 _TABLE_LEAF: Final = 13
 _TABLE_INNER: Final = 5
 _KEY_LEAF: Final = 10
@@ -29,7 +37,9 @@ _WHOLE: Final = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 #: Values that a type itself is.
 _CONSTANTS: Final = {0: None, 8: 0, 9: 1}
 #: SQLite locks bytes of this page, and stores nothing in it.
-_LOCK_BYTE: Final = 1 << 30
+_LOCK_PAGE: Final = (1 << 30) // PAGE + 1
+#: Bytes before the first frame of a log, and before the page in each frame.
+_LOG_HEADER, _FRAME_HEADER = 32, 24
 #: Errors of damaged bytes.
 _ERRORS: Final = (LookupError, ValueError, struct.error)
 
@@ -43,16 +53,30 @@ class Found(NamedTuple):
     certain: bool
 
 
+def read_image(path: Path) -> bytes:
+    """Return the bytes of a file after the complete transactions of its log, whatever its header says."""
+    image, log, pages = bytearray(path.read_bytes()), Path(f"{path}-wal"), dict[int, bytes]()
+    raw = log.read_bytes() if log.exists() else b""
+    most = (len(image) + len(raw)) // PAGE
+    for at in range(_LOG_HEADER, len(raw) - _FRAME_HEADER - PAGE + 1, _FRAME_HEADER + PAGE):
+        number, is_last, salts = struct.unpack_from(">II8s", raw, at)
+        if salts != raw[16:24] or not 0 < number <= most:  # A frame of an older log, or a damaged one.
+            break
+        pages[number] = raw[at + _FRAME_HEADER : at + _FRAME_HEADER + PAGE]
+        if is_last:
+            for number, page in pages.items():
+                image += bytes(max(number * PAGE - len(image), 0))
+                image[(number - 1) * PAGE : number * PAGE] = page
+            pages.clear()
+    return bytes(image)
+
+
 class Pages:
     """The pages of a file. `lost_pages` and `lost_cells` are counted by `rows`."""
 
     def __init__(self, image: bytes) -> None:
         self._image: Final = image
-        size = int.from_bytes(image[16:18], "big")
-        self._size: Final = 65536 if size == 1 else size
-        #: Bytes of a page without those that are reserved at its end.
-        self._usable: Final = self._size - image[20]
-        self._count: Final = len(image) // self._size
+        self._count: Final = len(image) // PAGE
         #: Pages in use that cannot be read.
         self.lost_pages = 0
         #: Rows of readable pages that cannot be read.
@@ -62,7 +86,7 @@ class Pages:
         """Each row that can be read. Cost: O(size of the file)."""
         free, complete = self._find_free()
         certain = None if complete else self._find_reachable()
-        read = {_LOCK_BYTE // self._size + 1}
+        read = {_LOCK_PAGE}
         for number in range(1, self._count + 1):
             if number in free:
                 continue
@@ -88,13 +112,15 @@ class Pages:
     def _page(self, number: int) -> bytes:
         if not 0 < number <= self._count:
             raise ValueError(number)
-        return self._image[(number - 1) * self._size : (number - 1) * self._size + self._usable]
+        return self._image[(number - 1) * PAGE : number * PAGE]
 
     def _find_free(self) -> tuple[set[int], bool]:
         """The free pages, and whether the list of them is complete."""
-        trunk, count = struct.unpack_from(">II", self._image, 32)
         free: set[int] = set()
+        if not self._image.startswith(_MAGIC):
+            return free, False
         try:
+            trunk, count = struct.unpack_from(">II", self._image, 32)
             while trunk and trunk not in free:
                 page = self._page(trunk)
                 after, length = struct.unpack_from(">II", page)
@@ -110,7 +136,7 @@ class Pages:
     def _find_reachable(self) -> set[int]:
         """The pages that trees lead to."""
         found: set[int] = set()
-        waiting = [1]
+        waiting = [*_ROOTS]
         while waiting:
             number = waiting.pop()
             if number in found or not 0 < number <= self._count:
@@ -121,14 +147,6 @@ class Pages:
             if kind in (_TABLE_INNER, _KEY_INNER):
                 start = 100 if number == 1 else 0
                 waiting += [int.from_bytes(page[at : at + 4], "big") for at in (start + 8, *cells)]
-            elif kind == _TABLE_LEAF:
-                for cell in cells:
-                    try:
-                        _, row = self._row(number, kind, cell)
-                    except _ERRORS:
-                        continue
-                    if len(row) == 6 and row[1] in ("table", "index") and isinstance(row[4], int):
-                        waiting.append(row[4])
         return found
 
     def _cells(self, number: int) -> tuple[int, tuple[int, ...]]:
@@ -153,14 +171,13 @@ class Pages:
         if kind == _TABLE_LEAF:
             rowid, at = _varint(page, at)
             key = (rowid - (1 << 64) if rowid >> 63 else rowid,)
-        usable = self._usable
-        most = usable - 35 if key else (usable - 12) * 64 // 255 - 23
+        most = PAGE - 35 if key else (PAGE - 12) * 64 // 255 - 23
         if length <= most:
             if at + length > len(page):
                 raise ValueError(length)
             return [], key + _record(page[at : at + length], has_key=bool(key))
-        least = (usable - 12) * 32 // 255 - 23
-        local = least + (length - least) % (usable - 4)
+        least = (PAGE - 12) * 32 // 255 - 23
+        local = least + (length - least) % (PAGE - 4)
         if local > most:
             local = least
         if length > len(self._image):

@@ -16,9 +16,9 @@ from tubes.drivers.driver import Driver
 from tubes.drivers.moves import State
 from tubes.drivers.registry import Registry
 from tubes.durable import rows
-from tubes.durable.database import GIVEN_UP, NAME, SCHEMA, check, check_log, copy, make, put_in_place
+from tubes.durable.database import GIVEN_UP, NAME, NO_STORE, PAGE, SCHEMA, check, copy, is_damage, make, put_in_place
 from tubes.durable.folder import Folder
-from tubes.durable.pages import Found, Pages
+from tubes.durable.pages import Found, Pages, read_image
 from tubes.errors import DriverNotFound, StoreFailed
 from tubes.values.problem import Problem
 
@@ -36,7 +36,7 @@ _GAP: Final = 1_000_000
 
 def examine(folder: Path, url: str) -> list[Problem]:
     """Return what is damaged in the files of a store, whose process may go on. Cost: O(n), and memory for the file."""
-    file, found = _load(folder, url)
+    file, found = _load(_find(folder, url), url)
     with closing(file):
         return [*_reserve(folder, mends=False), *found, *_rows(file, mends=False)]
 
@@ -46,10 +46,10 @@ def repair(folder: Path, url: str) -> list[Problem]:
 
     The old files stay in the folder `damaged-1`, or the next number. Cost: O(n), and memory for the file.
     """
+    place = _find(folder, url)
     owned = Folder(folder, url)
     try:
-        check_log(folder / NAME, url)
-        file, found = _load(folder, url)
+        file, found = _load(place, url)
         with closing(file):
             found += _rows(file, mends=True)
             if any(problem.kind != "lost" for problem in found):
@@ -62,23 +62,33 @@ def repair(folder: Path, url: str) -> list[Problem]:
         owned.close()
 
 
-def _load(folder: Path, url: str) -> tuple[sqlite3.Connection, list[Problem]]:
-    """Return the rows that can be read, in a sound database in memory, and the problems of the file."""
+def _find(folder: Path, url: str) -> Path:
+    """Return the file, which may be damaged. Raises `StoreFailed` if there is none that this release can repair."""
     try:
-        if not check(folder / NAME):
-            raise StoreFailed(url=url, why=f"there is no file {NAME!r}")
-    except (sqlite3.Error, OSError) as error:
+        if not check(folder / NAME, url):
+            raise StoreFailed(url=url, why=NO_STORE)
+    except OSError as error:
         raise StoreFailed(url=url, why=str(error)) from error
+    except sqlite3.Error as error:
+        if not is_damage(error):
+            raise StoreFailed(url=url, why=str(error)) from error
+    return folder / NAME
+
+
+def _load(place: Path, url: str) -> tuple[sqlite3.Connection, list[Problem]]:
+    """Return the rows that can be read, in a sound database in memory, and the problems of the file."""
     file = _memory()
     try:
-        copy(folder / NAME, file, damaged=True)
+        check(place, url)  # The log may hide a damaged header.
+        copy(place, file, damaged=True)
         said = [text for (text,) in file.execute(f"PRAGMA integrity_check({_EXAMPLES})")]
         if said == ["ok"]:
             return file, _lost(file, 0, 0)
         wrong = [line for text in said for line in text.splitlines() if not line.startswith("***")]
         image = file.serialize()
+        image += read_image(place)[len(image) :]  # The header may say too few pages.
     except _ERRORS as error:
-        wrong, image = [str(error) or "its length is damaged"], (folder / NAME).read_bytes()
+        wrong, image = [str(error) or "its length is damaged"], read_image(place)
     file.close()
     pages, file = Pages(image), _memory()
     file.executescript(SCHEMA)
@@ -97,6 +107,7 @@ def _load(folder: Path, url: str) -> tuple[sqlite3.Connection, list[Problem]]:
 def _memory() -> sqlite3.Connection:
     """Return an empty database in memory."""
     file = sqlite3.connect(":memory:", isolation_level=None)
+    file.execute(f"PRAGMA page_size={PAGE}")
     file.text_factory = _some_text
     return file
 
