@@ -228,6 +228,24 @@ def test_flipped_bit_of_a_task_is_found(folder: Path, column: str, harm: str) ->
         assert queue.tube("mails").peek(5).state == "buried"
 
 
+@pytest.mark.parametrize("harm", ["crc=1, dead=1", "more='{'", "dead='x', ttl=5", "lane=x'ff'"])
+def test_uncertain_tasks_stay_buried_with_a_reason(folder: Path, harm: str) -> None:
+    with closing(sqlite3.connect(folder / "tubes.db", isolation_level=None)) as database:
+        database.execute(f"UPDATE tasks SET {harm} WHERE key & 0xffff=5 AND key >> 40 = 2")
+    repair(folder, "url")
+    with tubes.connect(f"file:{folder}") as queue:
+        (task,) = queue.tube("pages").buried()
+        assert (task.id, task.ttl, task.reason) == (5, None, "repair: the task may be damaged")
+
+
+def test_damaged_row_of_a_deleted_task_stays_deleted(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "tubes.db", isolation_level=None)) as database:
+        database.execute("UPDATE tasks SET data=NULL, crc=7, state=4 WHERE key & 0xffff=5 AND key >> 40 = 1")
+    repair(folder, "url")
+    assert examine(folder, "url") == []
+    assert 5 not in there(folder)["mails"]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_check_finds_nothing_after_random_calls(tmp_path: Path, seed: int) -> None:
     clock, chance, folder = ManualClock(), random.Random(seed), tmp_path / "store"

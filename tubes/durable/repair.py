@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from tubes.drivers.driver import Driver
+from tubes.drivers.entry import NOTHING_MORE
 from tubes.drivers.moves import State
 from tubes.drivers.registry import Registry
 from tubes.durable import rows
@@ -30,6 +31,8 @@ _EXAMPLES: Final = 5
 _KNOWN: Final = f"SELECT number FROM tubes UNION SELECT value {GIVEN_UP}"
 #: What sqlite3 raises; the texts of its errors may quote a damaged file.
 _ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
+#: The reason of tasks that are buried here.
+_REASON: Final = "repair: the task may be damaged"
 #: How many ids are left out where nobody knows the last one.
 _GAP: Final = 1_000_000
 
@@ -184,18 +187,10 @@ def _rows(file: sqlite3.Connection, *, mends: bool) -> list[Problem]:
     ids = [*_wrong_tasks(file, mends=mends), *_wrong_mores(file, mends=mends)]
     facts = [*_wrong_tubes(file, mends=mends), *_wrong_others(file, mends=mends)]
     if mends:
-        _write_checksums(file, ids)
+        _bury(file, ids)
         _write_counts(file)
     found = {"uncertain": [_task(key) for key in dict.fromkeys(ids)], "facts": facts}
     return [Problem(kind, len(wrong), tuple(wrong[:_EXAMPLES]), mended=mends) for kind, wrong in found.items() if wrong]
-
-
-def _write_checksums(file: sqlite3.Connection, ids: Iterable[int]) -> None:
-    """Write the data of uncertain tasks as bytes, with a new checksum."""
-    for key in ids:
-        for (data,) in file.execute("SELECT data FROM tasks WHERE key=? AND data IS NOT NULL", (key,)).fetchall():
-            raw = data if isinstance(data, bytes) else data.encode()
-            file.execute("UPDATE tasks SET data=?, crc=? WHERE key=?", (raw, rows.checksum(key, raw), key))
 
 
 def _write_counts(file: sqlite3.Connection) -> None:
@@ -216,11 +211,24 @@ def _wrong_tasks(file: sqlite3.Connection, *, mends: bool) -> list[int]:
             if column != "data":
                 file.execute(f"UPDATE tasks SET {column}={new} WHERE NOT ({rule})")
         file.execute(f"DELETE FROM tasks WHERE NOT ({rows.RULES['data'][0]})")
-        # No worker gets data that may be damaged. A later `created` would count as a clock that was set back.
-        bury = "UPDATE tasks SET state=?, until=NULL, created=min(created, ?) WHERE key=?"
-        now = time.time_ns() // 1000
-        file.executemany(bury, [(rows.CODES[State.BURIED], now, key) for key in found])
     return found
+
+
+def _bury(file: sqlite3.Connection, ids: Iterable[int]) -> None:
+    """Bury uncertain tasks for a person to look at, without ttl, and write their data as bytes with a new checksum."""
+    # A later `created` would count as a clock that was set back.
+    bury = (
+        "UPDATE tasks SET state=?, until=NULL, ttl=NULL, dead=NULL, created=min(created, ?), more=?, data=?, crc=?"
+        " WHERE key=?"
+    )
+    now = time.time_ns() // 1000
+    for key in ids:
+        select = "SELECT data, more FROM tasks WHERE key=? AND data IS NOT NULL"
+        for data, text in file.execute(select, (key,)).fetchall():
+            more = rows.more_text((rows.read_more(text) if text else NOTHING_MORE)._replace(reason=_REASON))
+            raw = data if isinstance(data, bytes) else data.encode()
+            file.execute(bury, (rows.CODES[State.BURIED], now, more, raw, rows.checksum(key, raw), key))
+    file.execute("UPDATE tasks SET crc=NULL WHERE data IS NULL")
 
 
 def _wrong_mores(file: sqlite3.Connection, *, mends: bool) -> list[int]:
