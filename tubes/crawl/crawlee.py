@@ -34,8 +34,8 @@ _PATIENCE: Final = 30.0
 class TubeRequestManager(ThrottlingRequestManager[Any]):
     """Requests of a crawl in a tube, with one lane per host.
 
-    `tube`: a tube with lanes, such as a `utubettl` with an `interval`. `interval_from="ack"` begins it when a request is
-    handled, and `key_ttl` keeps pages known that are done.
+    `tube`: a tube with lanes, such as a `utubettl` with an `interval`. `interval_from="ack"` begins it when a request
+    is handled, and `key_ttl` keeps pages known that are done.
     `block`: seconds for which a host is left alone after a 429 without Retry-After.
 
     Any number of processes may crawl one tube: each of them ends when the tube is empty. A request that is held by a
