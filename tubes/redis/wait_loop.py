@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from _thread import start_new_thread
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from tubes.backend.alarms import Alarm
@@ -27,6 +28,8 @@ LONGEST_SLEEP: Final = 5.0
 _SLACK: Final = 0.1
 #: Seconds by which a server's wait ends before the deadline of the last waiter: servers count in milliseconds.
 _EARLY: Final = 0.0015
+#: Seconds for which an idle thread waits for another waiter.
+_IDLE: Final = 0.1
 #: Microseconds after which other processes learn that nobody waits here any more.
 _LINGER: Final = SECOND
 
@@ -49,8 +52,11 @@ class WaitLoop:
         self._store: Final = shared.store
         self._key: Final = shared.key
         self._queue: Final = shared.queue
-        #: Whether there is a thread.
+        #: Whether there is a thread that serves the waiters.
         self.on = False
+        # Whether an idle thread waits for a message: True if there is a waiter, False if it is to end.
+        self._is_idle = False
+        self._work: Final[SimpleQueue[bool]] = SimpleQueue()
         self._channel: ThreadChannel | None = None
         # The take that was sent ahead, until its result is known.
         self._ahead: TakeAhead | None = None
@@ -68,6 +74,10 @@ class WaitLoop:
                 return False
             # CPython raises KeyboardInterrupt only after the call: `on` never stays set without a thread.
             self.on = True
+            if self._is_idle:
+                self._is_idle = False
+                self._work.put(True)
+                return True
             try:
                 start_new_thread(self._run, ())
             except RuntimeError:  # No more threads, for now.
@@ -83,6 +93,9 @@ class WaitLoop:
         """End the wait on the server, and the connection."""
         with self._queue.lock:
             channel, self._channel = self._channel, None
+            if self._is_idle:
+                self._is_idle = False
+                self._work.put(False)
         if channel is not None:
             channel.hang_up()
 
@@ -100,6 +113,24 @@ class WaitLoop:
     # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        """Serve waiters until none has come for a while."""
+        while True:
+            self._serve()
+            if not self._wait_for_work():
+                return
+
+    def _wait_for_work(self) -> bool:
+        """Wait for the next waiter, which saves the start of a thread; returns whether one has come."""
+        try:
+            return self._work.get(timeout=_IDLE)
+        except Empty:
+            with self._queue.lock:
+                if self._is_idle:
+                    self._is_idle = False
+                    return False
+            return self._work.get()  # It came at the last moment.
+
+    def _serve(self) -> None:
         """Serve the waiters, as long as there are any."""
         # If a test sets the time, `enlist` has looked already, and all happens at a certain moment.
         soonest = 0 if self._store.manual else None
@@ -133,9 +164,10 @@ class WaitLoop:
             self._leaving.set(self._store.clock.micros() + _LINGER)
 
     def _goes_on(self) -> bool:
-        """Whether the thread stays; if not, the next waiter starts another one."""
+        """Whether the thread has work; if not, it is idle until the next waiter comes."""
         with self._queue.lock:
             self.on = self._is_needed()
+            self._is_idle = not self.on
             return self.on
 
     def _is_needed(self) -> bool:
