@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -116,7 +117,7 @@ def test_leaves_below_damaged_pages_are_saved(large: Path, tmp_path: Path, which
     assert examine(folder, "url") == []
     assert found["saved"] + found.get("lost", 0) == MANY + 10
     assert ("lost" in found) == (which == "leaf")
-    assert "unreadable part" in found
+    assert "unreadable pages" in found
     after = there(folder)
     assert len(after["t"]) == found["saved"]
     assert_intact(folder, before)
@@ -138,7 +139,7 @@ def test_repair_names_each_loss_of_random_damage(large: Path, tmp_path: Path, se
     after = there(folder)
     saved = {id for name in after for id in after[name]}
     if not saved >= before["t"].keys():
-        assert found & {"lost", "unreadable part"}
+        assert found & {"lost", "unreadable pages", "unreadable rows"}
     if after.keys() == before.keys():
         assert_intact(folder, before)
 
@@ -210,9 +211,25 @@ def test_old_copies_on_free_pages_do_not_come_back(large: Path, tmp_path: Path) 
         file.seek(32)  # Where the list of free pages begins.
         file.write(bytes(4))
     zero_page(copy, pages_of(copy, 5)[0])
-    assert {"file", "uncertain", "unreadable part"} <= {problem.kind for problem in repair(copy, "url")}
+    assert {"file", "uncertain", "unreadable pages"} <= {problem.kind for problem in repair(copy, "url")}
     with tubes.connect(f"file:{copy}") as queue:
         assert queue.tube("t").statistics().tasks["ready"] == 0
+
+
+def test_command_names_the_tube_of_lost_tasks_and_counts_pages(large: Path, tmp_path: Path) -> None:
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(app, [*words, "--url", f"file:{tmp_path / 'store'}"])
+
+    shutil.copytree(large, tmp_path / "store")
+    for at in pages_of(tmp_path / "store", 13)[100:105]:
+        zero_page(tmp_path / "store", at)
+    (lost,) = [json.loads(line) for line in run("check", "--json").stdout.splitlines() if '"lost"' in line]
+    assert lost["tube"] == "t"
+    repaired = run("repair")
+    assert f"t: missing tasks: {lost['count']}; could not" in repaired.stdout
+    assert "unreadable pages of the file: 5; left them out" in repaired.stdout
+    assert "tasks are lost or uncertain" in repaired.stderr
+    assert "the old files: damaged-1; kept them" in repaired.stdout
 
 
 @pytest.mark.parametrize(("column", "harm"), [("data", "CAST(replace(data, 'xxx', 'xyx') AS BLOB)"), ("state", "4")])
@@ -222,7 +239,7 @@ def test_flipped_bit_of_a_task_is_found(folder: Path, column: str, harm: str) ->
     with pytest.raises(StoreFailed, match="is damaged"):
         tubes.connect(f"file:{folder}")
     (problem,) = examine(folder, "url")
-    assert (problem.kind, problem.examples) == ("uncertain", ("1/5",))
+    assert (problem.kind, problem.tube, problem.examples) == ("uncertain", "mails", ("5",))
     repair(folder, "url")
     with tubes.connect(f"file:{folder}") as queue:
         assert queue.tube("mails").peek(5).state == "buried"
@@ -309,7 +326,7 @@ def test_invalid_rows_are_reported_and_repaired(folder: Path, harm: str, kind: s
     damaged = (folder / "tubes.db").read_bytes()
     assert {problem.kind for problem in examine(folder, "url")} == {kind}
     found = repair(folder, "url")
-    assert {problem.kind for problem in found} == {kind}
+    assert {problem.kind for problem in found} == {kind, "kept"}
     assert all(problem.mended for problem in found)
     assert (folder / "damaged-1" / "tubes.db").read_bytes() == damaged
     assert examine(folder, "url") == []
@@ -389,7 +406,7 @@ def test_command_checks_an_open_store_and_repairs_a_free_one(folder: Path) -> No
         database.commit()
     checked = run("check")
     assert checked.exit_code == 8
-    assert "1/5" in checked.stdout
+    assert "mails: tasks that may be damaged: 5; repair buries them" in checked.stdout
     repaired = run("repair")
     assert repaired.exit_code == 8  # The checksum tells that a byte of the task has changed.
     assert "buried them" in repaired.stdout

@@ -59,11 +59,13 @@ def _examine(names: list[str] | None, url: str | None, *, mends: bool, as_json_:
     if place.scheme == "file":
         found = (repair_folder if mends else examine)(Path(place.path), place.shown)
         for problem in found:
-            _show(place.shown, problem, as_json_=as_json_)
+            _show(problem.tube or place.shown, problem, as_json_=as_json_)
         if not all(problem.mended for problem in found):
             raise Stop(f"{place.shown} is damaged; `tubes repair` saves what can be read", Exit.DAMAGED)
-        if any(problem.kind in LOSSES for problem in found):
-            raise Stop(f"{place.shown} was repaired, but tasks are lost or uncertain", Exit.DAMAGED)
+        if losses := LOSSES & {problem.kind for problem in found}:
+            has_losses = losses & {"lost", "uncertain"}
+            some = "tasks are lost or uncertain" if has_losses else "parts of the file are unreadable"
+            raise Stop(f"{place.shown} was repaired, but {some}", Exit.DAMAGED)
     with connected(url, looks=not mends) as queue:
         for name in names or queue.tubes():
             found = queue.repair(name) if mends else queue.check(name)
@@ -83,7 +85,7 @@ def _examine(names: list[str] | None, url: str | None, *, mends: bool, as_json_:
 def _show(name: str, problem: tubes.Problem, *, as_json_: bool) -> None:
     if as_json_:
         facts = dataclasses.asdict(problem)
-        as_json({"tube": name, **facts, "what": problem.what, "remedy": problem.remedy})
+        as_json({**facts, "tube": name, "what": problem.what, "remedy": problem.remedy})
     else:
         who = "" if problem.mended else "repair "
         line(printable(f"{name}: {problem.what}; {who}{problem.remedy}"))

@@ -29,12 +29,18 @@ if TYPE_CHECKING:
 _EXAMPLES: Final = 5
 #: The tubes that may have rows.
 _KNOWN: Final = f"SELECT number FROM tubes UNION SELECT value {GIVEN_UP}"
+#: The numbers of tubes that have tasks, and no row of their own.
+_HOMELESS: Final = f"SELECT DISTINCT key>>{rows.ID_BITS} FROM tasks WHERE key>>{rows.ID_BITS} NOT IN ({_KNOWN}) "
 #: What sqlite3 raises; the texts of its errors may quote a damaged file.
 _ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 #: The reason of tasks that are buried here.
 _REASON: Final = "repair: the task may be damaged"
 #: How many ids are left out where nobody knows the last one.
 _GAP: Final = 1_000_000
+
+
+#: The number of a tube, and an example of what is damaged there.
+_Place = tuple[int, str]
 
 
 def examine(folder: Path, url: str) -> list[Problem]:
@@ -56,7 +62,7 @@ def repair(folder: Path, url: str) -> list[Problem]:
         with closing(file):
             found += _rows(file, mends=True)
             if any(problem.kind != "lost" for problem in found):
-                _save(folder, file)
+                found.append(Problem("kept", 1, (_save(folder, file).name,), mended=True))
         found = [*_reserve(folder, mends=True), *found]
         return [replace(problem, mended=True) for problem in found]
     except (*_ERRORS, OSError) as error:
@@ -128,19 +134,28 @@ def _lost(file: sqlite3.Connection, pages: int, cells: int) -> list[Problem]:
 
     A tube notes its rows now and then. Since then each new id has a row, also after its task has gone.
     """
-    count = 0
+    found: list[Problem] = []
+    names = _names(file)
     for number, facts in file.execute("SELECT number, facts FROM tubes").fetchall():
         with suppress(*rows.UNREADABLE):
             noted = rows.read_facts(facts)
             first, last = rows.ids_of(number)
             select = "SELECT count(*), coalesce(max(key), ?) FROM tasks WHERE key BETWEEN ? AND ?"
             there, most = file.execute(select, (first - 1, first, last)).fetchone()
-            count += max(noted["rows"] + max(most - first + 1 - noted["next_id"], 0) - there, 0)
-    found = [Problem("lost", count, (), mended=False)] if count else []
-    if pages or cells:
-        examples = [f"{number} {name}" for number, name in ((pages, "pages"), (cells, "rows")) if number]
-        found.append(Problem("unreadable part", pages + cells, tuple(examples), mended=False))
-    return found
+            count = noted["rows"] + max(most - first + 1 - noted["next_id"], 0) - there
+            if count > 0:
+                found.append(Problem("lost", count, (), mended=False, tube=names[number]))
+    unreadable = {"unreadable pages": pages, "unreadable rows": cells}
+    return [*found, *(Problem(kind, count, (), mended=False) for kind, count in unreadable.items() if count)]
+
+
+def _names(file: sqlite3.Connection) -> dict[int, str]:
+    """Return the names of the tubes by their numbers; unreadable ones as repair names them."""
+    tubes = {number: f"recovered-{number}" for (number,) in file.execute(_HOMELESS)}
+    for number, namespace, name in file.execute("SELECT number, namespace, name FROM tubes"):
+        known = name if isinstance(name, str) else f"recovered-{number}"
+        tubes[number] = f"{namespace}:{known}" if namespace else known
+    return tubes
 
 
 def _reserve(folder: Path, *, mends: bool) -> list[Problem]:
@@ -161,8 +176,8 @@ def _free(folder: Path, name: str) -> Path:
     return folder / f"{name}{number}"
 
 
-def _save(folder: Path, file: sqlite3.Connection) -> None:
-    """Replace the damaged files by a database in memory, and keep a copy of them."""
+def _save(folder: Path, file: sqlite3.Connection) -> Path:
+    """Replace the damaged files by a database in memory; return the folder with a copy of them."""
     place, kept = folder / NAME, _free(folder, "damaged-")
     kept.mkdir()
     for name in (NAME, f"{NAME}-wal"):
@@ -178,6 +193,7 @@ def _save(folder: Path, file: sqlite3.Connection) -> None:
     for name in (f"{NAME}-wal", f"{NAME}-shm"):
         (folder / name).unlink(missing_ok=True)
     put_in_place(half, place)
+    return kept
 
 
 def _rows(file: sqlite3.Connection, *, mends: bool) -> list[Problem]:
@@ -189,8 +205,14 @@ def _rows(file: sqlite3.Connection, *, mends: bool) -> list[Problem]:
     if mends:
         _bury(file, ids)
         _write_counts(file)
-    found = {"uncertain": [_task(key) for key in dict.fromkeys(ids)], "facts": facts}
-    return [Problem(kind, len(wrong), tuple(wrong[:_EXAMPLES]), mended=mends) for kind, wrong in found.items() if wrong]
+    names, found = _names(file), dict[tuple[str, str], list[str]]()
+    for kind, places in (("uncertain", map(_place_of, dict.fromkeys(ids))), ("facts", facts)):
+        for number, example in places:
+            found.setdefault((kind, names.get(number, "")), []).append(example)
+    return [
+        Problem(kind, len(wrong), tuple(wrong[:_EXAMPLES]), mended=mends, tube=tube)
+        for (kind, tube), wrong in found.items()
+    ]
 
 
 def _write_counts(file: sqlite3.Connection) -> None:
@@ -242,9 +264,9 @@ def _wrong_mores(file: sqlite3.Connection, *, mends: bool) -> list[int]:
     return found
 
 
-def _wrong_tubes(file: sqlite3.Connection, *, mends: bool) -> list[str]:
+def _wrong_tubes(file: sqlite3.Connection, *, mends: bool) -> list[_Place]:
     """Tubes whose rows make no sense, and those of tasks that are in no tube."""
-    found: list[str] = []
+    found: list[_Place] = []
     registry = Registry()
 
     def read_driver(text: str) -> None:
@@ -264,24 +286,23 @@ def _wrong_tubes(file: sqlite3.Connection, *, mends: bool) -> list[str]:
     ).fetchall():
         wrong = [part for part, value in zip(parts, values, strict=True) if not _can(part[1], value)]
         if wrong:
-            found.append(f"tube {values[1]!r}")
+            found.append((number, "its row"))
         if mends:
             for column, _, likely in wrong:
                 file.execute(f"UPDATE tubes SET {column}=? WHERE number=?", (likely(number), number))
-    lost = f"SELECT DISTINCT key>>{rows.ID_BITS} FROM tasks WHERE key>>{rows.ID_BITS} NOT IN ({_KNOWN})"
-    for (number,) in file.execute(lost).fetchall():
-        found.append(f"tube {number}")
+    for (number,) in file.execute(_HOMELESS).fetchall():
+        found.append((number, "its row"))
         if mends:
             row = (number, "", *(likely(number) for _, _, likely in parts[1:]))
             file.execute("INSERT INTO tubes VALUES (?,?,?,?,?,?,?)", row)
     return found
 
 
-def _task(key: int) -> str:
-    return f"{key >> rows.ID_BITS}/{key & ((1 << rows.ID_BITS) - 1)}"
+def _place_of(key: int) -> _Place:
+    return key >> rows.ID_BITS, str(key & ((1 << rows.ID_BITS) - 1))
 
 
-def _wrong_others(file: sqlite3.Connection, *, mends: bool) -> list[str]:
+def _wrong_others(file: sqlite3.Connection, *, mends: bool) -> list[_Place]:
     """Keys, lanes and done tasks whose rows make no sense, which are left out."""
     known = f"tube IN ({_KNOWN})"
     sound = f"typeof(key)='blob' AND typeof(id)='integer' AND typeof(until)='integer' AND {known}"
@@ -302,8 +323,8 @@ def _wrong_others(file: sqlite3.Connection, *, mends: bool) -> list[str]:
         file.executemany("DELETE FROM keys WHERE tube IS ? AND key IS ?", keys)
         file.executemany("DELETE FROM lanes WHERE tube IS ? AND name IS ?", lanes)
         file.executemany("DELETE FROM done WHERE key=?", [(key,) for key in done])
-    names = [*(f"key {key!r}" for _, key in keys), *(f"lane {name!r}" for _, name in lanes)]
-    return [*names, *(f"done task {_task(key)}" for key in done)]
+    found = [*((tube, f"key {key!r}") for tube, key in keys), *((tube, f"lane {name!r}") for tube, name in lanes)]
+    return [*found, *((tube, f"done task {id}") for tube, id in map(_place_of, done))]
 
 
 def _can(read: Callable[[Any], object], value: object) -> bool:

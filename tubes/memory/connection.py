@@ -183,7 +183,7 @@ class Connection(ConnectionBase):
             if repairs:
                 shared.owed += ((error, None, 0, 0, None, shared.engine.ticking),)
                 shared.serve_waiters(self.store.clock.micros())
-            return [Problem("memory", 1, (name,), repairs)]
+            return [Problem("memory", 1, (name,), repairs, name)]
         finally:
             self.store.lock.token[0] = True
         return []

@@ -40,7 +40,7 @@ def examine(store: RedisStore, name: str, *, repairs: bool) -> Flow[list[Problem
     about = yield from store.ask("there", store.key(name))
     if about is None:
         raise TubeNotFound(name=name)
-    found = _Found(repairs=repairs)
+    found = _Found(name, repairs=repairs)
     its_driver, its_options = list_of(about)
     try:
         driver = store.driver_of(name, its_driver)
@@ -61,7 +61,8 @@ def _session_of(score: Reply) -> int:
 class _Found:
     """What was found so far, by kind."""
 
-    def __init__(self, *, repairs: bool) -> None:
+    def __init__(self, tube: str, *, repairs: bool) -> None:
+        self._tube: Final = tube
         self._mends: Final = repairs
         self._known: Final[dict[str, set[str]]] = {}
         self._counts: Final[Counter[str]] = Counter()
@@ -86,7 +87,7 @@ class _Found:
 
     def _problem(self, kind: str) -> Problem:
         some = sorted(self._known[kind], key=lambda about: (len(about), about))[:_NAMED]
-        return Problem(kind, self._counts[kind], tuple(some), self._mends and kind not in BEYOND)
+        return Problem(kind, self._counts[kind], tuple(some), self._mends and kind not in BEYOND, self._tube)
 
 
 def _text(word: Reply) -> str:

@@ -60,15 +60,16 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {
         "saves what can be read in a new file, and keeps the old one",
         "saved what could be read in a new file, and kept the old one",
     ),
-    "saved": ("{count} tasks can be read", "saves them", "saved them"),
+    "saved": ("tasks that can be read: {count}", "saves them", "saved them"),
     "lost": (
-        "{count} tasks are missing",
+        "missing tasks: {count}",
         "cannot restore them: a backup may have them",
         "could not restore them: a backup may have them",
     ),
-    "unreadable part": ("parts of the file cannot be read: {}", "leaves them out", "left them out"),
+    "unreadable pages": ("unreadable pages of the file: {count}", "leaves them out", "left them out"),
+    "unreadable rows": ("unreadable rows of the file: {count}", "leaves them out", "left them out"),
     "uncertain": (
-        "{count} tasks may be damaged, by the number of the tube and the id: {}",
+        "tasks that may be damaged: {}",
         "buries them; leaves out those without data",
         "buried them; left out those without data",
     ),
@@ -77,11 +78,12 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {
         "makes those of tubes from their tasks; leaves out the others",
         "made those of tubes from their tasks; left out the others",
     ),
+    "kept": ("the old files: {}", "keeps them", "kept them in the folder"),
     "reserve": ("what is not the room that is kept free on the disk: {}", "moves it away", "moved it away"),
     "memory": ("indexes in memory that differ from the tasks: {}", "rebuilds them", "rebuilt them"),
 }
 #: Kinds that say that `repair` has lost something, or may have.
-LOSSES: Final = frozenset({"lost", "uncertain", "unreadable part"})
+LOSSES: Final = frozenset({"lost", "uncertain", "unreadable pages", "unreadable rows"})
 #: Kinds that `repair` cannot solve.
 BEYOND: Final = frozenset({"tube"})
 
@@ -91,7 +93,8 @@ class Problem:
     """A problem of a tube: `Queue.check` and `Queue.repair` return a list of them.
 
     `kind`: a word for programs; `count`: how many tasks, keys or fields have it; `examples`: some ids or names.
-    `what` describes it, and `remedy` how `repair` solves it. `mended`: whether that was done.
+    `what` describes it, and `remedy` how `repair` solves it. `mended`: whether that was done. `tube`: the name of the
+    tube; "" for the file of a folder.
 
     >>> import tubes
     >>> with tubes.connect() as queue:
@@ -104,6 +107,7 @@ class Problem:
     count: int
     examples: tuple[str, ...]
     mended: bool
+    tube: str = ""
 
     @property
     def what(self) -> str:
