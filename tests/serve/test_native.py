@@ -136,7 +136,7 @@ def test_tasks_are_listed_changed_buried_kicked_and_deleted(http: httpx.Client) 
     assert http.post("/tubes/mail/tasks/1/kick").json()["state"] == "ready"
     http.post("/tubes/mail/tasks/1/bury")
     assert http.post("/tubes/mail/kick", json={"count": 9}).json() == {"kicked": 1}
-    assert problem(http.delete("/tubes/mail/tasks/1?state=buried,taken")) == (409, "task-not-found")
+    assert problem(http.delete("/tubes/mail/tasks/1?state=buried,taken")) == (409, "conflict")
     assert http.delete("/tubes/mail/tasks/1").status_code == 204
     assert http.post("/tubes/mail/pause", json={"seconds": 60}).status_code == 204
     assert take(http) == []
