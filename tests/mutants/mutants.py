@@ -571,8 +571,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "lease without a signature is good",
         "tubes/serve/leases.py",
-        "if hmac.compare_digest(text.encode(errors=\"replace\"), given.encode(errors=\"replace\")):",
-        "if given.startswith(text) or hmac.compare_digest(b\"\", b\"x\"):",
+        'if hmac.compare_digest(text.encode(errors="replace"), given.encode(errors="replace")):',
+        'if given.startswith(text) or hmac.compare_digest(b"", b"x"):',
         ("tests/serve/test_tokens.py",),
     ),
     Mutant(

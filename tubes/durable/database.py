@@ -277,6 +277,10 @@ _in_use: Final[WeakSet[Database]] = WeakSet()
 _opening = threading.Lock()
 
 
+#: How often a copy is tried while owners open and close the folder.
+_TRIES: Final = 10
+
+
 def _after_fork() -> None:
     global _opening
     _opening = threading.Lock()
@@ -293,7 +297,9 @@ def copy(path: Path, target: sqlite3.Connection, *, damaged: bool = False) -> No
     `damaged`: also one that is too short.
     """
     log = Path(f"{path}-wal")
+    tries = 0
     while True:
+        tries += 1
         # Without a log nobody writes: then SQLite must not make one, and looks at no lock.
         before = None if log.exists() else _look(path)
         how = "mode=ro" if before is None else "mode=ro&immutable=1"
@@ -308,6 +314,8 @@ def copy(path: Path, target: sqlite3.Connection, *, damaged: bool = False) -> No
                 file.backup(target)
         except sqlite3.Error as error:
             torn = error
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN and tries < _TRIES:
+                continue  # The owner has just closed the folder, and removed the log.
         if before is None or (before == _look(path) and not log.exists()):
             if torn is not None:
                 raise torn
