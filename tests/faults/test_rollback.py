@@ -81,7 +81,7 @@ def test_call_on_a_lost_task_does_not_affect_a_new_task_with_its_id(
 
 
 @pytest.mark.parametrize("verb", ["bury", "delete", "peek", "update", "kick"])
-@pytest.mark.parametrize("state", ["r", "t", "!"])
+@pytest.mark.parametrize("state", ["ready", "taken", "buried"])
 def test_call_on_a_lost_put_does_not_affect_a_new_task_with_its_id(
     face: Face, own: LocalServer, verb: str, state: str
 ) -> None:

@@ -149,6 +149,7 @@ def test_interrupted_waiting_take_loses_no_task(queue: tubes.Queue, verb: str) -
             task.ack()
 
 
+@pytest.mark.full
 def test_interrupted_waiting_put_is_done_or_not(queue: tubes.Queue) -> None:
     tube = queue.create_tube("load", "limfifottl", capacity=1)
     tube.put("first")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from _thread import start_new_thread
 from asyncio import _get_running_loop as running_loop
 from collections.abc import Awaitable, Callable
@@ -75,6 +76,8 @@ class Waiter(Protocol):
         ...
 
 
+#: The longest sleep of a thread at a time, in seconds.
+_PART: Final = 0.25
 #: What a caller asks for who waits until a tube is empty.
 EMPTY: Final = object()
 
@@ -113,8 +116,8 @@ class ThreadWaiter:
             line.enlist(self)
             if self.answer is PENDING:
                 patience = self._clock.patience(self.deadline)
-                if not self._lock.acquire(timeout=-1 if patience is None else patience) and line.keeps(self):
-                    self._lock.acquire()
+                if not self._sleep(patience) and line.keeps(self):
+                    self._sleep(None)
             answer = _outcome(self, line)
             return answer if then is None or answer is None else then(answer)
         except BaseException:
@@ -125,6 +128,19 @@ class ThreadWaiter:
             except BaseException:  # Interrupted once more. Signals do not reach another thread.
                 start_new_thread(line.withdraw, (self,), {"undo": True})
             raise
+
+    def _sleep(self, seconds: float | None) -> bool:
+        """Sleep until the waiter is woken; False if the time is over first.
+
+        It sleeps in parts: CPython raises an interrupt that comes just before a sleep only at the end of the sleep.
+        """
+        end = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left = _PART if end is None else end - time.monotonic()
+            if self._lock.acquire(timeout=max(0.0, min(left, _PART))):
+                return True
+            if left <= _PART and end is not None:
+                return False
 
     def lost(self) -> bool:
         """Whether nobody needs a result any more; a thread always does."""
