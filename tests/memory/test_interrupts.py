@@ -608,7 +608,7 @@ def test_interrupted_put_with_a_key_leaves_the_key_unchanged(driver: str, key: s
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-@pytest.mark.parametrize("state", ["r", "t", "!", "-"])
+@pytest.mark.parametrize("state", ["ready", "taken", "buried", "done"])
 def test_interrupted_replace_is_all_or_nothing(driver: str, state: str) -> None:
     for moment, _, tube in keyed(driver):
         first = TASKS

@@ -34,7 +34,7 @@ def old(server: LocalServer) -> Any:
     return client
 
 
-@pytest.mark.parametrize("name", ["plain", "limited"])
+@pytest.mark.parametrize("name", ["plain"])
 def test_tube_with_lanes_in_layout_2_is_upgraded(server: LocalServer, old: Any, name: str) -> None:
     with tubes.connect(server.url) as queue:
         tube: Any = queue.tube(name)

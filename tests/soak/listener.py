@@ -65,7 +65,7 @@ class Listener:
                 return
             if event == "take":
                 self._judge(task)
-            self._move(task, task.state.value)
+            self._move(task, str(task.state))
 
     def _end(self, task: Task) -> None:
         if task.id in self.gone:
@@ -78,7 +78,7 @@ class Listener:
         self.takes += 1
         rank, lane = self._place(task)
         state = self._known[task.id][2] if task.id in self._known else None
-        if state not in (None, "r"):
+        if state not in (None, "ready"):
             self._blame(f"task {task.id} was taken while it was {state}")
         if task.id in self.gone:
             self._blame(f"task {task.id} was taken after its end")
@@ -99,9 +99,9 @@ class Listener:
         rank, lane = self._place(task)
         before = self._known.pop(task.id, None)
         if before is not None:
-            if before[2] == "r":
+            if before[2] == "ready":
                 self._ready[before[1]].remove(before[0])
-            if before[2] == "t" and self._has_lanes:
+            if before[2] == "taken" and self._has_lanes:
                 self._lanes[before[1]] = None
         if state == "done":
             return

@@ -190,8 +190,8 @@ def test_listener_reports_double_early_and_late_takes(queue: tubes.Queue) -> Non
     story.tell("delete", 0, "-")
     story.tell("take", 0, "t")
     assert story.listener.mistakes == [
-        "task 0 was taken while it was t",
-        "task 1 was taken while it was ~",
+        "task 0 was taken while it was taken",
+        "task 1 was taken while it was delayed",
         "task 0 has ended twice",
         "task 0 was taken after its end",
     ]

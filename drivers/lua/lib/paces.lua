@@ -18,7 +18,7 @@ end
 -- The pace of the lane `lane`, with so many more tasks taken than its record says; `popped`: its head is not on offer any more,
 -- and not taken yet.
 local function enter_pace(by, popped)
-  local interval, jitter, most, rounds, from = string.match(META.pacing or '0 0 1 0 0', '(%S+) (%S+) (%S+) (%S+) ?(%S*)')
+  local interval, jitter, most, rounds, from = string.match(META.pacing or '0 0 1 0 0', '(%S+) (%S+) (%S+) (%S+) (%S+)')
   -- Below zero: none of its own, or never. Zero, for limits, places and moments: none.
   pace = {
     key = '', taken = 0, head = '', rest = 0, noted = 0, interval = -1, most = 0, blocked = 0,
@@ -28,14 +28,14 @@ local function enter_pace(by, popped)
   lane_record = call('HGET', M .. ':lanes', lane)
   if lane_record and byte(lane_record, 1) == 255 then
     local fields = { cmsgpack.unpack(sub(lane_record, 2)) }
-    for n = 1, #PACE do pace[PACE[n]] = fields[n] or pace[PACE[n]] end
+    for n = 1, #PACE do pace[PACE[n]] = fields[n] end
   elseif lane_record then
     -- It was written when the tube had no paces.
     local head = sub(lane_record, 2)
     if byte(lane_record, 1) ~= 254 then pace.key, head = sub(lane_record, 1, 5), sub(lane_record, 6) end
     if popped or call('ZSCORE', M .. ':offers', head) then pace.head = head else pace.taken = 1 end
   end
-  pace.tube_interval, pace.jitter, pace.tube_most, pace.rounds, pace.tube_from = interval + 0, jitter + 0, most + 0, rounds == '1', tonumber(from) or 0
+  pace.tube_interval, pace.jitter, pace.tube_most, pace.rounds, pace.tube_from = interval + 0, jitter + 0, most + 0, rounds == '1', from + 0
   if pace.tube_interval > 0 or pace.rounds then pace.noted = 1 end
   pace.taken = pace.taken + by
   pace.full = is_full()
