@@ -20,7 +20,7 @@ release = __version__
 
 extensions = ["sphinx.ext.autodoc", "myst_parser", "sphinx_copybutton", "sphinx_external_toc", "docstrings", "states"]
 external_toc_path = "docs/_toc.yml"
-include_patterns = ["C*.md", "*/README.md", "benchmarks/*/README.md", "docs/**.md"]
+include_patterns = ["C*.md", "SECURITY.md", "*/README.md", "benchmarks/*/README.md", "docs/**.md"]
 # Folders that are not even looked into.
 exclude_patterns = [".*", "build", "dist", "tests", "tubes", "**/__pycache__"]
 
