@@ -1,3 +1,4 @@
+# pyright: reportOptionalMemberAccess=false
 """The internal option of a put that limits the ready and delayed tasks of its tube."""
 
 from __future__ import annotations

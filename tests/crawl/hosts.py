@@ -1,3 +1,4 @@
+# pyright: reportDeprecated=false
 """Hosts on ports of this machine, which log the start and the end of each request, and what the log proves.
 
 Page `/p/N` of a host links to its pages `2N+1` and `2N+2`, and to the same page of the next host.

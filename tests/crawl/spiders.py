@@ -1,3 +1,4 @@
+# pyright: reportAttributeAccessIssue=false
 """Spiders as processes: `python -m tests.crawl.spiders NAME '{"settings": ..., "starts": [...]}'`.
 
 At its end it prints the statistics and the reason of the end as JSON.

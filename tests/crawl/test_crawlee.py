@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false, reportOptionalMemberAccess=false
 """`tubes.crawl.crawlee`: real crawlers, judged by the logs of the hosts that they visit."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# pyright: reportPossiblyUnboundVariable=false
 """What goes wrong with a folder: nothing that a method has returned is lost, and nothing is half done."""
 
 from __future__ import annotations

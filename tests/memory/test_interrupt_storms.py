@@ -1,3 +1,4 @@
+# pyright: reportDeprecated=false
 """Signals that come at any moment of a call, one after the other: no task is lost, and none is stranded."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
 """JSON for the values that crawlers keep in requests: bytes, tuples, sets, dates, items, dictionaries with any keys.
 
 A value that JSON lacks becomes `{"$": type, "v": ...}`. Nothing is pickled: writing to the queue must not allow running

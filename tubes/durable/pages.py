@@ -1,3 +1,4 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 """Reads rows from the pages of a damaged SQLite file.
 
 SQLite finds a row through the pages above it, so one damaged page hides every page below. This reader needs no page

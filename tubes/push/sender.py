@@ -1,3 +1,4 @@
+# pyright: reportUnknownMemberType=false
 """Posts to URLs that others have named."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false, reportReturnType=false
 """The verbs on one task or on the tube."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# pyright: reportUnknownMemberType=false
 """Channels to a server for event loops: all calls on their way at once, where that is possible."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# pyright: reportOptionalMemberAccess=false, reportUnknownArgumentType=false
 """The routes of later. Errors have empty bodies."""
 
 from __future__ import annotations

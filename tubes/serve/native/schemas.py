@@ -1,3 +1,4 @@
+# pyright: reportUnknownArgumentType=false
 """JSON schemas: they check the parts of a request, and describe them in `/openapi.json`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false
 """Tubes: to list, create, alter and drop them, and what is done with all their tasks."""
 
 from __future__ import annotations
