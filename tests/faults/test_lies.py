@@ -21,7 +21,6 @@ from tests.support.proxy import Proxy
 from tests.support.servers import SocketServer, unix_listener
 from tubes import ConnectionLost, Task
 from tubes.conformance.bench import eventually
-from tubes.redis import wait_loop
 from tubes.redis.transport import script_call, server, wire
 from tubes.redis.transport.wire import hiredis
 from tubes.spark.server.bulk_read import BulkReader
@@ -237,8 +236,7 @@ def test_connecting_to_another_kind_of_server_raises_connection_lost(balancer: B
 def test_frozen_server_raises_connection_lost_and_runs_calls_once(
     own: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (wire, wait_loop):
-        monkeypatch.setattr(module, "ANSWER_TIMEOUT", 0.5)
+    monkeypatch.setattr(wire, "ANSWER_TIMEOUT", 0.5)
     for setting in ("socket_connect_timeout", "socket_timeout"):
         monkeypatch.setitem(server._SETTINGS, setting, 0.5)
     monkeypatch.setattr(script_call, "PATIENCE", 0.5)

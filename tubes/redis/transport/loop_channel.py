@@ -147,10 +147,15 @@ class _Pipe(asyncio.Protocol):
         reader, sent = self._reader, self.sent
         reader.feed(data)
         try:
-            reply: Reply
+            replies: list[Reply] = []
             while (reply := reader.gets()) is not False:
-                unasked = not sent or (len(sent) == 1 and reader.has_data())
-                if unasked or type(reply) not in sent[0].call.answers:
+                replies.append(reply)
+            # Check all before any is delivered: the bytes behind a reply may show that it was garbled.
+            extra = len(replies) - len(sent)
+            if extra > 0 or (extra == 0 and reader.has_data()):
+                raise foreign(replies[-1] if replies else b"")
+            for reply in replies:
+                if type(reply) not in sent[0].call.answers:
                     raise foreign(reply)
                 self._channel.answered(self, sent[0], reply)
                 sent.popleft()
@@ -355,7 +360,11 @@ class LoopChannel:
 
     def _resolve(self, one: _Sent, reply: Reply) -> None:
         one.reply = reply
-        self._give(one)
+        try:
+            self._give(one)
+        except ValueError:  # A garbled reply to coalesced puts: they are sent again.
+            one.reply = PENDING
+            raise
         self._slots.free(one.slot)
 
     @staticmethod
