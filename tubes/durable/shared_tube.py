@@ -185,6 +185,11 @@ class DurableTube(SharedTube):
         return kept
 
     @override
+    def run(self, act: Callable[[], object]) -> None:
+        if self._files.is_open:  # Else no repair comes first, and the indexes may be wrong.
+            super().run(act)
+
+    @override
     def repair(self, now: int) -> None:
         if self._files.is_open:
             super().repair(now)
