@@ -14,6 +14,7 @@ import pytest
 import tubes
 import tubes.aio
 from tests.support.internals import port_of
+from tubes.conformance.bench import eventually
 from tubes.errors import InvalidOption, StoreFailed
 
 if TYPE_CHECKING:
@@ -56,16 +57,26 @@ def test_each_change_is_synced_and_each_read_is_not(url: str, syncs: list[int]) 
         assert len(syncs) - before == 15
 
 
-def test_threads_share_a_sync(url: str, syncs: list[int]) -> None:
+def test_threads_share_a_sync(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go, syncs = threading.Event(), threading.Event(), list[int]()
+
+    def sync(file: int) -> None:
+        syncs.append(file)
+        begun.set()
+        assert go.wait(60)
+
     with tubes.connect(url) as queue, ThreadPoolExecutor(CALLS) as threads:
         tube = queue.create_tube("t")
-        list(threads.map(tube.put, range(CALLS)))  # Now there are so many threads.
-        shares: list[float] = []
-        while len(shares) < 5 and min(shares, default=1) > 0.2:  # A busy machine may keep threads apart.
-            before = len(syncs)
-            assert len({task.id for task in threads.map(tube.put, range(5 * CALLS))}) == 5 * CALLS
-            shares.append((len(syncs) - before) / (5 * CALLS))
-        assert min(shares) <= 0.2
+        syncer = port_of(tube).connection.store.syncer
+        written = syncer.written
+        monkeypatch.setattr(os, "fsync", sync)
+        puts = [threads.submit(tube.put, 0)]
+        assert begun.wait(60)
+        puts += [threads.submit(tube.put, number) for number in range(1, CALLS)]
+        assert eventually(lambda: syncer.written == written + CALLS)
+        go.set()
+        assert len({put.result(60).id for put in puts}) == CALLS
+        assert len(syncs) == 2  # That of the first put, and one for all that waited for it.
 
 
 def test_asyncio_tasks_share_a_sync_without_blocking_the_loop(url: str, syncs: list[int]) -> None:
