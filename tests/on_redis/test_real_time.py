@@ -253,6 +253,7 @@ def test_wait_empty_waits_for_puts_that_wait_for_room(url: str, monkeypatch: pyt
         put = pool.submit(tube.put, 2, timeout=60)
         assert eventually(lambda: len(shared.queue.putters) == 1)
         call = pool.submit(tube.wait_empty, 60)
+        assert eventually(lambda: shared.emptiness.waiting)
         tube.delete(first)
         time.sleep(0.5)  # It has been asked about, and is without a task.
         assert not call.done()
