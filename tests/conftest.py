@@ -61,8 +61,21 @@ _FIRST = (
 _BUILT_IN = {driver.name: driver for driver in BUILT_IN}
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run slow files first, so that no process has one left at the end."""
+    """Mark the cases beyond a sample; run slow files first, so that no process has one left at the end."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sample") is not None and item.get_closest_marker("full") is None:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for same in cases.values():
+        mark = same[0].get_closest_marker("sample")
+        assert mark is not None
+        [count] = mark.args
+        sample = {number * len(same) // count for number in range(count)}
+        for number, item in enumerate(same):
+            if number not in sample:
+                item.add_marker(pytest.mark.full)
     items.sort(
         key=lambda item: _FIRST.index(file) if (file := item.nodeid.partition("::")[0]) in _FIRST else len(_FIRST)
     )

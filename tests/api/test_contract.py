@@ -228,6 +228,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
 
 
+@pytest.mark.full
 def test_skip_message_names_the_option_the_driver_lacks(tmp_path: Path) -> None:
     mine = tmp_path / "test_mine.py"
     mine.write_text("from tubes.conformance import Contract\nclass TestMine(Contract):\n    driver = 'fifo'\n")
@@ -236,6 +237,7 @@ def test_skip_message_names_the_option_the_driver_lacks(tmp_path: Path) -> None:
     assert "driver 'fifo' has no lane" in output
 
 
+@pytest.mark.full
 def test_a_contract_without_a_driver_is_refused(tmp_path: Path) -> None:
     mine = tmp_path / "test_mine.py"
     mine.write_text("from tubes.conformance import Contract\nclass TestMine(Contract):\n    drivers = 'fifo'\n")

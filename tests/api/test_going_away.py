@@ -331,6 +331,7 @@ class Data:
     """Something that can be watched going away."""
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", ["fifo", "fifottl", "utube", "utubettl"])
 @pytest.mark.parametrize("options", [{}, {"ttl": 1000, "ttr": 100}], ids=["plain", "timed"])
 def test_a_task_that_is_gone_does_not_keep_its_data(queue: tubes.Queue, driver: str, options: dict[str, Any]) -> None:

@@ -196,6 +196,7 @@ def some_urls(request: pytest.FixtureRequest) -> list[str]:
     return URLS[request.param :: 10]
 
 
+@pytest.mark.sample(8)
 def test_no_error_shows_a_part_of_the_password(seen: Seen, some_urls: list[str]) -> None:
     for url in some_urls:
         acts: list[Callable[[], object]] = [
@@ -211,6 +212,7 @@ def test_no_error_shows_a_part_of_the_password(seen: Seen, some_urls: list[str])
             seen.run(act)
 
 
+@pytest.mark.sample(7)
 def test_the_command_shows_no_part_of_the_password(seen: Seen, some_urls: list[str]) -> None:
     for url in some_urls:
         commands = [["tubes", "--url", url], ["top", "--count", "1", "--url", url], ["bench", "--url", url]]

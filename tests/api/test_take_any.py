@@ -35,6 +35,7 @@ def check(queue: tubes.Queue) -> tuple[int, int, int]:
     return counts[0], counts[1], sum(each.waiting for each in found)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_cancelled_takes_from_several_tubes_lose_nothing(seed: int) -> None:
     """Thousands are cancelled at random moments, with puts in between: every task is got once or is left."""
@@ -161,6 +162,7 @@ def moments() -> Iterator[tuple[int, tubes.Queue]]:
     raise AssertionError("this verb has no end")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("asks", [True, False], ids=["there", "in the line"])
 def test_interrupted_take_from_several_tubes_has_no_effect(monkeypatch: pytest.MonkeyPatch, asks: bool) -> None:
     take = MemoryPort.take
@@ -234,6 +236,7 @@ with tubes.connect() as queue:
     assert done.stdout == "[0, 0, 0] x\n"
 
 
+@pytest.mark.full
 def test_closed_event_loop_leaves_no_waiter_in_several_tubes() -> None:
     url = f"memory://closed-several-{os.getpid()}"
     with tubes.connect(url) as queue:

@@ -33,6 +33,7 @@ def left_over(tube: tubes.Tube) -> int:
     return counts["ready"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_cancelled_takes_lose_nothing(seed: int) -> None:
     """Thousands of takes are cancelled at random moments, with puts in between: every task is got once or is left."""
@@ -364,6 +365,7 @@ def test_forked_child_must_connect_again() -> None:
         assert tube.statistics().tasks["total"] == 1
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("backend", ["memory", "folder", "server"])
 def test_waiting_result_is_returned_even_if_it_is_discarded_at_once(
     backend: str, tmp_path: Path, request: pytest.FixtureRequest

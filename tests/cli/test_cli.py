@@ -430,6 +430,7 @@ def test_workers_command_is_refused_for_folder(shell: Shell, tmp_path: Path) -> 
     assert "workers are not in its files" in refused.stderr
 
 
+@pytest.mark.sample(1)
 def test_workers_command_lists_running_workers_and_their_tasks(shell: Shell, queue: tubes.Queue) -> None:
     assert shell("workers", code=Exit.NOTHING).stderr == "tubes: no worker runs\n"
     worker, go, begun = Worker(queue, concurrency=2), threading.Event(), threading.Event()
@@ -514,6 +515,7 @@ def test_a_url_must_be_given() -> None:
     assert (result.exit_code, "TUBES_URL" in result.stderr) == (Exit.USAGE, True)
 
 
+@pytest.mark.full
 def test_command_gives_up_on_unreachable_server_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tubes.redis.transport.script_call.PATIENCE", 60.0)
     for words in (["stats"], ["bench", "-n", "1"]):
@@ -644,6 +646,7 @@ def in_shell(url: str, words: str, **environment: str) -> subprocess.CompletedPr
     return subprocess.run(["/bin/sh", "-c", command], env=known, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.full
 def test_closed_standard_stream_is_reported_without_losing_tasks(url: str) -> None:
     with tubes.connect(url) as queue:
         mail = queue.create_tube("mail")
@@ -659,6 +662,7 @@ def test_closed_standard_stream_is_reported_without_losing_tasks(url: str) -> No
         assert (silent.returncode, silent.stdout) == (Exit.DONE, "5\n")
 
 
+@pytest.mark.full
 def test_unencodable_output_does_not_lose_task(url: str) -> None:
     poor = {"PYTHONIOENCODING": "ascii:strict"}
     with tubes.connect(url) as queue:
@@ -680,6 +684,7 @@ def test_json_output_escapes_control_characters(shell: Shell, queue: tubes.Queue
         assert json.loads(printed)["data"] == "Zo\xeb \x9b31m \u202e"
 
 
+@pytest.mark.full
 def test_terminated_bench_drops_its_tube(url: str) -> None:
     with tubes.connect(url) as queue:
         bench = subprocess.Popen([sys.executable, "-m", "tubes", "bench", "--url", url, "-n", "1000000"])
@@ -733,6 +738,7 @@ def test_missing_cli_extra_names_package_to_install(module: str) -> None:
     assert run.stderr == f"tubes: the command needs {module}: pip install 'tubes-queue[cli]'\n"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("words", [["--version"], ["--help"]])
 def test_python_m_tubes_is_the_command(words: list[str]) -> None:
     run = subprocess.run([sys.executable, "-m", "tubes", *words], capture_output=True, text=True, check=False)

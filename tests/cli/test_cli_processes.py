@@ -22,6 +22,8 @@ from tubes.cli.exits import Exit
 from tubes.conformance.bench import eventually
 from tubes.drivers.backoff import Backoff
 
+pytestmark = pytest.mark.full
+
 PROGRAM = """
 import os
 import sys

@@ -96,6 +96,7 @@ def test_top_shows_no_more_tubes_than_there_are_rows(url: str, queue: tubes.Queu
     assert ended(top) == Exit.DONE
 
 
+@pytest.mark.full
 def test_top_goes_on_when_the_server_is_back() -> None:
     with LocalServer() as server:
         with tubes.connect(server.url) as queue:
@@ -112,6 +113,7 @@ def test_top_goes_on_when_the_server_is_back() -> None:
         assert ended(top) == Exit.DONE
 
 
+@pytest.mark.full
 def test_top_shows_how_long_server_has_not_responded() -> None:
     with LocalServer() as server:
         with tubes.connect(server.url) as queue:
@@ -139,6 +141,7 @@ def test_ctrl_c_ends_a_take_that_waits(url: str, queue: tubes.Queue) -> None:
     assert "Traceback" not in take.before
 
 
+@pytest.mark.full
 def test_drop_does_nothing_if_not_confirmed(url: str, queue: tubes.Queue) -> None:
     mail = queue.create_tube("mail")
     mail.put(1)
@@ -155,6 +158,7 @@ def test_drop_does_nothing_if_not_confirmed(url: str, queue: tubes.Queue) -> Non
     assert queue.tubes() == []
 
 
+@pytest.mark.full
 def test_export_and_import_show_progress(url: str, queue: tubes.Queue, tmp_path: Path) -> None:
     queue.create_tube("many").put_many(range(2000))
     file = str(tmp_path / "tasks")
@@ -176,6 +180,7 @@ def test_terminal_shows_that_server_does_not_respond() -> None:
     assert ended(stats) == Exit.INTERRUPTED
 
 
+@pytest.mark.full
 def test_unreachable_server_is_reported_in_one_line() -> None:
     words = [*COMMAND, "stats", "--url", "redis://127.0.0.1:1"]
     run = subprocess.run(words, capture_output=True, text=True, check=False, env=environment(""))
@@ -183,6 +188,7 @@ def test_unreachable_server_is_reported_in_one_line() -> None:
     assert run.stderr.startswith("tubes: there is no connection to redis://127.0.0.1:1")
 
 
+@pytest.mark.full
 def test_closed_output_pipe_ends_command_quietly(url: str, queue: tubes.Queue) -> None:
     queue.create_tube("many").put_many(["x" * 1000] * 6000)
     for words in (["export", "many"], ["peek", "many", "-n", "6000", "--json"]):
@@ -198,6 +204,7 @@ def test_closed_output_pipe_ends_command_quietly(url: str, queue: tubes.Queue) -
         assert (command.wait(), said) == (Exit.BROKEN_PIPE, "")
 
 
+@pytest.mark.full
 def test_take_releases_tasks_that_could_not_be_printed(url: str, queue: tubes.Queue) -> None:
     many = queue.create_tube("many")
     many.put_many(["x" * 1000] * 1000)
@@ -212,6 +219,7 @@ def test_take_releases_tasks_that_could_not_be_printed(url: str, queue: tubes.Qu
     assert tasks["ready"] + tasks["done"] == 1000
 
 
+@pytest.mark.full
 def test_the_shell_completes_the_names_of_tubes(url: str, queue: tubes.Queue) -> None:
     for name in ("mail", "main", "other"):
         queue.create_tube(name)
@@ -223,6 +231,7 @@ def test_the_shell_completes_the_names_of_tubes(url: str, queue: tubes.Queue) ->
     assert run.stdout.split() == ["buried"]
 
 
+@pytest.mark.full
 def test_interrupted_take_leaves_no_task_taken(url: str, queue: tubes.Queue) -> None:
     mail = queue.create_tube("mail")
     words = [*COMMAND, "take", "mail", "--timeout", "60"]
@@ -250,6 +259,7 @@ for words in sys.argv[1:]:
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("columns", [60, 80, 120, 200])
 def test_ids_and_numbers_are_never_cut(url: str, queue: tubes.Queue, columns: int) -> None:
     name = "a-tube-with-a-name-of-32-letters"

@@ -101,6 +101,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, said
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("target", ["jobs:make", "jobs:own"])
 def test_a_burst_ends_when_nothing_is_left(url: str, queue: tubes.Queue, folder: Path, target: str) -> None:
     jobs = queue.create_tube("jobs", max_attempts=1)
@@ -118,6 +119,7 @@ def test_json_output_summarizes_worker_run(url: str, queue: tubes.Queue, folder:
     assert found == {"acked": 0, "released": 0, "buried": 0, "lost": 0, "cut_off": 0}
 
 
+@pytest.mark.full
 def test_a_worker_ends_by_sigterm(url: str, queue: tubes.Queue, folder: Path) -> None:
     jobs = queue.create_tube("jobs")
     process = begin(url, folder, "jobs:make")
@@ -127,6 +129,7 @@ def test_a_worker_ends_by_sigterm(url: str, queue: tubes.Queue, folder: Path) ->
     assert ended(process)[0] == Exit.DONE
 
 
+@pytest.mark.full
 def test_exit_code_reports_tasks_cut_off_after_grace(url: str, queue: tubes.Queue, folder: Path) -> None:
     jobs = queue.create_tube("jobs")
     jobs.put("slow")
@@ -145,6 +148,7 @@ def test_burst_reports_missing_tube_by_exit_code(url: str, queue: tubes.Queue, f
     assert "there is no tube 'jobs'" in said.splitlines()[-1]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("target", "code", "said"),
     [
@@ -180,6 +184,7 @@ logging.getLogger({logger!r}).addHandler(logging.StreamHandler(sys.stdout))
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("logger", ["", "tubes", "tubes.worker"])
 def test_worker_log_records_are_printed_once(url: str, queue: tubes.Queue, folder: Path, logger: str) -> None:
     queue.create_tube("jobs", max_attempts=1).put("bad")
@@ -208,6 +213,7 @@ def make(queue):
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("words", "shown"),
     [([], ["warning", "info"]), (["--quiet"], ["warning"]), (["--verbose"], ["warning", "info", "debug"])],

@@ -29,6 +29,7 @@ def server() -> Iterator[LocalServer]:
         yield server
 
 
+@pytest.mark.full
 def test_two_processes_share_politeness_and_survive_kill(server: LocalServer) -> None:
     refusals: list[Reply] = [(429, {"Retry-After": "2"}, ""), (500, {}, "")]
     special: dict[tuple[int, str], list[Reply]] = {(1, "/p/1"): refusals}
@@ -47,6 +48,7 @@ def test_two_processes_share_politeness_and_survive_kill(server: LocalServer) ->
     assert hosts.repeated() <= 2 + hosts.count
 
 
+@pytest.mark.full
 def test_program_of_crawlee_page_crawls(server: LocalServer, tmp_path: Path) -> None:
     (program,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/howto/crawlee.md").read_text(), re.DOTALL | re.M)
     with serve(Hosts(1, 3)) as hosts:

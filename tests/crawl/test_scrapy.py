@@ -42,6 +42,7 @@ def visits(hosts: Hosts, agent: str) -> int:
     return sum(visit.agent == agent for visit in hosts.visits)
 
 
+@pytest.mark.full
 def test_three_processes_share_politeness_and_survive_kill(server: LocalServer) -> None:
     url = f"{server.url}?session_ttl=1&namespace=kill"
     retry: dict[tuple[int, str], list[Reply]] = {
@@ -61,6 +62,7 @@ def test_three_processes_share_politeness_and_survive_kill(server: LocalServer) 
     check(hosts, repeated=2 + hosts.count)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stop", ["interrupt", "kill"])
 def test_crawl_in_folder_continues(tmp_path: Path, stop: str) -> None:
     url = f"file:{tmp_path}"
@@ -78,6 +80,7 @@ def test_crawl_in_folder_continues(tmp_path: Path, stop: str) -> None:
     check(hosts, repeated=hosts.count if stop == "kill" else 0)
 
 
+@pytest.mark.full
 def test_redirects_robots_and_copied_meta_are_polite(server: LocalServer) -> None:
     special: dict[tuple[int, str], list[Reply]] = {
         # A start page that sets a cookie, and redirects to itself.
@@ -115,6 +118,7 @@ def check_hooks(version: str, **environment: str) -> None:
     assert stats["elapsed_time_seconds"] < 10
 
 
+@pytest.mark.full
 def test_private_hooks_of_newest_scrapy_work() -> None:
     check_hooks(scrapy.__version__)
 
@@ -129,6 +133,7 @@ def test_private_hooks_of_scrapy_before_work(tmp_path: Path) -> None:
     check_hooks(version, PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
 
 
+@pytest.mark.full
 def test_waiting_spider_fetches_requests_of_other_programs(server: LocalServer) -> None:
     url = f"{server.url}?namespace=waiting"
     with serve(Hosts(2, 3)) as hosts, tubes.connect(url) as queue:
@@ -159,6 +164,7 @@ def test_crawl_survives_restart_of_server(tmp_path: Path) -> None:
     check(hosts, repeated=hosts.count)
 
 
+@pytest.mark.full
 def test_spider_closes_when_its_tube_is_dropped(server: LocalServer) -> None:
     url = f"{server.url}?namespace=dropped"
     with serve(Hosts(2, 8)) as hosts, spider("follow", url, [f"{hosts.urls[0]}/p/0"]) as run:
@@ -177,6 +183,7 @@ def test_bad_interval_from_is_refused() -> None:
         asyncio.run(scheduler._open(scrapy.Spider("bad")))
 
 
+@pytest.mark.full
 def test_bad_requests_and_callbacks_affect_no_others(tmp_path: Path) -> None:
     with serve(Hosts(2, 3)) as hosts:
         starts = [f"{hosts.urls[0]}/p/0", "http://127.0.0.1:1/"]
@@ -194,6 +201,7 @@ def test_bad_requests_and_callbacks_affect_no_others(tmp_path: Path) -> None:
     assert reasons[1:] == ["ValueError: no such element"] * 2
 
 
+@pytest.mark.full
 def test_requests_keep_arguments_and_come_by_priority(tmp_path: Path) -> None:
     with (
         serve(Hosts(1, 4)) as hosts,
@@ -204,6 +212,7 @@ def test_requests_keep_arguments_and_come_by_priority(tmp_path: Path) -> None:
     assert [visit.path for visit in hosts.visits] == ["/p/0", "/p/3", "/p/2", "/p/1"]
 
 
+@pytest.mark.full
 def test_project_of_scrapy_page_crawls(server: LocalServer, tmp_path: Path) -> None:
     text = (ROOT / "docs/howto/scrapy.md").read_text()
     files = re.findall(r"^```python\n# ([\w/]+\.py)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)

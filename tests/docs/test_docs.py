@@ -49,6 +49,7 @@ def modules() -> list[ModuleType]:
     return [module for module in found if ">>> " in inspect.getsource(module)]
 
 
+@pytest.mark.sample(36)
 @pytest.mark.parametrize("module", modules(), ids=lambda module: module.__name__)
 def test_examples_in_docstrings_run(module: ModuleType, server: LocalServer) -> None:
     server.client().flushall()

@@ -100,6 +100,7 @@ def interrupted(command: list[str], lines: int = 1) -> tuple[int, str, str]:
         return process.returncode, first + out, err
 
 
+@pytest.mark.full
 def test_each_host_gets_one_request_at_a_time(seen: Seen) -> None:
     assert [record.most_in_flight for record in seen.records] == [1, 1, 1]
 
@@ -121,6 +122,7 @@ def test_crawler_respects_retry_after(seen: Seen) -> None:
     assert proof.left_alone(longer).kept is False
 
 
+@pytest.mark.full
 def test_fifo_tube_does_not_limit_requests_per_host() -> None:
     control = crawl("fifo")
     checks = [proof.one_in_flight(control.records), proof.interval_kept(control.records, INTERVAL)]
@@ -169,6 +171,7 @@ def test_the_crawler_stays_on_its_hosts_and_within_its_limit(hosts: list[str]) -
     assert ended.stderr == ""
 
 
+@pytest.mark.full
 def test_the_crawler_leaves_nothing_on_a_server(hosts: list[str]) -> None:
     with tubes.testing.LocalServer() as server:
         command = example("crawler.py", hosts[0], "--limit", "12", "--interval", "0", "--tube-url", server.url)
@@ -388,12 +391,14 @@ def test_ctrl_c_ends_the_crawler_cleanly(hosts: list[str]) -> None:
     assert " URLs left, 0 buried\n" in out
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_the_demo_cleanly() -> None:
     code, out, err = interrupted(example("demo.py"))
     assert (code, err) == (130, "")
     assert "What the servers noted" in out
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("lines", [1, 2])
 def test_ctrl_c_ends_the_demo_and_its_processes_cleanly(lines: int) -> None:
     code, out, err = interrupted(example("demo.py", "--tube-url", "redis", "--processes", "2"), lines)
@@ -402,6 +407,7 @@ def test_ctrl_c_ends_the_demo_and_its_processes_cleanly(lines: int) -> None:
 
 
 # One host and a seed by which of its first pages one is hopeless and one put off, so little must be crawled.
+@pytest.mark.full
 @pytest.mark.parametrize("where", [(), ("--tube-url", "redis", "--processes", "2", "--workers", "8")])
 def test_the_demo_proves_its_point(where: tuple[str, ...]) -> None:
     command = example("demo.py", "--hosts", "1", "--pages", "20", "--interval", "0.05", "--seed", "290", *where)

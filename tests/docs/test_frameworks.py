@@ -12,6 +12,8 @@ import pytest
 
 from tubes.testing import LocalServer
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parent.parent.parent
 BLOCK = re.compile(r"^```python\n# ([\w/]+\.py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PYTEST = ("pytest", "-p", "no:cacheprovider", "-p", "no:tubes")

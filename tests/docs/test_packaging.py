@@ -32,6 +32,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.full
 def test_wheel_contains_drivers_only_inside_tubes_package(built: Path) -> None:
     names = set(zipfile.ZipFile(next(built.glob("*.whl"))).namelist())
     assert names >= SOURCES
@@ -54,6 +55,7 @@ def test_sdist_contains_drivers_and_test_files(built: Path) -> None:
         assert {str(path.relative_to(ROOT)) for path in files} <= names
 
 
+@pytest.mark.full
 def test_installed_wheel_works_without_top_level_drivers_package(built: Path, tmp_path: Path) -> None:
     wheel = next(built.glob("*.whl"))
     target = tmp_path / "site"

@@ -30,6 +30,7 @@ from tubes.errors import StoreFailed, StoreFull
 from tubes.testing import ManualClock
 
 
+@pytest.mark.full
 def test_returned_calls_survive_a_kill(tmp_path: Path) -> None:
     kills = Kills(tmp_path, seed=1)
     for _ in range(6):
@@ -135,6 +136,7 @@ def on_a_small_disk(folder: Path, *command: str, size: str = "16m") -> subproces
     )
 
 
+@pytest.mark.full
 def test_full_disk_accepts_puts_again_after_acks(tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     folder.mkdir()
@@ -213,6 +215,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.full
 def test_call_on_a_full_disk_is_done_or_undone(tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     folder.mkdir()
@@ -259,6 +262,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.full
 def test_move_on_a_full_disk_is_all_or_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     folder.mkdir()
@@ -337,6 +341,7 @@ os.execv(sys.executable, [sys.executable, "-c", again, sys.argv[1]])
 """
 
 
+@pytest.mark.full
 def test_thousands_of_tasks_can_fall_due_together_on_a_full_disk(tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     folder.mkdir()
@@ -409,6 +414,7 @@ def test_url_of_a_file_instead_of_a_folder_is_refused(tmp_path: Path) -> None:
         tubes.connect(f"file:{tmp_path / 'file'}")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("harm", "why"),
     [
@@ -429,6 +435,7 @@ def test_incompatible_file_is_refused_and_kept(tmp_path: Path, harm: str, why: s
             tubes.connect(url)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("harm", ["PRAGMA user_version=0", "PRAGMA application_id=7", "PRAGMA journal_mode=WAL"])
 @pytest.mark.parametrize("mode", ["own", "read"])
 def test_a_file_of_another_program_stays_byte_for_byte(tmp_path: Path, harm: str, mode: str) -> None:
@@ -507,6 +514,7 @@ WRITES: dict[str, Callable[[tubes.Tube, tubes.Task], object]] = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("verb", WRITES)
 def test_interrupt_leaves_memory_and_file_consistent(tmp_path: Path, verb: str) -> None:
     clock = ManualClock()
@@ -527,6 +535,7 @@ def test_interrupt_leaves_memory_and_file_consistent(tmp_path: Path, verb: str) 
     assert line > 20
 
 
+@pytest.mark.full
 def test_tasks_move_to_another_tube_in_one_transaction(tmp_path: Path) -> None:
     clock = ManualClock()
     with tubes.connect(f"file:{tmp_path}", clock=clock) as queue, queue.namespace("elsewhere") as elsewhere:
@@ -553,6 +562,7 @@ def test_tasks_move_to_another_tube_in_one_transaction(tmp_path: Path) -> None:
         assert line > 20
 
 
+@pytest.mark.full
 def test_interrupted_drop_is_all_or_nothing_in_memory_and_file(tmp_path: Path) -> None:
     url, line, going, before = f"file:{tmp_path}", -1, True, object()
     with tubes.connect(url) as queue:
@@ -681,6 +691,7 @@ def test_folder_is_locked_when_the_disk_has_no_room_for_the_process_id(
     tubes.connect(f"file:{tmp_path / 'new'}").close()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("verb", WRITES)
 def test_interrupted_recovery_leaves_memory_and_file_consistent(tmp_path: Path, verb: str) -> None:
     clock, chance = ManualClock(), random.Random(verb)

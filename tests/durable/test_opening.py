@@ -57,6 +57,7 @@ def test_all_forms_of_the_url_name_the_same_folder(tmp_path: Path, monkeypatch: 
         assert repr(queue) == f"<Queue file:{tmp_path}/a b>"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("url", ["file:", "file://", "file://jobs", "file://host/jobs", "file:jobs?wal=1", "file:a#b"])
 def test_a_url_that_names_no_folder_is_refused(url: str) -> None:
     with pytest.raises(InvalidOption) as refused:
@@ -312,6 +313,7 @@ with tubes.connect({url + "?mode=read"!r}) as queue:
         task.ack()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("is_open", [False, True])
 def test_reader_changes_nothing_and_does_not_lock_the_store(url: str, tmp_path: Path, is_open: bool) -> None:
     program = f"""
@@ -410,6 +412,7 @@ while True:
 """
 
 
+@pytest.mark.full
 def test_copies_and_readers_see_a_consistent_snapshot(url: str, tmp_path: Path) -> None:
     said: dict[str, set[int]] = {"put": set(), "acking": set(), "acked": set()}
 
@@ -458,6 +461,7 @@ def test_top_shows_the_current_state_of_the_folder(url: str) -> None:
         process.terminate()
 
 
+@pytest.mark.full
 def test_commands_can_read_and_copy_a_store_in_use(url: str, tmp_path: Path) -> None:
     def run(*arguments: str) -> Result:
         return CliRunner().invoke(app, [*arguments, "--url", url])
@@ -625,6 +629,7 @@ def test_connect_waits_while_the_last_queue_closes(url: str, monkeypatch: pytest
             assert again.statistics("t").tasks["ready"] == 1
 
 
+@pytest.mark.full
 def test_owner_survives_readers_after_it_has_copied_its_folder(url: str, tmp_path: Path) -> None:
     """Closing a descriptor of `tubes.db-shm` drops the locks of the process: the next reader finds it unlocked."""
     owner = textwrap.dedent(
@@ -697,6 +702,7 @@ def test_log_of_another_file_is_refused(url: str, tmp_path: Path) -> None:
         assert queue.statistics("t").tasks["ready"] == 10
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("command", ["stats", "check", "repair"])
 def test_refusal_of_an_older_format_says_how_to_move_its_tasks(url: str, tmp_path: Path, command: str) -> None:
     tubes.connect(url).close()

@@ -100,6 +100,7 @@ def zero_page(folder: Path, at: int) -> None:
         file.write(bytes(1024))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("which", ["root", "inner", "all inner", "leaf"])
 def test_leaves_below_damaged_pages_are_saved(large: Path, tmp_path: Path, which: str) -> None:
     folder = tmp_path / "store"
@@ -123,6 +124,7 @@ def test_leaves_below_damaged_pages_are_saved(large: Path, tmp_path: Path, which
     assert_intact(folder, before)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(12))
 def test_repair_names_each_loss_of_random_damage(large: Path, tmp_path: Path, seed: int) -> None:
     folder, chance = tmp_path / "store", random.Random(seed)
@@ -150,6 +152,7 @@ def change(folder: Path, at: int, new: bytes) -> None:
         file.write(new)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("at", "new"),
     [(30, b"\0"), (0, b"s"), (16, b"\x08"), (16, bytes(2)), (0, bytes(100)), (0, bytes(1024)), (0, bytes(4096))],
@@ -263,6 +266,7 @@ def test_damaged_row_of_a_deleted_task_stays_deleted(folder: Path) -> None:
     assert 5 not in there(folder)["mails"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(4))
 def test_check_finds_nothing_after_random_calls(tmp_path: Path, seed: int) -> None:
     clock, chance, folder = ManualClock(), random.Random(seed), tmp_path / "store"
@@ -340,6 +344,7 @@ def test_invalid_rows_are_reported_and_repaired(folder: Path, harm: str, kind: s
         assert tube.take(0) is not None
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("seed", range(16))
 def test_readable_tasks_of_a_damaged_file_are_saved(folder: Path, seed: int) -> None:
     chance, file = random.Random(seed), folder / "tubes.db"

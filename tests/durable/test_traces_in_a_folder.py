@@ -31,6 +31,7 @@ class FolderFace(SyncFace):
         return tubes.connect(self.url, **options)
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("group", GROUPS)
 def test_traces_are_reproduced_and_readable_after_reopening(
     tmp_path: Path, group: str, subtests: pytest.Subtests
@@ -44,6 +45,7 @@ def test_traces_are_reproduced_and_readable_after_reopening(
                     check_engine(port_of(queue.tube(name)).shared.engine)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", DRIVERS)
 def test_long_random_run_matches_the_model(tmp_path: Path, name: str) -> None:
     run_beside_the_model(DRIVERS[name], 1, f"file:{tmp_path}", 500)

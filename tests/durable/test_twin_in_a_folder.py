@@ -61,6 +61,7 @@ class FolderTwins(Twins):
         side.tube, side.beside = side.root.tube("twin"), side.root.tube("beside")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", DRIVERS)
 def test_memory_and_folder_behave_alike_across_reopening(name: str, tmp_path: Path) -> None:
     driver, options = DRIVERS[name]

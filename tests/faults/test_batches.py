@@ -36,6 +36,7 @@ def items(name: object, count: int, driver: str, keyed: bool) -> list[tubes.Item
     return [tubes.Item(f"{name}.{n}", **options(f"{name}.{n}")) for n in range(count)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("keyed", [False, True], ids=["", "keys"])
 @pytest.mark.parametrize("driver", ["fifo", "utubettl"])
 @pytest.mark.parametrize("stages", [False, True], ids=["one call", "staged"])
@@ -107,6 +108,7 @@ def test_interrupted_take_many_gives_its_tasks_back(
         assert [(task.data, task.attempts) for task in tube.take_many(10, timeout=0)] == [(n, 1) for n in range(10)]
 
 
+@pytest.mark.full
 def test_process_killed_while_staging_a_batch_puts_no_part_of_it(url: str, valkey: LocalServer) -> None:
     with tubes.connect(url) as queue, valkey.client() as client:
         tube = queue.create_tube("load")
@@ -139,6 +141,7 @@ with tubes.connect(sys.argv[1]) as queue:
 """
 
 
+@pytest.mark.full
 def test_process_killed_while_moving_tasks_loses_no_task(url: str) -> None:
     with tubes.connect(url) as queue:
         here, there = queue.create_tube("here", "fifottl"), queue.create_tube("there", "fifottl")

@@ -73,6 +73,7 @@ def busy(queue: Any, name: str, ends: dict[str, Any]) -> None:
         ends[name] = error
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("shared", [True, False], ids=["beside others", "as the last"])
 def test_call_in_a_thread_raises_when_its_queue_is_closed(place: str, shared: bool) -> None:
     with tubes.connect(place, session_ttl=30 if shared else 26):

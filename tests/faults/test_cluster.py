@@ -120,6 +120,7 @@ def test_tubes_of_all_nodes_work_at_once(cluster: Cluster) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("face", [SyncFace, AioFace], ids=lambda face: face.name)
 def test_take_any_waits_on_tubes_of_all_nodes(cluster: Cluster, face: type[Any]) -> None:
     names = ("tube0", "tube1", "tube2", "tube3", "tube4")

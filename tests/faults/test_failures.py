@@ -41,6 +41,7 @@ def together(count: int, act: Callable[[int], None]) -> None:
 # -- attempts ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mode", ["sync", "aio"])
 def test_attempts_of_killed_workers_are_counted_and_limited(
     url: str, valkey: LocalServer, mode: str, much: int
@@ -262,6 +263,7 @@ def test_changes_survive_killed_connections_and_flushed_scripts(own: LocalServer
 # -- a full server -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", ["fifo", "fifottl", "utube", "utubettl"])
 def test_full_server_allows_updates_reads_and_replacements(own: LocalServer, driver: str) -> None:
     with tubes.connect(own.url) as queue, own.client() as client:

@@ -19,6 +19,8 @@ from tests.support.processes import python
 from tubes.cli.exits import Exit
 from tubes.conformance.bench import eventually
 
+pytestmark = pytest.mark.full
+
 #: A process space of its own; its first process ends with what begins it.
 _UNSHARE: Final = ("unshare", "--pid", "--fork", "--kill-child")
 PROGRAM = """

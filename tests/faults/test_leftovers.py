@@ -30,6 +30,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("driver", OPTIONS)
 def test_emptied_tube_has_few_keys_and_dropped_tube_has_no_keys(valkey: LocalServer, driver: str) -> None:
     prefix = uuid4().hex
@@ -62,6 +63,7 @@ def test_emptied_tube_has_few_keys_and_dropped_tube_has_no_keys(valkey: LocalSer
         assert keys() == set()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", ["utube", "utubettl"])
 def test_lanes_with_cooldowns_blocks_and_limits_leave_no_keys(valkey: LocalServer, driver: str) -> None:
     prefix, clock = uuid4().hex, ManualClock()
@@ -160,6 +162,7 @@ def test_a_client_is_kept_for_as_long_as_its_store(valkey: LocalServer) -> None:
         assert queue.tubes() is not None
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("options", [{}, {"decode_responses": True}, {"protocol": 3}, {"socket_timeout": 0.01}])
 def test_custom_client_settings_do_not_interfere(valkey: LocalServer, options: dict[str, Any]) -> None:
     client: Any = redis.Redis(unix_socket_path=str(valkey.socket), **options)

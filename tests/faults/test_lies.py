@@ -70,6 +70,7 @@ def liar(proxy: Proxy, request: pytest.FixtureRequest) -> Liar:
     return Liar(proxy, LIES[request.param])
 
 
+@pytest.mark.sample(4)
 def test_call_with_garbled_reply_returns_its_result(through: str, liar: Liar) -> None:
     with tubes.connect(through) as queue:
         tube = queue.create_tube("load", "fifottl", ttr=60)
@@ -108,6 +109,7 @@ def test_call_with_garbled_reply_returns_its_result(through: str, liar: Liar) ->
     assert liar.told == 14
 
 
+@pytest.mark.full
 def test_event_loop_with_garbled_replies_does_everything_once(through: str, liar: Liar) -> None:
     async def main() -> None:
         async with tubes.aio.connect(through) as queue:
@@ -274,6 +276,7 @@ def test_patched_socket_is_recognized_as_nonblocking() -> None:
         assert wire._blocks(theirs)
 
 
+@pytest.mark.full
 def test_garbled_replies_are_handled_without_hiredis(request: pytest.FixtureRequest) -> None:
     if hiredis is None:
         return

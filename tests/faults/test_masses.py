@@ -7,6 +7,7 @@ import random
 import threading
 from typing import TYPE_CHECKING
 
+import pytest
 from typing_extensions import Unpack
 
 import tubes
@@ -18,6 +19,8 @@ from tubes.testing import ManualClock
 if TYPE_CHECKING:
     from tubes import Tube
     from tubes.testing import LocalServer
+
+pytestmark = pytest.mark.full
 
 
 async def fill(url: str, clock: ManualClock, count: int, **options: Unpack[tubes.PutOptions]) -> None:

@@ -11,6 +11,8 @@ import pytest
 import tubes
 from tests.support.poison import DEADLY, begun, supervised
 
+pytestmark = pytest.mark.full
+
 #: How often a task may be taken.
 ATTEMPTS = 2
 #: Seconds until all is over, on a slow machine too.

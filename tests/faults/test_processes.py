@@ -17,6 +17,8 @@ from tubes.conformance.bench import eventually
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def queue(url: str) -> Iterator[tubes.Queue]:

@@ -247,6 +247,7 @@ def spin(guarded: Guarded, seconds: float = 0.7) -> float:
     return (guarded.count() - before) / (time.monotonic() - began)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("command", [*COMMANDS, "the password", "all keys", "channels"])
 def test_refused_commands_do_not_cause_busy_loops(
     guarded: Guarded, waiting: tuple[tubes.Queue, Waiters], command: str

@@ -145,6 +145,7 @@ def test_lease_of_a_lost_take_is_refused_for_every_holder(face: Face, own: Local
         assert (tube.ack(theirs.lease).id, others.ack(mine.lease).id) == (theirs.id, mine.id)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("lost", ["its put", "its take"])
 def test_lost_lease_of_a_service_does_not_affect_another_service(own: LocalServer, lost: str) -> None:
     """Two services share a session, so their takes differ only by number."""
@@ -443,6 +444,7 @@ def test_session_identified_in_the_lost_window_can_be_joined_soon(face: Face, ow
         assert second.tube("load").ack(task.id).state == "done"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("lost", "beats"), [("all", "who stays"), ("all", "who leaves"), ("the join", "who stays")])
 def test_leaving_a_session_registered_again_releases_no_task(
     face: Face, own: LocalServer, lost: str, beats: str

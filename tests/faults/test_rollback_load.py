@@ -7,11 +7,15 @@ import random
 import time
 from collections.abc import Callable
 
+import pytest
+
 import tubes
 from tests.support.rollback_actors import Actors
 from tests.support.rollbacks import Promoted, keep, log_of, roll_back
 from tests.support.sentinel import Watched
 from tubes.testing import LocalServer
+
+pytestmark = pytest.mark.full
 
 
 def make(url: str) -> None:

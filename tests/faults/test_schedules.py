@@ -10,10 +10,14 @@ from datetime import datetime
 from itertools import pairwise
 from subprocess import PIPE, Popen
 
+import pytest
+
 import tubes
 from tests.support.processes import python
 from tests.support.scheduled import INTERVAL, LEASE
 from tubes.testing import LocalServer
+
+pytestmark = pytest.mark.full
 
 #: How many are killed.
 _KILLS = 9

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from tests.support.ledger import Ledger
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def watched() -> Iterator[Watched]:

@@ -107,6 +107,7 @@ def test_a_take_that_waits_goes_on_after_a_restart(own: LocalServer) -> None:
         assert got[0].id == task.id
 
 
+@pytest.mark.full
 def test_leases_are_renewed_again_after_a_long_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script_call, "PATIENCE", 0.1)
     with (
@@ -127,6 +128,7 @@ def test_leases_are_renewed_again_after_a_long_outage(monkeypatch: pytest.Monkey
         assert mine.ack().state == "done"
 
 
+@pytest.mark.full
 def test_connections_that_are_killed_lose_nothing(own: LocalServer, ledger: Ledger, much: int) -> None:
     with tubes.connect(own.url, session_ttl=31.0) as queue, own.client() as client:
         tube = queue.create_tube("load", "utube")

@@ -7,6 +7,8 @@ import random
 import threading
 from typing import Any
 
+import pytest
+
 import tubes
 from tests.support.cancelling import cancel_all, work
 from tests.support.ledger import Ledger
@@ -23,6 +25,7 @@ def check(queue: tubes.Queue, ledgers: dict[str, Ledger]) -> None:
         ledger.check(tube)
 
 
+@pytest.mark.full
 def test_take_any_with_random_timeouts_loses_no_task(url: str, much: int) -> None:
     over = threading.Event()
     gave_up = [0]
@@ -58,6 +61,7 @@ def test_take_any_with_random_timeouts_loses_no_task(url: str, much: int) -> Non
         check(putting, ledgers)
 
 
+@pytest.mark.full
 def test_randomly_cancelled_take_any_loses_no_task(url: str, much: int) -> None:
     ledgers = {name: Ledger() for name in NAMES}
 

@@ -25,7 +25,10 @@ from tests.support.proxy import Proxy
 from tubes import TaskNotTaken
 from tubes.conformance.bench import eventually
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 #: Seconds of a storm.
 LENGTH = 3.0
 INTERRUPTED = object()

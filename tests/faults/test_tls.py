@@ -171,6 +171,7 @@ def test_untrusted_certificate_is_refused(port: int, monkeypatch: pytest.MonkeyP
         tubes.connect(f"rediss://127.0.0.1:{port}")
 
 
+@pytest.mark.full
 def test_cut_tls_connections_lose_no_task(valkey: LocalServer, ledger: Ledger, much: int) -> None:
     with TlsProxy(valkey) as proxy:
         url = f"rediss://127.0.0.1:{proxy.port}?ssl_ca_certs={CERTIFICATE}&prefix={uuid4().hex}"

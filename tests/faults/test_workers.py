@@ -76,6 +76,7 @@ def jobs(url: str) -> Iterator[tubes.Tube]:
         yield queue.create_tube("jobs", "fifottl", ttr=600)
 
 
+@pytest.mark.full
 def test_the_task_of_a_killed_worker_goes_to_another(jobs: tubes.Tube, url: str) -> None:
     jobs.put(0.5)
     with process(url, "thread") as first:
@@ -88,6 +89,7 @@ def test_the_task_of_a_killed_worker_goes_to_another(jobs: tubes.Tube, url: str)
     assert (calls["take"], calls["ack"]) == (2, 1)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("handler", ["thread", "loop", "blocking"])
 def test_signal_lets_a_worker_finish_its_current_task(
@@ -102,6 +104,7 @@ def test_signal_lets_a_worker_finish_its_current_task(
     assert (statistics.calls["ack"], statistics.tasks["ready"]) == (1, 1)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("handler", ["thread", "loop"])
 def test_worker_releases_its_tasks_and_exits_nonzero_after_the_grace(jobs: tubes.Tube, url: str, handler: str) -> None:
     jobs.put(60)
@@ -112,6 +115,7 @@ def test_worker_releases_its_tasks_and_exits_nonzero_after_the_grace(jobs: tubes
     assert jobs.statistics().tasks["ready"] == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("handler", ["thread", "loop", "blocking"])
 def test_a_second_signal_ends_a_worker_at_once(jobs: tubes.Tube, url: str, handler: str) -> None:
     jobs.put(60)
@@ -126,6 +130,7 @@ def test_a_second_signal_ends_a_worker_at_once(jobs: tubes.Tube, url: str, handl
     assert jobs.take(timeout=20) is not None
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("handler", ["thread", "loop"])
 def test_sigterm_and_sigint_together_count_as_two_signals(jobs: tubes.Tube, url: str, handler: str) -> None:
     jobs.put(60)
@@ -160,6 +165,7 @@ def test_process_forked_by_a_handler_ends_on_a_signal(jobs: tubes.Tube, url: str
         assert worker.wait(20) == 0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("gives_up", [False, True])
 @pytest.mark.parametrize("handler", ["thread", "loop"])
 def test_worker_survives_a_server_outage(

@@ -62,6 +62,7 @@ QUIRKS: dict[str, int | None] = {
 }
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("group", GROUPS)
 def test_each_trace_is_reproduced(face: Face, group: str, subtests: pytest.Subtests) -> None:
     for trace in GROUPS[group]:

@@ -26,9 +26,12 @@ from tubes.drivers.invariants import check_engine
 SECONDS = 0.7
 PACKAGE = os.path.dirname(tubes.__file__)
 
-pytestmark = pytest.mark.skipif(
-    threading.current_thread() is not threading.main_thread(), reason="signals come in the main thread"
-)
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(
+        threading.current_thread() is not threading.main_thread(), reason="signals come in the main thread"
+    ),
+]
 
 
 @contextlib.contextmanager

@@ -92,6 +92,7 @@ def drained(tube: tubes.Tube) -> list[int]:
     return [task.ack().data for task in iter(lambda: tube.take(0), None)]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_interrupted_take_has_no_effect(driver: str) -> None:
     for moment, _, tube in moments(driver):
@@ -107,6 +108,7 @@ def test_interrupted_take_has_no_effect(driver: str) -> None:
         assert drained(tube) == list(range(TASKS))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "options", [{"interval": 9}, {"interval": 9, "max_in_flight": 2, "order": "round_robin"}], ids=str
 )
@@ -122,6 +124,7 @@ def test_interrupted_take_does_not_start_the_interval_of_its_lane(options: dict[
         assert [task.data for task in iter(lambda tube=tube: tube.take(0), None)] == [1]  # type: ignore[misc]
 
 
+@pytest.mark.full
 def test_interrupted_move_leaves_each_task_in_one_tube() -> None:
     for moment, queue, tube in moments("utubettl"):
         other = queue.create_tube("other", "utubettl")
@@ -133,6 +136,7 @@ def test_interrupted_move_leaves_each_task_in_one_tube() -> None:
             return
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("end", ["ack", "delete"])
 def test_task_ended_by_an_interrupted_ack_or_delete_is_kept(end: str) -> None:
     for moment, _, tube in moments("fifottl", keep_done=60):
@@ -145,6 +149,7 @@ def test_task_ended_by_an_interrupted_ack_or_delete_is_kept(end: str) -> None:
         assert sorted(done.id for done in tube.tasks(state="done")) == ([0, 4, 5] if ended else [4, 5])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("lane", ["0", "new"])
 def test_interrupted_block_or_configure_is_all_or_nothing(lane: str) -> None:
     acts: list[Callable[[tubes.Tube], object]] = [
@@ -165,6 +170,7 @@ def test_interrupted_block_or_configure_is_all_or_nothing(lane: str) -> None:
             assert tube.utubes() == []
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("options", [{}, {"delay": 5}], ids=["ready", "delayed"])
 def test_interrupted_put_has_no_effect(driver: str, options: dict[str, Any]) -> None:
@@ -179,6 +185,7 @@ def test_interrupted_put_has_no_effect(driver: str, options: dict[str, Any]) -> 
         assert drained(tube) == [*range(TASKS), "y"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_interrupted_put_many_has_no_effect(driver: str) -> None:
     for moment, _, tube in moments(driver):
@@ -190,6 +197,7 @@ def test_interrupted_put_many_has_no_effect(driver: str) -> None:
         assert drained(tube) == [*range(TASKS), "w"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_interrupted_take_many_has_no_effect(driver: str) -> None:
     for moment, _, tube in moments(driver):
@@ -202,6 +210,7 @@ def test_interrupted_take_many_has_no_effect(driver: str) -> None:
         assert sorted(drained(tube)) == list(range(TASKS))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("verb", ["ack_many", "release_many", "delete_many"])
 def test_interrupted_batch_call_is_done_or_undone_for_each_task(driver: str, verb: str) -> None:
@@ -219,6 +228,7 @@ def test_interrupted_batch_call_is_done_or_undone_for_each_task(driver: str, ver
         assert drained(tube) == left
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("verb", ["ack", "release", "bury", "delete", "touch", "release_all"])
 def test_interrupted_call_of_a_holder_is_all_or_nothing(driver: str, verb: str) -> None:
@@ -242,6 +252,7 @@ def test_interrupted_call_of_a_holder_is_all_or_nothing(driver: str, verb: str) 
         assert drained(tube) == list(range(ended, TASKS))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("verb", ["kick", "truncate"])
 def test_interrupted_kick_or_truncate_leaves_each_task_in_one_state(driver: str, verb: str) -> None:
@@ -257,6 +268,7 @@ def test_interrupted_kick_or_truncate_leaves_each_task_in_one_state(driver: str,
         assert drained(tube) == ([] if verb == "truncate" and not counts["total"] else list(range(TASKS)))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seconds", [None, 5])
 @pytest.mark.parametrize("verb", ["pause", "resume"])
 def test_interrupted_pause_or_resume_is_all_or_nothing(verb: str, seconds: float | None) -> None:
@@ -274,6 +286,7 @@ def test_interrupted_pause_or_resume_is_all_or_nothing(verb: str, seconds: float
         assert drained(tube) == list(range(TASKS))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_close_that_was_interrupted_can_be_repeated(driver: str) -> None:
     for moment, queue, tube in moments(driver):
@@ -289,6 +302,7 @@ def test_a_close_that_was_interrupted_can_be_repeated(driver: str) -> None:
             return
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_interrupt_while_serving_a_waiter_loses_no_task_or_waiter(driver: str) -> None:
     url = f"memory://interrupted-{driver}-{os.getpid()}"
@@ -338,6 +352,7 @@ CALLS: dict[str, Callable[[tubes.Tube, tubes.Task, tubes.Tube], object]] = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", ["fifo", "limfifottl", "utubettl"])
 @pytest.mark.parametrize("call", CALLS)
 def test_interrupted_recovery_strands_no_task(driver: str, call: str) -> None:
@@ -378,6 +393,7 @@ def test_interrupted_recovery_strands_no_task(driver: str, call: str) -> None:
     assert recoveries or call == "ack"  # A plain one runs nothing that can be interrupted after its change.
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", ["fifo", "limfifottl"])
 @pytest.mark.parametrize("call", ["take", "take_any", "put"])
 def test_interrupts_of_a_waiting_call_lose_no_task_and_no_waiter(driver: str, call: str) -> None:
@@ -419,6 +435,7 @@ def test_interrupts_of_a_waiting_call_lose_no_task_and_no_waiter(driver: str, ca
             task.ack()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("call", ["take_many", "take_ttr", "take_any_ttr", "queue_take_many"])
 @pytest.mark.parametrize("backend", ["memory", "file"])
 def test_interrupted_wait_gives_back_all_that_it_took(tmp_path: Path, backend: str, call: str) -> None:
@@ -478,6 +495,7 @@ def twice(
     raise AssertionError("this call has no end")
 
 
+@pytest.mark.sample(1)
 def test_interrupted_again_leaves_the_old_task_or_the_new_one(url: str) -> None:
     def prepare(tube: tubes.Tube) -> None:
         tube.put("x").delete()
@@ -489,6 +507,7 @@ def test_interrupted_again_leaves_the_old_task_or_the_new_one(url: str) -> None:
         assert tube.statistics().calls["put"] == 1 + len(new)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("verb", ["release", "bury"])
 def test_interrupted_move_with_a_priority_is_all_or_nothing(url: str, verb: str) -> None:
     def prepare(tube: tubes.Tube) -> tubes.Task:
@@ -504,6 +523,7 @@ def test_interrupted_move_with_a_priority_is_all_or_nothing(url: str, verb: str)
         assert (task.state == "taken", task.pri) == ((False, 7) if moved else (True, 0))
 
 
+@pytest.mark.sample(1)
 def test_interrupted_truncate_is_all_or_nothing(url: str) -> None:
     def prepare(tube: tubes.Tube) -> None:
         for key in "abc":
@@ -533,6 +553,7 @@ def test_done_tasks_stay_in_the_folder_when_a_truncate_is_interrupted(tmp_path: 
     assert set(found) == {0, 1}
 
 
+@pytest.mark.sample(1)
 def test_interrupted_move_to_another_session_is_all_or_nothing(url: str) -> None:
     with tubes.connect(url) as queue:
         uuid = queue.identify()
@@ -597,6 +618,7 @@ def meets(tube: tubes.Tube, key: str) -> str:
     return tube.put("mine", key=key).state.value
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("key", ["0", "new"])
 def test_interrupted_put_with_a_key_leaves_the_key_unchanged(driver: str, key: str) -> None:
@@ -607,6 +629,7 @@ def test_interrupted_put_with_a_key_leaves_the_key_unchanged(driver: str, key: s
         assert meets(tube, key) == ("new" if key == "new" else "r")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("state", ["ready", "taken", "buried", "done"])
 def test_interrupted_replace_is_all_or_nothing(driver: str, state: str) -> None:
@@ -635,6 +658,7 @@ def test_interrupted_replace_is_all_or_nothing(driver: str, state: str) -> None:
             return
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("verb", ["ack", "delete", "bury", "release"])
 def test_interrupted_call_keeps_task_and_key_consistent(driver: str, verb: str) -> None:
@@ -660,6 +684,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("state", ["ready", "taken", "buried"])
 @pytest.mark.parametrize("changes", CHANGES)
@@ -689,6 +714,7 @@ def test_interrupted_update_is_all_or_nothing(driver: str, state: str, changes: 
             return
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", ["fifottl", "utubettl"])
 @pytest.mark.parametrize("attempts", [1, 2])
 def test_interrupted_release_with_backoff_is_all_or_nothing(driver: str, attempts: int) -> None:
@@ -705,6 +731,7 @@ def test_interrupted_release_with_backoff_is_all_or_nothing(driver: str, attempt
             return
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_interrupted_alter_is_all_or_nothing(driver: str) -> None:
     changes: dict[str, Any] = {"capacity": TASKS + 1, "max_attempts": 2}

@@ -59,6 +59,7 @@ class Version:
         assert self._process.returncode == 0
 
 
+@pytest.mark.full
 def test_alter_reaches_processes_of_two_program_versions(url: str) -> None:
     old = Version(url, ttr=60, max_attempts=3)
     assert old.put() == [60, 3, {"max_attempts": 3, "ttr": 60}]

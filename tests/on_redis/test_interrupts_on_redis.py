@@ -52,6 +52,7 @@ def storm(call: Callable[[], object]) -> Iterator[tuple[int, int]]:
     raise AssertionError("this call has no end")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("verb", ["take", "take_many", "take_task"])
 def test_interrupted_take_gives_its_tasks_back(tube: tubes.Tube, verb: str) -> None:
     tube.put_many(range(3))
@@ -68,6 +69,7 @@ def test_interrupted_take_gives_its_tasks_back(tube: tubes.Tube, verb: str) -> N
     assert [task.data for task in tube.take_many(9, 0)] == [0, 1, 2]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("verb", ["put", "put_many"])
 def test_interrupted_put_is_done_or_not(tube: tubes.Tube, verb: str) -> None:
     number, size = 0, 1 if verb == "put" else 3
@@ -117,6 +119,7 @@ def waiting_storm(call: Callable[[], object], meanwhile: Callable[[], object]) -
     assert interrupts > MOMENTS_OF_WAITS
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("verb", ["take", "take_many", "take_any", "take_any_ttr"])
 def test_interrupted_waiting_take_loses_no_task(queue: tubes.Queue, verb: str) -> None:
     tube, other = queue.create_tube("load", "fifottl"), queue.create_tube("other", "fifottl")
@@ -188,6 +191,7 @@ print(interrupted)
 """
 
 
+@pytest.mark.full
 def test_interrupts_while_a_command_is_packed_do_not_crash() -> None:
     """hiredis crashes if a signal handler raises while it formats a number."""
     run = subprocess.run([sys.executable, "-c", PACKING], capture_output=True, text=True, timeout=60, check=False)

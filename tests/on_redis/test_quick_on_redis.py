@@ -90,6 +90,7 @@ class Side:
         port.session = None
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("driver", OPTIONS)
 @pytest.mark.parametrize("seed", range(3))
 def test_fast_paths_match_the_generic_flows(valkey: LocalServer, driver: str, seed: int) -> None:

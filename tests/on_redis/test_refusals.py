@@ -188,6 +188,7 @@ def others_wait(desk: Desk) -> None:
 WAYS: dict[str, Callable[[Desk], None]] = {"nobody waits": lambda desk: None, "others wait": others_wait}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", DRIVERS)
 def test_refused_command_changes_nothing(

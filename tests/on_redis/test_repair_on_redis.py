@@ -206,6 +206,7 @@ def patients(valkey: LocalServer) -> Iterator[Callable[..., Patient]]:
         patient.close()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", DRIVERS)
 def test_repair_fixes_random_damage_without_losing_tasks(patients: Callable[..., Patient], name: str) -> None:
     for seed in range(ROUNDS):
@@ -404,6 +405,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sample(25)
 @pytest.mark.parametrize(("what", "name"), CASES)
 def test_repair_identifies_and_fixes_each_kind_of_damage(
     patients: Callable[..., Patient], what: str, name: str
@@ -511,6 +513,7 @@ def test_check_and_repair_process_many_tasks_in_parts(valkey: LocalServer) -> No
             assert len(tube.take_many(3000)) == (2000 if driver == "fifo" else 400)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["fifottl", "polite utube", "everything", "rank"])
 def test_check_finds_no_problem_in_a_busy_tube(valkey: LocalServer, name: str) -> None:
     driver, options = DRIVERS[name]

@@ -37,6 +37,7 @@ def users(server: LocalServer) -> Iterator[rights.Users]:
     assert found.refusals() == []
 
 
+@pytest.mark.full
 def test_documented_rights_match_the_scripts() -> None:
     told = {name: {word[1:].upper() for word in words if word.startswith("+")} for name, words in rights.told().items()}
     assert told == rights.wanted()

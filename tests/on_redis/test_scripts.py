@@ -19,6 +19,7 @@ def test_each_script_declares_its_reply_types() -> None:
     assert [verb for verb in VERBS if script(verb, fifottl.FifoTtl).answers == ANY] == []
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", DRIVERS)
 def test_a_script_compiles(name: str) -> None:
     lua51: Any = import_module("lupa.lua51")  # It has no types.

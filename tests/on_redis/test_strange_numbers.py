@@ -24,6 +24,7 @@ def everything(client: Any, key: str) -> dict[bytes, bytes]:
     return {name: client.dump(name) for name in client.scan_iter(match=f"{key}:*")}
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("driver", ["fifo", "fifottl", "utubettl"])
 @pytest.mark.parametrize("next_id", ["1e400", "1.5", "nan", "0x10", "-1", "9007199254740993", "281474976710655", ""])
 def test_put_is_refused_when_the_next_id_is_invalid(url: str, client: Any, driver: str, next_id: str) -> None:

@@ -395,6 +395,7 @@ class Twins:
             side.close()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", DRIVERS)
 def test_memory_and_server_behave_alike(valkey: LocalServer, name: str, seed: int) -> None:
@@ -412,6 +413,7 @@ def test_memory_and_server_behave_alike(valkey: LocalServer, name: str, seed: in
         twins.close()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", DRIVERS)
 def test_memory_and_server_agree_when_rarely_observed(valkey: LocalServer, name: str, seed: int) -> None:
@@ -430,6 +432,7 @@ def test_memory_and_server_agree_when_rarely_observed(valkey: LocalServer, name:
         twins.close()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", [name for name in DRIVERS if "done" not in name])
 def test_memory_and_server_agree_when_the_clock_is_set_back(valkey: LocalServer, name: str, seed: int) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import sys, threading
 sys.modules["hiredis"] = None
@@ -31,6 +33,7 @@ with tubes.connect(sys.argv[1]) as queue, tubes.connect(sys.argv[1], session_ttl
 """
 
 
+@pytest.mark.full
 def test_calls_and_waits_work_without_hiredis(url: str) -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT, url], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "done\n", done.stderr

@@ -57,6 +57,7 @@ def crowd(client: Any, tube: tubes.Tube, count: int, seconds: float = 9) -> None
 # -- ids that are not there any more -----------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["fifo", "lifo"])
 def test_each_call_removes_some_stale_ids(client: Any, queue: tubes.Queue, kind: str) -> None:
     tube = queue.create_tube("load", kind if kind == "fifo" else Driver("lifo", order="-id"))
@@ -89,6 +90,7 @@ def test_buried_task_is_not_taken_although_its_id_stays_in_the_list(queue: tubes
     assert taken.id == second.id
 
 
+@pytest.mark.full
 def test_take_many_skips_a_bounded_number_of_stale_ids(client: Any, queue: tubes.Queue) -> None:
     tube = queue.create_tube("load")
     ids = [task.id for task in tube.put_many([b"x"] * 14_000)]
@@ -251,6 +253,7 @@ def test_existing_tasks_of_keys_are_returned_in_parts(queue: tubes.Queue, driver
 # -- many tasks at once ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("driver", _DRIVERS)
 def test_operations_on_many_tasks_run_in_parts(client: Any, queue: tubes.Queue, driver: str) -> None:
     tube: Any = queue.create_tube("load", driver)

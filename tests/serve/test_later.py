@@ -80,6 +80,7 @@ async def left(served: Served, id: str, state: str) -> dict[str, Any]:
     return task
 
 
+@pytest.mark.sample(1)
 @pytest.mark.anyio
 async def test_a_callback_is_called_and_signed(later: Served) -> None:
     async with Receiver(lambda _: replies(100)) as receiver:
@@ -132,6 +133,7 @@ async def dead(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
+@pytest.mark.full
 @pytest.mark.anyio
 async def test_create_keeps_the_limits_of_a_token(tmp_path: Path) -> None:
     tokens = Tokens(tmp_path / "tokens.json")
@@ -276,6 +278,7 @@ def test_foreign_tasks_in_later_tube_are_buried(later: Served) -> None:
         eventually(lambda where=where: later.client.get(where).json()["state"] == "buried")  # type: ignore[misc]
 
 
+@pytest.mark.full
 @pytest.mark.anyio
 async def test_tasks_of_any_kind_are_pushed_from_any_tube(url: str, tmp_path: Path) -> None:
     async with Receiver(lambda _: reply(204)) as receiver:
@@ -310,6 +313,7 @@ def test_ids_are_uuids_bound_to_secret() -> None:
     assert len({ids.given(id) for id in range(100)}) == 100
 
 
+@pytest.mark.full
 @pytest.mark.anyio
 async def test_an_instance_that_is_killed_loses_nothing(valkey: LocalServer) -> None:
     """At least once; a task that was under way may come once more for each kill."""

@@ -52,6 +52,7 @@ def dead_letter(api: httpx.Client, body: bytes = b"hello", queue: str = "q", **o
     return job
 
 
+@pytest.mark.sample(1)
 def test_a_job_is_published_consumed_and_acked(api: httpx.Client) -> None:
     before = time.time()
     job_id = publish(api, b"\0\xff", ttl=10, tries=3, delay=0)
@@ -231,6 +232,7 @@ def test_destroying_queue_removes_only_ready_jobs(api: httpx.Client) -> None:
         assert api.get(f"/q/job/{job}").status_code == 200
 
 
+@pytest.mark.sample(1)
 def test_dead_letters_are_respawned_and_deleted(api: httpx.Client) -> None:
     ns = str(api.base_url).rstrip("/").rpartition("/")[2]
     empty = {"namespace": ns, "queue": "q", "deadletter_size": 0, "deadletter_head": ""}
@@ -255,6 +257,7 @@ def test_dead_letters_are_respawned_and_deleted(api: httpx.Client) -> None:
     assert api.get(f"/q/job/{ids[2]}").status_code == 404
 
 
+@pytest.mark.sample(1)
 def test_job_is_consumed_up_to_its_tries_then_buried(api: httpx.Client) -> None:
     job = publish(api, tries=2)
     assert consume(api, ttr=1)["remain_tries"] == 1
@@ -263,6 +266,7 @@ def test_job_is_consumed_up_to_its_tries_then_buried(api: httpx.Client) -> None:
     eventually(lambda: api.get("/q/deadletter").json()["deadletter_head"] == job)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(
     ("method", "path", "status", "said"),
     [
@@ -330,6 +334,7 @@ def test_the_native_api_sees_the_same_tasks(served: Served, api: httpx.Client) -
     assert (data(job), job["remain_tries"], job["ttl"]) == (b"[1]", 0, 0)
 
 
+@pytest.mark.sample(1)
 def test_concurrent_hostile_requests_do_no_harm(served: Served, api: httpx.Client) -> None:
     names = [*["q"] * 12, "a,b", "%00", "%ff", "..", "%F0%9F%92%A5", "_x", "x" * 300, "*", ",", "%7Bjob%7D", "q%2Fq"]
     ends = ["", "/bulk", "/peek", "/size", "/deadletter", "/deadletter/size", "/job/x", "/job/%ff", "/nix", "/"]

@@ -217,6 +217,7 @@ def test_the_access_log_is_switched(guarded: Served, admin: httpx.Client) -> Non
     assert not any(line["path"] == "/api/silent/q" for line in guarded.lines())
 
 
+@pytest.mark.full
 def test_admin_api_requires_admin_grant(tmp_path: Path) -> None:
     tokens = Tokens(tmp_path / "t.json")
     with (
@@ -258,6 +259,7 @@ def owned(tmp_path: Path) -> Iterator[tuple[Tokens, httpx.Client, httpx.Client]]
             yield tokens, served.client, admin
 
 
+@pytest.mark.full
 def test_administrator_of_some_tubes_creates_tokens_for_these_tubes_only(
     owned: tuple[Tokens, httpx.Client, httpx.Client],
 ) -> None:
@@ -270,6 +272,7 @@ def test_administrator_of_some_tubes_creates_tokens_for_these_tubes_only(
     assert tokens.all()[-1].grants[0].tube == "mail*"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("grant", ["look shop", "look shop mail?", "admin shop *", "look shop [*]", "look * mail1"])
 def test_administrator_of_some_tubes_cannot_touch_wider_tokens(
     owned: tuple[Tokens, httpx.Client, httpx.Client], grant: str
@@ -293,6 +296,7 @@ def test_administrator_of_some_tubes_cannot_touch_wider_tokens(
         assert admin.request(method, path, auth=auth).status_code == 403
 
 
+@pytest.mark.full
 def test_administrator_of_some_tubes_of_all_namespaces_sees_no_limits(
     owned: tuple[Tokens, httpx.Client, httpx.Client],
 ) -> None:
@@ -301,6 +305,7 @@ def test_administrator_of_some_tubes_of_all_namespaces_sees_no_limits(
     assert admin.get("/limits", auth=("x", part)).status_code == 403
 
 
+@pytest.mark.full
 def test_names_are_shown_to_tokens_that_may_see_them_only(owned: tuple[Tokens, httpx.Client, httpx.Client]) -> None:
     tokens, _, admin = owned
     texts = {text: tokens.create([Grant.read(text)])[1] for text in ("look", "look shop m*", "admin bank", "put,take")}

@@ -48,6 +48,7 @@ def problem(reply: httpx.Response) -> tuple[int, str]:
     return reply.status_code, body["type"].removeprefix("/problems/")
 
 
+@pytest.mark.sample(1)
 def test_a_task_is_put_taken_and_acked_by_its_lease(http: httpx.Client) -> None:
     reply = http.post("/tubes/mail/tasks", json={"data": {"to": "ann"}, "pri": 3, "context": {"a": "b"}})
     assert reply.status_code == 201
@@ -175,6 +176,7 @@ def test_many_leases_end_in_one_request(http: httpx.Client) -> None:
     assert (problem(bad), bad.json()["item"]) == ((400, "invalid-option"), 1)
 
 
+@pytest.mark.full
 def test_a_done_task_is_kept_with_its_result_and_put_again(http: httpx.Client) -> None:
     first, second, third = (put(http, number, keep_done=60) for number in range(3))
     where = f"/tubes/mail/tasks/{first}"
@@ -218,6 +220,7 @@ def test_a_done_task_is_kept_with_its_result_and_put_again(http: httpx.Client) -
     assert http.get("/tubes/mail").json()["kept"] == 0
 
 
+@pytest.mark.sample(1)
 def test_replies_are_bounded_in_bytes(http: httpx.Client) -> None:
     for _ in range(70):
         http.post("/tubes/mail/tasks/raw", content=b"x" * 200_000)
@@ -304,6 +307,7 @@ def test_disconnect_during_poll_loses_no_task_and_uses_no_attempt(http: httpx.Cl
     eventually(lambda: http.get("/tubes/mail").json()["waiting"] == 0)
 
 
+@pytest.mark.sample(11)
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "kind"),
     [
@@ -363,6 +367,7 @@ def test_error_details_use_http_and_json_terms(http: httpx.Client) -> None:
         assert http.post("/tubes/mail/tasks", content=body).json()["detail"].startswith(detail)
 
 
+@pytest.mark.sample(17)
 @pytest.mark.parametrize(
     ("method", "path", "body", "detail"),
     [

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import hypothesis
+import pytest
 import schemathesis
 from hypothesis import strategies
 from schemathesis.checks import not_a_server_error
@@ -22,6 +23,8 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.support.served import Served
 from tubes.serve.native import OPERATIONS
+
+pytestmark = pytest.mark.full
 
 CHECKS = [
     *(not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance),

@@ -32,6 +32,7 @@ def typed(page: str) -> list[list[str]]:
     ]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq")
 @pytest.mark.parametrize("name", ["serve.md", "howto/from-lmstfy.md"])
 def test_page_commands_print_documented_output(name: str, in_memory: Served, tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def test_serve_refuses_invalid_options(words: tuple[str, ...], tmp_path: Path, m
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.stderr
 
 
+@pytest.mark.full
 def test_existing_folder_is_served_and_keeps_its_tasks(tmp_path: Path) -> None:
     (tmp_path / "tubes-data").mkdir()
     (tmp_path / "tubes.toml").write_text("[serve]\nadmin = '127.0.0.1:0'\naccess-log = false\n")

@@ -60,6 +60,7 @@ def client(served: Served, tokens: Tokens, *grants: str) -> httpx.Client:
     return httpx.Client(base_url=served.url, headers=headers, timeout=30, verify=context)
 
 
+@pytest.mark.full
 def test_token_allows_only_granted_requests(guarded: Served, tokens: Tokens) -> None:
     with (
         client(guarded, tokens, "manage shop") as boss,
@@ -152,6 +153,7 @@ def test_a_token_is_revoked_and_expires(guarded: Served, tokens: Tokens) -> None
     assert later.find(text) is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("on", ["memory", "valkey"])
 def test_waits_streams_and_sessions_of_a_revoked_token_end(
     on: str, request: pytest.FixtureRequest, tmp_path: Path
@@ -193,6 +195,7 @@ def test_waits_streams_and_sessions_of_a_revoked_token_end(
         assert (seen["state"], seen["attempts"]) == ("ready", 0)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("on", ["memory://", "valkey"])
 @pytest.mark.parametrize(
     ("grants", "read"),
@@ -237,6 +240,7 @@ def test_list_reads_only_granted_tubes_and_readiness_reads_no_tubes(
     asyncio.run(main())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("change", ["expired", "narrowed"])
 def test_waits_and_sessions_end_if_token_expires_or_loses_grants(change: str, tmp_path: Path) -> None:
     now = time.time()
@@ -268,6 +272,7 @@ def test_waits_and_sessions_end_if_token_expires_or_loses_grants(change: str, tm
     asyncio.run(main())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("path", "begin"), [("tubes/mail/stream", b"{"), ("events?tubes=mail", b"event: problem\ndata: {")]
 )
@@ -334,6 +339,7 @@ def test_token_file_is_private_and_contains_no_secret(tmp_path: Path) -> None:
         Tokens(tokens.path).all()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("text", ["", "nix", "put,nix", "put a b c", "put,"])
 def test_malformed_grant_is_refused(text: str) -> None:
     with pytest.raises(InvalidOption, match="must be RIGHTS"):
@@ -476,6 +482,7 @@ async def _put_in_parallel(processes: list[Served], text: str) -> list[int]:
         return await asyncio.gather(*map(put, range(200)))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("on", "processes"), [("memory", 1), ("folder", 1), ("valkey", 2)])
 def test_parallel_puts_keep_the_limit_of_tasks(
     on: str, processes: int, request: pytest.FixtureRequest, tokens: Tokens, tmp_path: Path
@@ -497,6 +504,7 @@ def test_parallel_puts_keep_the_limit_of_tasks(
         assert http.post(f"{tube}/call", json=call, headers=headers).status_code == 409
 
 
+@pytest.mark.full
 def test_a_rate_holds_over_all_processes(url: str, tokens: Tokens) -> None:
     _, text = tokens.create([Grant.read("manage,put,look")], rates={"put": Rate(5, 1000), "look": Rate(3, 1000)})
     headers = {"authorization": f"Bearer {text}"}
@@ -511,6 +519,7 @@ def test_a_rate_holds_over_all_processes(url: str, tokens: Tokens) -> None:
         assert looks == [200, 200, 429]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("on", ["memory://", "valkey"])
 def test_returned_call_does_not_count_toward_rate(on: str, request: pytest.FixtureRequest) -> None:
     async def main() -> None:
@@ -542,6 +551,7 @@ def test_rate_refills_as_time_passes() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("text", ["", "5", "0/1", "5/0", "5/x", "-5/1", "1e9/1"])
 def test_malformed_rate_is_refused(text: str) -> None:
     with pytest.raises(InvalidOption, match="CALLS/SECONDS"):
@@ -585,6 +595,7 @@ def test_bodies_in_work_are_bounded_per_token_and_in_all(tmp_path: Path) -> None
     asyncio.run(main())
 
 
+@pytest.mark.full
 def test_refused_long_names_use_no_memory(tmp_path: Path) -> None:
     tokens = Tokens(tmp_path / "t.json")
     _, text = tokens.create([Grant.read("look shop"), Grant.read("take shop")])

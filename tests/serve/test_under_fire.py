@@ -42,6 +42,7 @@ def ready(served: Served) -> bool:
     return served.client.get("/health/ready", timeout=30).status_code == 200
 
 
+@pytest.mark.full
 def test_shutdown_replies_to_all_polls() -> None:
     with Served("--url", "memory://", "--no-access-log") as served:
         served.client.put("/v1/_/tubes/mail")
@@ -71,6 +72,7 @@ def test_shutdown_replies_to_all_polls() -> None:
         assert served.process.wait(30) == 0
 
 
+@pytest.mark.full
 def test_slow_or_oversized_requests_are_cut_off(tmp_path: Path) -> None:
     options = ("--headers-within", 0.3, "--body-within", 0.6, "--max-body", 1000, "--read-within", 0.3)
     with Served(*options, cwd=tmp_path, env={"TUBES_URL": ""}) as served:
@@ -261,6 +263,7 @@ def test_disconnect_is_noticed_despite_pipelined_request(served: Served, base: s
     assert eventually(lambda: served.client.get(path).json()["waiting"] == 0)
 
 
+@pytest.mark.full
 def test_service_is_not_ready_while_backend_is_down_and_recovers() -> None:
     with LocalServer(appendonly="yes", appendfsync="always") as valkey, Served("--url", valkey.url) as served:
         served.client.put("/v1/_/tubes/mail")
@@ -280,6 +283,7 @@ def test_service_is_not_ready_while_backend_is_down_and_recovers() -> None:
         assert [task["data"] for task in tasks] in ([2], [1, 2])
 
 
+@pytest.mark.full
 def test_a_lease_outlives_the_process_that_gave_it(url: str) -> None:
     with Served("--url", url) as one, Served("--url", url) as other:
         one.client.put("/v1/_/tubes/mail")
@@ -297,6 +301,7 @@ def test_a_lease_outlives_the_process_that_gave_it(url: str) -> None:
             assert third.client.delete(f"/v1/_/leases/{leases[2]}").status_code == 204
 
 
+@pytest.mark.sample(1)
 def test_concurrent_hostile_requests_do_no_harm(served: Served, base: str) -> None:
     served.client.put(f"{base}/tubes/mail")
     names = ["mail", "no", "a%2Fb", "%00", "%ff", "..", "%F0%9F%92%A5", "tubes.x", "x" * 300, "%7Ba%7D", "*", "a b"]
@@ -337,6 +342,7 @@ def test_concurrent_hostile_requests_do_no_harm(served: Served, base: str) -> No
     assert ready(served)
 
 
+@pytest.mark.full
 def test_replacing_process_on_shared_port_refuses_no_connection(url: str) -> None:
     with Served("--url", url, "--reuse-port") as one:
         refused, served, stop = 0, 0, False
@@ -372,6 +378,7 @@ def test_replacing_process_on_shared_port_refuses_no_connection(url: str) -> Non
         assert (refused, served > 200) == (0, True)
 
 
+@pytest.mark.full
 def test_sessions_and_streams_of_a_killed_service_end_by_their_own_ttl(url: str) -> None:
     with Served("--url", url) as one, Served("--url", url) as other:
         for name in ("held", "streamed"):
@@ -400,6 +407,7 @@ def resident(served: Served) -> int:
     return int(Path(f"/proc/{served.process.pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
+@pytest.mark.full
 def test_pipelined_requests_wait_as_bytes() -> None:
     with Served("--url", "memory://", "--no-access-log") as served:
         served.client.put("/v1/_/tubes/mail")
@@ -430,6 +438,7 @@ def test_pipelined_requests_wait_as_bytes() -> None:
             one.close()
 
 
+@pytest.mark.full
 def test_connections_with_most_pipelined_input_are_cut_off() -> None:
     async def main() -> list[bool]:
         app = create_app(tubes.aio.connect("memory://", codec="json"))
@@ -537,6 +546,7 @@ def test_endless_body_behind_reply_is_cut_off(served: Served) -> None:
         assert sent < 100
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("restarts", [2, pytest.param(5, marks=pytest.mark.full)])
 def test_replaced_processes_reset_no_kept_connection(url: str, restarts: int) -> None:
     async def use(port: int, counts: Counter[str]) -> None:

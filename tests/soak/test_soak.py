@@ -22,6 +22,8 @@ from tests.soak.samples import SHORTEST, Sample, growths
 from tests.support.processes import python
 from tubes.conformance.bench import eventually
 
+pytestmark = pytest.mark.full
+
 
 def test_a_short_soak_on_a_server_keeps_the_rules() -> None:
     part = on_server.soak(2.0, seed=1, rest=0.05, workers=5)

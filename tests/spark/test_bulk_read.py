@@ -69,6 +69,7 @@ def test_heads_of_large_data_come_in_small_parts(url: str) -> None:
         assert [table.size for table in BulkReader(tube).heads_of(range(9))] == [2, 2, 1]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("driver", ["fifo", "fifottl", "utubettl", tubes.Driver("lifo", order="-id")])
 def test_ids_are_found_by_states(url: str, driver: str | tubes.Driver) -> None:
     with tubes.connect(url) as queue:

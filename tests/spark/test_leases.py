@@ -251,6 +251,7 @@ def test_no_batch_is_delivered_before_the_one_before_it_is_acked(query: Query, m
         query.deliver()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("stage", ["claimed", "planned", "delivered", "committed"])
 @pytest.mark.parametrize("down", [0.0, 1.3], ids=["within the lease", "longer than it"])
 def test_driver_crash_at_any_stage_loses_and_repeats_nothing(
@@ -275,6 +276,7 @@ def test_driver_crash_at_any_stage_loses_and_repeats_nothing(
     assert tube.statistics().tasks["total"] == 0
 
 
+@pytest.mark.full
 def test_one_row_that_fails_its_batch_again_and_again_buries_nothing(
     queue: tubes.Queue, options: dict[str, str]
 ) -> None:

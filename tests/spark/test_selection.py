@@ -43,6 +43,7 @@ def tube(queue: tubes.Queue) -> Any:
     return tube
 
 
+@pytest.mark.full
 def test_data_is_not_fetched_unless_column_needs_it(tube: Any, options: dict[str, str], sent: Any) -> None:
     rows, size = sent(lambda: read(options, "id bigint"))
     assert [row["id"] for row in rows] == list(range(TASKS))
@@ -66,6 +67,7 @@ def test_state_filter_fetches_only_matching_tasks(tube: Any, options: dict[str, 
     assert size < 20 * SIZE + 5000
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("told", "ids"),
     [
@@ -91,6 +93,7 @@ def test_ids_lane_and_state_options_select_tasks(
     assert size < len(rows) * (SIZE + 100) + 30_000
 
 
+@pytest.mark.full
 def test_lane_filter_fetches_only_tasks_of_lane(tube: Any, options: dict[str, str], sent: Any) -> None:
     rows, size = sent(lambda: read({**options, "lane": "lane 5"}))
     assert [row["id"] for row in rows] == list(range(5, TASKS, 100))

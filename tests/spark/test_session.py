@@ -13,6 +13,8 @@ import pytest
 import tubes
 from tubes.testing import LocalServer
 
+pytestmark = pytest.mark.full
+
 DOCS = Path(__file__).parent.parent.parent / "docs"
 FENCE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 

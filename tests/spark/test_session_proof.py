@@ -9,6 +9,8 @@ import pytest
 
 import tubes
 
+pytestmark = pytest.mark.full
+
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 A, B = "http://h:1/a", "http://h:1/b"

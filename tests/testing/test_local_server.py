@@ -32,6 +32,7 @@ def runs(pid: int) -> bool:
     return bool(state.strip()) and not state.startswith("Z")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGINT", "SIGKILL", "SIGQUIT", "SIGTERM"])
 def test_signal_to_process_group_ends_its_server(name: str, tmp_path: Path) -> None:
     program = subprocess.Popen(

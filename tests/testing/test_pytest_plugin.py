@@ -50,6 +50,7 @@ def page(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("place", ["memory", "file", "server", "url", "configuration", "processes"])
 def test_the_page_runs_as_a_test(page: pytest.Pytester, valkey: LocalServer, place: str) -> None:
     words = {
@@ -76,6 +77,7 @@ def test_page_shows_actual_assertion_message() -> None:
     assert "\n".join(f"    {line}" for line in shown.splitlines()) in (ROOT / "docs/testing.md").read_text()
 
 
+@pytest.mark.full
 def test_tests_do_not_see_each_others_tubes(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
@@ -96,6 +98,7 @@ def test_tests_do_not_see_each_others_tubes(pytester: pytest.Pytester) -> None:
     run(pytester, "--tubes-url=server", passed=4)
 
 
+@pytest.mark.full
 def test_manual_clock_is_used_only_on_request(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
@@ -125,6 +128,7 @@ def test_manual_clock_is_used_only_on_request(pytester: pytest.Pytester) -> None
     run(pytester, "--tubes-url=server", passed=3)
 
 
+@pytest.mark.full
 def test_a_server_serves_the_whole_session(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
@@ -138,6 +142,7 @@ def test_a_server_serves_the_whole_session(pytester: pytest.Pytester) -> None:
     run(pytester, passed=2)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("processes", [(), ("-p", "xdist", "-n", "2")], ids=["one", "several"])
 @pytest.mark.parametrize(
     ("place", "said"),
@@ -157,6 +162,7 @@ def test_unreachable_url_ends_session_with_one_line(
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
 
 
+@pytest.mark.full
 def test_configured_url_is_tried_once_and_only_on_demand(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\ntubes_url = redis://127.0.0.1:1\n")
     pytester.makeconftest(
@@ -207,6 +213,7 @@ def test_the_plugin_needs_no_redis_in_memory(pytester: pytest.Pytester) -> None:
     run(pytester, passed=1)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not FOUND, reason="tubes is not installed")
 def test_plugin_is_autoloaded_and_can_be_disabled(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")

@@ -293,6 +293,7 @@ def endless() -> list[Any]:
     return inner
 
 
+@pytest.mark.full
 def test_bad_input_raises_its_error_and_changes_nothing(face: Face, subtests: pytest.Subtests) -> None:
     for name, error, call in table():
         with subtests.test(name):

@@ -21,6 +21,7 @@ except tubes.ExtraMissing as error:
 """
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("extra", "module", "what", "statement"),
     [

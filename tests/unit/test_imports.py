@@ -6,6 +6,8 @@ import ast
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent.parent
 #: From the bottom to the top: a folder, or a loose file, imports itself and what is below. `tubes`: its `__init__`.
 LAYERS = [
@@ -71,6 +73,7 @@ def edges() -> dict[str, set[str]]:
     return {name: imports(tree, set(modules())) - {name} for name, tree in modules().items()}
 
 
+@pytest.mark.full
 def test_no_module_imports_from_a_higher_level() -> None:
     upward = {
         (name, other)

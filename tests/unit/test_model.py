@@ -209,6 +209,7 @@ class Machine(RuleBasedStateMachine):
             self.run.close()
 
 
+@pytest.mark.full
 @every_driver
 def test_short_random_runs_match_the_model(driver: Driver) -> None:
     run_state_machine_as_test(
@@ -263,6 +264,7 @@ SELDOM: list[Callable[[Lockstep, Random], object]] = [
 ]
 
 
+@pytest.mark.sample(1)
 @every_driver
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed{seed}")
 def test_long_random_runs_match_the_model(driver: Driver, seed: int) -> None:

@@ -169,6 +169,7 @@ def test_readme_contains_the_table_marks() -> None:
     assert page.count("<!-- peers -->\n") == page.count("<!-- end of peers -->\n") == 1
 
 
+@pytest.mark.full
 def test_plot_sorts_bars_and_uses_the_server_of_the_peers(tmp_path: Path) -> None:
     made = results(huey=Figures([turn(one=0.4)]), beanstalkd=Figures([turn(one=0.7)]))
     made.figures |= OURS | {"tubes, calls on redis": Figures([turn(one=9.0)])}
@@ -207,6 +208,7 @@ def test_missing_server_program_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         servers.Tarantool()
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_turn_measures_tubes_itself() -> None:
     calls, fifo = (subject for subject in SUBJECTS if subject.key in ("tubes, calls on valkey", "tubes, fifo"))

@@ -31,6 +31,7 @@ def test_typed_options_match_the_checked_options(told: Any, checked: set[str]) -
     assert told.__required_keys__ == set()
 
 
+@pytest.mark.full
 def test_examples_of_the_types_page_pass_a_type_checker(tmp_path: Path) -> None:
     if find_spec("mypy") is None:
         pytest.skip("needs the extra `check`")

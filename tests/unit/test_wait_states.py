@@ -283,6 +283,7 @@ def check(queue: Recorded, server: Server) -> None:
         assert caller.request is not None or state not in {*DOUBTS, WaitState.IN_HAND, WaitState.LATE}
 
 
+@pytest.mark.full
 def test_random_runs_use_every_row_of_the_table_and_no_other() -> None:
     used: set[tuple[str, WaitState]] = set()
     for seed in range(800):

@@ -116,6 +116,7 @@ def test_log_records_have_the_fields_of_their_task(
     assert fields == [("mail", 0, 1, {"request": "4bf9"}), ("mail", 0, 2, {"request": "4bf9"})]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("process", [False, True])
 def test_handler_timeout_is_logged_without_traceback(
     queue: tubes.Queue, caplog: pytest.LogCaptureFixture, is_async: bool, process: bool

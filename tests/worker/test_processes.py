@@ -73,6 +73,7 @@ def test_results_and_errors_come_back_and_processes_are_reused(queue: tubes.Queu
     assert eventually(lambda: not is_alive(pid))
 
 
+@pytest.mark.sample(1)
 def test_dying_process_fails_only_its_own_attempt(queue: tubes.Queue, tube: tubes.Tube) -> None:
     worker = Worker(queue, concurrency=2)
     worker.on(tube, crunch, process=True)
@@ -94,6 +95,7 @@ def test_dying_process_fails_only_its_own_attempt(queue: tubes.Queue, tube: tube
         assert tube.call("pid", timeout=PATIENCE) not in (first, second)
 
 
+@pytest.mark.sample(1)
 def test_a_process_that_takes_too_long_is_killed(queue: tubes.Queue, tube: tubes.Tube) -> None:
     worker = Worker(queue)
     worker.on(tube, crunch, process=True, timeout=0.5)
@@ -130,6 +132,7 @@ def test_a_death_is_noticed_while_a_child_of_the_process_lives(queue: tubes.Queu
 
 
 # The process has not begun to watch its parent while it imports the program: then only the parent can kill it.
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("end", "words"), [("kill", []), ("two signals", []), ("two signals", ["hang"])])
 def test_no_process_outlives_its_worker(url: str, tmp_path: Path, end: str, words: list[str]) -> None:
     pids = tmp_path / "pids"
@@ -161,6 +164,7 @@ def test_a_process_that_does_not_start_fails_its_attempt(
     assert not [child for child in multiprocessing.active_children() if child.name == "tubes-handler"]
 
 
+@pytest.mark.sample(1)
 def test_task_functions_run_in_processes_too(queue: tubes.Queue) -> None:
     worker = Worker(queue)
     assert worker.task("act", process=True)(act) is act
@@ -220,6 +224,7 @@ BAD: list[Callable[[Worker], Any]] = [
 ]
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("bad", BAD)
 def test_handler_that_cannot_run_in_a_process_is_refused(queue: tubes.Queue, bad: Any) -> None:
     worker = Worker(queue)

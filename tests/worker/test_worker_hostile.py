@@ -416,6 +416,7 @@ class Havoc:
         raise ERRORS[self._random.choice(list(ERRORS))]()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
 @pytest.mark.parametrize("place", ["memory", "server"])
@@ -559,6 +560,7 @@ def test_handler_waits_when_a_thread_cannot_be_started(
     assert "can't start new thread: the handler of task" in caplog.text
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["tubes-worker-leases", "tubes-handler"])
 def test_slow_task_times_out_although_a_thread_failed_to_start(queue: tubes.Queue, no_threads: Any, name: str) -> None:
     tube = queue.create_tube("t", max_attempts=1)
@@ -763,6 +765,7 @@ def test_a_worker_that_waits_for_its_server_is_stopped_at_once(
     assert ended == [Summary()]
 
 
+@pytest.mark.full
 def test_worker_whose_acks_are_refused_stops_taking(caplog: pytest.LogCaptureFixture, short_rests: None) -> None:
     started: list[object] = []
     with LocalServer() as server, tubes.connect(server.url) as queue:

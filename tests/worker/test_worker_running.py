@@ -132,6 +132,7 @@ def test_tubes_can_be_added_and_removed_while_the_worker_runs(queue: tubes.Queue
 # -- keeping -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("options", [{"ttr": TTR}, {"ttl": TTR}, {"ttl": TTR, "ttr": 9}], ids=str)
 @pytest.mark.parametrize("way", ["thread", "async", "blocking"])
 def test_task_is_renewed_while_its_handler_works(queue: tubes.Queue, way: str, options: dict[str, Any]) -> None:
@@ -156,6 +157,7 @@ def test_task_is_renewed_while_its_handler_works(queue: tubes.Queue, way: str, o
     assert calls["touch"] <= 40
 
 
+@pytest.mark.sample(1)
 def test_renewing_a_task_does_not_change_its_ttr(queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail", "fifottl", ttr=TTR, max_attempts=2)
 
@@ -246,6 +248,7 @@ def test_timeout_error_of_a_handler_is_reported_as_its_own(queue: tubes.Queue) -
     assert tube.buried()[0].reason == "TimeoutError: mine"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("way", ["thread", "stubborn"])
 def test_handler_that_does_not_end_loses_its_task_at_the_timeout(
     queue: tubes.Queue, way: str, caplog: pytest.LogCaptureFixture
@@ -306,6 +309,7 @@ def test_stop_finishes_tasks_in_hand_and_takes_no_more(queue: tubes.Queue, way: 
     assert tube.statistics().tasks["ready"] == 2
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("now", [False, True])
 @pytest.mark.parametrize("way", ["thread", "async", "stubborn"])
 def test_unfinished_tasks_are_released_after_the_grace(queue: tubes.Queue, way: str, now: bool) -> None:
@@ -364,6 +368,7 @@ def test_a_worker_in_a_loop_may_be_cancelled(queue: tubes.Queue) -> None:
     assert tube.take(timeout=0) is not None
 
 
+@pytest.mark.sample(1)
 def test_ended_worker_leaves_no_threads(queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail")
     tube.put_many(range(3))

@@ -17,6 +17,8 @@ from tubes.errors import StoreFailed, StoreFull
 from tubes.memory.shared_tube import SharedTube
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tubes.backend.clock import Clock
     from tubes.backend.listeners import Listener
     from tubes.backend.waiters import Waiter
