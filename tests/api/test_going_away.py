@@ -244,6 +244,7 @@ def test_garbage_collected_loop_releases_its_task() -> None:
     assert said == "300"
 
 
+@pytest.mark.full
 def test_an_interrupt_leaves_the_store_unlocked() -> None:
     said = run_alone("""
         import _thread, signal, threading, time, tubes

@@ -46,6 +46,7 @@ def test_wheel_contains_drivers_only_inside_tubes_package(built: Path) -> None:
     assert {name.rpartition("/discovery/")[2] for name in found} <= names
 
 
+@pytest.mark.full
 def test_sdist_contains_drivers_and_test_files(built: Path) -> None:
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}

@@ -28,6 +28,7 @@ def test_a_script_compiles(name: str) -> None:
     assert {verb: error for verb in verbs_of(driver) if (error := compiled(script(verb, driver, settings).text))} == {}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", DRIVERS)
 def test_a_script_has_each_function_once(name: str) -> None:
     driver, settings = DRIVERS[name]

@@ -32,6 +32,7 @@ def typed(page: str) -> list[list[str]]:
     ]
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq")
 @pytest.mark.parametrize("name", ["serve.md", "howto/from-lmstfy.md"])

@@ -85,6 +85,7 @@ def test_no_module_imports_from_a_higher_level() -> None:
     assert sum(map(len, edges().values())) > 300
 
 
+@pytest.mark.full
 def test_import_cycles_stay_small_and_in_two_packages() -> None:
     found = circles(edges())
     assert {frozenset(map(room_of, circle)) for circle in found} <= {frozenset({"redis"}), frozenset({"sync", "aio"})}
