@@ -613,9 +613,27 @@ class AsyncTube(Generic[T, R]):
         answer = self._port.put(data, given)
         return await answer if type(answer) is CoroutineType else answer
 
+    @overload
     async def put_many(
         self, items: Iterable[T | Item[T]], *, timeout: Seconds | None = None, **options: Unpack[PutOptions]
-    ) -> list[AsyncTask[T]]:
+    ) -> list[AsyncTask[T]]: ...
+    @overload
+    async def put_many(
+        self,
+        items: Iterable[T | Item[T]],
+        *,
+        timeout: Seconds | None = None,
+        errors: Literal["raise", "return"],
+        **options: Unpack[PutOptions],
+    ) -> list[AsyncTask[T] | TubesError]: ...
+    async def put_many(
+        self,
+        items: Iterable[T | Item[T]],
+        *,
+        timeout: Seconds | None = None,
+        errors: str = "raise",
+        **options: Unpack[PutOptions],
+    ) -> Any:
         """Add many tasks at once, all or none, and return them in the order of the items. Each is put as by `put`.
 
         `items`: data, or `tubes.Item(data, **options)` for an item with options of its own; a string must be in a list,
@@ -624,6 +642,9 @@ class AsyncTube(Generic[T, R]):
         `options`: those of all items; an `Item` overrides them.
         `timeout`: seconds to wait until there is room for all, if the tube has a `capacity`. When the time is over, it
         returns [] and has put nothing. Without a timeout a full tube raises `TubeFull`.
+        `errors`: "return" puts the good items, and returns the error of each item with bad options or with data that
+        cannot be encoded in the place of its task. Keys are not checked before the put: with `on_duplicate="raise"` a
+        key that exists still raises `DuplicateKey` and puts nothing.
 
         On a server a few thousand tasks are one round trip; more are uploaded first, and put by one call at the end.
 
@@ -632,7 +653,7 @@ class AsyncTube(Generic[T, R]):
         `Tube.put_many` shows an example.
         """
         patience = None if timeout is None else micros("timeout", timeout)
-        batch = self._port.gather(items, options)
+        batch = self._port.gather(items, options, errors)
         tasks: list[AsyncTask[T]] | None
         if patience:
             tasks = await LoopWaiter(self._port.clock, patience, batch).wait(self._port)
@@ -641,7 +662,7 @@ class AsyncTube(Generic[T, R]):
             tasks = await answer if type(answer) is CoroutineType else answer
         if tasks is None and patience is None:
             raise self._port.full(batch.size)
-        return tasks or []
+        return [] if tasks is None else batch.with_errors(tasks)
 
     async def call(self, data: T, timeout: Seconds | None = None, **options: Unpack[TaskOptions]) -> R:
         """Put a task, wait until a `tubes.worker.Worker` has handled it, and return the result of its handler.

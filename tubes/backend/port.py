@@ -52,9 +52,9 @@ class PortBase(Generic[F]):
             options = self._driver.check_put(options)
         return (data if self.codec is None else encode(self.codec, data)), options
 
-    def gather(self, items: object, options: Options) -> Batch:
+    def gather(self, items: object, options: Options, errors: object = "raise") -> Batch:
         """What `put_many` puts, checked and encoded."""
-        return gather(self._driver, self.codec, items, options)
+        return gather(self._driver, self.codec, items, options, errors)
 
     def full(self, tasks: int) -> TubeFull:
         """The error if so many tasks have no room."""

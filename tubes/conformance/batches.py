@@ -118,6 +118,19 @@ class Batches(Bench):
         with self.blamed(1, CodecError):
             self.tube.put_many([1, object(), 3])
 
+    def test_put_many_returns_the_errors_of_bad_items_if_asked(self) -> None:
+        items: Any = [1, Item(2, colour=1), 3, Item(4, delay=0, nosuch=1), 5]  # type: ignore[call-arg]
+        found = self.tube.put_many(items, errors="return")
+        assert [type(each) for each in found[1::2]] == [OptionNotSupported] * 2
+        assert [each.facts["item"] for each in found[1::2]] == [1, 3]
+        assert [(task.id, task.data) for task in found[::2]] == [(0, 1), (1, 3), (2, 5)]
+        assert [type(each) for each in self.tube.put_many(items[1:2], errors="return")] == [OptionNotSupported]
+        with self.refused(OptionNotSupported):
+            self.tube.put_many(items, errors="raise")
+        with self.refused(InvalidOption):
+            self.tube.put_many([1], errors="ignore")
+        assert [task.data for task in self.tube.tasks()] == [1, 3, 5]
+
     def test_a_bad_option_of_the_batch_puts_nothing(self) -> None:
         with self.refused(OptionNotSupported):
             self.tube.put_many([1, 2], colour=1)

@@ -121,7 +121,7 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
         if delay > self._tube.options.get("interval", 0):
             await self._tube.configure(lane, interval=delay)
         if lane in self._blocks:
-            await self._tube.block(lane, max(self._blocks.pop(lane) - monotonic(), 0.0))
+            await self._tube.block(lane, max(self._blocks.pop(lane) - monotonic(), 0.0), extend=True)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

@@ -246,8 +246,8 @@ class Scheduler(BaseScheduler):
         await self._changed.wait()
         self._changed.clear()
         puts, ended = self._puts[:], self._ended[:]
-        while puts and not await self._put(puts):
-            pass
+        if puts:
+            await self._put(puts)
         await self._cool_down()
         if acked := [task for task, reason in ended if reason is None]:
             found = await self._tube.ack_many(acked)
@@ -260,30 +260,23 @@ class Scheduler(BaseScheduler):
         del self._ended[: len(ended)]
         self._moved.set()
 
-    async def _put(self, puts: list[tubes.Item[Any]]) -> bool:
-        """Put requests, the first ones of those that wait. False: one of them was dropped, and none was put."""
-        try:
-            tasks = await self._tube.put_many(puts)
-        except tubes.TubesError as error:
-            if "item" not in error.facts:
-                raise
-            item = puts.pop(error.facts["item"])
-            self._puts.remove(item)
-            self._known.pop(str(item.options.get("key")), None)
-            self._drop(item.data["url"], error)
-            return False
+    async def _put(self, puts: list[tubes.Item[Any]]) -> None:
+        """Put requests, the first ones of those that wait; those that cannot be stored are dropped."""
+        tasks = await self._tube.put_many(puts, errors="return")
         del self._puts[: len(puts)]
-        new = sum(task.created_now for task in tasks)
-        self._count("put", new)
-        self._count("filtered", len(tasks) - new)
-        return True
+        for item, task in zip(puts, tasks, strict=True):
+            if isinstance(task, tubes.TubesError):
+                self._known.pop(str(item.options.get("key")), None)
+                self._drop(item.data["url"], task)
+            else:
+                self._count("put" if task.created_now else "filtered")
 
     async def _cool_down(self) -> None:
         """Block the lanes of hosts for as long as they ask."""
         now = monotonic()
         self._cooldowns = {lane: until for lane, until in self._cooldowns.items() if until > now}
         lanes = self._new_cooldowns & self._cooldowns.keys()
-        await asyncio.gather(*(self._tube.block(lane, self._cooldowns[lane] - now) for lane in lanes))
+        await asyncio.gather(*(self._tube.block(lane, self._cooldowns[lane] - now, extend=True) for lane in lanes))
         self._new_cooldowns -= lanes
 
     async def _take(self) -> None:

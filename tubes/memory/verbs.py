@@ -135,7 +135,7 @@ class VerbPort(Port[F]):
             there.serve_waiters(now)
             same = [self._is_as_seen(task) for task in tasks]
             runs = [(options, [data]) for (data, options), is_same in zip(batch, same, strict=True) if is_same]
-            moving = Batch(runs, len(runs))
+            moving = Batch(runs)
             if not there.admits(now, moving):
                 return None
             moved = [task.id for task, is_same in zip(tasks, same, strict=True) if is_same]

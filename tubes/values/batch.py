@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias
 
 from typing_extensions import TypeVar, Unpack
@@ -54,14 +55,20 @@ class Item(Generic[T_co]):
 Run: TypeAlias = tuple[Options, list[Any]]
 
 
+NO_ERRORS: Final[Mapping[int, TubesError]] = MappingProxyType({})
+
+
 class Batch:
     """Tasks to be put, all or none."""
 
-    __slots__ = ("keyed", "max_waiting", "runs", "size", "staged", "staged_for")
+    __slots__ = ("errors", "keyed", "max_waiting", "runs", "size", "staged", "staged_for")
 
-    def __init__(self, runs: list[Run], size: int) -> None:
+    def __init__(self, runs: list[Run], errors: Mapping[int, TubesError] = NO_ERRORS) -> None:
         self.runs: Final = runs
-        self.size: Final = size
+        #: How many tasks it puts.
+        self.size: Final = sum(len(many) for _, many in runs)
+        #: The errors of the items that are not put, by the numbers of the items.
+        self.errors: Final = errors
         #: Whether any task has a key.
         self.keyed: Final = any("key" in options for options, _ in runs)
         #: The value of `MAX_WAITING`, which is an option of the whole batch.
@@ -70,6 +77,12 @@ class Batch:
         self.staged = ""
         #: By which options of the tube they were written there.
         self.staged_for: object = None
+
+    def with_errors(self, tasks: list[Any]) -> list[Any]:
+        """The tasks that were put, with the errors of the other items in their places."""
+        for number, error in sorted(self.errors.items()):
+            tasks.insert(number, error)
+        return tasks
 
     def is_too_large(self, capacity: int) -> bool:
         """Whether it never has room in a tube of this capacity, however empty that is; 0: there is always room.
@@ -91,8 +104,10 @@ class Batch:
                 yield data, options
 
 
-def gather(driver: Driver, codec: Codec | None, items: object, options: Options) -> Batch:
+def gather(driver: Driver, codec: Codec | None, items: object, options: Options, errors: object = "raise") -> Batch:
     """Check and encode the arguments of `put_many`. An error names the number of its item."""
+    if errors not in ("raise", "return"):
+        raise InvalidOption(option="errors", value=errors, rule='must be "raise" or "return"')
     if isinstance(items, (str, bytes, bytearray)):
         rule = "is a single piece of data: put it in a list"
         raise InvalidOption(option="items", value=items, rule=rule)
@@ -103,10 +118,10 @@ def gather(driver: Driver, codec: Codec | None, items: object, options: Options)
         raise InvalidOption(option="items", value=items, rule=f"must be data or Items{_LOOPED}")
     base = driver.check_put(options, alone=False)
     wanted: list[object] = [*items]
-    runs = _plain_run(codec, wanted, base) or _runs(driver, codec, wanted, base)
-    size = len(wanted)
-    batch = Batch([run for run in runs if run[1]], size)
-    if size and not batch.keyed:
+    found: dict[int, TubesError] | None = {} if errors == "return" else None
+    runs = _plain_run(codec, wanted, base) or _runs(driver, codec, wanted, base, found)
+    batch = Batch([run for run in runs if run[1]], found or NO_ERRORS)
+    if batch.size and not batch.keyed:
         driver.check_keyless(options)
     return batch
 
@@ -121,20 +136,28 @@ def _plain_run(codec: Codec | None, items: list[object], base: Options) -> list[
         return None
 
 
-def _runs(driver: Driver, codec: Codec | None, items: list[object], base: Options) -> list[Run]:
-    """The tasks one by one."""
+def _runs(
+    driver: Driver, codec: Codec | None, items: list[object], base: Options, errors: dict[int, TubesError] | None
+) -> list[Run]:
+    """The tasks one by one. Adds the errors of items to `errors`; None: raises the first one."""
     last = base
     alike: list[Any] = []
     runs = [(last, alike)]
     for number, item in enumerate(items):
         try:
             options, data = (_options_of(driver, base, item), item.data) if type(item) is Item else (base, item)
-            if options is not last and options != last:
-                last, alike = options, []
-                runs.append((last, alike))
-            alike.append(data if codec is None else encode(codec, data))
+            stored = data if codec is None else encode(codec, data)
         except TubesError as error:
-            raise type(error)(**error.facts, item=number) from error.__cause__
+            named = type(error)(**error.facts, item=number)
+            if errors is None:
+                raise named from error.__cause__
+            named.__cause__ = error.__cause__
+            errors[number] = named
+            continue
+        if options is not last and options != last:
+            last, alike = options, []
+            runs.append((last, alike))
+        alike.append(stored)
     return runs
 
 
