@@ -1,4 +1,3 @@
-# pyright: reportDeprecated=false
 """Hosts on ports of this machine, which log the start and the end of each request, and what the log proves.
 
 Page `/p/N` of a host links to its pages `2N+1` and `2N+2`, and to the same page of the next host.
@@ -10,7 +9,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -98,7 +97,7 @@ class Hosts:
 
 
 @contextmanager
-def serve(hosts: Hosts) -> Iterator[Hosts]:
+def serve(hosts: Hosts) -> Generator[Hosts]:
     """Run hosts in a thread of their own."""
     loop = asyncio.new_event_loop()
 

@@ -1,4 +1,3 @@
-# pyright: reportAttributeAccessIssue=false
 """Spiders as processes: `python -m tests.crawl.spiders NAME '{"settings": ..., "starts": [...]}'`.
 
 At its end it prints the statistics and the reason of the end as JSON.
@@ -13,6 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import scrapy
+from scrapy import signals
 from scrapy.crawler import CrawlerProcess
 from scrapy.exceptions import DontCloseSpider
 
@@ -43,7 +43,7 @@ class Waiting(Follow):
     @classmethod
     def from_crawler(cls, crawler: Any, *args: Any, **kwargs: Any) -> Any:
         spider = super().from_crawler(crawler, *args, **kwargs)
-        crawler.signals.connect(spider.wait, scrapy.signals.spider_idle)
+        crawler.signals.connect(spider.wait, signals.spider_idle)
         return spider
 
     def wait(self) -> None:

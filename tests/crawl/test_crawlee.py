@@ -1,4 +1,3 @@
-# pyright: reportArgumentType=false, reportOptionalMemberAccess=false
 """`tubes.crawl.crawlee`: real crawlers, judged by the logs of the hosts that they visit."""
 
 from __future__ import annotations
@@ -77,10 +76,12 @@ def test_requests_are_put_once_and_keep_changes_when_reclaimed() -> None:
             await manager.add_requests(["http://a.example/1", "http://a.example/2"])
             assert await manager.get_total_count() == 2
             fetched = await manager.fetch_next_request()
+            assert fetched is not None
             assert fetched == request
             fetched.retry_count = 1
             await manager.reclaim_request(fetched, forefront=True)
             again = await manager.fetch_next_request()
+            assert again is not None
             assert again == fetched
             await manager.mark_request_as_handled(again)
             assert await manager.get_handled_count() == 1

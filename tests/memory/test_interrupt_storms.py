@@ -1,4 +1,3 @@
-# pyright: reportDeprecated=false
 """Signals that come at any moment of a call, one after the other: no task is lost, and none is stranded."""
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import count
 from pathlib import Path
 from types import FrameType
@@ -35,7 +34,7 @@ pytestmark = [
 
 
 @contextlib.contextmanager
-def storm(chance: random.Random, *, only_own: bool = False) -> Iterator[list[int]]:
+def storm(chance: random.Random, *, only_own: bool = False) -> Generator[list[int]]:
     """Interrupt the code of the library at random moments; yields a list with a number for each interrupt.
 
     `only_own`: not the code that it calls. An interrupt of asyncio's own `call_soon` loses the wake-up of a task.
