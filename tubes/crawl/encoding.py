@@ -1,4 +1,3 @@
-# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
 """JSON for the values that crawlers keep in requests: bytes, tuples, sets, dates, items, dictionaries with any keys.
 
 A value that JSON lacks becomes `{"$": type, "v": ...}`. Nothing is pickled: writing to the queue must not allow running
@@ -11,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from math import isfinite
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from itemadapter import ItemAdapter
 from scrapy.utils.misc import load_object
@@ -41,13 +40,14 @@ _DECODERS: Final[dict[str, Callable[[Any], Any]]] = {
 
 def encode(value: Any, path: str) -> Any:
     """Return a value as JSON data. Raises `ValueError` with the path of the part that cannot be stored."""
-    kind = type(value)
+    members: Any = value
+    kind = cast("type[object]", type(value))
     if value is None or kind in (str, bool, int) or (kind is float and isfinite(value)):
         return value
     if kind is list:
         return [encode(part, f"{path}[{place}]") for place, part in enumerate(value)]
     if isinstance(value, dict):
-        parts = {key: encode(part, f"{path}[{key!r}]") for key, part in value.items()}
+        parts = {key: encode(part, f"{path}[{key!r}]") for key, part in members.items()}
         if _TAG not in parts and all(type(key) is str for key in parts):
             return parts
         return {_TAG: "dict", "v": [[encode(key, f"{path}: key {key!r}"), part] for key, part in parts.items()]}
@@ -63,15 +63,17 @@ def encode(value: Any, path: str) -> Any:
 
 def decode(value: Any) -> Any:
     """Return the value that `encode` was given."""
+    members: Any = value
     if isinstance(value, list):
-        return [decode(part) for part in value]
+        return [decode(part) for part in members]
     if not isinstance(value, Mapping):
         return value
-    if _TAG not in value:
-        return {key: decode(part) for key, part in value.items()}
-    if value[_TAG] in _DECODERS:
-        return _DECODERS[value[_TAG]](value["v"])
-    kind: Any = load_object(value[_TAG])
+    if _TAG not in members:
+        return {key: decode(part) for key, part in members.items()}
+    name = members[_TAG]
+    if name in _DECODERS:
+        return _DECODERS[name](members["v"])
+    kind: Any = load_object(name)
     if not ItemAdapter.is_item_class(kind):
-        raise ValueError(f"{value[_TAG]} is not a class of items")
-    return kind(**decode(value["v"]))
+        raise ValueError(f"{name} is not a class of items")
+    return kind(**decode(members["v"]))

@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 """Reads rows from the pages of a damaged SQLite file.
 
 SQLite finds a row through the pages above it, so one damaged page hides every page below. This reader needs no page
@@ -183,7 +182,8 @@ class Pages:
             local = least
         if length > len(self._image):
             raise ValueError(length)
-        parts, left, chain = [page[at : at + local]], length - local, []
+        chain: list[int] = []
+        parts, left = [page[at : at + local]], length - local
         after = int.from_bytes(page[at + local : at + local + 4], "big")
         while left > 0:
             part = self._page(after)

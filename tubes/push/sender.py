@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false
 """Posts to URLs that others have named."""
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class _Connector(aiohttp.TCPConnector):
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(**options)  # pyright: ignore[reportUnknownMemberType]
         self._used: Final[WeakSet[Any]] = WeakSet()
 
     @override

@@ -1,4 +1,3 @@
-# pyright: reportArgumentType=false, reportReturnType=false
 """The verbs on one task or on the tube."""
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class VerbPort(Port[F]):
         """
         yield from self.allow_keeping(options)
         shared = self.shared
-        limit = (options[MAX_WAITING],) if MAX_WAITING in options else ()
+        limit: tuple[Any, ...] = (options[MAX_WAITING],) if MAX_WAITING in options else ()
         keyed = "key" in options or bool(old or limit)
         new: Any = None
 
@@ -425,7 +424,7 @@ class VerbPort(Port[F]):
         """A lane has limits of its own."""
         name, changes = lane_of(self._driver, utube), changes_of(interval, max_in_flight, interval_from)
         given = ((changes.get(limit, ""), unset) for limit, unset in _UNSET)
-        limits = [unset if wanted is None else _FROM.get(wanted, wanted) for wanted, unset in given]
+        limits: list[Any] = [unset if wanted is None else _FROM.get(wanted, wanted) for wanted, unset in given]
         return self.call("pace", (_ignore, (raw_text(name), "", *limits), None))
 
     def alter(self, changes: Options) -> None:

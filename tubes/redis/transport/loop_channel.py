@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false
 """Channels to a server for event loops: all calls on their way at once, where that is possible."""
 
 from __future__ import annotations
@@ -372,7 +371,7 @@ class LoopChannel:
         """Give a reply to the caller, if it has none; undo the call if it was cancelled."""
         if not one.answer.done():
             one.answer.set_result(cast(Reply, one.reply))
-        elif one.call.orphaned is not None and isinstance(one.answer, asyncio.Future) and one.answer.cancelled():
+        elif one.call.orphaned is not None and cast("asyncio.Future[Reply]", one.answer).cancelled():
             one.call.orphaned(cast(Reply, one.reply))
 
     def _fail(self, one: _Sent, error: TubesError) -> None:

@@ -1,11 +1,10 @@
-# pyright: reportOptionalMemberAccess=false, reportUnknownArgumentType=false
 """The routes of later. Errors have empty bodies."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -39,7 +38,7 @@ def routes(service: Service, delivery: Delivery) -> list[BaseRoute]:
         lane = _host(delivery.sender.places.check(callback))
         data = {"topic": topic, "content": content, "callback": callback, "retry": max(retry, 0), "delay": delay}
         options = await service.check_put(token, len(content.encode(errors="surrogatepass")))
-        task = await delivery.on(lambda tube: tube.put(data, utube=lane, delay=max(delay, 0), **options))
+        task = await delivery.on(lambda tube: tube.put(data, utube=lane, delay=max(delay, 0), timeout=None, **options))
         return json_reply({"id": str(delivery.ids.given(task.id))})
 
     def id_of(body: dict[str, Any]) -> int | None:
@@ -120,7 +119,7 @@ def _object(text: bytes) -> dict[str, Any]:
         raise HTTPException(400) from None
     if not isinstance(found, dict | None):
         raise HTTPException(400)
-    return in_lower_case(found or {})
+    return in_lower_case(cast("dict[str, Any]", found or {}))
 
 
 def _member(body: dict[str, Any], name: str, kind: type) -> Any:

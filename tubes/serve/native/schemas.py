@@ -1,4 +1,3 @@
-# pyright: reportUnknownArgumentType=false
 """JSON schemas: they check the parts of a request, and describe them in `/openapi.json`."""
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ def compiled(schema: Schema) -> Check:
     checks = {each: make(schema) for kind in kinds for each, make in _TYPES[kind][1].items()}
     rule = f"must be {' or '.join(_TYPES[kind][0] for kind in kinds)}"
 
-    def check(name: str, value: Any) -> Any:
+    def check(name: str, value: object) -> Any:
         found = checks.get(type(value))
         if found is None:
             raise InvalidOption(option=name, value=value, rule=rule)

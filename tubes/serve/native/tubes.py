@@ -1,4 +1,3 @@
-# pyright: reportArgumentType=false
 """Tubes: to list, create, alter and drop them, and what is done with all their tasks."""
 
 from __future__ import annotations
@@ -178,7 +177,7 @@ async def move(call: Call) -> Response:
     to = body.pop("to")
     call.check("manage", to)
     other = await call.space.tube(to)
-    options = {"limit": call.service.limits.batch, **body}
+    options: dict[str, Any] = {"limit": call.service.limits.batch, **body}
     moved = await call.space.on(call.tube, lambda tube: tube.move_to(other, **options))
     return json_reply({"moved": moved})
 
