@@ -91,6 +91,19 @@ def test_full_disk_refuses_puts_but_allows_acks(tmp_path: Path, monkeypatch: pyt
         assert tube.put("w").id > ids[-1]
 
 
+def test_refused_put_leaves_a_taken_task_with_its_holder(tmp_path: Path) -> None:
+    url = f"file:{tmp_path / 'jobs'}"
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", "fifottl")
+        tube.put("x")
+        taken = tube.take(0)
+        assert taken is not None
+        used_up(url, tube)
+        with pytest.raises(StoreFull):
+            tube.put_many(["y" * 500] * 200)
+        assert taken.ack().state == tubes.State.DONE
+
+
 def test_unusable_reserve_is_named(tmp_path: Path) -> None:
     (tmp_path / "reserve").mkdir()
     for _ in range(2):

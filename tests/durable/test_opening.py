@@ -79,6 +79,18 @@ def test_threads_and_event_loops_of_a_process_share_a_folder(url: str) -> None:
         assert task.data == "from a loop"
 
 
+def test_release_is_counted_after_a_kill(url: str, tmp_path: Path) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t")
+        tube.put(1)
+        task = tube.take(0)
+        assert task is not None
+        task.release()
+        shutil.copytree(tmp_path / "jobs", tmp_path / "killed")
+    with tubes.connect(f"file:{tmp_path / 'killed'}") as queue:
+        assert queue.tube("t").statistics().calls["release"] == 1
+
+
 def test_second_process_is_refused_and_told_the_pid_of_the_owner(url: str, tmp_path: Path) -> None:
     program = f"import tubes\ntry: tubes.connect({url!r})\nexcept tubes.StoreBusy as error: print(error)"
     with tubes.connect(url):

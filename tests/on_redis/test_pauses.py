@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -58,6 +59,21 @@ def test_waiters_are_served_when_a_pause_ends(url: str, kind: str, before: bool)
         assert eventually(lambda: len(got) == 3)
         assert sorted(data for _, data in got) == [0, 1, 2]
         assert all(ends - 0.05 < moment < ends + 2.5 for moment, _ in got)
+
+
+def test_waiter_is_served_when_a_pause_ends_after_a_delay(url: str, clock: tubes.testing.ManualClock) -> None:
+    with ThreadPoolExecutor() as threads, tubes.connect(url, clock=clock) as queue:
+        tube = queue.create_tube("t", "fifottl")
+        tube.pause(5)
+        tube.put("job", delay=1)
+        waiting = threads.submit(tube.take, 60)
+        assert eventually(lambda: tube.statistics().waiting == 1)
+        clock.advance(1)
+        assert tube.statistics().tasks["ready"] == 1
+        clock.advance(4)
+        task = waiting.result(2.5)
+        assert task is not None
+        assert task.data == "job"
 
 
 @pytest.mark.parametrize("kind", ["threads", "loop"])

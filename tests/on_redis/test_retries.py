@@ -46,6 +46,15 @@ def repeater(url: str) -> Iterator[Repeater]:
         repeater.wire.close()
 
 
+def test_resent_call_keeps_its_slot_and_number(repeater: Repeater) -> None:
+    call = ScriptCall(script("pause", repeater.tube.driver), repeater.port.shared.key, ("",), repeater.port.session)
+    call.begin(0)
+    first = call.pack(whole=True)
+    call.resent = True
+    call.begin(1)
+    assert call.pack(whole=True) == first
+
+
 def test_resent_call_gets_the_first_reply(repeater: Repeater) -> None:
     put = repeater.put()
     assert repeater.wire.call(put) == repeater.wire.call(put)

@@ -226,6 +226,14 @@ def test_tasks_that_exceed_a_reply_keep_their_order(queue: tubes.Queue) -> None:
     assert [task.id for task in tube.take_many(60)] == expected
 
 
+def test_returned_tasks_that_exceed_a_reply_keep_their_order(queue: tubes.Queue) -> None:
+    tube, ids = large(queue, "fifo", 30)
+    tube.release_many(tube.take_many(30))
+    # More tasks than this call pops have come back, and a reply has room for fewer than it pops.
+    assert [task.id for task in tube.take_many(25)] == ids[:25]
+    assert [task.id for task in tube.take_many(25)] == ids[25:]
+
+
 @pytest.mark.parametrize("driver", ["fifo", "utubettl"])
 def test_existing_tasks_of_keys_are_returned_in_parts(queue: tubes.Queue, driver: str) -> None:
     tube: Any = queue.create_tube("load", driver)
@@ -332,6 +340,14 @@ def test_due_tasks_are_processed_in_parts(client: Any, server: LocalServer, driv
         scripts, commands = work(client, pass_time)
         assert scripts >= 10
         assert commands < MOST
+
+
+def test_acked_task_has_no_due_time(client: Any, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("load", "fifottl")
+    tube.put(b"x", ttl=60, ttr=60)
+    assert client.zcard("tubes:{load}:due") == 1
+    tube.take(timeout=0).ack()  # type: ignore[union-attr]
+    assert client.zcard("tubes:{load}:due") == 0
 
 
 def test_due_tasks_cost_a_put_two_more_scripts_and_a_take_zero(client: Any, server: LocalServer) -> None:

@@ -35,7 +35,7 @@ from tubes.redis import all_tubes
 from tubes.redis.connection import Connection
 from tubes.serve import Limits, create_app
 from tubes.serve.rates import Rate, Rates
-from tubes.serve.tokens import Grant, Tokens
+from tubes.serve.tokens import Grant, Token, Tokens
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +98,19 @@ def test_token_allows_only_granted_requests(guarded: Served, tokens: Tokens) -> 
         said = json.dumps(lines)
         assert lease not in said
         assert text.split("_", 2)[2] not in said
+
+
+def test_grant_allows_its_rights_on_its_tubes_only() -> None:
+    token = Token("id", tuple(map(Grant.read, ("put shop mail*", "take shop mail.a"))))
+    assert token.may("put", "shop", "mail.b")
+    assert token.may("take", "shop", "mail.a")
+    for right, namespace, tube in (
+        ("look", "shop", "mail.a"),
+        ("take", "shop", "mail.b"),
+        ("put", "shop", "other"),
+        ("put", "other", "mail.a"),
+    ):
+        assert not token.may(right, namespace, tube)
 
 
 def test_token_cannot_open_namespace_without_grant(guarded: Served, tokens: Tokens) -> None:

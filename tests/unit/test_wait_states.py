@@ -283,6 +283,34 @@ def check(queue: Recorded, server: Server) -> None:
         assert caller.request is not None or state not in {*DOUBTS, WaitState.IN_HAND, WaitState.LATE}
 
 
+def test_random_runs_deliver_or_undo_each_task() -> None:
+    for seed in range(40):
+        play(seed)
+
+
+def test_waiter_whose_take_is_under_way_gets_no_other_take() -> None:
+    queue = new_queue()
+    callers: list[Any] = [Caller(None) for _ in range(2)]
+    for caller in callers:
+        queue.enlist(caller)
+    queue.move(callers[0], "arm")
+    assert queue.first(queue.takers) == callers[1]
+    queue.move(callers[1], "arm")
+    assert queue.first(queue.takers) is None
+    queue.move(callers[0], "disarm")
+    assert queue.first(queue.takers) == callers[0]
+
+
+def test_arriving_waiters_do_not_count() -> None:
+    queue = new_queue()
+    callers: list[Any] = [Caller(None), Caller(None, "a put"), Caller(None)]
+    for caller in callers:
+        queue.enlist(caller)
+    assert queue.count() == 3
+    queue.arriving.update(callers[:2])
+    assert queue.count() == 1
+
+
 @pytest.mark.full
 def test_random_runs_use_every_row_of_the_table_and_no_other() -> None:
     used: set[tuple[str, WaitState]] = set()
