@@ -237,7 +237,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "drivers/lua/move.lua",
         "--#end\n  call('ZREM', M .. ':due', pack('>I6', task.id))\nend\ntask.due = nil",
         "--#end\nend\ntask.due = nil",
-        _of(_UTUBETTL_ON_REDIS, "check_and_repair_find_nothing_in_an_intact_tube"),
+        ("tests/on_redis/test_work_per_call.py::test_acked_task_has_no_due_time",),
     ),
     Mutant(
         "taken task outlives its ttl",
@@ -310,7 +310,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _of(_UTUBETTL_ON_REDIS, "better_task_put_meanwhile_precedes_the_returned_task"),
     ),
     Mutant(
-        "remembered key is in use for ever",
+        "remembered key stays in use",
         "drivers/lua/lib/keys.lua",
         "if tonumber(ends) > now then return id, false end",
         "return id, false",
@@ -342,17 +342,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "drivers/lua/lib/ready_list.lua",
         "if loose == 0 then call(UNPOP, M .. ':ready', ids[n]) else push({ id = ids[n] }) end",
         "if loose == 0 then call(UNPOP, M .. ':ready', ids[n]) end",
-        _of(
-            "tests/on_redis/test_work_per_call.py",
-            "tasks_that_exceed_a_reply_keep_their_order",
-        ),
+        _of("tests/on_redis/test_work_per_call.py", "returned_tasks_that_exceed_a_reply_keep_their_order"),
     ),
     Mutant(
-        "end of a pause wakes nobody",
+        "end of a pause wakes no waiter",
         "drivers/lua/time.lua",
         "tonumber(lease) or math.huge, pause)",
         "tonumber(lease) or math.huge)",
-        _of("tests/on_redis/test_pauses.py", "waiters_are_served_when_a_pause_ends"),
+        _of("tests/on_redis/test_pauses.py", "waiter_is_served_when_a_pause_ends_after_a_delay"),
     ),
     Mutant(
         "keep_done_max keeps one task less",
@@ -388,14 +385,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "tubes/durable/engine.py",
         "elif step is not self._put:\n            self.absolute = True",
         "elif step is not self._put:\n            pass",
-        ("tests/durable/test_twin_in_a_folder.py",),
+        _of("tests/durable/test_opening.py", "release_is_counted_after_a_kill"),
     ),
     Mutant(
         "undo forgets the number of a take",
         "tubes/durable/engine.py",
         "entry.hold, entry.take = hold, take",
         "entry.hold, entry.take = hold, 0",
-        _of("tests/durable/test_faults_in_a_folder.py", "call_on_a_full_disk_is_done_or_undone"),
+        _of("tests/durable/test_faults_in_a_folder.py", "refused_put_leaves_a_taken_task_with_its_holder"),
     ),
     Mutant(
         "clock that was set back delays tasks",
@@ -495,21 +492,21 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "tubes/redis/wait_queue.py",
         "elif line[waiter] is not _ARMED:",
         "else:",
-        ("tests/unit/test_wait_states.py", "tests/faults/test_waking.py"),
+        ("tests/unit/test_wait_states.py",),
     ),
     Mutant(
         "arriving waiters are counted",
         "tubes/redis/wait_queue.py",
         "not waiter.is_gone() and waiter not in self.arriving",
         "not waiter.is_gone()",
-        ("tests/unit/test_wait_states.py", "tests/on_redis/test_moments.py", "tests/faults/test_waking.py"),
+        ("tests/unit/test_wait_states.py",),
     ),
     Mutant(
         "task for a waiter that has gone is not given back",
         "tubes/redis/serving.py",
         "if not self._queue.give(waiter, _shown(port, reply)):",
         "if self._queue.give(waiter, _shown(port, reply)) is None:",
-        ("tests/unit/test_wait_states.py", "tests/faults/test_masses.py"),
+        ("tests/unit/test_wait_states.py",),
     ),
     Mutant(
         "coalesced puts have no limit of bytes",
@@ -530,7 +527,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "tubes/redis/transport/script_call.py",
         "        if not self.resent:\n            self.slot",
         "        if True:\n            self.slot",
-        _of("tests/faults/test_wires.py", "puts_over_cut_connections_are_done_once"),
+        _of("tests/on_redis/test_retries.py", "resent_call_keeps_its_slot_and_number"),
     ),
     Mutant(
         "loading server is not tried again",
@@ -566,14 +563,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "tubes/serve/leases.py",
         'f"{namespace}\\n{lease}".encode',
         'f"{lease}".encode',
-        ("tests/serve/test_tokens.py",),
+        ("tests/unit/test_lease.py",),
     ),
     Mutant(
         "lease without a signature is good",
         "tubes/serve/leases.py",
         'if hmac.compare_digest(text.encode(errors="replace"), given.encode(errors="replace")):',
         'if given.startswith(text) or hmac.compare_digest(b"", b"x"):',
-        ("tests/serve/test_tokens.py",),
+        ("tests/unit/test_lease.py",),
     ),
     Mutant(
         "lease outlives its opening of the folder",
@@ -601,7 +598,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "tubes/serve/tokens.py",
         "right in grant.rights and fnmatchcase(namespace, grant.namespace) and",
         "right in grant.rights and",
-        _of("tests/serve/test_tokens.py", "token_allows_only_granted_requests"),
+        _of("tests/serve/test_tokens.py", "grant_allows_its_rights_on_its_tubes_only"),
     ),
     Mutant(
         "expired token is valid for another hour",
@@ -630,7 +627,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "tubes/worker/lease_renewer.py",
         "self._kept.pop(in_flight, self) is None",
         "self._kept.pop(in_flight, None) is None",
-        ("tests/worker/test_worker_running.py", "tests/worker/test_worker_hostile.py"),
+        ("tests/unit/test_lease_renewer.py",),
     ),
     Mutant(
         "last attempt counts as one of several",
@@ -640,7 +637,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ("tests/api/test_calls.py",),
     ),
     Mutant(
-        "attempt counts although the handler says no",
+        "uncounted attempt counts",
         "tubes/worker/outcomes.py",
         'if getattr(error, "counts", True) is False:',
         'if getattr(error, "counts", True) is None:',
