@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
@@ -12,6 +13,7 @@ from yarl import URL
 from tubes.errors import InvalidOption
 
 _ANY_HOST: Final = {"http://": "http", "https://": "https"}
+_CONTROL: Final = re.compile(r"[\0-\x1f\x7f]")
 _NAT64: Final = ip_network("64:ff9b::/96")
 #: Networks that are not public, by IANA's registries of special-purpose addresses. `is_global` alone depends on the
 #: patch release of Python.
@@ -115,6 +117,9 @@ def _parsed(option: str, text: object) -> URL:
     # Some servers read a backslash as a slash, and drop what follows a semicolon.
     if any(part.partition(";")[0] == ".." for part in url.path.replace("\\", "/").split("/")):
         raise InvalidOption(option=option, value=_shown(url), rule="must not have .. in its path")
+    # C programs end a path at %00, and others write it into lines of a log or a protocol.
+    if _CONTROL.search(url.path):
+        raise InvalidOption(option=option, value=_shown(url), rule="must not have control characters in its path")
     return url
 
 
