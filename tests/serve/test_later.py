@@ -166,8 +166,9 @@ async def test_create_keeps_the_limits_of_a_token(tmp_path: Path) -> None:
         (reply(429, b"", "retry-after: 5"), 10),
         (half, 10),
         (dead, 10),
+        (reply(200, b'{"code": 100}' + b" " * 3_000_000), 10),
     ],
-    ids=range(13),
+    ids=range(14),
 )
 @pytest.mark.anyio
 async def test_other_replies_are_failed_attempts(later: Served, answer: Answer, wait: float) -> None:
@@ -188,6 +189,13 @@ async def test_busy_receiver_is_called_no_more_often_than_retry_says(later: Serv
         id = (await post(later, "/create", callback=receiver.url)).json()["id"]
         assert "the reply was" in (await left(later, id, "buried"))["reason"]
         assert len(receiver.requests) == 1
+
+
+@pytest.mark.anyio
+async def test_reply_with_invalid_utf_8_succeeds_by_its_code(later: Served) -> None:
+    async with Receiver(lambda _: reply(200, b'{"code": 100, "message": "\xff"}')) as receiver:
+        id = (await post(later, "/create", retry=1, callback=receiver.url)).json()["id"]
+        await until(lambda: gone(later, id), 5)
 
 
 @pytest.mark.anyio

@@ -113,8 +113,9 @@ class Delivery:
 
 
 def _code_of(body: bytes) -> int | None:
+    """The code in a reply. Like Go, replace invalid UTF-8."""
     try:
-        code: Any = in_lower_case(json.loads(body)).get("code")
+        code: Any = in_lower_case(json.loads(body.decode("utf-8-sig", "replace"))).get("code")
     except (ValueError, RecursionError, AttributeError):
         return None
     return code if type(code) is int else None
