@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +106,29 @@ def test_a_take_that_waits_goes_on_after_a_restart(own: LocalServer) -> None:
             taker.join()
         assert got[0] is not None
         assert got[0].id == task.id
+
+
+def test_calls_wait_until_a_server_has_loaded_its_data() -> None:
+    # It sleeps for 10 ms at each key that it loads, and replies "LOADING" after each kilobyte.
+    slowly: dict[str, Any] = {
+        "key_load_delay": 10_000,
+        "loading_process_events_interval_bytes": 1024,
+        "rdbcompression": "no",
+    }
+    with (
+        LocalServer(**slowly) as server,
+        tubes.connect(server.url) as queue,
+        server.client() as client,
+        ThreadPoolExecutor() as threads,
+    ):
+        tube = queue.create_tube("t")
+        client.mset({str(number): "x" * 2000 for number in range(40)})
+        client.save()
+        server.kill()
+        started = threads.submit(server.start)
+        tube.put("job")
+        started.result()
+        assert tube.statistics().tasks["ready"] == 1
 
 
 @pytest.mark.full

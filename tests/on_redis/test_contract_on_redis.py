@@ -106,6 +106,14 @@ class TestRareRulesOfLimFifoTtl(OnValkey, RareRules):
     faces = (SyncFace,)
     driver = "limfifottl"
 
+    def test_take_with_a_listener_ends_with_the_ttr_or_the_ttl(self) -> None:
+        self.listen()
+        first = self.taken(ttl=5, ttr=3)
+        assert self.turns(first, "taken", "ready", after=3)
+        assert self.turns(first, "ready", "done", after=2)
+        second = self.taken(ttl=3, ttr=5)
+        assert self.turns(second, "taken", "done", after=3)
+
 
 class TestRareRulesWithoutTtr(OnValkey, RareRules):
     faces = (SyncFace,)
