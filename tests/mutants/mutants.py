@@ -8,7 +8,6 @@ _FIFO = "tests/api/test_contract.py::TestFifo"
 _UTUBETTL = "tests/api/test_contract.py::TestUtubeTtl"
 _FIFO_ON_REDIS = "tests/on_redis/test_contract_on_redis.py::TestFifo"
 _UTUBETTL_ON_REDIS = "tests/on_redis/test_contract_on_redis.py::TestUtubeTtl"
-_TWIN = "tests/on_redis/test_twin.py"
 
 
 def _of(place: str, test: str) -> tuple[str, str]:
@@ -244,10 +243,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "drivers/lua/move.lua",
         "task.created + task.ttl < due) then",
         "task.created + task.ttl > due) then",
-        ("tests/on_redis/test_contract_on_redis.py::TestRareRulesOfLimFifoTtl", _TWIN),
+        _of(
+            "tests/on_redis/test_contract_on_redis.py::TestRareRulesOfLimFifoTtl",
+            "take_with_a_listener_ends_with_the_ttr_or_the_ttl",
+        ),
     ),
     Mutant(
-        "what is due happens one microsecond late",
+        "due tasks move one microsecond late",
         "drivers/lua/begin.lua",
         "if soonest and now >= soonest then",
         "if soonest and now > soonest then",
@@ -409,7 +411,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ("tests/durable/test_twin_in_a_folder.py",),
     ),
     Mutant(
-        "ids of tasks that have gone are given again",
+        "ids are reused after reopening",
         "tubes/durable/reading.py",
         'facts["next_id"], 0 if most is None else most - ids[0] + 1)',
         'facts["next_id"])',
@@ -534,7 +536,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "tubes/redis/transport/script_call.py",
         'frozenset({"LOADING", "BUSY",',
         'frozenset({"BUSY",',
-        ("tests/faults/test_servers.py",),
+        _of("tests/faults/test_servers.py", "calls_wait_until_a_server_has_loaded_its_data"),
     ),
     Mutant(
         "retry skips its first delay",
