@@ -602,7 +602,10 @@ def test_take_with_hold_releases_undecodable_task(url: str, bytes_in: tubes.Tube
 
 def test_peek_marks_undecodable_data(url: str, bytes_in: tubes.Tube) -> None:
     assert "<codec 'json' cannot decode" in Shell(url)("peek", "bytes", 0).stdout
-    assert "cannot decode" in Shell(url).json("peek", "bytes", 0)[0]["error"]
+    first, second, third = Shell(url).json("peek", "bytes")
+    assert "cannot decode" in first["error"]
+    assert second["data"] == 5
+    assert "cannot decode" in third["error"]
 
 
 def test_bytes_are_put_as_they_are(url: str) -> None:

@@ -465,6 +465,7 @@ def test_errors_of_a_custom_codec_become_codec_errors() -> None:
         task = tube.put({"raw": b"x"})
         with pytest.raises(CodecError, match="lost"):
             _ = task.data
+        assert [(listed.id, listed.state) for listed in tube.tasks()] == [(task.id, "ready")]
 
 
 def test_copy_returns_the_same_task_and_pickle_is_refused() -> None:
