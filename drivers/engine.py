@@ -975,17 +975,20 @@ class Engine:
         entry.hold = None
         return new
 
-    def begin_move(self, entry: Entry, pri: int) -> Entry:
-        """Replace a task by a copy with another priority, which the caller moves next. A buried task stays.
+    def begin_move(self, entry: Entry, pri: int | None, data: Any = KEEP) -> Entry:
+        """Replace a task by a copy with another priority or data, which the caller moves next. A buried task stays.
 
         If the copy has not moved, `rebuild_indexes` brings the task back. The caller ends with `end_move`.
         """
         if entry.state is _BURIED:
             return entry
         new = entry.copy()
-        new.pri = pri
-        if self._ranks:
-            self._rank(new)
+        if data is not KEEP:
+            new.data = data
+        if pri is not None:
+            new.pri = pri
+            if self._ranks:
+                self._rank(new)
         self.moving = entry, new
         self._swap(entry, new)
         if new.hold is not None:

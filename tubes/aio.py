@@ -884,18 +884,19 @@ class AsyncTube(Generic[T, R]):
         at: datetime | None = None,
         reason: str | None = None,
         pri: int | None = None,
+        data: T = KEEP,
     ) -> AsyncTask[T]:
         """Give the task back to its own place in the order, ahead of younger ones. O(log n).
 
         `delay`: seconds until it is ready again; they prolong its ttl. None: the tube's `backoff`, or at once if it has
         none. After its last attempt, by `max_attempts`, the task is buried instead. `reason`: why it is buried; None:
-        that it was the last attempt. `pri`: its new priority.
+        that it was the last attempt. `pri`, `data`: its new priority and data, as by `update`, in the same step.
 
         Raises `TaskNotTaken` unless this session holds it, `OptionNotSupported` for a delay or a priority that the
         driver does not have.
         """
         delay = delay_of(delay, at, self._port.connection.micros)
-        answer = self._port.release(task, delay, reason, pri)
+        answer = self._port.release(task, delay, reason, pri, data)
         return await answer if type(answer) is CoroutineType else answer
 
     async def _decline(self, task: AsyncTask[T], delay: Seconds) -> AsyncTask[T]:
@@ -1419,9 +1420,10 @@ class AsyncTask(TaskView[T]):
         at: datetime | None = None,
         reason: str | None = None,
         pri: int | None = None,
+        data: T = KEEP,
     ) -> AsyncTask[T]:
         """Give the task back. See `AsyncTube.release`."""
-        return await self._tube.release(self, delay=delay, at=at, reason=reason, pri=pri)
+        return await self._tube.release(self, delay=delay, at=at, reason=reason, pri=pri, data=data)
 
     async def touch(self, seconds: Seconds) -> AsyncTask[T]:
         """Get more time to work. See `AsyncTube.touch`."""

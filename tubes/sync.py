@@ -947,18 +947,19 @@ class Tube(Generic[T, R]):
         at: datetime | None = None,
         reason: str | None = None,
         pri: int | None = None,
+        data: T = KEEP,
     ) -> Task[T]:
         """Give the task back to its own place in the order, ahead of younger ones. O(log n).
 
         `delay`: seconds until it is ready again; they prolong its ttl. None: the tube's `backoff`, or at once if it has
         none. After its last attempt, by `max_attempts`, the task is buried instead. `reason`: why it is buried; None:
-        that it was the last attempt. `pri`: its new priority.
+        that it was the last attempt. `pri`, `data`: its new priority and data, as by `update`, in the same step.
 
         Raises `TaskNotTaken` unless this session holds it, `OptionNotSupported` for a delay or a priority that the
         driver does not have.
         """
         delay = delay_of(delay, at, self._port.connection.micros)
-        return self._port.release(task, delay, reason, pri)
+        return self._port.release(task, delay, reason, pri, data)
 
     def _decline(self, task: Task[T], delay: Seconds) -> Task[T]:
         """Give a task back for another taker: the attempt does not count, and the delay does not prolong its life."""
@@ -1556,9 +1557,10 @@ class Task(TaskView[T]):
         at: datetime | None = None,
         reason: str | None = None,
         pri: int | None = None,
+        data: T = KEEP,
     ) -> Task[T]:
         """Give the task back. See `Tube.release`."""
-        return self._tube.release(self, delay=delay, at=at, reason=reason, pri=pri)
+        return self._tube.release(self, delay=delay, at=at, reason=reason, pri=pri, data=data)
 
     def touch(self, seconds: Seconds) -> Task[T]:
         """Get more time to work. See `Tube.touch`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tubes import InvalidOption, OptionNotSupported, TaskNotFound
+from tubes import InvalidOption, OptionNotSupported, TaskNotFound, TaskNotTaken
 from tubes.conformance.bench import Bench, lacks, needs
 
 
@@ -234,6 +234,27 @@ class Updates(Bench):
         assert [task.pri for task in ready] == [0, 2, 7]
         if self.knobs.lane is None:
             assert self.drain() == [task.id for task in self.in_order(ready)]
+
+    def test_release_may_change_the_data(self) -> None:
+        for by_id in (False, True):
+            task = self.taken(data="old")
+            assert self.tube.release(task.id if by_id else task, data={"page": 2}).data == {"page": 2}
+            assert task.data == "old"
+            again = self.take()
+            assert (again.id, again.data, again.attempts) == (task.id, {"page": 2}, 2)
+            assert self.tube.ack(again).data == {"page": 2}
+        ready = self.put("old")
+        with self.refused(TaskNotTaken):
+            self.tube.release(ready, data="new")
+        assert self.take().data == "old"
+
+    @needs("delay", "max_attempts")
+    def test_release_with_data_follows_the_other_rules_of_release(self) -> None:
+        task = self.taken(data=1, max_attempts=2)
+        assert self.tube.release(task, delay=5, data=2).state == "delayed"
+        self.clock.advance(5)
+        last = self.tube.release(self.take(), data=3)
+        assert (last.state, last.data, self.tube.peek(last).data) == ("buried", 3, 3)
 
     @lacks("pri")
     def test_release_and_bury_refuse_pri_where_the_driver_has_no_pri(self) -> None:

@@ -111,8 +111,7 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
         if task is None:
             return None
         await self._cool_down(str(task.utube))
-        await task.update(data=_data(request))
-        await task.release(pri=0 if forefront else None)
+        await task.release(pri=0 if forefront else None, data=_data(request))
         return _processed(request)
 
     async def _cool_down(self, lane: str) -> None:

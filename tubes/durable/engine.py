@@ -188,6 +188,12 @@ class JournaledEngine(Engine):
         return super().update(now, entry, data, *changes, **more)
 
     @override
+    def begin_move(self, entry: Entry, pri: int | None, data: Any = KEEP) -> Entry:
+        if data is not KEEP:
+            self.need_room()
+        return super().begin_move(entry, pri, data)
+
+    @override
     def ack(self, now: int, entry: Entry, result: Any = None) -> None:
         if entry.more is not None and entry.more.keep_done and self.reserve is not None and self.reserve.missing:
             self.reserve.spare_rest()

@@ -15,7 +15,7 @@ from tubes.drivers.done import Done
 from tubes.drivers.lists import Place, is_by_id, tasks_after
 from tubes.drivers.many import ack_many, take_many
 from tubes.drivers.moves import State
-from tubes.drivers.options import SECOND, Seconds, flag, micros, whole
+from tubes.drivers.options import KEEP, SECOND, Seconds, flag, micros, whole
 from tubes.drivers.tube_options import altered
 from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy, TubeNotFound, TubesError
 from tubes.memory.port import Port, keep_data
@@ -224,8 +224,10 @@ class VerbPort(Port[F]):
             self._engine.expire(now)
         return self.show(entry)
 
-    def _do_held(self, task: object, act: Callable[[int, Entry], Entry | None], *, finishes: bool = True) -> F:
-        """Do something with a held task; `finishes`: that ends its take."""
+    def _do_held(
+        self, task: object, act: Callable[[int, Entry], Entry | None], *, finishes: bool = True, data: object = KEEP
+    ) -> F:
+        """Do something with a held task; `finishes`: that ends its take. `data`: the data that it gets."""
         id, take, view = self.refer(task)
         known: Any = None if view.__class__ is Lease else view
 
@@ -233,7 +235,7 @@ class VerbPort(Port[F]):
             entry = self.held(id, take, view)
             entry = act(now, entry) or entry
             answer = self._show_after(entry, now)
-            if known is not None and known._record is not entry:
+            if known is not None and known._record is not entry and data is KEEP:
                 keep_data(answer, known, entry)
             return answer
 
@@ -248,22 +250,31 @@ class VerbPort(Port[F]):
             result = encode(self.codec, result)
         return self._do_held(task, lambda now, entry: self._engine.ack(now, entry, result))
 
-    def release(self, task: object, delay: Seconds | None, reason: str | None = None, pri: int | None = None) -> F:
+    def release(
+        self,
+        task: object,
+        delay: Seconds | None,
+        reason: str | None = None,
+        pri: int | None = None,
+        data: object = KEEP,
+    ) -> F:
         """Give a held task back; without a delay, after the tube's backoff."""
         reason = check_reason(reason)
         span = None if delay is None else micros("delay", delay)
         checked = None if pri is None else self.check_pri(pri)
+        if data is not KEEP and self.codec is not None:
+            data = encode(self.codec, data)
 
         def act(now: int, entry: Entry) -> Entry:
             if span is not None:
                 self.need("delay")
-            if checked is not None:
-                entry = self._engine.begin_move(entry, checked)
+            if checked is not None or data is not KEEP:
+                entry = self._engine.begin_move(entry, checked, data)
             self._engine.release(now, entry, span, reason=reason)
             self._engine.end_move()
             return entry
 
-        return self._do_held(task, act)
+        return self._do_held(task, act, data=data)
 
     def release_unfailed(self, task: object) -> F:
         """Give a held task back at once: nothing has failed."""

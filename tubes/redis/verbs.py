@@ -11,7 +11,7 @@ from tubes.backend.moving import item_again
 from tubes.backend.port import check_reason, mark_finished
 from tubes.drivers.entry import KEPT, NOTHING_MORE, More
 from tubes.drivers.moves import State
-from tubes.drivers.options import MAX_WAITING, Seconds, flag, micros, whole
+from tubes.drivers.options import KEEP, MAX_WAITING, Seconds, flag, micros, whole
 from tubes.drivers.timers import NEVER
 from tubes.drivers.tube_options import altered
 from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy, TubeFull
@@ -222,11 +222,13 @@ class VerbPort(Port[F]):
 
     # -- what the taker does -------------------------------------------------------------------------------------------
 
-    def about(self, task: object, *words: Word, looks: bool = False, ends: bool = False) -> Request[F]:
+    def about(
+        self, task: object, *words: Word, looks: bool = False, ends: bool = False, data: bytes | None = None
+    ) -> Request[F]:
         """A request about a task; `words`: what its script is told besides which task that is.
 
         `looks`: it is about the task whoever has it, and tells what the task says now; else its taker knows that.
-        `ends`: the take is over then.
+        `ends`: the take is over then. `data`: the data that it gets.
         """
         id, _, view = self.refer(task)
         lease = view if isinstance(view, Lease) else None
@@ -238,7 +240,8 @@ class VerbPort(Port[F]):
                     raise TaskNotTaken(id=id, tube=self.shared.name, leased=True)
                 raise (TaskNotFound if reply.code == "NOTFOUND" else TaskNotTaken)(id=id, tube=self.shared.name)
             if type(reply) is bytes:
-                shown = self.show(task_codec.parse(reply), None if known is None else known._record.data)
+                mine = data if known is None or data is not None else known._record.data
+                shown = self.show(task_codec.parse(reply), mine)
             else:
                 assert known is not None
                 shown = task_codec.shown(self.kind, self.tube, known._record, State.DONE, known._attempts, NEVER)
@@ -264,13 +267,25 @@ class VerbPort(Port[F]):
         lane = (lane_word(view),) if self._driver.lane is not None and isinstance(view, TaskView) else ()
         return self.about(task, *lane, ends=True)
 
-    def release(self, task: object, delay: Seconds | None, reason: str | None = None, pri: int | None = None) -> F:
+    def release(
+        self,
+        task: object,
+        delay: Seconds | None,
+        reason: str | None = None,
+        pri: int | None = None,
+        data: object = KEEP,
+    ) -> F:
         """Give a held task back; without a delay, after the tube's backoff."""
         why, rest = check_reason(reason), self.rest_word(delay)
-        repri = () if pri is None else (self.check_pri(pri),)
+        changes: tuple[Word, ...] = () if pri is None else (self.check_pri(pri),)
+        raw = None
+        if data is not KEEP:
+            assert self.codec is not None  # On a server all is bytes.
+            raw = encode(self.codec, data)
+            changes = (*(changes or ("",)), raw)
         if delay is not None and "delay" not in self._driver.options:
             return self.run(self._refuse(task, "delay"))
-        return self.call("release", self.about(task, rest, raw_text(why or ""), *repri, ends=True))
+        return self.call("release", self.about(task, rest, raw_text(why or ""), *changes, ends=True, data=raw))
 
     def release_unfailed(self, task: object) -> F:
         """Give a held task back at once: nothing has failed."""

@@ -1,6 +1,7 @@
 -- Release a held task.
 -- ARGV  6, 7, 8 as for ack, 9 microseconds until it is ready ('': at once; 'backoff': as the tube's backoff says),
---       10 why it is buried, if that was its last attempt ('': nobody says), 11 its priority ('': as it is)
+--       10 why it is buried, if that was its last attempt ('': nobody says), 11 its priority ('': as it is),
+--       12 its data (absent: as it is)
 -- answers  as for ack
 --#include begin
 --#include held_task
@@ -15,6 +16,7 @@ if pri then
   task.pri = pri > 0 and pri
 end
 --#end
+if ARGV[12] then task.value = sub(task.value, 1, task.body - 1) .. ARGV[12] end
 --#include release_one
 --#include outlived
 --#include reply
