@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.parts import RULES, OfCodec, OfOrder, OfRank, RareRules, rules_of
+from tests.support.parts import RULES, TENANTS, OfCodec, OfOrder, OfRank, RareRules, rules_of
 from tubes import Driver, DriverNotFound, TaskNotFound
 from tubes.conformance import AioFace, Bench, Contract, Face, SyncFace
 from tubes.conformance.capacity import Capacity
@@ -66,15 +66,6 @@ class TestOrderOfRankHook(Order):
 
     faces = (SyncFace,)
     driver = Driver("odd-first", options={"pri", "ttl", "delay"}, rank=odd_first)
-
-
-#: All knobs at once: the greatest priority first, the newest among equals, one task per tenant.
-TENANTS = Driver(
-    "tenants",
-    options={"tenant", "pri", "ttl", "ttr", "delay", "capacity", "timeout"},
-    order="-pri,-id",
-    lane="tenant",
-)
 
 
 class TestOrderInCustomLanes(Order, Lanes):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.on_server import OnServer
-from tests.support.parts import OfCapacity, OfOrder, OfRank, RareRules
+from tests.support.parts import TENANTS, OfCapacity, OfOrder, OfRank, RareRules
 from tests.support.rights import users_of
 from tubes import Driver
 from tubes.conformance import AioFace, Contract, SyncFace
@@ -81,14 +81,6 @@ ODD_FIRST = Driver(
     options={"pri", "ttl", "delay"},
     rank=odd_first,
     rank_lua="pri % 2 == 1 and pri or pri + 4294967296",
-)
-
-#: All knobs at once.
-TENANTS = Driver(
-    "tenants",
-    options={"tenant", "pri", "ttl", "ttr", "delay", "capacity", "timeout"},
-    order="-pri,-id",
-    lane="tenant",
 )
 
 

@@ -27,6 +27,14 @@ from tubes.conformance.waking import Waking
 from tubes.drivers.driver import Driver
 from tubes.drivers.registry import Registry
 
+#: A driver with all knobs at once: the greatest priority first, the newest among equals, one task per tenant.
+TENANTS = Driver(
+    "tenants",
+    options={"tenant", "pri", "ttl", "ttr", "delay", "capacity", "timeout"},
+    order="-pri,-id",
+    lane="tenant",
+)
+
 #: The rules of the contract, by name.
 RULES = {name: getattr(Contract, name) for name in dir(Contract) if name.startswith("test_")}
 
