@@ -615,7 +615,12 @@ class AsyncTube(Generic[T, R]):
 
     @overload
     async def put_many(
-        self, items: Iterable[T | Item[T]], *, timeout: Seconds | None = None, **options: Unpack[PutOptions]
+        self,
+        items: Iterable[T | Item[T]],
+        *,
+        timeout: Seconds | None = None,
+        errors: Literal["raise"] = "raise",
+        **options: Unpack[PutOptions],
     ) -> list[AsyncTask[T]]: ...
     @overload
     async def put_many(

@@ -628,7 +628,12 @@ class Tube(Generic[T, R]):
 
     @overload
     def put_many(
-        self, items: Iterable[T | Item[T]], *, timeout: Seconds | None = None, **options: Unpack[PutOptions]
+        self,
+        items: Iterable[T | Item[T]],
+        *,
+        timeout: Seconds | None = None,
+        errors: Literal["raise"] = "raise",
+        **options: Unpack[PutOptions],
     ) -> list[Task[T]]: ...
     @overload
     def put_many(

@@ -92,7 +92,7 @@ def put(
         codec = "raw" if isinstance(tube._port.codec, tubes.RawCodec) else "json"  # The URL may give it, too.
         words = _lines(codec, read) if data in (None, [], ["-"]) else _arguments(data or [], codec, read)
         while batch := list(islice(words, _LINES)):
-            put_tasks = tube.put_many(batch, timeout=0, **options)
+            put_tasks = tube.put_many(batch, timeout=0, errors="raise", **options)
             if not put_tasks:
                 raise Stop(f"tube {name!r} is full: nothing was put", Exit.NOTHING)
             for task in put_tasks:

@@ -70,7 +70,7 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
 
     async def _put(self, requests: list[Request], forefront: bool) -> list[tubes.AsyncTask]:
         first: dict[str, Any] = {"pri": 0} if forefront else {}
-        return await self._tube.put_many([_item(request) for request in requests], **first)
+        return await self._tube.put_many([_item(request) for request in requests], errors="raise", **first)
 
     # -- working -------------------------------------------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ async def publish_bulk(call: Call) -> Response:
     if any(len(element) > most for element in elements):
         raise HTTPException(413, "job too large")
     options |= await call.service.check_put(call.token, sum(size_of(each, options) for each in elements), len(elements))
-    tasks = await call.on_queue(lambda tube: tube.put_many(elements, **options))
+    tasks = await call.on_queue(lambda tube: tube.put_many(elements, errors="raise", **options))
     call.metrics.published(call.space.name, call.queue, len(tasks))
     ids = [call.job_id(call.queue, task.id) for task in tasks]
     return json_reply({"msg": "published", "job_ids": ids}, 201)

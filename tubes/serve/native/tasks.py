@@ -116,7 +116,7 @@ async def put_batch(call: Call) -> Response:
     options = await call.service.check_put(
         call.token, sum(size_of(item.data, item.options) for item in items), len(items)
     )
-    tasks = await call.space.on(call.tube, lambda tube: tube.put_many(items, **options))
+    tasks = await call.space.on(call.tube, lambda tube: tube.put_many(items, errors="raise", **options))
     return json_reply({"ids": [task.id for task in tasks]}, 201)
 
 
