@@ -34,7 +34,7 @@ def test_two_processes_share_politeness_and_survive_kill(server: LocalServer) ->
     special: dict[tuple[int, str], list[Reply]] = {(1, "/p/1"): refusals}
     with serve(Hosts(4, 14, special=special)) as hosts:
         special[2, "/p/2"] = [(302, {"Location": f"{hosts.urls[3]}/p/2"}, "")]
-        arguments = {"url": f"{server.url}?session_ttl=1", "starts": [f"{host}/p/0" for host in hosts.urls]}
+        arguments = {"url": f"{server.url}?session_ttl=5", "starts": [f"{host}/p/0" for host in hosts.urls]}
         runs = [Run("tests.crawl.crawlees", json.dumps(arguments)) for _ in range(2)]
         with runs[0], runs[1]:
             runs[0].wait_until(lambda: len(hosts.visits) >= 20)

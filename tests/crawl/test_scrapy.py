@@ -44,7 +44,7 @@ def visits(hosts: Hosts, agent: str) -> int:
 
 @pytest.mark.full
 def test_three_processes_share_politeness_and_survive_kill(server: LocalServer) -> None:
-    url = f"{server.url}?session_ttl=1&namespace=kill"
+    url = f"{server.url}?session_ttl=5&namespace=kill"
     retry: dict[tuple[int, str], list[Reply]] = {
         (3, "/p/1"): [(429, {"Retry-After": "2"}, ""), (503, {"Retry-After": "1"}, "")]
     }

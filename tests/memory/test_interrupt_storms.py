@@ -162,7 +162,7 @@ def test_storm_in_an_event_loop_loses_no_task(url: str, driver: str) -> None:
     async def attack(tube: tubes.AsyncTube[int]) -> None:
         running = [asyncio.create_task(call(tube)) for call in (put, work, work, work)]
         try:
-            while time.monotonic() < over:
+            while time.monotonic() < over or not ledger.acked:
                 await asyncio.sleep(0.0005)
                 place = chance.randrange(1, len(running))
                 running[place].cancel()

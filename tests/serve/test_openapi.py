@@ -117,5 +117,5 @@ def test_valid_requests_are_accepted_and_invalid_ones_refused(in_memory: Served)
     assert not re.search("Traceback|failed", said), said
     statuses = {line["status"] for line in served.lines() if line["path"].startswith("/v1/")}
     assert {200, 201, 204, 400, 404} <= statuses
-    assert max(statuses - {504}) < 500
+    assert max(statuses - {502, 504}) < 500  # A call may fail, or end by its timeout.
     assert served.client.get("/health/ready").status_code == 200
