@@ -667,7 +667,9 @@ class AsyncTube(Generic[T, R]):
             tasks = await answer if type(answer) is CoroutineType else answer
         if tasks is None and patience is None:
             raise self._port.full(batch.size)
-        return [] if tasks is None else batch.with_errors(tasks)
+        if tasks is not None and batch.errors:
+            return batch.with_errors(tasks)
+        return tasks or []
 
     async def call(self, data: T, timeout: Seconds | None = None, **options: Unpack[TaskOptions]) -> R:
         """Put a task, wait until a `tubes.worker.Worker` has handled it, and return the result of its handler.

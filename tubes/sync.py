@@ -684,7 +684,9 @@ class Tube(Generic[T, R]):
             tasks = self._port.put_many(batch)
         if tasks is None and patience is None:
             raise self._port.full(batch.size)
-        return [] if tasks is None else batch.with_errors(tasks)
+        if tasks is not None and batch.errors:
+            return batch.with_errors(tasks)
+        return tasks or []
 
     def call(self, data: T, timeout: Seconds | None = None, **options: Unpack[TaskOptions]) -> R:
         """Put a task, wait until a `tubes.worker.Worker` has handled it, and return the result of its handler.

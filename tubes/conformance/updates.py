@@ -248,7 +248,7 @@ class Updates(Bench):
             self.tube.release(ready, data="new")
         assert self.take().data == "old"
 
-    @needs("delay", "max_attempts")
+    @needs("delay")
     def test_release_with_data_follows_the_other_rules_of_release(self) -> None:
         task = self.taken(data=1, max_attempts=2)
         assert self.tube.release(task, delay=5, data=2).state == "delayed"
