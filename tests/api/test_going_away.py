@@ -134,6 +134,7 @@ def test_put_cancelled_after_its_task_was_taken_keeps_the_task() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
 def test_loop_in_a_forked_child_raises_queue_forked() -> None:
     said = run_alone("""
@@ -151,6 +152,7 @@ def test_loop_in_a_forked_child_raises_queue_forked() -> None:
     assert said == "forked"
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
 def test_forked_child_may_close_the_loop_of_its_parent() -> None:
     said = run_alone("""
@@ -169,6 +171,7 @@ def test_forked_child_may_close_the_loop_of_its_parent() -> None:
     assert said.split() == ["left", "1"]
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
 def test_a_forked_child_may_close_its_parents_waiting_takes() -> None:
     said = run_alone("""
@@ -189,6 +192,7 @@ def test_a_forked_child_may_close_its_parents_waiting_takes() -> None:
     assert said.split() == ["['MainThread']", "x"]
 
 
+@pytest.mark.full
 def test_closed_event_loops_leave_no_waiter_behind() -> None:
     """The garbage collector runs at every allocation: it ends what waited in the middle of other verbs."""
     said = run_alone("""
@@ -220,6 +224,7 @@ def test_closed_event_loops_leave_no_waiter_behind() -> None:
     assert said == "0"
 
 
+@pytest.mark.full
 def test_garbage_collected_loop_releases_its_task() -> None:
     said = run_alone("""
         import gc, time, tubes
@@ -289,6 +294,7 @@ def test_an_interrupt_leaves_the_store_unlocked() -> None:
     assert said == "interrupted"
 
 
+@pytest.mark.full
 def test_queue_with_a_listener_is_garbage_collected() -> None:
     clock = tubes.testing.ManualClock()
     with tubes.connect("memory://", clock=clock, session_ttl=0) as queue:
@@ -306,6 +312,7 @@ def test_queue_with_a_listener_is_garbage_collected() -> None:
             assert task.data == "x"
 
 
+@pytest.mark.full
 def test_asyncio_listener_of_a_closed_loop_receives_and_keeps_nothing(
     queue: tubes.Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -332,6 +339,7 @@ class Data:
     """Something that can be watched going away."""
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", ["fifo", "fifottl", "utube", "utubettl"])
 @pytest.mark.parametrize("options", [{}, {"ttl": 1000, "ttr": 100}], ids=["plain", "timed"])
@@ -361,6 +369,7 @@ def test_deadlines_of_tasks_that_are_gone_are_forgotten(queue: tubes.Queue) -> N
     assert len(timers._starts) < 200
 
 
+@pytest.mark.full
 def test_replaced_alarms_are_forgotten(clock: tubes.testing.ManualClock) -> None:
     with tubes.connect(clock=clock) as queue:
         tube = queue.create_tube("t", "fifottl")

@@ -33,6 +33,7 @@ def left_over(tube: tubes.Tube) -> int:
     return counts["ready"]
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_cancelled_takes_lose_nothing(seed: int) -> None:
@@ -274,6 +275,7 @@ def test_put_in_a_closed_event_loop_puts_nothing() -> None:
     del kept, putting
 
 
+@pytest.mark.full
 def test_rank_hook_that_exits_fails_only_the_waiting_put(queue: tubes.Queue) -> None:
     def leave(task: Ranked) -> float:
         if task.pri:
@@ -292,6 +294,7 @@ def test_rank_hook_that_exits_fails_only_the_waiting_put(queue: tubes.Queue) -> 
     assert tube.put("y") is not None
 
 
+@pytest.mark.full
 def test_an_interrupted_take_leaves_its_task_in_the_tube() -> None:
     program = """
 import os, signal, threading, time, tubes
@@ -314,11 +317,13 @@ with tubes.connect() as queue:
     assert done.stdout == "0 x\n"
 
 
+@pytest.mark.full
 def test_unclosed_queue_does_not_keep_the_process_alive() -> None:
     program = "import tubes; tube = tubes.connect().create_tube('t'); tube.put(1); tube.take(0)"
     subprocess.run([sys.executable, "-c", program], timeout=60, check=True)
 
 
+@pytest.mark.full
 def test_garbage_collected_queue_releases_its_tasks() -> None:
     with tubes.connect() as queue:
         tube = queue.create_tube("t")

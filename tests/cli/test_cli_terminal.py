@@ -52,6 +52,7 @@ def ended(process: Any) -> int:
     return code
 
 
+@pytest.mark.full
 def test_top_updates_until_q_is_pressed(url: str, queue: tubes.Queue) -> None:
     mail = queue.create_tube("mail")
     crawl = queue.create_tube("crawl", "utube")
@@ -71,6 +72,7 @@ def test_top_updates_until_q_is_pressed(url: str, queue: tubes.Queue) -> None:
     assert ended(top) == Exit.DONE
 
 
+@pytest.mark.full
 def test_top_ends_by_ctrl_c_and_leaves_the_terminal_as_it_was(url: str, queue: tubes.Queue) -> None:
     queue.create_tube("mail")
     shell = spawn(url, "/bin/sh", "-i")
@@ -87,6 +89,7 @@ def test_top_ends_by_ctrl_c_and_leaves_the_terminal_as_it_was(url: str, queue: t
     assert ended(shell) == 0
 
 
+@pytest.mark.full
 def test_top_shows_no_more_tubes_than_there_are_rows(url: str, queue: tubes.Queue) -> None:
     for number in range(30):
         queue.create_tube(f"tube-{number}")
@@ -130,6 +133,7 @@ def test_top_shows_how_long_server_has_not_responded() -> None:
             server.signal(signal.SIGCONT)
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_a_take_that_waits(url: str, queue: tubes.Queue) -> None:
     mail = queue.create_tube("mail")
     take = terminal(url, "take", "mail", "--timeout", "60")
@@ -173,6 +177,7 @@ def test_export_and_import_show_progress(url: str, queue: tubes.Queue, tmp_path:
     assert ended(back) == Exit.DONE
 
 
+@pytest.mark.full
 def test_terminal_shows_that_server_does_not_respond() -> None:
     stats = terminal("redis://127.0.0.1:1", "stats")
     stats.expect("no answer from 127.0.0.1:1 yet|no answer from redis://127.0.0.1:1 yet")
@@ -259,6 +264,7 @@ for words in sys.argv[1:]:
 """
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("columns", [60, 80, 120, 200])
 def test_ids_and_numbers_are_never_cut(url: str, queue: tubes.Queue, columns: int) -> None:

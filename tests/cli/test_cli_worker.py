@@ -101,6 +101,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, said
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("target", ["jobs:make", "jobs:own"])
 def test_a_burst_ends_when_nothing_is_left(url: str, queue: tubes.Queue, folder: Path, target: str) -> None:
@@ -112,6 +113,7 @@ def test_a_burst_ends_when_nothing_is_left(url: str, queue: tubes.Queue, folder:
     assert jobs.statistics().tasks["buried"] == 1
 
 
+@pytest.mark.full
 def test_json_output_summarizes_worker_run(url: str, queue: tubes.Queue, folder: Path) -> None:
     queue.create_tube("jobs")
     _, out, _ = ended(begin(url, folder, "jobs:make", "--burst", "--json"))
@@ -142,12 +144,14 @@ def test_exit_code_reports_tasks_cut_off_after_grace(url: str, queue: tubes.Queu
     assert jobs.statistics().tasks["ready"] == 1
 
 
+@pytest.mark.full
 def test_burst_reports_missing_tube_by_exit_code(url: str, queue: tubes.Queue, folder: Path) -> None:
     code, _, said = ended(begin(url, folder, "jobs:make", "--burst"))
     assert code == Exit.NOT_FOUND
     assert "there is no tube 'jobs'" in said.splitlines()[-1]
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("target", "code", "said"),
@@ -184,6 +188,7 @@ logging.getLogger({logger!r}).addHandler(logging.StreamHandler(sys.stdout))
 """
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("logger", ["", "tubes", "tubes.worker"])
 def test_worker_log_records_are_printed_once(url: str, queue: tubes.Queue, folder: Path, logger: str) -> None:
@@ -213,6 +218,7 @@ def make(queue):
 """
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("words", "shown"),

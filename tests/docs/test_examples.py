@@ -105,6 +105,7 @@ def test_each_host_gets_one_request_at_a_time(seen: Seen) -> None:
     assert [record.most_in_flight for record in seen.records] == [1, 1, 1]
 
 
+@pytest.mark.full
 def test_requests_to_each_host_keep_interval(seen: Seen) -> None:
     assert proof.interval_kept(seen.records, INTERVAL).kept
     assert proof.interval_kept(seen.records, INTERVAL * 20).kept is False
@@ -161,6 +162,7 @@ def test_finished_crawl_leaves_only_buried_tasks(seen: Seen) -> None:
     assert tasks["done"] == LIMIT - len(seen.buried)
 
 
+@pytest.mark.full
 def test_the_crawler_stays_on_its_hosts_and_within_its_limit(hosts: list[str]) -> None:
     command = example("crawler.py", hosts[0], "--limit", "12", "--workers", "3", "--interval", "0.05")
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
@@ -385,6 +387,7 @@ def test_invalid_arguments_are_reported(
     assert complaint in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_the_crawler_cleanly(hosts: list[str]) -> None:
     code, out, err = interrupted(example("crawler.py", *hosts, "--limit", "3000", "--interval", "0.05"))
     assert (code, err) == (130, "")

@@ -91,6 +91,7 @@ def test_release_is_counted_after_a_kill(url: str, tmp_path: Path) -> None:
         assert queue.tube("t").statistics().calls["release"] == 1
 
 
+@pytest.mark.full
 def test_second_process_is_refused_and_told_the_pid_of_the_owner(url: str, tmp_path: Path) -> None:
     program = f"import tubes\ntry: tubes.connect({url!r})\nexcept tubes.StoreBusy as error: print(error)"
     with tubes.connect(url):
@@ -108,6 +109,7 @@ def test_a_folder_that_was_renamed_is_not_opened_twice(url: str, tmp_path: Path)
             tubes.connect(f"file:{tmp_path / 'moved'}")
 
 
+@pytest.mark.full
 def test_forked_child_can_neither_use_nor_lock_the_folder(url: str) -> None:
     program = f"""
 import os, time, tubes
@@ -131,6 +133,7 @@ except tubes.QueueForked:
         os.kill(child, 9)
 
 
+@pytest.mark.full
 def test_take_ends_with_the_process_that_made_it(url: str) -> None:
     program = f"""
 import os, tubes
@@ -235,6 +238,7 @@ def test_reopened_store_keeps_the_time_left_after_a_clock_was_set_back(url: str)
         assert [task.data for task in queue.tube("t").tasks()] == ["delayed", "again"]
 
 
+@pytest.mark.full
 def test_clock_set_back_is_detected_if_the_last_change_was_a_take(tmp_path: Path) -> None:
     program = f"""
 import os, tubes
@@ -253,6 +257,7 @@ os._exit(0)
         assert queue.tube("delayed").peek(0).due == 2_100
 
 
+@pytest.mark.full
 def test_clock_set_back_is_applied_once_if_a_driver_is_missing(url: str) -> None:
     ranked = Driver("ranked", options={"pri", "delay", "utube"}, lane="utube", rank=lambda task: -task.pri)
     with tubes.connect(url, clock=SteppingClock(10_000)) as queue:
@@ -303,6 +308,7 @@ def test_detached_queue_closes_the_store_when_its_lease_ends(url: str) -> None:
     assert not store.is_open
 
 
+@pytest.mark.full
 def test_open_store_can_be_read_by_another_process(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", "fifottl", ttr=600)
@@ -325,6 +331,7 @@ with tubes.connect({url + "?mode=read"!r}) as queue:
         task.ack()
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("is_open", [False, True])
 def test_reader_changes_nothing_and_does_not_lock_the_store(url: str, tmp_path: Path, is_open: bool) -> None:
@@ -383,6 +390,7 @@ os._exit(0)
     owner.close()
 
 
+@pytest.mark.full
 def test_reader_after_a_kill_ends_no_session(url: str) -> None:
     program = f"""
 import os, tubes
@@ -460,6 +468,7 @@ def test_copies_and_readers_see_a_consistent_snapshot(url: str, tmp_path: Path) 
         assert put - there <= said["acking"]
 
 
+@pytest.mark.full
 def test_top_shows_the_current_state_of_the_folder(url: str) -> None:
     command = [sys.executable, "-m", "tubes", "top", "--json", "--interval", "0.1", "--url", url]
     with tubes.connect(url) as queue, subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -528,6 +537,7 @@ def test_lease_ends_when_the_store_is_reopened(tmp_path: Path) -> None:
         assert tube.ack(task.lease).data == "job"
 
 
+@pytest.mark.full
 def test_closed_store_is_garbage_collected(tmp_path: Path) -> None:
     with tubes.connect(f"file:{tmp_path}") as queue:
         queue.create_tube("mail").put(1)
@@ -537,6 +547,7 @@ def test_closed_store_is_garbage_collected(tmp_path: Path) -> None:
     assert store() is None
 
 
+@pytest.mark.full
 def test_unreferenced_store_stays_open(tmp_path: Path) -> None:
     tubes.connect(f"file:{tmp_path}").create_tube("mail")
     gc.collect()
@@ -595,6 +606,7 @@ os.kill(os.getpid(), 9)
 """
 
 
+@pytest.mark.full
 def test_child_that_outlives_its_parent_does_not_harm_the_next_owner(url: str) -> None:
     leaving = [sys.executable, "-c", LEAVES_A_CHILD, url]
     with subprocess.Popen(leaving, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as first:

@@ -36,6 +36,7 @@ def items(name: object, count: int, driver: str, keyed: bool) -> list[tubes.Item
     return [tubes.Item(f"{name}.{n}", **options(f"{name}.{n}")) for n in range(count)]
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("keyed", [False, True], ids=["", "keys"])
 @pytest.mark.parametrize("driver", ["fifo", "utubettl"])

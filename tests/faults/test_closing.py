@@ -73,6 +73,7 @@ def busy(queue: Any, name: str, ends: dict[str, Any]) -> None:
         ends[name] = error
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("shared", [True, False], ids=["beside others", "as the last"])
 def test_call_in_a_thread_raises_when_its_queue_is_closed(place: str, shared: bool) -> None:
@@ -107,6 +108,7 @@ async def busy_async(queue: Any, name: str) -> Any:
         return error
 
 
+@pytest.mark.full
 def test_call_in_an_event_loop_raises_when_its_queue_is_closed(place: str) -> None:
     async def main() -> None:
         for _ in range(60):

@@ -89,6 +89,7 @@ def test_keys_leave_nothing_on_any_node(cluster: Cluster) -> None:
     assert not [key for client in cluster.clients for key in client.keys(f"*{prefix}*") if b"tube" in key]
 
 
+@pytest.mark.full
 def test_bulk_writes_reads_and_streams_work_on_every_node(cluster: Cluster) -> None:
     for name in ("a", "b", "c", "d"):
         with tubes.connect(f"{cluster.url}?prefix={uuid4().hex}") as queue:
@@ -120,6 +121,7 @@ def test_tubes_of_all_nodes_work_at_once(cluster: Cluster) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("face", [SyncFace, AioFace], ids=lambda face: face.name)
 def test_take_any_waits_on_tubes_of_all_nodes(cluster: Cluster, face: type[Any]) -> None:
@@ -202,6 +204,7 @@ def test_an_event_loop_whose_tubes_slot_moves_loses_nothing(cluster: Cluster, le
         ledger.check(queue.tube("load"))
 
 
+@pytest.mark.full
 def test_restarted_node_has_lost_no_task(cluster: Cluster, ledger: Ledger) -> None:
     url = f"{cluster.url}?prefix={uuid4().hex}"
     with tubes.connect(url) as queue:

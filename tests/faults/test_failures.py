@@ -83,6 +83,7 @@ def test_attempts_of_killed_workers_are_counted_and_limited(
         assert told <= {(id, turn) for id, seen in takes.items() for turn in seen}
 
 
+@pytest.mark.full
 def test_a_task_that_kills_its_worker_is_buried_after_its_last_attempt(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("load", max_attempts=2)
@@ -211,6 +212,7 @@ def test_changes_over_cut_connections_are_done_once(through: str, proxy: Proxy, 
         indexes.check(client, tube)
 
 
+@pytest.mark.full
 def test_changes_survive_killed_connections_and_flushed_scripts(own: LocalServer, much: int) -> None:
     with tubes.connect(own.url, session_ttl=31.0) as queue, own.client() as client:
         tube = queue.create_tube("load", "utubettl", backoff=[0, 0.01])
@@ -263,6 +265,7 @@ def test_changes_survive_killed_connections_and_flushed_scripts(own: LocalServer
 # -- a full server -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", ["fifo", "fifottl", "utube", "utubettl"])
 def test_full_server_allows_updates_reads_and_replacements(own: LocalServer, driver: str) -> None:

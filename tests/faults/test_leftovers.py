@@ -63,6 +63,7 @@ def test_emptied_tube_has_few_keys_and_dropped_tube_has_no_keys(valkey: LocalSer
         assert keys() == set()
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", ["utube", "utubettl"])
 def test_lanes_with_cooldowns_blocks_and_limits_leave_no_keys(valkey: LocalServer, driver: str) -> None:
@@ -118,6 +119,7 @@ def test_a_session_that_has_ended_leaves_nothing_in_its_tubes(url: str, valkey: 
         assert [client.hlen(port_of(tube).shared.key) for tube in made] == before
 
 
+@pytest.mark.full
 def test_killed_processes_that_waited_leave_nothing_behind(url: str, valkey: LocalServer) -> None:
     with tubes.connect(url) as queue, valkey.client() as client:
         tube = queue.create_tube("load")
@@ -137,6 +139,7 @@ def test_killed_processes_that_waited_leave_nothing_behind(url: str, valkey: Loc
         assert eventually(is_forgotten)
 
 
+@pytest.mark.full
 def test_session_reopened_after_its_lease_expired_can_ack(url: str, valkey: LocalServer) -> None:
     with tubes.connect(url) as queue, valkey.client() as client:
         tube = queue.create_tube("load")
@@ -152,6 +155,7 @@ def test_session_reopened_after_its_lease_expired_can_ack(url: str, valkey: Loca
         assert task.ack().state == "done"
 
 
+@pytest.mark.full
 def test_a_client_is_kept_for_as_long_as_its_store(valkey: LocalServer) -> None:
     client = valkey.client()
     alive = weakref.ref(client)

@@ -235,6 +235,7 @@ def test_connecting_to_another_kind_of_server_raises_connection_lost(balancer: B
     asyncio.run(main())
 
 
+@pytest.mark.full
 def test_frozen_server_raises_connection_lost_and_runs_calls_once(
     own: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -321,6 +321,7 @@ def test_lost_session_does_not_renew_another_sessions_lease(own: LocalServer) ->
             assert task.attempts == 2
 
 
+@pytest.mark.full
 def test_process_with_a_lost_session_gets_only_its_own_replies(own: LocalServer) -> None:
     """Each is the third to open the tube, and has made as many calls."""
     with tubes.connect(own.url) as queue:

@@ -179,6 +179,7 @@ def move_ahead(client: Any, key: str, seconds: float) -> None:
         client.hset(f"{key}:waiting", process, b" ".join([*words[:-1], b"%d" % (int(words[-1]) + seconds * SECOND)]))
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("how", ["beat", "open"])
 def test_tasks_of_a_dead_process_come_back_after_the_clock_is_set_back(valkey: LocalServer, url: str, how: str) -> None:

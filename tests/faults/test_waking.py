@@ -377,6 +377,7 @@ with tubes.connect(sys.argv[1]) as queue:
 """
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 def test_an_interrupted_wait_leaves_nothing_taken(server: LocalServer, much: int) -> None:
     with tubes.connect(server.url) as queue:

@@ -89,6 +89,7 @@ def test_the_task_of_a_killed_worker_goes_to_another(jobs: tubes.Tube, url: str)
     assert (calls["take"], calls["ack"]) == (2, 1)
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("handler", ["thread", "loop", "blocking"])
@@ -104,6 +105,7 @@ def test_signal_lets_a_worker_finish_its_current_task(
     assert (statistics.calls["ack"], statistics.tasks["ready"]) == (1, 1)
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("handler", ["thread", "loop"])
 def test_worker_releases_its_tasks_and_exits_nonzero_after_the_grace(jobs: tubes.Tube, url: str, handler: str) -> None:
@@ -130,6 +132,7 @@ def test_a_second_signal_ends_a_worker_at_once(jobs: tubes.Tube, url: str, handl
     assert jobs.take(timeout=20) is not None
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("handler", ["thread", "loop"])
 def test_sigterm_and_sigint_together_count_as_two_signals(jobs: tubes.Tube, url: str, handler: str) -> None:
@@ -142,6 +145,7 @@ def test_sigterm_and_sigint_together_count_as_two_signals(jobs: tubes.Tube, url:
     assert jobs.take(timeout=20) is not None
 
 
+@pytest.mark.full
 def test_a_storm_of_signals_ends_a_worker_once(jobs: tubes.Tube, url: str) -> None:
     jobs.put(60)
     with process(url, "thread") as worker:
@@ -155,6 +159,7 @@ def test_a_storm_of_signals_ends_a_worker_once(jobs: tubes.Tube, url: str) -> No
     assert jobs.take(timeout=20) is not None
 
 
+@pytest.mark.full
 def test_process_forked_by_a_handler_ends_on_a_signal(jobs: tubes.Tube, url: str) -> None:
     """What a worker does with signals is its own."""
     jobs.put(0)
@@ -165,6 +170,7 @@ def test_process_forked_by_a_handler_ends_on_a_signal(jobs: tubes.Tube, url: str
         assert worker.wait(20) == 0
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("gives_up", [False, True])
 @pytest.mark.parametrize("handler", ["thread", "loop"])

@@ -192,6 +192,7 @@ def test_async_queue_is_traced_like_sync_queue(url: str, traced: Traced) -> None
         assert [link.context.span_id for link in process.links] == [id_of(put)]
 
 
+@pytest.mark.full
 def test_a_trace_goes_on_in_another_process(url: str, traced: Traced) -> None:
     program = """
 import sys

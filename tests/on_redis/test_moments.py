@@ -37,6 +37,7 @@ def spans() -> list[float]:
     return [0.05 + 0.037 * number for number in range(7)]
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 def test_due_tasks_wake_waiters_in_time(slow: LocalServer) -> None:
     late: dict[str, list[float]] = {}

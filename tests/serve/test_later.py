@@ -80,6 +80,7 @@ async def left(served: Served, id: str, state: str) -> dict[str, Any]:
     return task
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.anyio
 async def test_a_callback_is_called_and_signed(later: Served) -> None:
@@ -309,6 +310,7 @@ def test_later_refuses_queue_with_raw_codec() -> None:
         create_app(tubes.aio.connect(codec="raw"), callbacks=Callbacks(("https://",)))
 
 
+@pytest.mark.full
 def test_ids_are_uuids_bound_to_secret() -> None:
     ids, others = Ids(b"a"), Ids(b"b")
     for id in (0, 1, 2**31, 2**53):

@@ -272,6 +272,7 @@ def test_administrator_of_some_tubes_creates_tokens_for_these_tubes_only(
     assert tokens.all()[-1].grants[0].tube == "mail*"
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("grant", ["look shop", "look shop mail?", "admin shop *", "look shop [*]", "look * mail1"])
 def test_administrator_of_some_tubes_cannot_touch_wider_tokens(

@@ -37,6 +37,7 @@ NO_ARROW_SINK = f"{NO_LIMITS}; del datasource.DataSourceStreamArrowWriter"
 WORKS, OLD, MISSING = "works", "SparkTooOld", "ExtraMissing"
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("hide", "outcomes"),

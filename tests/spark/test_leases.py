@@ -294,6 +294,7 @@ def test_one_row_that_fails_its_batch_again_and_again_buries_nothing(
     assert tube.statistics().tasks["total"] == 0
 
 
+@pytest.mark.full
 def test_count_retakes_option_counts_restarts_as_attempts(queue: tubes.Queue, options: dict[str, str]) -> None:
     tube = queue.create_tube("poison", max_attempts=2)
     tube.put_many(["a", "b"])
@@ -451,6 +452,7 @@ def test_available_now_includes_pending_batch(query: Query, tube: tubes.Tube) ->
     assert query.got == EVERYTHING
 
 
+@pytest.mark.full
 def test_the_lease_is_renewed_while_a_batch_runs(query: Query, tube: tubes.Tube) -> None:
     query.plan()
     time.sleep(2.5)
@@ -657,6 +659,7 @@ def test_task_missing_from_stored_batch_is_delivered_later(query: Query, tube: t
     assert sorted(query.got, key=int) == EVERYTHING
 
 
+@pytest.mark.full
 def test_dropping_tube_forgets_skipped_tasks(queue: tubes.Queue, tube: tubes.Tube, options: dict[str, str]) -> None:
     told = {**options, "consumer": "nightly", "lease": "1"}
     first = Query(told)
@@ -765,6 +768,7 @@ def test_restart_acks_committed_batch_before_delivering_next(query: Query, tube:
     assert query.got == EVERYTHING
 
 
+@pytest.mark.full
 def test_batch_taken_ahead_does_not_get_tasks_of_expired_batch(query: Query, tube: tubes.Tube) -> None:
     query.step()
     query.plan()

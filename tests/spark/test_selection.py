@@ -67,6 +67,7 @@ def test_state_filter_fetches_only_matching_tasks(tube: Any, options: dict[str, 
     assert size < 20 * SIZE + 5000
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("told", "ids"),
@@ -150,6 +151,7 @@ def test_partitions_contain_tasks_present_at_read_time(
     assert (ids("all"), ids("buried"), ids("some")) == ([0, 1, 2, 3, 4, 5, 6], [], [3, 4, 5, 6])
 
 
+@pytest.mark.full
 def test_first_batch_of_partition_is_small(tube: Any, options: dict[str, str], sent: Any) -> None:
     reader = source(options).reader(schema("data string"))
     (part,) = reader.partitions()

@@ -50,6 +50,7 @@ def page(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("place", ["memory", "file", "server", "url", "configuration", "processes"])
 def test_the_page_runs_as_a_test(page: pytest.Pytester, valkey: LocalServer, place: str) -> None:
@@ -208,6 +209,7 @@ def test_unused_plugin_imports_nothing(pytester: pytest.Pytester) -> None:
     run(pytester, passed=1)
 
 
+@pytest.mark.full
 def test_the_plugin_needs_no_redis_in_memory(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("import sys\n\ndef test(tubes_queue, tubes_clock): assert 'redis' not in sys.modules")
     run(pytester, passed=1)

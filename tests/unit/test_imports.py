@@ -96,6 +96,7 @@ def test_few_modules_are_at_the_top_level() -> None:
     assert len(list((ROOT / "tubes").glob("*.py"))) <= 8
 
 
+@pytest.mark.full
 def test_imports_by_function_calls_are_detected() -> None:
     source = "a = importlib.import_module('tubes.sync')\nb = import_module(f'tubes.testing.{name}')\nimport_module(c)"
     assert imports(ast.parse(source), set(modules())) >= {"tubes.sync", "tubes.testing.clock", "tubes.testing.server"}

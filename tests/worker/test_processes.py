@@ -73,6 +73,7 @@ def test_results_and_errors_come_back_and_processes_are_reused(queue: tubes.Queu
     assert eventually(lambda: not is_alive(pid))
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 def test_dying_process_fails_only_its_own_attempt(queue: tubes.Queue, tube: tubes.Tube) -> None:
     worker = Worker(queue, concurrency=2)
@@ -132,6 +133,7 @@ def test_a_death_is_noticed_while_a_child_of_the_process_lives(queue: tubes.Queu
 
 
 # The process has not begun to watch its parent while it imports the program: then only the parent can kill it.
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("end", "words"), [("kill", []), ("two signals", []), ("two signals", ["hang"])])
 def test_no_process_outlives_its_worker(url: str, tmp_path: Path, end: str, words: list[str]) -> None:
