@@ -56,15 +56,12 @@ def error_of(reply: ErrorReply, url: str) -> TubesError:
     return ServerRefused(url=url, why=with_source(reply))
 
 
-def _word(word: Word) -> str | bytes:
-    return repr(word) if word.__class__ is int or word.__class__ is float else word  # type: ignore[return-value]
-
-
 def pack(*words: Word) -> bytes:
     """A command as it goes over the wire."""
     if hiredis is not None:
         # hiredis formats numbers by repr, and crashes if a signal handler raises there.
-        packed: bytes = hiredis.pack_command(tuple(map(_word, words)))
+        texts = [repr(word) if word.__class__ is int or word.__class__ is float else word for word in words]
+        packed: bytes = hiredis.pack_command(tuple(texts))
         return packed
     return b"".join(_packer.pack_command(*words))
 
