@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -189,6 +189,27 @@ def test_failed_sync_fails_all_waiting_puts(url: str, fails_once: FailsOnce) -> 
         for put in puts:
             with pytest.raises(StoreFailed, match="Input/output error"):
                 put.result(60)
+
+
+@pytest.mark.parametrize("verb", ["put", "put_many", "take", "take_many"])
+def test_call_interrupted_while_it_waits_for_the_disk_has_no_effect(
+    url: str, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(file: int) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t")
+        task = tube.put("job")
+        monkeypatch.setattr(os, "fsync", interrupt)
+        argument: Any = {"put": 1, "put_many": [1, 2], "take": 0, "take_many": 2}[verb]
+        with pytest.raises(KeyboardInterrupt):
+            getattr(tube, verb)(argument)
+        assert [(each.id, str(each.state), each.attempts) for each in tube.tasks()] == [(task.id, "ready", 0)]
+        taken = tube.take(0)
+        assert taken is not None
+        assert (taken.data, taken.attempts) == ("job", 1)
 
 
 def test_failed_sync_fails_all_waiting_asyncio_puts(url: str, fails_once: FailsOnce) -> None:

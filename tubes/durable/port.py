@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from typing_extensions import override
 
 from tubes.backend.interface import AsyncPort
-from tubes.errors import StoreReadOnly
+from tubes.errors import StoreReadOnly, TubesError
 from tubes.memory.verbs import VerbPort
 from tubes.values.task import F
 
@@ -44,6 +44,12 @@ class DurablePort(VerbPort[F]):
         return super().withdraw(waiter, undo=undo)
 
 
+def undo_call(shared: DurableTube, answer: object, *, is_put: bool) -> None:
+    """Undo a put or take whose caller gets an error instead."""
+    shared.owed += ((None, is_put, -is_put, 0, answer, shared.engine.ticking),)
+    shared.settle()
+
+
 class SyncedPort(DurablePort[F]):
     """For threads: a method waits for the disk after it has left the lock."""
 
@@ -51,14 +57,24 @@ class SyncedPort(DurablePort[F]):
 
     @override
     def put(self, *args: Any, **named: Any) -> F | None:
-        task = super().put(*args, **named)
-        self.syncer.wait()
+        task = None
+        try:
+            task = super().put(*args, **named)
+            self.syncer.wait()
+        except BaseException as error:
+            self._undo_interrupted(error, task, is_put=True)
+            raise
         return task
 
     @override
     def take(self) -> F | None:
-        task = super().take()
-        self.syncer.wait()
+        task = None
+        try:
+            task = super().take()
+            self.syncer.wait()
+        except BaseException as error:
+            self._undo_interrupted(error, task, is_put=False)
+            raise
         return task
 
     @override
@@ -69,9 +85,19 @@ class SyncedPort(DurablePort[F]):
 
     @override
     def _do(self, act: Callable[[int], T], *, is_put: bool | None = None, forgotten: list[Done] | None = None) -> T:
-        answer = super()._do(act, is_put=is_put, forgotten=forgotten)
-        self.syncer.wait()
+        answer = None
+        try:
+            answer = super()._do(act, is_put=is_put, forgotten=forgotten)
+            self.syncer.wait()
+        except BaseException as error:
+            self._undo_interrupted(error, answer, is_put=is_put)
+            raise
         return answer
+
+    def _undo_interrupted(self, error: BaseException, answer: object, *, is_put: bool | None) -> None:
+        """Undo a put or take whose caller was interrupted while it waited for the disk."""
+        if answer is not None and is_put is not None and not isinstance(error, TubesError):
+            undo_call(self.shared, answer, is_put=is_put)
 
 
 #: The methods that change nothing.
@@ -142,9 +168,7 @@ class AwaitedPort:
             await synced
         except asyncio.CancelledError:
             if name.startswith(("put", "take", "top_up")):
-                is_put, shared = name.startswith("put"), self._port.shared
-                shared.owed += ((None, is_put, -is_put, 0, answer, shared.engine.ticking),)
-                shared.settle()
+                undo_call(self._port.shared, answer, is_put=name.startswith("put"))
             raise
         if self._port.gone is not None and not self._syncer.is_synced:
             raise self._port.gone()
