@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import ssl
@@ -63,8 +64,9 @@ class Served:
         assert reply.status_code == 404
 
         def read() -> list[dict[str, Any]]:
-            self.log.seek(0)
-            return [json.loads(line) for line in self.log.read().rpartition("\n")[0].splitlines()]
+            # The process shares the position in the file: it may move it between a seek and a read.
+            text = os.pread(self.log.fileno(), os.fstat(self.log.fileno()).st_size, 0).decode()
+            return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
 
         eventually(lambda: marked in {line["path"] for line in read()})
         return [line for line in read() if line["path"] != marked]
