@@ -457,8 +457,10 @@ class Queue:
                     some = tube.take_many(count - len(tasks), 0, ttr=ttr)
                     tasks += some
         except BaseException:
-            for task in tasks:
-                task._tube._port.release_later(task)
+            while tasks:  # Another interrupt may come meanwhile.
+                with suppress(KeyboardInterrupt):
+                    tasks[-1]._tube._port.release_later(tasks[-1])
+                    del tasks[-1]
             raise
         if tasks or patience == 0:
             return tasks
