@@ -811,13 +811,13 @@ class Engine:
         """Give a held task more time to run, and to live, now and for later takes."""
         if not span:
             return
+        self._prolong(now, entry, span)  # First: no interrupt comes between this and the next call.
         if (ttr := entry.ttr) is not None:
             ttr += span
             entry.ttr = ttr if ttr < LONGEST else LONGEST
         if (until := entry.until) != NEVER:
             until += span
             entry.until = until if until - now < LONGEST else now + LONGEST
-        self._prolong(now, entry, span)
         self._go(entry, "touch", entry.hold)
 
     def set_ttr(self, now: int, entry: Entry, span: int | None, *, gives: bool = False) -> None:
@@ -839,10 +839,10 @@ class Engine:
         dies = self._ends_taken and entry.dead < ends
         if not (runs_out or dies):
             return
-        if runs_out:
-            entry.until = ends
         if dies:
             self._prolong(now, entry, ends - entry.dead)
+        if runs_out:
+            entry.until = ends
         self._go(entry, "touch", entry.hold)
 
     @staticmethod

@@ -244,6 +244,9 @@ def test_interrupted_call_of_a_holder_is_all_or_nothing(driver: str, verb: str) 
         if not interrupted(act.get(verb) or getattr(task, verb), moment):
             return
         counts, calls = check(tube), tube.statistics().calls
+        if verb == "touch":
+            shown = tube.peek(task.id)
+            assert (shown.ttr, shown.ttl) in ((100, 1000), (105, 1005))
         ended = calls["ack"] + calls["delete"]
         assert counts["total"] == TASKS - ended
         assert counts["taken"] == 1 - ended - calls["release"] - calls["bury"]
