@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from typing_extensions import override
@@ -57,25 +58,11 @@ class SyncedPort(DurablePort[F]):
 
     @override
     def put(self, *args: Any, **named: Any) -> F | None:
-        task = None
-        try:
-            task = super().put(*args, **named)
-            self.syncer.wait()
-        except BaseException as error:
-            self._undo_interrupted(error, task, is_put=True)
-            raise
-        return task
+        return self._synced(partial(super().put, *args, **named), is_put=True)
 
     @override
     def take(self) -> F | None:
-        task = None
-        try:
-            task = super().take()
-            self.syncer.wait()
-        except BaseException as error:
-            self._undo_interrupted(error, task, is_put=False)
-            raise
-        return task
+        return self._synced(super().take, is_put=False)
 
     @override
     def ack(self, task: Any) -> F:
@@ -85,19 +72,19 @@ class SyncedPort(DurablePort[F]):
 
     @override
     def _do(self, act: Callable[[int], T], *, is_put: bool | None = None, forgotten: list[Done] | None = None) -> T:
+        return self._synced(partial(super()._do, act, is_put=is_put, forgotten=forgotten), is_put=is_put)
+
+    def _synced(self, call: Callable[[], T], *, is_put: bool | None) -> T:
+        """Call a method, then wait for the disk. Undo a put or take whose caller is interrupted meanwhile."""
         answer = None
         try:
-            answer = super()._do(act, is_put=is_put, forgotten=forgotten)
+            answer = call()
             self.syncer.wait()
         except BaseException as error:
-            self._undo_interrupted(error, answer, is_put=is_put)
+            if answer is not None and is_put is not None and not isinstance(error, TubesError):
+                undo_call(self.shared, answer, is_put=is_put)
             raise
         return answer
-
-    def _undo_interrupted(self, error: BaseException, answer: object, *, is_put: bool | None) -> None:
-        """Undo a put or take whose caller was interrupted while it waited for the disk."""
-        if answer is not None and is_put is not None and not isinstance(error, TubesError):
-            undo_call(self.shared, answer, is_put=is_put)
 
 
 #: The methods that change nothing.
