@@ -15,7 +15,7 @@ _HERE = Path(__file__).parent / "traces"
 class Trace:
     """What the original did, step by step, from an empty tube on."""
 
-    #: The kind and the file's name: `scripted/fifo.order_by_id`.
+    #: The kind and what it shows: `scripted/fifo.order_by_id`.
     name: str
     driver: str
     create: dict[str, Any]
@@ -36,13 +36,13 @@ class Trace:
         return self.name
 
 
-def load(path: Path) -> Trace:
-    """Read one file."""
-    told = json.loads(path.read_text())
+def load(line: str) -> Trace:
+    """Read one trace."""
+    told = json.loads(line)
     # `temporary` says where the original kept the tube, which changes nothing.
     create = {option: value for option, value in told["create"].items() if option != "temporary"}
     return Trace(
-        name=f"{path.parent.name}/{path.stem}",
+        name=told["name"],
         driver=told["driver"],
         create=create,
         steps=told["steps"],
@@ -53,7 +53,8 @@ def load(path: Path) -> Trace:
     )
 
 
-TRACES = [load(path) for path in sorted(_HERE.glob("*/*.json"))]
+#: Each file has the traces of one kind, one per line.
+TRACES = [load(line) for path in sorted(_HERE.glob("*.jsonl")) for line in path.read_text("utf-8").splitlines()]
 BY_NAME = {trace.name: trace for trace in TRACES}
 #: By kind and driver: `scripted/fifo`.
 GROUPS = {group: list(traces) for group, traces in groupby(TRACES, key=lambda trace: trace.name.partition(".")[0])}
