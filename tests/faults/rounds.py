@@ -16,7 +16,7 @@ _FOLDER = Path(__file__).parent
 _SCENARIOS = [
     _FOLDER,
     _FOLDER.parent / "on_redis" / "test_twin.py",
-    _FOLDER.parent / "test_model.py",
+    _FOLDER.parent / "unit" / "test_model.py",
     _FOLDER.parent / "spark" / "test_session_kills.py",
 ]
 #: How many tasks go through the streams that are killed, and how often these are.
