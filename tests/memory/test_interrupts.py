@@ -27,7 +27,7 @@ from tubes.drivers.invariants import check_engine
 DRIVERS = ["fifo", "limfifottl", "utubettl"]
 TASKS = 6
 #: How many times each moment is interrupted, each time at other moments of the recovery.
-RUNS = 4
+RUNS = 2
 # More moments than any verb has.
 MANY = 2000
 

@@ -228,7 +228,7 @@ def test_short_random_runs_match_the_model(driver: Driver) -> None:
 #: How many verbs a long run has, and how often a verb comes.
 VERBS = 2_000
 #: `make soak-faults` gives each round others.
-SEEDS = [3 * int(os.environ.get("TUBES_SEED", "1")) + number for number in range(3)]
+SEEDS = [int(os.environ.get("TUBES_SEED", "1"))]
 WEIGHTS: dict[str, tuple[int, Callable[[Lockstep, Random], object]]] = {
     "take": (22, lambda run, rng: run.take(rng.randrange(64))),
     "take_many": (2, lambda run, rng: run.take_many(rng.randrange(64), rng.randrange(1, 5))),
