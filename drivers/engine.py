@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import nsmallest
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from sortedcontainers import SortedDict
 
@@ -29,7 +29,7 @@ from tubes.drivers.entry import (
     Hold,
     More,
 )
-from tubes.drivers.keys import Keys
+from tubes.drivers.keys import Keys, quick_digest
 from tubes.drivers.lanes import Lanes
 from tubes.drivers.moves import CALLS, MOVES, Move, State
 from tubes.drivers.options import KEEP, LONGEST, MAX_WAITING, NO_LANE, OF_FEW, until
@@ -78,6 +78,9 @@ class Engine:
         "pause", "plain", "replacing", "tasks", "throttled", "ticking", "timed", "timers",
     )  # fmt: skip
 
+    #: Returns the 64 bits by which a key is known after its task has gone.
+    key_digest: ClassVar[staticmethod[[str], int]] = staticmethod(quick_digest)
+
     def __init__(self, name: str, driver: Driver, options: Mapping[str, Any] | None = None) -> None:
         options = options or {}
         self.name: Final = name
@@ -93,7 +96,7 @@ class Engine:
         self._holds: Final[dict[int, Hold]] = {}
         #: Whether the driver knows any of ttl, ttr and delay.
         self.timed: Final = not driver.options.isdisjoint({"ttl", "ttr", "delay"})
-        self._keys = Keys()
+        self._keys = Keys(self.key_digest)
         self._signs: Final = driver.signs
         self._hook: Final = driver.rank
         # Whether a task's place is more than its id.
@@ -1030,7 +1033,7 @@ class Engine:
 
     def truncate(self) -> None:
         """Remove all tasks at once, the done ones too. Listeners are not called; counts and ids continue."""
-        tasks, keys, done = self.tasks, Keys(), DoneTasks()
+        tasks, keys, done = self.tasks, Keys(self.key_digest), DoneTasks()
         # All at once: an interrupt comes before this line or after it, and then `rebuild_indexes` does the rest.
         self.tasks, self._keys, self.done = {}, keys, done
         for hold in self._holds.values():

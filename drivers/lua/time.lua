@@ -105,7 +105,6 @@ end
 end_rests(present)
 --#end
 now = present
-forget_keys(100)
 -- What nothing above ends counts for nothing: it would be due for ever.
 local task
 --#if TIMED

@@ -161,7 +161,7 @@ def test_concurrent_puts_of_the_same_keys_make_one_task_each(url: str, valkey: L
         assert sorted(task.key or "" for task in taken if task is not None) == sorted(map(str, range(10)))
 
 
-def test_expired_keys_leave_no_data(url: str, valkey: LocalServer) -> None:
+def test_known_keys_are_stored_once_and_dropped_with_their_tube(url: str, valkey: LocalServer) -> None:
     clock = tubes.testing.ManualClock()
     with tubes.connect(url, clock=clock) as queue, valkey.client() as client:
         tube = queue.create_tube("load", "fifottl", key_ttl=5)
@@ -175,11 +175,11 @@ def test_expired_keys_leave_no_data(url: str, valkey: LocalServer) -> None:
         clock.advance(2)
         tube.put("z", key="3", on_duplicate="replace", key_ttl=0).delete()
         clock.advance(3)
-        # Each put forgets some of what is over.
-        for _ in range(4):
-            tube.put("w", key="w", key_ttl=0).delete()
-        assert client.exists(f"{key}:keys", f"{key}:seen") == 0
-        tube.put("v", key="v").delete()
+        for number in range(30):
+            tube.put("w", key=str(number), on_duplicate="raise").delete()
+        # What is known of a key now has replaced what was known before.
+        assert client.exists(f"{key}:keys") == 0
+        assert sum(map(len, client.hvals(f"{key}:known"))) == 30 * 21
         tube.drop()
         assert not client.keys(f"*{key}*")
 

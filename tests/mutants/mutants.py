@@ -198,16 +198,16 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "key is remembered one microsecond too long",
         "drivers/keys.py",
-        "return id if until > now else None",
-        "return id if until >= now else None",
-        _of("tests/api/test_keys.py", "expired_keys_are_free_and_forgotten_a_few_per_call"),
+        "return known[0] if known is not None and known[1] > now else None",
+        "return known[0] if known is not None and known[1] >= now else None",
+        _of("tests/api/test_keys.py", "expired_keys_are_free"),
     ),
     Mutant(
         "key is forgotten with its old end",
         "drivers/keys.py",
-        "if self._gone.get(key, (0, 0))[1] == until:",
-        "if key in self._gone:",
-        _of("tests/api/test_keys.py", "key_of_a_later_task_is_remembered_for_its_whole_time"),
+        "at = len(bucket) if bucket[-_SIZE:] < record else _after(bucket, until)",
+        "at = len(bucket)",
+        _of("tests/api/test_keys.py", "known_keys_share_a_bucket_and_expire_in_their_own_order"),
     ),
     Mutant(
         "untake does not take back its count",
@@ -314,8 +314,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "remembered key stays in use",
         "drivers/lua/lib/keys.lua",
-        "if tonumber(ends) > now then return id, false end",
-        "return id, false",
+        "if at and unpack_struct('>I7', records, at) > now then",
+        "if at then",
         _of(_FIFO_ON_REDIS, "a_key_may_be_remembered_after_its_task_is_gone"),
     ),
     Mutant(

@@ -375,7 +375,7 @@ DAMAGES = {
     "delayed tasks are not counted": Damage(TIMED, "counter", forget("delayed")),
     "a key names another task": Damage(ALL, "key", steal_key),
     "a key names no task": Damage(ALL, "key", write("keys", "x", "123456")),
-    "a key is remembered for ever": Damage(ALL, "key", write("keys", "x", "7 123456789")),
+    "a known key has half a record": Damage(ALL, "entry", write("known", "7", "123456789")),
     "ids begin anew": Damage(ALL, "next", write("", "next", 20)),
     "there is no next id": Damage(ALL, "field", forget("next")),
     "the next id is none": Damage(ALL, "field", write("", "next", "-1")),

@@ -32,14 +32,14 @@ class Indexes:
         self.driver = tube.driver
         self.knobs = knobs_of(tube.driver)
         with client.pipeline(transaction=True) as pipe:
-            for name in ("tasks", "keys", "lanes"):
+            for name in ("tasks", "keys", "known", "lanes"):
                 pipe.hgetall(f"{key}:{name}")
-            for name in ("taken", "due", "buried", "back", "offers", "behind", "seen"):
+            for name in ("taken", "due", "buried", "back", "offers", "behind"):
                 pipe.zrange(f"{key}:{name}", 0, -1, withscores=True)
             pipe.hgetall(key)
             pipe.type(f"{key}:ready")
-            tasks, self.keys, self.lanes, *sets, meta, kind = pipe.execute()
-        self.taken, self.due, self.buried, self.back, self.offers, self.behind, self.seen = map(dict, sets)
+            tasks, self.keys, self.known, self.lanes, *sets, meta, kind = pipe.execute()
+        self.taken, self.due, self.buried, self.back, self.offers, self.behind = map(dict, sets)
         is_list = kind == b"list"
         ready = client.lrange(f"{key}:ready", 0, -1) if is_list else client.zrange(f"{key}:ready", 0, -1)
         self.ready: list[bytes] = ready
@@ -98,9 +98,10 @@ class Indexes:
     def _check_keys(self) -> None:
         named = {task.stored.more.key: id for id, task in self.tasks.items() if task.stored.more}
         living = {key.encode("utf-8", "surrogatepass"): id for key, id in named.items() if key is not None}
-        assert {key: int(value) for key, value in self.keys.items() if b" " not in value} == living
-        for key, value in self.keys.items():
-            assert key in living or self.seen[key] == float(value.split()[1])
+        assert {key: int(value) for key, value in self.keys.items()} == living
+        for records in self.known.values():
+            ends = [records[at : at + 7] for at in range(0, len(records), 21)]
+            assert ends == sorted(ends)
         assert int(self.meta["next"]) > max(self.tasks, default=-1)
         for task in self.tasks.values():
             assert task.state == "!" or task.stored.more is None or task.stored.more.reason is None

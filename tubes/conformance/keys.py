@@ -152,8 +152,9 @@ class UniqueKeys(Bench):
     def test_replace_creates_a_task_when_the_key_is_only_remembered(self) -> None:
         self.put(key="k", key_ttl=10)
         self.tube.ack(self.take())
-        assert self.put("new", key="k", on_duplicate="replace").created_now
-        assert self.take().data == "new"
+        assert self.put("new", key="k", key_ttl=0, on_duplicate="replace").created_now
+        assert self.tube.ack(self.take()).data == "new"
+        assert self.put(key="k").created_now
 
     def test_truncate_forgets_keys(self) -> None:
         self.put(key="k", key_ttl=10)

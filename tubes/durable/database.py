@@ -29,7 +29,7 @@ CREATE TABLE store(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE tubes(number INTEGER PRIMARY KEY, namespace TEXT NOT NULL, name TEXT NOT NULL, driver TEXT NOT NULL,
     options TEXT NOT NULL, epoch INTEGER NOT NULL, facts TEXT NOT NULL, UNIQUE(namespace, name));
 CREATE TABLE tasks({_TASKS}, crc);
-CREATE TABLE keys(tube INTEGER, key BLOB, id INTEGER, until INTEGER, PRIMARY KEY(tube, key)) WITHOUT ROWID;
+CREATE TABLE keys(tube INTEGER, key INTEGER, id INTEGER, until INTEGER, PRIMARY KEY(tube, key)) WITHOUT ROWID;
 CREATE TABLE lanes(tube INTEGER, name BLOB, facts TEXT, PRIMARY KEY(tube, name)) WITHOUT ROWID;
 CREATE TABLE done(key INTEGER PRIMARY KEY, data, result, until INTEGER, facts TEXT);
 PRAGMA application_id={_APPLICATION};

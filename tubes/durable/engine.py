@@ -11,6 +11,7 @@ from uuid import uuid4
 from typing_extensions import override
 
 from tubes.drivers.engine import Engine
+from tubes.drivers.keys import stable_digest
 from tubes.drivers.moves import State
 from tubes.drivers.options import KEEP
 
@@ -78,6 +79,8 @@ class JournaledEngine(Engine):
         "reserve", "rich", "touched", "truncated",
     )  # fmt: skip
 
+    key_digest = staticmethod(stable_digest)
+
     def __init__(self, name: str, driver: Driver, options: Mapping[str, Any] | None = None) -> None:
         #: Leases of other tubes of this name have another number.
         self.born = uuid4().int >> 64
@@ -95,8 +98,8 @@ class JournaledEngine(Engine):
         self.moves: Final[dict[int, int]] = {}
         #: Whether something has changed that the rows of tasks do not say.
         self.absolute = True
-        #: The keys and lanes that may be remembered otherwise than before.
-        self.keys: Final[set[str]] = set()
+        #: The digests of keys, and the lanes, that may be remembered otherwise than before.
+        self.keys: Final[set[int]] = set()
         self.rates: Final[set[str]] = set()
         #: Whether a key may be remembered after its task has gone.
         self.remembers = False
@@ -204,7 +207,7 @@ class JournaledEngine(Engine):
         self.remembers = self.remembers or ttl > 0
         if self.remembers:
             self.absolute = True
-            self.keys.add(key)
+            self.keys.add(stable_digest(key))
 
     @override
     def note(self, entries: Iterable[Entry]) -> None:
@@ -220,7 +223,7 @@ class JournaledEngine(Engine):
         """Note all that is there: after a truncate nothing, unless that was broken off or a task came after it."""
         self.touched.update(self.tasks)
         self.done_changed.update(done.id for done in self.done.all())
-        self.keys.update(self._keys._gone)
+        self.keys.update(self._keys.all_known())
         if self.driver.lane:
             self.rates.update(self.lanes.by_name, self.lanes.rates.alone)
 

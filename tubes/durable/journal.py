@@ -289,13 +289,12 @@ class Journal:
             return
         gone: list[Row] = []
         remembered: list[Row] = []
-        for key in engine.keys:
-            raw = name_row(key)
-            found: tuple[int, int] | None = engine._keys._gone.get(key)
+        for digest in engine.keys:
+            found = engine._keys.known(digest)
             if found is None or found[1] <= now:
-                gone.append((number, raw))
+                gone.append((number, digest))
             else:
-                remembered.append((number, raw, *found))
+                remembered.append((number, digest, *found))
         self._database.executemany("DELETE FROM keys WHERE tube=? AND key=?", gone)
         self._database.executemany("REPLACE INTO keys VALUES (?,?,?,?)", remembered)
 

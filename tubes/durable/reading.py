@@ -50,10 +50,10 @@ def read_engine(
     rows.read_entries(engine, execute(tasks, ids), hold, known)
     facts = rows.read_facts(tube.facts)
     _count(engine, database, facts, tube.epoch, ids)
-    for raw, id, until in execute("SELECT key, id, until FROM keys WHERE tube=?", (number,)):
+    for digest, id, until in execute("SELECT key, id, until FROM keys WHERE tube=?", (number,)):
         if until > now:
             engine.remembers = True
-            engine._keys._remember(rows.read_name(raw), id, until)
+            engine._keys.remember(now, digest, id, until)
     for raw, text in execute("SELECT name, facts FROM lanes WHERE tube=?", (number,)):
         engine.throttled = True
         name = rows.read_name(raw)

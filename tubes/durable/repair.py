@@ -305,12 +305,9 @@ def _place_of(key: int) -> _Place:
 def _wrong_others(file: sqlite3.Connection, *, mends: bool) -> list[_Place]:
     """Keys, lanes and done tasks whose rows make no sense, which are left out."""
     known = f"tube IN ({_KNOWN})"
-    sound = f"typeof(key)='blob' AND typeof(id)='integer' AND typeof(until)='integer' AND {known}"
-    keys = [
-        (tube, key)
-        for tube, key, fits in file.execute(f"SELECT tube, key, {sound} FROM keys")
-        if not (fits and _can(rows.read_name, key))
-    ]
+    sound = "typeof(key)='integer' AND typeof(id)='integer' AND typeof(until)='integer'"
+    fits = f"{sound} AND id>=0 AND until>=0 AND {known}"
+    keys = file.execute(f"SELECT tube, key FROM keys WHERE ({fits}) IS NOT TRUE").fetchall()
     lanes = [
         (tube, name)
         for tube, name, text, fits in file.execute(

@@ -188,7 +188,7 @@ class _Examination:
         of_order = {"LIST": ("back",), "LANE": ("offers", "behind", "rests")}
         orders = next((keys for knob, keys in of_order.items() if knob in self._knobs), ("ready",))
         timed = ("due",) if "TIMED" in self._knobs else ()
-        for which in (*orders, "buried", *timed, "keys", "done", "ended", "waiting"):
+        for which in (*orders, "buried", *timed, "keys", "known", "done", "ended", "waiting"):
             yield from self._sweep(which)
         return disordered
 

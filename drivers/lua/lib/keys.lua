@@ -1,35 +1,69 @@
--- Unique keys. ':keys' has for each key the id of its living task; or, of one that is gone, the id and until when the key
--- is remembered, which ':seen' has in order.
+-- Unique keys. ':keys' has for each key the id of its living task. Known keys, whose task is gone, stand in ':known': it has
+-- 2^18 fields at most, of which the first digits of a key's SHA-1 name one, and in each field the records of its keys: until
+-- when the key is remembered (7 bytes), the next digits (8), and the id of its task (6), the first to expire in front.
+
+-- Where the records of a field begin that expire after a moment.
+local function known_after(records, moment)
+  if records == '' or unpack_struct('>I7', records) > moment then return 1 end
+  if unpack_struct('>I7', records, #records - 20) <= moment then return #records + 1 end
+  local low, high = 0, #records / 21
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if unpack_struct('>I7', records, 21 * middle + 1) <= moment then low = middle + 1 else high = middle end
+  end
+  return 21 * low + 1
+end
+
+-- The field of a key, its records, the part of the SHA-1 that they have, and where the key's record begins, or nil.
+local function known_key(key)
+  local digest = redis.sha1hex(key)
+  local field = tonumber(sub(digest, 1, 5), 16) % 262144
+  local rest = pack('>I4I4', tonumber(sub(digest, 6, 13), 16), tonumber(sub(digest, 14, 21), 16))
+  local records = call('HGET', M .. ':known', field) or ''
+  local at = string.find(records, rest, 1, true)
+  while at and at % 21 ~= 8 do at = string.find(records, rest, at + 1, true) end
+  return field, records, rest, at and at - 7
+end
 
 -- What the task of a key is: its id, and whether it lives; nil: there is none.
 local function find_key(key)
-  local found = call('HGET', M .. ':keys', key)
-  if not found then return nil end
-  local id, ends = string.match(found, '^(%d+) ?(%d*)$')
-  if ends == '' then return id, true end
-  if tonumber(ends) > now then return id, false end
+  local id = call('HGET', M .. ':keys', key)
+  if id then return id, true end
+  local _, records, _, at = known_key(key)
+  if at and unpack_struct('>I7', records, at) > now then return string.format('%.0f', unpack_struct('>I6', records, at + 15)), false end
   return nil
+end
+
+-- Replace the record of a key (nil: remove it), and remove the expired ones of its field.
+local function write_known(key, id, ends)
+  local field, records, rest, at = known_key(key)
+  local left = at and sub(records, 1, at - 1) .. sub(records, at + 21) or records
+  if id then
+    at = known_after(left, ends)
+    left = sub(left, 1, at - 1) .. pack('>I7', ends) .. rest .. pack('>I6', id) .. sub(left, at)
+  end
+  left = sub(left, known_after(left, now))
+  if left ~= '' then
+    call('HSET', M .. ':known', field, left)
+  elseif records ~= '' then
+    call('HDEL', M .. ':known', field)
+  end
 end
 
 -- The task has gone.
 local function leave_key(key, id, key_ttl)
   if call('HGET', M .. ':keys', key) ~= tostring(id) then return end
-  if key_ttl then
-    local ends = now + key_ttl
-    call('HSET', M .. ':keys', key, string.format('%s %.0f', id, ends))
-    call('ZADD', M .. ':seen', ends, key)
-  else
-    call('HDEL', M .. ':keys', key)
+  call('HDEL', M .. ':keys', key)
+  if key_ttl then write_known(key, id, now + key_ttl) end
+end
+
+-- A task has this key now, perhaps after another one that it replaces; `known`: the key was remembered.
+local function enter_key(key, id, replaces, known)
+  if known then
+--#slow
+    write_known(key)
+--#fast
   end
-end
-
--- What is remembered too long is forgotten, some at a time.
-local function forget_keys(limit)
-  --#include forget_keys
-end
-
--- A task has this key now, perhaps after another one that it replaces.
-local function enter_key(key, id, replaces)
   call('HSET', M .. ':keys', key, id)
   if replaces then
 --#slow
@@ -38,5 +72,4 @@ local function enter_key(key, id, replaces)
     write(task)
 --#fast
   end
-  forget_keys(10)
 end

@@ -101,15 +101,11 @@ function check.due(member)
 end
 --#end
 function check.keys(key, value)
-  local id, ends = string.match(value, '^(%d+) ?(%d*)$')
-  local task = id and ends == '' and id_of(id) and task_of(id_of(id))
-  if id and ends ~= '' and is_text(key) then
-    if tonumber(call('ZSCORE', M .. ':seen', key) or nil) ~= tonumber(ends) and note('key', key) then
-      call('ZADD', M .. ':seen', ends, key)
-    end
-  elseif not (task and task.key == key) and note('key', key) then
-    call('HDEL', K, key)
-  end
+  local task = id_of(value) and task_of(id_of(value))
+  if not (task and task.key == key) and note('key', key) then call('HDEL', K, key) end
+end
+function check.known(field, records)
+  if (#records % 21 ~= 0 or not string.match(field, '^%d+$')) and note('entry', 'known ' .. field) then call('HDEL', K, field) end
 end
 --#if KEEPS
 -- Until when a done task is kept, if it can be read.
@@ -190,7 +186,7 @@ if which == 'ready' then
   return { #ids < 1000 and '0' or string.format('%d', first + 1000 - wrong), found, { string.format('%d', last) } }
 end
 --#end
-local hashes = { lanes = true, keys = true, done = true, meta = true, waiting = true }
+local hashes = { lanes = true, keys = true, known = true, done = true, meta = true, waiting = true }
 local some = hashes[which] and call('HSCAN', K, ARGV[4], 'COUNT', 100) or call('ZSCAN', K, ARGV[4], 'COUNT', 100)
 for n = 1, #some[2], 2 do check[which](some[2][n], some[2][n + 1]) end
 return { some[1], found, asked }

@@ -64,7 +64,7 @@ while #all < size do
       found, lives = made[key], true
       if not found then found, lives = find_key(key) end
       if found and how == 'raise' then return redis.error_reply('DUPLICATE ' .. found .. ' ' .. #all) end
-      task.kept = found and how == 'keep'
+      task.kept, task.known = found and how == 'keep', not lives and found
     end
     if not task.kept then
       -- The one that it replaces makes room for it.
@@ -104,7 +104,10 @@ forget_done({ pack('>I6', ARGV[21]) })
 for n = 1, size do
   local task, due = all[n], all[n].due
   local found, lives
-  if task.name then found, lives = find_key(task.name) end
+  if task.name then
+    lives = call('HGET', M .. ':keys', task.name)
+    found = lives or task.known
+  end
   if task.kept then
     reply[n + 1], marks[n] = lives and shown_or_id(found) or tonumber(found), found
   else
@@ -122,7 +125,7 @@ for n = 1, size do
 --#else
 --#move put new
 --#end
-    if task.name then enter_key(task.name, task.id, lives) end
+    if task.name then enter_key(task.name, task.id, lives, task.known) end
     if task.why then
 --#slow
       local why, due = task.why

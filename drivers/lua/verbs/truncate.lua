@@ -2,7 +2,7 @@
 -- answers  nothing
 --#include begin
 if replayed then return end
-call('UNLINK', M .. ':tasks', M .. ':ready', M .. ':taken', M .. ':due', M .. ':buried', M .. ':back', M .. ':offers', M .. ':behind', M .. ':lanes', M .. ':rests', M .. ':keys', M .. ':seen')
+call('UNLINK', M .. ':tasks', M .. ':ready', M .. ':taken', M .. ':due', M .. ':buried', M .. ':back', M .. ':offers', M .. ':behind', M .. ':lanes', M .. ':rests', M .. ':keys', M .. ':known')
 --#if KEEPS
 call('UNLINK', M .. ':done', M .. ':ended')
 --#end

@@ -4,7 +4,7 @@ from typing import Final
 
 PARTS: Final = (
     *("tasks", "ready", "taken", "due", "buried", "back", "offers", "behind", "lanes", "rests"),
-    *("keys", "seen", "done", "ended"),
+    *("keys", "known", "done", "ended"),
     *("leases", "waiting", "wanting", "marker", "room", "sealed", "broken"),
 )
 
