@@ -1045,6 +1045,10 @@ class Engine:
             for id in tasks:
                 self.on_end(id, None)
 
+    def forget_key(self, now: int, key: str) -> bool:
+        """Forget a key that is remembered after its task has gone; whether it was. Cost: O(log n)."""
+        return self._keys.forget(now, key)
+
     def truncate_state(self, now: int, state: State) -> None:
         """Remove the tasks that are in one state; the done ones are forgotten. O(n)."""
         if state is _DONE:

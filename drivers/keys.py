@@ -90,6 +90,13 @@ class Keys:
             record = bucket[_after(bucket, now) : at] + record + bucket[at:]
         self._known[digest % _BUCKETS] = record
 
+    def forget(self, now: int, key: str) -> bool:
+        """Forget a key that is remembered; whether it was."""
+        is_known = isinstance(self.find(now, key), int)
+        if is_known:
+            self._remove(now, self._digest_of(key))
+        return is_known
+
     def _remove(self, now: int, digest: int) -> None:
         """Remove the record of a digest, and the expired ones of its bucket."""
         number = digest % _BUCKETS

@@ -1197,6 +1197,16 @@ class AsyncTube(Generic[T, R]):
         if type(answer) is CoroutineType:
             await answer
 
+    async def forget(self, key: str) -> bool:
+        """Forget a key that `key_ttl` remembers after its task is gone. Returns whether it was remembered. O(log n).
+
+        The next put with this key adds a task. The key of a task in the tube is kept, and the call returns False.
+
+        `Tube.forget` shows an example.
+        """
+        answer = self._port.forget_key(key)
+        return await answer if type(answer) is CoroutineType else answer
+
     async def alter(self, **changes: Unpack[TubeOptions]) -> None:
         """Change options of the tube while it is used; None takes an option back to its default.
 

@@ -1292,6 +1292,20 @@ class Tube(Generic[T, R]):
         """
         self._port.truncate(None if state is None else check_state(state))
 
+    def forget(self, key: str) -> bool:
+        """Forget a key that `key_ttl` remembers after its task is gone. Returns whether it was remembered. O(log n).
+
+        The next put with this key adds a task. The key of a task in the tube is kept, and the call returns False.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("crawl", key_ttl=3600)
+        ...     _ = tube.put("/", key="/").delete()
+        ...     tube.forget("/"), tube.forget("/")
+        (True, False)
+        """
+        return self._port.forget_key(key)
+
     def alter(self, **changes: Unpack[TubeOptions]) -> None:
         """Change options of the tube while it is used; None takes an option back to its default.
 

@@ -171,6 +171,17 @@ def test_key_of_a_task_that_has_gone_is_remembered_after_opening(url: str) -> No
         assert not queue.tube("mail").put("second", key="k").created_now
 
 
+def test_forgotten_key_is_free_after_opening(url: str) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("mail", key_ttl=60)
+        tube.delete(tube.put("first", key="k"))
+    for known in (True, False):
+        with tubes.connect(url) as queue:
+            assert queue.tube("mail").forget("k") is known
+    with tubes.connect(url) as queue:
+        assert queue.tube("mail").put("second", key="k").created_now
+
+
 def test_folder_refuses_another_codec(url: str) -> None:
     with tubes.connect(url) as queue, pytest.raises(CodecError):
         queue.create_tube("t").put(object())

@@ -243,8 +243,9 @@ class Twins:
             ["put", "take", "ack", "release", "touch", "bury", "delete", "kick", "peek", "advance", "leave", "join",
              "release_all", "truncate", "put_many", "take_many", "ack_many", "release_many", "delete_many",
              "pause", "resume", "update", "kick_task", "look", "move", "block", "configure", "renew_many",
-             "alter", "take_task", "set_ttr", "truncate_state"],
-            [30, 30, 14, 10, 5, 6, 4, 5, 3, 14, 3, 2, 1, 1, 5, 5, 4, 3, 2, 1, 2, 7, 3, 3, 3, 3, 3, 4, 4, 5, 4, 1],
+             "alter", "take_task", "set_ttr", "truncate_state", "forget"],
+            [30, 30, 14, 10, 5, 6, 4, 5, 3, 14, 3, 2, 1, 1, 5, 5, 4, 3, 2, 1, 2, 7, 3, 3, 3, 3, 3, 4, 4, 5, 4, 1,
+             4 * self.keyed],
         )[0]  # fmt: skip
         if verb == "put":
             options = self.options()
@@ -268,6 +269,9 @@ class Twins:
             assert eventually(lambda: len(self.sides[1].heard) >= len(self.sides[0].heard))
             for side in self.sides:
                 side.heard.sort(key=lambda heard: (heard[0] == "delete", str(heard)))
+        elif verb == "forget":
+            key = self.some("k", "l", "m", "ü" * 300)
+            self.same(lambda side: side.of(worker).forget(key))
         elif verb.endswith("_many"):
             self.step_of_many(worker, verb)
         elif verb == "release":

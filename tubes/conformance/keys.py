@@ -163,6 +163,30 @@ class UniqueKeys(Bench):
         self.tube.truncate()
         assert all(self.put(key=key).created_now for key in ("k", "gone"))
 
+    def test_forgotten_key_is_free(self) -> None:
+        self.put(key="k", key_ttl=10)
+        self.put(key="other", key_ttl=10)
+        for _ in range(2):
+            self.tube.ack(self.take())
+        assert (self.tube.forget("k"), self.tube.forget("k")) == (True, False)
+        assert self.put(key="k").created_now
+        assert not self.put(key="other").created_now
+
+    def test_forget_leaves_the_key_of_a_task_alone(self) -> None:
+        task = self.put(key="k", key_ttl=10)
+        assert not self.tube.forget("k")
+        assert self.put(key="k").id == task.id
+        self.tube.ack(self.take())
+        assert not self.put(key="k").created_now
+
+    def test_forget_of_an_unknown_or_expired_key_returns_false(self) -> None:
+        assert not self.tube.forget("k")
+        self.put(key="k", key_ttl=10)
+        self.tube.ack(self.take())
+        self.clock.advance(10)
+        assert not self.tube.forget("k")
+        assert self.refuses(self.tube.forget, "", 5, b"k", None)
+
     def test_put_of_an_existing_key_succeeds_in_a_full_tube(self) -> None:
         self.tube = self.create("full", capacity=1)
         task = self.put(key="k")

@@ -265,6 +265,11 @@ class JournaledEngine(Engine):
         self.absolute = self.truncated = False
 
     @override
+    def forget_key(self, now: int, key: str) -> bool:
+        self.note_key(key, 0)
+        return super().forget_key(now, key)
+
+    @override
     def block(self, now: int, name: str, span: int, *, extend: bool = False) -> None:
         self.absolute = True
         self.rates.add(name)

@@ -443,6 +443,11 @@ class VerbPort(Port[F]):
         engine = self._engine
         self._do(lambda now: engine.truncate() if state is None else engine.truncate_state(now, state))
 
+    def forget_key(self, key: object) -> bool:
+        """Forget a key that is remembered; whether it was."""
+        name = known.text("key", key)
+        return self._do(lambda now: self._engine.forget_key(now, name))
+
     def pause(self, seconds: Seconds | None) -> None:
         """Stop takes for a while, or until `resume`."""
         span = None if seconds is None else micros("seconds", seconds)

@@ -11,7 +11,7 @@ from tubes.backend.moving import item_again
 from tubes.backend.port import check_reason, mark_finished
 from tubes.drivers.entry import KEPT, NOTHING_MORE, More
 from tubes.drivers.moves import State
-from tubes.drivers.options import KEEP, MAX_WAITING, Seconds, flag, micros, whole
+from tubes.drivers.options import KEEP, MAX_WAITING, Seconds, flag, micros, text, whole
 from tubes.drivers.timers import NEVER
 from tubes.drivers.tube_options import altered
 from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy, TubeFull
@@ -430,6 +430,10 @@ class VerbPort(Port[F]):
             if cursor == b"0":
                 return
 
+    def forget_key(self, key: object) -> bool:
+        """Forget a key that is remembered; whether it was."""
+        return self.call("forget_key", (_is_one, (raw_text(text("key", key)),), None), changes=False)
+
     def block(self, utube: object, seconds: object, extend: object) -> None:
         """No task of a lane starts for so long."""
         name, span, keeps = lane_of(self._driver, utube), micros("seconds", seconds), flag("extend", extend)
@@ -508,6 +512,11 @@ def letters_of(states: tuple[State, ...]) -> str:
 
 def _ignore(reply: Reply) -> None:
     """Nothing becomes of a reply."""
+
+
+def _is_one(reply: Reply) -> bool:
+    """Whether a script replies that it has done something."""
+    return number_of(reply) == 1
 
 
 _NOTHING: Final[Request[None]] = (_ignore, (), None)
