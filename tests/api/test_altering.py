@@ -75,7 +75,7 @@ def race(versions: Versions, tube: tubes.Tube, work: Any, threads: int) -> None:
     assert versions.wrong == []
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("shares", [True, False], ids=["one session", "sessions"])
 def test_put_after_alter_has_the_new_options(place: str, shares: bool) -> None:
     versions = Versions()

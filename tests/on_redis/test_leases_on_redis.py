@@ -12,6 +12,7 @@ import pytest
 import tubes
 from tests.support.internals import port_of
 from tubes import InvalidOption, SessionNotFound, TaskNotTaken
+from tubes.conformance.bench import eventually
 
 if TYPE_CHECKING:
     from tubes.conformance.faces import Face
@@ -127,3 +128,45 @@ def test_the_session_of_a_lease_survives_an_error_of_the_caller(url: str) -> Non
         others.put("more")
         assert others.ack(lease).state == "done"
         assert port_of(others).session[1] != f"s{lease.number}.{lease.born}.{lease.session:016x}"
+
+
+def test_heartbeat_of_another_process_does_not_shorten_the_lease_of_a_shared_session(
+    url: str, valkey: LocalServer
+) -> None:
+    def lease_of(tube: tubes.Tube) -> float:
+        score = client.zscore(f"{port_of(tube).shared.key}:leases", port_of(tube).session[1])
+        assert isinstance(score, float)
+        return score
+
+    with (
+        tubes.connect(url, session_ttl=1000) as mine,
+        tubes.connect(url, session_ttl=0.3) as theirs,
+        theirs.session() as beside,
+        valkey.client() as client,
+    ):
+        tube = mine.create_tube("load")
+        tube.put("job")
+        assert tube.take(0) is not None
+        before = lease_of(tube)
+        theirs.identify(mine.identify())
+        theirs.tube("load").put("more")
+        witness = beside.tube("load")
+        witness.put("third")
+        for _ in range(2):  # One call renews both.
+            last = lease_of(witness)
+            assert eventually(lambda last=last: lease_of(witness) > last)  # type: ignore[misc]
+        assert lease_of(tube) >= before
+
+
+def test_lease_that_ends_with_the_time_to_run_of_its_task_ends_second(url: str, valkey: LocalServer) -> None:
+    with tubes.connect(url) as queue, queue.session() as other, valkey.client() as client:
+        tube = queue.create_tube("load", "fifottl", ttr=1000, max_attempts=1)
+        tube.put("job")
+        theirs = other.tube("load")
+        assert theirs.take(0) is not None
+        key = port_of(tube).shared.key
+        [(member, _)] = client.zrange(f"{key}:due", 0, -1, withscores=True)
+        client.zadd(f"{key}:due", {member: 1000})
+        client.zadd(f"{key}:leases", {port_of(theirs).session[1]: 1000})
+        client.hset(key, "soonest", 1000)
+        assert tube.peek(0).reason == "max_attempts: ttr"

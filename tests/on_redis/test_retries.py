@@ -11,7 +11,7 @@ import tubes
 from tests.support.internals import port_of
 from tubes.redis import task_codec
 from tubes.redis.scripts.assembly import script
-from tubes.redis.transport.script_call import ScriptCall
+from tubes.redis.transport.script_call import AHEAD, ScriptCall
 from tubes.redis.transport.server import locate
 from tubes.redis.transport.wire import ErrorReply, Wire
 from tubes.redis.validation import describe_options
@@ -104,6 +104,38 @@ def test_a_put_that_has_replaced_a_task_is_not_undone(repeater: Repeater) -> Non
         repeater.port.connection.run(repeater.port.undo("unput", task.id, task_codec.put_of(task)))
     assert [tube.peek(task).key for task in (second, fourth)] == ["k", "l"]
     assert tube.statistics().tasks["total"] == 2
+
+
+def test_put_whose_task_was_taken_meanwhile_is_not_undone(repeater: Repeater) -> None:
+    task = repeater.tube.put("x")
+    with repeater.queue.session() as other:
+        taken = other.tube("t").take(0)
+        assert taken is not None
+        taken.release()
+    repeater.port.connection.run(repeater.port.undo("unput", task.id, task_codec.put_of(task)))
+    assert repeater.tube.peek(task).state == "ready"
+
+
+def test_take_that_is_disarmed_after_it_was_done_counts_no_attempt(repeater: Repeater) -> None:
+    task = repeater.tube.put("x")
+    session = repeater.port.session
+    call = ScriptCall(script("take", repeater.tube.driver), repeater.port.shared.key, ("", ""), session, slot=AHEAD)
+    call.begin(AHEAD)
+    repeater.wire.call(call.pack(whole=True))
+    assert repeater.tube.peek(task).state == "taken"
+    repeater.port.connection.run(repeater.port.undo("disarm", call.number, slot=AHEAD, session=session))
+    seen = repeater.tube.peek(task)
+    assert (seen.state, seen.attempts) == ("ready", 0)
+
+
+def test_process_that_leaves_does_not_shorten_the_lease_of_a_shared_session(
+    repeater: Repeater, valkey: LocalServer
+) -> None:
+    repeater.tube.put("x")
+    with valkey.client() as client:
+        lease = client.zscore(f"{repeater.port.shared.key}:leases", repeater.port.session[1])
+        repeater.wire.call(repeater.call("leave", 1, "process"))
+        assert client.zscore(f"{repeater.port.shared.key}:leases", repeater.port.session[1]) == lease
 
 
 def test_resent_call_is_refused_after_a_later_call(repeater: Repeater) -> None:

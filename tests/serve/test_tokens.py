@@ -208,7 +208,7 @@ def test_waits_streams_and_sessions_of_a_revoked_token_end(
         assert (seen["state"], seen["attempts"]) == ("ready", 0)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("on", ["memory://", "valkey"])
 @pytest.mark.parametrize(
     ("grants", "read"),
@@ -532,7 +532,6 @@ def test_a_rate_holds_over_all_processes(url: str, tokens: Tokens) -> None:
         assert looks == [200, 200, 429]
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("on", ["memory://", "valkey"])
 def test_returned_call_does_not_count_toward_rate(on: str, request: pytest.FixtureRequest) -> None:
     async def main() -> None:

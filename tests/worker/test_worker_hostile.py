@@ -416,7 +416,7 @@ class Havoc:
         raise ERRORS[self._random.choice(list(ERRORS))]()
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
 @pytest.mark.parametrize("place", ["memory", "server"])
