@@ -24,7 +24,8 @@ if ARGV[2] ~= '' then
   --#include heard
 end
 -- Remove expired known keys for up to a millisecond, while a quarter of the fields have some. The clock chooses where to
--- begin: any number is a cursor. The first record of a field expires first. Fields that are written lose theirs then.
+-- begin: HSCAN takes a cursor that it did not return, and then only may miss fields. The first record of a field expires first.
+-- A field that is written loses its expired records then.
 local cursor, stop = string.format('%.0f', now % 1048576), os.clock() + 0.0007
 repeat
   local some = call('HSCAN', M .. ':known', cursor, 'COUNT', 100)
