@@ -165,7 +165,7 @@ def test_lease_that_ends_with_the_time_to_run_of_its_task_ends_second(url: str, 
         theirs = other.tube("load")
         assert theirs.take(0) is not None
         key = port_of(tube).shared.key
-        [(member, _)] = client.zrange(f"{key}:due", 0, -1, withscores=True)
+        member: Any = client.zrange(f"{key}:due", 0, -1)[0]
         client.zadd(f"{key}:due", {member: 1000})
         client.zadd(f"{key}:leases", {port_of(theirs).session[1]: 1000})
         client.hset(key, "soonest", 1000)
