@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from hashlib import blake2b
 from struct import Struct
 from typing import TYPE_CHECKING, Final
@@ -22,6 +23,7 @@ _DIGEST: Final = Struct(">q")
 _BUCKETS: Final = 1 << 16
 
 
+@lru_cache(maxsize=1024)  # A folder asks for it twice: to remember the key, and to write it.
 def stable_digest(key: str) -> int:
     """Return the 64 bits by which a key is known after its task has gone, the same in each process."""
     found: int
