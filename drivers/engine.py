@@ -1046,7 +1046,7 @@ class Engine:
                 self.on_end(id, None)
 
     def forget_key(self, now: int, key: str) -> bool:
-        """Forget a key that is remembered after its task has gone; whether it was. Cost: O(log n)."""
+        """Forget a key that is remembered after its task has gone; return whether it was remembered. Cost: O(log n)."""
         return self._keys.forget(now, key)
 
     def truncate_state(self, now: int, state: State) -> None:

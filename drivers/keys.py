@@ -38,7 +38,7 @@ quick_digest: Final[Callable[[str], int]] = hash if sys.hash_info.width >= 64 el
 class Keys:
     """The keys of one tube. Expired ones do not count, and are removed bucket by bucket.
 
-    A known key takes 36 bytes where there are a million: a string, an integer and a tuple each would be 350.
+    A known key takes 40 bytes where there are a million; with a string, an integer and a tuple each it would take 350.
     """
 
     def __init__(self, digest_of: Callable[[str], int]) -> None:
@@ -93,7 +93,7 @@ class Keys:
         self._known[digest % _BUCKETS] = record
 
     def forget(self, now: int, key: str) -> bool:
-        """Forget a key that is remembered; whether it was."""
+        """Forget a remembered key; return whether it was remembered."""
         is_known = isinstance(self.find(now, key), int)
         if is_known:
             self._remove(now, self._digest_of(key))
@@ -112,7 +112,7 @@ class Keys:
 
 
 def _find(bucket: bytes, digest: int) -> int:
-    """Return where the record of a digest begins; negative: there is none."""
+    """Return where the record of a digest begins, or a negative number if it is not in the bucket."""
     packed = _DIGEST.pack(digest)
     at = bucket.find(packed)
     while at >= 0 and at % _SIZE != _UNTIL.size:

@@ -177,7 +177,7 @@ def test_known_keys_are_stored_once_and_dropped_with_their_tube(url: str, valkey
         clock.advance(3)
         for number in range(30):
             tube.put("w", key=str(number), on_duplicate="raise").delete()
-        # What is known of a key now has replaced what was known before.
+        # Each key has one record: a new one replaces the old one.
         assert client.exists(f"{key}:keys") == 0
         assert sum(map(len, client.hvals(f"{key}:known"))) == 30 * 21
         tube.drop()

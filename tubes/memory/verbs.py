@@ -444,7 +444,7 @@ class VerbPort(Port[F]):
         self._do(lambda now: engine.truncate() if state is None else engine.truncate_state(now, state))
 
     def forget_key(self, key: object) -> bool:
-        """Forget a key that is remembered; whether it was."""
+        """Forget a remembered key; return whether it was remembered."""
         name = known.text("key", key)
         return self._do(lambda now: self._engine.forget_key(now, name))
 

@@ -431,7 +431,7 @@ class VerbPort(Port[F]):
                 return
 
     def forget_key(self, key: object) -> bool:
-        """Forget a key that is remembered; whether it was."""
+        """Forget a remembered key; return whether it was remembered."""
         return self.call("forget_key", (_is_one, (raw_text(text("key", key)),), None), changes=False)
 
     def block(self, utube: object, seconds: object, extend: object) -> None:
@@ -515,7 +515,7 @@ def _ignore(reply: Reply) -> None:
 
 
 def _is_one(reply: Reply) -> bool:
-    """Whether a script replies that it has done something."""
+    """Return whether the reply is 1."""
     return number_of(reply) == 1
 
 

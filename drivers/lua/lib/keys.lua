@@ -1,8 +1,8 @@
--- Unique keys. ':keys' has for each key the id of its living task. Known keys, whose task is gone, stand in ':known': it has
--- 2^18 fields at most, of which the first digits of a key's SHA-1 name one, and in each field the records of its keys: until
--- when the key is remembered (7 bytes), the next digits (8), and the id of its task (6), the first to expire in front.
+-- Unique keys. The hash ':keys' maps the key of each living task to its id. The hash ':known' has the keys that are
+-- remembered after their task is gone. 18 bits of a key's SHA-1 choose its field. A field is a list of records of 21 bytes,
+-- sorted by expiry: the moment at which it expires (7), the next bits of the SHA-1 (8), and the id of the task (6).
 
--- Where the records of a field begin that expire after a moment.
+-- Return where the first record of a field begins that expires after a moment.
 local function known_after(records, moment)
   if records == '' or unpack_struct('>I7', records) > moment then return 1 end
   if unpack_struct('>I7', records, #records - 20) <= moment then return #records + 1 end

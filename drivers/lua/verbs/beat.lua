@@ -1,4 +1,4 @@
--- Renew the leases of sessions, unless they are over. Keys of a tube in which nobody puts are forgotten too.
+-- Renew the leases of sessions, unless they are over. Remove some expired keys, also in a tube without other calls.
 -- KEYS[1]  the tube's meta hash
 -- ARGV  1 the lease in microseconds, 2 '1': somebody listens to the tube, 3… the fields that say that the sessions live
 -- answers  those that do not live any more

@@ -1,6 +1,6 @@
 -- Forget a key that is remembered after its task has gone.
 -- ARGV  6 the key
--- answers  '1' if it was remembered, '0' if it was not, or its task is there
+-- answers  '1' if the key was remembered, else '0'; a key whose task is in the tube is not
 --#include begin
 if replayed then return replayed end
 local id, lives = find_key(ARGV[6])
