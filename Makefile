@@ -10,7 +10,7 @@ PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 # What many processes import is compiled once, also where the environment of the user says otherwise.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo pipeline test test-rest test-all mutants soak soak-faults soak-kills soak-serve aio check docs matrix bench bench-peers bench-spark bench-scale guard clean
+.PHONY: demo pipeline test test-rest test-all mutants soak soak-faults soak-kills soak-serve aio check docs matrix bench bench-crawl bench-peers bench-spark bench-scale guard clean
 
 .venv/demo: EXTRAS := examples
 .venv/server: EXTRAS := server hiredis
@@ -86,6 +86,9 @@ bench: .venv/test  ## how fast, beside the queues of the standard library
 
 bench-peers: .venv/test  ## how fast, beside peers that it installs into .peers: make bench-peers ARGS="--quick -k celery"
 	$(BIN)/python -m benchmarks.peers $(ARGS)
+
+bench-crawl: .venv/test  ## how polite real spiders are, beside Scrapy and scrapy-redis: six minutes; ARGS="--quick"
+	$(BIN)/python -m benchmarks.crawl.spiders $(ARGS)
 
 bench-spark: .venv/test  ## rows and tasks through Spark, beside two processes that put them
 	$(BIN)/python -m benchmarks.spark $(ARGS)

@@ -1,4 +1,4 @@
-"""Hosts on ports of this machine, which log the start and the end of each request, and what the log proves.
+"""Hosts of this machine, which log the start and the end of each request, and what the log proves.
 
 Page `/p/N` of a host links to its pages `2N+1` and `2N+2`, and to the same page of the next host.
 """
@@ -6,6 +6,7 @@ Page `/p/N` of a host links to its pages `2N+1` and `2N+2`, and to the same page
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections import Counter
@@ -96,9 +97,22 @@ class Hosts:
         return found
 
 
+def listen_on_loopback() -> socket.socket:
+    """Return a socket that listens on a port of all addresses 127.x.y.z, and on no other address; Linux only."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo")
+    listener.bind(("0.0.0.0", 0))
+    listener.listen(1024)
+    return listener
+
+
 @contextmanager
-def serve(hosts: Hosts) -> Generator[Hosts]:
-    """Run hosts in a thread of their own."""
+def serve(hosts: Hosts, *, by_address: bool = False) -> Generator[Hosts]:
+    """Run hosts in a thread of their own.
+
+    `by_address`: they differ by their addresses, not by their ports, and share one listener: up to 65,536 hosts, and
+    programs that ignore ports tell them apart, too. Linux only.
+    """
     loop = asyncio.new_event_loop()
 
     async def start(host: int) -> web.ServerRunner:
@@ -111,7 +125,24 @@ def serve(hosts: Hosts) -> Generator[Hosts]:
         hosts.urls.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
         return runner
 
+    async def start_shared() -> web.ServerRunner:
+        listener = listen_on_loopback()
+        names = [f"127.1.{host // 256}.{host % 256}:{listener.getsockname()[1]}" for host in range(hosts.count)]
+        hosts.urls.extend(f"http://{name}" for name in names)
+        numbers = {name: host for host, name in enumerate(names)}
+
+        async def handle(request: web.BaseRequest) -> web.Response:
+            return await hosts.reply(numbers[request.host], request)
+
+        # Connections to thousands of hosts must not use up all file descriptors.
+        runner = web.ServerRunner(web.Server(handle, keepalive_timeout=10))
+        await runner.setup()
+        await web.SockSite(runner, listener).start()
+        return runner
+
     async def start_all() -> list[web.ServerRunner]:
+        if by_address:
+            return [await start_shared()]
         return [await start(host) for host in range(hosts.count)]
 
     async def stop_all(runners: list[web.ServerRunner]) -> None:

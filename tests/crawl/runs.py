@@ -22,9 +22,9 @@ class Run:
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": self._log, "text": True}
         self.process: Final = python("-m", module, *arguments, env=env or {}, **pipes)
 
-    def wait(self) -> dict[str, Any]:
+    def wait(self, timeout: float = 120) -> dict[str, Any]:
         """Wait for the end, and return the statistics."""
-        out, _ = self.process.communicate(timeout=120)
+        out, _ = self.process.communicate(timeout=timeout)
         assert self.process.returncode == 0, self.log()
         stats: dict[str, Any] = json.loads(out)
         return stats

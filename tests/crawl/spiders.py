@@ -1,12 +1,14 @@
 """Spiders as processes: `python -m tests.crawl.spiders NAME '{"settings": ..., "starts": [...]}'`.
 
-At its end it prints the statistics and the reason of the end as JSON.
+At its end it prints the statistics and the reason of the end as JSON. `cpu` is the processor time in seconds since the
+spider was opened.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
@@ -101,10 +103,18 @@ def main() -> None:
     }
     process = CrawlerProcess(settings)
     crawler = process.create_crawler(SPIDERS[name])
+    began = 0.0
+
+    def begin() -> None:
+        nonlocal began
+        began = time.process_time()
+
+    crawler.signals.connect(begin, signals.spider_opened)
     process.crawl(crawler, start_urls=options["starts"])
     process.start()
     assert crawler.stats is not None
-    print(json.dumps(crawler.stats.get_stats(), default=str), flush=True)
+    stats = {**crawler.stats.get_stats(), "cpu": time.process_time() - began}
+    print(json.dumps(stats, default=str), flush=True)
 
 
 if __name__ == "__main__":

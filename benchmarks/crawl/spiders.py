@@ -1,0 +1,357 @@
+"""How polite real spiders are, what they lose, and what that costs: Scrapy alone, with scrapy-redis, and with tubes.
+
+    python -m benchmarks.crawl.spiders [--quick | --long]
+
+Spiders run as processes over hosts of this machine, which log the start and the end of each request; this log is the
+judge. The hosts have addresses of their own, since Scrapy ignores ports: this needs Linux. Some pages are refused twice
+at first, with Retry-After. scrapy-redis is installed into `.peers`. The exit status is 1 if a crawl with tubes breaks a
+rule.
+
+Columns of the table:
+overlap: requests that start before the one before, to the same host, has ended.
+short: requests that start less than the interval after the start of the one before: by more than 5 ms / at all.
+early: requests inside the Retry-After of a host.
+lost: pages that were not fetched. twice: requests for pages that had been fetched.
+lag: milliseconds from the moment when a request to a host is allowed, and a page of it is known, to its start: the
+median and the 99th percentile. It is allowed an interval after the end of the request before, without tubes after its
+start.
+cpu: processor time of the spiders per request, in milliseconds, without their start; beside Scrapy alone in one process
+at the same interval. Killed processes do not count. server: the same for the Valkey.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import scrapy
+
+from benchmarks.peers.environments import python_of
+from benchmarks.peers.processes import ROOT
+from benchmarks.peers.servers import cpu_seconds
+from benchmarks.shared.report import machine
+from tests.crawl.hosts import Hosts, Reply, Visit, serve
+from tests.crawl.runs import Run, spider
+from tubes.testing import LocalServer
+
+#: Seconds by which a gap counts as clearly short.
+CLEARLY: Final = 0.005
+#: Seconds until another process may repeat what a killed one was working on, and for which a stopped server is down.
+SESSION_TTL: Final = 5
+DOWN: Final = 1.0
+#: Seconds for one crawl.
+PATIENCE: Final = 900.0
+
+PLAIN, SCRAPY_REDIS, TUBES = "Scrapy", "scrapy-redis", "tubes"
+
+
+class Case(NamedTuple):
+    """A crawl. `event` happens once a sixth of the pages is fetched."""
+
+    kind: str
+    processes: int
+    interval: float = 0.2
+    event: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} x {self.processes}{self.event and f', {self.event}'}"
+
+
+class Size(NamedTuple):
+    """The hosts, the pages of each, and the crawls."""
+
+    hosts: int
+    pages: int
+    cases: list[Case]
+
+
+KILL, INTERRUPT, RESTART, RESUME = "kill -9 of one", "Ctrl-C of one", "server killed", "kill -9 and resume"
+
+QUICK: Final = Size(
+    10,
+    7,
+    [
+        Case(PLAIN, 1),
+        Case(PLAIN, 3),
+        Case(SCRAPY_REDIS, 3),
+        Case(TUBES, 1),
+        Case(TUBES, 3),
+        Case(TUBES, 3, event=KILL),
+    ],
+)
+DEFAULT: Final = Size(
+    30,
+    22,
+    [
+        Case(PLAIN, 1),
+        Case(PLAIN, 3),
+        Case(SCRAPY_REDIS, 3),
+        Case(SCRAPY_REDIS, 3, event=KILL),
+        Case(TUBES, 1),
+        Case(TUBES, 3),
+        Case(TUBES, 10),
+        Case(TUBES, 3, event=KILL),
+        Case(TUBES, 3, event=INTERRUPT),
+        Case(TUBES, 3, event=RESTART),
+        Case(TUBES, 1, event=RESUME),
+        Case(PLAIN, 1, 1.0),
+        Case(PLAIN, 3, 1.0),
+        Case(SCRAPY_REDIS, 3, 1.0),
+        Case(TUBES, 1, 1.0),
+        Case(TUBES, 3, 1.0),
+    ],
+)
+LONG: Final = Size(
+    10_000,
+    3,
+    [Case(PLAIN, 1, 1.0), Case(TUBES, 1, 1.0), Case(TUBES, 3, 1.0), Case(TUBES, 3, 1.0, KILL), Case(TUBES, 10, 1.0)],
+)
+
+
+# -- a crawl -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Crawl:
+    """What a crawl has left."""
+
+    case: Case
+    hosts: Hosts
+    #: Statistics of the processes that were not killed.
+    stats: list[dict[str, Any]]
+    #: Processor seconds of the server.
+    server: float
+
+
+class Spiders:
+    """Starts the processes of a case."""
+
+    def __init__(self, case: Case, hosts: Hosts, server: LocalServer) -> None:
+        self._case, self._hosts, self._server = case, hosts, server
+        # Others are reached by links: an argument of a process must not be too long.
+        self._starts = [f"{url}/p/0" for url in hosts.urls[:: -(-hosts.count // 1000)]]
+        self._environment: dict[str, str] = {}
+        self._settings: dict[str, Any] = {
+            "LOG_LEVEL": "WARNING",
+            "CONCURRENT_REQUESTS": 100,
+            "DOWNLOAD_DELAY": 0,
+            "CONCURRENT_REQUESTS_PER_DOMAIN": 1,
+        }
+        if case.kind == TUBES:
+            return
+        delay = {"DOWNLOAD_DELAY": case.interval, "RANDOMIZE_DOWNLOAD_DELAY": False}
+        self._settings |= {**delay, "SCHEDULER": "scrapy.core.scheduler.Scheduler"}
+        if case.kind == SCRAPY_REDIS:
+            (packages,) = Path(python_of(PACKAGES)).parent.parent.glob("lib/python*/site-packages")
+            self._environment["PYTHONPATH"] = f"{packages}:{ROOT}"
+            self._settings |= {
+                "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
+                "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
+                "SCHEDULER_PERSIST": True,  # otherwise the process that ends first removes the queue
+                "REDIS_URL": server.url,
+            }
+
+    def start(self, number: int) -> Run:
+        """Start one. Its number is its user agent."""
+        url = f"{self._server.url}?session_ttl={SESSION_TTL}"
+        # scrapy-redis does not filter start requests: only one process has them.
+        starts = self._starts if self._case.kind != SCRAPY_REDIS or number == 0 else []
+        settings = {**self._settings, "TUBES_INTERVAL": self._case.interval, "USER_AGENT": str(number)}
+        return spider("follow", url, starts, env=self._environment, **settings)
+
+    def start_all(self, stack: ExitStack) -> list[Run]:
+        """Start all."""
+        runs = [stack.enter_context(self.start(0))]
+        if self._case.kind == SCRAPY_REDIS:  # one that finds nothing ends at once
+            runs[0].wait_until(lambda: len(self._hosts.visits) >= self._hosts.count)
+        return runs + [stack.enter_context(self.start(number)) for number in range(1, self._case.processes)]
+
+
+PACKAGES: Final = ("scrapy-redis", f"scrapy=={scrapy.__version__}")
+
+
+def crawl(case: Case, hosts: Hosts, server: LocalServer) -> Crawl:
+    """Crawl all pages."""
+    server.client().flushall()
+    before, lost = cpu_seconds(server.pid), 0.0
+    spiders, stats = Spiders(case, hosts, server), []
+    with ExitStack() as stack:
+        runs = spiders.start_all(stack)
+        if case.event:
+            part = hosts.count * hosts.pages // 6
+            runs[-1].wait_until(lambda: len(hosts.visits) >= part and visits_of(hosts, len(runs) - 1) > 0)
+        if case.event in (KILL, RESUME):
+            runs.pop().kill()
+        if case.event == RESUME:
+            runs.append(stack.enter_context(spiders.start(1)))
+        elif case.event == INTERRUPT:
+            stats.append(runs.pop().interrupt())
+        elif case.event == RESTART:
+            lost = cpu_seconds(server.pid) - before
+            server.kill()
+            time.sleep(DOWN)
+            server.start()
+            before = 0.0
+        stats += [run.wait(PATIENCE) for run in runs]
+    return Crawl(case, hosts, stats, cpu_seconds(server.pid) - before + lost)
+
+
+def visits_of(hosts: Hosts, number: int) -> int:
+    """Requests of one process."""
+    return sum(visit.agent == str(number) for visit in hosts.visits)
+
+
+# -- what the log of the hosts says ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Row:
+    """A row of the table; `lags` in seconds, `cpu` and `server` in seconds per request."""
+
+    case: Case
+    rate: float
+    overlap: int = 0
+    clearly_short: int = 0
+    short: int = 0
+    early: int = 0
+    lost: int = 0
+    twice: int = 0
+    cpu: float = 0.0
+    server: float = 0.0
+    broken: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.lags: list[float] = []
+
+    def lag(self, part: float) -> float:
+        return sorted(self.lags)[int(part * (len(self.lags) - 1))] * 1000
+
+    def cells(self, plain: Row) -> list[str]:
+        return [
+            self.case.name,
+            f"{self.case.interval:g} s",
+            f"{self.overlap}",
+            f"{self.clearly_short} / {self.short}",
+            f"{self.early}",
+            f"{self.lost}",
+            f"{self.twice}",
+            f"{self.rate:.0f}",
+            f"{self.lag(0.5):.0f} / {self.lag(0.99):.0f}",
+            f"{self.cpu * 1000:.1f}, {self.cpu / plain.cpu - 1:+.0%}",
+            f"{self.server * 1000:.1f}",
+        ]
+
+
+HEAD: Final = [
+    "",
+    "interval",
+    "overlap",
+    "short",
+    "early",
+    "lost",
+    "twice",
+    "requests/s",
+    "lag p50 / p99",
+    "cpu",
+    "server",
+]
+
+
+def judge(crawl: Crawl) -> Row:
+    """Read the log."""
+    hosts, case = crawl.hosts, crawl.case
+    good = [visit for visit in hosts.visits if not visit.retry_after]
+    fetched = {(visit.host, visit.path) for visit in good}
+    lasted = max(visit.end for visit in hosts.visits) - min(visit.start for visit in hosts.visits)
+    row = Row(case, len(hosts.visits) / lasted)
+    row.twice = len(good) - len(fetched)
+    row.lost = hosts.count * hosts.pages - len(fetched)
+    by_host: dict[int, list[Visit]] = {host: [] for host in range(hosts.count)}
+    for visit in sorted(hosts.visits, key=lambda visit: visit.start):
+        by_host[visit.host].append(visit)
+    known = known_since(good, hosts)
+    for host, visits in by_host.items():
+        for before, after in pairwise(visits):
+            gap = after.start - before.start
+            row.overlap += after.start < before.end
+            row.short += gap < case.interval
+            row.clearly_short += gap < case.interval - CLEARLY
+            row.early += after.start < before.end + before.retry_after
+        row.lags += lags(visits, known[host], case)
+    requests = sum(stats.get("downloader/request_count", 0) for stats in crawl.stats)
+    row.cpu = sum(stats["cpu"] for stats in crawl.stats) / max(requests, 1)
+    row.server = crawl.server / len(hosts.visits)
+    if case.kind == TUBES:
+        # A stronger rule than "short": a request may start an interval after the end of the one before.
+        row.broken = (*hosts.violations(case.interval), *(["pages are lost"] if row.lost else []))
+    return row
+
+
+def known_since(good: list[Visit], hosts: Hosts) -> dict[int, dict[str, float]]:
+    """By host and path, when the first page that links to it had been fetched."""
+    known: dict[int, dict[str, float]] = {host: {"/p/0": 0.0} for host in range(hosts.count)}
+    for visit in sorted(good, key=lambda visit: visit.end):
+        number = int(visit.path[3:])
+        known[(visit.host + 1) % hosts.count].setdefault(visit.path, visit.end)
+        for page in (2 * number + 1, 2 * number + 2):
+            known[visit.host].setdefault(f"/p/{page}", visit.end)
+    return known
+
+
+def lags(visits: list[Visit], known: dict[str, float], case: Case) -> Iterator[float]:
+    """The lag of each request to a host but the first."""
+    waiting = dict(known)
+    for before, after in pairwise(visits):
+        if not before.retry_after:
+            waiting.pop(before.path, None)
+        if after.path not in waiting or not before.end:
+            continue
+        free = before.end + max(case.interval, before.retry_after)
+        if case.kind != TUBES:
+            free = max(before.end + before.retry_after, before.start + case.interval)
+        yield max(after.start - max(free, min(waiting.values())), 0.0)
+
+
+def main() -> None:
+    """Crawl, and show the table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.crawl.spiders",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    sizes = parser.add_mutually_exclusive_group()
+    sizes.add_argument("--quick", action="store_const", dest="size", const=QUICK, help="less than a minute")
+    sizes.add_argument("--long", action="store_const", dest="size", const=LONG, help="10,000 hosts, half an hour")
+    parser.set_defaults(size=DEFAULT)
+    size: Size = parser.parse_args().size
+    if any(case.kind == SCRAPY_REDIS for case in size.cases):
+        python_of(PACKAGES)
+    rows: list[Row] = []
+    print(f"{size.hosts} hosts with {size.pages} pages each; {machine()}, Scrapy {scrapy.__version__}\n")
+    print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}", flush=True)
+    for case in size.cases:
+        refusals: list[Reply] = [(429, {"Retry-After": "1"}, ""), (503, {"Retry-After": "1"}, "")]
+        special = {(host, "/p/1"): refusals[:] for host in range(3, size.hosts, 10)}
+        with (
+            LocalServer(appendonly="yes") as server,
+            serve(Hosts(size.hosts, size.pages, special=special), by_address=True) as hosts,
+        ):
+            rows.append(judge(crawl(case, hosts, server)))
+        plain = next((row for row in rows if row.case == Case(PLAIN, 1, case.interval)), rows[0])
+        print(f"| {' | '.join(rows[-1].cells(plain))} |", flush=True)
+    for row in rows:
+        for problem in row.broken:
+            print(f"{row.case.name}: {problem}", file=sys.stderr)
+    sys.exit(any(row.broken for row in rows))
+
+
+if __name__ == "__main__":
+    main()
