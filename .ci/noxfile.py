@@ -33,7 +33,8 @@ def tests(session: nox.Session) -> None:
     session.chdir(ROOT)
     extras = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"].keys() - TOOLS
     session.install("--editable", f".[{','.join(sorted(extras))}]")
-    session.run("python", "-m", "pytest", *(session.posargs or ["-n", "auto"]))
+    parallel = ["-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder"]
+    session.run("python", "-m", "pytest", *(session.posargs or parallel))
 
 
 @nox.session(python=PYTHONS[1])

@@ -412,7 +412,7 @@ def test_ctrl_c_ends_the_demo_and_its_processes_cleanly(lines: int) -> None:
 # One host and a seed by which of its first pages one is hopeless and one put off, so little must be crawled.
 @pytest.mark.full
 @pytest.mark.parametrize("where", [(), ("--tube-url", "redis", "--processes", "2", "--workers", "8")])
-def test_the_demo_proves_its_point(where: tuple[str, ...]) -> None:
+def test_demo_passes_all_its_checks(where: tuple[str, ...]) -> None:
     command = example("demo.py", "--hosts", "1", "--pages", "20", "--interval", "0.05", "--seed", "290", *where)
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -220,7 +220,7 @@ def test_restarted_node_has_lost_no_task(cluster: Cluster, ledger: Ledger) -> No
         ledger.check(tube)
 
 
-def test_cluster_client_with_custom_settings_works(cluster: Cluster) -> None:
+def test_client_of_a_cluster_that_decodes_replies_can_be_given_to_connect(cluster: Cluster) -> None:
     client: Any = redis.RedisCluster(host="127.0.0.1", port=cluster.ports[1], decode_responses=True)
     heard: list[str] = []
     with tubes.connect(client) as queue:

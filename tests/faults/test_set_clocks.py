@@ -377,7 +377,7 @@ def test_lane_cooldowns_do_not_grow_when_the_clock_is_set_back(faked: SetServer)
             assert tube.take(timeout=30) is not None
 
 
-def test_promoted_replica_with_a_clock_behind_works(faked: SetServer) -> None:
+def test_tasks_of_a_promoted_replica_survive_a_clock_that_is_behind(faked: SetServer) -> None:
     faked.set(-HOUR)
     port = free_port()
     with (

@@ -71,7 +71,7 @@ def test_each_trace_is_reproduced(face: Face, group: str, subtests: pytest.Subte
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_quirks_are_not_copied(face: Face, group: str, subtests: pytest.Subtests) -> None:
+def test_trace_with_a_quirk_first_differs_at_its_known_step(face: Face, group: str, subtests: pytest.Subtests) -> None:
     for trace in GROUPS[group]:
         if not trace.quirks:
             continue

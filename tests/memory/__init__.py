@@ -1,0 +1,1 @@
+"""The backend in memory: interrupts, its lock, repair."""

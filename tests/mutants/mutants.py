@@ -225,6 +225,20 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _of(_FIFO_ON_REDIS, "an_acked_task_is_gone"),
     ),
     Mutant(
+        "delayed task that becomes ready is still counted as delayed",
+        "drivers/lua/move.lua",
+        "call('HINCRBY', M, 'delayed', -1)\n",
+        "",
+        _of(_UTUBETTL_ON_REDIS, "a_delayed_task_is_ready_when_its_delay_is_over"),
+    ),
+    Mutant(
+        "renewal shortens the ttl",
+        "drivers/lua/verbs/renew_many.lua",
+        "dead_of(task) < ends then",
+        "dead_of(task) > ends then",
+        _of("tests/on_redis/test_contract_on_redis.py::TestRareRulesOfLimFifoTtl", "renew_never_shortens_a_ttl"),
+    ),
+    Mutant(
         "kicked task stays among the buried",
         "drivers/lua/move.lua",
         "call('ZREM', M .. ':buried', place(task))\n",

@@ -1,0 +1,1 @@
+"""The service over HTTP, as a process that clients connect to."""

@@ -259,7 +259,7 @@ def test_snapshot_has_tasks_in_all_states(queue: tubes.Queue, options: dict[str,
     assert tube.statistics().calls["take"] == 1
 
 
-def test_the_context_is_a_map(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_context_is_read_and_written_as_a_map(queue: tubes.Queue, options: dict[str, str]) -> None:
     tube = queue.create_tube("t")
     tube.put_many(
         [tubes.Item("a", context={"trace": "5", "": "caf\udce9"}), tubes.Item("b"), tubes.Item("c", context={"x": "y"})]

@@ -492,7 +492,7 @@ def test_task_taken_elsewhere_after_planning_is_not_delivered(query: Query, tube
     assert stolen == [0]
 
 
-def test_progress_reports_backlog(query: Query) -> None:
+def test_progress_of_a_stream_reports_tasks_by_state(query: Query) -> None:
     assert query.reader.reportLatestOffset() is None
     query.plan()
     report = query.reader.reportLatestOffset()

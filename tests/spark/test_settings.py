@@ -144,7 +144,7 @@ def test_all_time_options_accept_same_formats(text: str, seconds: float) -> None
 @pytest.mark.parametrize(
     ("text", "size"), [("512", 512), ("2k", 2048), ("2 KB", 2048), ("1.5mb", 3 << 19), ("1g", 1 << 30)]
 )
-def test_sizes_have_units(text: str, size: int) -> None:
+def test_max_bytes_accepts_a_unit(text: str, size: int) -> None:
     assert stream_settings({"url": "redis://h", "tube": "t", "maxBytesPerTrigger": text}).max_bytes == size
 
 

@@ -48,12 +48,12 @@ class Indexes:
 
     def _read(self, id: int, raw: bytes) -> _Task:
         stored, _ = task_codec.read(id, raw)
-        state = "~" if raw[0] & 1 else "!" if raw[0] & 2 else "r"
+        state = "delayed" if raw[0] & 1 else "buried" if raw[0] & 2 else "ready"
         attempts = int.from_bytes(raw[8:11], "big") if raw[0] & 4 else 0
         score = self.taken.get(b"%d" % id)
         if score is not None:
-            assert state == "r"
-            state, attempts = "t", attempts + 1
+            assert state == "ready"
+            state, attempts = "taken", attempts + 1
         lane = b"nil" if stored.utube is None else stored.utube.encode("utf-8", "surrogatepass")
         return _Task(stored, state, attempts, lane)
 
@@ -83,9 +83,9 @@ class Indexes:
 
     def check(self) -> None:
         """Assert it."""
-        assert {int(id) for id in self.taken} == self.of("t")
-        assert self._ids(self.buried) == self.of("!")
-        assert int(self.meta.get("delayed", 0)) == len(self.of("~"))
+        assert {int(id) for id in self.taken} == self.of("taken")
+        assert self._ids(self.buried) == self.of("buried")
+        assert int(self.meta.get("delayed", 0)) == len(self.of("delayed"))
         self._check_keys()
         self._check_due()
         if "LIST" in self.knobs:
@@ -93,7 +93,7 @@ class Indexes:
         elif "LANE" in self.knobs:
             self._check_lanes()
         else:
-            assert self._ids(self.ready) == self.of("r")
+            assert self._ids(self.ready) == self.of("ready")
 
     def _check_keys(self) -> None:
         named = {task.stored.more.key: id for id, task in self.tasks.items() if task.stored.more}
@@ -104,7 +104,7 @@ class Indexes:
             assert ends == sorted(ends)
         assert int(self.meta["next"]) > max(self.tasks, default=-1)
         for task in self.tasks.values():
-            assert task.state == "!" or task.stored.more is None or task.stored.more.reason is None
+            assert task.state == "buried" or task.stored.more is None or task.stored.more.reason is None
 
     def _check_due(self) -> None:
         due = {int.from_bytes(id, "big"): moment for id, moment in self.due.items()}
@@ -112,9 +112,9 @@ class Indexes:
         for id, task in self.tasks.items():
             stored = task.stored
             dead = None if stored.ttl is None else stored.created + stored.ttl
-            if task.state in ("r", "!"):
+            if task.state in ("ready", "buried"):
                 assert due.get(id) == dead
-            elif task.state == "~":
+            elif task.state == "delayed":
                 assert id in due
             elif stored.ttr is not None:
                 assert id in due
@@ -126,19 +126,19 @@ class Indexes:
     def _check_list(self) -> None:
         back, listed = self._ids(self.back), Counter(map(int, self.ready))
         assert not listed or listed.most_common(1)[0][1] == 1
-        assert back <= self.of("r")
-        assert self.of("r") <= back | listed.keys()
-        stale = [id for id in listed if id not in self.of("r") or id in back]
+        assert back <= self.of("ready")
+        assert self.of("ready") <= back | listed.keys()
+        stale = [id for id in listed if id not in self.of("ready") or id in back]
         assert int(self.meta.get("loose", 0)) == len(stale) + len(back)
 
     def _check_lanes(self) -> None:
         offered, behind = self._ids(self.offers), self._ids(self.behind, 5)
         assert not offered & behind
-        assert offered | behind == self.of("r")
+        assert offered | behind == self.of("ready")
         if "pacing" in self.meta:
             return  # More than tasks says which lanes are free: `utubes` shows it.
-        busy = {self.tasks[id].lane: id for id in self.of("t")}
-        assert len(busy) == len(self.of("t"))
+        busy = {self.tasks[id].lane: id for id in self.of("taken")}
+        assert len(busy) == len(self.of("taken"))
         heads = {self.tasks[id].lane: id for id in offered}
         assert len(heads) == len(offered)
         assert not busy.keys() & heads.keys()

@@ -1,0 +1,1 @@
+"""The pytest plugin and local servers that users get."""

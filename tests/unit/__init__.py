@@ -1,0 +1,1 @@
+"""Parts on their own, and the machine beside a naive model."""

@@ -110,7 +110,7 @@ def test_lead_is_a_ratio_and_marks_missed_goals() -> None:
     assert leads["beanstalkd", "a loop"].met is False
 
 
-def test_smaller_cost_is_a_lead() -> None:
+def test_lead_is_the_ratio_to_the_larger_cost() -> None:
     made = results(huey=Figures([Turn(costs={"bytes": 300.0}, latencies=[0.004, 0.004])]))
     made.figures["tubes, calls on valkey"] = Figures([Turn(costs={"bytes": 150.0}, latencies=[0.001, 0.001])])
     made.figures["tubes, Worker, threads on valkey"] = Figures([Turn(latencies=[0.002, 0.002])])

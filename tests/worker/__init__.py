@@ -1,0 +1,1 @@
+"""Workers: fetching, handling, renewing leases, stopping."""

@@ -6,7 +6,7 @@ import json
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from tubes import InvalidOption, Lease, OptionNotSupported, State, TaskNotTaken
+from tubes import InvalidOption, Lease, OptionNotSupported, TaskNotTaken
 from tubes.conformance.bench import Bench, lacks, needs
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Leases(Bench):
         assert str(lease).isascii()
         for copy in (Lease(str(lease)), json.loads(json.dumps(lease)), pickle.loads(pickle.dumps(lease))):
             assert (copy, Lease(copy).id, hash(copy)) == (lease, lease.id, hash(lease))
-        assert self.tube.ack(json.loads(json.dumps(lease))).state == State.DONE
+        assert self.tube.ack(json.loads(json.dumps(lease))).state == "done"
 
     def test_batch_calls_accept_leases_tasks_and_ids_together(self) -> None:
         first, second = self.another(), self.another()
@@ -74,7 +74,7 @@ class Leases(Bench):
         assert other.tube.renew_many([task.lease], 60) == {task.id: True}
         self.clock.advance(59)
         assert self.state(task) == "taken"
-        assert self.tube.ack(task).state == State.DONE
+        assert self.tube.ack(task).state == "done"
 
     @lacks("ttr")
     def test_touch_by_lease_is_refused_where_the_driver_has_no_ttr(self) -> None:
@@ -85,7 +85,7 @@ class Leases(Bench):
     @needs("delay")
     def test_lease_can_be_released_with_a_delay(self) -> None:
         lease, other = self.taken().lease, self.another()
-        assert other.tube.release(lease, delay=5).state == State.DELAYED
+        assert other.tube.release(lease, delay=5).state == "delayed"
         assert self.is_stale(other.tube, lease)
 
     def test_a_lease_ends_with_its_take(self) -> None:
@@ -107,13 +107,13 @@ class Leases(Bench):
         self.tube.release(again)
         theirs = self.take(other.tube)
         assert self.is_stale(self.tube, lease)
-        assert other.tube.ack(theirs).state == State.DONE
+        assert other.tube.ack(theirs).state == "done"
 
     @needs("ttr")
     def test_a_lease_ends_with_the_ttr(self) -> None:
         lease = self.taken(ttr=5).lease
         self.clock.advance(4.999)
-        assert self.tube.peek(lease).state == State.TAKEN
+        assert self.tube.peek(lease).state == "taken"
         self.clock.advance(0.001)
         assert self.is_stale(self.another().tube, lease)
 
@@ -130,7 +130,7 @@ class Leases(Bench):
         leases = [self.take(worker.tube).lease for _ in tasks]
         worker.queue.detach()
         self.clock.advance(self.session_ttl - 0.1)
-        assert heir.tube.ack(leases[0]).state == State.DONE
+        assert heir.tube.ack(leases[0]).state == "done"
         self.clock.advance(0.1)
         assert self.is_stale(heir.tube, leases[1])
 
@@ -166,7 +166,7 @@ class Leases(Bench):
         seen = other.tube.peek(task.id)
         with self.refused(TaskNotTaken):
             other.tube.ack(seen.lease)
-        assert self.tube.ack(task).state == State.DONE
+        assert self.tube.ack(task).state == "done"
 
     def test_a_lease_of_another_tube_is_refused(self) -> None:
         elsewhere = self.create("elsewhere")
@@ -199,4 +199,4 @@ class Leases(Bench):
         for id in ("7", "17", "1", "9" * 20):
             with self.refused(InvalidOption, match="an id must be an int"):
                 self.tube.ack(id)
-        assert self.tube.ack(lease).state == State.DONE
+        assert self.tube.ack(lease).state == "done"

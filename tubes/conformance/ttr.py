@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tubes import State, TaskNotTaken
-from tubes.conformance.bench import Bench, needs
+from tubes import TaskNotTaken
+from tubes.conformance.bench import Bench, lacks, needs
 
 
 @needs("ttr")
@@ -31,7 +31,7 @@ class TimeToRun(Bench):
         task = self.taken()
         assert (task.ttr, task.due) == (None, None)
         self.clock.advance(50 * 365 * 86400)
-        assert self.tube.ack(task).state == State.DONE
+        assert self.tube.ack(task).state == "done"
 
     @needs("ttl")
     def test_ttr_defaults_to_the_ttr_then_the_ttl_of_the_tube(self) -> None:
@@ -54,7 +54,7 @@ class TimeToRun(Bench):
         task = self.taken(ttr=5)
         self.clock.advance(2)
         touched = self.tube.touch(task, 4)
-        assert (touched.state, touched.ttr, touched.due) == (State.TAKEN, 9, 9)
+        assert (touched.state, touched.ttr, touched.due) == ("taken", 9, 9)
         assert self.turns(task, "taken", "ready", after=7)
         assert self.take().due == 18
 
@@ -85,16 +85,32 @@ class TimeToRun(Bench):
         assert self.tube.peek(task).due == 5
 
     @needs("ttl")
-    def test_renew_keeps_a_taken_task_from_expiring(self) -> None:
+    @lacks("ttl_spares_taken")
+    def test_renew_extends_a_ttl_that_would_end_the_taken_task(self) -> None:
         task = self.taken(ttl=5, ttr=3)
         for _ in range(4):
             self.clock.advance(2)
             assert self.tube.renew_many([task], 3) == {task.id: True}
-        # In the drivers whose takers are spared it dies when it comes back.
-        spared = self.knobs.ttl_spares_taken
-        assert self.tube.peek(task).expires == (5 if spared else 11)
+        assert self.tube.peek(task).expires == 11
         self.tube.release(task)
-        assert self.turns(task, ("done" if spared else "ready"), "done", after=3)
+        assert self.turns(task, "ready", "done", after=3)
+
+    @needs("ttl")
+    @lacks("ttl_spares_taken")
+    def test_renew_never_shortens_a_ttl(self) -> None:
+        task = self.taken(ttl=60, ttr=3)
+        assert self.tube.renew_many([task], 5) == {task.id: True}
+        assert (self.tube.peek(task).due, self.tube.peek(task).expires) == (5, 60)
+
+    @needs("ttl", "ttl_spares_taken")
+    def test_renew_leaves_a_ttl_that_spares_the_taken_task(self) -> None:
+        task = self.taken(ttl=5, ttr=3)
+        for _ in range(4):
+            self.clock.advance(2)
+            assert self.tube.renew_many([task], 3) == {task.id: True}
+        assert self.tube.peek(task).expires == 5
+        self.tube.release(task)
+        assert self.turns(task, "done", "done", after=3)
 
     @needs("ttl")
     def test_renew_works_for_a_task_with_only_a_ttl(self) -> None:
@@ -116,7 +132,7 @@ class TimeToRun(Bench):
         assert self.tube.renew_many([task, 99], 50) == {task.id: False, 99: False}
         assert self.tube.renew_many([again], 50) == {again.id: True}
         assert self.another().tube.renew_many([again.id], 50) == {again.id: False}
-        assert self.tube.ack(again).state == State.DONE
+        assert self.tube.ack(again).state == "done"
 
     def test_renew_is_reported_and_counted_as_a_touch(self) -> None:
         task = self.taken(ttr=5)
@@ -144,7 +160,7 @@ class TimeToRun(Bench):
         assert again.due == self.clock.now() + 5
         self.pass_time(4)
         assert again.set_ttr().due == self.clock.now() + 5
-        assert again.ack().state == State.DONE
+        assert again.ack().state == "done"
 
     @needs("ttr")
     def test_take_may_set_a_ttr_for_itself(self) -> None:
@@ -164,7 +180,7 @@ class TimeToRun(Bench):
         assert self.tube.take(0, ttr=2).ttr == 2
         assert self.turns(put, "taken", "ready", after=2)
         assert self.tube.take_task(put.id).due == self.clock.now() + 2
-        assert self.tube.ack(put.id).state == State.DONE
+        assert self.tube.ack(put.id).state == "done"
         self.pass_time(2)
         assert self.state(put) == "done"
 
