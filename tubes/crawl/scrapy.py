@@ -55,6 +55,9 @@ _MIDDLE: Final = 2**31
 # Errors that may go away, and seconds until the next attempt.
 _TRANSIENT: Final = (tubes.ConnectionLost, tubes.ServerFull, tubes.StoreFull)
 _PAUSE: Final = 1.0
+# Seconds between two requests of a process. Requests that start together end together; without this their hosts would
+# be ready at the same moment in every round, and the last of them would wait for all others.
+_SPACING: Final = 0.005
 # Values that a request has anyway.
 _DEFAULTS: Final = {"method": "GET", "encoding": "utf-8"}
 
@@ -112,6 +115,8 @@ class Scheduler(BaseScheduler):
         self._ready: deque[tuple[tubes.AsyncTask, Request]] = deque()
         self._held: dict[Request, tubes.AsyncTask] = {}
         self._reasons: dict[Request, str] = {}
+        # The monotonic time before which no request starts.
+        self._next_start = 0.0
         # Keys that are in the tube, the oldest first.
         self._known: dict[str, None] = {}
         self._changed, self._wanted, self._moved = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -158,8 +163,12 @@ class Scheduler(BaseScheduler):
 
     def next_request(self) -> Request | None:
         self._wanted.set()
-        if not self._ready:
+        now = monotonic()
+        if not self._ready or now < self._next_start:
             return None
+        if self._interval and self._interval_from == "response":  # the other interval has begun with the take
+            self._next_start = now + _SPACING
+            asyncio.get_running_loop().call_later(_SPACING, self._wake)
         task, request = self._ready.popleft()
         self._held[request] = task
         return request
