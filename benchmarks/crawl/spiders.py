@@ -13,10 +13,10 @@ short: requests that start less than the interval after the start of the one bef
 early: requests inside the Retry-After of a host.
 lost: pages that were not fetched. twice: requests for pages that had been fetched.
 lag: milliseconds from the moment when a request to a host is allowed, and a page of it is known, to its start: the
-median and the 99th percentile. It is allowed an interval after the end of the request before, without tubes after its
-start.
-cpu: processor time of the spiders per request, in milliseconds, without their start; beside Scrapy alone in one process
-at the same interval. Killed processes do not count. server: the same for the Valkey.
+median and the 99th percentile, once all processes crawl. With tubes it is allowed an interval after the end of the
+request before, otherwise an interval after its start.
+cpu: processor time of a process per request, in milliseconds, since its tenth response: the median of the processes
+that were not killed, and beside one process of Scrapy alone at the same interval. server: the same for the Valkey.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any, Final, NamedTuple
 
 import scrapy
@@ -75,45 +76,20 @@ class Size(NamedTuple):
 
 KILL, INTERRUPT, RESTART, RESUME = "kill -9 of one", "Ctrl-C of one", "server killed", "kill -9 and resume"
 
-QUICK: Final = Size(
-    10,
-    7,
-    [
-        Case(PLAIN, 1),
-        Case(PLAIN, 3),
-        Case(SCRAPY_REDIS, 3),
-        Case(TUBES, 1),
-        Case(TUBES, 3),
-        Case(TUBES, 3, event=KILL),
-    ],
-)
-DEFAULT: Final = Size(
-    30,
-    22,
-    [
-        Case(PLAIN, 1),
-        Case(PLAIN, 3),
-        Case(SCRAPY_REDIS, 3),
-        Case(SCRAPY_REDIS, 3, event=KILL),
-        Case(TUBES, 1),
-        Case(TUBES, 3),
-        Case(TUBES, 10),
-        Case(TUBES, 3, event=KILL),
-        Case(TUBES, 3, event=INTERRUPT),
-        Case(TUBES, 3, event=RESTART),
-        Case(TUBES, 1, event=RESUME),
-        Case(PLAIN, 1, 1.0),
-        Case(PLAIN, 3, 1.0),
-        Case(SCRAPY_REDIS, 3, 1.0),
-        Case(TUBES, 1, 1.0),
-        Case(TUBES, 3, 1.0),
-    ],
-)
-LONG: Final = Size(
-    10_000,
-    3,
-    [Case(PLAIN, 1, 1.0), Case(TUBES, 1, 1.0), Case(TUBES, 3, 1.0), Case(TUBES, 3, 1.0, KILL), Case(TUBES, 10, 1.0)],
-)
+# fmt: off
+QUICK: Final = Size(10, 7, [
+    Case(PLAIN, 1), Case(PLAIN, 3), Case(SCRAPY_REDIS, 3), Case(TUBES, 1), Case(TUBES, 3), Case(TUBES, 3, event=KILL),
+])
+DEFAULT: Final = Size(30, 22, [
+    Case(PLAIN, 1), Case(PLAIN, 3), Case(SCRAPY_REDIS, 3), Case(SCRAPY_REDIS, 3, event=KILL),
+    Case(TUBES, 1), Case(TUBES, 3), Case(TUBES, 10),
+    *(Case(TUBES, 3, event=event) for event in (KILL, INTERRUPT, RESTART)), Case(TUBES, 1, event=RESUME),
+    *(Case(kind, count, 1.0) for kind, count in ((PLAIN, 1), (PLAIN, 3), (SCRAPY_REDIS, 3), (TUBES, 1), (TUBES, 3))),
+])
+LONG: Final = Size(10_000, 3, [
+    Case(PLAIN, 1, 1.0), Case(TUBES, 1, 1.0), Case(TUBES, 3, 1.0), Case(TUBES, 3, 1.0, KILL), Case(TUBES, 10, 1.0),
+])
+# fmt: on
 
 
 # -- a crawl -----------------------------------------------------------------------------------------------------------
@@ -226,10 +202,8 @@ class Row:
     twice: int = 0
     cpu: float = 0.0
     server: float = 0.0
-    broken: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        self.lags: list[float] = []
+    lags: list[float] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
 
     def lag(self, part: float) -> float:
         return sorted(self.lags)[int(part * (len(self.lags) - 1))] * 1000
@@ -250,19 +224,7 @@ class Row:
         ]
 
 
-HEAD: Final = [
-    "",
-    "interval",
-    "overlap",
-    "short",
-    "early",
-    "lost",
-    "twice",
-    "requests/s",
-    "lag p50 / p99",
-    "cpu",
-    "server",
-]
+HEAD: Final = ["", "interval", "overlap", "short", "early", "lost", "twice", "requests/s", "lag", "cpu", "server"]
 
 
 def judge(crawl: Crawl) -> Row:
@@ -278,6 +240,9 @@ def judge(crawl: Crawl) -> Row:
     for visit in sorted(hosts.visits, key=lambda visit: visit.start):
         by_host[visit.host].append(visit)
     known = known_since(good, hosts)
+    firsts: dict[str, float] = {}
+    for visit in hosts.visits:
+        firsts.setdefault(visit.agent, visit.start)
     for host, visits in by_host.items():
         for before, after in pairwise(visits):
             gap = after.start - before.start
@@ -285,13 +250,12 @@ def judge(crawl: Crawl) -> Row:
             row.short += gap < case.interval
             row.clearly_short += gap < case.interval - CLEARLY
             row.early += after.start < before.end + before.retry_after
-        row.lags += lags(visits, known[host], case)
-    requests = sum(stats.get("downloader/request_count", 0) for stats in crawl.stats)
-    row.cpu = sum(stats["cpu"] for stats in crawl.stats) / max(requests, 1)
+        row.lags += lags(visits, known[host], case, since=max(firsts.values()))
+    row.cpu = median([stats["cpu"] for stats in crawl.stats if stats["cpu"]] or [0.0])
     row.server = crawl.server / len(hosts.visits)
     if case.kind == TUBES:
         # A stronger rule than "short": a request may start an interval after the end of the one before.
-        row.broken = (*hosts.violations(case.interval), *(["pages are lost"] if row.lost else []))
+        row.broken = hosts.violations(case.interval) + ["pages are lost"] * bool(row.lost)
     return row
 
 
@@ -306,13 +270,13 @@ def known_since(good: list[Visit], hosts: Hosts) -> dict[int, dict[str, float]]:
     return known
 
 
-def lags(visits: list[Visit], known: dict[str, float], case: Case) -> Iterator[float]:
+def lags(visits: list[Visit], known: dict[str, float], case: Case, since: float) -> Iterator[float]:
     """The lag of each request to a host but the first."""
     waiting = dict(known)
     for before, after in pairwise(visits):
         if not before.retry_after:
             waiting.pop(before.path, None)
-        if after.path not in waiting or not before.end:
+        if after.path not in waiting or not before.end or before.end < since:
             continue
         free = before.end + max(case.interval, before.retry_after)
         if case.kind != TUBES:
