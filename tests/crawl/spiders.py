@@ -103,16 +103,19 @@ def main() -> None:
     }
     process = CrawlerProcess(settings)
     crawler = process.create_crawler(SPIDERS[name])
-    marks: list[float] = []  # the processor time at each response
+    responses, began = 0, 0.0
 
-    def mark() -> None:
-        marks.append(time.process_time())
+    def count() -> None:
+        nonlocal responses, began
+        responses += 1
+        if responses == 10:
+            began = time.process_time()
 
-    crawler.signals.connect(mark, signals.response_received)
+    crawler.signals.connect(count, signals.response_received)
     process.crawl(crawler, start_urls=options["starts"])
     process.start()
     assert crawler.stats is not None
-    cpu = (time.process_time() - marks[9]) / (len(marks) - 10) if len(marks) > 10 else None
+    cpu = (time.process_time() - began) / (responses - 10) if responses > 10 else None
     stats = {**crawler.stats.get_stats(), "cpu": cpu}
     print(json.dumps(stats, default=str), flush=True)
 
