@@ -120,7 +120,7 @@ def test_thread_waits_while_another_one_has_the_lock() -> None:
         lock.acquire()
         putting = threading.Thread(target=tube.put, args=("x",))
         putting.start()
-        while lock.wanted < 1010:  # It comes back again and again, and rests where that takes long.
+        while lock.waits < 1010:  # It comes back again and again, and rests where that takes long.
             time.sleep(0.001)
         assert putting.is_alive()
         assert lock.locked()

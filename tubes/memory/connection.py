@@ -43,11 +43,11 @@ class Connection(ConnectionBase):
         self._lease: Final = lease
         self._api: Final = api
         self._ports: Final[dict[SharedTube, MemoryPort]] = {}
-        while not self._enter():  # The last session of the namespace has ended just now.
+        while not self._start_session():  # The last session of the namespace has just ended.
             self.store = self.store.current()
 
-    def _enter(self) -> bool:
-        """Begin a session, unless the store is forgotten."""
+    def _start_session(self) -> bool:
+        """Start a session; return False if the store is forgotten."""
         self.store.lock.acquire()
         try:
             if not self.store.is_forgotten:
@@ -68,17 +68,17 @@ class Connection(ConnectionBase):
         return type(self)(store, lease, api or self._api)
 
     def register(self, driver: Driver) -> None:
-        """Let tubes be created with this driver."""
+        """Allow tubes with this driver."""
         self.check()
         self.store.registry.register(driver)
 
     def find(self, name: str) -> MemoryPort:
-        """The port of a living tube."""
+        """Return the port of an existing tube."""
         self.check()
         return self._port(self.store.find(check_tube_name(name)))
 
     def _port(self, shared: SharedTube) -> MemoryPort:
-        """The port of this connection for a tube, made on first use; the tube may be dropped by now."""
+        """Return this connection's port for a tube, made on first use. The tube may have been dropped by now."""
         self.store.lock.acquire()
         try:
             if self.closed is not None:
@@ -103,7 +103,7 @@ class Connection(ConnectionBase):
     def create(
         self, name: str, driver: str | Driver, if_exists: IfExists, temporary: bool, options: Options
     ) -> MemoryPort:
-        """The port of a new tube, or of the living one, if `if_exists` allows it."""
+        """Return the port of a new tube, or of the existing one if `if_exists` allows it."""
         self.check()
         name = check_tube_name(name)
         while True:
@@ -115,43 +115,43 @@ class Connection(ConnectionBase):
                 return port
 
     def micros(self) -> int:
-        """The time by the clock of the store."""
+        """Return the time of the store's clock."""
         return self.store.clock.micros()
 
     def open_replies(self, name: str) -> MemoryPort:
-        """The port of a new hidden fifo."""
+        """Return the port of a new hidden fifo."""
         shared = self.store.create(name, "fifo", "raise", True, {})
         shared.is_listed = False
         return self._port(shared)
 
     def open_hidden(self, name: str, driver: str, idle: float) -> MemoryPort:
-        """The port of a hidden tube of the library; its data is JSON if it is encoded at all."""
+        """Return the port of a hidden tube of the library. Its data is JSON if the store encodes data."""
         self.check()
         shared = self.store.create(name, driver, "same", True, {})
         shared.is_listed = False
         return with_json(self._port(shared))
 
     def find_replies(self, name: str) -> MemoryPort:
-        """The port of a caller's reply tube. Raises `TubeNotFound` when nobody waits any more."""
+        """Return the port of a caller's reply tube. Raises `TubeNotFound` once the caller has stopped waiting."""
         self.check()
         return self._port(self.store.find(name))
 
     def forget(self, shared: SharedTube) -> None:
-        """The tube was dropped. Under the lock."""
+        """Forget a dropped tube. Under the lock."""
         self._ports.pop(shared, None)
 
     def names(self) -> list[str]:
-        """The names of all tubes."""
+        """List the names of all tubes."""
         self.check()
         return self.store.names()
 
     def namespaces(self) -> list[str]:
-        """The namespaces that have tubes."""
+        """List the namespaces that have tubes."""
         self.check()
         return self.store.namespaces()
 
     def overview(self, ages: bool, patterns: Collection[str] = ("*",)) -> dict[str, Overview]:
-        """An overview of the tubes whose names match, one after the other."""
+        """Return an overview of each tube whose name matches. The lock is released between two tubes."""
         self.check()
         flag("ages", ages)
         found: dict[str, Overview] = {}
@@ -160,7 +160,7 @@ class Connection(ConnectionBase):
             try:
                 shared = self.store.shared_tubes.get(name)
                 if shared is None or not shared.is_listed:
-                    continue  # It was dropped meanwhile.
+                    continue  # The tube was dropped meanwhile.
                 now = self.store.clock.micros()
                 sessions = sum(shared in session.holds for session in self.store.sessions.values())
                 found[name] = shared.overview(now, sessions, ages=ages)
@@ -171,7 +171,7 @@ class Connection(ConnectionBase):
         return found
 
     def examine(self, name: str, repairs: bool) -> list[Problem]:
-        """The problems of a tube; `repairs`: repair them."""
+        """Return the problems of a tube; with `repairs`, repair them."""
         self.check()
         shared = self.store.find(check_tube_name(name))
         self.store.lock.acquire()
@@ -189,7 +189,7 @@ class Connection(ConnectionBase):
         return []
 
     def identify(self, uuid: str | UUID | None, create: bool = False) -> str:
-        """The session's uuid, after moving to another one if one is named; `create`: it may be a new one."""
+        """Move to the session `uuid`, if given, and return the session's uuid. With `create` the session may be new."""
         self.check()
         wanted = session_name(uuid, create)
         if wanted is None:
@@ -208,13 +208,13 @@ class Connection(ConnectionBase):
             holds = [new.hold(shared) for shared in self._ports]
             move = map(setattr, self._ports.values(), repeat("hold"), holds)
             try:
-                # An interrupt comes before the body of `join`, or after `deque` has moved all ports.
+                # An interrupt can come only before the body of `join`, or after `deque` has moved all ports.
                 new.join(self._lease)
                 self.session = self.store.sessions[wanted] = new
                 deque(move, maxlen=0)
                 shared_tubes = old.leave(self.store.clock.micros())
             except BaseException:
-                if self.session is new:  # Signals do not reach another thread.
+                if self.session is new:  # In another thread, since signals do not interrupt that one.
                     start_new_thread(self._leave, (old,))
                 raise
         finally:
@@ -224,7 +224,7 @@ class Connection(ConnectionBase):
         return wanted
 
     def _leave(self, session: MemorySession) -> None:
-        """Leave a session that this connection has moved away from. It may be repeated."""
+        """Leave a session that this connection has moved away from. The call may be repeated."""
         self.store.lock.acquire()
         try:
             shared_tubes = session.leave(self.store.clock.micros())
@@ -234,7 +234,7 @@ class Connection(ConnectionBase):
             shared.tell()
 
     def close(self, *, lost: bool = False) -> None:
-        """End this connection; waiting callers get `QueueClosed`. `lost`: its session lives on for its lease."""
+        """End this connection; waiting callers get `QueueClosed`. A `lost` one leaves its session its lease to live."""
         if self.closed is not None:
             return
         if self.replies is not None:
@@ -249,14 +249,14 @@ class Connection(ConnectionBase):
             for shared, port in self._ports.items():
                 port.gone = _closed
                 shared.dismiss(set(port.waiters), _closed)
-                if shared.putters:  # A waiter behind one of them may need less room.
+                if shared.putters:  # The next put may need less room than a dismissed one.
                     shared.serve_waiters(self.store.clock.micros())
                 shared.listen(port, None)
                 shared.ports.discard(port)
             shared_tubes = self.session.leave(self.store.clock.micros(), lost=lost)
             self.closed = _closed
             self._ports.clear()
-        except BaseException:  # It can be closed again.
+        except BaseException:  # `close` can be called again.
             for shared in self.session.holds:
                 if shared.owed:
                     shared.serve_waiters(self.store.clock.micros())
@@ -267,7 +267,7 @@ class Connection(ConnectionBase):
             shared.tell()
 
     def __del__(self) -> None:
-        # At the end of the process nobody needs released tasks, and no thread can be started.
+        # At the end of the process released tasks are of no use, and no thread can be started.
         if sys.is_finalizing() or not hasattr(self, "session") or self.closed is not None or self._pid != os.getpid():
             return
         self.session.lost.append(None)

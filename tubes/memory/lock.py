@@ -1,4 +1,4 @@
-"""The way into a store: one thread at a time, and nobody sleeps before the door."""
+"""A spin lock that never blocks in the operating system and survives `KeyboardInterrupt`."""
 
 from __future__ import annotations
 
@@ -7,60 +7,61 @@ from itertools import repeat
 from time import sleep
 from typing import Any, Final
 
-# After so many tries somebody is inside for long: from then on the others look again after so many seconds.
-_TRIES: Final = 1000
-_NAP: Final = 0.0005
+#: Failed attempts after which the owner counts as slow, and the seconds between two attempts from then on.
+_FAST_ATTEMPTS: Final = 1000
+_SLEEP: Final = 0.0005
 
 
 class Lock:
-    """Keeps other threads out of a critical section, without ever blocking on a lock of the operating system.
+    """Keeps other threads out of a critical section.
 
-    A thread that loses the interpreter inside would let each of the others block on such a lock. Each of them would
-    later get the lock without the interpreter, so that the next one blocks: from then on every method costs a switch
-    of threads. Here a thread that finds the lock taken lets the others run, and tries again.
+    With a lock of the operating system, an owner that loses the interpreter makes each other thread block. Each of them
+    later gets the lock without the interpreter, so that the next one blocks as well: from then on every method costs a
+    switch of threads. Here a thread that finds the lock taken lets the other threads run, and tries again.
 
-    Whoever is inside has taken the `token`; `lock.token[0] = True` puts it back, and frees the lock. In between:
+    The owner has removed the `token`. Putting it back frees the lock:
 
         lock.acquire()
         try: …
         finally: lock.token[0] = True
 
-    Interrupts come where a function begins, after a call of a built-in function, and where a loop begins anew. So none
-    comes between the token and the `try`, nor between the end of it and the token. `with` would call a function at its
-    end, and so an interrupt could leave the lock taken. Methods of inner loops are written out:
+    Python delivers an interrupt at the start of a function, after a call of a built-in function, and at the start of
+    each round of a loop. So no interrupt comes between removing the token and the `try`, or between the end of the
+    `try` and putting the token back. `with` would call a function at its end, and an interrupt there would leave the
+    lock taken. The methods of inner loops inline `acquire`:
 
-        for held in lock.tries:
+        for held in lock.attempts:
             if held: break
             lock.wait()
     """
 
-    __slots__ = ("token", "tries", "wanted")
+    __slots__ = ("attempts", "token", "waits")
 
     def __init__(self) -> None:
-        #: Empty while somebody is inside.
+        #: Empty while a thread owns the lock.
         self.token: Final = {0: True}
-        #: Its next item is whether the lock was free, and is acquired now. It has no end.
-        self.tries: Iterator[Any] = map(self.token.pop, repeat(0), repeat(False))
-        #: How often others have tried in vain since somebody has let them in.
-        self.wanted = 0
+        #: An endless iterator: each step tries to acquire the lock, and is True if that succeeded.
+        self.attempts: Iterator[Any] = map(self.token.pop, repeat(0), repeat(False))
+        #: Failed attempts since the last call of `let_in`.
+        self.waits = 0
 
     def acquire(self) -> None:
-        """Enter, as soon as nobody is inside."""
-        for held in self.tries:
+        """Acquire the lock as soon as it is free."""
+        for held in self.attempts:
             if held:
                 return
             self.wait()
 
     def wait(self) -> None:
-        """Let other threads run: somebody is inside."""
-        self.wanted = tries = self.wanted + 1
-        sleep(0 if tries < _TRIES else _NAP)
+        """Let other threads run after a failed attempt."""
+        self.waits = waits = self.waits + 1
+        sleep(0 if waits < _FAST_ATTEMPTS else _SLEEP)
 
     def let_in(self) -> None:
-        """Let those run who wait outside. For whoever has just left."""
-        self.wanted = 0
+        """Let waiting threads run. A thread that often needs the lock calls this before it acquires it again."""
+        self.waits = 0
         sleep(0)
 
     def locked(self) -> bool:
-        """Whether somebody is inside."""
+        """Return True while a thread owns the lock."""
         return not self.token

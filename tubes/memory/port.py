@@ -35,7 +35,7 @@ class PortConnection(AnyConnection, Protocol):
     @property
     def store(self) -> MemoryStore: ...
     def forget(self, shared: SharedTube, /) -> None:
-        """The tube was dropped. Under the lock."""
+        """Forget a dropped tube. Under the lock."""
         ...
 
 
@@ -60,21 +60,21 @@ class Port(PortBase[F]):
         self._has_usual: Final = shared.driver.options >= UNITS.keys()
 
     def forget(self) -> None:
-        """The tube was dropped. Under the lock."""
+        """Forget a dropped tube. Under the lock."""
         self.connection.forget(self.shared)
 
     def show(self, entry: Entry | Done) -> F:
-        """The entry as the user sees it."""
+        """Return the task that users see for an entry."""
         return snapshot(self.kind, self.tube, entry, self._engine.dated)
 
     def held(self, id: int, take: int, view: TaskView | Lease | None) -> Entry:
-        """The task that a caller holds, by its `Reference`; else `TaskNotTaken`. Under the lock."""
+        """Find a task that the caller holds by its `Reference`, or raise `TaskNotTaken`. Under the lock."""
         if isinstance(view, Lease):
             return self._engine.leased(id, take)
         return self._engine.held(self.hold, id, take)
 
     def lease_of(self, task: TaskView) -> Lease:
-        """The lease of a task that was taken; of one that this session does not hold, one of no take."""
+        """Return the lease of a taken task. If this session does not hold the task, the lease is void."""
         entry = self.hold.get(task.id)
         take = NO_TAKE if entry is None or entry.take != task._take else task._take
         return Lease.of(self.shared.name, task.id, self.born, 0, self.shared.opening, take)
@@ -83,9 +83,9 @@ class Port(PortBase[F]):
         id, take, lease = super().read_lease(text)
         return id, take if lease.session == self.shared.opening else NO_TAKE, lease
 
-    # -- the verbs of every program's inner loop ---------------------------------------------------------------------
-    # They are written out: through `_do` they take 1.3 to 1.8 times as long.
-    # An interrupt may come at any moment: `owed` says what it has left to do. See `SharedTube.owed`.
+    # -- the methods of inner loops ----------------------------------------------------------------------------------
+    # They do not use `_do`, which would take 1.3 to 1.8 times as long.
+    # An interrupt may come at any moment; `SharedTube.owed` then has the repair.
 
     def put(
         self,
@@ -97,12 +97,12 @@ class Port(PortBase[F]):
         ttr: Any = None,
         delay: Any = None,
     ) -> F | None:
-        """Add a task; None if there is no room."""
+        """Add a task; return None if there is no room."""
         shared = self.shared
         engine = self._engine
         lock = self._lock
         checked: dict[str, Any] | None = None
-        # Whole numbers and lanes are read at once. All other options go through `check_put`.
+        # Whole numbers and lanes are checked here. All other options go through `check_put`.
         if (
             not options
             and (utube is None or (utube.__class__ is str and engine.lane_option == "utube"))
@@ -124,10 +124,10 @@ class Port(PortBase[F]):
         task: F | None = None
         id = -1
         held = False
-        if lock.wanted:
+        if lock.waits:
             lock.let_in()
         try:
-            for held in lock.tries:
+            for held in lock.attempts:
                 if held:
                     break
                 lock.wait()
@@ -160,17 +160,17 @@ class Port(PortBase[F]):
             raise
 
     def take(self) -> F | None:
-        """The first task that may be taken; None if there is none."""
+        """Take the first available task; return None if there is none."""
         shared = self.shared
         engine = self._engine
         lock = self._lock
         task: F | None = None
         take = 0
         held = False
-        if lock.wanted:
+        if lock.waits:
             lock.let_in()
         try:
-            for held in lock.tries:
+            for held in lock.attempts:
                 if held:
                     break
                 lock.wait()
@@ -202,15 +202,15 @@ class Port(PortBase[F]):
             raise
 
     def ack(self, task: Any) -> F:
-        """A held task is done."""
+        """End a held task as done."""
         shared = self.shared
         engine = self._engine
         lock = self._lock
         held = False
-        if lock.wanted:
+        if lock.waits:
             lock.let_in()
         try:
-            for held in lock.tries:
+            for held in lock.attempts:
                 if held:
                     break
                 lock.wait()
@@ -226,7 +226,7 @@ class Port(PortBase[F]):
             entry: Any = task._record if is_task else hold.get(task) if task.__class__ is int else None
             if entry is None or entry.hold is not hold or (is_task and entry.take != task._take):
                 entry = self.held(*self.refer(task))
-            if entry.more is None and not engine.throttled:  # As `ack` does it: that saves a call.
+            if entry.more is None and not engine.throttled:  # The body of `engine.ack`, to save a call.
                 engine._move(entry, engine._ack)
             else:
                 engine.ack(now, entry)
@@ -252,7 +252,7 @@ class Port(PortBase[F]):
             raise
 
     def next(self, task: object) -> F | None:
-        """A held task is done, and the next one is taken; None if there is none. A task that was lost is logged."""
+        """End a held task as done and take the next one; return None if there is none. A lost task is logged."""
         try:
             self.ack(task)
         except TaskNotTaken as lost:
@@ -268,33 +268,33 @@ class Port(PortBase[F]):
             engine.check_waiting(now, batch, batch.max_waiting)
         if batch.keyed:
             engine.count_new(now, batch)
-            # A snapshot of each put: a later one may replace it.
+            # Take the snapshot at once: a later item may replace the task.
             return [self.show(engine.put(now, data, options)) for data, options in batch]
         kind, tube = self.kind, self.tube
         entries = put_many(engine, now, batch.runs)
-        # The first task with a time to live may be among them.
+        # Read `engine.dated` only now: the batch may have the first task with a ttl.
         return [snapshot(kind, tube, entry, engine.dated) for entry in entries]
 
     def put_waiting(self, now: int, request: Batch | PreparedPut) -> F | list[F]:
-        """Do the put of a waiter, which has room now. Under the lock."""
+        """Run the put of a waiter, now that there is room. Under the lock."""
         if isinstance(request, Batch):
             return self.put_all(now, request)
         return self.show(self._engine.put(now, *request))
 
     def _do(self, act: Callable[[int], T], *, is_put: bool | None = None, forgotten: list[Done] | None = None) -> T:
-        """Run a method under the lock, after all that is due; then serve waiters, and call listeners.
+        """Move due tasks and call `act` under the lock; then serve waiters and call listeners.
 
-        `is_put`: whether it puts or takes tasks; None: neither. If the caller gets an error, the numbers of its puts or
-        takes tell which are undone. `forgotten`: done tasks that are kept again in that case.
+        `is_put` is True for puts, False for takes, None for other methods. If the caller gets an error, its puts or
+        takes are undone by their numbers, and the done tasks in `forgotten` are restored.
         """
         shared = self.shared
         engine = self._engine
         lock = self._lock
-        # Numbers of puts begin with 0, those of takes with 1.
+        # Numbers of puts start at 0, numbers of takes at 1.
         first = -1 if is_put else 0
         end = 0
         held = True
-        if lock.wanted:
+        if lock.waits:
             lock.let_in()
         lock.acquire()
         try:
@@ -328,7 +328,7 @@ class Port(PortBase[F]):
     # -- waiting -------------------------------------------------------------------------------------------------------
 
     def enlist(self, waiter: Waiter) -> None:
-        """Answer the waiter at once, if that is possible, else put it at the end of the line."""
+        """Serve the waiter at once if possible, else put it at the end of its line."""
         waiter.owner = self
 
         def act(now: int) -> None:
@@ -339,9 +339,9 @@ class Port(PortBase[F]):
         self._do(act)
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
-        """Take the waiter out of the line and return None, or what it was given meanwhile; `undo`: give that back."""
+        """Remove the waiter from its line and return its result, else None; with `undo`, undo the result."""
         shared = self.shared
-        waiter.owner = self  # It may have been interrupted before `enlist`.
+        waiter.owner = self  # The call may have been interrupted before `enlist`.
         self._lock.acquire()
         try:
             if undo and waiter.answer is not PENDING:
@@ -356,19 +356,19 @@ class Port(PortBase[F]):
         return None if waiter.answer is PENDING else waiter.answer
 
     def keeps(self, waiter: Waiter) -> bool:
-        """All is done at once."""
+        """Return False: memory needs no disk that a waiter could wait for."""
         return False
 
     def abandon(self, waiter: Waiter) -> None:
-        """Withdraw and undo, a moment later: for finalizers, which may come in the middle of a verb."""
-        if not self._store.forked:  # The waiter is the parent's.
+        """Withdraw and undo a moment later. For finalizers, which may run in the middle of a method."""
+        if not self._store.forked:  # In a fork the waiter belongs to the parent.
             self.shared.later(lambda: self.withdraw(waiter, undo=True))
 
 
 def keep_data(answer: TaskView, task: TaskView, entry: Entry) -> None:
-    """Keep the data of the holder: the task was updated meanwhile."""
+    """Give `answer` the data that its holder has, if the task was updated meanwhile."""
     if task._record.data is not entry.data:
         record = entry.copy()
-        record.hold = record.index = None  # Methods need the entry that is in the tube.
+        record.hold = record.index = None  # Only the tube's own entry has a hold and an index.
         record.data = task._record.data
         answer._record = record

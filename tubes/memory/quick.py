@@ -1,8 +1,8 @@
-"""The methods of every program's inner loop for plain tasks, written out in full because that was measured.
+"""The methods of inner loops for plain tasks, inlined because measurements showed that it pays.
 
-Plain: only ids and data, without lanes, places or times, while nobody listens. Each method does the same as its
-namesake in `port.py`, in the same order, so that an interrupt is repaired in the same way. In all other cases it calls
-that.
+Plain tasks have only an id and data: no lane, priority or times, and the tube has no listener. Each method makes the
+same steps as its namesake in `port.py`, in the same order, so that an interrupt is repaired in the same way. In all
+other cases it calls that namesake.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _READY, _TAKEN, _DONE = State.READY, State.TAKEN, State.DONE
 
 
 def port_of(connection: PortConnection, shared: SharedTube, hold: Hold) -> VerbPort[Any]:
-    """The methods of a connection on a tube, by the shortest way for each."""
+    """Make the port of a connection on a tube: a quick one if the tube has plain tasks."""
     if shared.engine.plain and connection.store.codec is None:
         return QuickPort(connection, shared, hold)
     return VerbPort(connection, shared, hold)
 
 
 class QuickPort(VerbPort[F]):
-    """The port of a tube with plain tasks, whose data is stored unchanged."""
+    """The port of a tube with plain tasks whose data is stored unchanged."""
 
     def put(
         self,
@@ -45,7 +45,7 @@ class QuickPort(VerbPort[F]):
         ttr: Any = None,
         delay: Any = None,
     ) -> F | None:
-        """Add a task; None if there is no room."""
+        """Add a task; return None if there is no room."""
         if options or utube is not None or pri is not None or ttl is not None or ttr is not None or delay is not None:
             return super().put(data, options, utube, pri, ttl, ttr, delay)
         shared = self.shared
@@ -54,10 +54,10 @@ class QuickPort(VerbPort[F]):
         task: F | None = None
         id = -1
         held = False
-        if lock.wanted:
+        if lock.waits:
             lock.let_in()
         try:
-            for held in lock.tries:
+            for held in lock.attempts:
                 if held:
                     break
                 lock.wait()
@@ -99,7 +99,7 @@ class QuickPort(VerbPort[F]):
         return super().put(data, options) if task is None else task
 
     def _hand_over(self, line: deque[Entry], now: int) -> bool:
-        """Give the only ready task to the first waiter, as `serve_waiters` does; False: it has to look closer."""
+        """Give the only ready task to the first waiter; return False if `serve_waiters` is needed."""
         shared = self.shared
         engine = self._engine
         takers = shared.takers
@@ -136,7 +136,7 @@ class QuickPort(VerbPort[F]):
         return is_awake
 
     def take(self) -> F | None:
-        """The first task that may be taken; None if there is none."""
+        """Take the first available task; return None if there is none."""
         shared = self.shared
         engine = self._engine
         lock = self._lock
@@ -144,10 +144,10 @@ class QuickPort(VerbPort[F]):
         is_empty = False
         take = 0
         held = False
-        if lock.wanted:
+        if lock.waits:
             lock.let_in()
         try:
-            for held in lock.tries:
+            for held in lock.attempts:
                 if held:
                     break
                 lock.wait()
@@ -188,7 +188,7 @@ class QuickPort(VerbPort[F]):
         return super().take() if task is None and not is_empty else task
 
     def ack(self, task: Any) -> F:
-        """A held task is done."""
+        """End a held task as done."""
         hold = self.hold
         is_task = task.__class__ is self.kind
         entry: Any = task._record if is_task else hold.get(task) if task.__class__ is int else None
@@ -199,10 +199,10 @@ class QuickPort(VerbPort[F]):
         lock = self._lock
         done: F | None = None
         held = False
-        if lock.wanted:
+        if lock.waits:
             lock.let_in()
         try:
-            for held in lock.tries:
+            for held in lock.attempts:
                 if held:
                     break
                 lock.wait()

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 
 class Port(Protocol):
-    """A connection's port, as the tube needs it."""
+    """The part of a connection's port that the tube uses."""
 
-    #: Makes the error for a dropped tube or a closed queue.
+    #: Makes the error for a dropped tube or a closed queue; None while the port works.
     gone: Callable[[], TubesError] | None
     listener: Listener | None
 
@@ -53,42 +53,43 @@ class SharedTube:
 
     def __init__(self, clock: Clock, lock: Lock, engine: Engine) -> None:
         self.name: Final = engine.name
-        #: Leases of other tubes of this name have another number.
+        #: A random number in each lease, so that leases of an earlier tube with this name are refused.
         self.born: Final = uuid4().int >> 64
-        #: Leases of other openings of a store that is kept have another number.
+        #: A number in each lease of a folder: leases from before the folder was opened again are refused.
         self.opening = 0
         self.driver: Final = engine.driver
         self.engine: Final = engine
         self.takers: Final[OrderedDict[Waiter, None]] = OrderedDict()
         self.putters: Final[OrderedDict[Waiter, None]] = OrderedDict()
-        #: The waiters until the tube is empty.
+        #: Waiters until the tube is empty.
         self.emptying: Final[OrderedDict[Waiter, None]] = OrderedDict()
-        #: Those who wait for the ends of tasks, by the id; which of these may have ended, and what was kept of them.
+        #: Waiters for the end of a task, by its id; then the ids that may have ended, with their records if kept.
         self.ending: Final[dict[int, OrderedDict[Waiter, None]]] = {}
         self._ended: Final[deque[tuple[int, Done | None]]] = deque()
         self.ports: Final[WeakSet[Port]] = WeakSet()
-        #: The listeners, in the order in which they were set.
+        #: Ports with a listener, in the order in which the listeners were set.
         self.listeners: Final[WeakKeyDictionary[Port, None]] = WeakKeyDictionary()
         self.events: Final[deque[tuple[Listener, TaskView, str]]] = deque()
-        #: Whether `queue.tubes()` names it.
+        #: True if `queue.tubes()` lists the tube.
         self.is_listed = True
-        #: Whether there is a waiter or a listener.
+        #: True if there is a waiter or a listener.
         self.watched = False
-        #: The calls that ended with an error under the lock, or in a listener: the next caller repairs the tube.
-        #: The error; True: a put, False: a take; the first of its numbers and their end (0: the next number); the tasks
-        #: to undo; and `engine.ticking` from before. It is set by one assignment, before the lock is freed; with it
-        #: `engine.ticking` and `engine.timers.soonest` are set, so that no call goes without `serve_waiters`.
+        #: Repairs for calls that ended with an error under the lock or in a listener. The next caller makes them.
+        #: Each item: the error; True for a put, False for a take, else None; the first number that the call used and
+        #: the end of its numbers (0: up to the next one); the tasks to undo; the earlier value of `engine.ticking`.
+        #: One assignment adds an item, before the lock is freed. `engine.ticking` and `engine.timers.soonest` are set
+        #: along with it, so that the next call cannot skip `serve_waiters`.
         self.owed: tuple[Owed, ...] = ()
         #: While tasks move to another tube: both tubes, the first new id, and the old ids.
         self.moving: tuple[SharedTube, SharedTube, int, list[int]] | None = None
-        #: Makes the error for a tube that was dropped.
+        #: Makes the error for a dropped tube; None while the tube exists.
         self.gone: Callable[[], TubesError] | None = None
         self._is_dropped = False
-        # The number of the take, and the first id of the put, of a waiter that has no answer yet.
+        # While a waiter is served: the number of its take, and the first id of its put.
         self._giving, self._putting = 0, -1
         self._clock: Final = clock
         self._lock: Final = lock
-        # Whether the clock wakes sleepers, rather than real time.
+        # True if the clock ends waits (a test's clock), rather than real time.
         self._clock_wakes: Final = clock.patience(clock.micros()) is None
         self._telling = threading.Lock()
         self._alarm: Final = Alarm(clock, self.ring)
@@ -97,11 +98,11 @@ class SharedTube:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """What the tube was given, checked and in the machine's units."""
+        """The checked options of the tube, in the units of the machine."""
         return self.engine.options
 
     def serve_waiters(self, now: int) -> None:
-        """Repair the tube, do what is due, serve waiters in the order of arrival, and set the alarm. Under the lock."""
+        """Repair the tube, move due tasks, serve waiters in the order of arrival, set the alarm. Under the lock."""
         try:
             if self.owed:
                 self.repair(now)
@@ -112,7 +113,7 @@ class SharedTube:
             raise
 
     def serve(self, now: int) -> None:
-        """Do what is due, serve waiters in the order of arrival, and set the alarm."""
+        """Move due tasks, serve waiters in the order of arrival, and set the alarm."""
         engine = self.engine
         takers = self.takers
         while True:
@@ -145,16 +146,16 @@ class SharedTube:
         if self.ending:
             self._serve_ending()
         self.watched = bool(takers or self.putters or self.emptying or self.ending or engine.listener)
-        if self.watched:  # Somebody would notice.
+        if self.watched:  # Otherwise the next call moves due tasks.
             self._alarm.set(engine.timers.soonest)
 
     def commit_with(self, other: SharedTube, now: int) -> None:
-        """For stores that are kept: keep what has changed in both tubes, all or nothing. Under the lock."""
+        """Write the changes of both tubes, all or none, if the store is kept in a folder. Under the lock."""
 
     def _serve_ending(self) -> None:
-        """Give those who wait for the end of a task what was kept of it, which may be forgotten already.
+        """Give the waiters for the end of a task its kept record, even if the record has been forgotten since.
 
-        Where nothing was kept they look for themselves what has become of it.
+        If no record was kept, the waiters look up the task themselves.
         """
         while self._ended:
             id, done = self._ended.popleft()
@@ -166,7 +167,7 @@ class SharedTube:
                     self.strike(waiter)
 
     def _serve_putters(self, now: int) -> None:
-        """Do waiting puts while there is room; a waiter gets the error that its own put raises."""
+        """Run waiting puts while there is room. A waiter gets the error that its own put raises."""
         while self.putters:
             waiter = next(iter(self.putters))
             if not self.is_late(waiter, now):
@@ -175,7 +176,7 @@ class SharedTube:
                 self._putting = id = self.engine.next_id
                 try:
                     waiter.answer = waiter.owner.put_waiting(now, waiter.request)
-                except KeyboardInterrupt:  # Not its own error: it keeps waiting.
+                except KeyboardInterrupt:  # The interrupt is not about this put: its caller keeps waiting.
                     raise
                 except BaseException as error:
                     if self.is_harmful(error, True, id):
@@ -186,31 +187,31 @@ class SharedTube:
                 if not self.rouse(waiter):
                     self.undo(waiter.answer, is_put=True)
             self.strike(waiter)
-        # A task with a ttl of 0 is gone before anybody takes it.
+        # A task with a ttl of 0 ends before it can be taken.
         self.engine.expire(now)
 
     def rouse(self, waiter: Waiter) -> bool:
-        """Wake a waiter that has its answer; False if its caller is gone for good. Under the lock."""
+        """Wake a waiter that has its result; return False if its caller has left. Under the lock."""
         return waiter.wake()
 
     def _can_serve_putters(self, now: int) -> bool:
-        """Whether there is room for the first of the waiting putters."""
+        """Return True if there is room for the first waiting put."""
         return self.admits(now, next(iter(self.putters)).request)
 
     def admits(self, now: int, request: Batch | PreparedPut) -> bool:
-        """Whether a put has room, or needs none."""
+        """Return True if a put has room or needs none."""
         if not isinstance(request, Batch):
             return self.engine.admits(now, request[1])
         try:
             count = self.engine.count_new(now, request) if request.keyed else request.size
-        except DuplicateKey:  # The put says so.
+        except DuplicateKey:  # The put raises it.
             return True
-        # For more than ever have room the put says so too.
+        # A batch that can never fit is admitted too: its put raises the error.
         return not count or self.engine.has_room(count) or request.is_too_large(self.engine.capacity)
 
     def is_late(self, waiter: Waiter, now: int) -> bool:
-        """Whether a waiter cannot use a result any more: its loop may be blocked."""
-        # If waits use the store's clock, `ring` ends them, after all that is due at the same moment.
+        """Return True if a waiter can no longer use a result, for example because its event loop was blocked."""
+        # If the store's clock ends waits, `ring` does so, after all tasks that are due at the same moment.
         return waiter.lost() or (waiter.deadline is not None and waiter.deadline < now and not self._clock_wakes)
 
     def settle(self) -> None:
@@ -223,15 +224,15 @@ class SharedTube:
             finally:
                 self._lock.token[0] = True
             self.tell()
-        except TubesError:  # The call has its own error.
+        except TubesError:  # The interrupted call raises its own error.
             pass
         except BaseException:
-            if self.watched:  # The next caller may come too late for the waiters.
+            if self.watched:  # The waiters should not depend on a next caller.
                 self.later(self.settle)
             raise
 
     def run(self, act: Callable[[], object]) -> None:
-        """Do something, and have it repaired if it is interrupted. Under the lock."""
+        """Call `act`; if it is interrupted, the next caller repairs the tube. Under the lock."""
         try:
             if self.owed:
                 self.repair(self._clock.micros())
@@ -242,10 +243,10 @@ class SharedTube:
             raise
 
     def repair(self, now: int) -> None:
-        """Undo what interrupted calls have done to the tube, and rebuild its indexes if need be. Under the lock.
+        """Undo interrupted calls, and rebuild the indexes if a change may be incomplete. Under the lock.
 
-        It may be interrupted itself: the next caller repeats it from the start. Cost: O(n), O(1) after a typed error,
-        which has changed nothing.
+        If this method is interrupted itself, the next caller repeats it from the start. Cost: O(n); O(1) after a typed
+        error, which has changed nothing.
         """
         engine, owed = self.engine, self.owed
         count = len(owed)
@@ -277,7 +278,7 @@ class SharedTube:
             raise self.gone()
 
     def is_harmful(self, error: BaseException | None, is_put: bool | None, first: int) -> bool:
-        """Whether an error may have come in the middle of a move."""
+        """Return True if an error may have interrupted a move."""
         if error is None or isinstance(error, TubesError):
             return False
         return is_put is None or (0 <= first < self.engine.next_id if is_put else first > 0)
@@ -287,7 +288,7 @@ class SharedTube:
         rebuild_indexes(self.engine, now)
 
     def _repair_waiters(self, now: int) -> None:
-        """Undo what a waiter was just given, and wake those that were perhaps not woken."""
+        """Undo the take or put of the waiter that was being served; wake waiters that may have missed their result."""
         if self._giving:
             self._undo_takes(now, self._giving, self._giving + 1)
         self._undo_puts(now, self._putting, self.engine.next_id)
@@ -309,7 +310,7 @@ class SharedTube:
                 self.engine.unput(now, entry)
 
     def _end_move(self, now: int, here: SharedTube, there: SharedTube, first: int, moved: list[int]) -> None:
-        """End a move to another tube: the tasks that are there leave this one, and the others stay."""
+        """End an interrupted move: tasks that have reached the other tube leave this one, the others stay."""
         for shared in (here, there):
             shared.rebuild(now)
         for new, id in enumerate(moved, first):
@@ -319,7 +320,7 @@ class SharedTube:
         here.moving = there.moving = None
 
     def ring(self, now: int) -> None:
-        """Do what is due: a deadline of the tube or of a waiter has come."""
+        """Handle the alarm: move due tasks, and end waits whose deadline has come."""
         self._lock.acquire()
         try:
             self._alarm.silence()
@@ -327,7 +328,7 @@ class SharedTube:
                 return
             try:
                 self.serve_waiters(now)
-            except TubeNotFound:  # It has completed a drop that was interrupted.
+            except TubeNotFound:  # The repair has completed an interrupted drop.
                 return
             if self._clock_wakes:
                 for waiter in self.waiters():
@@ -344,27 +345,27 @@ class SharedTube:
         self.tell()
 
     def listen(self, port: Port, callback: Listener | None) -> Listener | None:
-        """Set or remove a port's listener; returns the one it had. Under the lock."""
+        """Set or remove a port's listener; return the previous one. Under the lock."""
         before, port.listener = port.listener, callback
         self.listeners.pop(port, None)
         if callback is not None:
             self.listeners[port] = None
         self.engine.listener = self._note if self.listeners else None
-        self.watched = True  # Serving the waiters after the verb looks closer.
+        self.watched = True  # `serve` corrects this right after the call.
         return before
 
     def _note(self, entry: Entry, event: str) -> None:
-        # Of a task that is kept, listeners hear what is kept.
+        # If the ending task is kept, listeners get its kept record.
         ending = self.engine.ending
         seen = entry if ending is None or ending[0] is not entry else ending[1]
         for port in list(self.listeners):
             if port.listener is not None:
                 self.note_event(port.listener, port.show(seen), event)
-        if not self.listeners:  # Their queues were forgotten.
+        if not self.listeners:  # Their queues were garbage-collected.
             self.engine.listener = None
 
     def note_event(self, listener: Listener, task: TaskView, event: str) -> None:
-        """Let a listener know of a change, after the call. Under the lock."""
+        """Queue a notification of a listener; `tell` delivers it after the call. Under the lock."""
         self.events.append((listener, task, event))
 
     def tell(self) -> None:
@@ -384,7 +385,7 @@ class SharedTube:
         return Statistics(engine.counts(), engine.calls(), waiting, until(engine.pause.until), kept)
 
     def overview(self, now: int, sessions: int, *, ages: bool) -> Overview:
-        """The overview of the tube. Under the lock."""
+        """Return the overview of the tube. Under the lock."""
         self.serve_waiters(now)
         engine = self.engine
         lanes, resting = (0, 0) if engine.driver.lane is None else engine.lanes.count()
@@ -394,15 +395,15 @@ class SharedTube:
         return Overview(engine.driver.name, counted, now / SECOND, sessions, given, lanes, resting, 0.0, age)
 
     def waiters(self) -> list[Waiter]:
-        """All that wait. Under the lock."""
+        """Return all waiters. Under the lock."""
         return [*self.takers, *self.putters, *self.emptying, *chain.from_iterable(self.ending.values())]
 
     def enlist(self, waiter: Waiter) -> None:
-        """Let a caller wait behind the others. Under the lock."""
+        """Put a waiter at the end of its line. Under the lock."""
         self._waiters_like(waiter)[waiter] = None
         if isinstance(waiter.request, EndOf):
             self.engine.on_end = self._note_end
-            self._note_end(waiter.request.id, None)  # It may have ended before.
+            self._note_end(waiter.request.id, None)  # The task may have ended already.
         waiter.owner.waiters.add(waiter)
         self.watched = True
         if waiter.deadline is not None and self._clock_wakes:
@@ -413,7 +414,7 @@ class SharedTube:
             self._ended.append((id, done))
 
     def strike(self, waiter: Waiter) -> None:
-        """End the wait of a caller. Under the lock."""
+        """Remove a waiter from its line. Under the lock."""
         self._waiters_like(waiter).pop(waiter, None)
         waiter.owner.waiters.discard(waiter)
         if isinstance(waiter.request, EndOf) and not self.ending.get(waiter.request.id):
@@ -430,13 +431,13 @@ class SharedTube:
         return self.takers if waiter.request is None else self.putters
 
     def undo(self, task: object, *, is_put: bool) -> None:
-        """Undo takes or puts whose caller did not get its tasks, and keep done tasks again. Under the lock."""
+        """Undo takes or puts whose caller did not get its tasks; restore done tasks. Under the lock."""
         if isinstance(task, Done):
             self.engine.restore_done(task)
         if isinstance(task, list):
-            for each in reversed(cast("list[object]", task)):  # In reverse order: each gets its place again.
+            for each in reversed(cast("list[object]", task)):  # In reverse, so that each returns to its place.
                 self.undo(each, is_put=is_put)
-        if not isinstance(task, TaskView):  # It got an error, or nothing.
+        if not isinstance(task, TaskView):  # The result is an error, or None.
             return
         entry = self.engine.tasks.get(task.id)
         if entry is not None and task.created_now:
@@ -447,14 +448,14 @@ class SharedTube:
                 self.engine.untake(now, entry)
 
     def dismiss(self, waiters: set[Waiter], error: Callable[[], TubesError]) -> None:
-        """Give an error to these waiters. Under the lock."""
+        """End the waits of these waiters with an error. Under the lock."""
         for waiter in waiters:
             waiter.answer = error()
             waiter.wake()
             self.strike(waiter)
 
     def end(self) -> None:
-        """Tell everybody who uses the tube that it was dropped. Under the lock; it may be repeated."""
+        """Notify all ports and waiters that the tube was dropped. Under the lock; the call may be repeated."""
         assert self.gone is not None
         for port in list(self.ports):
             port.gone = self.gone
@@ -464,7 +465,7 @@ class SharedTube:
         self._is_dropped = True
 
     def later(self, act: Callable[[], object]) -> None:
-        """Let the alarm thread call this. Takes no lock: finalizers may run in the middle of anything."""
+        """Let the alarm thread call `act`. Acquires no lock, so finalizers may call it at any moment."""
         self._later.append(act)
         soon(self._call)
 

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 
 class MemorySession:
-    """Who tasks belong to: one connection, or several that share its uuid."""
+    """The holder of taken tasks: one connection, or several that share its uuid."""
 
     def __init__(self, store: MemoryStore, uuid: str | None = None) -> None:
         self.uuid: Final = uuid or uuid4().hex
         self.members = 0
         self.holds: Final[dict[SharedTube, Hold]] = {}
-        #: How long it outlives its last connection if that one was lost rather than closed; set when it joins.
+        #: The session outlives a lost last connection by this many microseconds; `join` sets it.
         self.lease = 0
-        #: One item per connection that was lost: appended by finalizers, which must not lock.
+        #: One item per lost connection. Finalizers append to it, since they must not acquire the lock.
         self.lost: Final[deque[None]] = deque()
         self._store: Final = store
         self._ends_at: int | None = None
@@ -49,21 +49,21 @@ class MemorySession:
         self._call: Final = Alarm(store.clock, self._ring)
 
     def hold(self, shared: SharedTube) -> Hold:
-        """The tasks of a tube that this session holds."""
+        """Return the tasks of a tube that this session holds."""
         hold = self.holds.get(shared)
         if hold is None:
             hold = self.holds[shared] = shared.engine.open_hold()
         return hold
 
     def join(self, lease: int) -> None:
-        """One more connection. Under the lock. It calls nothing, so that no interrupt comes within."""
+        """Add a connection. Under the lock. It calls no function, so it cannot be interrupted halfway."""
         self.members += 1
         if lease > self.lease:
             self.lease = lease
         self._ends_at = None
 
     def leave(self, now: int, *, lost: bool = False) -> list[SharedTube]:
-        """Remove a connection; without any the session ends, at once or after its lease. Returns its tubes."""
+        """Remove a connection. The last one ends the session, at once or after its lease. Returns its tubes."""
         shared_tubes: list[SharedTube] = []
         if self.members == 1:
             if lost and self.lease:
@@ -71,12 +71,12 @@ class MemorySession:
                 self._alarm.set(self._ends_at)
             else:
                 shared_tubes = self._end(now)
-        # Last, so that it can be done again if it was interrupted.
+        # Last, so that an interrupted call can be repeated.
         self.members -= 1
         return shared_tubes
 
     def call_soon(self) -> None:
-        """Have the alarm thread remove lost connections. Safe in the middle of anything."""
+        """Let the alarm thread remove lost connections. Safe to call at any moment, also from finalizers."""
         soon(self._call)
 
     def _end(self, now: int) -> list[SharedTube]:
@@ -118,7 +118,7 @@ class MemorySession:
 class MemoryStore:
     """Tubes and sessions of one `memory://` URL.
 
-    Each namespace is a store of its own, with a lock of its own; its `home` is the store of the tubes that are in none.
+    Each namespace is a separate store with its own lock. Its `home` is the store of the tubes without a namespace.
     """
 
     def __init__(
@@ -130,30 +130,30 @@ class MemoryStore:
         self.registry: Final[Registry] = Registry() if home is None else home.registry
         self._home: Final = home
         self.namespace: Final = namespace
-        #: Whether it was a namespace in which nothing was left, and its last session has ended.
+        #: True once the last session of an empty namespace has ended.
         self.is_forgotten = False
-        # Of a home: its namespaces.
+        # The stores of all namespaces, if this is a home.
         self._namespaces: Final[dict[str, MemoryStore]] = {}
         self.lock: Final = Lock()
-        #: Whether this is a fork's copy of a store that belongs to the parent.
+        #: True if this is the copy, in a forked process, of a store that belongs to the parent.
         self.forked = False
         self.shared_tubes: Final[dict[str, SharedTube]] = {}
         self.sessions: Final[dict[str, MemorySession]] = {}
         _stores.add(self)
 
     def within(self, namespace: str) -> MemoryStore:
-        """The store of a namespace, which is made when it is first asked for; '': of the tubes that are in none."""
+        """Return the store of a namespace, created on first use; '' is the store of the tubes without a namespace."""
         home = self._home or self
         if not namespace:
             return home
         found = home._namespaces.get(namespace)
-        # Of two threads one makes it.
+        # Two threads may create a store here; `setdefault` keeps one.
         return found or home._namespaces.setdefault(
             namespace, MemoryStore(home.url, home.clock, home.codec, home, namespace)
         )
 
     def current(self) -> MemoryStore:
-        """The store of the same namespace, whether this one is forgotten or not."""
+        """Return the current store of the same namespace; it is another one if this store is forgotten."""
         return self.within(self.namespace)
 
     @property
@@ -161,12 +161,12 @@ class MemoryStore:
         return not self.shared_tubes
 
     def namespaces(self) -> list[str]:
-        """The namespaces that have tubes."""
+        """List the namespaces that have tubes."""
         home = self._home or self
         return sorted(name for name, store in home._namespaces.copy().items() if store.names())
 
     def names(self) -> list[str]:
-        """The names of all tubes."""
+        """List the names of all tubes."""
         self.lock.acquire()
         try:
             return sorted(name for name, shared in self.shared_tubes.items() if shared.is_listed)
@@ -174,13 +174,13 @@ class MemoryStore:
             self.lock.token[0] = True
 
     def keep_out(self, lock: Any) -> None:
-        """Let the `acquire` of another lock say who enters."""
-        self.lock.tries = map(lock.acquire, repeat(False))
+        """Let the `acquire` of another lock decide which thread may use the store."""
+        self.lock.attempts = map(lock.acquire, repeat(False))
 
     def create(
         self, name: str, driver: str | Driver, if_exists: IfExists, temporary: bool, options: Options
     ) -> SharedTube:
-        """A new tube, or the living one, if `if_exists` allows it; an update of its options is up to the caller."""
+        """Return a new tube, or the existing one if `if_exists` allows it. The caller updates its options."""
         flag("temporary", temporary)
         if not isinstance(driver, Driver):
             driver = self._named_driver(name, driver, if_exists)
@@ -203,22 +203,22 @@ class MemoryStore:
             self.lock.token[0] = True
 
     def make_tube(self, name: str, driver: Driver, options: Options, temporary: bool) -> SharedTube:
-        """Make a tube, whose options are checked. Under the lock."""
+        """Make a tube from checked options. Under the lock."""
         return SharedTube(self.clock, self.lock, Engine(name, driver, options))
 
     def remove_tube(self, shared: SharedTube) -> None:
-        """Remove a tube that is dropped. Under the lock."""
+        """Remove a dropped tube. Under the lock."""
         del self.shared_tubes[shared.name]
 
     def remove_session(self, session: MemorySession) -> None:
-        """Remove a session that has ended, and with the last one a namespace without tubes. Under the lock."""
+        """Remove an ended session. The last session of an empty namespace removes the namespace too. Under the lock."""
         self.sessions.pop(session.uuid, None)
         if self._home is not None and not self.sessions and self._is_empty:
             self.is_forgotten = True
             self._home._namespaces.pop(self.namespace, None)
 
     def _named_driver(self, tube: str, name: str, if_exists: IfExists) -> Driver:
-        """The driver of this name. If the tube exists with another driver, that error comes first."""
+        """Find a driver by its name. If the tube exists with another driver, that error comes first."""
         name = check_name("driver", name)
         self.lock.acquire()
         try:
@@ -230,7 +230,7 @@ class MemoryStore:
         return self.registry.find(name)
 
     def find(self, name: str) -> SharedTube:
-        """The living tube of this name."""
+        """Find a tube by its name."""
         self.lock.acquire()
         try:
             return self.shared_tubes[name]
@@ -246,13 +246,13 @@ _naming = threading.Lock()
 
 
 def named() -> frozenset[str]:
-    """The names of the stores that this process shares by name."""
+    """Return the names of the stores that this process shares by name."""
     with _naming:
         return frozenset(_named)
 
 
 def open_store(name: str, clock: Clock | None, codec: str | Codec | None) -> MemoryStore:
-    """The store of this name, which lives as long as the process; without a name, a new one."""
+    """Return the store of this name, which lives as long as the process; without a name, a new store."""
     found = None if codec is None else find_codec(codec)
     check_clock(clock)
     if not name:
@@ -267,13 +267,13 @@ def open_store(name: str, clock: Clock | None, codec: str | Codec | None) -> Mem
 
 
 def check_clock(clock: Clock | None) -> None:
-    """Raise `InvalidOption` if this is no clock."""
+    """Raise `InvalidOption` if this is not a clock."""
     if clock is not None and not all(hasattr(clock, name) for name in ("micros", "schedule", "patience")):
         raise InvalidOption(option="clock", value=clock, rule="must be a Clock, like tubes.testing.ManualClock()")
 
 
 def check_same(store: MemoryStore, clock: Clock | None, codec: str | Codec | None) -> None:
-    """Raise `InvalidOption` if a store that is open already has another clock or codec."""
+    """Raise `InvalidOption` if an open store has another clock or codec."""
     if clock is not None and clock is not store.clock:
         raise InvalidOption(option="clock", value=clock, rule=f"{store.url} already uses another clock")
     if codec is not None and not same(find_codec(codec), store.codec):
@@ -281,7 +281,7 @@ def check_same(store: MemoryStore, clock: Clock | None, codec: str | Codec | Non
 
 
 class _ForkedLock:
-    """In a forked child, replaces the lock of a store of the parent."""
+    """Replaces the lock of the parent's store in a forked child: each call raises `QueueForked`."""
 
     def __init__(self, parent: int) -> None:
         self._parent: Final = parent

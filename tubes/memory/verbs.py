@@ -1,4 +1,4 @@
-"""The methods of one connection on one tube, except those of inner loops."""
+"""The methods of one connection on one tube, except the ones for inner loops (`port.py`, `quick.py`)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tubes.values.statistics import Statistics
 
 
-#: How many tasks one call moves to another tube.
+#: Tasks that one call moves to another tube.
 _RELAYED: Final = 250
 
 
@@ -44,11 +44,11 @@ class VerbPort(Port[F]):
     # -- batches -------------------------------------------------------------------------------------------------------
 
     def put_many(self, batch: Batch) -> list[F] | None:
-        """Add tasks, all or none; None if there is no room."""
+        """Add tasks, all or none; return None if there is no room."""
         return self._do(lambda now: self.put_all(now, batch) if self.shared.admits(now, batch) else None, is_put=True)
 
     def take_many(self, limit: int, span: int | None = None) -> list[F]:
-        """The first tasks that may be taken, up to so many; `span`: for so long each."""
+        """Take up to `limit` available tasks, each for `span` microseconds if given."""
         if span is not None:
             self.need("ttr")
 
@@ -60,16 +60,16 @@ class VerbPort(Port[F]):
         return self._do(act, is_put=False)
 
     def top_up(self, first: F, limit: int, span: int | None = None) -> list[F]:
-        """The task that a waiter got, and others that are available, up to so many; `span`: for so long each."""
+        """Return the task that a waiter got and more available tasks, up to `limit`, each for `span` if given."""
         if span is None:
             return [first, *self.take_many(limit - 1)]
         try:
             return [self.set_ttr(first, span, gives=True), *self.take_many(limit - 1, span)]
-        except TaskNotTaken:  # Its own ttr was over before.
+        except TaskNotTaken:  # The ttr of the first task has ended already.
             return []
 
     def ack_many(self, tasks: object) -> dict[int, bool]:
-        """Held tasks are done."""
+        """End held tasks as done."""
         return self._do_many(tasks, lambda now, entries: ack_many(self._engine, now, entries))
 
     def release_many(self, tasks: object, delay: Seconds | None) -> dict[int, bool]:
@@ -85,7 +85,7 @@ class VerbPort(Port[F]):
         return self._do_many(tasks, release)
 
     def renew_many(self, tasks: object, seconds: Seconds) -> dict[int, bool]:
-        """Let held tasks have at least so many seconds to run."""
+        """Give held tasks at least `seconds` more to run."""
         span = micros("seconds", seconds)
         self.need("ttr")
 
@@ -96,16 +96,16 @@ class VerbPort(Port[F]):
         return self._do_many(tasks, renew, finishes=False)
 
     def delete_many(self, tasks: object, states: tuple[State, ...] = ()) -> dict[int, bool]:
-        """Remove tasks; `states`: those that are in one of these."""
+        """Remove tasks; with `states`, only tasks in one of these states."""
 
         def delete(now: int, entries: list[Entry]) -> None:
             for entry in entries:
                 self._engine.delete(now, entry)
 
-        return self._do_many(tasks, delete, anybody=True, states=states)
+        return self._do_many(tasks, delete, any_holder=True, states=states)
 
     def evict(self, tasks: list[F]) -> list[bool]:
-        """Remove those of these tasks that are as they were seen, and live on elsewhere; whether each was."""
+        """Remove tasks that have moved to another store, unless they have changed; return whether each was removed."""
 
         def act(now: int) -> list[bool]:
             done: list[bool] = []
@@ -119,13 +119,13 @@ class VerbPort(Port[F]):
         return self._do(act)
 
     def near(self, target: object) -> int:
-        """How many tasks one call of `relay` moves to another tube; 0: that is in another store."""
+        """Return the number of tasks that one call of `relay` moves to another tube; 0 if it is in another store."""
         return _RELAYED if isinstance(target, VerbPort) and target.shared._lock is self._lock else 0
 
     def relay(self, target: VerbPort[F], tasks: list[F], batch: Batch) -> list[bool] | None:
-        """Move those of these tasks that are as they were seen to another tube, as this batch has them.
+        """Move the tasks that have not changed to another tube, with the data and options of `batch`.
 
-        Returns whether each was moved; None: there is no room.
+        Returns whether each task was moved, or None if there is no room.
         """
         here, there = self.shared, target.shared
 
@@ -171,33 +171,33 @@ class VerbPort(Port[F]):
     def _do_many(
         self,
         tasks: object,
-        verb: Callable[[int, list[Entry]], None],
+        act_on: Callable[[int, list[Entry]], None],
         *,
-        anybody: bool = False,
+        any_holder: bool = False,
         finishes: bool = True,
         states: tuple[State, ...] = (),
     ) -> dict[int, bool]:
-        """Do something with those of these tasks that this session holds (`anybody`: all); whether it was done.
+        """Call `act_on` with the tasks that this session holds; return for each task whether it was among them.
 
-        `states`: only with those that are in one of these.
+        `any_holder`: with all tasks. `states`: only with tasks in one of these states.
         """
-        those = tasks_by_id(tasks, self.refer)
-        done = dict.fromkeys(those, True)
+        references = tasks_by_id(tasks, self.refer)
+        done = dict.fromkeys(references, True)
 
         def act(now: int) -> None:
-            found: Mapping[int, Entry] = self._engine.tasks if anybody else self.hold
+            found: Mapping[int, Entry] = self._engine.tasks if any_holder else self.hold
             entries: list[Entry] = []
-            for id, (meant, take, view) in those.items():
+            for id, (meant, take, view) in references.items():
                 entry = found.get(meant)
-                if entry is None or anybody or (take and entry.take != take):
+                if entry is None or any_holder or (take and entry.take != take):
                     if view.__class__ is Lease:
                         entry = self._engine.find_leased(meant, take)
-                    elif not anybody:
+                    elif not any_holder:
                         entry = None
                     if entry is None:
-                        forgets = anybody and view.__class__ is not Lease and (not states or State.DONE in states)
-                        if forgets:  # After those before it, of which one may take its place among those that are kept.
-                            verb(now, entries)
+                        forgets = any_holder and view.__class__ is not Lease and (not states or State.DONE in states)
+                        if forgets:  # First delete the tasks before it: one of them may push it out of the kept tasks.
+                            act_on(now, entries)
                             entries = []
                         done[id] = forgets and self._forget(now, meant)
                         continue
@@ -205,13 +205,13 @@ class VerbPort(Port[F]):
                         done[id] = False
                         continue
                 entries.append(entry)
-            verb(now, entries)
+            act_on(now, entries)
 
         self._do(act)
-        return mark_all_finished(those, done) if finishes else done
+        return mark_all_finished(references, done) if finishes else done
 
     def _forget(self, now: int, id: int) -> bool:
-        """Forget a done task; whether it was kept."""
+        """Forget a done task; return whether it was kept."""
         kept = self._engine.done.find(now, id) is not None
         self._engine.done.remove(id)
         return kept
@@ -219,7 +219,7 @@ class VerbPort(Port[F]):
     # -- one task or the tube ------------------------------------------------------------------------------------------
 
     def _show_after(self, entry: Entry, now: int) -> F:
-        """A task after a call; one that was released after its ttl is gone."""
+        """Return a task after a call. A task that was released after its ttl ends first."""
         if self._engine.dated and entry.dead <= now:
             self._engine.expire(now)
         return self.show(entry)
@@ -227,7 +227,7 @@ class VerbPort(Port[F]):
     def _do_held(
         self, task: object, act: Callable[[int, Entry], Entry | None], *, finishes: bool = True, data: object = KEEP
     ) -> F:
-        """Do something with a held task; `finishes`: that ends its take. `data`: the data that it gets."""
+        """Call `act` with a held task. `finishes`: the call ends its take; `data`: the new data of the task."""
         id, take, view = self.refer(task)
         known: Any = None if view.__class__ is Lease else view
 
@@ -245,7 +245,7 @@ class VerbPort(Port[F]):
         return answer
 
     def ack_with(self, task: object, result: object) -> F:
-        """A held task is done, with a result."""
+        """End a held task as done, with a result."""
         if self.codec is not None:
             result = encode(self.codec, result)
         return self._do_held(task, lambda now, entry: self._engine.ack(now, entry, result))
@@ -277,11 +277,14 @@ class VerbPort(Port[F]):
         return self._do_held(task, act, data=data)
 
     def release_unfailed(self, task: object) -> F:
-        """Give a held task back at once: nothing has failed."""
+        """Give a held task back at once, without a failed attempt."""
         return self._do_held(task, self._engine.release)
 
     def decline(self, task: object, delay: Seconds) -> F:
-        """Give a held task back, for another taker: the attempt does not count. Without delays it is ready at once."""
+        """Give a held task back for another worker; the attempt does not count.
+
+        If the driver has no delays, the task is ready at once.
+        """
         span = micros("delay", delay) if "delay" in self._driver.options else 0
         return self._do_held(task, lambda now, entry: self._engine.decline(now, entry, span))
 
@@ -296,7 +299,7 @@ class VerbPort(Port[F]):
         return self._do_held(task, act, finishes=False)
 
     def set_ttr(self, task: object, span: int | None, *, gives: bool = False) -> F:
-        """Let a held task run for so long from now on; `gives`: one without a ttr gets this one."""
+        """End the current take `span` microseconds from now; with `gives`, also for a task without a ttr."""
 
         def act(now: int, entry: Entry) -> None:
             self.need("ttr")
@@ -305,7 +308,7 @@ class VerbPort(Port[F]):
         return self._do_held(task, act, finishes=False)
 
     def bury(self, task: object, reason: str | None, pri: int | None = None) -> F:
-        """Put a task aside."""
+        """Bury a task."""
         reason = check_reason(reason)
         checked = None if pri is None else self.check_pri(pri)
 
@@ -319,7 +322,7 @@ class VerbPort(Port[F]):
         return self._do_any(task, act, finishes=True)
 
     def delete(self, task: object, states: tuple[State, ...] = ()) -> F:
-        """Remove a task; `states`: if it is in one of these."""
+        """Remove a task; with `states`, only if it is in one of these states."""
 
         def act(now: int, task: Entry | Done) -> None:
             if states and task.state not in states:
@@ -329,7 +332,7 @@ class VerbPort(Port[F]):
         return self._do_any(task, act, finishes=True, done=True)
 
     def again(self, task: object) -> F | None:
-        """Put a done task anew, and forget the old one; None if there is no room."""
+        """Put a done task again and forget the old one; return None if there is no room."""
         id, engine = self.refer_untaken(task)[0], self._engine
         forgotten: list[Done] = []
 
@@ -346,7 +349,7 @@ class VerbPort(Port[F]):
         return self._do(act, is_put=True, forgotten=forgotten)
 
     def take_task(self, task: object, span: int | None) -> F | None:
-        """Take a task, whatever stands before it; None if it may not be taken now."""
+        """Take this task out of turn; return None if it may not be taken now."""
         id = self.refer_untaken(task)[0]
         if span is not None:
             self.need("ttr")
@@ -376,9 +379,9 @@ class VerbPort(Port[F]):
     def _do_any(
         self, task: object, act: Callable[[int, Any], Entry | None], *, finishes: bool = False, done: bool = False
     ) -> F:
-        """Do something with any task, or with one that a lease holds.
+        """Call `act` with a task, found by its id or lease.
 
-        `finishes`: that ends its take; `done`: it may have ended, if it is kept.
+        `finishes`: the call ends its take; `done`: the task may be a done task that is kept.
         """
         id, take, view = self.refer(task)
         engine = self._engine
@@ -404,7 +407,7 @@ class VerbPort(Port[F]):
         return self._do(lambda now: self._engine.kick_delayed(now, most, *respawn))
 
     def first(self) -> tuple[int, int] | None:
-        """The priority and the id of the first task that may be taken."""
+        """Return the priority and the id of the first available task."""
 
         def act(now: int) -> tuple[int, int] | None:
             entry = self._engine.first()
@@ -413,11 +416,11 @@ class VerbPort(Port[F]):
         return self._do(act)
 
     def reasons(self) -> dict[str | None, int]:
-        """How many buried tasks there are by reason."""
+        """Count buried tasks by reason."""
         return self._do(lambda now: self._engine.reasons())
 
     def oldest_ready_age(self) -> float | None:
-        """How long ago the oldest ready task was put."""
+        """Return the age of the oldest ready task in seconds."""
 
         def act(now: int) -> float | None:
             oldest = self._engine.oldest_ready()
@@ -426,20 +429,20 @@ class VerbPort(Port[F]):
         return self._do(act)
 
     def due_histogram(self, edges: Iterable[Seconds]) -> list[int]:
-        """Count tasks by when they move by themselves."""
+        """Count tasks by the time of their next move."""
         spans = known.edges(edges)
         return self._do(lambda now: self._engine.due_histogram([now + span for span in spans]))
 
     def is_empty(self) -> bool:
-        """Whether no task is ready, delayed or taken."""
+        """Return True if no task is ready, delayed or taken."""
         return self._do(lambda now: self._engine.is_empty)
 
     def release_all(self) -> None:
-        """Release whatever is taken."""
+        """Release all taken tasks."""
         self._do(lambda now: self._engine.release_all(now))
 
     def truncate(self, state: State | None = None) -> None:
-        """Remove all tasks; `state`: those in this one."""
+        """Remove all tasks, or all tasks in one state."""
         engine = self._engine
         self._do(lambda now: engine.truncate() if state is None else engine.truncate_state(now, state))
 
@@ -449,26 +452,26 @@ class VerbPort(Port[F]):
         return self._do(lambda now: self._engine.forget_key(now, name))
 
     def pause(self, seconds: Seconds | None) -> None:
-        """Stop takes for a while, or until `resume`."""
+        """Stop takes for some seconds, or until `resume`."""
         span = None if seconds is None else micros("seconds", seconds)
         self._do(lambda now: self._engine.pause.begin(now, span))
 
     def resume(self) -> None:
-        """Let tasks be taken again."""
+        """Allow takes again."""
         self._do(lambda now: self._engine.pause.end())
 
     def block(self, utube: object, seconds: object, extend: object) -> None:
-        """No task of a lane starts for so long."""
+        """Let no task of a lane start for `seconds`."""
         name, span, keeps = lane_of(self._driver, utube), micros("seconds", seconds), flag("extend", extend)
         self._do(lambda now: self._engine.block(now, name, span, extend=keeps))
 
     def configure(self, utube: object, interval: object, max_in_flight: object, interval_from: object) -> None:
-        """A lane has limits of its own."""
+        """Set the limits of one lane."""
         name, changes = lane_of(self._driver, utube), changes_of(interval, max_in_flight, interval_from)
         self._do(lambda now: self._engine.configure(now, name, changes))
 
     def utubes(self, limit: int) -> list[Utube]:
-        """Look at the lanes."""
+        """List the lanes."""
         most = whole("limit", limit)
         return self._do(lambda now: [Utube(*seen) for seen in self._engine.lanes.see(most)])
 
@@ -477,7 +480,7 @@ class VerbPort(Port[F]):
         return self._do(self.shared.statistics)
 
     def tasks(self, after: object, limit: int, state: object, utube: object) -> list[F]:
-        """The tasks in a state and in a lane, after one of them."""
+        """List tasks in a state and a lane, starting after one of them."""
         id, view, most, wanted, lane = self.check_list(after, limit, state, utube)
         if wanted is State.DONE:
             return self._do(lambda now: self._tasks_done(now, after, id, view, most, lane))
@@ -498,7 +501,7 @@ class VerbPort(Port[F]):
     def _tasks_done(
         self, now: int, after: object, id: int, view: TaskView | None, most: int, lane: str | None
     ) -> list[F]:
-        """The done tasks that are kept, those first that are forgotten last."""
+        """List kept done tasks, from the last to be forgotten to the first."""
         last = None
         if after is not None:
             record = None if view is None else view._record
@@ -506,7 +509,7 @@ class VerbPort(Port[F]):
         return [self.show(done) for done in self._engine.done.after(now, last, most, lane)]
 
     def alter(self, changes: Options) -> None:
-        """Give the tube other options."""
+        """Change options of the tube."""
         checked = self._driver.check_alter(changes)
         self._do(lambda now: self._engine.alter(now, altered(self._engine.options, checked)))
         while self._do(lambda now: self._engine.trim_done()):
@@ -534,14 +537,14 @@ class VerbPort(Port[F]):
         self._do(act)
 
     def listen(self, callback: object, wrap: Wrap | None = None) -> Listener | None:
-        """Set or remove this connection's listener; `wrap`: what makes the API's listener of the user's."""
+        """Set or remove this connection's listener; `wrap` adapts the user's function to the API."""
         listener = check_listener(callback, wrap)
         return self._do(lambda now: self.shared.listen(self, listener))
 
     def release_later(self, task: object) -> None:
-        """Release a task that nobody works on any more; a moment later, if a finalizer runs within a call."""
+        """Release an abandoned task; a moment later, if a finalizer runs in the middle of a call."""
         if self._store.forked:
-            return  # The parent still holds it.
+            return  # The parent still holds the task.
         if _is_in_verb():
             self.shared.later(lambda: self._release_quietly(task))
         else:
@@ -553,7 +556,7 @@ class VerbPort(Port[F]):
 
 
 def _is_in_verb() -> bool:
-    """Whether this thread was interrupted in the middle of a call, and may hold the store's lock."""
+    """Return True if this thread was interrupted in the middle of a call, and may hold the store's lock."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         if frame.f_globals.get("__package__") == __package__:
