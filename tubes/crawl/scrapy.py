@@ -3,8 +3,8 @@
     SCHEDULER = "tubes.crawl.scrapy.Scheduler"
     TUBES_URL = "redis://localhost"
 
-Any number of processes may run the spider on the same tube; one request per host is in flight. `Scheduler` lists the
-settings.
+Any number of processes may run the spider on the same tube; one request per host is in flight. docs/howto/scrapy.md
+lists the settings.
 
 How it works. Three loops run beside the engine. The writer stores what the spider has yielded, and then acks the
 requests that yielded it: a process that dies in between repeats them. The taker waits for tasks, as many as the
@@ -65,21 +65,6 @@ _DEFAULTS: Final = {"method": "GET", "encoding": "utf-8"}
 class Scheduler(BaseScheduler):
     """Keeps the requests of a spider in a tube, with one lane per host. Needs the asyncio reactor.
 
-    Settings:
-    `TUBES_URL`: where the tube is, as for `tubes.connect`. With `file:` one process crawls, and continues after a stop.
-    `TUBES_TUBE`: its name ("scrapy.{spider}").
-    `TUBES_INTERVAL`: seconds between two requests to a host (1.0). A larger Crawl-delay of robots.txt replaces it.
-    `TUBES_INTERVAL_FROM`: the interval begins when a "response" has been handled, or at the "start" of its request.
-    `TUBES_JITTER`: the fraction by which an interval may be longer, at random (0).
-    `TUBES_MAX_IN_FLIGHT`: requests to a host at a time (1).
-    `TUBES_ORDER`: the order of hosts, "round_robin" or "fifo".
-    `TUBES_BLOCK`: seconds for which a host is left alone after a 429 without Retry-After (30).
-    `TUBES_BLOCK_MAX`: the longest Retry-After or Crawl-delay that is obeyed, in seconds (3600).
-    `TUBES_KEY_TTL`: seconds for which a request is known after it is done (30 days): it is not fetched again.
-    `TUBES_KNOWN_MAX`: how many known requests each process remembers, to save calls (100,000).
-    `TUBES_MAX_ATTEMPTS`: how many processes may die with a request before it is buried (5).
-    `TUBES_BURY`: bury requests whose callback raises, or whose download fails without an errback (True).
-
     A request to the same URL is stored once. Those with `dont_filter=True` always are, except for start requests.
     """
 
@@ -108,9 +93,8 @@ class Scheduler(BaseScheduler):
         # Requests that are not stored yet, and tasks that have ended, with a reason if they are to be buried.
         self._puts: list[tubes.Item[Any]] = []
         self._ended: list[tuple[tubes.AsyncTask, str | None]] = []
-        # By lane: the monotonic end of its cooldown, the cooldowns that are not in the tube yet.
+        # By lane, the monotonic end of a cooldown that is not in the tube yet.
         self._cooldowns: dict[str, float] = {}
-        self._new_cooldowns: set[str] = set()
         # Taken tasks: before the engine asks for them, and until their requests have ended.
         self._ready: deque[tuple[tubes.AsyncTask, Request]] = deque()
         self._held: dict[Request, tubes.AsyncTask] = {}
@@ -152,11 +136,11 @@ class Scheduler(BaseScheduler):
             self._drop(request.url, error)
             return False
         pri = min(max(_MIDDLE - request.priority, 0), 2 * _MIDDLE - 1)
-        if key is None:
-            self._puts.append(tubes.Item(data, utube=lane, pri=pri))
-        else:
-            self._puts.append(tubes.Item(data, utube=lane, pri=pri, key=key))
-            self._remember(key)
+        self._puts.append(tubes.Item(data, utube=lane, pri=pri, key=key))
+        if key is not None:
+            self._known[key] = None
+            if len(self._known) > self._known_max:
+                del self._known[next(iter(self._known))]
         self._is_over = False
         self._changed.set()
         return True
@@ -282,11 +266,10 @@ class Scheduler(BaseScheduler):
 
     async def _cool_down(self) -> None:
         """Block the lanes of hosts for as long as they ask."""
-        now = monotonic()
-        self._cooldowns = {lane: until for lane, until in self._cooldowns.items() if until > now}
-        lanes = self._new_cooldowns & self._cooldowns.keys()
-        await asyncio.gather(*(self._tube.block(lane, self._cooldowns[lane] - now, extend=True) for lane in lanes))
-        self._new_cooldowns -= lanes
+        found, now = dict(self._cooldowns), monotonic()
+        blocks = [self._tube.block(lane, max(until - now, 0.0), extend=True) for lane, until in found.items()]
+        await asyncio.gather(*blocks)
+        self._cooldowns = {lane: until for lane, until in self._cooldowns.items() if found.get(lane) != until}
 
     async def _take(self) -> None:
         """Take as many tasks as the downloader has room for, once the engine asks for requests."""
@@ -340,16 +323,10 @@ class Scheduler(BaseScheduler):
         if seconds is None and response.status == 429:
             seconds = self._block
         if seconds is not None:
-            self._pause(self._lane_of(request), min(seconds, self._block_max))
+            lane, until = self._lane_of(request), monotonic() + min(seconds, self._block_max)
+            self._cooldowns[lane] = max(until, self._cooldowns.get(lane, 0.0))
             self._count("blocked")
             self._changed.set()
-
-    def _pause(self, lane: str, seconds: float) -> None:
-        """Leave a host alone from now on. It never shortens a cooldown."""
-        until = monotonic() + seconds
-        if until > self._cooldowns.get(lane, 0.0):
-            self._cooldowns[lane] = until
-            self._new_cooldowns.add(lane)
 
     async def _on_robots(self, robotparser: RobotParser, request: Request) -> None:
         """Obey Crawl-delay, and wait: the request for robots.txt did not pass the scheduler."""
@@ -413,27 +390,16 @@ class Scheduler(BaseScheduler):
         fields = request.to_dict(spider=self._spider)
         if slot is None:
             fields["meta"] = {name: value for name, value in fields["meta"].items() if name != "download_slot"}
-        fields["headers"] = {
-            name.decode("latin-1"): [value.decode("latin-1") for value in values]
-            for name, values in fields["headers"].items()
-        }
+        fields["headers"] = _recode(fields["headers"], bytes.decode)
         return {name: encode(value, name) for name, value in fields.items() if value and _DEFAULTS.get(name) != value}
 
     def _decode(self, data: Any) -> Request:
         fields = decode(data)
-        fields["headers"] = {
-            name.encode("latin-1"): [value.encode("latin-1") for value in values]
-            for name, values in fields.get("headers", {}).items()
-        }
+        fields["headers"] = _recode(fields.get("headers", {}), str.encode)
         request = request_from_dict(fields, spider=self._spider)
         if self._buries and request.errback is None:
             request.errback = self._errback
         return request
-
-    def _remember(self, key: str) -> None:
-        self._known[key] = None
-        if len(self._known) > self._known_max:
-            del self._known[next(iter(self._known))]
 
     def _drop(self, url: str, error: Exception) -> None:
         """Report a request that cannot be stored. The others are not affected."""
@@ -443,6 +409,10 @@ class Scheduler(BaseScheduler):
     def _count(self, name: str, number: int = 1) -> None:
         if number:
             self._stats.inc_value(f"tubes/{name}", number)
+
+
+def _recode(headers: Any, code: Callable[[Any, str], Any]) -> dict[Any, list[Any]]:
+    return {code(name, "latin-1"): [code(value, "latin-1") for value in values] for name, values in headers.items()}
 
 
 def _retry_after(response: Response) -> float | None:
