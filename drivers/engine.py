@@ -73,9 +73,10 @@ class Engine:
     __slots__ = (
         "_ack", "_buried", "_buried_ttl", "_delayed", "_done_most", "_ends_taken", "_holds", "_hook", "_in_rounds",
         "_key_ttl", "_keys", "_lanes", "_more", "_offers", "_past", "_pop", "_pri", "_put", "_put_delayed", "_ranks",
-        "_ranks_all", "_retry_delays", "_signs", "_steps", "_take", "_ttl", "_ttr", "capacity", "dated", "done",
-        "driver", "ending", "lane_option", "listener", "moving", "name", "next_id", "next_take", "on_end", "options",
-        "pause", "plain", "replacing", "tasks", "throttled", "ticking", "timed", "timers",
+        "_ranks_all", "_retry_delays", "_signs", "_steps", "_take", "_ttl", "_ttr", "bounded", "capacity", "dated",
+        "done", "driver", "ending", "lane_option", "lanes_bounded", "listener", "moving", "name", "next_id",
+        "next_take", "on_end", "options", "pause", "plain", "replacing", "tasks", "throttled", "ticking", "timed",
+        "timers",
     )  # fmt: skip
 
     #: Returns the 64 bits by which a key is known after its task has gone.
@@ -109,6 +110,8 @@ class Engine:
         self.dated = False
         #: Whether a lane may have a rate limit.
         self.throttled = self._in_rounds
+        #: Whether a lane may have a capacity.
+        self.lanes_bounded = False
         #: Whether time plays a part, or a plain tube was altered: until then verbs need not be told the time.
         self.ticking = False
         more = "max_attempts" in options or any(options.get(name, 0) > 0 for name in ("capacity", "keep_done"))
@@ -154,6 +157,9 @@ class Engine:
         self._buried_ttl: int | None = options.get("buried_ttl")
         #: How many tasks have room; 0: no limit.
         self.capacity: int = options.get("capacity", 0)
+        self.lanes_bounded = self.lanes_bounded or options.get("lane_capacity", 0) > 0
+        #: Whether a put may find no room.
+        self.bounded: bool = self.capacity > 0 or self.lanes_bounded
         # Whether a task's place is more than its id where its put names no priority.
         self._ranks_all = self._signs[1] < 0 or self._hook is not None or self._pri > 0
         self.dated = self.dated or self._ttl is not None or self._ttr is not None
@@ -342,15 +348,43 @@ class Engine:
         return sum(map(len, self._holds.values()))
 
     def admits(self, now: int, options: Mapping[str, Any]) -> bool:
-        """Whether a put has room, or needs none, because its key is in use or remembered."""
-        if self.has_room(1):
-            return True
-        found = self._keys.find(now, options["key"]) if "key" in options else None
-        return found is not None and (isinstance(found, Entry) or options.get("on_duplicate") != "replace")
+        """Whether a put has room, or needs none, because its key is in use or remembered.
+
+        Raises `TubeFull` if only its lane is full.
+        """
+        if not self.has_room(1):
+            found = self._keys.find(now, options["key"]) if "key" in options else None
+            if found is None or not (isinstance(found, Entry) or options.get("on_duplicate") != "replace"):
+                return False
+        self.check_lanes(now, ((None, options),))
+        return True
 
     def has_room(self, count: int) -> bool:
         """Whether there is room for so many more tasks."""
         return not self.capacity or len(self.tasks) + count <= self.capacity
+
+    def check_lanes(self, now: int, tasks: Iterable[tuple[Any, Mapping[str, Any]]]) -> None:
+        """Raise `TubeFull` if puts of all these gave a lane more tasks than its capacity. Cost: O(n) of them."""
+        if not self.lanes_bounded:
+            return
+        needed: Counter[str] = Counter()
+        made: dict[str, str] = {}
+        for _, options in tasks:
+            name, key = options.get(self.lane_option), options.get("key")
+            name = NO_LANE if name is None else name
+            if key is not None:
+                found = made[key] if key in made else self._keys.find(now, key)
+                if found is not None and options.get("on_duplicate", "keep") != "replace":
+                    continue
+                # The one that it replaces makes room in its own lane.
+                if not isinstance(found, int) and found is not None:
+                    needed[found if isinstance(found, str) else found.lane.name] -= 1  # type: ignore[union-attr]
+                made[key] = name
+            needed[name] += 1
+        for name, count in needed.items():
+            capacity, lane = self.lanes.capacity(name), self.lanes.by_name.get(name)
+            if count > 0 and 0 < capacity < count + (0 if lane is None else lane.living):
+                raise TubeFull(tube=self.name, utube=name, tasks=count, capacity=capacity)
 
     def check_waiting(self, now: int, tasks: Iterable[tuple[Any, Mapping[str, Any]]], most: int) -> None:
         """Raise `TubeFull` if puts of all these made more than `most` tasks ready or delayed. Cost: O(sessions)."""
@@ -1073,6 +1107,8 @@ class Engine:
         rate = lanes.rate(name) if set(changes.values()) - {None} else lanes.known_rate(name)
         if rate is not None:
             self.throttled = self.ticking = True
+            self.lanes_bounded = self.lanes_bounded or "capacity" in changes
+            self.bounded = self.bounded or self.lanes_bounded
             rate.configure(now, changes)
 
     @property

@@ -152,5 +152,5 @@ def _check_rates(engine: Engine, lanes: Lanes) -> None:
         assert name not in lanes.by_name
     for rate in (*rates, *lanes.rates.alone.values()):
         assert rate.due == NEVER or engine.timers.soonest <= rate.queued <= rate.due == rate.next_start()
-        asked = rate.own_limits != (None, None, None)
+        asked = rate.own_limits != (None, None, None, None)
         assert asked or rate.due != NEVER or (rate.lane is not None and (rate.lane.taken or rate.lane.head is not None))

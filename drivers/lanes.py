@@ -55,6 +55,11 @@ class Lanes:
         lane = self.by_name.get(name)
         return self.rates.alone.get(name) if lane is None else lane.rate
 
+    def capacity(self, name: str) -> int:
+        """How many tasks a lane has room for; 0: no limit."""
+        rate = self.known_rate(name)
+        return self.rates.capacity if rate is None or rate.capacity is None else rate.capacity
+
     def adopt(self) -> None:
         """Adopt the rate limits of `before`. Lanes that may cool down do so until the timers have looked."""
         before = self.before
@@ -82,8 +87,8 @@ class Lanes:
         if self.spare is not None:
             self.spare.limit = rates.max_in_flight
 
-    def see(self, limit: int) -> Iterator[tuple[str, int, int, float | None, float, int]]:
-        """List the first lanes by name: name, ready, taken, next start, interval, max_in_flight, as users see them."""
+    def see(self, limit: int) -> Iterator[tuple[str, int, int, float | None, float, int, int]]:
+        """List the first lanes by name as users see them: the fields of `Utube`."""
         named = (name for name, lane in self.by_name.items() if lane.taken or lane.rate is not None or lane.has_ready())
         for name in nsmallest(limit, chain(named, self.rates.alone)):
             lane, rate = self.by_name.get(name), self.known_rate(name)
@@ -93,7 +98,8 @@ class Lanes:
                 resting, interval, most = rate.due, rate.interval, rate.max_in_flight
             interval = self.rates.interval if interval is None else interval
             most = self.rates.max_in_flight if most is None else most
-            yield name, ready, taken, None if resting == NEVER else resting / SECOND, interval / SECOND, most
+            start = None if resting == NEVER else resting / SECOND
+            yield name, ready, taken, start, interval / SECOND, most, self.capacity(name)
 
     def count(self) -> tuple[int, int]:
         """Count the lanes that `see` shows, and those of them that cool down. Cost: O(n)."""

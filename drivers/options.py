@@ -253,4 +253,4 @@ WITH_DELAY: Final = frozenset({"at", "backoff"})
 #: Options of a tube whose driver has the option `ttl`.
 WITH_TTL: Final = frozenset({"buried_ttl"})
 #: Options of a tube whose driver has lanes.
-WITH_LANE: Final = frozenset({"max_in_flight", "interval", "interval_from", "jitter", "order"})
+WITH_LANE: Final = frozenset({"lane_capacity", "max_in_flight", "interval", "interval_from", "jitter", "order"})

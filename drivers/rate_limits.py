@@ -28,6 +28,7 @@ class Start(NamedTuple):
 
 
 _NO_START: Final = Start(-1, -1, 0, 0)
+_NO_LIMITS: Final = (None, None, None, None)
 
 
 class LimitedLane(Protocol):
@@ -60,6 +61,7 @@ class RateLimits:
         self.interval: int = options.get("interval", 0)
         self.jitter: float = options.get("jitter", 0.0)
         self.interval_from: str = options.get("interval_from", "take")
+        self.capacity: int = options.get("lane_capacity", 0)
 
     @property
     def asked(self) -> tuple[int, int, float]:
@@ -95,8 +97,8 @@ class RateLimit:
     """
 
     __slots__ = (
-        "blocked", "due", "id", "interval", "interval_from", "lane", "max_in_flight", "name", "queued", "shared",
-        "starts",
+        "blocked", "capacity", "due", "id", "interval", "interval_from", "lane", "max_in_flight", "name", "queued",
+        "shared", "starts",
     )  # fmt: skip
 
     def __init__(self, shared: RateLimits, name: str, id: int) -> None:
@@ -113,13 +115,14 @@ class RateLimit:
         self.interval: int | None = None
         self.max_in_flight: int | None = None
         self.interval_from: str | None = None
+        self.capacity: int | None = None
         #: The last start and the one before, to which the lane goes back when the last one is undone.
         self.starts = (_NO_START, _NO_START)
 
     @property
-    def own_limits(self) -> tuple[int | None, int | None, str | None]:
-        """Interval, max_in_flight and interval_from of the lane; None: the tube's."""
-        return self.interval, self.max_in_flight, self.interval_from
+    def own_limits(self) -> tuple[int | None, int | None, str | None, int | None]:
+        """Interval, max_in_flight, interval_from and capacity of the lane; None: the tube's."""
+        return self.interval, self.max_in_flight, self.interval_from, self.capacity
 
     @property
     def limit(self) -> int:
@@ -169,6 +172,7 @@ class RateLimit:
         self.interval = changes.get("interval", self.interval)
         self.max_in_flight = changes.get("max_in_flight", self.max_in_flight)
         self.interval_from = changes.get("interval_from", self.interval_from)
+        self.capacity = changes.get("capacity", self.capacity)
         self.apply(now)
 
     def place(self) -> int:
@@ -192,7 +196,7 @@ class RateLimit:
         if self.due != NEVER or (lane is not None and (lane.taken or lane.head is not None)):
             return
         self.starts = (_NO_START, _NO_START)
-        if self.own_limits == (None, None, None):
+        if self.own_limits == _NO_LIMITS:
             if lane is not None:
                 lane.rate = None
             else:

@@ -29,6 +29,7 @@ OF_TUBES: Final[dict[str, Callable[[str, Any], Any]]] = {
     "keep_done": micros,
     "keep_done_max": positive,
     "backoff": lambda _, value: RetryDelays.of(value),
+    "lane_capacity": whole,
     "max_in_flight": positive,
     "interval": micros,
     "interval_from": INTERVAL_FROM,
@@ -38,6 +39,9 @@ OF_TUBES: Final[dict[str, Callable[[str, Any], Any]]] = {
 
 #: What no tube can be given later: its ready tasks stand in this order. With the value that it has if nothing was said.
 _ORDER: Final = "order", "fifo"
+
+#: Options that stay in a tube once it has had them, as 0: no task is kept any more, lanes have no limit any more.
+_STAYING: Final = ("keep_done", "lane_capacity")
 
 #: What a caller may do whose `create_tube` finds a tube that it does not expect.
 WAYS_TO_USE_IT: Final = (
@@ -55,9 +59,8 @@ def altered(there: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     if (wanted := changes.get(option, now) or default) != now:
         rule = f"cannot change from {now!r} while the tube lives: ready tasks stand in that order; make a new tube"
         raise InvalidOption(option=option, value=wanted, rule=rule, current=now)
-    if "keep_done" in there and changes.get("keep_done", 0) is None:
-        # Tasks that were put before may be kept: scripts of a server have to know.
-        changes = {**changes, "keep_done": 0}
+    # Scripts of a server go on counting the tasks of lanes, and know that tasks that were put before may be kept.
+    changes = {**changes, **{option: 0 for option in _STAYING if option in there and changes.get(option, 0) is None}}
     return {option: value for option, value in {**there, **changes}.items() if value is not None}
 
 
@@ -68,8 +71,8 @@ def shown(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_usual(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a tube without a `keep_done` of 0, which says that some tasks may be kept, and no more."""
-    return {option: value for option, value in options.items() if option != "keep_done" or value}
+    """The options of a tube without those of `_STAYING` that are 0."""
+    return {option: value for option, value in options.items() if option not in _STAYING or value}
 
 
 def _shown(option: str, value: Any) -> Any:

@@ -148,8 +148,9 @@ class TubeFull(TubesError):
 
     @classmethod
     def _text(cls, facts: dict[str, Any]) -> str:
-        text = "the token may have {max_waiting} waiting tasks in tube {tube!r}, and this put adds {tasks}"
-        return text if "max_waiting" in facts else super()._text(facts)
+        if "max_waiting" in facts:
+            return "the token may have {max_waiting} waiting tasks in tube {tube!r}, and this put adds {tasks}"
+        return f"lane {{utube!r}} of {super()._text(facts)}" if "utube" in facts else super()._text(facts)
 
 
 class WriteAborted(TubesError):

@@ -35,6 +35,7 @@ from tubes.errors import (
     QueueClosed,
     QueueForked,
     TubeExists,
+    TubeFull,
     TubeNotFound,
     TubesError,
 )
@@ -137,11 +138,12 @@ class Queue:
         `keep_done_max`, how many done tasks are kept at most. For drivers with a ttl:
         `buried_ttl`, for how long a task lives once it is buried; `math.inf`: for ever. For drivers with delays:
         `backoff`, how long a task waits after a failed attempt: a `Backoff`, or a list of seconds. For drivers with
-        lanes: `max_in_flight`, how many tasks of a lane may be taken at a time (1); `interval`, the seconds from one
-        take in a lane to the next (0); `interval_from`: "take" (the default), or "ack", if an interval must also pass
-        after each run in the lane has ended, by ack, release, bury, delete or ttr; `jitter`, the fraction, 0 to 1, by
-        which an interval may be longer, at random (0), also for intervals that `configure` sets; `order`, the order of
-        lanes: "fifo", by their first tasks, or "round_robin", first the lane whose last take is longest ago.
+        lanes: `lane_capacity`, the number of tasks that have room in each lane (0, the default: no limit);
+        `max_in_flight`, how many tasks of a lane may be taken at a time (1); `interval`, the seconds from one take in a
+        lane to the next (0); `interval_from`: "take" (the default), or "ack", if an interval must also pass after each
+        run in the lane has ended, by ack, release, bury, delete or ttr; `jitter`, the fraction, 0 to 1, by which an
+        interval may be longer, at random (0), also for intervals that `configure` sets; `order`, the order of lanes:
+        "fifo", by their first tasks, or "round_robin", first the lane whose last take is longest ago.
 
         Raises `TubeExists`, `DriverNotFound`, `DriverExists`, `OptionNotSupported` and `InvalidOption`.
 
@@ -602,8 +604,8 @@ class Tube(Generic[T, R]):
         `context`: a mapping of strings to strings that the task carries beside its data, such as trace ids;
         `keep_done`: seconds for which the task is kept after its end, as a done one with its result; None: the tube's
         value, 0: not at all. See `result`, `tasks` and `again`;
-        `timeout`: seconds to wait for room, if the tube has a `capacity`; 0: do not wait. When the time is over, it
-        returns None and has put nothing. Without a timeout a put into a full tube raises `TubeFull`.
+        `timeout`: seconds to wait for room, if the tube or the lane has a capacity; 0: do not wait. When the time is
+        over, it returns None and has put nothing. Without a timeout a put into a full tube or lane raises `TubeFull`.
 
         Raises `TubeFull`, `OptionNotSupported` for an option that the driver lacks, `InvalidOption` for `on_duplicate`
         or `key_ttl` without a key, and `CodecError` for data that the codec refuses.
@@ -626,7 +628,12 @@ class Tube(Generic[T, R]):
             waiter = ThreadWaiter(self._port.clock, patience, self._port.prepare(data, given))
             waited: Task[T] | None = waiter.wait(self._port)
             return waited
-        return self._port.put(data, given)
+        try:
+            return self._port.put(data, given)
+        except TubeFull as full:
+            if "utube" not in full.facts:
+                raise
+            return None
 
     @overload
     def put_many(
@@ -660,8 +667,9 @@ class Tube(Generic[T, R]):
         and an async iterable must be collected first. All are checked and encoded before the first is put: an error
         names the number of its item.
         `options`: those of all items; an `Item` overrides them.
-        `timeout`: seconds to wait until there is room for all, if the tube has a `capacity`. When the time is over, it
-        returns [] and has put nothing. Without a timeout a full tube raises `TubeFull`.
+        `timeout`: seconds to wait until there is room for all, if the tube or a lane has a capacity. When the time is
+        over, it returns [] and has put nothing. Without a timeout a full tube or lane raises `TubeFull`; so does a
+        batch with more tasks for one lane than ever have room there.
         `errors`: "return" puts the good items, and returns the error of each item with bad options or with data that
         cannot be encoded in the place of its task. Keys are not checked before the put: with `on_duplicate="raise"` a
         key that exists still raises `DuplicateKey` and puts nothing.
@@ -683,7 +691,12 @@ class Tube(Generic[T, R]):
         if patience:
             tasks = ThreadWaiter(self._port.clock, patience, batch).wait(self._port)
         else:
-            tasks = self._port.put_many(batch)
+            try:
+                tasks = self._port.put_many(batch)
+            except TubeFull as full:
+                if patience is None or "utube" not in full.facts:
+                    raise
+                tasks = None
         if tasks is None and patience is None:
             raise self._port.full(batch.size)
         if tasks is not None and batch.errors:
@@ -1316,7 +1329,7 @@ class Tube(Generic[T, R]):
         in the tube keep their own.
         `buried_ttl`: for tasks that are buried from now on. `keep_done_max`: for ends from now on.
         `backoff`: for every attempt that fails from now on. A task in backoff keeps its delay.
-        `capacity`: waiting puts get new room at once. A smaller one removes no task.
+        `capacity`, `lane_capacity`: waiting puts get new room at once. A smaller one removes no task.
         `interval`, `jitter`, `max_in_flight`: for all lanes at once, except the limits that `configure` has set for a
         lane. A lane that cools down follows the new interval, from its last take on. `interval_from`: for runs that end
         from now on.
@@ -1324,7 +1337,9 @@ class Tube(Generic[T, R]):
         The driver and `order` cannot change while the tube lives: create another tube, and let workers empty this one.
 
         O(1). Changes of `interval`, `jitter` and `max_in_flight` are O(n) of the lanes; on a server the next calls do
-        that first, some lanes each. Every process that uses the tube reads its options again at its next call.
+        that first, some lanes each. The first `lane_capacity` of a tube on a server is O(n) of its tasks: the next
+        calls count them first, some tasks each. Every process that uses the tube reads its options again at its next
+        call.
 
         Raises `InvalidOption` and `OptionNotSupported` as `create_tube` does, and for options that cannot change.
 
@@ -1398,12 +1413,14 @@ class Tube(Generic[T, R]):
         interval: Seconds | None = KEEP,
         max_in_flight: int | None = KEEP,
         interval_from: Literal["take", "ack"] | None = KEEP,
+        capacity: int | None = KEEP,
     ) -> None:
         """Set limits of a lane that replace the tube's. O(log n).
 
         `interval`: seconds from one take to the next, 0: none; `max_in_flight`: how many of its tasks may be taken at a
-        time, from 1; `interval_from`: "take", or "ack", if the interval must also pass after each run has ended. None:
-        the tube's value. A limit that is left out keeps its value. New limits count at once: the interval runs from the
+        time, from 1; `interval_from`: "take", or "ack", if the interval must also pass after each run has ended;
+        `capacity`: how many tasks have room, in whatever state, as for `capacity` of a tube; 0: any number. None: the
+        tube's value. A limit that is left out keeps its value. New limits count at once: the interval runs from the
         last take of the lane, and if more of its tasks are taken than allowed, the next take waits until they are
         fewer. A lane without ready or taken tasks that does not cool down has no last take. `interval_from` is observed
         at the ends of runs from now on.
@@ -1417,7 +1434,7 @@ class Tube(Generic[T, R]):
         ...     tube.utubes()[0].interval
         10.0
         """
-        self._port.configure(utube, interval, max_in_flight, interval_from)
+        self._port.configure(utube, interval, max_in_flight, interval_from, capacity)
 
     def utubes(self, limit: int = 1000) -> list[Utube]:
         """Return up to `limit` lanes, sorted by name.

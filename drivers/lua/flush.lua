@@ -18,6 +18,13 @@ if META.filling and META.filling + 0 > now then
 --#slow if META.filling and META.filling + 0 > now
   if has_room() then call('ZADD', M .. ':room', 0, 1) end
 --#fast
+--#if LANE_ROOM
+  if freed then
+--#slow
+    wake_all()
+--#fast
+  end
+--#end
 end
 --#end
 --#if BRIEF

@@ -59,6 +59,9 @@ change(task)
 -- Enter.
 --#if TO_DONE
 call('HDEL', M .. ':tasks', task.id)
+--#if LANE_ROOM
+leave_lane(task.lane or 'nil', 1)
+--#end
 --#if QUIET
 --#else
 if task.key then

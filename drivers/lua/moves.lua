@@ -12,6 +12,11 @@ many('ZREM', M .. ':taken', ids)
 -- Enter.
 --#if TO_DONE
 many('HDEL', M .. ':tasks', ids)
+--#if LANE_ROOM
+local gone = {}
+for n = 1, #lanes do gone[lanes[n]] = (gone[lanes[n]] or 0) + 1 end
+for name, count in pairs(gone) do leave_lane(name, count) end
+--#end
 --#if LANE
 free_all(lanes)
 --#end

@@ -59,6 +59,9 @@ while id < last do
   at = at + 1
 end
 META.next = id
+--#if LANE_ROOM
+fill_lanes(more)
+--#end
 if #ready[1] > 0 then
   local ids, stored, order, dues, lanes = unpack(ready)
 --#if LIST

@@ -54,6 +54,9 @@ while #all < size do
   at = at + 1
 end
 META.next = id
+--#if LANE_ROOM
+fill_lanes(more)
+--#end
 for n = 1, size do
   local task, due = all[n], all[n].due
 --#if TIMED

@@ -9,3 +9,6 @@ if capacity and needed > 0 and call('HLEN', M .. ':tasks') + needed > capacity t
 --#include flush
   return false
 end
+--#if LANE_ROOM
+--#include lane_room
+--#end

@@ -21,6 +21,22 @@ if cursor then
   end
 end
 --#end
+--#if LANE_ROOM
+-- Its lanes have a capacity for the first time: before anything else happens their tasks are counted.
+local counted = call('HGET', M, 'recount')
+if counted then
+  local page = call('HSCAN', M .. ':tasks', counted, 'COUNT', 500)
+  call('HDEL', M, '')
+  for n = 1, #page[2], 2 do call('HINCRBY', M .. ':fill', read(page[2][n], page[2][n + 1]).lane or 'nil', 1) end
+  if page[1] == '0' then
+    call('HDEL', M, 'recount')
+  else
+    call('HSET', M, 'recount', page[1])
+--#include flush
+    return redis.error_reply('AGAIN there is more to do first')
+  end
+end
+--#end
 now = 0
 --#if PACED
 -- The lane whose rest is over first.

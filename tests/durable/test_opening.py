@@ -298,12 +298,13 @@ def test_lanes_are_restored_after_reopening(url: str) -> None:
         tube.put(1, utube="gone")
         tube.truncate()
         tube.put_many(range(2), utube="a")
-        tube.configure("a", max_in_flight=2)
+        tube.configure("a", max_in_flight=2, capacity=2)
         tube.block("b", 50)
         tube.take(0)
     with tubes.connect(url, clock=clock) as queue:
         tube = queue.tube("t")
         assert [(lane.name, lane.next_start) for lane in tube.utubes()] == [("a", None), ("b", 150)]
+        assert tube.put(2, utube="a", timeout=0) is None
         # The start of its last take counts.
         tube.configure("a", interval=30)
         assert tube.utubes()[0].next_start == 130

@@ -130,6 +130,7 @@ ROOM: dict[str, dict[str, Any]] = {
     "limfifottl": {"capacity": 1000},
     "everything": {"capacity": 1000},
     "retries": {"capacity": 1000, "max_attempts": 100},
+    "crowded lanes": {"lane_capacity": 1000},
     "retries of a fifo": {"max_attempts": 100},
     "retries by ttr": {"max_attempts": 100},
 }

@@ -58,6 +58,7 @@ DRIVERS: dict[str, tuple[str | Driver, dict[str, Any]]] = {
         ),
         {"capacity": 9, "interval": 0.5, "max_in_flight": 2},
     ),
+    "crowded lanes": ("utubettl", {"lane_capacity": 3, "ttr": 1, "key_ttl": 1}),
     "done tasks": ("fifottl", {"ttl": 3, "ttr": 1.5, "keep_done": 2, "keep_done_max": 4}),
     "some done tasks": ("utube", {"key_ttl": 1}),
     "retries": (
@@ -158,6 +159,8 @@ class Twins:
         self.keyed = True
         #: Whether done tasks may be kept.
         self.keeps = False
+        #: Whether lanes may have a capacity.
+        self.crowded = "lane_capacity" in options
 
     def same(self, call: Callable[[Side], Any], *, takes: bool = False) -> None:
         """Both sides answer alike; `takes`: the answer has leases."""
@@ -232,6 +235,8 @@ class Twins:
             "interval_from": (None, "take", "ack"),
             "max_in_flight": (None, 1, 2, 4), "jitter": (None, 0.5), "order": (None, "fifo", "round_robin"),
         }  # fmt: skip
+        if self.crowded:
+            known |= {"lane_capacity": (None, 0, 1, 4)}
         if self.keeps:
             known |= {"keep_done": (None, 0, 1), "keep_done_max": (None, 2)}
         names = [name for name in known if self.driver.check_of(name) is not None or self.random.random() < 0.02]
@@ -341,6 +346,8 @@ class Twins:
             limits = self.some(
                 limits, {"max_in_flight": self.some(None, 1, 2, 4)}, {"interval_from": self.some(None, "take", "ack")}
             )
+            if self.crowded:
+                limits = self.some(limits, {"capacity": self.some(None, 0, 1, 5)})
             self.same(lambda side: side.of(worker).configure(name, **limits))
         elif verb == "alter":
             altered = self.altered()

@@ -32,13 +32,13 @@ class Indexes:
         self.driver = tube.driver
         self.knobs = knobs_of(tube.driver)
         with client.pipeline(transaction=True) as pipe:
-            for name in ("tasks", "keys", "known", "lanes"):
+            for name in ("tasks", "keys", "known", "lanes", "fill"):
                 pipe.hgetall(f"{key}:{name}")
             for name in ("taken", "due", "buried", "back", "offers", "behind"):
                 pipe.zrange(f"{key}:{name}", 0, -1, withscores=True)
             pipe.hgetall(key)
             pipe.type(f"{key}:ready")
-            tasks, self.keys, self.known, self.lanes, *sets, meta, kind = pipe.execute()
+            tasks, self.keys, self.known, self.lanes, self.fill, *sets, meta, kind = pipe.execute()
         self.taken, self.due, self.buried, self.back, self.offers, self.behind = map(dict, sets)
         is_list = kind == b"list"
         ready = client.lrange(f"{key}:ready", 0, -1) if is_list else client.zrange(f"{key}:ready", 0, -1)
@@ -92,6 +92,7 @@ class Indexes:
             self._check_list()
         elif "LANE" in self.knobs:
             self._check_lanes()
+            self._check_fill()
         else:
             assert self._ids(self.ready) == self.of("ready")
 
@@ -130,6 +131,12 @@ class Indexes:
         assert self.of("ready") <= back | listed.keys()
         stale = [id for id in listed if id not in self.of("ready") or id in back]
         assert int(self.meta.get("loose", 0)) == len(stale) + len(back)
+
+    def _check_fill(self) -> None:
+        """If lanes have a capacity, their tasks are counted."""
+        if b'"lane_capacity"' in self.meta["options"] and "recount" not in self.meta:
+            counted = Counter(task.lane for task in self.tasks.values())
+            assert {lane: int(count) for lane, count in self.fill.items()} == counted
 
     def _check_lanes(self) -> None:
         offered, behind = self._ids(self.offers), self._ids(self.behind, 5)

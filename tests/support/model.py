@@ -114,6 +114,7 @@ class RateLimit:
     interval: int | None = None
     max_in_flight: int | None = None
     interval_from: str | None = None
+    capacity: int | None = None
     blocked: int = 0
     #: From when its interval counts (its last start, or the end of a run), and the task and the take of that start.
     start: tuple[int, int, int] | None = None
@@ -121,6 +122,11 @@ class RateLimit:
     number: int = 0
     #: Whether its starts are noted although the tube itself asks for nothing.
     asked: bool = False
+
+    @property
+    def own(self) -> tuple[int | None, int | None, str | None, int | None]:
+        """The limits that the lane itself has."""
+        return self.interval, self.max_in_flight, self.interval_from, self.capacity
 
 
 @dataclass(eq=False)
@@ -255,7 +261,7 @@ class Model:
         for name, rate_limit in list(self.rate_limits.items()):
             if self.next_start(name) <= self.now and not {"ready", "taken"} & set(self.states(name)):
                 rate_limit.start, rate_limit.number = None, 0
-                if (rate_limit.interval, rate_limit.max_in_flight, rate_limit.interval_from) == (None, None, None):
+                if rate_limit.own == (None, None, None, None):
                     del self.rate_limits[name]
 
     def due(self, task: Task) -> int | None:
@@ -390,8 +396,8 @@ class Model:
         self.expire()
         again = True
         while again:
-            while self.putters and self.room(self.putters[0].size):
-                waiter = self.putters.pop(0)
+            while (waiter := self.admitted()) is not None:
+                self.putters.remove(waiter)
                 put: Any = waiter.put
                 many = isinstance(put, list)
                 waiter.answers.append([self.add(*each) for each in put] if many else self.add(*put))
@@ -399,7 +405,7 @@ class Model:
             while self.takers and (task := self.first()) is not None:
                 waiter = self.takers.pop(0)
                 waiter.answers.append(self.give(task, waiter.connection))
-            again = self.expire() or (bool(self.putters) and self.room(self.putters[0].size))
+            again = self.expire() or self.admitted() is not None
 
     # -- verbs ---------------------------------------------------------------------------------------------
 
@@ -408,11 +414,45 @@ class Model:
         capacity = self.options.get("capacity", 0)
         return not capacity or len(self.tasks) + count <= capacity
 
+    def capacity(self, name: str) -> int:
+        """How many tasks have room in a lane; 0: any number."""
+        own = self.rate_limits.get(name, RateLimit()).capacity
+        limit: int = self.options.get("lane_capacity", 0) if own is None else own
+        return limit
+
+    def lanes_of(self, puts: list[tuple[Any, dict[str, Any]]]) -> list[str]:
+        """The lane of each put."""
+        utubes = [options.get(self.driver.lane) for _, options in puts] if self.driver.lane else []
+        return ["nil" if utube is None else utube for utube in utubes]
+
+    def full_lane(self, puts: list[tuple[Any, dict[str, Any]]]) -> str | None:
+        """The first lane that has no room for all these puts."""
+        names = self.lanes_of(puts)
+        for name, most in {name: self.capacity(name) for name in names}.items():
+            if most and len(self.states(name)) + names.count(name) > most:
+                return name
+        return None
+
+    def admitted(self) -> Waiter | None:
+        """The first waiting put that has room; those whose lanes are full do not hold up others."""
+        full: set[str] = set()
+        for waiter in self.putters:
+            put: Any = waiter.put
+            puts = put if isinstance(put, list) else [put]
+            if not full.isdisjoint(self.lanes_of(puts)):
+                continue
+            if not self.room(waiter.size):
+                return None
+            if (name := self.full_lane(puts)) is None:
+                return waiter
+            full.add(name)
+        return None
+
     def put(self, data: Any, options: dict[str, Any]) -> Shown | None:
         """Put, without waiting for room."""
         if not options.keys() <= (self.driver.options - {"capacity"}) | {"timeout", "keep_done"}:
             raise Refused(OptionNotSupported)
-        if not self.room():
+        if not self.room() or self.full_lane([(data, options)]) is not None:
             if "timeout" not in options:
                 raise Refused(TubeFull)
             return None
@@ -521,7 +561,7 @@ class Model:
         capacity = self.options.get("capacity", 0)
         if capacity and len(items) > capacity:
             raise Refused(InvalidOption)
-        if not self.room(len(items)):
+        if not self.room(len(items)) or self.full_lane(items) is not None:
             raise Refused(TubeFull)
         shown = [self.add(*item) for item in items]
         self.catch_up()
@@ -647,18 +687,18 @@ class Model:
             rate_limit.asked = rate_limit.asked or value is not None
         self.catch_up()
 
-    def utubes(self) -> list[tuple[str, int, int, float | None, float, int]]:
+    def utubes(self) -> list[tuple[str, int, int, float | None, float, int, int]]:
         """All lanes, as users see them."""
-        lanes: list[tuple[str, int, int, float | None, float, int]] = []
+        lanes: list[tuple[str, int, int, float | None, float, int, int]] = []
         for name in sorted({*self.rate_limits, *(self.lane(task) or "" for task in self.tasks)}):
             states, moment = self.states(name), self.next_start(name)
             rate_limit = self.rate_limits.get(name, RateLimit())
             resting = moment > self.now
-            limits = (rate_limit.interval, rate_limit.max_in_flight, rate_limit.interval_from)
-            if {"ready", "taken"} & set(states) or resting or limits != (None, None, None):
+            if {"ready", "taken"} & set(states) or resting or rate_limit.own != (None, None, None, None):
                 interval, most = self.limits(rate_limit)
                 next_start = moment / SECOND if resting else None
-                lanes.append((name, states.count("ready"), states.count("taken"), next_start, interval / SECOND, most))
+                counts = states.count("ready"), states.count("taken")
+                lanes.append((name, *counts, next_start, interval / SECOND, most, self.capacity(name)))
         return lanes
 
     def truncate(self) -> None:

@@ -36,6 +36,11 @@ DRIVERS = {
     "utubettl": (utubettl.UtubeTtl, TubeSettings()),
     "utubettl with a backoff": (utubettl.UtubeTtl, _RESTS),
     "utubettl with limits": (utubettl.UtubeTtl, TubeSettings(paced=True)),
+    "utubettl with room in lanes": (utubettl.UtubeTtl, TubeSettings(bounded=True, lane_capacity=5)),
+    "utubettl with limits and room in lanes": (
+        utubettl.UtubeTtl,
+        TubeSettings(bounded=True, paced=True, lane_capacity=0),
+    ),
     "plain, by rank": (Driver("plain-rank", options={"pri"}, rank=_newest, rank_lua=_RANK), TubeSettings()),
     "timed, by rank": (Driver("rank", options={"pri", "ttl"}, rank=_newest, rank_lua=_RANK), TubeSettings()),
     "lanes, by rank": (

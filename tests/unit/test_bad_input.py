@@ -146,6 +146,8 @@ def table() -> list[Row]:
         ("lanes where there are none", OptionNotSupported, lambda s: s.plain.utubes()),
         ("an interval for a fifo tube", OptionNotSupported, lambda s: s.queue.create_tube("new", interval=1)),
         ("a block of no lane", InvalidOption, lambda s: s.ttl.block(None, 1)),
+        ("a capacity of a lane below 0", InvalidOption, lambda s: s.ttl.configure("a", capacity=-1)),
+        ("a lane_capacity that is text", InvalidOption, lambda s: s.ttl.alter(lane_capacity="2")),
         ("a max_in_flight of 0", InvalidOption, lambda s: s.ttl.configure("a", max_in_flight=0)),
         ("an order nobody knows", InvalidOption, lambda s: s.queue.create_tube("new", "utube", order="lifo")),
         ("a jitter above 1", InvalidOption, lambda s: s.queue.create_tube("new", "utube", jitter=1.5)),

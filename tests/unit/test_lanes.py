@@ -153,11 +153,11 @@ def test_see_lists_lanes_by_name() -> None:
     tube.lanes.rate("0").configure(0, {"max_in_flight": 7})
     tube.take(1_000_000)
     assert list(tube.lanes.see(3)) == [
-        ("0", 0, 0, None, 2.0, 7),
-        ("a", 2, 0, None, 2.0, 3),
-        ("b", 1, 0, None, 2.0, 3),
+        ("0", 0, 0, None, 2.0, 7, 0),
+        ("a", 2, 0, None, 2.0, 3, 0),
+        ("b", 1, 0, None, 2.0, 3, 0),
     ]
-    assert list(tube.lanes.see(9))[3] == ("c", 0, 1, 3.0, 2.0, 3)
+    assert list(tube.lanes.see(9))[3] == ("c", 0, 1, 3.0, 2.0, 3, 0)
 
 
 def test_count_returns_all_lanes_and_lanes_in_cooldown() -> None:

@@ -74,6 +74,7 @@ OF_TUBES: dict[str, list[Any]] = {
     "ttl": [None, None, 0.9, 3, 60],
     "ttr": [None, None, 0.4, 2],
     "capacity": [None, 1, 3, 5],
+    "lane_capacity": [None, None, None, 1, 2, 4],
     "max_in_flight": [None, None, 1, 2, 3],
     "interval": [None, None, 0, 0.3, 1],
     "interval_from": [None, "take", "ack"],
@@ -87,6 +88,7 @@ OF_LANES: dict[str, list[Any]] = {
     "interval": [None, 0, 0.2, 1.5],
     "max_in_flight": [None, 1, 2, 4],
     "interval_from": [None, "take", "ack"],
+    "capacity": [None, 0, 1, 3],
 }
 LANES = ["a", "b", "x", "nil"]
 BLOCKS = [0, 0, 0.1, 0.5, 2]

@@ -263,7 +263,7 @@ def play(seed: int) -> Recorded:
         happen()
         serve()
         if chance.random() < 0.05:
-            queue.ask_first_putter()  # And then the thread that serves is interrupted.
+            queue.ask_first_putter(set())  # And then the thread that serves is interrupted.
     check(queue, server)
     return queue
 

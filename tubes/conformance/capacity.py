@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tubes import Task, TubeFull
+from tubes import Item, Task, TubeFull
 from tubes.conformance.bench import Bench, needs
 
 if TYPE_CHECKING:
@@ -146,3 +146,153 @@ class Capacity(Bench):
         call = self.begin(None, "put", "late", timeout=9)
         self.clock.advance(5)
         assert self.got(call).created == 5
+
+
+@needs("lane")
+class LaneCapacity(Bench):
+    """lane_capacity of a tube, and the capacity of a lane: what counts is as for the capacity of a tube."""
+
+    def crowded(self, capacity: int = 2) -> Task:
+        """Work in a tube whose lane "x" is full; returns the first task there, taken."""
+        self.tube = self.create("crowded", lane_capacity=capacity)
+        first = self.taken(**self.lane("x"))
+        for _ in range(capacity - 1):
+            self.put(**self.lane("x"))
+        return first
+
+    def test_put_into_a_full_lane_is_refused_and_changes_nothing(self) -> None:
+        self.crowded()
+        with self.refused(TubeFull, match="lane 'x' of tube 'crowded' is full: .* 1 more, its capacity is 2"):
+            self.tube.put("more", **self.lane("x"))
+        with self.unchanged():
+            assert self.tube.put("more", timeout=0, **self.lane("x")) is None
+        assert self.put(**self.lane("y")).id == 2
+
+    def test_tasks_without_a_lane_share_one_capacity(self) -> None:
+        self.tube = self.create("crowded", lane_capacity=1)
+        self.tube.put("a")
+        assert self.tube.put("b", timeout=0) is None
+
+    def test_tasks_in_every_state_use_the_capacity_of_their_lane(self) -> None:
+        first = self.crowded()
+        self.tube.bury(first)
+        assert self.tube.put("more", timeout=0, **self.lane("x")) is None
+        if "delay" in self.knobs.options:
+            self.put(delay=9, **self.lane("y"))
+            self.put(**self.lane("y"))
+            assert self.tube.put("more", timeout=0, **self.lane("y")) is None
+
+    @pytest.mark.parametrize("way", ROOM)
+    def test_removed_task_makes_room_in_its_lane(self, way: str) -> None:
+        first = self.crowded()
+        ROOM[way](self, first)
+        assert self.put(**self.lane("x")) is not None
+
+    @needs("ttl")
+    def test_task_that_expires_makes_room_in_its_lane(self) -> None:
+        self.tube = self.create("crowded", lane_capacity=1)
+        self.put(ttl=5, **self.lane("x"))
+        call = self.begin(None, "put", "late", timeout=9, **self.lane("x"))
+        self.clock.advance(5)
+        assert self.got(call).created == 5
+
+    def test_full_lane_accepts_releases_and_kicks_of_its_tasks(self) -> None:
+        first = self.crowded()
+        self.tube.release(first)
+        self.tube.bury(first.id)
+        assert self.tube.kick() == 1
+
+    def test_batch_is_put_whole_or_not_at_all(self) -> None:
+        self.crowded()
+        for key in (None, "k"):
+            batch = [Item(0, **self.lane("y")), Item(1, key=key, **self.lane("x"))]
+            with self.refused(TubeFull, match="lane 'x'"):
+                self.tube.put_many(batch)
+            with self.unchanged():
+                assert self.tube.put_many(batch, timeout=0) == []
+        with self.refused(TubeFull, match="lane 'y' .* 3 more"):
+            self.tube.put_many([0, 1, 2], **self.lane("y"))
+        assert len(self.tube.put_many([0, 1], **self.lane("y"))) == 2
+
+    def test_put_that_replaces_needs_no_room_in_the_same_lane(self) -> None:
+        self.tube = self.create("crowded", lane_capacity=1)
+        self.put(key="k", **self.lane("x"))
+        self.put(key="other", **self.lane("y"))
+        assert self.put(key="k", on_duplicate="replace", **self.lane("x")).id == 2
+        assert self.put(key="k", **self.lane("x")).created_now is False
+        with self.refused(TubeFull):
+            self.tube.put(key="k", data=0, on_duplicate="replace", **self.lane("y"))
+        assert self.put(key="k", on_duplicate="replace", **self.lane("z")).id == 3
+        assert self.put(**self.lane("x")).id == 4
+
+    @pytest.mark.parametrize("way", ROOM)
+    def test_room_in_a_lane_serves_one_waiting_put(self, way: str) -> None:
+        first = self.crowded(1)
+        calls = [self.begin(None, "put", data, timeout=9, **self.lane("x")) for data in ("a", "b")]
+        ROOM[way](self, first)
+        assert self.got(calls[0]).data == "a"
+        assert self.waiting(1)
+        assert not calls[1].done()
+
+    def test_put_that_waits_for_a_lane_does_not_hold_up_others(self) -> None:
+        first = self.crowded(1)
+        other = self.put(**self.lane("y"))
+        late = self.begin(None, "put", "late", timeout=9, **self.lane("x"))
+        soon = self.begin(None, "put", "soon", timeout=9, **self.lane("y"))
+        assert self.got(self.begin(None, "put", "now", timeout=9, **self.lane("z"))).data == "now"
+        self.tube.delete(other.id)
+        assert self.got(soon).data == "soon"
+        assert not late.done()
+        self.tube.ack(first)
+        assert self.got(late).data == "late"
+
+    def test_waiting_batch_gets_room_in_all_its_lanes(self) -> None:
+        first = self.crowded(1)
+        call = self.begin(None, "put_many", [Item(0, **self.lane("x")), Item(1, **self.lane("y"))], timeout=9)
+        assert self.waiting(1)
+        self.tube.ack(first)
+        assert [task.data for task in self.got(call)] == [0, 1]
+
+    def test_lane_has_a_capacity_of_its_own(self) -> None:
+        self.tube.put_many([0, 1], **self.lane("x"))
+        self.tube.configure("x", capacity=2)
+        assert self.tube.put("more", timeout=0, **self.lane("x")) is None
+        assert [(each.name, each.capacity) for each in self.tube.utubes()] == [("x", 2)]
+        self.tube.alter(lane_capacity=1)
+        assert len(self.tube.put_many([0], **self.lane("y"))) == 1
+        assert self.tube.put("more", timeout=0, **self.lane("y")) is None
+        assert [(each.name, each.capacity) for each in self.tube.utubes()] == [("x", 2), ("y", 1)]
+        self.tube.configure("x", capacity=0)
+        assert len(self.tube.put_many([0, 1], **self.lane("x"))) == 2
+        self.tube.configure("x", capacity=None)
+        assert self.tube.utubes()[0].capacity == 1
+
+    def test_raised_capacity_of_a_lane_serves_a_waiting_put(self) -> None:
+        self.crowded(1)
+        call = self.begin(None, "put", "late", timeout=9, **self.lane("x"))
+        assert self.waiting(1)
+        self.tube.configure("x", capacity=2)
+        assert self.got(call).data == "late"
+        call = self.begin(None, "put", "later", timeout=9, **self.lane("x"))
+        assert self.waiting(1)
+        self.tube.configure("x", capacity=None)
+        self.tube.alter(lane_capacity=3)
+        assert self.got(call).data == "later"
+
+    def test_lane_capacity_counts_tasks_that_were_there_before(self) -> None:
+        self.tube.put_many([0, 1, 2], **self.lane("x"))
+        self.tube.alter(lane_capacity=3)
+        assert self.tube.put("more", timeout=0, **self.lane("x")) is None
+        self.taken_in("x")
+        assert self.tube.put("more", timeout=0, **self.lane("x")) is not None
+        self.tube.alter(lane_capacity=None)
+        assert "lane_capacity" not in self.tube.options
+        assert len(self.tube.put_many([0] * 3, **self.lane("x"))) == 3
+        self.tube.alter(lane_capacity=6)
+        assert self.tube.put("more", timeout=0, **self.lane("x")) is None
+
+    def taken_in(self, lane: str) -> None:
+        """Take a task and ack it: it is of this lane."""
+        task = self.take()
+        assert task.utube == lane
+        self.tube.ack(task)

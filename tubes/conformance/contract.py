@@ -5,7 +5,7 @@ from __future__ import annotations
 from tubes.conformance.altering import Altering
 from tubes.conformance.any import TakeAny
 from tubes.conformance.batches import Batches
-from tubes.conformance.capacity import Capacity
+from tubes.conformance.capacity import Capacity, LaneCapacity
 from tubes.conformance.context import Context
 from tubes.conformance.delay import Delay
 from tubes.conformance.done import DoneTasks
@@ -53,6 +53,7 @@ class Contract(
     TakeAny,
     Pauses,
     Capacity,
+    LaneCapacity,
     Batches,
     Failures,
     UniqueKeys,

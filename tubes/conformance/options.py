@@ -63,7 +63,7 @@ class Options(Bench):
     def test_a_tube_refuses_an_option_that_the_driver_lacks(self) -> None:
         lacking = {*TUBES, "colour"} - self.knobs.options
         if self.knobs.lane is None:
-            lacking |= {"max_in_flight", "interval", "interval_from", "jitter", "order"}
+            lacking |= {"lane_capacity", "max_in_flight", "interval", "interval_from", "jitter", "order"}
         assert self.refuses(lambda option: self.create("other", **{option: 1}), *lacking, error=OptionNotSupported)
         if "delay" not in self.knobs.options:
             with self.refused(OptionNotSupported):
@@ -81,6 +81,7 @@ class Options(Bench):
         assert self.refuses(lambda call: call(), *calls, error=OptionNotSupported)
         options = (
             {"interval": 1},
+            {"lane_capacity": 2},
             {"max_in_flight": 2},
             {"jitter": 0.5},
             {"order": "round_robin"},

@@ -578,6 +578,7 @@ class Blocks(Throttled):
         assert self.refuses(lambda interval: self.tube.configure("x", interval=interval), -1, "1")
         assert self.refuses(lambda limit: self.tube.configure("x", max_in_flight=limit), 0, 1.5)
         assert self.refuses(lambda moment: self.tube.configure("x", interval_from=moment), "put", "", 1)
+        assert self.refuses(lambda capacity: self.tube.configure("x", capacity=capacity), -1, 1.5, "2")
         assert self.refuses(self.tube.utubes, -1)
         assert self.tube.utubes()[0].next_start is None
 
@@ -640,11 +641,11 @@ class Rounds(Throttled):
         now = self.clock.now()
         soon = pytest.approx(now + 5, abs=1e-6)
         assert [tuple(utube) for utube in self.tube.utubes()] == [
-            ("a", 0, 1, soon, 5.0, 2),
-            ("b", 2, 1, soon, 5.0, 2),
-            ("c", 0, 0, None, 0.5, 7),
-            ("d", 0, 0, pytest.approx(now + 60, abs=1e-6), 5.0, 2),
-            ("nil", 0, 1, soon, 5.0, 2),
+            ("a", 0, 1, soon, 5.0, 2, 0),
+            ("b", 2, 1, soon, 5.0, 2, 0),
+            ("c", 0, 0, None, 0.5, 7, 0),
+            ("d", 0, 0, pytest.approx(now + 60, abs=1e-6), 5.0, 2, 0),
+            ("nil", 0, 1, soon, 5.0, 2, 0),
         ]
         assert [utube.name for utube in self.tube.utubes(limit=2)] == ["a", "b"]
         assert self.tube.utubes(limit=0) == []

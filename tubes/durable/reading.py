@@ -58,7 +58,10 @@ def read_engine(
         engine.throttled = True
         name = rows.read_name(raw)
         engine.rates.add(name)
-        rows.read_rate(engine.lanes.rates.make(name, None), text)
+        rate = engine.lanes.rates.make(name, None)
+        rows.read_rate(rate, text)
+        if rate.capacity is not None:
+            engine.bounded = engine.lanes_bounded = True
     if engine.driver.lane:
         engine.lanes.rates.last_number = facts["number"]
     for row in execute("SELECT * FROM done WHERE key BETWEEN ? AND ?", ids):

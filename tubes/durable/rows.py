@@ -286,8 +286,10 @@ def read_uses(engine: JournaledEngine, uses: Mapping[str, int]) -> None:
 
 def rate_text(rate: RateLimit) -> str:
     """The state of a lane besides its tasks."""
-    interval, most, interval_from = rate.own_limits
+    interval, most, interval_from, capacity = rate.own_limits
     limits = {"interval": interval, "most": most, "from": interval_from}
+    if capacity is not None:
+        limits["capacity"] = capacity
     return json.dumps({"blocked": rate.blocked, **limits, "starts": rate.starts})
 
 
@@ -295,7 +297,7 @@ def check_rate(text: str) -> None:
     """Raise an error of `UNREADABLE` if no rate limit has this text."""
     facts = json.loads(text)
     last, before = (Start(*start) for start in facts["starts"])
-    numbers = (facts["blocked"], facts["interval"] or 0, facts["most"] or 0, *last, *before)
+    numbers = (facts["blocked"], facts["interval"] or 0, facts["most"] or 0, facts.get("capacity") or 0, *last, *before)
     if not all(number.__class__ is int for number in numbers):
         raise TypeError(text)
     if facts["from"] is not None:
@@ -308,6 +310,7 @@ def read_rate(rate: RateLimit, text: str) -> None:
     facts = json.loads(text)
     rate.blocked = facts["blocked"]
     rate.interval, rate.max_in_flight, rate.interval_from = facts["interval"], facts["most"], facts["from"]
+    rate.capacity = facts.get("capacity")
     last, before = (Start(*start) for start in facts["starts"])
     rate.starts = last, before
 

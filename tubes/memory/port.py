@@ -136,7 +136,7 @@ class Port(PortBase[F]):
             now = self._micros()
             if engine.ticking and engine.timers.soonest <= now:
                 shared.serve_waiters(now)
-            if not engine.capacity or engine.admits(now, checked or options):
+            if not engine.bounded or engine.admits(now, {engine.lane_option: utube} if checked is None else checked):
                 id = engine.next_id
                 if checked is None:
                     entry = engine.add(now, data, pri, ttl, ttr, delay, utube)

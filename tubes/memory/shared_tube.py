@@ -19,8 +19,8 @@ from tubes.drivers.invariants import rebuild_indexes
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND
 from tubes.drivers.tube_options import shown
-from tubes.errors import DuplicateKey, TubeNotFound, TubesError
-from tubes.values.batch import Batch
+from tubes.errors import DuplicateKey, TubeFull, TubeNotFound, TubesError
+from tubes.values.batch import Batch, lanes_of
 from tubes.values.overview import Overview
 from tubes.values.statistics import Statistics, until
 from tubes.values.task import TaskView, snapshot
@@ -136,7 +136,7 @@ class SharedTube:
                         engine.untake(now, entry)
                 del takers[waiter]
                 owner.waiters.discard(waiter)
-            if engine.timers.soonest > now and not (self.putters and self._can_serve_putters(now)):
+            if engine.timers.soonest > now and not (self.putters and self._next_putter(now)):
                 break
         if self.emptying and engine.is_empty:
             for waiter in list(self.emptying):
@@ -168,11 +168,8 @@ class SharedTube:
 
     def _serve_putters(self, now: int) -> None:
         """Run waiting puts while there is room. A waiter gets the error that its own put raises."""
-        while self.putters:
-            waiter = next(iter(self.putters))
+        while (waiter := self._next_putter(now)) is not None:
             if not self.is_late(waiter, now):
-                if not self.admits(now, waiter.request):
-                    break
                 self._putting = id = self.engine.next_id
                 try:
                     waiter.answer = waiter.owner.put_waiting(now, waiter.request)
@@ -194,12 +191,20 @@ class SharedTube:
         """Wake a waiter that has its result; return False if its caller has left. Under the lock."""
         return waiter.wake()
 
-    def _can_serve_putters(self, now: int) -> bool:
-        """Return True if there is room for the first waiting put."""
-        return self.admits(now, next(iter(self.putters)).request)
+    def _next_putter(self, now: int) -> Waiter | None:
+        """Find the first waiting put that has room or is late. A full lane does not hold up puts into other lanes."""
+        full: set[object] = set()
+        for waiter in self.putters:
+            if full and not full.isdisjoint(lanes_of(self.driver, waiter.request)):
+                continue
+            try:
+                return waiter if self.is_late(waiter, now) or self.admits(now, waiter.request) else None
+            except TubeFull as error:
+                full.add(error.facts["utube"])
+        return None
 
     def admits(self, now: int, request: Batch | PreparedPut) -> bool:
-        """Return True if a put has room or needs none."""
+        """Return True if a put has room or needs none. Raises `TubeFull` if only its lane is full."""
         if not isinstance(request, Batch):
             return self.engine.admits(now, request[1])
         try:
@@ -207,7 +212,10 @@ class SharedTube:
         except DuplicateKey:  # The put raises it.
             return True
         # A batch that can never fit is admitted too: its put raises the error.
-        return not count or self.engine.has_room(count) or request.is_too_large(self.engine.capacity)
+        if count and not self.engine.has_room(count) and not request.is_too_large(self.engine.capacity):
+            return False
+        self.engine.check_lanes(now, request)
+        return True
 
     def is_late(self, waiter: Waiter, now: int) -> bool:
         """Return True if a waiter can no longer use a result, for example because its event loop was blocked."""

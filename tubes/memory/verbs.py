@@ -465,9 +465,11 @@ class VerbPort(Port[F]):
         name, span, keeps = lane_of(self._driver, utube), micros("seconds", seconds), flag("extend", extend)
         self._do(lambda now: self._engine.block(now, name, span, extend=keeps))
 
-    def configure(self, utube: object, interval: object, max_in_flight: object, interval_from: object) -> None:
+    def configure(
+        self, utube: object, interval: object, max_in_flight: object, interval_from: object, capacity: object
+    ) -> None:
         """Set the limits of one lane."""
-        name, changes = lane_of(self._driver, utube), changes_of(interval, max_in_flight, interval_from)
+        name, changes = lane_of(self._driver, utube), changes_of(interval, max_in_flight, interval_from, capacity)
         self._do(lambda now: self._engine.configure(now, name, changes))
 
     def utubes(self, limit: int) -> list[Utube]:

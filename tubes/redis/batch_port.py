@@ -101,6 +101,8 @@ class BatchPort(LookingPort[F]):
                     break
                 if reply.code == "ALTERED":
                     continue
+                if reply.code == "LANEFULL":
+                    raise self.lane_full(reply)
                 if reply.code == "FULL":
                     raise TubeFull(tube=shared.name, tasks=int(str(reply).split()[1]), max_waiting=batch.max_waiting)
                 if reply.code == "DUPLICATE":
@@ -349,6 +351,8 @@ class BatchPort(LookingPort[F]):
             refusal = ErrorReply(str(reply).partition(" ")[2])
             if refusal.code == "FULL":
                 return None
+            if refusal.code == "LANEFULL":
+                raise target.lane_full(refusal)
             if refusal.code == "DUPLICATE":
                 _, id, at = str(refusal).split()
                 key: Any = items[int(at)][1]["key"]

@@ -140,7 +140,7 @@ class LoopPort(BatchPort[F]):
         session = self.session
         if session is None or not self._joins or not isinstance(channel, LoopChannel):
             return super().put(data, options)
-        if session.edition.room or (options and not NOT_ALONE.isdisjoint(options)):
+        if session.edition.is_bounded or (options and not NOT_ALONE.isdisjoint(options)):
             return super().put(data, options)  # Where there may be no room each put is told so.
         raw, options = self.prepare(data, options)
         new = session.edition.write(options)

@@ -55,6 +55,8 @@ class Edition:
         self.options: Final = options
         #: How many tasks have room, as scripts are told it.
         self.room: Final[int | str] = options.get("capacity") or ""
+        #: Whether a put may find no room.
+        self.is_bounded: Final = bool(self.room) or "lane_capacity" in options
         #: What a put without options of its own puts.
         self.plain: Final = task_codec.write(driver, options, {})
         self._driver: Final = driver

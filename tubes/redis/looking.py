@@ -171,15 +171,16 @@ class LookingPort(VerbPort[F]):
         while True:
             after, *seen = list_of((yield from self.ask("utubes", cursor)))
             cursor = number_of(after)
-            for told, *facts in zip(*[iter(seen)] * 6, strict=True):
-                ready, taken, rest, interval, in_flight = map(number_of, facts)
+            for told, *facts in zip(*[iter(seen)] * 7, strict=True):
+                ready, taken, rest, interval, in_flight, capacity = map(number_of, facts)
                 lane = bytes_of(told)
                 try:
                     name = lane.decode("utf-8", "surrogatepass")
                 except UnicodeDecodeError as error:
                     self.shared.store.strangers.leave_out(f"the lanes of tube {self.shared.name!r}", {lane: error})
                     continue
-                found[name] = Utube(name, ready, taken, rest / SECOND if rest else None, interval / SECOND, in_flight)
+                start = rest / SECOND if rest else None
+                found[name] = Utube(name, ready, taken, start, interval / SECOND, in_flight, capacity)
             if cursor == 0:
                 return [found[name] for name in sorted(found)[:most]]
 

@@ -15,7 +15,7 @@ from tubes.backend.interface import AnyConnection
 from tubes.backend.port import PortBase
 from tubes.backend.waiters import EMPTY, EndOf
 from tubes.drivers.moves import State
-from tubes.errors import ConnectionLost, TubeNotFound, TubesError
+from tubes.errors import ConnectionLost, TubeFull, TubeNotFound, TubesError
 from tubes.redis import task_codec, validation
 from tubes.redis.edition import LeaseSession, TubeSession
 from tubes.redis.scripts.assembly import script
@@ -42,7 +42,7 @@ Request: TypeAlias = tuple[Callable[[Reply], T], tuple[Word, ...], Lease | None]
 
 #: Error replies that the methods handle themselves.
 _ABOUT_TASKS: Final = frozenset(
-    {"NOTTAKEN", "NOTFOUND", "DUPLICATE", "FULL", "STATE", "STAGEGONE", "FENCED", "ABORTED"}
+    {"NOTTAKEN", "NOTFOUND", "DUPLICATE", "FULL", "LANEFULL", "STATE", "STAGEGONE", "FENCED", "ABORTED"}
 )
 #: How many words one call undoes: two of each task.
 _UNDONE: Final = 100
@@ -204,6 +204,12 @@ class Port(PortBase[F]):
             reply: Reply = yield call
             if type(reply) is not ErrorReply or self.is_final(call, verb, reply):
                 return reply
+
+    def lane_full(self, reply: ErrorReply) -> TubeFull:
+        """The error for a put into a full lane."""
+        _, name, tasks, capacity = str(reply).split()
+        lane = bytes.fromhex(name[1:]).decode("utf-8", "surrogatepass")
+        return TubeFull(tube=self.shared.name, utube=lane, tasks=int(tasks), capacity=int(capacity))
 
     def open_session(self) -> Flow[TubeSession]:
         """The session in the tube, opened if it is not."""

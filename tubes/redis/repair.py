@@ -48,7 +48,7 @@ def examine(store: RedisStore, name: str, *, repairs: bool) -> Flow[list[Problem
     except Unreadable:
         found.add(["tube", name])
         return found.problems()
-    examination = _Examination(store, name, driver, found, repairs=repairs)
+    examination = _Examination(store, name, driver, found, options.get("lane_capacity"), repairs=repairs)
     yield from examination.run(options.get("capacity", 0), asked_of_lanes(options))
     return found.problems()
 
@@ -94,25 +94,25 @@ def _text(word: Reply) -> str:
     return word.decode("utf-8", "backslashreplace") if isinstance(word, bytes) else str(word)
 
 
-#: Tasks that are kept when they are done may be in any tube, or have been.
-_SETTINGS: Final = TubeSettings(keeps=True)
-
-
 class _Examination:
     """One tube, looked at once."""
 
-    def __init__(self, store: RedisStore, name: str, driver: Driver, found: _Found, *, repairs: bool) -> None:
+    def __init__(
+        self, store: RedisStore, name: str, driver: Driver, found: _Found, lane_capacity: int | None, *, repairs: bool
+    ) -> None:
         self._store: Final = store
         self._name: Final = name
         self._driver: Final = driver
         self._knobs: Final = knobs_of(driver)
         self._found: Final = found
         self._mends: Final = repairs
+        # Tasks that are kept when they are done may be in any tube, or have been.
+        self._settings: Final = TubeSettings(keeps=True, lane_capacity=lane_capacity)
 
     def _ask(self, verb: str, *args: Word) -> Flow[Reply]:
         words = ("1" if self._mends else "", self._store.now(), *args)
         reply: Reply = yield ScriptCall(
-            script(verb, self._driver, _SETTINGS), self._store.key(self._name), words, parts=PARTS
+            script(verb, self._driver, self._settings), self._store.key(self._name), words, parts=PARTS
         )
         if isinstance(reply, ErrorReply):
             raise TubeNotFound(name=self._name) if reply.code == "TUBEGONE" else error_of(reply, self._store.url)

@@ -9,7 +9,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tubes.backend.waiters import PENDING
-from tubes.errors import ConnectionLost, TubesError, Unreadable
+from tubes.errors import ConnectionLost, TubeFull, TubesError, Unreadable
 from tubes.redis import task_codec
 from tubes.redis.transport.script_call import AHEAD, SERVING, WaitForLock
 from tubes.values.task import TaskView
@@ -49,7 +49,8 @@ class Serving:
         return (yield from self._alone(self._serve_all()))
 
     def _serve_all(self) -> Flow[int]:
-        while self._queue.putters and (yield from self._serve_putter()):
+        full: set[object] = set()
+        while self._queue.putters and (yield from self._serve_putter(full)):
             pass
         while True:
             soonest = yield from self._serve_taker()
@@ -113,9 +114,12 @@ class Serving:
             yield from port.undo("untake", reply[0], reply[3], slot=SERVING)
         return None
 
-    def _serve_putter(self) -> Flow[bool]:
-        """Do the put of the first waiter for room; False if there is no waiter or no room for it."""
-        waiter = self._queue.ask_first_putter()
+    def _serve_putter(self, full: set[object]) -> Flow[bool]:
+        """Do the put of the first waiter for room; False if there is no waiter or no room for it.
+
+        `full`: the lanes that were found full. Puts into them do not hold up others.
+        """
+        waiter = self._queue.ask_first_putter(full)
         if waiter is None:
             return False
         port: RedisPort = waiter.owner
@@ -128,6 +132,10 @@ class Serving:
                 raise
             except Exception as error:
                 answer = error
+            if isinstance(answer, TubeFull) and "utube" in answer.facts:
+                why = "no_room"
+                full.add(answer.facts["utube"])
+                return True
             if answer is None:
                 why = "no_room"
                 return False

@@ -80,7 +80,8 @@ class SharedTube:
         if manual:
             self.store.run_now(self.tick())
             queue.arriving.discard(waiter)
-        if not self.wait_loop.start() and first:
+        # A put whose lane is full does not hold up others.
+        if not self.wait_loop.start() and (first or (waiter.request is not None and "lane_capacity" in self.options)):
             self.nudge()
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:

@@ -81,6 +81,8 @@ class VerbPort(Port[F]):
         if type(reply) is ErrorReply:
             if reply.code == "NOTFOUND":
                 raise TaskNotFound(id=old[0], tube=shared.name)
+            if reply.code == "LANEFULL":
+                raise self.lane_full(reply)
             if reply.code == "FULL":
                 raise TubeFull(tube=shared.name, tasks=1, max_waiting=options[MAX_WAITING])
             raise DuplicateKey(key=options["key"], tube=shared.name, id=int(str(reply).split()[1]))
@@ -439,12 +441,22 @@ class VerbPort(Port[F]):
         name, span, keeps = lane_of(self._driver, utube), micros("seconds", seconds), flag("extend", extend)
         return self.call("pace", (_ignore, (raw_text(name), span, "", "", "", "1" if keeps else ""), None))
 
-    def configure(self, utube: object, interval: object, max_in_flight: object, interval_from: object) -> None:
+    def configure(
+        self, utube: object, interval: object, max_in_flight: object, interval_from: object, capacity: object
+    ) -> None:
         """A lane has limits of its own."""
-        name, changes = lane_of(self._driver, utube), changes_of(interval, max_in_flight, interval_from)
+        name, changes = lane_of(self._driver, utube), changes_of(interval, max_in_flight, interval_from, capacity)
         given = ((changes.get(limit, ""), unset) for limit, unset in _UNSET)
         limits: list[Any] = [unset if wanted is None else _FROM.get(wanted, wanted) for wanted, unset in given]
+        if "capacity" in changes:
+            return self.change(self._configure(changes["capacity"], raw_text(name), "", *limits, ""))
         return self.call("pace", (_ignore, (raw_text(name), "", *limits), None))
+
+    def _configure(self, capacity: int | None, *words: Word) -> Flow[None]:
+        """The limits of a lane; the first capacity alters the tube, so that it counts the tasks of its lanes."""
+        if capacity is not None and "lane_capacity" not in (yield from self.edition()).options:
+            yield from self.give_options({"lane_capacity": 0})
+        yield from self.ask("pace", *words, -1 if capacity is None else capacity)
 
     def alter(self, changes: Options) -> None:
         """Give the tube other options."""
@@ -455,7 +467,8 @@ class VerbPort(Port[F]):
 
         def words(edition: Edition) -> tuple[Word, ...]:
             wanted = altered(edition.options, changes)
-            return uuid4().hex, describe_options(wanted), wanted.get("capacity", 0), asked_of_lanes(wanted)
+            counts = "1" if "lane_capacity" in wanted and "lane_capacity" not in edition.options else ""
+            return uuid4().hex, describe_options(wanted), wanted.get("capacity", 0), asked_of_lanes(wanted), counts
 
         yield from self.ask_by_options("alter", words)
         yield from self.connection.enter(self)  # `tube.options` has them then.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from tubes.backend.waiters import PENDING
 from tubes.errors import ConnectionLost
 from tubes.redis.wait_states import WAIT_MOVES, WaitState
+from tubes.values.batch import lanes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,15 +106,20 @@ class WaitQueue:
                 return False
             return self.move(waiter, "give", answer)
 
-    def first(self, line: Waiters) -> Waiter | None:
-        """The first waiter in a line for which no take was sent ahead. Removes waiters that have gone."""
+    def first(self, line: Waiters, full: set[object] | None = None) -> Waiter | None:
+        """The first waiter in a line for which no take was sent ahead. Removes waiters that have gone.
+
+        `full`: lanes whose waiters are left out.
+        """
         now = self._now()
         with self.lock:
             for waiter in list(line):
                 late = waiter.deadline is not None and waiter.deadline < now
                 if waiter.answer is not PENDING or waiter.lost() or waiter.is_gone() or late:
                     self.move(waiter, "leave")
-                elif line[waiter] is not _ARMED:
+                elif line[waiter] is not _ARMED and not (
+                    full and full & lanes_of(waiter.owner.shared.driver, waiter.request)
+                ):
                     return waiter
             return None
 
@@ -145,10 +151,10 @@ class WaitQueue:
             if self.stale is ahead:
                 self.stale = None
 
-    def ask_first_putter(self) -> Waiter | None:
-        """The first of the waiters for room. Its put is under way from now on."""
+    def ask_first_putter(self, full: set[object]) -> Waiter | None:
+        """The first of the waiters for room, except those of `full` lanes. Its put is under way from now on."""
         with self.lock:
-            waiter = self.first(self.putters)
+            waiter = self.first(self.putters, full)
             if waiter is not None:
                 self.move(waiter, "ask")
             return waiter

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias
 
 from typing_extensions import TypeVar, Unpack
 
-from tubes.drivers.options import MAX_WAITING, whole
+from tubes.drivers.options import MAX_WAITING, NO_LANE, whole
 from tubes.errors import InvalidOption, TubesError
 from tubes.values.codecs import encode
 from tubes.values.lease import Lease
@@ -102,6 +102,13 @@ class Batch:
         for options, many in self.runs:
             for data in many:
                 yield data, options
+
+
+def lanes_of(driver: Driver, request: Batch | tuple[Any, Options]) -> set[object]:
+    """The names of the lanes of a put, or of all puts of a batch."""
+    runs: Iterable[Options] = (options for options, _ in request.runs) if isinstance(request, Batch) else (request[1],)
+    lane: Any = driver.lane
+    return {NO_LANE if options.get(lane) is None else options[lane] for options in runs}
 
 
 def gather(driver: Driver, codec: Codec | None, items: object, options: Options, errors: object = "raise") -> Batch:

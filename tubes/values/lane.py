@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tubes.drivers.options import INTERVAL_FROM, KEEP, lane, micros, positive
+from tubes.drivers.options import INTERVAL_FROM, KEEP, lane, micros, positive, whole
 
 if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
@@ -18,7 +18,7 @@ class Utube(NamedTuple):
     ...     tube = queue.create_tube("crawl", "utube", interval=2)
     ...     _ = tube.put("/", utube="example.com")
     ...     tube.utubes()
-    [Utube(name='example.com', ready=1, taken=0, next_start=None, interval=2.0, max_in_flight=1)]
+    [Utube(name='example.com', ready=1, taken=0, next_start=None, interval=2.0, max_in_flight=1, capacity=0)]
     """
 
     #: Tasks without a lane share the one called `nil`.
@@ -31,6 +31,8 @@ class Utube(NamedTuple):
     #: Seconds from one take to the next, or from the end of a run; 0: no interval.
     interval: float
     max_in_flight: int
+    #: How many tasks have room, in whatever state; 0: no limit.
+    capacity: int
 
 
 def lane_of(driver: Driver, utube: object) -> str:
@@ -40,7 +42,7 @@ def lane_of(driver: Driver, utube: object) -> str:
     return lane(driver.lane, utube)
 
 
-def changes_of(interval: object, max_in_flight: object, interval_from: object) -> dict[str, Any]:
+def changes_of(interval: object, max_in_flight: object, interval_from: object, capacity: object) -> dict[str, Any]:
     """The limits of a lane, checked and in the machine's units; None: the tube's."""
     changes: dict[str, Any] = {}
     if interval is not KEEP:
@@ -49,4 +51,6 @@ def changes_of(interval: object, max_in_flight: object, interval_from: object) -
         changes["max_in_flight"] = None if max_in_flight is None else positive("max_in_flight", max_in_flight)
     if interval_from is not KEEP:
         changes["interval_from"] = None if interval_from is None else INTERVAL_FROM("interval_from", interval_from)
+    if capacity is not KEEP:
+        changes["capacity"] = None if capacity is None else whole("capacity", capacity)
     return changes

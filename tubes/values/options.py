@@ -90,6 +90,8 @@ class TubeOptions(TypedDict, total=False):
     """How many done tasks are kept at most: those that would be forgotten first go."""
     backoff: Backoff | Iterable[Seconds] | None
     """How long a task waits after a failed attempt: a list of seconds, or a `Backoff`."""
+    lane_capacity: int | None
+    """How many tasks each lane has room for; 0: no limit."""
     max_in_flight: int | None
     """How many tasks of one lane may be taken at a time; 1 if it is left out."""
     interval: Seconds | None

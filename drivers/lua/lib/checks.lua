@@ -112,6 +112,9 @@ local function lane_of(name)
     if call('ZSCORE', M .. ':offers', head) then about.head = head else about.taken = 1 end
   else
     local reads, fields = pcall(function() return { cmsgpack.unpack(sub(record, 2)) } end)
+--#if LANE_ROOM
+    if reads then fields[#PACE] = fields[#PACE] or -1 end
+--#end
     if not reads or #fields ~= #PACE or not META.pacing then return false end
     for n = 1, #PACE do
       local right = tonumber(fields[n])
@@ -141,7 +144,7 @@ local function is_lane_right(name, about)
   if about.head == '' then
     if first and not full then return false end
     if about.taken > 0 or about.rest > 0 then return true end
-    return META.pacing and (pace.interval >= 0 or pace.most > 0 or pace.from >= 0)
+    return META.pacing and (pace.interval >= 0 or pace.most > 0 or pace.from >= 0 or (pace.capacity or -1) >= 0)
   end
   local task = task_at(about.head)
   if full or not task or task.state ~= 'r' or (task.lane or 'nil') ~= name or (first and first < about.head) then return false end

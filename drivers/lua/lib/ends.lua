@@ -23,11 +23,25 @@ local function has_room()
   return true
 end
 
--- So many callers of a process wait for room, the first of them for so much.
-local function wait_for_room(size, callers, process)
+-- Each process that waits for room looks whether it has some now, a thousand at most.
+local function wake_all()
+  local markers = {}
+  for n = 1, math.min(call('HLEN', M .. ':waiting'), 1000) do markers[2 * n - 1], markers[2 * n] = 0, n end
+  many('ZADD', M .. ':room', markers)
+end
+
+-- So many callers of a process wait for room, the first of them for so much; `crowded`: the lane in which that is.
+local function wait_for_room(size, callers, process, crowded)
   local watched = string.format('%.0f', WATCHED)
   call('HDEL', M, 'filling')
   call('HSET', M, 'filling', watched)
+--#if LANE_ROOM
+  if crowded then
+    call('HSET', M .. ':waiting', process, callers .. ' ' .. watched)
+    call('ZADD', M .. ':crowded', 0, crowded)
+    return
+  end
+--#end
   call('HSET', M .. ':waiting', process, callers .. ' ' .. watched, process .. ':room', '0 ' .. size .. ' ' .. watched)
   call('ZADD', M .. ':wanting', size, process)
 end

@@ -9,6 +9,9 @@ local PACE = {
   'key', 'taken', 'head', 'rest', 'noted', 'interval', 'most', 'blocked',
   'at', 'id', 'attempts', 'place', 'at_before', 'id_before', 'attempts_before', 'place_before',
   'from',
+--#if LANE_ROOM
+  'capacity',
+--#end
 }
 
 local function is_full()
@@ -24,11 +27,19 @@ local function enter_pace(by, popped)
     key = '', taken = 0, head = '', rest = 0, noted = 0, interval = -1, most = 0, blocked = 0,
     at = -1, id = -1, attempts = 0, place = 0, at_before = -1, id_before = -1, attempts_before = 0, place_before = 0,
     from = -1,
+--#if LANE_ROOM
+    capacity = -1,
+--#end
   }
   lane_record = call('HGET', M .. ':lanes', lane)
   if lane_record and byte(lane_record, 1) == 255 then
     local fields = { cmsgpack.unpack(sub(lane_record, 2)) }
+--#if LANE_ROOM
+    -- It may have been written when lanes had no capacity.
+    for n = 1, #fields do pace[PACE[n]] = fields[n] end
+--#else
     for n = 1, #PACE do pace[PACE[n]] = fields[n] end
+--#end
   elseif lane_record then
     -- It was written when the tube had no paces.
     local head = sub(lane_record, 2)
@@ -109,7 +120,11 @@ local function leave_pace()
     end
   end
   if pace.rest == 0 and pace.taken == 0 and not lane_head then
+--#if LANE_ROOM
+    if pace.interval < 0 and pace.most == 0 and pace.from < 0 and pace.capacity < 0 then
+--#else
     if pace.interval < 0 and pace.most == 0 and pace.from < 0 then
+--#end
       if lane_record then call('HDEL', M .. ':lanes', lane) end
       return
     end

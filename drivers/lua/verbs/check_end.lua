@@ -44,4 +44,11 @@ end
 local paused = tonumber(META.paused or nil)
 if paused and paused < 1e18 then soonest = math.min(soonest, paused) end
 if soonest < (tonumber(META.soonest or nil) or math.huge) and note('counter', 'soonest') then call('HSET', M, 'soonest', soonest) end
+--#if LANE_ROOM
+if mends then
+  -- What lanes have is counted again by the next calls.
+  call('UNLINK', M .. ':fill')
+  call('HSET', M, 'recount', 0, 'soonest', 0)
+end
+--#end
 return { stamp, found }

@@ -17,7 +17,7 @@ end
 if mends then call('HDEL', M, '') end
 local types = {
   tasks = 'hash', ready = ARGV[3], taken = 'zset', due = 'zset', buried = 'zset', back = 'zset', offers = 'zset',
-  behind = 'zset', lanes = 'hash', rests = 'zset', keys = 'hash', known = 'hash', done = 'hash', ended = 'zset', leases = 'zset', waiting = 'hash', wanting = 'zset',
+  behind = 'zset', lanes = 'hash', rests = 'zset', fill = 'hash', crowded = 'zset', keys = 'hash', known = 'hash', done = 'hash', ended = 'zset', leases = 'zset', waiting = 'hash', wanting = 'zset',
   marker = 'zset', room = 'zset', sealed = 'zset', broken = 'hash',
 }
 for part, right in pairs(types) do

@@ -2,13 +2,18 @@
 -- ARGV  6 the lane, 7 microseconds for which it is blocked ('': as before), 8 its interval in microseconds (-1: the
 --       tube's, '': as before), 9 its max_in_flight (0: the tube's, '': as before),
 --       10 its interval_from (0: take, 1: ack, -1: the tube's, '': as before),
---       11 '1': keep a block that ends later
+--       11 '1': keep a block that ends later, 12 its capacity (-1: the tube's, '': as before), in a tube whose
+--       lanes have one
 -- answers  nothing
 --#include begin
 if replayed then return end
 local span, interval, most = tonumber(ARGV[7]), tonumber(ARGV[8] or ''), tonumber(ARGV[9] or '')
 local from = tonumber(ARGV[10] or '')
 local asked = (span or 0) > 0 or (interval or -1) >= 0 or (most or 0) > 0 or (from or -1) >= 0
+--#if LANE_ROOM
+local capacity = tonumber(ARGV[12] or '')
+asked = asked or (capacity or -1) >= 0
+--#end
 if asked or META.pacing then
   call('HDEL', M, '')
   if not META.pacing then
@@ -22,6 +27,10 @@ if asked or META.pacing then
   if interval then pace.interval = interval end
   if most then pace.most = most end
   if from then pace.from = from end
+--#if LANE_ROOM
+  if capacity then pace.capacity = capacity end
+  if capacity and call('ZREM', M .. ':crowded', lane) == 1 then freed = true end
+--#end
   rest_anew()
   leave_pace()
 end

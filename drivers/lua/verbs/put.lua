@@ -7,6 +7,10 @@
 if replayed then return replayed end
 --#if ROOM
 local needed, capacity, callers, process = 1, tonumber(ARGV[11]), ARGV[12] or '', ARGV[13]
+--#if LANE_ROOM
+local name = byte(ARGV[6]) % 128 >= 64 and (ARGV[10] or '') or 'nil'
+local lanes, more = { name }, { [name] = 1 }
+--#end
 --#include room
 --#end
 --#include next_id
@@ -31,6 +35,9 @@ do
 end
 --#end
 META.next = task.id + 1
+--#if LANE_ROOM
+fill_lanes(more)
+--#end
 --#if TIMED
 local span = tonumber(ARGV[8])
 local due = span and now + span

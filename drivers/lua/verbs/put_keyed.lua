@@ -45,6 +45,13 @@ local id = first
 local answer = created .. META.next .. ';'
 -- What becomes of each is known before the first is put.
 local all, needed, made = {}, 0, {}
+--#if LANE_ROOM
+local lanes, more, new, lane_made = {}, {}, {}, {}
+local function grow(name, by)
+  if not more[name] then lanes[#lanes + 1], more[name] = name, 0 end
+  more[name] = more[name] + by
+end
+--#end
 --#if PUT_LIMITED
 local added = 0
 --#end
@@ -73,6 +80,13 @@ while #all < size do
       local old = lives and not made[key] and find(found)
       if not lives or (old and (old.state == 't' or old.state == '!')) then added = added + 1 end
 --#end
+--#if LANE_ROOM
+      local name = task.lane or 'nil'
+      if found and lives then grow(lane_made[key] or (find(found).lane or 'nil'), -1) end
+      grow(name, 1)
+      new[name] = (new[name] or 0) + 1
+      if task.name then lane_made[key] = name end
+--#end
       if task.name then made[key] = task.id end
 --#if RANK
       place(task)
@@ -96,6 +110,9 @@ local capacity, callers, process = tonumber(ARGV[9]), ARGV[10] or '', ARGV[11]
 --#end
 local reply, marks = { created .. META.next }, {}
 META.next = id
+--#if LANE_ROOM
+fill_lanes(new)
+--#end
 --#if AGAIN
 --#if KEEPS
 forget_done({ pack('>I6', ARGV[21]) })

@@ -10,13 +10,32 @@ if replayed then return replayed end
 local size = tonumber(ARGV[6])
 --#if ROOM
 local needed, capacity, callers, process = size, tonumber(ARGV[9]), ARGV[10] or '', ARGV[11]
+--#if LANE_ROOM
+--#else
 --#include room
+--#end
 --#end
 local words, at = ARGV, 12
 if ARGV[7] ~= '' then
   words, at = brought(ARGV[7], ARGV[8] + 0), 1
   if not words then return redis.error_reply('STAGEGONE the uploaded tasks are gone') end
 end
+--#if LANE_ROOM
+local lanes, more, here, seen = {}, {}, at, 0
+while seen < size do
+  -- As in put_all.lua.
+  local count, laned = words[here] + 0, byte(words[here + 1]) % 128 >= 64
+  local own = count < 0
+  if own then count = -count end
+  for n = 1, own and count or 1 do
+    local name = laned and words[here + 2 + 2 * n] or 'nil'
+    if not more[name] then lanes[#lanes + 1], more[name] = name, 0 end
+    more[name] = more[name] + (own and 1 or count)
+  end
+  seen, here = seen + count, here + (own and 4 + 2 * count or 6 + count)
+end
+--#include room
+--#end
 --#include next_id
 local created, id = pack('>I7', now), META.next + 0
 local answer = created .. META.next

@@ -3,6 +3,10 @@
 --#include begin
 if replayed then return end
 call('UNLINK', M .. ':tasks', M .. ':ready', M .. ':taken', M .. ':due', M .. ':buried', M .. ':back', M .. ':offers', M .. ':behind', M .. ':lanes', M .. ':rests', M .. ':keys', M .. ':known')
+--#if LANE_ROOM
+call('UNLINK', M .. ':fill')
+if call('UNLINK', M .. ':crowded') == 1 then freed = true end
+--#end
 --#if KEEPS
 call('UNLINK', M .. ':done', M .. ':ended')
 --#end

@@ -1,7 +1,7 @@
 -- Look at some of the lanes.
 -- ARGV  6 where to go on; 0: from the beginning
 -- answers  {where to go on (0: nowhere, that was all), and of each lane: its name, how many of its tasks are ready, how many
---          are taken, until when it rests (0: it does not), its interval in microseconds, its max_in_flight}
+--          are taken, until when it rests (0: it does not), its interval in microseconds, its max_in_flight, its capacity}
 --#include begin
 --#include flush
 local page = call('HSCAN', M .. ':lanes', ARGV[6], 'COUNT', 200)
@@ -14,6 +14,10 @@ for n = 1, #page[2], 2 do
   local interval = pace.interval >= 0 and pace.interval or pace.tube_interval
   local most = pace.most > 0 and pace.most or pace.tube_most
   if lane_head then ready = ready + 1 end
-  for _, fact in ipairs({ lane, ready, pace.taken, pace.rest, interval, most }) do seen[#seen + 1] = fact end
+  local capacity = 0
+--#if LANE_ROOM
+  capacity = pace.capacity >= 0 and pace.capacity or LANE_CAPACITY
+--#end
+  for _, fact in ipairs({ lane, ready, pace.taken, pace.rest, interval, most, capacity }) do seen[#seen + 1] = fact end
 end
 return seen

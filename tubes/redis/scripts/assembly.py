@@ -101,6 +101,8 @@ class TubeSettings(NamedTuple):
     #: Whether done tasks may be kept, and how many at most; 0: any number.
     keeps: bool = False
     keeps_most: int = 0
+    #: How many tasks have room in a lane; 0: any number; None: lanes never had a capacity.
+    lane_capacity: int | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, Any], *, is_altered: bool = False, is_paced: bool = False) -> TubeSettings:
@@ -110,12 +112,13 @@ class TubeSettings(NamedTuple):
         return cls(
             None if fields is None else RetryDelays.from_fields(fields).fields,
             None if idle is None else whole("idle", idle, MAX_SECONDS * 1000, least=1),
-            bool(options.get("capacity")),
+            bool(options.get("capacity")) or "lane_capacity" in options,
             is_altered,
             is_paced,
             None if buried_ttl is None else whole("buried_ttl", buried_ttl, NEVER),
             "keep_done" in options,
             whole("keep_done_max", options.get("keep_done_max", 0)),
+            whole("lane_capacity", options["lane_capacity"]) if "lane_capacity" in options else None,
         )
 
 
@@ -184,6 +187,7 @@ def knobs_of(driver: Driver, settings: TubeSettings = _PLAINEST) -> frozenset[st
         "BURIED_TTL": settings.buried_ttl is not None,
         "KEEPS": settings.keeps,
         "KEEPS_SOME": settings.keeps_most > 0,
+        "LANE_ROOM": settings.lane_capacity is not None and lane,
     }
     return frozenset(name for name, has in knobs.items() if has)
 
@@ -206,6 +210,7 @@ def _words_of(driver: Driver, settings: TubeSettings) -> dict[str, str]:
         "UNUSED": str(settings.idle),
         "BURIED_FOR": "false" if settings.buried_ttl == NEVER else str(settings.buried_ttl),
         "KEPT_MOST": str(settings.keeps_most),
+        "LANE_CAPACITY": str(settings.lane_capacity),
         "RANK_LUA": f"({driver.rank_lua})",
     }
 

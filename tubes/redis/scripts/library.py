@@ -20,7 +20,7 @@ from tubes.redis.scripts.lines import MADE, Line, read
 #: The files of the library, in the order in which they build on each other.
 _FILES: Final = (
     *("task", "many", "chance", "keys", "place", "ready_list", "ready_lanes", "ready_set", "paces", "failures"),
-    *("lists", "kept", "respawn", "held", "ends", "holds", "checks"),
+    *("fill", "lists", "kept", "respawn", "held", "ends", "holds", "checks"),
 )
 _NAMES: Final = re.compile(r"(?<![.\w])\w+")
 #: What lies around a line, the outermost first: slow parts, each by the definition in which it stands and its line

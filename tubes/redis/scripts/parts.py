@@ -3,7 +3,7 @@
 from typing import Final
 
 PARTS: Final = (
-    *("tasks", "ready", "taken", "due", "buried", "back", "offers", "behind", "lanes", "rests"),
+    *("tasks", "ready", "taken", "due", "buried", "back", "offers", "behind", "lanes", "rests", "fill", "crowded"),
     *("keys", "known", "done", "ended"),
     *("leases", "waiting", "wanting", "marker", "room", "sealed", "broken"),
 )

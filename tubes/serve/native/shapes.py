@@ -119,6 +119,7 @@ _OF_TUBES: Final[Fields] = {
     "keep_done": SECONDS,
     "keep_done_max": COUNT,
     "backoff": {**_BACKOFF, **a_list(SECONDS, MOST_DELAYS, least=1), "type": ["array", "object"]},
+    "lane_capacity": WHOLE,
     "max_in_flight": COUNT,
     "interval": SECONDS,
     "interval_from": INTERVAL_FROM,

@@ -23,6 +23,7 @@ _LANE: Final = schemas.an_object(
         "next_start": schemas.maybe(schemas.MOMENT),
         "interval": schemas.SECONDS,
         "max_in_flight": schemas.WHOLE,
+        "capacity": schemas.WHOLE,
     }
 )
 #: Edges of a histogram.
@@ -230,6 +231,7 @@ async def list_lanes(call: Call) -> Response:
             "interval": schemas.maybe(schemas.SECONDS),
             "max_in_flight": schemas.maybe(schemas.COUNT),
             "interval_from": schemas.maybe(shapes.INTERVAL_FROM),
+            "capacity": schemas.maybe(schemas.WHOLE),
         }
     ),
     replies={204: None},

@@ -148,11 +148,12 @@ class Writer:
                 "put_keyed" if keyed else "put_many", tasks, name, count, room, "", "", *words, parts=parts
             )
             reply = self._port.run(flow)
-            if reply is not None and reply.__class__ is not ErrorReply:
-                return tasks
-            if reply is not None:
-                return 0
+            lane_full = type(reply) is ErrorReply and reply.code == "LANEFULL"
+            if reply is not None and not lane_full:
+                return 0 if type(reply) is ErrorReply else tasks
             if time.monotonic() >= ends:
+                if type(reply) is ErrorReply:
+                    raise self._port.lane_full(reply)
                 raise TubeFull(tube=self._shared_tube.name, capacity=room, tasks=tasks)
             time.sleep(_POLL)
 
