@@ -14,7 +14,7 @@ early: requests inside the Retry-After of a host.
 lost: pages that were not fetched. twice: requests for pages that had been fetched.
 lag: milliseconds from the moment when a request to a host is allowed, and a page of it is known, to its start: the
 median and the 99th percentile, once all processes crawl. With tubes it is allowed an interval after the end of the
-request before, otherwise an interval after its start.
+request before, otherwise an interval after its start. With 10,000 hosts all processes are busy, and it is a queue.
 cpu: processor time of a process per request, in milliseconds, since its tenth response: the median of the processes
 that were not killed, and beside one process of Scrapy alone at the same interval. server: the same for the Valkey.
 """
@@ -206,7 +206,7 @@ class Row:
     broken: list[str] = field(default_factory=list)
 
     def lag(self, part: float) -> float:
-        return sorted(self.lags)[int(part * (len(self.lags) - 1))] * 1000
+        return (sorted(self.lags) or [0.0])[int(part * (len(self.lags) - 1))] * 1000
 
     def cells(self, plain: Row) -> list[str]:
         return [
