@@ -1,8 +1,8 @@
-"""Calls: a caller puts a task, and its worker puts the result into the caller's reply tube.
+"""Calls: a caller puts a task, and the worker puts the result into the caller's reply tube.
 
-A connection that calls has one reply tube. Its first call creates it; it is dropped after some time without calls, or
-when the connection is closed, and on a server also if its process is gone. The task's context has the names of the tube
-and of the call. A thread takes the replies and hands them to the callers.
+Each connection has at most one reply tube. The first call creates it. It is dropped after some time without calls, when
+the connection is closed, and on a server also when its process dies. The context of the task names the reply tube and
+the call. A thread takes the replies and hands them to the callers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tubes")
 
-#: In the context of a call: the reply tube and the call. In that of a reply: the call, and its error, if it failed.
+#: Names in a context. A call has the reply tube and the number of the call; a reply has the number, and an error.
 REPLY_TO: Final = "tubes.reply-to"
 CALL: Final = "tubes.call"
 ERROR: Final = "tubes.error"
@@ -54,7 +54,7 @@ _PREFIX: Final = "reply."
 _LINGER: Final = 10.0
 _opening: Final = threading.Lock()
 
-#: Where the caller gets the result of a handler.
+#: The result of a handler, for its caller.
 Result: TypeAlias = Future[Any]
 
 
@@ -66,33 +66,33 @@ class _Queue(Protocol):
 
 
 class ReplyTube:
-    """The owner of the tasks of a reply tube."""
+    """A reply tube, as the API object that its tasks belong to."""
 
     def __init__(self, port: Port[TaskView]) -> None:
         self._port: Final = port
         self.name: Final = port.shared.name
 
     def take(self, timeout: Seconds) -> TaskView | None:
-        """Take the next reply; None if none comes in so many seconds."""
+        """Take the next reply; return None if there is none within `timeout` seconds."""
         reply = self._port.take()
         if reply is None:
             reply = ThreadWaiter(self._port.clock, micros("timeout", timeout)).wait(self._port)
         return reply
 
     def ack(self, reply: TaskView) -> None:
-        """The caller has this reply."""
+        """Remove a reply that its caller has received."""
         self._port.ack(reply)
 
     def drop(self) -> None:
-        """Remove the tube, whatever is in it."""
+        """Remove the tube and its replies."""
         self._port.drop(True)
 
 
 class PendingCalls:
-    """The calls of one connection that wait for their replies."""
+    """The calls of one connection that wait for replies."""
 
     def __init__(self, connection: Connection[TaskView]) -> None:
-        # A connection of its own: its thread waits for the connection's tube and for nothing else.
+        # A separate connection, since its thread waits on the reply tube all the time.
         self._connection: Final = connection
         self.name: Final = f"{_PREFIX}{uuid4().hex[:26]}"
         self._tube: ReplyTube = self._open()
@@ -102,7 +102,7 @@ class PendingCalls:
         threading.Thread(target=self._run, name="tubes-replies", daemon=True).start()
 
     def expect(self) -> tuple[str, Result] | None:
-        """A new call, and the future of its result; None: this tube is about to be dropped."""
+        """Add a call; return its number and the future of its result, or None if the tube is about to be dropped."""
         call = uuid4().hex
         future: Result = Future()
         with self._lock:
@@ -112,7 +112,7 @@ class PendingCalls:
         return call, future
 
     def forget(self, call: str) -> None:
-        """Forget a call: nobody waits for it any more."""
+        """Forget a call whose caller has stopped waiting."""
         with self._lock:
             self._pending.pop(call, None)
 
@@ -123,7 +123,7 @@ class PendingCalls:
             pending = list(self._pending.values())
             self._pending.clear()
         for future in pending:
-            with suppress(Exception):  # It was cancelled meanwhile.
+            with suppress(Exception):  # The future was cancelled meanwhile.
                 future.set_exception(QueueClosed(why="close() was called"))
         try:
             self._tube.drop()
@@ -133,7 +133,7 @@ class PendingCalls:
             self._connection.close()
 
     def close_later(self) -> None:
-        """Close in a thread: an event loop must not wait for a server."""
+        """Close in a thread, since an event loop must not wait for a server."""
         threading.Thread(target=self.close, name="tubes-replies-end", daemon=True).start()
 
     def _open(self) -> ReplyTube:
@@ -155,7 +155,7 @@ class PendingCalls:
                 outage.end()
             except QueueClosed:
                 return
-            except TubeNotFound:  # The server has lost it; or it was dropped.
+            except TubeNotFound:  # The server has lost the tube, or it was dropped.
                 if self._is_over:
                     return
                 try:
@@ -165,19 +165,19 @@ class PendingCalls:
                 except Exception as error:
                     time.sleep(outage.rest("replies could not be taken", error))
                 else:
-                    self._tell_lost()
-            except Exception as error:  # All callers depend on it.
+                    self._notify_callers()
+            except Exception as error:  # The thread must go on: all callers depend on it.
                 time.sleep(outage.rest("replies could not be taken", error))
 
-    def _tell_lost(self) -> None:
-        """The server has lost the tube: the callers check what has become of their tasks."""
+    def _notify_callers(self) -> None:
+        """Let the callers check their tasks, after the server has lost the tube."""
         with self._lock:
-            before = dict(self._pending)
-            again = {call: Result() for call in before}
-            self._pending.update(again)
-        for call, future in before.items():
-            with suppress(Exception):  # It was cancelled meanwhile.
-                future.set_exception(_Lost(again[call]))
+            pending = dict(self._pending)
+            new = {call: Result() for call in pending}
+            self._pending.update(new)
+        for call, future in pending.items():
+            with suppress(Exception):  # The future was cancelled meanwhile.
+                future.set_exception(_TubeLost(new[call]))
 
     def _is_idle(self) -> bool:
         with self._lock:
@@ -188,9 +188,9 @@ class PendingCalls:
         context = _context_of(reply)
         with self._lock:
             future = self._pending.pop(context.get(CALL, ""), None)
-        if future is None:  # It comes too late, or twice.
+        if future is None:  # The reply is late, or a second one.
             return
-        with suppress(Exception):  # The caller was cancelled meanwhile.
+        with suppress(Exception):  # The future was cancelled meanwhile.
             if ERROR in context:
                 future.set_exception(_Failure(context[ERROR]))
                 return
@@ -199,27 +199,26 @@ class PendingCalls:
             except CodecError as error:
                 future.set_exception(_Failure(str(error)))
                 return
-            except BaseException as error:  # The codec's own.
+            except BaseException as error:  # An error of the codec itself.
                 future.set_exception(_Failure(f"the reply cannot be decoded: {type(error)}"))
                 return
             future.set_result(data)
 
 
 class _Failure(Exception):
-    """Why a call failed."""
+    """The error text of a failed call."""
 
 
-class _Lost(Exception):
-    """The server has come back without the reply tube, and perhaps without the task; a reply may still come."""
+class _TubeLost(Exception):
+    """The server has lost the reply tube, and perhaps the task. A reply may still come, into `future`."""
 
-    def __init__(self, again: Result) -> None:
+    def __init__(self, future: Result) -> None:
         super().__init__()
-        #: Where it comes.
-        self.again: Final = again
+        self.future: Final = future
 
 
-def of(connection: AnyConnection) -> tuple[PendingCalls, str, Result]:
-    """The replies of a connection, and a new call of it. May talk to the server."""
+def start_call(connection: AnyConnection) -> tuple[PendingCalls, str, Result]:
+    """Add a call of a connection; return its pending calls, its number and the future. May talk to the server."""
     while True:
         with _opening:
             connection.check()
@@ -244,14 +243,14 @@ def _addressed(replies: PendingCalls, call: str, options: Options) -> Options:
     return {**options, "context": Addressed({**checked, REPLY_TO: replies.name, CALL: call})}
 
 
-class _Late(Exception):
+class _TimedOut(Exception):
     """A step has not ended in time."""
 
 
 class _Step:
-    """A step of a flow: a call, which may return an awaitable, until the clock shows `ends`.
+    """A step of a flow: a function that may return an awaitable, and must end before the monotonic time `ends`.
 
-    A thread cannot end it early.
+    In an event loop it is cancelled then; in a thread it runs to its end.
     """
 
     def __init__(self, act: Callable[[], object], ends: float | None = None) -> None:
@@ -260,7 +259,7 @@ class _Step:
 
     @property
     def left(self) -> float | None:
-        """Seconds that are left, by the monotonic clock."""
+        """Remaining seconds, by the monotonic clock."""
         return None if self._ends is None else max(self._ends - time.monotonic(), 0.0)
 
     def take(self) -> object:
@@ -270,16 +269,16 @@ class _Step:
         limit = asyncio.timeout(self.left)
         try:
             async with limit:
-                answer = self._act()
-                return await answer if inspect.isawaitable(answer) else answer
+                result = self._act()
+                return await result if inspect.isawaitable(result) else result
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise _Late from None
+            raise _TimedOut from None
 
 
 class _Wait(_Step):
-    """A step that waits for a result until the clock shows `ends`, in threads, too."""
+    """A step that waits for a future until the monotonic time `ends`, also in a thread."""
 
     def __init__(self, future: Result, ends: float | None) -> None:
         super().__init__(partial(asyncio.wrap_future, future), ends)
@@ -289,12 +288,12 @@ class _Wait(_Step):
         try:
             return self._future.result(self.left)
         except TimeoutError:
-            raise _Late from None
+            raise _TimedOut from None
 
 
 def call(tube: Any, data: object, timeout: Seconds | None, options: Options) -> Any:
     """Put a task, and wait for the result of its handler."""
-    return run(_calling(tube, data, timeout, options, of), lambda step: step.take())
+    return run(_call(tube, data, timeout, options, start_call), lambda step: step.take())
 
 
 async def call_async(tube: Any, data: object, timeout: Seconds | None, options: Options) -> Any:
@@ -302,12 +301,12 @@ async def call_async(tube: Any, data: object, timeout: Seconds | None, options: 
 
     async def begin(connection: AnyConnection) -> tuple[PendingCalls, str, Result]:
         connection.check()
-        return await asyncio.to_thread(of, connection)
+        return await asyncio.to_thread(start_call, connection)
 
-    return await run_async(_calling(tube, data, timeout, options, begin), lambda step: step.take_async())
+    return await run_async(_call(tube, data, timeout, options, begin), lambda step: step.take_async())
 
 
-def _calling(
+def _call(
     tube: Any, data: object, timeout: Seconds | None, options: Options, begin: Callable[[AnyConnection], object]
 ) -> Flow[_Step, Any]:
     patience = _checked(timeout, options)
@@ -326,19 +325,19 @@ def _calling(
             while True:
                 try:
                     return (yield _Wait(future, ends))
-                except _Lost as lost:
-                    future = lost.again
+                except _TubeLost as lost:
+                    future = lost.future
                 try:
                     yield _Step(partial(tube.peek, task), ends)
                 except TaskNotFound:
                     break
-            late = time.monotonic() + _ON_ITS_WAY
-            until = late if ends is None or late < ends else ends
+            latest = time.monotonic() + _REPLY_DELAY
+            until = latest if ends is None or latest < ends else ends
             return (yield _Wait(future, until))
-        except _Failure as why:
-            raise CallFailed(id=task.id, tube=tube.name, why=str(why)) from None
-        except (_Late, _Lost) as error:
-            if isinstance(error, _Late) and until is ends:
+        except _Failure as failure:
+            raise CallFailed(id=task.id, tube=tube.name, why=str(failure)) from None
+        except (_TimedOut, _TubeLost) as error:
+            if isinstance(error, _TimedOut) and until is ends:
                 raise CallTimeout(id=task.id, tube=tube.name, timeout=patience) from None
             raise ConnectionLost(url=connection.url, why=_UNSURE) from None
     finally:
@@ -347,9 +346,9 @@ def _calling(
 
 #: Seconds.
 _FOR_EVER: Final = 100 * 365 * 24 * 3600
-#: Seconds for which a reply may be on its way to a caller whose task is gone.
-_ON_ITS_WAY: Final = 2.0
-#: Why such a call ends.
+#: Seconds to wait for the reply to a task that the server no longer has.
+_REPLY_DELAY: Final = 2.0
+#: The reason of a `ConnectionLost` after that time.
 _UNSURE: Final = "the server has lost its last writes, so the call may or may not have been done"
 
 
@@ -357,37 +356,37 @@ _UNSURE: Final = "the server has lost its last writes, so the call may or may no
 
 
 def is_call(task: TaskView) -> bool:
-    """Whether a caller waits for the result of this task."""
+    """Return True if a caller waits for the result of this task."""
     return _context_of(task).get(REPLY_TO, "").startswith(_PREFIX)
 
 
 def _context_of(task: TaskView) -> dict[str, str]:
-    """With what is the library's own in it."""
+    """Return the context of a task, including the library's own names."""
     return (None if task._more is None else task._more.context) or {}
 
 
 def answer(queue: _Queue, task: TaskView, result: object = None, why: str | None = None) -> None:
-    """Send the result of a task to its caller: the value that its handler returned, or why it failed.
+    """Send a reply to the caller of a task: the value that its handler returned, or with `why` its error.
 
-    Raises the errors of the backend. It does nothing if the caller does not wait any more.
+    Raises the errors of the backend. It has no effect if the caller has stopped waiting.
     """
-    run(_answering(queue, task, result, why), lambda step: step.take())
+    run(_reply(queue, task, result, why), lambda step: step.take())
 
 
 async def answer_async(queue: _Queue, task: TaskView, result: object = None, why: str | None = None) -> None:
-    """Send the result of a task to its caller, in an event loop. See `answer`."""
-    await run_async(_answering(queue, task, result, why), lambda step: step.take_async())
+    """Send a reply to the caller of a task, in an event loop. See `answer`."""
+    await run_async(_reply(queue, task, result, why), lambda step: step.take_async())
 
 
-def _answering(queue: _Queue, task: TaskView, result: object, why: str | None) -> Flow[_Step, None]:
-    asked = _context_of(task)
-    context = Addressed({CALL: asked.get(CALL, "")})
+def _reply(queue: _Queue, task: TaskView, result: object, why: str | None) -> Flow[_Step, None]:
+    call_context = _context_of(task)
+    context = Addressed({CALL: call_context.get(CALL, "")})
     if why is not None:
         context[ERROR] = why
     try:
-        port = yield _Step(partial(queue._connection.find_replies, asked[REPLY_TO]))
+        port = yield _Step(partial(queue._connection.find_replies, call_context[REPLY_TO]))
         refused: CodecError | None = None
-        # Codecs for bytes know no None.
+        # A codec for bytes cannot encode None.
         for data in [None, b""] if result is None else [result]:
             try:
                 yield _Step(partial(port.tube.put, data, context=context))
@@ -395,6 +394,6 @@ def _answering(queue: _Queue, task: TaskView, result: object, why: str | None) -
             except CodecError as error:
                 refused = error
         if why is None:
-            yield from _answering(queue, task, None, f"CodecError: {refused}")
+            yield from _reply(queue, task, None, f"CodecError: {refused}")
     except TubeNotFound:
         _log.debug("no caller waits for the reply to %r", task)

@@ -1,4 +1,4 @@
-"""Which backend a URL names, and a connection to it."""
+"""Find the backend that a URL names, and connect to it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LEASE: Final = 30.0
 
 
 class Arguments(NamedTuple):
-    """The arguments of `connect` besides the URL; None: not given."""
+    """The arguments of `connect` after the URL; None if not given."""
 
     codec: str | Codec | None
     clock: Clock | None
@@ -29,7 +29,7 @@ class Arguments(NamedTuple):
     connect_timeout: Seconds | None
 
     def completed(self, place: Place) -> Arguments:
-        """These arguments; the settings of the URL replace those that were not given."""
+        """Return these arguments with missing ones filled in from the settings of the URL."""
         return self._replace(
             codec=place.setting("codec") if self.codec is None else self.codec,
             session_ttl=_number(place, "session_ttl") if self.session_ttl is None else self.session_ttl,
@@ -45,24 +45,24 @@ def _number(place: Place, setting: str) -> Any:
         return value  # The check of the argument refuses it.
 
 
-def connect(url: object, given: Arguments, api: ApiKind) -> Connection[Any]:
-    """A connection to what the URL names, or else the environment. An error says that the value came from there."""
+def connect(url: object, arguments: Arguments, api: ApiKind) -> Connection[Any]:
+    """Connect to the URL, or by default to `TUBES_URL`. Errors about that URL name the variable."""
     if url is not DEFAULT_URL:
-        return _connect(url, given, api)
+        return _connect(url, arguments, api)
     try:
-        return _connect(url_of_environment() or "memory://", given, api)
+        return _connect(url_of_environment() or "memory://", arguments, api)
     except InvalidOption as error:
         if error.facts["option"] != "url":
             raise
         facts = error.facts
-    # Not inside the block: the error has no context.
+    # Outside of the `except` block, so that the error has no context.
     raise InvalidOption(**{**facts, "option": "TUBES_URL"})
 
 
-def _connect(url: object, given: Arguments, api: ApiKind) -> Connection[Any]:
-    """A connection to what the URL names.
+def _connect(url: object, arguments: Arguments, api: ApiKind) -> Connection[Any]:
+    """Connect to a URL, a queue or a client of redis-py.
 
-    `memory://` is a store of its own, `memory://name` a shared one, `file:folder` one in a folder, all else a server.
+    `memory://` is a private store, `memory://name` a shared one, `file:folder` a folder; other URLs name servers.
     """
     place: Place | None = None
     namespace = ""
@@ -70,37 +70,38 @@ def _connect(url: object, given: Arguments, api: ApiKind) -> Connection[Any]:
         place = read(url)
         if place.scheme in ("memory", "file"):
             place.check_settings((*ARGUMENTS, "namespace", *(["mode", "sync"] if place.scheme == "file" else [])))
-        given = given.completed(place)
+        arguments = arguments.completed(place)
         namespace = check_namespace(place.setting("namespace") or "")
         url = without(url, place, (*ARGUMENTS, "namespace"))
     else:
         other: Connection[Any] | None = getattr(url, "_connection", None)
         if other is not None:
-            for option, value in given._asdict().items():
+            for option, value in arguments._asdict().items():
                 if value is not None:
                     raise InvalidOption(option=option, value=value, rule="must be left out: the queue has its own")
             return other.sibling(api)
         if type(url).__module__.partition(".")[0] != "redis":
-            # Only its type: URLs of other types may have passwords, too.
-            seen = url if url is None or isinstance(url, (int, float)) else type(url)
-            raise InvalidOption(option="url", value=seen, rule="must be a string, a queue, or a client of redis-py")
-    session_ttl = _LEASE if given.session_ttl is None else seconds("session_ttl", given.session_ttl)
+            # Only the type: a URL object of another library may contain a password.
+            named = url if url is None or isinstance(url, (int, float)) else type(url)
+            raise InvalidOption(option="url", value=named, rule="must be a string, a queue, or a client of redis-py")
+    session_ttl = _LEASE if arguments.session_ttl is None else seconds("session_ttl", arguments.session_ttl)
     lease = micros("session_ttl", session_ttl)
-    timeout = None if given.connect_timeout is None else seconds("connect_timeout", given.connect_timeout)
+    timeout = None if arguments.connect_timeout is None else seconds("connect_timeout", arguments.connect_timeout)
     if timeout == 0:
-        raise InvalidOption(option="connect_timeout", value=given.connect_timeout, rule="must be more than 0 seconds")
+        rule = "must be more than 0 seconds"
+        raise InvalidOption(option="connect_timeout", value=arguments.connect_timeout, rule=rule)
     if place is not None and place.scheme == "memory":
-        store = open_store(urlsplit(str(url)).netloc, given.clock, given.codec)
+        store = open_store(urlsplit(str(url)).netloc, arguments.clock, arguments.codec)
         return MemoryConnection(store.within(namespace), lease, api)
     if place is not None and place.scheme == "file":
         from tubes.durable import connection as durable
 
-        ways = place.setting("sync"), place.setting("mode")
-        return durable.connect(Path(place.path), namespace, given.clock, given.codec, lease, api, *ways)
+        modes = place.setting("sync"), place.setting("mode")
+        return durable.connect(Path(place.path), namespace, arguments.clock, arguments.codec, lease, api, *modes)
     if lease < SHORTEST_LEASE:
         least = SHORTEST_LEASE / SECOND
         rule = f"must be at least {least} seconds on a server: a shorter lease can end before a call returns"
-        raise InvalidOption(option="session_ttl", value=given.session_ttl, rule=rule)
+        raise InvalidOption(option="session_ttl", value=arguments.session_ttl, rule=rule)
     from tubes.redis.connection import connect
 
-    return connect(url, given.codec, given.clock, session_ttl, timeout, api, namespace)
+    return connect(url, arguments.codec, arguments.clock, session_ttl, timeout, api, namespace)

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from inspect import getdoc
 from typing import Any, Final
 
-# Characters of a value in a message.
+# The most characters of a value in a message.
 _LONGEST: Final = 500
-# Characters that an error, a log or a reason quotes from the data of a task, which anybody may have written.
+# The most characters that an error, a log or a reason quotes from the data of a task, which may be private.
 _EXCERPT: Final = 80
 
 
@@ -21,27 +21,27 @@ class TubesError(Exception):
 
     def __init__(self, **facts: Any) -> None:
         self.facts: dict[str, Any] = facts
-        message = self._text(facts).format_map({name: _Shown(value) for name, value in facts.items()})
-        # Other texts continue the message, and its last fact may end with a full stop.
+        message = self._text(facts).format_map({name: _Value(value) for name, value in facts.items()})
+        # The message may be followed by other text, and its last value may end with a full stop.
         if not message.endswith("..."):
             message = message.removesuffix(".")
         if "item" in facts:  # In a batch: its number, from 0.
             message = f"item {facts['item']}: {message}"
-        elif "moved" in facts:  # The id of a task that another tube does not accept.
+        elif "moved" in facts:  # The id of a task that the other tube refused.
             message = f"task {facts['moved']} cannot move to tube {facts['to']!r}: {message}"
         super().__init__(message)
 
     @classmethod
     def _text(cls, facts: dict[str, Any]) -> str:
-        """What the message says, with the names of facts."""
+        """Return the message with the names of facts in braces."""
         return (getdoc(cls) or "").partition("\n")[0].removesuffix(".")
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.facts)
 
 
-class _Shown:
-    """A value in a message: cut if it is long; a value that cannot be shown does not break the message."""
+class _Value:
+    """A value in a message: cut if it is long, and replaced by its type if its `repr` fails."""
 
     def __init__(self, value: object) -> None:
         self._value = value
@@ -54,21 +54,21 @@ class _Shown:
 
     @property
     def brief(self) -> str:
-        """Its type, and the beginning: data may be long, and private."""
+        """The type and the beginning of the value: data may be long and private."""
         return f"{type.__dict__['__name__'].__get__(type(self._value))} {cut(repr, self._value, _EXCERPT)}"
 
 
 def cut(show: Callable[[object], str], value: object, longest: int = _LONGEST) -> str:
-    """A value in words, of which no more than so many characters are shown."""
+    """Convert a value to text of at most `longest` characters."""
     try:
-        shown = show(value[: longest + 1] if isinstance(value, (str, bytes)) else value)
-    except Exception:  # Too many digits, too deep, or the user's own __repr__.
+        text = show(value[: longest + 1] if isinstance(value, (str, bytes)) else value)
+    except Exception:  # Too many digits, nested too deeply, or an error in the user's __repr__.
         return f"<{type.__dict__['__name__'].__get__(type(value))}>"
-    return shown if len(shown) <= longest else shown[:longest] + "..."
+    return text if len(text) <= longest else text[:longest] + "..."
 
 
 def excerpt(value: object) -> str:
-    """The beginning of something that stands in a task's data, for a log or a reason."""
+    """Return the beginning of a value from a task's data, for a log or a reason."""
     return cut(repr, value, _EXCERPT)
 
 
@@ -123,7 +123,7 @@ class TaskNotTaken(TubesError):
     def _text(cls, facts: dict[str, Any]) -> str:
         if "leased" not in facts:
             return super()._text(facts)
-        why = "its time to run or its session ended, or the task was given back, set aside or removed"
+        why = "its time to run or its session ended, or the task was released, buried or removed"
         return f"the lease of task {{id}} of tube {{tube!r}} is over: {why}; only a new take gives a new lease"
 
 
@@ -192,7 +192,7 @@ class ExtraMissing(TubesError, ModuleNotFoundError):
 
 @contextmanager
 def needs(what: str, extra: str) -> Generator[None]:
-    """Wraps imports of an optional package: raises `ExtraMissing` if its extra is not installed."""
+    """Wrap imports of an optional package: raise `ExtraMissing` if its extra is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -213,11 +213,11 @@ class Unreadable(TubesError):
 
 
 class StoreBusy(TubesError):
-    """process {pid} has {url} open, and only one may change it; ?mode=read looks beside it."""
+    """process {pid} has {url} open, and only one process may; ?mode=read reads it at the same time."""
 
 
 class StoreReadOnly(TubesError):
-    """{url} is read as it was at connect: nothing can be changed or waited for, and workers are not in its files."""
+    """{url} is open with mode=read: it shows the state at connect, and nothing can be changed or waited for."""
 
 
 class StoreFull(TubesError):
@@ -225,7 +225,7 @@ class StoreFull(TubesError):
 
     @classmethod
     def _text(cls, facts: dict[str, Any]) -> str:
-        text = "a task of {url} may have {limit} bytes with its options, encoded: nothing was changed"
+        text = "a task of {url} may have at most {limit} bytes, encoded with its options: nothing was changed"
         return text if "limit" in facts else super()._text(facts)
 
 

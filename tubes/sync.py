@@ -1,7 +1,7 @@
 """The API for threads: `connect`, `Queue`, `Tube` and `Task`.
 
-`.ci/make_aio.py` makes `aio.py`, the API for asyncio, from this file. Two of its rules are visible here: a call of a
-backend is a statement of its own, and the result of a method gets a name before it is used.
+`.ci/make_aio.py` generates `aio.py`, the API for asyncio, from this file. Two of its rules are visible here: each call
+of the backend is a separate statement, and the result of a method is assigned to a name before it is used.
 """
 
 from __future__ import annotations
@@ -69,26 +69,26 @@ def connect(
 ) -> Queue:
     """Connect to a queue. The connection is a session, which owns the tasks that it takes.
 
-    `url`: `memory://` is private to the returned Queue and its other sessions; `memory://name` is shared by name in the
-    process and lives as long as it. `file:jobs` is a folder on the disk, which is made if it is missing, and which one
-    process has open at a time: with `?sync=full` each call waits for the disk, so that a power cut loses nothing
-    either; `?mode=read` only reads it, as it is now, also beside its process. `redis://`, `rediss://`, `unix://`,
-    `redis+sentinel://` and `redis+cluster://` name servers; `?prefix=` selects a key space there. `?namespace=` selects
-    a namespace, see `Queue.namespace`. It may also be a client of redis-py, or a queue, of threads or of asyncio: that
-    opens another session on the same store, with its codec, clock and `session_ttl`. Without a URL it is that of the
-    environment variable `TUBES_URL`, or `memory://` if that is not set.
+    `url`: `memory://` is private to the returned Queue and its other sessions; `memory://name` is shared by name within
+    the process. `file:jobs` is a folder on the disk, created if missing, which one process may have open at a time:
+    with `?sync=full` each call waits for the disk, so that a power cut loses nothing; `?mode=read` reads its current
+    state, also while another process has it open. `redis://`, `rediss://`, `unix://`, `redis+sentinel://` and
+    `redis+cluster://` name servers; `?prefix=` selects a key space. `?namespace=` selects a namespace, see
+    `Queue.namespace`. The URL may also be a client of redis-py, or a queue for threads or asyncio: then another session
+    on the same store is opened, with its codec, clock and `session_ttl`. The default is the environment variable
+    `TUBES_URL`, or `memory://` if it is not set.
     `codec`: `json`, `raw`, `msgpack` or a `Codec`. None: `memory://` stores objects unchanged, a folder or server JSON.
-    `clock`: None for the machine's; a `tubes.testing.ManualClock` for tests.
-    `session_ttl`: seconds for which a session outlives a connection that was lost without `close`; on a server at least
-    0.1. None: 30. In memory and in a folder it ends with the process.
+    `clock`: None for the system clock; a `tubes.testing.ManualClock` for tests.
+    `session_ttl`: seconds that a session outlives a connection that was lost without `close`; at least 0.1 on a server.
+    None: 30. In memory and in a folder the session ends with the process.
     `connect_timeout`: seconds to wait for a server that does not reply. None: 10.
 
-    A URL may also have `codec`, `session_ttl` and `connect_timeout`, as in `redis://localhost?session_ttl=5`. If an
-    argument says something else, the argument wins.
+    A URL may set `codec`, `session_ttl` and `connect_timeout`, as in `redis://localhost?session_ttl=5`. An argument
+    overrides the URL.
 
     Raises `InvalidOption` for a bad URL, codec or option, and `ConnectionLost` if no server replies. For a folder it
-    raises `StoreBusy` if another process has it open, and `StoreFailed` if it cannot be read or written. Opening one
-    takes some two seconds for each million tasks.
+    raises `StoreBusy` if another process has it open, and `StoreFailed` if it cannot be read or written. Opening a
+    folder takes about two seconds per million tasks.
 
     >>> import tubes
     >>> with tubes.connect() as queue:
@@ -102,8 +102,8 @@ def connect(
 class Queue:
     """A session with a store: its tubes, and the tasks that it holds. Safe to share between threads.
 
-    `connect` and `session` create it. A `with` block closes it at the end. Every method raises `QueueClosed` once it is
-    closed, and `QueueForked` in a forked child.
+    `connect` and `session` create queues. A `with` block closes the queue at its end. Every method raises `QueueClosed`
+    once the queue is closed, and `QueueForked` in a forked child.
     """
 
     def __init__(self, connection: Connection[Task]) -> None:
@@ -124,26 +124,26 @@ class Queue:
         """Create a tube. O(1).
 
         `name`: 1 to 255 letters, digits and any of `_ - . : + / ; $ ( )`, as in `mails:high`.
-            Names that begin with `tubes.`, or are `reply.` and 26 hex digits, are reserved: the library uses them.
-        `driver`: a registered name, or a `Driver`, which is registered with it.
-        `if_exists`: what happens if the tube exists. "raise", the default, raises `TubeExists`. "keep" returns the tube
-        with the options that it has. "update" gives it these options, as `Tube.alter` does: those that are left out go
-        back to their defaults, so the tube has what the program says. Both raise `TubeExists` if it has another driver.
-        `if_not_exists`: True returns the tube if it has this driver and exactly these options, and else raises
-        `TubeExists`. It cannot be given together with `if_exists`.
-        `temporary`: it need not outlive a restart of the server; in memory nothing does.
-        `options`: defaults for the tube's tasks, as far as the driver has them: `ttl`, `ttr` (seconds; ttr is the
-        tube's ttl if left out) and `pri`. For any driver: `capacity`, the number of tasks that have room (0, the
-        default, also of `limfifottl`: no limit), `max_attempts`, `key_ttl` and `keep_done`, see `Tube.put`, and
-        `keep_done_max`, how many done tasks are kept at most. For drivers with a ttl:
-        `buried_ttl`, for how long a task lives once it is buried; `math.inf`: for ever. For drivers with delays:
-        `backoff`, how long a task waits after a failed attempt: a `Backoff`, or a list of seconds. For drivers with
-        lanes: `lane_capacity`, the number of tasks that have room in each lane (0, the default: no limit);
-        `max_in_flight`, how many tasks of a lane may be taken at a time (1); `interval`, the seconds from one take in a
-        lane to the next (0); `interval_from`: "take" (the default), or "ack", if an interval must also pass after each
-        run in the lane has ended, by ack, release, bury, delete or ttr; `jitter`, the fraction, 0 to 1, by which an
-        interval may be longer, at random (0), also for intervals that `configure` sets; `order`, the order of lanes:
-        "fifo", by their first tasks, or "round_robin", first the lane whose last take is longest ago.
+            Names that start with `tubes.`, or are `reply.` and 26 hex digits, are reserved for the library.
+        `driver`: a registered name, or a `Driver`, which is registered as well.
+        `if_exists`: what to do if the tube exists. "raise", the default, raises `TubeExists`. "keep" returns the tube
+        with its current options. "update" sets these options, as `Tube.alter` does, and resets all other options to
+        their defaults. "keep" and "update" raise `TubeExists` if the tube has another driver.
+        `if_not_exists`: True returns the tube if it has this driver and exactly these options, and otherwise raises
+        `TubeExists`. It cannot be combined with `if_exists`.
+        `temporary`: the tube need not survive a restart of the server. In memory no tube does.
+        `options`: defaults for the tube's tasks, as far as the driver has them: `ttl`, `ttr` (seconds; the default of
+        ttr is the tube's ttl) and `pri`. For any driver: `capacity`, the maximum number of tasks (0, the default, also
+        of `limfifottl`: no limit), `max_attempts`, `key_ttl` and `keep_done`, see `Tube.put`, and `keep_done_max`, the
+        maximum number of kept done tasks. For drivers with a ttl: `buried_ttl`, the lifetime of a task from its
+        burial; `math.inf`: forever. For drivers with delays: `backoff`, the delay after a failed attempt: a `Backoff`,
+        or a list of seconds. For drivers with lanes: `lane_capacity`, the maximum number of tasks in each lane (0, the
+        default: no limit); `max_in_flight`, the number of tasks of a lane that may be taken at a time (1); `interval`,
+        the seconds from one take in a lane to the next (0); `interval_from`: "take" (the default), or "ack", if an
+        interval must also pass after each run in the lane has ended, by ack, release, bury, delete or ttr; `jitter`,
+        the fraction, 0 to 1, by which an interval may be longer, at random (0), also for intervals that `configure`
+        sets; `order`, the order of lanes: "fifo", by their first tasks, or "round_robin", the lane with the oldest last
+        take first.
 
         Raises `TubeExists`, `DriverNotFound`, `DriverExists`, `OptionNotSupported` and `InvalidOption`.
 
@@ -169,12 +169,12 @@ class Queue:
     def namespace(self, name: str) -> Queue:
         """Open another session, on the tubes of a namespace of the same store.
 
-        `name`: as of a tube, 1 to 255 letters, digits and any of `_ - . : + / ; $ ( )`. "": the tubes that are in no
-            namespace, as `connect` finds them where the URL has no `?namespace=`.
+        `name`: as for a tube, 1 to 255 letters, digits and any of `_ - . : + / ; $ ( )`. "": the tubes without a
+            namespace, which `connect` opens if the URL has no `?namespace=`.
 
-        A namespace has its own tubes, statistics, events, limits, workers and sessions: nothing of it is seen in
-        another, whatever the tubes are called. It exists as soon as it has a tube. Namespaces do not nest: the method
-        does the same in each of them. It costs a session.
+        A namespace has its own tubes, statistics, events, limits, workers and sessions, separate from all others. It
+        exists as long as it has a tube. Namespaces do not nest: on a queue of any namespace, this method opens the
+        namespace `name` of the store. It costs a session.
 
         Raises `InvalidOption` for a bad name.
 
@@ -197,13 +197,13 @@ class Queue:
     def enqueue(self, function: Any, /, *args: Any, **kwargs: Any) -> Task:
         """Put a task that calls a task function, see `Worker.task`, with these arguments.
 
-        `function`: the function: its signature checks the arguments, and the task goes into its tube. Or its name, for
-        programs that do not import it: then the task goes into the tube `tasks`.
-        `args`, `kwargs`: its arguments. On a server they are JSON, unless the queue has another codec.
+        `function`: the function, whose signature checks the arguments and whose tube gets the task. Or its name, for
+        programs that do not import the function: then the tube `tasks` gets the task.
+        `args`, `kwargs`: its arguments. On a server they are stored as JSON, unless the queue has another codec.
 
         For a delay, a key, another option or another tube: `tube.put(task_data(function, …), delay=60)`. The tube
         `tasks` is created if it does not exist: a `fifottl` with `ttr=60`, `max_attempts=3` and a backoff of 1, 5, 25,
-        … seconds. Costs a `put`; the first one finds the tube.
+        … seconds. Costs a `put`; the first call also looks up the tube.
 
         Raises `InvalidOption` if the arguments do not fit the function, and what `put` raises.
 
@@ -217,12 +217,12 @@ class Queue:
         tube = self._task_tubes.get(name) or self._task_tube(name)
         try:
             return tube.put(data)
-        except TubeNotFound:  # It was dropped, and perhaps created again.
+        except TubeNotFound:  # The tube was dropped, and perhaps created again.
             tube = self._task_tube(name)
             return tube.put(data)
 
     def _task_tube(self, name: str) -> Tube:
-        """Find a tube of task functions; the default ones are created if they do not exist."""
+        """Find a tube of task functions. The default tubes are created if they do not exist."""
         tube: Tube | None = None
         while tube is None:
             try:
@@ -240,23 +240,23 @@ class Queue:
     @overload
     def statistics(self, name: None = None) -> dict[str, Statistics]: ...
     def statistics(self, name: str | None = None) -> Statistics | dict[str, Statistics]:
-        """Return the `Statistics` of one tube, or without a name those of all tubes by name. Raises `TubeNotFound`."""
+        """Return the `Statistics` of one tube, or of all tubes by name if no name is given. Raises `TubeNotFound`."""
         if name is not None:
             tube = self.tube(name)
             return tube.statistics()
         found: dict[str, Statistics] = {}
         for name in self.tubes():
-            with suppress(TubeNotFound):  # It was dropped meanwhile.
+            with suppress(TubeNotFound):  # The tube was dropped meanwhile.
                 found[name] = self.statistics(name)
         return found
 
     def overview(self, *, ages: bool = False) -> dict[str, Overview]:
-        """Return an `Overview` of each tube, by name: for monitors.
+        """Return an `Overview` of each tube, by name. For monitoring.
 
-        On a server one call reads 200 tubes, in a cluster one. It opens no session in the tubes, and does not do what
-        is due: see `Overview.due_lag`. O(1) for each tube, in memory O(n) of the lanes and sessions.
-        `ages`: include `oldest_ready_age`, by one more call for each tube that has a ready task. It is also None if
-        this process does not know the tube's driver.
+        On a server one call reads 200 tubes, in a cluster one. The call opens no session in the tubes, and does not
+        move due tasks: see `Overview.due_lag`. O(1) for each tube; in memory O(n) of the lanes and sessions.
+        `ages`: include `oldest_ready_age`, by one more call for each tube that has a ready task. The age is also None
+        if this process does not know the tube's driver.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -268,7 +268,7 @@ class Queue:
 
     @property
     def folder_usage(self) -> FolderUsage | None:
-        """What a store in a folder uses of its disk, see `FolderUsage`; None of other stores. It looks at three files.
+        """The disk usage of a store in a folder, see `FolderUsage`; None for other stores. Reads three file sizes.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -278,11 +278,11 @@ class Queue:
         return self._connection.folder_usage()
 
     def workers(self) -> list[WorkerInfo]:
-        """Return the workers that run on this store, in all processes, by host and process: see `WorkerInfo`.
+        """Return the running workers of this store, in all processes, by host and process: see `WorkerInfo`.
 
-        A `tubes.worker.Worker` describes itself when it begins to run (a burst: after five seconds), then every five
-        seconds, and leaves the list when it ends. If its process dies, it stays in the list for up to fifteen seconds.
-        In memory these are the workers of this process. O(n) of the workers.
+        A `tubes.worker.Worker` reports itself when it starts (a burst: after five seconds) and then every five seconds,
+        and leaves the list when it ends. If its process dies, it stays in the list for up to fifteen seconds. In memory
+        these are the workers of this process. O(n) of the workers.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -303,10 +303,10 @@ class Queue:
         return tube
 
     def check(self, name: str) -> list[Problem]:
-        """Return the problems of a tube: keys on the server that contradict each other, or cannot be read; [] if none.
+        """Return the problems of a tube: keys on the server that contradict each other or cannot be read. [] if none.
 
-        It changes nothing, and other programs may use the tube meanwhile: each problem was there at one moment. O(n),
-        in scripts that read a few hundred tasks each. In memory it reads everything at once.
+        It changes nothing. Other programs may use the tube meanwhile; each problem existed at some moment. O(n), in
+        scripts that read a few hundred tasks each; in memory in one step.
 
         Raises `TubeNotFound`, and `DriverNotFound` if a driver of your own is not registered.
 
@@ -319,10 +319,10 @@ class Queue:
         return self._connection.examine(name, False)
 
     def repair(self, name: str) -> list[Problem]:
-        """Repair a tube, and return its problems, as `check` does. Other programs may use it meanwhile. O(n).
+        """Repair a tube and return its problems, as `check` does. Other programs may use the tube meanwhile. O(n).
 
-        It loses no task that can be read: a task in no index becomes ready, delayed or buried, as its own fields say.
-        It moves aside what cannot be read. A second repair finds nothing.
+        No readable task is lost: a task that is missing in all indexes becomes ready, delayed or buried, according to
+        its own fields. Unreadable data is moved to other keys. A second repair finds nothing.
 
         Raises what `check` raises.
         """
@@ -357,20 +357,19 @@ class Queue:
         ttr: Seconds | None = None,
         order: Literal["tubes", "pri"] = "tubes",
     ) -> Task | None:
-        """Take the first task that may be taken from any of several tubes.
+        """Take the first available task from any of several tubes.
 
-        `tubes`: tubes of this queue, or names, in order of preference: if several have a task, the first of them gives
-        it. On a server a name costs one more round trip than a tube.
-        `timeout`: seconds to wait; None: for ever; 0: not at all. A waiting call gets the first task that becomes
-        available in any of the tubes; in each of them waiters are served in the order of arrival. Nothing polls.
-        Returns None when the time is over.
-        `fair`: each such call begins with the next tube of the list, so that a tube that is never empty does not keep
-        the others from being asked.
+        `tubes`: tubes of this queue, or names, in order of preference: the first tube with a task provides it. On a
+        server a name costs one more round trip than a tube.
+        `timeout`: seconds to wait; None: forever; 0: do not wait. A waiting call gets the first task that becomes
+        available in any of the tubes; each tube serves its waiters in the order of arrival. It does not poll.
+        Returns None on timeout.
+        `fair`: each call starts with the next tube of the list, so that a busy tube does not starve the others.
         `ttr`: seconds to run for this take, as for `Tube.take`.
-        `order`: "pri": of the first tasks of all these tubes the one with the smallest priority, and of such that with
-        the smallest id, instead of the first tube's. All tubes are asked first, and then one of them gives its task.
+        `order`: "pri" takes the task with the smallest priority, then the smallest id, among the first tasks of all
+        tubes. The call first looks at all tubes, and then takes from one of them.
 
-        O(1) for each tube that is asked. With threads on a server a waiting call uses a thread for each tube.
+        O(1) for each tube. With threads on a server a waiting call uses a thread for each tube.
 
         Raises `TubeNotFound` if a tube does not exist, or is dropped while the call waits, and `InvalidOption` for an
         empty list or a tube of another queue.
@@ -409,7 +408,7 @@ class Queue:
         return tasks[0] if tasks else None
 
     def _take_by_pri(self, tubes: list[Tube], ttr: Seconds | None) -> Task | None:
-        """Take that of the first tasks of these tubes which has the smallest priority, then the smallest id."""
+        """Take the task with the smallest priority, then the smallest id, among the first tasks of these tubes."""
         while True:
             places: list[tuple[tuple[int, int], int]] = []
             for number, tube in enumerate(tubes):
@@ -420,7 +419,7 @@ class Queue:
                 return None
             first = tubes[min(places)[1]]
             task = first.take(0, ttr=ttr)
-            if task is not None:  # Else another caller has taken it meanwhile.
+            if task is not None:  # Otherwise another caller has taken it meanwhile.
                 return task
 
     def take_many(
@@ -432,10 +431,10 @@ class Queue:
         fair: bool = False,
         ttr: Seconds | None = None,
     ) -> list[Task]:
-        """Take all available tasks of several tubes, up to `limit`: those of the first tube, then of the next one.
+        """Take all available tasks of several tubes, up to `limit`: first from the first tube, then from the next one.
 
-        `tubes`, `timeout`, `fair`, `ttr`: as for `take_any`; a waiting call gets tasks of the tube that has one first.
-        `limit`: from 1 to 100,000. Returns [] when the time is over.
+        `tubes`, `timeout`, `fair`, `ttr`: as for `take_any`; a waiting call gets tasks of the first tube to have one.
+        `limit`: from 1 to 100,000. Returns [] on timeout.
 
         Raises what `take_any` raises.
 
@@ -459,7 +458,7 @@ class Queue:
                     some = tube.take_many(count - len(tasks), 0, ttr=ttr)
                     tasks += some
         except BaseException:
-            while tasks:  # Another interrupt may come meanwhile.
+            while tasks:  # Repeated after another interrupt.
                 with suppress(KeyboardInterrupt):
                     tasks[-1]._tube._port.release_later(tasks[-1])
                     del tasks[-1]
@@ -477,10 +476,10 @@ class Queue:
     def identify(self, uuid: str | UUID | None = None, *, create: bool = False) -> str:
         """Return the uuid of this session; with a uuid, join that session first.
 
-        The connections of a session hold tasks together: one may ack what another has taken. The session ends, and
-        releases its tasks, when its last connection is closed. A connection that joins leaves the session that it had.
-        `create`: if there is no session of this uuid, begin it. So the processes of a service share a session whichever
-        of them comes first. The uuid must be a random one (version 4).
+        The connections of a session share its tasks: each may ack a task that another one has taken. The session ends,
+        and releases its tasks, when its last connection is closed. A connection that joins leaves its own session.
+        `create`: start the session if it does not exist, so that the processes of a service can share one. The uuid
+        must be random (version 4).
 
         Raises `SessionNotFound` if there is no such session, and `InvalidOption` for a bad uuid.
 
@@ -492,7 +491,7 @@ class Queue:
         return self._connection.identify(uuid, create)
 
     def register_driver(self, driver: Driver) -> None:
-        """Register a driver of your own, for `create_tube`. Raises `DriverExists` if another one has its name."""
+        """Register a custom driver for `create_tube`. Raises `DriverExists` if another driver has its name."""
         self._connection.register(driver)
 
     def detach(self) -> None:
@@ -500,12 +499,12 @@ class Queue:
         self._connection.close(lost=True)
 
     def close(self) -> None:
-        """End the session: release its tasks at once; waiting calls raise `QueueClosed`. It may be called twice."""
+        """End the session and release its tasks; waiting calls raise `QueueClosed`. A second call has no effect."""
         self._connection.close()
 
     @property
     def closed(self) -> bool:
-        """Whether `close` or `detach` was called."""
+        """True once `close` or `detach` was called."""
         return self._connection.closed is not None
 
     def __enter__(self) -> Self:
@@ -524,14 +523,14 @@ class Queue:
 class Tube(Generic[T, R]):
     """One tube, as one session sees it. Safe to share between threads.
 
-    `Tube[Mail]` says to type checkers what data its tasks have, and `Tube[Mail, Reply]` what a handler returns too:
-    `mails: tubes.Tube[Mail] = queue.create_tube("mails")`. Else both are `Any`. Nothing checks them at run time.
+    `Tube[Mail]` gives type checkers the type of the data, and `Tube[Mail, Reply]` also the type that a handler returns:
+    `mails: tubes.Tube[Mail] = queue.create_tube("mails")`. The default is `Any`. Types are not checked at run time.
 
-    Methods accept a task as a `Task`, by its lease (`task.lease`, see `Lease`) or by its id. A `Task` that was taken is
-    good for that take only: if its time to run is over and the task was taken again, its methods raise `TaskNotTaken`.
-    A lease is good for that take, too, in every session and process: with a lease all methods, also `bury`, `update`,
-    `delete` and `peek`, raise `TaskNotTaken` once the take is over. An id speaks for the whole session: for whichever
-    take of the task it has now. Where several clients share a session, as behind a service, use leases.
+    Methods accept a task as a `Task`, by its lease (`task.lease`, see `Lease`) or by its id. A taken `Task` is valid
+    for one take: if its time to run has ended and the task was taken again, its methods raise `TaskNotTaken`. A lease
+    is valid for one take as well, in every session and process: with a lease all methods, also `bury`, `update`,
+    `delete` and `peek`, raise `TaskNotTaken` once the take has ended. An id means the take that the session holds now.
+    If several clients share a session, as behind a service, use leases.
 
     Methods accept seconds as a number or as a `datetime.timedelta`.
 
@@ -543,19 +542,19 @@ class Tube(Generic[T, R]):
         self._port = port
         self.name = port.shared.name
         self.driver = port.shared.driver
-        # The fair call of `take_any` in which it was last the first.
+        # The number of the last fair call of `take_any` that started with this tube.
         self._first_in = 0
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The options that the tube was created with, or given by `alter`; read-only. O(1).
+        """The options that `create_tube` and `alter` have set; read-only. O(1).
 
-        It has only those that were given, in the units of `create_tube`: times are seconds. `backoff` is a list of
-        seconds if it has at most four delays and no jitter, or else a `Backoff` if one means the same. So
-        `create_tube("copy", tube.driver, **tube.options)` creates a tube that works in the same way.
+        Options with their default value are missing. The units are the same as in `create_tube`: times are seconds.
+        `backoff` is a list of seconds if it has at most four delays and no jitter, otherwise a `Backoff` if there is an
+        equal one. So `create_tube("copy", tube.driver, **tube.options)` creates a tube with the same behavior.
 
         On a server these are the options as of the last call on this tube in this process. If another process may have
-        altered it since, `queue.tube(name)` reads them again.
+        altered the tube since, `queue.tube(name)` reads them again.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -588,24 +587,24 @@ class Tube(Generic[T, R]):
         `options`, as far as the driver has them:
         `utube`: the lane, a string;
         `pri`: the priority, 0 (first) to 4294967295;
-        `delay`: seconds until the task becomes ready; they prolong its ttl;
-        `at`: when it becomes ready, instead of `delay`: a `datetime` with a time zone, by the clock of the queue or the
-        server; a time in the past means at once;
-        `ttl`: seconds to live: then a task that nobody holds is removed; 0: at once;
-        `ttr`: seconds to run: then a taken task is ready again;
+        `delay`: seconds until the task becomes ready; its ttl is extended by the same time;
+        `at`: the time at which the task becomes ready, instead of `delay`: a `datetime` with a time zone, by the clock
+        of the queue or the server; a time in the past means at once;
+        `ttl`: seconds to live: afterwards a task that is not held is removed; 0: at once;
+        `ttr`: seconds to run: afterwards a taken task is ready again;
         and for every driver:
         `max_attempts`: how often the task may be taken, 1 to 1048574. When the last attempt ends by release, by its ttr
-        or with its session, the task is buried. None: the tube's value; if that is unset, there is no limit;
-        `key`: a string: a tube has at most one task with this key, in any state. `on_duplicate` decides about a second
+        or with its session, the task is buried. None: the tube's value, by default no limit;
+        `key`: a string. A tube has at most one task with this key, in any state. `on_duplicate` decides about a second
         put: `"keep"` returns the existing task (`task.created_now` is False), `"replace"` deletes it and puts the new
         one, `"raise"` raises `DuplicateKey`;
-        `key_ttl`: seconds for which the key is remembered after its task is gone. During that time `"keep"` and
+        `key_ttl`: seconds for which the key is remembered after its task has ended. During that time `"keep"` and
         `"raise"` add nothing; `"keep"` returns a task with the id of the old one and the data of this put;
-        `context`: a mapping of strings to strings that the task carries beside its data, such as trace ids;
-        `keep_done`: seconds for which the task is kept after its end, as a done one with its result; None: the tube's
-        value, 0: not at all. See `result`, `tasks` and `again`;
-        `timeout`: seconds to wait for room, if the tube or the lane has a capacity; 0: do not wait. When the time is
-        over, it returns None and has put nothing. Without a timeout a put into a full tube or lane raises `TubeFull`.
+        `context`: a mapping of strings to strings that the task carries along with its data, such as trace ids;
+        `keep_done`: seconds for which the done task is kept with its result; None: the tube's value, 0: not kept. See
+        `result`, `tasks` and `again`;
+        `timeout`: seconds to wait for room, if the tube or the lane has a capacity; 0: do not wait. On timeout nothing
+        is put, and None is returned. Without a timeout a put into a full tube or lane raises `TubeFull`.
 
         Raises `TubeFull`, `OptionNotSupported` for an option that the driver lacks, `InvalidOption` for `on_duplicate`
         or `key_ttl` without a key, and `CodecError` for data that the codec refuses.
@@ -616,7 +615,7 @@ class Tube(Generic[T, R]):
         ...     tube.put({"to": "ann"}, delay=5)
         Task(id=0, state='delayed', data={'to': 'ann'}, tube='mail')
         """
-        # What most puts name has a parameter of its own: by a mapping a put in memory takes up to 40 % longer.
+        # Frequent options are parameters: in a mapping they make a put in memory up to 40 % slower.
         if timeout is None:
             task = self._port.put(data, options, utube, pri, ttl, ttr, delay)
             if task is None:
@@ -661,20 +660,20 @@ class Tube(Generic[T, R]):
         errors: str = "raise",
         **options: Unpack[PutOptions],
     ) -> Any:
-        """Add many tasks at once, all or none, and return them in the order of the items. Each is put as by `put`.
+        """Add many tasks at once, all or none, and return them in the order of the items. See `put`.
 
-        `items`: data, or `tubes.Item(data, **options)` for an item with options of its own; a string must be in a list,
-        and an async iterable must be collected first. All are checked and encoded before the first is put: an error
-        names the number of its item.
-        `options`: those of all items; an `Item` overrides them.
-        `timeout`: seconds to wait until there is room for all, if the tube or a lane has a capacity. When the time is
-        over, it returns [] and has put nothing. Without a timeout a full tube or lane raises `TubeFull`; so does a
-        batch with more tasks for one lane than ever have room there.
-        `errors`: "return" puts the good items, and returns the error of each item with bad options or with data that
-        cannot be encoded in the place of its task. Keys are not checked before the put: with `on_duplicate="raise"` a
-        key that exists still raises `DuplicateKey` and puts nothing.
+        `items`: data, or `tubes.Item(data, **options)` for an item with its own options. A string must be in a list,
+        and an async iterable must be collected first. All items are checked and encoded before the first is put: an
+        error names the number of its item.
+        `options`: options for all items; an `Item` overrides them.
+        `timeout`: seconds to wait until there is room for all, if the tube or a lane has a capacity. On timeout nothing
+        is put, and [] is returned. Without a timeout a full tube or lane raises `TubeFull`, and so does a batch with
+        more tasks for one lane than its capacity.
+        `errors`: "return" puts the good items. For an item with bad options, or data that cannot be encoded, the list
+        has the error in the place of the task. Keys are not checked before the put: with `on_duplicate="raise"` a key
+        that exists still raises `DuplicateKey`, and nothing is put.
 
-        On a server a few thousand tasks are one round trip; more are uploaded first, and put by one call at the end.
+        On a server a few thousand tasks take one round trip; more are uploaded first, and put by one call at the end.
 
         Raises what `put` raises, and `InvalidOption` for more items than the tube's `capacity`.
 
@@ -706,18 +705,18 @@ class Tube(Generic[T, R]):
     def call(self, data: T, timeout: Seconds | None = None, **options: Unpack[TaskOptions]) -> R:
         """Put a task, wait until a `tubes.worker.Worker` has handled it, and return the result of its handler.
 
-        `timeout`: seconds of real time to wait, for room and for the reply; None: for ever.
-        `options`: those of `put`, except `key`.
+        `timeout`: seconds of real time to wait, for room and for the reply; None: forever.
+        `options`: as for `put`, except `key`.
 
-        The reply comes through a tube of this connection, which `tubes()` does not list. The first call creates it, at
-        the cost of two more round trips. It is dropped after some seconds without a call, when the queue is closed, and
-        on a server also if this process dies.
+        The reply comes through a hidden tube of this connection. The first call creates it, which costs two more round
+        trips. It is dropped after some seconds without a call, when the queue is closed, and on a server also if this
+        process dies.
 
-        Raises `CallFailed` with the handler's error after the last attempt: with `max_attempts=1` after the first one.
-        While the task may be tried again, the call waits. Raises `CallTimeout` when the time is over: the task stays
-        and may still run, but its reply is dropped; with a driver that has a ttl, `ttl=` removes a task that was not
-        begun by then. Raises `QueueClosed` when the queue is closed meanwhile, and `ConnectionLost` when a server has
-        lost its last writes, and the task with them.
+        Raises `CallFailed` with the handler's error after the last attempt; `max_attempts=1` allows only one. While the
+        task may be tried again, the call waits. Raises `CallTimeout` on timeout: the task stays and may still run, but
+        its reply is dropped; with a driver that has a ttl, `ttl=` removes a task that has not started by then. Raises
+        `QueueClosed` when the queue is closed meanwhile, and `ConnectionLost` when a server has lost its last writes
+        and the task with them.
 
         >>> import threading, tubes
         >>> from tubes.worker import Worker
@@ -738,14 +737,14 @@ class Tube(Generic[T, R]):
     # -- taking --------------------------------------------------------------------------------------------------------
 
     def take(self, timeout: Seconds | None = None, *, ttr: Seconds | None = None) -> Task[T] | None:
-        """Take the first task that may be taken. O(1), O(log n) at most.
+        """Take the first available task. O(1), at most O(log n).
 
-        `timeout`: seconds to wait; None: for ever; 0: not at all. Waiting calls are served in the order of arrival.
-        Returns None when the time is over.
-        `ttr`: seconds to run for this take, instead of the task's own ttr, which later takes have again. A task that
-        has none keeps this one: later takes have it, too. On a server a call that waited costs one more round trip.
+        `timeout`: seconds to wait; None: forever; 0: do not wait. Waiting calls are served in the order of arrival.
+        Returns None on timeout.
+        `ttr`: seconds to run for this take only; later takes use the task's own ttr. A task without a ttr keeps this
+        one for later takes. On a server a call that has waited costs one more round trip.
 
-        Raises `OptionNotSupported` for a ttr that the driver does not have.
+        Raises `OptionNotSupported` for a ttr if the driver has none.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -765,13 +764,13 @@ class Tube(Generic[T, R]):
         return task
 
     def take_many(self, limit: int, timeout: Seconds | None = None, *, ttr: Seconds | None = None) -> list[Task[T]]:
-        """Take all available tasks, up to `limit`, as by `take` and in the same order.
+        """Take all available tasks, up to `limit`, in the order of `take`.
 
         `limit`: from 1 to 100,000.
-        `timeout`: seconds to wait for the first one, as for `take`. Returns [] when the time is over.
+        `timeout`: seconds to wait for the first task, as for `take`. Returns [] on timeout.
         `ttr`: seconds to run for these takes, as for `take`.
 
-        It takes no more tasks of a lane than may be taken at a time. On a server a thousand are one round trip.
+        Limits of lanes apply. On a server a thousand tasks take one round trip.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -788,21 +787,21 @@ class Tube(Generic[T, R]):
         tasks = self._port.take_many(count, span)
         while not tasks and patience != 0:
             found = ThreadWaiter(self._port.clock, patience).wait(self._port, top_up)
-            if found != []:  # Else the ttr of the first task was over already.
+            if found != []:  # Otherwise the ttr of the first task has ended already.
                 return found or []
         return tasks
 
     def _first(self) -> tuple[int, int] | None:
-        """The priority and the id of the first task that may be taken."""
+        """Return the priority and the id of the first available task."""
         return self._port.first()
 
     def take_task(self, task: Task[T] | int, *, ttr: Seconds | None = None) -> Task[T] | None:
-        """Take this task, whatever stands before it. Returns None if it may not be taken now. O(log n).
+        """Take this task out of turn. Returns None if it may not be taken now. O(log n).
 
-        It may not be taken while it is not ready, its lane is busy or cools down, or the tube is paused.
+        A task cannot be taken while it is not ready, its lane is busy or cools down, or the tube is paused.
         `ttr`: seconds to run for this take, as for `take`.
 
-        Raises `TaskNotFound` if there is none, and `OptionNotSupported` for a ttr that the driver does not have.
+        Raises `TaskNotFound` if the task does not exist, and `OptionNotSupported` for a ttr if the driver has none.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -816,10 +815,10 @@ class Tube(Generic[T, R]):
 
     @contextmanager
     def taking(self, timeout: Seconds | None = None, *, ttr: Seconds | None = None) -> Generator[Task[T]]:
-        """Take a task for a block: acked when the block ends, released when it raises. `NothingReady` if there is none.
+        """Take a task for a `with` block. It is acked when the block ends, and released when the block raises.
 
-        `timeout`, `ttr`: as for `take`.
-        If having no task is not an error: `if task := tube.take(5):` and then `with task:`.
+        `timeout`, `ttr`: as for `take`. Raises `NothingReady` on timeout. If that is not an error for you, write
+        `if task := tube.take(5):` and then `with task:`.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -836,11 +835,11 @@ class Tube(Generic[T, R]):
             yield task
 
     def __iter__(self) -> Generator[Task[T]]:
-        """Take tasks until the queue is closed. A task is acked when the loop comes back for the next one.
+        """Take tasks until the queue is closed. Each task is acked when the loop asks for the next one.
 
         Raises `TubeNotFound` when the tube is dropped. If the loop ends by `break` or by an exception, its last task is
         released, unless the body has finished it (with asyncio a moment later, when the iterator is finalized). If a
-        task was lost meanwhile, because its time to run was over or the queue was closed, a warning is logged: ack a
+        task was lost meanwhile, because its time to run has ended or the queue was closed, a warning is logged: ack a
         task yourself before you close the queue.
         """
         try:
@@ -858,7 +857,7 @@ class Tube(Generic[T, R]):
             return
 
     def _after(self, task: Task[T]) -> Task[T] | None:
-        """Ack a task, unless it is finished already, and take the next one; None if there is none."""
+        """Ack a task, unless it is finished already, and take the next one; return None if there is none."""
         if task._take == FINISHED:
             return None
         try:
@@ -868,15 +867,14 @@ class Tube(Generic[T, R]):
             raise
 
     def wait_empty(self, timeout: Seconds | None = None) -> bool:
-        """Wait until no task of this tube is ready, delayed or taken. Returns False when the time is over first.
+        """Wait until no task of this tube is ready, delayed or taken. Returns False on timeout.
 
-        A delayed task counts, however long its delay, and so does one in backoff. A buried one does not, nor does a put
-        that waits for room. Other programs may put tasks before this returns.
+        Delayed tasks count, however long their delay, and so do tasks in backoff. Buried tasks and puts that wait for
+        room do not count. Other programs may put tasks before this call returns.
 
-        `timeout`: seconds to wait; None: for ever; 0: do not wait. Nothing polls: the end of the last task wakes the
-        caller, in any process, and so does the end of a ttl. On a server the caller receives the tube's events
-        meanwhile, as `on_task_change` does. `statistics().waiting` does not count it. `drop` does not wait for it: it
-        raises `TubeNotFound`. O(1).
+        `timeout`: seconds to wait; None: forever; 0: do not wait. It does not poll: the end of the last task wakes the
+        caller, in any process. On a server the caller receives the tube's events meanwhile, as `on_task_change` does.
+        `statistics().waiting` does not count it. If the tube is dropped meanwhile, it raises `TubeNotFound`. O(1).
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -910,11 +908,11 @@ class Tube(Generic[T, R]):
     # -- for the holder ------------------------------------------------------------------------------------------------
 
     def ack(self, task: Task[T] | str | int, result: R | None = None) -> Task[T]:
-        """Finish a task: it is done, and removed, or kept for some time if it has `keep_done`. O(1), O(log n) if kept.
+        """Finish a task as done: it is removed, or kept for its `keep_done` seconds. O(1), O(log n) if kept.
 
-        `result`: what a task that is kept tells by `task.result`, and `Tube.result` returns; else it is dropped.
+        `result`: stored with a kept task, for `task.result` and `Tube.result`; otherwise it is dropped.
 
-        Raises `TaskNotTaken` unless this session holds it, and `CodecError` for a result that the codec refuses.
+        Raises `TaskNotTaken` unless this session holds the task, and `CodecError` for a result that cannot be encoded.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -929,10 +927,10 @@ class Tube(Generic[T, R]):
         return self._port.ack_with(task, result)
 
     def ack_many(self, tasks: Iterable[Task[T] | str | int]) -> dict[int, bool]:
-        """Finish these tasks, each as by `ack`. Returns by id, in their order, whether the task was acked.
+        """Finish these tasks, each as `ack` does. Returns a dict by id, in their order: True if the task was acked.
 
-        False means that this session does not hold it, or not by that take. On a server a few thousand are one round
-        trip. Raises `InvalidOption` for a task of another tube.
+        False means that this session does not hold the task, or not by this take. On a server a few thousand tasks take
+        one round trip. Raises `InvalidOption` for a task of another tube.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -946,10 +944,9 @@ class Tube(Generic[T, R]):
     def release_many(
         self, tasks: Iterable[Task[T] | str | int], delay: Seconds | None = None, *, at: datetime | None = None
     ) -> dict[int, bool]:
-        """Give these tasks back, each as by `release`. Returns by id, in their order, whether the task was released.
+        """Give these tasks back, each as `release` does. Returns a dict by id: True if the task was released.
 
-        Raises `OptionNotSupported` for a delay that the driver does not have, `InvalidOption` for a task of another
-        tube.
+        Raises `OptionNotSupported` for a delay if the driver has none, `InvalidOption` for a task of another tube.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -971,40 +968,40 @@ class Tube(Generic[T, R]):
         pri: int | None = None,
         data: T = KEEP,
     ) -> Task[T]:
-        """Give the task back to its own place in the order, ahead of younger ones. O(log n).
+        """Give the task back. It returns to its place in the order, ahead of younger tasks. O(log n).
 
-        `delay`: seconds until it is ready again; they prolong its ttl. None: the tube's `backoff`, or at once if it has
-        none. After its last attempt, by `max_attempts`, the task is buried instead. `reason`: why it is buried; None:
-        that it was the last attempt. `pri`, `data`: its new priority and data, as by `update`, in the same step.
+        `delay`: seconds until it is ready again; its ttl is extended by the same time. None: the tube's `backoff`, or
+        at once if it has none. After its last attempt (`max_attempts`) the task is buried instead, with this `reason`
+        or a standard one. `pri`, `data`: its new priority and data, as for `update`, in the same step.
 
-        Raises `TaskNotTaken` unless this session holds it, `OptionNotSupported` for a delay or a priority that the
-        driver does not have.
+        Raises `TaskNotTaken` unless this session holds the task, `OptionNotSupported` for a delay or a priority if the
+        driver has none.
         """
         delay = delay_of(delay, at, self._port.connection.micros)
         return self._port.release(task, delay, reason, pri, data)
 
     def _decline(self, task: Task[T], delay: Seconds) -> Task[T]:
-        """Give a task back for another taker: the attempt does not count, and the delay does not prolong its life."""
+        """Give a task back for another worker: the attempt does not count, and the delay does not extend the ttl."""
         return self._port.decline(task, delay)
 
     def touch(self, task: Task[T] | str | int, seconds: Seconds) -> Task[T]:
-        """Add seconds to the time to run; the task's ttl and ttr grow by them for good. 0 changes nothing. O(log n).
+        """Extend the task's ttr and ttl by these seconds, also for later takes. 0 changes nothing. O(log n).
 
-        However often it is called, neither ends later than 200 years from now.
+        Neither can end later than 200 years from now.
 
-        Raises `TaskNotTaken` unless this session holds it, `OptionNotSupported` if the driver has no ttr.
+        Raises `TaskNotTaken` unless this session holds the task, `OptionNotSupported` if the driver has no ttr.
         """
         return self._port.touch(task, seconds)
 
     def set_ttr(self, task: Task[T] | str | int, seconds: Seconds | None = None) -> Task[T]:
-        """Let a taken task run for so many seconds from now on, more or fewer than are left. O(log n).
+        """Set the remaining time to run of a taken task, in seconds from now. O(log n).
 
-        `seconds`: None: the task's own ttr begins again; 0: the take ends at once, as by its ttr.
+        `seconds`: None: the task's own ttr starts again; 0: the take ends at once, as if its ttr had ended.
 
-        Unlike `touch` it adds nothing to the task's ttr and ttl, and later takes have the task's own ttr. A task
-        without a ttr stays without.
+        Unlike `touch` it does not change the task's ttr and ttl: later takes use the task's own ttr. It has no effect
+        on a task without a ttr.
 
-        Raises `TaskNotTaken` unless this session holds it, `OptionNotSupported` if the driver has no ttr.
+        Raises `TaskNotTaken` unless this session holds the task, `OptionNotSupported` if the driver has no ttr.
 
         >>> import tubes
         >>> with tubes.connect(clock=tubes.testing.ManualClock()) as queue:
@@ -1019,15 +1016,15 @@ class Tube(Generic[T, R]):
     # -- done tasks that are kept --------------------------------------------------------------------------------------
 
     def result(self, task: Task[T] | int, timeout: Seconds | None = None) -> R:
-        """Wait until a task is done, and return its result: what a handler returned, or `ack` was given.
+        """Wait until a task is done, and return its result: the value that a handler returned or passed to `ack`.
 
-        `task`: of a tube or a put with `keep_done`; any program may ask, as long as the task is kept.
-        `timeout`: seconds to wait; None: for ever; 0: do not wait. Nothing polls: the end of the task wakes the caller,
-        in any process. On a server the caller receives the tube's events meanwhile, as for `wait_empty`.
+        `task`: a task with `keep_done`. Any program may wait, as long as the task is kept.
+        `timeout`: seconds to wait; None: forever; 0: do not wait. It does not poll: the end of the task wakes the
+        caller, in any process. On a server the caller receives the tube's events meanwhile, as for `wait_empty`.
 
-        Raises `TaskNotFound` if there is no such task, or it is not kept any more; `CallFailed` if it will have no
-        result, since it was buried or deleted, or its ttl was over; `CallTimeout` when the time is over: the task stays
-        and may still run; `InvalidOption` for a task that is not going to be kept. O(1).
+        Raises `TaskNotFound` if the task does not exist or is no longer kept; `CallFailed` if it will have no result,
+        because it was buried or deleted, or its ttl has ended; `CallTimeout` on timeout: the task stays and may still
+        run; `InvalidOption` for a task without `keep_done`. O(1).
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -1045,7 +1042,7 @@ class Tube(Generic[T, R]):
             id = seen.id
             seen = ThreadWaiter(self._port.clock, patience, EndOf(id)).wait(self._port)
             in_time = seen is not None
-            if seen is None or seen is True:  # True: nothing was kept of it, or its event was lost.
+            if seen is None or seen is True:  # True: its record was not kept, or its event was lost.
                 seen = self._port.peek(id)
             done = check_end(seen)
         if done is None:
@@ -1055,13 +1052,13 @@ class Tube(Generic[T, R]):
         return result
 
     def again(self, task: Task[T] | int) -> Task[T]:
-        """Put a done task that is kept anew, under a new id, and forget the old one. Returns the new one.
+        """Put a kept done task again, under a new id, and forget the old one. Returns the new task.
 
-        It has the data and the options of the old one: lane, priority, ttl, ttr, key, context and so on. It is ready at
-        once, and no attempt counts. Both happen at one moment: at no time are both tasks there, or none. O(log n).
+        It has the data and the options of the old task: lane, priority, ttl, ttr, key, context and so on. It is ready
+        at once, and its attempts start at 0. Both changes happen in one step. O(log n).
 
-        Raises `TaskNotFound` if there is no such task, or it is not kept any more, `InvalidOption` if it is not done,
-        `TubeFull`, and `DuplicateKey` if its key is in use or remembered; then the old one stays.
+        Raises `TaskNotFound` if the task does not exist or is no longer kept, `InvalidOption` if it is not done,
+        `TubeFull`, and `DuplicateKey` if its key is in use or remembered; then the old task stays.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -1078,12 +1075,12 @@ class Tube(Generic[T, R]):
     # -- for everybody -------------------------------------------------------------------------------------------------
 
     def bury(self, task: Task[T] | str | int, reason: str | None = None, *, pri: int | None = None) -> Task[T]:
-        """Set a task aside until `kick`, in any state and whoever holds it. O(log n).
+        """Bury a task in any state, also if another session holds it. It is not taken again until `kick`. O(log n).
 
-        `reason`: why; it is kept as `task.reason`. `pri`: its new priority.
+        `reason`: stored as `task.reason`. `pri`: its new priority.
 
         Its ttl keeps running, unless the tube has a `buried_ttl`. Burying a buried task changes nothing. Raises
-        `TaskNotFound` if there is none.
+        `TaskNotFound` if the task does not exist.
         """
         return self._port.bury(task, reason, pri)
 
@@ -1095,14 +1092,14 @@ class Tube(Generic[T, R]):
         ttl: Seconds | None = None,
         state: State | Literal["buried", "delayed"] = "buried",
     ) -> int:
-        """Make up to `count` buried tasks ready, in their order; returns how many. O(log n) each.
+        """Make up to `count` buried tasks ready, in their order, and return their number. O(log n) each.
 
-        `state`: "delayed": delayed tasks instead, those first whose delays end first. O(n) in memory; on a server it
-        also passes over what else is due before them.
-        `attempts`: how many more attempts each task gets. Without it, a task that has had its last one gets one more.
-        `ttl`: seconds to live from now on. `task.ttl` counts from the put, and so becomes its age plus these seconds.
+        `state`: "delayed": delayed tasks instead, in the order of the ends of their delays. O(n) in memory; on a server
+        also O(1) for each other deadline before them.
+        `attempts`: further attempts for each task. Without it, a task that has used its last attempt gets one more.
+        `ttl`: seconds to live from now on. `task.ttl` counts from the put, so it becomes the age plus these seconds.
 
-        Raises `OptionNotSupported` for a ttl that the driver does not have.
+        Raises `OptionNotSupported` for a ttl if the driver has none.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -1120,15 +1117,15 @@ class Tube(Generic[T, R]):
     ) -> Task[T]:
         """Make one buried or delayed task ready; a ready or taken one stays unchanged. See `kick`. O(log n).
 
-        Raises `TaskNotFound` if there is none.
+        Raises `TaskNotFound` if the task does not exist.
         """
         return self._port.kick_task(task, attempts, ttl)
 
     def buried(self, limit: int = 100) -> list[Task[T]]:
-        """Return the first `limit` buried tasks (dead letters). `task.reason` says why. O(limit).
+        """Return the first `limit` buried tasks (dead letters) with their `task.reason`. O(limit).
 
-        They come in the order in which `kick` takes them: with most drivers the oldest put first, whenever it was
-        buried. It is `tasks(state="buried")`, which also returns the next ones.
+        They are in the order of `kick`: with most drivers the oldest task first, regardless of the time of its burial.
+        `tasks(state="buried")` returns the same, and further pages.
         """
         return self._port.tasks(None, limit, "buried", None)
 
@@ -1142,16 +1139,16 @@ class Tube(Generic[T, R]):
         ttl: Seconds = KEEP,
         at: datetime | None = None,
     ) -> Task[T]:
-        """Change a task in any state, whoever holds it. All changes are checked first, and made at once. O(log n).
+        """Change a task in any state, also if another session holds it. All changes are made in one step. O(log n).
 
         `data`: its new data; the holder keeps the data that it got.
         `pri`: its new priority; the task moves to its new place.
         `delay`: seconds from now until a ready or delayed task is ready; 0: at once. Its ttl does not change.
-        `at`: when it is ready, instead of `delay`: a `datetime` with a time zone, as for `put`.
+        `at`: the time at which it is ready, instead of `delay`: a `datetime` with a time zone, as for `put`.
         `ttl`: seconds to live from now on, for a task that is not taken; 0 ends it.
-        Without any of them it is a `peek`.
+        Without any change it is a `peek`.
 
-        Raises `TaskNotFound` if there is none, `OptionNotSupported` for an option that the driver lacks, and
+        Raises `TaskNotFound` if the task does not exist, `OptionNotSupported` for an option that the driver lacks, and
         `InvalidOption` for the delay of a taken or buried task, and for the ttl of a taken one: use `touch`.
 
         >>> import tubes
@@ -1166,22 +1163,22 @@ class Tube(Generic[T, R]):
         return self._port.update(task, changes)
 
     def peek(self, task: Task[T] | str | int) -> Task[T]:
-        """Return the current state of a task, and change nothing. O(1).
+        """Return the current state of a task without changing it. O(1).
 
-        A done task is found as long as it is kept: `task.result`, `task.ended` and `task.why` say how it ended.
+        A done task is found as long as it is kept: `task.result`, `task.ended` and `task.why` tell its end.
 
-        Raises `TaskNotFound` if there is none.
+        Raises `TaskNotFound` if the task does not exist.
         """
         return self._port.peek(task)
 
     def delete(self, task: Task[T] | str | int, *, state: str | Iterable[str] | None = None) -> Task[T]:
-        """Remove a task in any state, whoever holds it. O(1).
+        """Remove a task in any state, also if another session holds it. O(1).
 
-        If it has `keep_done` it is kept as a done one; a done one that is kept is forgotten.
-        `state`: "ready", "taken", "buried", "delayed" or "done", or several in a list: remove it only if it is in one
-        of them.
+        A task with `keep_done` is kept as a done task; a kept done task is forgotten.
+        `state`: "ready", "taken", "buried", "delayed" or "done", or a list of them: remove the task only if it is in
+        one of these states.
 
-        Raises `TaskNotFound` if there is none, or it is in another state.
+        Raises `TaskNotFound` if the task does not exist or is in another state.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -1192,11 +1189,12 @@ class Tube(Generic[T, R]):
         return self._port.delete(task, check_states(state))
 
     def renew_many(self, tasks: Iterable[Task[T] | str | int], seconds: Seconds) -> dict[int, bool]:
-        """Give these tasks at least so many seconds to run from now on. Returns by id whether this session holds it.
+        """Give these tasks at least `seconds` to run from now on. Returns a dict by id: True if this session holds it.
 
-        Call it again and again to keep tasks while you work on them. Unlike `touch` it adds nothing, and later takes
-        have the task's own ttr. If a ttl ends taken tasks (not in `utubettl`), it is prolonged as far as needed. A task
-        without ttr needs no renewal. On a server a few thousand are one round trip. O(log n) each.
+        Call it regularly to keep tasks while you work on them. Unlike `touch` it does not add up, and later takes use
+        the task's own ttr. If the driver ends taken tasks by their ttl (`utubettl` does not), the ttl is extended as
+        far as needed. A task without ttr needs no renewal. On a server a few thousand tasks take one round trip.
+        O(log n) each.
 
         Raises `OptionNotSupported` if the driver has no ttr, `InvalidOption` for a task of another tube.
 
@@ -1212,9 +1210,9 @@ class Tube(Generic[T, R]):
     def delete_many(
         self, tasks: Iterable[Task[T] | str | int], *, state: str | Iterable[str] | None = None
     ) -> dict[int, bool]:
-        """Remove these tasks, each as by `delete`. Returns by id, in their order, whether there was one.
+        """Remove these tasks, each as `delete` does. Returns a dict by id, in their order: True if it was removed.
 
-        `state`: as for `delete`: a task that is in another state stays, and counts as if there were none.
+        `state`: as for `delete`: a task in another state stays, and its value is False.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -1226,25 +1224,25 @@ class Tube(Generic[T, R]):
         return self._port.delete_many(tasks, check_states(state))
 
     def move_to(self, tube: Tube[T, Any], *, state: State | str = "buried", limit: int | None = None) -> int:
-        """Move tasks in one state to another tube, in the order in which they are listed. Returns how many.
+        """Move tasks in one state to another tube, in the order of `tasks`. Returns the number of moved tasks.
 
         `tube`: any other tube, of this queue or of another one, in another namespace or on another server.
-        `state`: "ready", "delayed" or "buried", see `tasks`. Delayed tasks are delayed there too, all others are ready.
-        `limit`: how many at most; None: until there are none.
+        `state`: "ready", "delayed" or "buried", see `tasks`. Delayed tasks stay delayed, all others become ready.
+        `limit`: the maximum number; None: all.
 
         A task keeps its data, priority, lane, context, ttr, max_attempts and keep_done, its key with its key_ttl, and
-        what is left of its delay and its ttl. It gets a new id, no attempt counts, and it is put now. Nothing of it
-        stays here: it is not kept as a done task, and its key is free. Listeners hear a put there and a delete here.
+        the rest of its delay and its ttl. It gets a new id, and its attempts start at 0. The old task is removed: it is
+        not kept as a done task, and its key is free. Listeners get a put in the other tube and a delete in this one.
 
-        In memory, in one folder and on one server each task goes at one moment, some 100 with each call: it is never in
-        both tubes, nor in none, whatever fails. In a cluster, and from one store to another, 250 at a time are put
-        there, and then removed here, unless they have changed meanwhile; then they are removed there again. So no task
-        is lost. If this program dies in between, or the connection is lost, up to 250 tasks may be in both tubes; and
-        where others may take tasks meanwhile, one may be taken from both. O(log n) for each task.
+        In memory, in one folder and on one server each task moves in one step, some 100 with each call: it is always in
+        exactly one of the tubes, whatever fails. In a cluster, and from one store to another, 250 tasks at a time are
+        first put into the other tube and then removed here; if a task has changed meanwhile, its copy is removed
+        instead. So no task is lost. If this program dies in between, or the connection is lost, up to 250 tasks may be
+        in both tubes; and if other programs take tasks meanwhile, a task may be taken from both. O(log n) per task.
 
-        Raises `OptionNotSupported` for an option of a task that the driver of the other tube lacks, `DuplicateKey` for
-        a key that is in use there, `TubeFull` if it has no room for the next one, and `CodecError` for data that its
-        codec refuses. The tasks that were moved before stay there; the others are where they were.
+        Raises `OptionNotSupported` for an option that the driver of the other tube lacks, `DuplicateKey` for a key that
+        is in use there, `TubeFull` if it has no room, and `CodecError` for data that its codec cannot encode. Tasks
+        that were moved before the error stay moved.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -1282,18 +1280,18 @@ class Tube(Generic[T, R]):
         return moved
 
     def _evict(self, tasks: list[Task[T]]) -> list[bool]:
-        """Remove those of these tasks that are as they were seen; returns whether each was."""
+        """Remove these tasks unless they have changed; return whether each was removed."""
         return self._port.evict(tasks)
 
     def release_all(self) -> None:
-        """Release all taken tasks, whoever holds them. O(n log n) of the taken ones."""
+        """Release all taken tasks of all sessions. O(n log n) of the taken tasks."""
         self._port.release_all()
 
     def truncate(self, *, state: str | None = None) -> None:
         """Remove all tasks and the state of lanes. Ids and counts continue; listeners are not called. O(n).
 
-        `state`: "ready", "taken", "buried" or "delayed": remove the tasks that are in it, each as by `delete`, and
-        leave the lanes as they are. On a server some at a time: what gets into the state meanwhile may stay.
+        `state`: "ready", "taken", "buried" or "delayed": remove only the tasks in this state, each as `delete` does,
+        and keep the state of lanes. A server removes some at a time: tasks that enter the state meanwhile may stay.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -1306,9 +1304,9 @@ class Tube(Generic[T, R]):
         self._port.truncate(None if state is None else check_state(state))
 
     def forget(self, key: str) -> bool:
-        """Forget a key that `key_ttl` remembers after its task is gone. Returns whether it was remembered. O(log n).
+        """Forget a key that `key_ttl` remembers after its task has ended. Returns True if it was remembered. O(log n).
 
-        The next put with this key adds a task. The key of a task in the tube is kept, and the call returns False.
+        The next put with this key adds a task. The key of a task in the tube stays, and the call returns False.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -1320,15 +1318,15 @@ class Tube(Generic[T, R]):
         return self._port.forget_key(key)
 
     def alter(self, **changes: Unpack[TubeOptions]) -> None:
-        """Change options of the tube while it is used; None takes an option back to its default.
+        """Change options of the tube while it is used; None resets an option to its default.
 
-        All changes are checked first and made at once. Every put and take that begins after this call has returned uses
-        them, in all sessions, threads and processes. Options that are left out keep their values.
+        All changes are checked first and made in one step. Every put and take that starts after this call has returned
+        uses them, in all sessions, threads and processes. Options that are left out keep their values.
 
         `ttl`, `ttr`, `pri`, `max_attempts`, `key_ttl`, `keep_done`: defaults for tasks that are put from now on. Tasks
         in the tube keep their own.
-        `buried_ttl`: for tasks that are buried from now on. `keep_done_max`: for ends from now on.
-        `backoff`: for every attempt that fails from now on. A task in backoff keeps its delay.
+        `buried_ttl`: for tasks that are buried from now on. `keep_done_max`: for tasks that end from now on.
+        `backoff`: for attempts that fail from now on. A task in backoff keeps its delay.
         `capacity`, `lane_capacity`: waiting puts get new room at once. A smaller one removes no task.
         `interval`, `jitter`, `max_in_flight`: for all lanes at once, except the limits that `configure` has set for a
         lane. A lane that cools down follows the new interval, from its last take on. `interval_from`: for runs that end
@@ -1353,12 +1351,12 @@ class Tube(Generic[T, R]):
         self._port.alter(dict(changes))
 
     def pause(self, seconds: Seconds | None = None) -> None:
-        """Stop takes from this tube for so many seconds; None: until `resume`. O(1).
+        """Stop takes from this tube for some seconds; None: until `resume`. O(1).
 
-        Takes in all sessions and processes find nothing, and wait; `take_any` uses its other tubes. Producers can still
+        Takes in all sessions and processes find no task, and wait; `take_any` uses its other tubes. Producers can still
         put, holders can still ack or release, and ttl, ttr and delays keep running. Waiting calls are served as soon as
-        the pause ends. Another `pause` sets a new end; 0 ends it at once. `truncate` keeps the pause; it belongs to the
-        tube, not to the session that set it. `statistics().paused` is its end.
+        the pause ends. Another `pause` sets a new end; 0 ends it at once. The pause belongs to the tube, not to the
+        session that set it, and `truncate` keeps it. `statistics().paused` is its end.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -1374,13 +1372,13 @@ class Tube(Generic[T, R]):
         self._port.pause(seconds)
 
     def resume(self) -> None:
-        """End a pause, and serve waiting calls. Without a pause it changes nothing. O(1)."""
+        """End a pause and serve waiting calls. Without a pause it has no effect. O(1)."""
         self._port.resume()
 
     def drop(self, *, force: bool = False) -> None:
         """Remove the tube and its tasks. O(n).
 
-        Raises `TubeBusy` while tasks are taken or callers wait. `force`: remove it all the same; waiters and holders
+        Raises `TubeBusy` while tasks are taken or callers wait. `force`: remove the tube anyway; waiters and holders
         get `TubeNotFound`.
         """
         self._port.drop(force)
@@ -1388,11 +1386,11 @@ class Tube(Generic[T, R]):
     # -- lanes ---------------------------------------------------------------------------------------------------------
 
     def block(self, utube: str, seconds: Seconds, *, extend: bool = False) -> None:
-        """Stop takes from a lane for so many seconds, for example after a 429 with Retry-After. O(log n).
+        """Stop takes from a lane for some seconds, for example after a 429 with Retry-After. O(log n).
 
-        The block ends by itself, and waiting calls are served at once. Another block replaces it; 0 ends it, but not a
-        cool-down. Taken tasks stay taken. A lane without tasks can be blocked, too.
-        `extend`: True never shortens a block, so the one that ends last counts, whichever process set it.
+        The block ends by itself, and waiting calls are served at once. Another block replaces it; 0 ends the block, but
+        not a cool-down. Taken tasks stay taken. A lane without tasks can be blocked, too.
+        `extend`: True never shortens a block: the latest end counts, whichever process set it.
 
         Raises `OptionNotSupported` if the driver has no lanes.
 
@@ -1415,7 +1413,7 @@ class Tube(Generic[T, R]):
         interval_from: Literal["take", "ack"] | None = KEEP,
         capacity: int | None = KEEP,
     ) -> None:
-        """Set limits of a lane that replace the tube's. O(log n).
+        """Set limits for one lane, in place of the tube's. O(log n).
 
         `interval`: seconds from one take to the next, 0: none; `max_in_flight`: how many of its tasks may be taken at a
         time, from 1; `interval_from`: "take", or "ack", if the interval must also pass after each run has ended;
@@ -1439,8 +1437,8 @@ class Tube(Generic[T, R]):
     def utubes(self, limit: int = 1000) -> list[Utube]:
         """Return up to `limit` lanes, sorted by name.
 
-        These are the lanes with ready or taken tasks, those that cool down or are blocked, and those with limits of
-        their own.
+        The list has the lanes with ready or taken tasks, the lanes that cool down or are blocked, and the lanes with
+        their own limits.
 
         O(n) of the lanes: for monitoring. Raises `OptionNotSupported` if the driver has no lanes.
 
@@ -1469,26 +1467,27 @@ class Tube(Generic[T, R]):
     ) -> list[Task[T]]:
         """Return up to `limit` tasks, without taking them.
 
-        `after`: begin after this task, the last one of the page before; None: at the first. To read all of them,
-        continue until the result is []. It may be an id; then lists of ready, delayed, buried or done tasks need the
-        task to be there.
-        `state`: only tasks in this state, "ready", "taken", "delayed", "buried" or "done". Ready tasks come in the
-        order in which they are taken, delayed ones as their delays end, buried ones as `kick` takes them, done ones
-        that are kept with those first that are forgotten last: the latest ends, if all are kept for the same time.
-        None: tasks in any state but done, by id; taken tasks are by id too, and in a tube with lanes the ready ones.
+        `after`: start after this task, the last one of the previous page; None: at the first. To read all tasks,
+        continue until the result is []. It may be an id; in lists of ready, delayed, buried or done tasks the task must
+        still exist then.
+        `state`: only tasks in this state: "ready", "taken", "delayed", "buried" or "done". Ready tasks are in the order
+        of takes, delayed tasks in the order of the ends of their delays, buried tasks in the order of `kick`, kept done
+        tasks from the last to be forgotten to the first. None: tasks in any state except done, by id. Taken tasks are
+        by id as well, and so are ready tasks in a tube with lanes.
         `utube`: only tasks of this lane.
 
-        The first ready task is `tasks(limit=1, state="ready")`, the one whose delay ends next
+        The next ready task is `tasks(limit=1, state="ready")`, and the next task to become ready
         `tasks(limit=1, state="delayed")`.
 
-        This locks nothing: each page is consistent, but tasks come and go between pages. Scripts on a server look at
-        250 tasks or 5000 ids each.
+        It acquires no lock: each page is consistent, but tasks come and go between pages. On a server a script looks at
+        250 tasks or 5000 ids.
 
-        O(limit) for ready, buried and done tasks; for delayed ones also O(1) for each task whose ttr or ttl ends
-        earlier; for taken ones O(n) of these. By id, and for the done tasks of a lane, also O(1) for each task that is
-        passed over, and on a server for each id that is gone.
+        O(limit) for ready, buried and done tasks; for delayed tasks also O(1) for each task with an earlier end of ttr
+        or ttl; for taken tasks O(n) of them. By id, and for the done tasks of a lane, also O(1) for each skipped task,
+        and on a server for each id that no longer exists.
 
-        Raises `TaskNotFound` if `after` is an id and needed, `OptionNotSupported` for a lane if the driver has none.
+        Raises `TaskNotFound` if `after` is the id of a task that must exist, `OptionNotSupported` for a lane if the
+        driver has none.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -1503,11 +1502,11 @@ class Tube(Generic[T, R]):
         return self._port.tasks(after, limit, state, utube)
 
     def reasons(self) -> dict[str, int]:
-        """Count the buried tasks by the kind of their reason, the most frequent first. O(n) of them.
+        """Count the buried tasks by the kind of their reason, the most frequent first. O(n) of the buried tasks.
 
         The kind of a reason is the text before its first colon, so `ValueError: no such address: x@y` counts as
-        `ValueError`; `max_attempts: ttr` and the like stay whole, and "none" counts those without a reason. On a server
-        scripts look at 250 tasks each, and the tasks stay there.
+        `ValueError`; reasons like `max_attempts: ttr` stay whole, and "none" counts tasks without a reason. On a server
+        a script looks at 250 tasks, and their data stays there.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -1521,18 +1520,18 @@ class Tube(Generic[T, R]):
         return by_kind(found)
 
     def oldest_ready_age(self) -> float | None:
-        """Return how many seconds ago the oldest ready task, by its id, was put; None: there is none.
+        """Return the age in seconds of the oldest ready task, by its id; None if no task is ready.
 
-        This includes the time for which it was delayed or taken. It is the first sign of a growing backlog. O(n) of the
-        older tasks that are not ready.
+        The age includes the time for which it was delayed or taken. It is the first sign of a growing backlog. O(n) of
+        the older tasks that are not ready.
         """
         return self._port.oldest_ready_age()
 
     def due_histogram(self, edges: Iterable[Seconds]) -> list[int]:
-        """Count the tasks whose delay, ttr or ttl will end, by how soon.
+        """Count tasks by the time until their delay, ttr or ttl ends.
 
         `edges`: seconds from now, ascending. Returns one number more than there are edges: the tasks that are due
-        before the first edge, from the first to before the second, …, from the last on. O(n), on a server O(log n) for
+        before the first edge, from the first to before the second, …, from the last on. O(n); on a server O(log n) for
         each edge.
 
         >>> import tubes
@@ -1548,12 +1547,12 @@ class Tube(Generic[T, R]):
     def on_task_change(
         self, callback: Callable[[Task[T], str], object] | None
     ) -> Callable[[Task[T], str], object] | None:
-        """Call `callback(task, event)` for every change in this tube, by any program; None: stop that.
+        """Call `callback(task, event)` for every change in this tube, by any program; None removes the callback.
 
-        Events: `put take release touch bury kick delete update ttl ttr delay`; an ack is a `delete`, too. The callback
-        is called after each change, in the order of the changes, one at a time, in a thread that makes changes: do long
-        work elsewhere. Its errors are logged. Each `Queue` has one callback per tube, as long as the `Queue` lives.
-        Returns the callback that was set before.
+        Events: `put take release touch bury kick delete update ttl ttr delay`; an ack is a `delete` as well. The
+        callback is called after each change, in the order of the changes, one at a time, in a thread that makes
+        changes: do long work elsewhere. Its errors are logged. Each `Queue` has one callback per tube, as long as the
+        `Queue` lives. Returns the previous callback.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -1570,9 +1569,9 @@ class Tube(Generic[T, R]):
 
 
 class Task(TaskView[T]):
-    """A task of a `Tube`: frozen facts, and methods.
+    """A task of a `Tube`: its state at one moment, and methods.
 
-    A `with` block acks it at its end, and releases it if the block raises.
+    A `with` block acks the task at its end, and releases it if the block raises.
 
     >>> import tubes
     >>> with tubes.connect() as queue:
@@ -1607,11 +1606,11 @@ class Task(TaskView[T]):
         return self._tube.touch(self, seconds)
 
     def set_ttr(self, seconds: Seconds | None = None) -> Task[T]:
-        """Set how long this take may run from now on. See `Tube.set_ttr`."""
+        """Set the remaining time to run of this take. See `Tube.set_ttr`."""
         return self._tube.set_ttr(self, seconds)
 
     def bury(self, reason: str | None = None, *, pri: int | None = None) -> Task[T]:
-        """Set the task aside. See `Tube.bury`."""
+        """Bury the task. See `Tube.bury`."""
         return self._tube.bury(self, reason, pri=pri)
 
     def kick(self, *, attempts: int | None = None, ttl: Seconds | None = None) -> Task[T]:
@@ -1639,7 +1638,7 @@ class Task(TaskView[T]):
         return self._tube.peek(self)
 
     def _top_up(self, limit: int, span: int | None) -> list[Task[T]]:
-        """Return this task, which a waiting call got, and others that are available, up to `limit`."""
+        """Return this task, which a waiting call got, and more available tasks, up to `limit` in all."""
         return self._tube._port.top_up(self, limit, span)
 
     def __enter__(self) -> Task[T]:
@@ -1655,13 +1654,12 @@ class Task(TaskView[T]):
             self.ack()
             return
         if kind is GeneratorExit:
-            # Perhaps from the garbage collector, in the middle of a call, or when the loop is gone.
+            # The garbage collector may raise it in the middle of a call, or after the loop is closed.
             self._tube._port.release_later(self)
             return
-        with suppress(
-            TubesError
-        ):  # The block's own error matters more; a task that cannot be released is lost already.
+        # The block's own error matters more. A task that cannot be released is lost already.
+        with suppress(TubesError):
             if issubclass(kind, Exception):
                 self.release()
-            else:  # It was interrupted or cancelled: the task has not failed.
+            else:  # The block was interrupted or cancelled: the task has not failed.
                 self._tube._port.release_unfailed(self)
