@@ -643,7 +643,7 @@ def test_too_large_task_is_refused_and_changes_nothing(tmp_path: Path) -> None:
             lambda: tube.update(0, data=too_large),
         ]
         for call in calls:
-            with pytest.raises(StoreFull, match=f"may have at most {limit} bytes .* nothing was changed"):
+            with pytest.raises(StoreFull, match=f"may have at most {limit} bytes.*nothing was changed"):
                 call()
             assert tube.statistics().tasks == before.tasks
         with ThreadPoolExecutor(1) as threads:
