@@ -14,7 +14,7 @@ import pytest
 import typer.testing
 
 import tubes
-from tubes.conformance.bench import why_not
+from tubes.conformance.bench import skip_reason
 from tubes.conformance.faces import AioFace, Face, SyncFace
 from tubes.drivers.registry import BUILT_IN
 from tubes.testing import LocalServer
@@ -93,7 +93,7 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: objec
         return []
     driver: object = getattr(getattr(collector, "obj", None), "driver", None)
     known = _BUILT_IN.get(driver) if isinstance(driver, str) else driver
-    return [] if isinstance(known, tubes.Driver) and name.startswith("test_") and why_not(known, obj) else None
+    return [] if isinstance(known, tubes.Driver) and name.startswith("test_") and skip_reason(known, obj) else None
 
 
 # Build the commands of the CLI once, rather than at each call: tests/cli takes 10 s of processor time rather than 50 s.

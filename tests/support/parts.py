@@ -6,7 +6,7 @@ from tubes.conformance import Contract
 from tubes.conformance.altering import Altering
 from tubes.conformance.any import TakeAny
 from tubes.conformance.batches import Batches
-from tubes.conformance.bench import why_not
+from tubes.conformance.bench import skip_reason
 from tubes.conformance.capacity import Capacity
 from tubes.conformance.context import Context
 from tubes.conformance.delay import Delay
@@ -15,13 +15,13 @@ from tubes.conformance.failures import Failures
 from tubes.conformance.keys import UniqueKeys
 from tubes.conformance.looking import Looking
 from tubes.conformance.loops import Loops
+from tubes.conformance.methods import Methods
 from tubes.conformance.options import Options
 from tubes.conformance.order import Order
 from tubes.conformance.ownership import Ownership
 from tubes.conformance.sessions import Sessions
 from tubes.conformance.ttl import TimeToLive
 from tubes.conformance.updates import Updates
-from tubes.conformance.verbs import Verbs
 from tubes.conformance.waiting import Waiting
 from tubes.conformance.waking import Waking
 from tubes.drivers.driver import Driver
@@ -42,7 +42,7 @@ RULES = {name: getattr(Contract, name) for name in dir(Contract) if name.startsw
 def rules_of(driver: Driver | str, names: Iterable[str] = RULES) -> set[str]:
     """Those of these rules that a driver does not skip."""
     known = Registry().find(driver) if isinstance(driver, str) else driver
-    return {name for name in names if not why_not(known, RULES[name])}
+    return {name for name in names if not skip_reason(known, RULES[name])}
 
 
 class RareRules(Contract):
@@ -52,17 +52,17 @@ class RareRules(Contract):
         locals()[_name] = None  # pytest does not collect it.
 
 
-class OfOrder(Order, Verbs, Ownership, Waking, Batches, Sessions, Updates, Altering):
+class OfOrder(Order, Methods, Ownership, Waking, Batches, Sessions, Updates, Altering):
     """The rules in which the order of tasks has a part."""
 
 
-class OfRank(Order, Verbs, TimeToLive, Delay, Batches, Failures, Updates, Altering):
+class OfRank(Order, Methods, TimeToLive, Delay, Batches, Failures, Updates, Altering):
     """The rules in which a rank has a part that tasks keep while they are delayed, or change."""
 
 
-class OfCapacity(Capacity, Batches, Verbs, Options, Altering):
+class OfCapacity(Capacity, Batches, Methods, Options, Altering):
     """The rules in which room has a part."""
 
 
-class OfCodec(Verbs, Waiting, TakeAny, Batches, Failures, UniqueKeys, Context, Updates, Looking, Events, Loops):
+class OfCodec(Methods, Waiting, TakeAny, Batches, Failures, UniqueKeys, Context, Updates, Looking, Events, Loops):
     """The rules in which data come back."""

@@ -7,7 +7,7 @@ Name a driver, and the contract runs with threads and with asyncio. Tests of opt
 >>> class TestLifo(Contract):
 ...     driver = Driver("lifo", order="-id")
 
-For a backend of your own override `connect`: see `Bench`. May import all that users may.
+Override `connect` to test another backend: see `Bench`.
 """
 
 from pkgutil import iter_modules

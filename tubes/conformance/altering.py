@@ -1,4 +1,4 @@
-"""Alter: the options of a tube change while it is used; and what `create_tube` does where the tube exists."""
+"""Changing the options of a tube in use (`alter`), and `create_tube` for an existing tube."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
 
 
 class Altering(Bench):
-    """Options, and changes of them."""
+    """Options and their changes."""
 
     def options_of(self, tube: Any) -> dict[str, object]:
-        """The tube's options, without those that the driver needs."""
+        """Return the tube's options without the required options of the driver."""
         return {name: value for name, value in tube.options.items() if name not in self.options}
 
     def defaults(self) -> dict[str, int]:
-        """Options of this driver that are defaults of tasks, with some value each."""
-        given = {"max_attempts": 7, "ttl": 100, "ttr": 50, "pri": 3}
-        return {name: value for name, value in given.items() if name == "max_attempts" or self.knows(name)}
+        """Return the driver's options that are defaults for tasks, with a value for each."""
+        settings = {"max_attempts": 7, "ttl": 100, "ttr": 50, "pri": 3}
+        return {name: value for name, value in settings.items() if name == "max_attempts" or self.knows(name)}
 
     @staticmethod
     def facts(task: Task, names: Iterable[str]) -> dict[str, object]:
-        """What a task has of these."""
+        """Return these attributes of a task."""
         return {name: getattr(task, name) for name in names}
 
-    # -- looking -----------------------------------------------------------------------------------------------------
+    # -- reading options -----------------------------------------------------------------------------------------------
 
     def test_tube_options_equal_the_arguments(self) -> None:
         assert self.options_of(self.tube) == {}
-        given = {**self.defaults(), "capacity": 9, "key_ttl": 1.5}
-        made = self.create("given", **given)
-        assert self.options_of(made) == given
-        assert self.options_of(self.queue.tube("given")) == given
+        settings = {**self.defaults(), "capacity": 9, "key_ttl": 1.5}
+        made = self.create("settings", **settings)
+        assert self.options_of(made) == settings
+        assert self.options_of(self.queue.tube("settings")) == settings
 
     def test_options_are_read_only(self) -> None:
         with pytest.raises(TypeError):
@@ -53,7 +53,7 @@ class Altering(Bench):
 
     @needs("delay")
     @pytest.mark.parametrize(
-        "given",
+        "option",
         [
             Backoff(1),
             Backoff(60, factor=1, jitter=0.5),
@@ -67,19 +67,19 @@ class Altering(Bench):
             [5.0, 1.0, 30.0],
         ],
     )
-    def test_backoff_option_reads_back_as_passed(self, given: object) -> None:
-        assert self.create("resting", backoff=given).options["backoff"] == given
-        self.tube.alter(backoff=given)
-        assert self.tube.options["backoff"] == given
+    def test_backoff_option_reads_back_as_passed(self, option: object) -> None:
+        assert self.create("resting", backoff=option).options["backoff"] == option
+        self.tube.alter(backoff=option)
+        assert self.tube.options["backoff"] == option
 
     @needs("delay")
-    @pytest.mark.parametrize("given", [Backoff(50, cap=60), Backoff(5, factor=1), Backoff(1, cap=2, seed=3), [1] * 9])
-    def test_backoff_option_read_back_matches_the_tube(self, given: object) -> None:
-        self.create("resting", backoff=given)
+    @pytest.mark.parametrize("option", [Backoff(50, cap=60), Backoff(5, factor=1), Backoff(1, cap=2, seed=3), [1] * 9])
+    def test_backoff_option_read_back_matches_the_tube(self, option: object) -> None:
+        self.create("resting", backoff=option)
         shown = self.queue.tube("resting").options["backoff"]
         assert self.create("resting", backoff=shown, if_not_exists=True).options["backoff"] == shown
 
-    # -- the defaults of tasks ---------------------------------------------------------------------------------------
+    # -- the defaults of tasks -----------------------------------------------------------------------------------------
 
     def test_put_after_alter_uses_the_new_defaults(self) -> None:
         defaults = self.defaults()
@@ -112,7 +112,7 @@ class Altering(Bench):
         taken = self.take()
         assert taken.id == old.id
         assert self.facts(taken, defaults) == before
-        for _ in range(8):  # More often than the tube says now.
+        for _ in range(8):  # More attempts than the new default allows.
             assert taken.release().state == "ready"
             taken = self.take()
 
@@ -155,11 +155,11 @@ class Altering(Bench):
         self.tube.alter(key_ttl=10)
         self.take().ack()
         new = self.put(key="k")
-        assert new.created_now  # The first task was put before.
+        assert new.created_now  # The first task was put before the change.
         self.take().ack()
         assert not self.put(key="k").created_now
 
-    # -- backoff -----------------------------------------------------------------------------------------------------
+    # -- backoff -------------------------------------------------------------------------------------------------------
 
     @needs("delay")
     def test_altered_backoff_applies_from_the_next_failure(self) -> None:
@@ -168,7 +168,7 @@ class Altering(Bench):
         assert task.release().state == "delayed"
         self.tube.alter(backoff=[1])
         self.pass_time(9)
-        assert self.state(task) == "delayed"  # It rests as long as it was told.
+        assert self.state(task) == "delayed"  # The delay that it already has does not change.
         self.pass_time(1)
         self.take().release()
         self.pass_time(1)
@@ -183,7 +183,7 @@ class Altering(Bench):
         self.pass_time(5)
         assert self.state(task) == "delayed"
 
-    # -- capacity ----------------------------------------------------------------------------------------------------
+    # -- capacity ------------------------------------------------------------------------------------------------------
 
     def test_alter_adds_and_removes_a_capacity(self) -> None:
         self.put()
@@ -228,7 +228,7 @@ class Altering(Bench):
         with self.refused(InvalidOption):
             self.tube.put_many([1, 2, 3], **self.lane("batch"))
 
-    # -- lanes -------------------------------------------------------------------------------------------------------
+    # -- lanes ---------------------------------------------------------------------------------------------------------
 
     @needs("lane")
     def test_alter_can_raise_max_in_flight(self) -> None:
@@ -328,7 +328,7 @@ class Altering(Bench):
         rounds.alter(order="round_robin", interval=1)
         assert rounds.options["interval"] == 1.0
 
-    # -- what is refused ---------------------------------------------------------------------------------------------
+    # -- refused changes -----------------------------------------------------------------------------------------------
 
     def test_alter_checks_all_options_before_any_change(self) -> None:
         before = self.tube.options
@@ -348,7 +348,7 @@ class Altering(Bench):
         assert self.options_of(self.tube) == {}
 
     def driver_takes(self, option: str) -> bool:
-        """Whether a tube of this driver may have the option."""
+        """Return True if a tube of this driver may have the option."""
         knob = {"backoff": "delay", "interval": "lane", "max_in_flight": "lane", "jitter": "lane"}.get(option, option)
         return option != "delay" and self.knows(knob)
 
@@ -367,7 +367,7 @@ class Altering(Bench):
             other.tube.alter(capacity=5)
         assert self.options_of(self.tube) == {}
 
-    # -- create_tube where the tube exists ---------------------------------------------------------------------------
+    # -- create_tube for an existing tube ------------------------------------------------------------------------------
 
     def test_create_of_an_existing_tube_raises_by_default(self) -> None:
         for options in ({}, {"if_exists": "raise"}):

@@ -1,4 +1,4 @@
-"""Takes from several tubes at once: which one gives, who waits where, what is left behind."""
+"""Takes from several tubes at once: which tube serves the take, waiting, and cleanup."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class TakeAny(Bench):
     """Taking from several tubes."""
 
-    # -- what is there -----------------------------------------------------------------------------------------
+    # -- ready tasks ---------------------------------------------------------------------------------------------------
 
     def test_take_any_takes_from_the_first_tube_with_a_task(self) -> None:
         first, second, third = self.several()
@@ -75,7 +75,7 @@ class TakeAny(Bench):
         assert self.queue.take_any([tubes[2]], 0).tube == "c"
         assert self.queue.take_any(tubes, 0, fair=True).tube == "b"
 
-    # -- bad input ---------------------------------------------------------------------------------------------
+    # -- bad input -----------------------------------------------------------------------------------------------------
 
     def test_take_any_refuses_bad_tube_lists(self) -> None:
         self.put()
@@ -109,7 +109,7 @@ class TakeAny(Bench):
             with pytest.raises(QueueClosed):
                 worker.queue.take_any(tubes, timeout=0)
 
-    # -- waiting -----------------------------------------------------------------------------------------------
+    # -- waiting -------------------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("place", range(3))
     def test_put_into_any_listed_tube_serves_a_waiting_take_any(self, place: int) -> None:
@@ -118,7 +118,7 @@ class TakeAny(Bench):
         task = self.put("data", tube=tubes[place])
         taken = self.got(call)
         assert (taken.tube, taken.id, taken.data, taken.attempts) == (tubes[place].name, task.id, "data", 1)
-        assert self.nobody_waits()
+        assert self.has_no_waiters()
         others = [tube for tube in tubes if tube is not tubes[place]]
         assert [self.put(tube=tube).state for tube in others] == ["ready", "ready"]
         assert [tube.statistics().calls["take"] for tube in others] == [0, 0]
@@ -151,7 +151,7 @@ class TakeAny(Bench):
         calls = [self.begin_any(tubes, self.another().queue) for _ in range(6)]
         put = {(tubes[number % 3].name, self.put(tube=tubes[number % 3]).id) for number in range(6)}
         assert {(task.tube, task.id) for task in map(self.got, calls)} == put
-        assert self.nobody_waits()
+        assert self.has_no_waiters()
 
     def test_take_any_waits_exactly_for_its_timeout(self) -> None:
         tubes = self.several()
@@ -160,7 +160,7 @@ class TakeAny(Bench):
         assert not call.done()
         self.clock.advance(0.1)
         assert self.got(call) is None
-        assert self.nobody_waits()
+        assert self.has_no_waiters()
         assert self.put(tube=tubes[2]).state == "ready"
         assert self.take(tubes[2]).attempts == 1
 
@@ -172,7 +172,7 @@ class TakeAny(Bench):
         call = self.begin_any(tubes, timeout=5)
         self.clock.advance(5)
         assert self.got(call).id == task.id
-        assert self.nobody_waits()
+        assert self.has_no_waiters()
 
     def test_waiting_take_any_takes_for_the_session_joined_meanwhile(self) -> None:
         first, second, _ = self.several()
@@ -183,7 +183,7 @@ class TakeAny(Bench):
         assert second.ack(self.got(call).id).state == "done"
         assert first.statistics().waiting == 0
 
-    # -- going away --------------------------------------------------------------------------------------------
+    # -- closed queues and cancelled calls -----------------------------------------------------------------------------
 
     @pytest.mark.parametrize("place", range(3))
     def test_drop_of_one_tube_ends_a_waiting_take_any(self, place: int) -> None:
@@ -194,7 +194,7 @@ class TakeAny(Bench):
         tubes[place].drop(force=True)
         with pytest.raises(TubeNotFound):
             self.got(call)
-        assert self.nobody_waits()
+        assert self.has_no_waiters()
         for tube in tubes:
             if tube is not tubes[place]:
                 assert self.put(tube=tube).state == "ready"
@@ -215,7 +215,7 @@ class TakeAny(Bench):
         early.cancel()
         task = self.put(tube=tubes[1])
         assert self.got(late).id == task.id
-        assert self.nobody_waits()
+        assert self.has_no_waiters()
         for tube in tubes:
             assert self.put(tube=tube).state == "ready"
             assert tube.statistics().tasks["ready"] == 1
@@ -236,14 +236,14 @@ class TakeAny(Bench):
         assert eventually(lambda: (counts("ready"), counts("taken")) == (3 - taken, taken))
         assert {self.take(self.queue.tube(name)).attempts for name in "abc"[taken:]} == {1}
 
-    # -- helpers -----------------------------------------------------------------------------------------------
+    # -- helpers -------------------------------------------------------------------------------------------------------
 
     def several(self) -> list[Any]:
-        """Three more tubes: a, b and c."""
+        """Create three more tubes: a, b and c."""
         return [self.create(name) for name in "abc"]
 
     def begin_any(self, tubes: list[Any], queue: Any = None, **options: object) -> Future[Any]:
-        """Start a `take_any`, until it stands in the line of each tube."""
+        """Start a `take_any` and return when it waits on each tube."""
         queue = self.queue if queue is None else queue
         tubes = [tube if isinstance(tube, str) else tube.name for tube in tubes]
         before = self.waiters()
@@ -252,11 +252,11 @@ class TakeAny(Bench):
         return call
 
     def waiters(self) -> int:
-        """How many stand in all lines."""
+        """Return the number of waiters on all tubes."""
         return sum(statistics.waiting for statistics in self.queue.statistics().values())
 
-    def nobody_waits(self) -> bool:
-        """Whether all lines are empty, or are soon."""
+    def has_no_waiters(self) -> bool:
+        """Return True if no tube has a waiter, now or soon."""
         return eventually(lambda: self.waiters() == 0)
 
     @needs("pri")

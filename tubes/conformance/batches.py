@@ -1,4 +1,4 @@
-"""Batches: many tasks in one call are as many calls, and a put of many is all or none."""
+"""Batches: a call with many tasks has the effect of single calls, and `put_many` puts all items or none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tubes import (
 )
 from tubes.conformance.bench import Bench, eventually, lacks, needs
 
-#: More than one call brings to a server, and than one command has arguments.
+#: More tasks than one request to a server carries, and more than one command has arguments.
 MANY = 2_500
 
 
@@ -29,7 +29,7 @@ class Batches(Bench):
     """put_many, take_many, ack_many, release_many, delete_many."""
 
     def items(self, count: int, **options: Any) -> list[Item]:
-        """So many items, each in a lane of its own, with numbers for data."""
+        """Return `count` items, each in a separate lane, with numbers as data."""
         return [Item(number, **self.lane(f"own-{number}"), **options) for number in range(count)]
 
     def put_some(self, count: int, **options: Any) -> list[Task]:
@@ -38,13 +38,13 @@ class Batches(Bench):
         return list(tasks)
 
     @contextmanager
-    def blamed(self, number: int, error: type[TubesError]) -> Generator[None]:
-        """The block raises this error about the item of this number, and changes nothing."""
+    def refuses_item(self, number: int, error: type[TubesError]) -> Generator[None]:
+        """Check that the block raises this error about item `number` and changes nothing."""
         with self.unchanged(), pytest.raises(error, match=f"^item {number}: ") as caught:
             yield
         assert caught.value.facts["item"] == number
 
-    # -- putting -------------------------------------------------------------------------------------------------------
+    # -- puts ----------------------------------------------------------------------------------------------------------
 
     def test_put_many_returns_tasks_in_order(self) -> None:
         tasks = self.put_some(5)
@@ -103,18 +103,18 @@ class Batches(Bench):
         wrong: list[dict[str, Any]] = [{"colour": 1}, {"timeout": 1}]
         for options in wrong:
             error = OptionNotSupported if "colour" in options else InvalidOption
-            with self.blamed(2, error):
+            with self.refuses_item(2, error):
                 self.tube.put_many([1, 2, Item(3, **options), 4])
 
     @needs("pri")
     def test_bad_item_option_error_names_the_item(self) -> None:
-        with self.blamed(1, InvalidOption):
+        with self.refuses_item(1, InvalidOption):
             self.tube.put_many([Item(1, pri=1), Item(2, pri=-1)])
 
     def test_codec_error_of_a_batch_names_the_item(self) -> None:
         if self.tube._port.codec is None:
-            pytest.skip("objects are kept as they are")
-        with self.blamed(1, CodecError):
+            pytest.skip("the tube stores objects without a codec")
+        with self.refuses_item(1, CodecError):
             self.tube.put_many([1, object(), 3])
 
     def test_put_many_returns_the_errors_of_bad_items_if_asked(self) -> None:
@@ -160,7 +160,7 @@ class Batches(Bench):
         assert self.waiting(0)
 
     def test_listeners_get_one_event_per_batch_task(self) -> None:
-        heard = self.listen()
+        events = self.listen()
         ids = [task.id for task in self.put_some(3)]
         order = [task.id for task in self.tube.take_many(3, timeout=0)]
         self.tube.release_many(order[:1])
@@ -168,9 +168,9 @@ class Batches(Bench):
         self.tube.delete_many(order[2:])
         expected = [("put", id, "ready") for id in ids] + [("take", id, "taken") for id in order]
         expected += [("release", order[0], "ready"), ("delete", order[1], "done"), ("delete", order[2], "done")]
-        assert self.heard(heard, expected)
+        assert self.heard(events, expected)
 
-    # -- keys and attempts --------------------------------------------------------------------------------------------
+    # -- keys and attempts ---------------------------------------------------------------------------------------------
 
     def test_batch_keys_behave_like_keys_of_single_puts(self) -> None:
         before = self.put("before", key="a")
@@ -193,7 +193,7 @@ class Batches(Bench):
     def test_duplicate_key_error_names_the_item_and_puts_nothing(self) -> None:
         before = self.put("before", key="a")
         for items in ([1, Item(2, key="b"), Item(3, key="a")], [1, Item(2, key="c"), Item(3, key="c")]):
-            with self.blamed(2, DuplicateKey):
+            with self.refuses_item(2, DuplicateKey):
                 self.tube.put_many(items, on_duplicate="raise")
         with pytest.raises(DuplicateKey) as caught:
             self.tube.put_many([Item(1, key="a")], on_duplicate="raise")
@@ -225,7 +225,7 @@ class Batches(Bench):
         assert all(self.tube.release_many(held).values())
         assert [task.reason for task in self.tube.buried()] == ["max_attempts: release"] * 2
 
-    # -- room ----------------------------------------------------------------------------------------------------------
+    # -- capacity ------------------------------------------------------------------------------------------------------
 
     def test_put_many_needs_room_for_the_whole_batch(self) -> None:
         self.tube = self.create("full", capacity=3)
@@ -292,7 +292,7 @@ class Batches(Bench):
         worker.queue.close()
         assert self.got(single).data == "c"
 
-    # -- taking --------------------------------------------------------------------------------------------------------
+    # -- takes ---------------------------------------------------------------------------------------------------------
 
     def test_take_many_returns_a_kicked_task_once(self) -> None:
         tasks = self.put_some(120)
@@ -382,7 +382,7 @@ class Batches(Bench):
         if not taken:
             assert {task.attempts for task in self.tube.take_many(9, timeout=0)} == {1}
 
-    # -- what the taker does, and anybody ------------------------------------------------------------------------------
+    # -- calls of the holder and of other sessions ---------------------------------------------------------------------
 
     def test_ack_many_returns_success_per_task(self) -> None:
         self.put_some(3)
@@ -458,21 +458,21 @@ class Batches(Bench):
     def test_batch_calls_without_tasks_return_an_empty_result(self) -> None:
         assert self.tube.ack_many([]) == self.tube.release_many([]) == self.tube.delete_many(iter(())) == {}
 
-    @pytest.mark.parametrize("verb", ["ack_many", "release_many", "delete_many"])
-    def test_batch_calls_refuse_foreign_tasks_and_change_nothing(self, verb: str) -> None:
+    @pytest.mark.parametrize("method", ["ack_many", "release_many", "delete_many"])
+    def test_batch_calls_refuse_foreign_tasks_and_change_nothing(self, method: str) -> None:
         self.put_some(2)
         held = self.tube.take_many(2, timeout=0)
         foreign = self.put(tube=self.create("other"))
         for bad in (-1, "0", None, True, foreign):
-            with self.blamed(2, InvalidOption):
-                getattr(self.tube, verb)([*held, bad])
-        assert self.refuses(lambda bad: getattr(self.tube, verb)(bad), 5, None, "01", held[0])
+            with self.refuses_item(2, InvalidOption):
+                getattr(self.tube, method)([*held, bad])
+        assert self.refuses(lambda bad: getattr(self.tube, method)(bad), 5, None, "01", held[0])
 
     def test_block_leaves_a_task_finished_by_a_batch_call_alone(self) -> None:
         self.put_some(2)
-        for task, verb in zip(self.tube.take_many(2, timeout=0), ("ack_many", "release_many"), strict=True):
+        for task, method in zip(self.tube.take_many(2, timeout=0), ("ack_many", "release_many"), strict=True):
             with task:
-                assert getattr(self.tube, verb)([task]) == {task.id: True}
+                assert getattr(self.tube, method)([task]) == {task.id: True}
         assert (self.count("ack"), self.count("release")) == (1, 1)
 
     def test_release_many_serves_waiting_takes(self) -> None:

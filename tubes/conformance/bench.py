@@ -1,4 +1,4 @@
-"""What every subject of the contract stands on: a queue, a tube, a clock that stands still, a few helpers."""
+"""The base class of all contract tests: a queue, a tube, a manual clock and helpers."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from tubes import AsyncTube, Queue, Task
 
 T = TypeVar("T")
-#: How many real seconds a call may take to come back, and an event to be heard.
+#: The real seconds to wait at most for a call to return or an event to arrive.
 PATIENCE = 10.0
 
 
 def needs(*knobs: str) -> Callable[[T], T]:
-    """The test is about options or knobs; a driver that lacks one skips it. Of a class: each of its tests is."""
+    """Skip a test, or all tests of a class, for drivers that lack any of these options or knobs."""
     return _mark("needs", knobs)
 
 
 def lacks(*knobs: str) -> Callable[[T], T]:
-    """The test is about drivers without these options or knobs; a driver that has one skips it."""
+    """Skip a test, or all tests of a class, for drivers that have any of these options or knobs."""
     return _mark("lacks", knobs)
 
 
@@ -51,12 +51,12 @@ def _mark(name: str, knobs: tuple[str, ...]) -> Callable[[T], T]:
 
 
 def knows(driver: Driver, knob: str) -> bool:
-    """Whether a driver has this option or knob."""
+    """Return True if a driver has this option or knob."""
     return knob in driver.options or bool(getattr(driver, knob, None))
 
 
-def why_not(driver: Driver, test: object) -> str:
-    """Why this test is not for this driver, by what `needs` and `lacks` say; empty: it is."""
+def skip_reason(driver: Driver, test: object) -> str:
+    """Return why `needs` or `lacks` exclude this driver from a test; empty if they do not."""
     for knob in getattr(test, "needs", ()):
         if not knows(driver, knob):
             return f"driver {driver.name!r} has no {knob}"
@@ -67,7 +67,7 @@ def why_not(driver: Driver, test: object) -> str:
 
 
 def eventually(question: Callable[[], bool]) -> bool:
-    """Whether the answer becomes yes soon: for what another thread is about to do, never for time to pass."""
+    """Return True if the condition becomes true soon: wait for another thread, never for time to pass."""
     patience = time.monotonic() + PATIENCE
     while not question():
         if time.monotonic() > patience:
@@ -77,7 +77,7 @@ def eventually(question: Callable[[], bool]) -> bool:
 
 
 class RankedTask(NamedTuple):
-    """What a rank hook may look at."""
+    """The fields of a task that a rank hook may read."""
 
     id: int
     pri: int
@@ -85,19 +85,19 @@ class RankedTask(NamedTuple):
 
 
 class Worker(NamedTuple):
-    """A session of its own, and the tube as it sees it."""
+    """A separate session and its view of the tube."""
 
     queue: Any
     tube: Any
 
 
 class Bench:
-    """A tube of `driver`, new in every test, once per face.
+    """Create a tube of `driver` for each test, and run each test once per face.
 
-    `driver`: a registered name, or a `Driver`. It must be named.
-    `options`: options for `create_tube` without which the driver makes no sense; most have none.
+    `driver`: a registered name or a `Driver`. Required.
+    `options`: options of `create_tube` that the driver requires; empty for most drivers.
     `session_ttl`: the lease in seconds that `connect` asks for.
-    `faces`: those on which each test runs.
+    `faces`: the faces (sync, asyncio) on which each test runs.
     """
 
     driver: str | Driver
@@ -106,7 +106,7 @@ class Bench:
     session_ttl: float = 30.0
 
     def connect(self, face: Face, clock: ManualClock) -> Any:
-        """An empty queue of its own for one test. Override it for another backend, or to pass options.
+        """Return an empty, separate queue for one test. Override it for another backend or to pass options.
 
         >>> class InRedis(Bench):
         ...     def connect(self, face, clock):
@@ -116,21 +116,21 @@ class Bench:
 
     face: Face
     clock: ManualClock
-    #: The session that most tests work in, and its tube.
+    #: The session that most tests use, and its tube.
     queue: Any
     tube: Any
     #: The driver as a value.
     knobs: Driver
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Each test once per face."""
+        """Run each test once per face."""
         metafunc.parametrize("_face", self.faces, ids=[face.name for face in self.faces])
 
     @pytest.fixture(autouse=True)
     def _bench(self, request: pytest.FixtureRequest, _face: type[Face]) -> Iterator[None]:
         if not hasattr(self, "driver"):
             pytest.fail(f"{type(self).__name__} names no driver: set `driver = ...` in the class", pytrace=False)
-        # Before anything is made, where it is known already: a name may be one that `connect` registers.
+        # Skip before connecting if possible. The name may be unknown until `connect` registers it.
         with suppress(DriverNotFound):
             self.knobs = Registry().find(self.driver) if isinstance(self.driver, str) else self.driver
             self._skip(request.function)
@@ -153,21 +153,21 @@ class Bench:
             vars(self).clear()
 
     def _skip(self, test: object) -> None:
-        if why := why_not(self.knobs, test):
-            pytest.skip(why)
+        if reason := skip_reason(self.knobs, test):
+            pytest.skip(reason)
 
     def require(self, *knobs: str) -> None:
-        """Skip the test unless the driver has all of these; an empty name asks for nothing."""
+        """Skip the test unless the driver has all of these options or knobs; ignore empty names."""
         for knob in knobs:
             if knob and not self.knows(knob):
                 pytest.skip(f"driver {self.knobs.name!r} has no {knob}")
 
     def knows(self, knob: str) -> bool:
-        """Whether the driver has this option or knob."""
+        """Return True if the driver has this option or knob."""
         return knows(self.knobs, knob)
 
     def cancelling(self) -> AioFace:
-        """The face whose calls can be cancelled; on the other one the test is skipped."""
+        """Return the asyncio face, whose calls can be cancelled; skip the test on the other face."""
         if not isinstance(self.face, AioFace):
             pytest.skip("a thread that waits cannot be cancelled")
         return self.face
@@ -175,14 +175,14 @@ class Bench:
     def cancels_late(
         self, call: Callable[[], Awaitable[object]], tube: AsyncTube, serve: Callable[[], Awaitable[object]]
     ) -> bool:
-        """Cancel a call that waits on a tube right after what serves it; whether the call ended as cancelled.
+        """Cancel a waiting call right after `serve`, which serves it. Return True if the call ended as cancelled.
 
-        A backend that answers on its way may be in time; then what was taken is taken, and stays so.
+        The reply of a backend may arrive before the cancellation; the task then stays taken.
         """
 
         async def run() -> bool:
             waiting = asyncio.ensure_future(call())
-            # That it is counted is the only sign that it waits.
+            # The count is the only sign that the call waits.
             while not (await tube.statistics()).waiting:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             await serve()
@@ -192,14 +192,14 @@ class Bench:
 
         return bool(self.cancelling().run(run()))
 
-    # -- acting ----------------------------------------------------------------------------------------------
+    # -- actions -------------------------------------------------------------------------------------------------------
 
     def create(self, name: str, **options: object) -> Any:
-        """Another tube with this driver."""
+        """Create another tube with this driver."""
         return self.queue.create_tube(name, self.driver, **{**self.options, **options})
 
     def put(self, data: object = None, *, tube: Any = None, **options: object) -> Task:
-        """Put a task, in a lane of its own unless one is named: most rules are of tasks that don't meet."""
+        """Put a task. Without a lane among the options, use a separate lane, so that tasks do not block each other."""
         if self.knobs.lane is not None and self.knobs.lane not in options:
             options[self.knobs.lane] = f"own-{len(self._ids)}"
         task: Task = (self.tube if tube is None else tube).put(data, **options)
@@ -207,71 +207,71 @@ class Bench:
         return task
 
     def puts(self, count: int) -> list[Task]:
-        """Put so many tasks; answers them in the order in which they will be taken."""
+        """Put `count` tasks and return them in the order in which they will be taken."""
         return self.in_order([self.put() for _ in range(count)])
 
     def lane(self, name: object) -> dict[str, Any]:
-        """The option that names this lane; none where the driver has no lanes."""
+        """Return the option that names this lane; empty if the driver has no lanes."""
         return {} if self.knobs.lane is None else {self.knobs.lane: name}
 
     def take(self, tube: Any = None) -> Task:
-        """The next task, which must be there."""
+        """Take the next task, which must be ready."""
         task: Task | None = (self.tube if tube is None else tube).take(timeout=0)
         assert task is not None
         return task
 
     def taken(self, **options: object) -> Task:
-        """A new task, taken by the first session. The tube must have nothing else to take."""
+        """Put a task and take it in the first session. The tube must have no other ready task."""
         put = self.put(**options)
         task = self.take()
         assert task.id == put.id
         return task
 
     def buried(self, **options: object) -> Task:
-        """A new task, buried."""
+        """Put a task and bury it."""
         task: Task = self.tube.bury(self.put(**options).id)
         return task
 
     def drain(self) -> list[int]:
-        """Take whatever can be taken; the ids in that order."""
+        """Take all available tasks and return their ids in this order."""
         return [task.id for task in iter(lambda: self.tube.take(timeout=0), None)]
 
     def another(self) -> Worker:
-        """Another session on the same tube."""
+        """Open another session on the same tube."""
         queue = self.queue.session()
         self._queues.append(queue)
         return Worker(queue, queue.tube(self.tube.name))
 
-    def begin(self, tube: object = None, verb: str = "take", *args: object, **options: object) -> Future[Any]:
-        """Start a call that waits, without waiting for its answer."""
-        return self.face.begin(self.tube if tube is None else tube, verb, *args, **options)
+    def begin(self, tube: object = None, method: str = "take", *args: object, **options: object) -> Future[Any]:
+        """Start a call that waits, and return its future."""
+        return self.face.begin(self.tube if tube is None else tube, method, *args, **options)
 
     def pass_time(self, seconds: float) -> float:
-        """Let time pass; answers what time it is then."""
+        """Let time pass and return the new time."""
         self.clock.advance(seconds)
         return self.clock.now()
 
     def listen(self) -> list[tuple[str, int, str]]:
-        """A list to which every change of the tube is added from now on: event, id, state."""
-        heard: list[tuple[str, int, str]] = []
+        """Return a list that receives every later change of the tube: event, id, state."""
+        events: list[tuple[str, int, str]] = []
 
         def callback(task: Task, event: str) -> None:
-            heard.append((event, task.id, str(task.state)))
+            events.append((event, task.id, str(task.state)))
 
         self.tube.on_task_change(callback)
-        return heard
+        return events
 
     @staticmethod
-    def heard(heard: list[tuple[str, int, str]], expected: list[tuple[str, int, str]]) -> bool:
-        """Whether a list that `listen` answered holds just these changes, now or as soon as they are told."""
-        eventually(lambda: len(heard) >= len(expected))
-        assert heard == expected
+    def heard(events: list[tuple[str, int, str]], expected: list[tuple[str, int, str]]) -> bool:
+        """Return True if a list of `listen` contains exactly these changes, now or soon."""
+        eventually(lambda: len(events) >= len(expected))
+        assert events == expected
         return True
 
-    # -- looking ---------------------------------------------------------------------------------------------
+    # -- inspection ----------------------------------------------------------------------------------------------------
 
     def in_order(self, tasks: list[Task]) -> list[Task]:
-        """These tasks in the order in which the driver's knobs say that they come."""
+        """Return these tasks in the order that the driver's knobs define."""
         driver = self.knobs
         if driver.rank is not None:
             rank = driver.rank
@@ -282,7 +282,7 @@ class Bench:
         return sorted(tasks, key=lambda task: (signs[pri] * task.pri, signs[id] * task.id))
 
     def state(self, task: Task) -> str:
-        """The task's state now, as a word; `done` if it is gone."""
+        """Return the current state of the task as a word; `done` if the task no longer exists."""
         found = self._peek(task.id)
         return "done" if found is None else str(found.state)
 
@@ -294,25 +294,25 @@ class Bench:
         return task
 
     def count(self, name: str) -> int:
-        """One of the counts of tasks, or one of the counts of calls."""
+        """Return a count of tasks (by state) or of calls."""
         statistics = self.tube.statistics()
         return int(statistics.tasks.get(name, 0) if name in statistics.tasks else statistics.calls[name])
 
     def waiting(self, count: int) -> bool:
-        """Whether so many callers wait on the tube."""
+        """Return True if exactly `count` callers wait on the tube."""
         return eventually(lambda: self.tube.statistics().waiting == count)
 
     @staticmethod
     def got(call: Future[T]) -> T:
-        """The answer of a call that has been given one. Raises what the call raised."""
+        """Return the result of a call that has one, or raise its exception."""
         return call.result(timeout=PATIENCE)
 
     def everything(self) -> object:
-        """All that can be seen of the tube."""
+        """Return the complete visible state of the tube."""
         return [self._peek(id) for id in self._ids], self.tube.statistics()
 
     def turns(self, task: Task, before: str, now: str, *, after: float) -> bool:
-        """Whether a task stays in one state until so many seconds have passed, and is in another one then."""
+        """Return True if a task changes its state exactly `after` seconds from now."""
         self.pass_time(after - 0.001)
         assert self.state(task) == before
         self.clock.advance(0.001)
@@ -320,7 +320,7 @@ class Bench:
         return True
 
     def refuses(self, call: Callable[[Any], object], *values: object, error: type[TubesError] = InvalidOption) -> bool:
-        """Whether a call with each of these raises this error, and changes nothing."""
+        """Return True if the call raises this error for each value and changes nothing."""
         for value in values:
             with self.refused(error):
                 call(value)
@@ -328,13 +328,13 @@ class Bench:
 
     @contextmanager
     def refused(self, error: type[TubesError], match: str | None = None) -> Generator[None]:
-        """The block raises this error, and changes nothing."""
+        """Check that the block raises this error and changes nothing."""
         with self.unchanged(), pytest.raises(error, match=match):
             yield
 
     @contextmanager
     def unchanged(self) -> Generator[None]:
-        """The block changes nothing that can be seen of the tube."""
+        """Check that the block changes nothing visible in the tube."""
         before = self.everything()
         yield
         assert self.everything() == before

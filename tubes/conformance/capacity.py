@@ -1,4 +1,4 @@
-"""Capacity: a put into a full tube raises `TubeFull`, or returns None after the time that it may wait."""
+"""Capacity: a put into a full tube raises `TubeFull`, or returns None after its timeout."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tubes.conformance.bench import Bench, needs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: What makes room in a full tube whose first task is taken.
-ROOM: dict[str, Callable[[Bench, Task], object]] = {
+#: Calls that make room in a full tube whose first task is taken.
+ROOM_MAKERS: dict[str, Callable[[Bench, Task], object]] = {
     "ack": lambda bench, task: bench.tube.ack(task),
     "delete": lambda bench, task: bench.tube.delete(task),
     "truncate": lambda bench, task: bench.tube.truncate(),
@@ -21,10 +21,10 @@ ROOM: dict[str, Callable[[Bench, Task], object]] = {
 
 
 class Capacity(Bench):
-    """Capacity: every driver accepts one."""
+    """Capacity, an option of every driver."""
 
     def full(self, capacity: int = 2) -> Task:
-        """Work in a full tube; answers its first task, taken."""
+        """Switch to a full tube, take its first task and return it."""
         self.tube = self.create("full", capacity=capacity)
         first = self.taken()
         for _ in range(capacity - 1):
@@ -60,10 +60,10 @@ class Capacity(Bench):
         self.put()
         assert self.tube.put("more", timeout=0) is None
 
-    @pytest.mark.parametrize("way", ROOM)
+    @pytest.mark.parametrize("way", ROOM_MAKERS)
     def test_removed_task_makes_room(self, way: str) -> None:
         first = self.full()
-        ROOM[way](self, first)
+        ROOM_MAKERS[way](self, first)
         assert self.put() is not None
 
     def test_full_tube_accepts_releases_of_its_tasks(self) -> None:
@@ -87,11 +87,11 @@ class Capacity(Bench):
         self.tube = self.create("full", capacity=1)
         assert self.put(timeout=9).state == "ready"
 
-    @pytest.mark.parametrize("way", ROOM)
+    @pytest.mark.parametrize("way", ROOM_MAKERS)
     def test_room_serves_one_waiting_put(self, way: str) -> None:
         first = self.full(1)
         calls = [self.begin(None, "put", data, timeout=9) for data in ("a", "b")]
-        ROOM[way](self, first)
+        ROOM_MAKERS[way](self, first)
         put = self.got(calls[0])
         assert (put.data, put.state) == ("a", "ready")
         assert self.waiting(1)

@@ -62,9 +62,9 @@ class Context(Bench):
         assert self.put(key="k", context={"n": "2"}).context == {"n": "1"}
 
     def test_changing_a_returned_context_changes_a_copy(self) -> None:
-        given = {"n": "1"}
-        task = self.put(context=given)
-        given["n"] = "2"
+        settings = {"n": "1"}
+        task = self.put(context=settings)
+        settings["n"] = "2"
         task.context["n"] = "3"
         assert task.context == self.take().context == {"n": "1"}
 

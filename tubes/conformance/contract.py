@@ -17,6 +17,7 @@ from tubes.conformance.lanes import Lanes
 from tubes.conformance.leases import Leases
 from tubes.conformance.looking import Looking
 from tubes.conformance.loops import Loops
+from tubes.conformance.methods import Methods
 from tubes.conformance.moving import Moving
 from tubes.conformance.options import Options
 from tubes.conformance.order import Order
@@ -28,13 +29,12 @@ from tubes.conformance.throttle import Blocks, Intervals, IntervalsFromAcks, Lim
 from tubes.conformance.ttl import TimeToLive
 from tubes.conformance.ttr import TimeToRun
 from tubes.conformance.updates import Updates
-from tubes.conformance.verbs import Verbs
 from tubes.conformance.waiting import Waiting
 from tubes.conformance.waking import Waking
 
 
 class Contract(
-    Verbs,
+    Methods,
     Ownership,
     Leases,
     Order,
@@ -69,7 +69,7 @@ class Contract(
     Queues,
     Altering,
 ):
-    """All rules for any driver on any backend: subclass it and set `driver`. See `Bench` for more.
+    """All rules for any driver on any backend: subclass it and set `driver`. See `Bench` for other attributes.
 
     >>> from tubes import Driver
     >>> class TestLifo(Contract):

@@ -1,4 +1,4 @@
-"""Delay: until it is over a task cannot be taken."""
+"""Delay: a task cannot be taken before its delay ends."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Delay(Bench):
 
     def test_delays_that_ended_are_reported_in_due_order(self) -> None:
         tasks = [self.put(delay=delay) for delay in (3, 1, 2)]
-        heard = self.listen()
+        events = self.listen()
         self.clock.advance(9)
-        assert self.heard(heard, [("delay", tasks[index].id, "ready") for index in (1, 2, 0)])
+        assert self.heard(events, [("delay", tasks[index].id, "ready") for index in (1, 2, 0)])
 
     def test_task_released_with_a_delay_has_no_holder(self) -> None:
         task = self.taken()
@@ -44,7 +44,7 @@ class Delay(Bench):
         assert self.take().id == task.id
 
     def moment(self, seconds: float) -> datetime:
-        """So many seconds from now, by the queue's clock, in some time zone."""
+        """Return the moment `seconds` from now, by the queue's clock, in an arbitrary time zone."""
         return datetime.fromtimestamp(self.clock.now() + seconds, timezone(timedelta(hours=-5)))
 
     def test_at_option_delays_a_task_until_a_moment(self) -> None:
@@ -111,9 +111,9 @@ class Delay(Bench):
         with self.refused(InvalidOption):
             self.tube.release(task, self.moment(5))
 
-    @pytest.mark.parametrize("verb", ["bury", "delete"])
-    def test_buried_or_deleted_delayed_task_does_not_become_ready(self, verb: str) -> None:
-        task = getattr(self.tube, verb)(self.put(delay=5))
+    @pytest.mark.parametrize("method", ["bury", "delete"])
+    def test_buried_or_deleted_delayed_task_does_not_become_ready(self, method: str) -> None:
+        task = getattr(self.tube, method)(self.put(delay=5))
         self.clock.advance(9)
         assert self.state(task) == str(task.state)
         assert self.count("delay") == 0
@@ -127,10 +127,10 @@ class Delay(Bench):
     def test_delayed_tasks_are_kicked_in_due_order(self) -> None:
         late, soon, later = (self.put(delay=delay) for delay in (20, 10, 30))
         buried = self.buried()
-        heard = self.listen()
+        events = self.listen()
         assert self.tube.kick(2, state="delayed") == 2
         assert [self.state(task) for task in (late, soon, later, buried)] == ["ready", "ready", "delayed", "buried"]
-        assert self.heard(heard, [("kick", soon.id, "ready"), ("kick", late.id, "ready")])
+        assert self.heard(events, [("kick", soon.id, "ready"), ("kick", late.id, "ready")])
         assert self.tube.kick(9, attempts=1, state="delayed") == 1
         assert self.tube.peek(later).max_attempts == 1
         assert self.tube.kick(9, state="delayed") == 0
@@ -140,11 +140,11 @@ class Delay(Bench):
 
     def test_one_delayed_task_can_be_kicked(self) -> None:
         task, other = self.put(delay=20), self.put(delay=10)
-        heard = self.listen()
+        events = self.listen()
         kicked = self.tube.kick_task(task, attempts=2)
         assert (kicked.state, kicked.due, kicked.max_attempts) == ("ready", None, 2)
         assert self.state(other) == "delayed"
-        assert self.heard(heard, [("kick", task.id, "ready")])
+        assert self.heard(events, [("kick", task.id, "ready")])
         assert self.take().id == task.id
         assert self.tube.kick_task(task.id).state == "taken"
 

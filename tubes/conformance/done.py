@@ -1,4 +1,4 @@
-"""Done tasks that are kept for some time, and waiting for the result of a task."""
+"""Done tasks that a tube keeps for some time, and waiting for the result of a task."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ class DoneTasks(Bench):
     """keep_done, result and again."""
 
     def kept(self, tube: Any = None) -> list[int]:
-        """The ids of the done tasks that are kept."""
+        """Return the ids of the kept done tasks."""
         return [task.id for task in (tube or self.tube).tasks(state="done")]
 
-    def acked(self, result: object = None, **options: object) -> Task:
-        """A new task that is done, and kept unless the options say otherwise."""
+    def put_and_ack(self, result: object = None, **options: object) -> Task:
+        """Put, take and ack a task, which is then kept unless the options disable this."""
         task = self.taken(**{"keep_done": 60, **options})
         self.tube.ack(task, result)
         return task
 
-    def asks(self, task: Task | int, timeout: float | None = None, tube: Any = None) -> Future[Any]:
-        """A call that waits for the result of a task."""
+    def begin_result(self, task: Task | int, timeout: float | None = None, tube: Any = None) -> Future[Any]:
+        """Start a call that waits for the result of a task."""
         future = Future[Any]()
-        asked = tube or self.tube
+        target = tube or self.tube
 
         def call() -> None:
             try:
-                future.set_result(asked.result(task, timeout))
+                future.set_result(target.result(task, timeout))
             except BaseException as error:
                 future.set_exception(error)
 
@@ -68,7 +68,7 @@ class DoneTasks(Bench):
         assert self.another().tube.result(task.id, 0) == {"sent": True}
 
     def test_done_task_is_kept_for_keep_done_seconds(self) -> None:
-        task = self.acked(1, keep_done=5)
+        task = self.put_and_ack(1, keep_done=5)
         self.clock.advance(4.999)
         assert self.tube.peek(task).result == 1
         self.clock.advance(0.001)
@@ -128,7 +128,7 @@ class DoneTasks(Bench):
         first, second = self.put(tube=tube), self.put(tube=tube)
         assert tube.delete_many([second.id]) == {second.id: True}
         self.clock.advance(1)
-        # The end of the first takes the place of the second.
+        # The tube keeps one task: the first one replaces the second.
         assert tube.delete_many([first.id, second.id]) == {first.id: True, second.id: False}
         assert self.kept(tube) == [first.id]
 
@@ -175,7 +175,7 @@ class DoneTasks(Bench):
         tasks: list[Task] = []
         for _ in range(4):
             self.clock.advance(1)
-            tasks.append(self.acked(**self.lane("a")))
+            tasks.append(self.put_and_ack(**self.lane("a")))
         ids = [task.id for task in reversed(tasks)]
         first = self.tube.tasks(state="done", limit=1)
         assert [task.id for task in first] == ids[:1]
@@ -184,11 +184,11 @@ class DoneTasks(Bench):
         with pytest.raises(TaskNotFound):
             self.tube.tasks(ids[0] + 100, state="done")
         if self.knows("lane"):
-            self.acked(**self.lane("b"))
+            self.put_and_ack(**self.lane("b"))
             assert [task.id for task in self.tube.tasks(state="done", utube="a")] == ids
 
     def test_kept_done_task_can_be_deleted(self) -> None:
-        first, second, third, fourth = (self.acked() for _ in range(4))
+        first, second, third, fourth = (self.put_and_ack() for _ in range(4))
         with self.refused(TaskNotFound):
             self.tube.delete(first, state="ready")
         assert self.tube.delete(first).state == "done"
@@ -206,19 +206,19 @@ class DoneTasks(Bench):
         assert self.kept() == []
 
     def test_kept_done_task_cannot_be_acked_kicked_or_updated(self) -> None:
-        task = self.acked()
-        for verb, error in (("ack", TaskNotTaken), ("release", TaskNotTaken), ("bury", TaskNotFound)):
+        task = self.put_and_ack()
+        for method, error in (("ack", TaskNotTaken), ("release", TaskNotTaken), ("bury", TaskNotFound)):
             with self.refused(error):
-                getattr(self.tube, verb)(task.id)
+                getattr(self.tube, method)(task.id)
         with self.refused(TaskNotFound):
             self.tube.kick_task(task.id)
         with self.refused(TaskNotFound):
             self.tube.update(task.id, data=1)
-        assert self.tube.update(task.id).state == "done"  # Without a change it is a peek.
+        assert self.tube.update(task.id).state == "done"  # An update without changes only reads the task.
         assert self.tube.take_many(1, 0) == []
 
     def test_key_of_a_kept_done_task_is_free(self) -> None:
-        first = self.acked(key="k")
+        first = self.put_and_ack(key="k")
         assert self.tube.peek(first).key == "k"
         second = self.put(key="k")
         assert second.created_now
@@ -228,7 +228,7 @@ class DoneTasks(Bench):
     def test_again_requeues_a_done_task_with_its_options(self) -> None:
         options: dict[str, Any] = {"max_attempts": 3, "context": {"a": "b"}, "key": "k"}
         options |= {name: 40 for name in ("pri", "ttl", "ttr") if self.knows(name)} | self.lane("here")
-        old = self.acked("result", data="data", **options)
+        old = self.put_and_ack("result", data="data", **options)
         new = self.tube.again(old.id)
         assert new.id > old.id
         assert (new.state, new.data, new.attempts, new.result) == ("ready", "data", 0, None)
@@ -257,7 +257,7 @@ class DoneTasks(Bench):
         other = self.another()
         task = self.put(keep_done=60)
         self.put()
-        calls = [self.asks(task), self.asks(task.id, 60, other.tube), self.asks(task)]
+        calls = [self.begin_result(task), self.begin_result(task.id, 60, other.tube), self.begin_result(task)]
         while (taken := self.take(other.tube)).id != task.id:
             other.tube.ack(taken)
         assert not any(call.done() for call in calls)
@@ -265,21 +265,21 @@ class DoneTasks(Bench):
         assert [self.got(call) for call in calls] == [["result"]] * 3
 
     def test_waiting_result_of_a_moved_task_raises_task_not_found(self) -> None:
-        waiting = self.asks(self.put(keep_done=60), 60)
+        waiting = self.begin_result(self.put(keep_done=60), 60)
         assert self.tube.move_to(self.create("other"), state="ready") == 1
         with pytest.raises(TaskNotFound):
             self.got(waiting)
 
     def test_listener_gets_the_result_of_a_kept_task(self) -> None:
-        heard: list[Task] = []
+        events: list[Task] = []
 
-        def hear(task: Task, event: str) -> None:
-            heard.append(task)
+        def on_change(task: Task, event: str) -> None:
+            events.append(task)
 
-        self.tube.on_task_change(hear)
-        self.acked("result")
-        assert eventually(lambda: len(heard) == 3)
-        assert (heard[-1].state, heard[-1].why, heard[-1].result) == ("done", "ack", "result")
+        self.tube.on_task_change(on_change)
+        self.put_and_ack("result")
+        assert eventually(lambda: len(events) == 3)
+        assert (events[-1].state, events[-1].why, events[-1].result) == ("done", "ack", "result")
         self.tube.on_task_change(None)
 
     def test_result_raises_when_the_task_ends_without_one(self) -> None:
@@ -290,20 +290,20 @@ class DoneTasks(Bench):
         ]
         for end in ends:
             task = self.put(keep_done=60, max_attempts=1)
-            call = self.asks(task)
+            call = self.begin_result(task)
             end(task)
             with pytest.raises(CallFailed):
                 self.got(call)
         task = self.put(keep_done=60)
-        call = self.asks(task)
+        call = self.begin_result(task)
         self.tube.truncate()
         with pytest.raises(TaskNotFound):
             self.got(call)
 
     @needs("ttl")
     def test_result_raises_when_the_ttl_ends_the_task(self) -> None:
-        call = self.asks(self.put(keep_done=10**8, ttl=5))
-        assert eventually(lambda: self._later(call))
+        call = self.begin_result(self.put(keep_done=10**8, ttl=5))
+        assert eventually(lambda: self._ends_later(call))
         with pytest.raises(CallFailed, match="ttl"):
             self.got(call)
 
@@ -311,20 +311,20 @@ class DoneTasks(Bench):
         task = self.put(keep_done=60)
         with pytest.raises(CallTimeout, match=r"is not done after 0(\.0)? s: it is ready$"):
             self.tube.result(task, 0)
-        call = self.asks(task, 5)
-        assert eventually(lambda: self._later(call))
+        call = self.begin_result(task, 5)
+        assert eventually(lambda: self._ends_later(call))
         with pytest.raises(CallTimeout, match=r"is not done after 5(\.0)? s: it is ready$"):
             self.got(call)
 
-    def _later(self, call: Future[Any]) -> bool:
-        """Let time pass, and say whether the call has ended."""
+    def _ends_later(self, call: Future[Any]) -> bool:
+        """Let time pass and return True if the call has ended."""
         self.clock.advance(5)
         return call.done()
 
     def test_dropped_tube_and_closed_queue_end_a_waiting_result(self) -> None:
         worker = self.another()
         task = self.put(keep_done=60)
-        dropped, closed = self.asks(task), self.asks(task.id, tube=worker.tube)
+        dropped, closed = self.begin_result(task), self.begin_result(task.id, tube=worker.tube)
         worker.queue.close()
         assert isinstance(closed.exception(10), QueueClosed)
         self.another().tube.drop()

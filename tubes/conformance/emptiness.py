@@ -1,4 +1,4 @@
-"""Waiting until a tube is empty: until none of its tasks is ready, delayed or taken."""
+"""Waiting until a tube is empty, that is, has no ready, delayed or taken task."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tubes.conformance.bench import Bench, eventually, needs
 class Emptiness(Bench):
     """wait_empty and join."""
 
-    def waits(self, *args: object, tube: Any = None, verb: str = "wait_empty") -> Future[Any]:
-        """A call that waits until the tube is empty. It ends as well if that comes before it has begun."""
+    def begin_wait(self, *args: object, tube: Any = None, method: str = "wait_empty") -> Future[Any]:
+        """Start a call that waits until the tube is empty. It also ends if the tube is empty before it starts."""
         future = Future[Any]()
-        asked = self.tube if tube is None else tube
+        target = self.tube if tube is None else tube
 
         def call() -> None:
             try:
-                future.set_result(getattr(asked, verb)(*args))
+                future.set_result(getattr(target, method)(*args))
             except BaseException as error:
                 future.set_exception(error)
 
@@ -48,7 +48,7 @@ class Emptiness(Bench):
         assert self.tube.join() is None
         for _ in range(2):
             self.put()
-        call = self.waits(verb="join")
+        call = self.begin_wait(method="join")
         for _ in range(2):
             assert not call.done()
             self.tube.ack(self.take())
@@ -57,7 +57,7 @@ class Emptiness(Bench):
     def test_waiting_join_raises_when_its_queue_is_closed(self) -> None:
         other = self.another()
         self.put()
-        call = self.waits(tube=other.tube, verb="join")
+        call = self.begin_wait(tube=other.tube, method="join")
         other.queue.close()
         with pytest.raises(QueueClosed):
             self.got(call)
@@ -66,7 +66,7 @@ class Emptiness(Bench):
     def test_wait_empty_waits_for_delayed_tasks(self) -> None:
         self.put(delay=5)
         assert not self.tube.wait_empty(0)
-        call = self.waits()
+        call = self.begin_wait()
         self.clock.advance(5)
         self.tube.ack(self.take())
         assert self.got(call)
@@ -96,13 +96,13 @@ class Emptiness(Bench):
         }
         for end in ends.values():
             self.put()
-            call = self.waits()
+            call = self.begin_wait()
             end()
             assert self.got(call)
 
     def test_burial_after_the_last_attempt_wakes_wait_empty(self) -> None:
         self.put(max_attempts=1)
-        call = self.waits()
+        call = self.begin_wait()
         self.take().release()
         assert self.got(call)
         assert self.count("buried") == 1
@@ -110,13 +110,13 @@ class Emptiness(Bench):
     @needs("ttl")
     def test_ttl_expiry_of_the_last_task_wakes_wait_empty(self) -> None:
         self.put(ttl=5)
-        call = self.waits()
-        assert eventually(lambda: self._later(call))
+        call = self.begin_wait()
+        assert eventually(lambda: self._ends_later(call))
         assert self.got(call)
 
     def test_wait_empty_waits_for_the_last_of_many_tasks(self) -> None:
         tasks = [self.put() for _ in range(30)]
-        calls = [self.waits() for _ in range(5)]
+        calls = [self.begin_wait() for _ in range(5)]
         for task in tasks[:-1]:
             self.tube.delete(task.id)
         assert not any(call.done() for call in calls)
@@ -126,7 +126,7 @@ class Emptiness(Bench):
     def test_wait_empty_counts_tasks_kicked_or_put_meanwhile(self) -> None:
         buried = self.buried()
         first = self.put()
-        call = self.waits()
+        call = self.begin_wait()
         self.tube.kick_task(buried)
         second = self.put()
         self.tube.delete(first.id)
@@ -139,7 +139,7 @@ class Emptiness(Bench):
         tube = self.create("small", capacity=1)
         first = tube.put("first", **self.lane("a"))
         put = self.begin(tube, "put", "second", timeout=60, **self.lane("a"))
-        call = self.waits(tube=tube)
+        call = self.begin_wait(tube=tube)
         tube.delete(first)
         assert self.got(put).data == "second"
         assert not call.done()
@@ -148,20 +148,20 @@ class Emptiness(Bench):
 
     def test_wait_empty_returns_false_after_its_timeout(self) -> None:
         self.put()
-        call = self.waits(5)
-        assert eventually(lambda: self._later(call))
+        call = self.begin_wait(5)
+        assert eventually(lambda: self._ends_later(call))
         assert self.got(call) is False
         assert not self.tube.wait_empty(0)
 
-    def _later(self, call: Future[bool]) -> bool:
-        """Let time pass, and say whether the call has ended."""
+    def _ends_later(self, call: Future[bool]) -> bool:
+        """Let time pass and return True if the call has ended."""
         self.clock.advance(5)
         return call.done()
 
     def test_dropped_tube_and_closed_queue_end_wait_empty(self) -> None:
         self.put()
         worker = self.another()
-        dropped, closed = self.waits(), self.waits(tube=worker.tube)
+        dropped, closed = self.begin_wait(), self.begin_wait(tube=worker.tube)
         worker.queue.close()
         assert isinstance(closed.exception(10), QueueClosed)
         self.another().tube.drop()
@@ -169,7 +169,7 @@ class Emptiness(Bench):
 
     def test_wait_empty_is_not_counted_as_a_waiting_take(self) -> None:
         self.put()
-        call = self.waits()
+        call = self.begin_wait()
         assert self.tube.statistics().waiting == 0
         self.tube.truncate()
         assert self.got(call)

@@ -1,4 +1,4 @@
-"""What is told and counted: on_task_change and statistics."""
+"""Notifications and counts: `on_task_change` and `statistics`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Events(Bench):
     """Events and counts."""
 
     def test_listener_receives_every_state_change(self) -> None:
-        heard = self.listen()
+        events = self.listen()
         id = self.put().id
         self.tube.release(self.take())
         self.tube.bury(id)
         self.tube.kick()
         self.tube.ack(self.take())
         assert self.heard(
-            heard,
+            events,
             [
                 ("put", id, "ready"),
                 ("take", id, "taken"),
@@ -37,33 +37,35 @@ class Events(Bench):
         )
 
     def test_listener_receives_a_delete(self) -> None:
-        task, heard = self.put(), self.listen()
+        task, events = self.put(), self.listen()
         self.tube.delete(task)
-        assert self.heard(heard, [("delete", task.id, "done")])
+        assert self.heard(events, [("delete", task.id, "done")])
 
     def test_listener_receives_changes_of_other_sessions(self) -> None:
-        worker, heard = self.another(), self.listen()
+        worker, events = self.another(), self.listen()
         task = self.put(tube=worker.tube)
         self.take(worker.tube)
         worker.queue.close()
-        assert self.heard(heard, [("put", task.id, "ready"), ("take", task.id, "taken"), ("release", task.id, "ready")])
+        assert self.heard(
+            events, [("put", task.id, "ready"), ("take", task.id, "taken"), ("release", task.id, "ready")]
+        )
 
     def test_listener_receives_the_take_of_a_waiter(self) -> None:
-        call, heard = self.begin(), self.listen()
+        call, events = self.begin(), self.listen()
         task = self.put()
         self.got(call)
-        assert self.heard(heard, [("put", task.id, "ready"), ("take", task.id, "taken")])
+        assert self.heard(events, [("put", task.id, "ready"), ("take", task.id, "taken")])
 
     @needs("delay", "ttl", "ttr")
     def test_listener_receives_changes_caused_by_time(self) -> None:
-        heard = self.listen()
+        events = self.listen()
         id = self.put(delay=1, ttl=9).id
         self.clock.advance(1)
         self.tube.touch(self.take(), 1)
         self.tube.release(self.tube.peek(id), delay=2)
         self.clock.advance(20)
         assert self.heard(
-            heard,
+            events,
             [
                 ("put", id, "delayed"),
                 ("delay", id, "ready"),
@@ -77,29 +79,29 @@ class Events(Bench):
 
     @needs("ttr")
     def test_listener_receives_the_end_of_a_ttr(self) -> None:
-        task, heard = self.taken(ttr=5), self.listen()
+        task, events = self.taken(ttr=5), self.listen()
         self.clock.advance(5)
-        assert self.heard(heard, [("ttr", task.id, "ready")])
+        assert self.heard(events, [("ttr", task.id, "ready")])
 
     @needs("ttl")
     @lacks("ttl_spares_taken")
     def test_ttl_end_of_a_taken_task_is_reported_as_ttr_and_ttl(self) -> None:
-        task, heard = self.taken(ttl=5), self.listen()
+        task, events = self.taken(ttl=5), self.listen()
         self.clock.advance(5)
-        assert self.heard(heard, [("ttr", task.id, "ready"), ("ttl", task.id, "done")])
+        assert self.heard(events, [("ttr", task.id, "ready"), ("ttl", task.id, "done")])
 
     def test_calls_without_effect_are_not_reported_to_listeners(self) -> None:
-        task, heard = self.buried(), self.listen()
+        task, events = self.buried(), self.listen()
         self.tube.bury(task)
         self.tube.kick(0)
         self.tube.peek(task)
         self.tube.take(timeout=0)
-        for verb, error in (("ack", TaskNotTaken), ("release", TaskNotTaken), ("delete", TaskNotFound)):
+        for method, error in (("ack", TaskNotTaken), ("release", TaskNotTaken), ("delete", TaskNotFound)):
             with pytest.raises(error):
-                getattr(self.tube, verb)(task.id + 1000)
+                getattr(self.tube, method)(task.id + 1000)
         self.tube.truncate()
         last = self.put()
-        assert self.heard(heard, [("put", last.id, "ready")])
+        assert self.heard(events, [("put", last.id, "ready")])
 
     def test_on_task_change_replaces_and_returns_the_previous_callback(self) -> None:
         calls: list[str] = []
@@ -130,9 +132,9 @@ class Events(Bench):
         self.put()
         assert eventually(lambda: calls == ["put"])
         worker.queue.close()
-        heard = self.listen()
+        events = self.listen()
         task = self.put()
-        assert self.heard(heard, [("put", task.id, "ready")])
+        assert self.heard(events, [("put", task.id, "ready")])
         assert calls == ["put"]
 
     def test_failing_callback_is_logged_and_has_no_effect(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -168,8 +170,8 @@ class Events(Bench):
         for _ in range(3):
             self.buried()
         self.tube.kick(9)
-        for verb in ("ack", "release", "delete"):
-            getattr(self.tube, verb)(self.take())
+        for method in ("ack", "release", "delete"):
+            getattr(self.tube, method)(self.take())
         self.take()
         self.tube.release_all()
         done = {"put": 3, "bury": 3, "kick": 3, "take": 4, "ack": 1, "release": 2, "delete": 1}

@@ -1,4 +1,4 @@
-"""The two faces behind one: a suite that is written once runs on threads and on asyncio."""
+"""One blocking interface to both faces, so that the same suite runs on threads and on asyncio."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ T = TypeVar("T")
 
 
 class Face(Protocol):
-    """How a suite reaches a queue. What it answers has the names of `Queue`, `Tube` and `Task`; it blocks."""
+    """The way in which a suite calls a queue: blocking objects with the methods of `Queue`, `Tube` and `Task`."""
 
     name: str
 
     @property
     def connect(self) -> Callable[..., Any]:
-        """A `Queue`, or what looks like one; takes what `tubes.connect` takes."""
+        """Return a `Queue` or an object like it; accept the arguments of `tubes.connect`."""
         ...
 
-    def begin(self, tube: Any, verb: str, *args: object, **options: object) -> Future[Any]:
-        """Start a call, of a tube or a queue, that may wait; answers when it waits or has ended."""
+    def begin(self, tube: Any, method: str, *args: object, **options: object) -> Future[Any]:
+        """Start a call of a tube or a queue that may wait; return when it waits or has ended."""
         ...
 
     def close(self) -> None:
-        """Stop what the face runs on."""
+        """Stop the event loop or threads of this face."""
         ...
 
 
-def _waiting(where: Any) -> int:
-    """How many callers wait on a tube, or on all tubes of a queue."""
-    found = where.statistics()
+def _waiting(target: Any) -> int:
+    """Return the number of callers that wait on a tube, or on all tubes of a queue."""
+    found = target.statistics()
     return sum(each.waiting for each in found.values()) if hasattr(found, "values") else int(found.waiting)
 
 
-def _until_waiting(where: object, before: int, future: Future[T]) -> Future[T]:
-    while not future.done() and _waiting(where) == before:
+def _until_waiting(target: object, before: int, future: Future[T]) -> Future[T]:
+    while not future.done() and _waiting(target) == before:
         time.sleep(0.0002)
     return future
 
 
-def _inner(argument: object) -> object:
-    """An argument as the asyncio face takes it: a task or a tube, or a list of such."""
+def _unwrap(argument: object) -> object:
+    """Unwrap an argument for the asyncio face: a task, a tube, or a list of them."""
     if isinstance(argument, list):
         return [each.inner if isinstance(each, _Blocking) else each for each in cast("list[object]", argument)]
     return argument.inner if isinstance(argument, _Blocking) else argument
@@ -63,12 +63,12 @@ class SyncFace:
     name = "sync"
     connect = staticmethod(tubes.connect)
 
-    def begin(self, tube: Any, verb: str, *args: object, **options: object) -> Future[Any]:
+    def begin(self, tube: Any, method: str, *args: object, **options: object) -> Future[Any]:
         future = Future[Any]()
 
         def call() -> None:
             try:
-                future.set_result(getattr(tube, verb)(*args, **options))
+                future.set_result(getattr(tube, method)(*args, **options))
             except BaseException as error:
                 future.set_exception(error)
 
@@ -80,7 +80,7 @@ class SyncFace:
 
 
 class AioFace:
-    """asyncio: a loop in a thread of its own, to which every call goes."""
+    """asyncio: a loop in a separate thread runs every call."""
 
     name = "aio"
 
@@ -90,30 +90,30 @@ class AioFace:
         self._thread.start()
 
     def connect(self, url: Any = DEFAULT_URL, **options: Any) -> Any:
-        return self.show(tubes.aio.connect(url, **options))
+        return self.wrap(tubes.aio.connect(url, **options))
 
-    def begin(self, tube: Any, verb: str, *args: object, **options: object) -> Future[Any]:
+    def begin(self, tube: Any, method: str, *args: object, **options: object) -> Future[Any]:
         before = _waiting(tube)
-        call = getattr(_inner(tube), verb)(*map(_inner, args), **options)
+        call = getattr(_unwrap(tube), method)(*map(_unwrap, args), **options)
         return _until_waiting(tube, before, self._submit(call))
 
     def run(self, call: Coroutine[object, None, object]) -> Any:
-        """Await the call in the loop, and answer what it answers."""
+        """Await the call in the loop and return its result."""
         return self._submit(call).result()
 
-    def show(self, answer: object) -> Any:
-        """Make the methods of a queue, a tube or a task block; other answers pass as they are."""
-        if hasattr(answer, "__aenter__") or hasattr(answer, "__aiter__"):
-            return _Blocking(answer, self)
-        if isinstance(answer, list):
-            return [self.show(each) for each in cast("list[object]", answer)]
-        return answer
+    def wrap(self, result: object) -> Any:
+        """Wrap a queue, a tube or a task so that its methods block; return other values unchanged."""
+        if hasattr(result, "__aenter__") or hasattr(result, "__aiter__"):
+            return _Blocking(result, self)
+        if isinstance(result, list):
+            return [self.wrap(each) for each in cast("list[object]", result)]
+        return result
 
     def _submit(self, call: Coroutine[object, None, object]) -> Future[Any]:
-        async def shown() -> object:
-            return self.show(await call)
+        async def wrapped() -> object:
+            return self.wrap(await call)
 
-        return asyncio.run_coroutine_threadsafe(shown(), self._loop)
+        return asyncio.run_coroutine_threadsafe(wrapped(), self._loop)
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -122,7 +122,7 @@ class AioFace:
 
 
 class _Blocking:
-    """An `AsyncQueue`, `AsyncTube` or `AsyncTask` whose methods block; it goes with `with` and `for`."""
+    """An `AsyncQueue`, `AsyncTube` or `AsyncTask` whose methods block; it supports `with` and `for`."""
 
     def __init__(self, inner: Any, face: AioFace) -> None:
         self.inner = inner
@@ -134,8 +134,8 @@ class _Blocking:
             return found
 
         def call(*args: object, **options: object) -> object:
-            answer = found(*map(_inner, args), **options)
-            return self._face.run(answer) if inspect.iscoroutine(answer) else self._face.show(answer)
+            result = found(*map(_unwrap, args), **options)
+            return self._face.run(result) if inspect.iscoroutine(result) else self._face.wrap(result)
 
         return call
 

@@ -1,4 +1,4 @@
-"""Work that fails: attempts, dead letters and why they are, how long a task rests."""
+"""Failed work: attempts, dead letters and their reasons, and backoff."""
 
 from __future__ import annotations
 
@@ -113,11 +113,11 @@ class Failures(Bench):
 
     def test_final_release_is_reported_as_one_bury_event(self) -> None:
         task = self.put(max_attempts=1)
-        heard = self.listen()
+        events = self.listen()
         self.tube.release(self.take())
-        assert self.heard(heard, [("take", task.id, "taken"), ("bury", task.id, "buried")])
+        assert self.heard(events, [("take", task.id, "taken"), ("bury", task.id, "buried")])
 
-    # -- what has happened to a task -----------------------------------------------------------------------------------
+    # -- the history of a task -----------------------------------------------------------------------------------------
 
     def test_task_calls_count_releases_burials_and_kicks(self) -> None:
         task = self.put()
@@ -296,11 +296,11 @@ class Failures(Bench):
     def test_backoff_applies_after_ttr_expiry(self) -> None:
         self.tube = self.create("resting", backoff=[4])
         task = self.taken(ttr=2)
-        heard = self.listen()
+        events = self.listen()
         self.clock.advance(2)
         assert (self.state(task), self.count("ttr")) == ("delayed", 1)
         assert self.turns(task, "delayed", "ready", after=4)
-        assert self.heard(heard, [("ttr", task.id, "delayed"), ("delay", task.id, "ready")])
+        assert self.heard(events, [("ttr", task.id, "delayed"), ("delay", task.id, "ready")])
 
     @needs("delay", "ttr")
     def test_backoff_counts_from_the_ttr_expiry_not_from_the_next_call(self) -> None:
@@ -313,7 +313,7 @@ class Failures(Bench):
 
     @needs("ttr")
     def test_earlier_session_end_is_the_burial_reason_not_the_later_ttr(self) -> None:
-        """A session is lost before the time to run is over: nothing has failed by that."""
+        """The session is lost before the time to run is over: the loss does not count as a failure."""
         other = self.another()
         task = self.put(ttr=self.session_ttl + 1, max_attempts=1)
         self.take(other.tube)

@@ -1,4 +1,4 @@
-"""Unique keys: while a task of a key lives there is no other, and perhaps for a while after."""
+"""Unique keys: at most one live task per key, and optionally no new one for `key_ttl` after it ends."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tubes.conformance.bench import Bench, needs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: How a task leaves.
-WAYS: dict[str, Callable[[Bench, Task], object]] = {
+#: The ways in which a task ends.
+ENDS: dict[str, Callable[[Bench, Task], object]] = {
     "ack": lambda bench, task: bench.tube.ack(bench.take()),
     "delete": lambda bench, task: bench.tube.delete(task),
 }
@@ -45,10 +45,10 @@ class UniqueKeys(Bench):
         self.put(key="k", delay=5)
         assert self.put(key="k").state == "delayed"
 
-    @pytest.mark.parametrize("way", WAYS)
+    @pytest.mark.parametrize("way", ENDS)
     def test_a_key_is_free_when_its_task_is_gone(self, way: str) -> None:
         task = self.put(key="k")
-        WAYS[way](self, task)
+        ENDS[way](self, task)
         again = self.put(key="k")
         assert again.created_now
         assert again.id > task.id
@@ -68,10 +68,10 @@ class UniqueKeys(Bench):
 
     def test_on_duplicate_replace_replaces_the_existing_task(self) -> None:
         first = self.put("first", key="k")
-        heard = self.listen()
+        events = self.listen()
         second = self.put("second", key="k", on_duplicate="replace")
         assert (second.data, second.created_now, self.state(first)) == ("second", True, "done")
-        assert self.heard(heard, [("delete", first.id, "done"), ("put", second.id, "ready")])
+        assert self.heard(events, [("delete", first.id, "done"), ("put", second.id, "ready")])
         assert [task.data for task in (self.take(),)] == ["second"]
         assert self.put(key="k").id == second.id
 
@@ -126,9 +126,9 @@ class UniqueKeys(Bench):
         self.tube.ack(self.take())
         again = self.put(key="k")
         tube = self.tube
-        assert self.refuses(lambda verb: verb(again), tube.ack, tube.release, error=TaskNotTaken)
-        verbs = (tube.bury, tube.delete, tube.peek, tube.kick_task)
-        assert self.refuses(lambda verb: verb(again), *verbs, error=TaskNotFound)
+        assert self.refuses(lambda method: method(again), tube.ack, tube.release, error=TaskNotTaken)
+        methods = (tube.bury, tube.delete, tube.peek, tube.kick_task)
+        assert self.refuses(lambda method: method(again), *methods, error=TaskNotFound)
         assert self.tube.ack_many([again]) == {again.id: False}
 
     def test_task_found_by_its_key_belongs_only_to_its_holder(self) -> None:

@@ -1,4 +1,4 @@
-"""Lanes: of one lane at most one task is taken at a time."""
+"""Lanes: at most one task of a lane is taken at a time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tubes.conformance.ways import LEAVING, RETURNING, Way
 
 @needs("lane")
 class Lanes(Bench):
-    """Lanes, for drivers that have some."""
+    """Lanes, for drivers that have them."""
 
     def pair(self, **options: object) -> tuple[Worker, Task, Task]:
-        """Two tasks of one lane: a worker, the task that it has taken, and the neighbour."""
+        """Put two tasks into one lane; return a worker, the task that it has taken, and the other task."""
         tasks = self.in_order([self.put(**self.lane("x"), **options) for _ in range(2)])
         worker = self.another()
         held = self.take(worker.tube)

@@ -1,4 +1,4 @@
-"""Leases: the hold of one take as text, for other sessions and processes."""
+"""Leases: the ownership of a taken task as text, for other sessions and processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Leases(Bench):
     """Leases."""
 
     def is_stale(self, tube: Any, lease: str) -> bool:
-        """Whether no method does anything by this lease."""
+        """Return True if every method refuses this lease."""
         for method in METHODS.values():
             with self.refused(TaskNotTaken, match="^the lease of task .* is over"):
                 method(tube, lease)

@@ -1,4 +1,4 @@
-"""Looking at all tasks of a tube, at all tubes at a glance, and whether anything is wrong with one."""
+"""Listing the tasks of a tube, an overview of all tubes, and checks of their consistency."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Looking(Bench):
         assert [task.data for task in self.tube.tasks(tasks[5149])] == [*range(5150, 5200)]
         ready = [task.id for task in self.in_order(tasks[:5100][1::2] + tasks[5100:])]
         assert [task.id for task in self.tube.tasks(limit=5200, state="ready")] == ready
-        # Those that return stand at their own places again.
+        # Returned tasks get their old places again.
         back = self.tube.take_many(600)[::2]
         self.tube.release_many(back)
         ready = [task.id for task in self.in_order(back + self.tube.tasks(limit=5200, state="ready"))]
@@ -68,7 +68,7 @@ class Looking(Bench):
         assert self.take().id == task.id
 
     def pages(self, state: str, limit: int, *, by_id: bool = False) -> list[int]:
-        """The ids of all tasks in a state, read in pages that begin after a task, or after its id."""
+        """Return the ids of all tasks in a state, read in pages that begin after a task or after its id."""
         found: list[Task] = []
         while page := self.tube.tasks((found[-1].id if by_id else found[-1]) if found else None, limit, state=state):
             found += page
@@ -97,7 +97,7 @@ class Looking(Bench):
         assert self.tube.buried(1) == self.tube.tasks(limit=1, state="buried")
         for state in ("ready", State.READY):
             assert self.tube.tasks(state=state) == in_order
-        # A place is kept when its task has gone, but not by its id.
+        # A removed task still marks a place in the list, but its id does not.
         first, *others = in_order
         self.tube.delete(first.id)
         assert self.tube.tasks(first, state="ready") == others
@@ -109,7 +109,7 @@ class Looking(Bench):
 
     @needs("delay")
     def test_delayed_tasks_are_listed_in_due_order(self) -> None:
-        # Further apart than a slot of the timers is long, many at one moment, and between other timers.
+        # Delays longer than a slot of the timers, several equal ones, and some between other timers.
         delays = [5, 0.001, 3600, 5, 5, 1, 0.5, 5]
         later = self.tube.put(0, delay=40)
         tasks = [self.put(number, delay=delay) for number, delay in enumerate(delays)]
@@ -160,12 +160,12 @@ class Looking(Bench):
             assert self.queue.check("contract") == []
             assert self.queue.repair("contract") == []
 
-    @pytest.mark.parametrize("verb", ["check", "repair"])
-    def test_check_and_repair_refuse_a_missing_tube(self, verb: str) -> None:
+    @pytest.mark.parametrize("method", ["check", "repair"])
+    def test_check_and_repair_refuse_a_missing_tube(self, method: str) -> None:
         with self.refused(TubeNotFound):
-            getattr(self.queue, verb)("nowhere")
+            getattr(self.queue, method)("nowhere")
         with self.refused(InvalidOption):
-            getattr(self.queue, verb)("no name")
+            getattr(self.queue, method)("no name")
 
     def test_overview_counts_match_the_statistics(self) -> None:
         self.taken()

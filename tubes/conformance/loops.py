@@ -1,4 +1,4 @@
-"""The forms that end a task by themselves: `with task`, `taking`, `for task in tube`."""
+"""The statements that end a task automatically: `with task`, `taking`, `for task in tube`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tubes.conformance.bench import Bench, eventually, needs
 
 
 class OopsError(Exception):
-    """What a block raises."""
+    """The error that a block raises."""
 
 
 class Loops(Bench):
@@ -30,11 +30,11 @@ class Loops(Bench):
         assert (self.state(task), self.count("release")) == ("ready", 1)
 
     def test_block_leaves_an_already_finished_task_alone(self) -> None:
-        for verb, left in (("ack", "done"), ("delete", "done"), ("bury", "buried"), ("release", "ready")):
+        for method, left in (("ack", "done"), ("delete", "done"), ("bury", "buried"), ("release", "ready")):
             task = self.taken()
             with task:
-                getattr(task, verb)()
-            assert (self.state(task), self.count(verb)) == (left, 1)
+                getattr(task, method)()
+            assert (self.state(task), self.count(method)) == (left, 1)
 
     def test_block_leaves_a_task_finished_through_the_tube_alone(self) -> None:
         task = self.taken()

@@ -11,7 +11,7 @@ from tubes.conformance.bench import Bench, eventually, lacks, needs
 
 
 def kept(task: Task) -> tuple[object, ...]:
-    """What a task keeps in another tube."""
+    """Return the attributes that a task keeps in another tube."""
     return task.data, task.utube, task.pri, task.key, task.context, task.max_attempts, task.ttr
 
 
@@ -42,10 +42,10 @@ class Moving(Bench):
         with self.queue.namespace("elsewhere") as queue:
             other = queue.create_tube("other", self.driver, **self.options)
             taken, ready = self.taken(), self.put("ready")
-            heard = self.listen()
+            events = self.listen()
             assert self.tube.move_to(other, state="ready") == 1
             assert [task.data for task in other.tasks()] == ["ready"]
-            assert self.heard(heard, [("delete", ready.id, "done")])
+            assert self.heard(events, [("delete", ready.id, "done")])
             assert self.tube.ack(taken).id == taken.id
 
     @needs("delay", "ttl")

@@ -1,4 +1,4 @@
-"""The options of put and create_tube: which a driver takes, and which values."""
+"""The options of `put` and `create_tube`: the supported names and the valid values."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ WHOLE: list[object] = [-1, 0.5, 1.0, "1", [1], True, 2**60]
 
 
 class Number(IntEnum):
-    """Numbers of a class of their own."""
+    """Numbers of a subclass of int."""
 
     ZERO = 0
     TWO = 2
 
 
-class Word(str, Enum):  # noqa: UP042 - it is written out by another name than it has
-    """Strings of a class of their own."""
+class Word(str, Enum):  # noqa: UP042 - a StrEnum has another str()
+    """Strings of a subclass of str."""
 
     NAME = "name"
     KEEP = "keep"
@@ -51,8 +51,8 @@ class Options(Bench):
         tube.bury(Number.ZERO, Word.NAME)
         assert tube.kick(Number.TWO, attempts=Number.TWO) == 1
         assert tube.kick_task(Number.ZERO, attempts=Number.TWO).state == "ready"
-        for verb in ("ack_many", "release_many", "delete_many"):
-            assert getattr(tube, verb)([Number.ZERO]) == {0: verb == "delete_many"}
+        for method in ("ack_many", "release_many", "delete_many"):
+            assert getattr(tube, method)([Number.ZERO]) == {0: method == "delete_many"}
         assert len(tube.put_many([1], **options, **lane)) == 1
 
     def test_put_refuses_an_option_that_the_driver_lacks(self) -> None:
@@ -87,14 +87,14 @@ class Options(Bench):
             {"order": "round_robin"},
             {"interval_from": "ack"},
         )
-        assert self.refuses(lambda given: self.create("other", **given), *options, error=OptionNotSupported)
+        assert self.refuses(lambda settings: self.create("other", **settings), *options, error=OptionNotSupported)
 
     def test_bad_spans_of_time_are_refused(self) -> None:
         for option in ({"ttl", "ttr", "delay"} & self.knobs.options) | {"timeout", "key_ttl"}:
             bad = [{option: value} for value in SPANS]
-            assert self.refuses(lambda given: self.tube.put(0, **given), *bad)
+            assert self.refuses(lambda settings: self.tube.put(0, **settings), *bad)
             if option in (*SPANNING, "key_ttl"):
-                assert self.refuses(lambda given: self.create("other", **given), *bad)
+                assert self.refuses(lambda settings: self.create("other", **settings), *bad)
 
     def test_a_span_of_time_may_be_a_timedelta(self) -> None:
         span = timedelta(seconds=90, microseconds=1)

@@ -1,4 +1,4 @@
-"""Which task comes first: the place that the driver's order gives it, for life."""
+"""The order of tasks: the driver's order gives each task its place for life."""
 
 from __future__ import annotations
 
@@ -90,10 +90,10 @@ class Order(Bench):
             here = self.in_order([*here, self.put(**({"pri": round % 4} if self.knows("pri") else {}))])
         assert self.drain_all(here)
 
-    # -- helpers ---------------------------------------------------------------------------------------------
+    # -- helpers -------------------------------------------------------------------------------------------------------
 
     def drain_all(self, tasks: list[Task]) -> bool:
-        """Whether these tasks, and no others, can be taken in this order."""
+        """Return True if exactly these tasks can be taken, in this order."""
         drained, expected = self.drain(), [task.id for task in tasks]
         assert drained == expected
         return True

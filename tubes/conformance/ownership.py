@@ -1,4 +1,4 @@
-"""Who may ack, release and touch: the session that has the task, by the take by which it has it."""
+"""Ownership: only the session that holds a task may ack, release and touch it, and only for its latest take."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tubes.conformance.bench import Bench, lacks, needs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: The verbs that are for the taker only.
-VERBS: list[Callable[[Tube, Task | int], object]] = [
+#: The methods that only the holder of a task may call.
+HOLDER_CALLS: list[Callable[[Tube, Task | int], object]] = [
     lambda tube, task: tube.ack(task),
     lambda tube, task: tube.release(task),
     lambda tube, task: tube.touch(task, 1),
@@ -25,34 +25,34 @@ VERBS: list[Callable[[Tube, Task | int], object]] = [
 class Ownership(Bench):
     """Takes belong to sessions."""
 
-    def not_taken(self, tube: Any, *tasks: Task | int) -> bool:
-        """Whether these tasks are not this session's, for any verb."""
-        for verb in VERBS:
-            assert self.refuses(partial(verb, tube), *tasks, error=TaskNotTaken)
+    def refuses_holder_calls(self, tube: Any, *tasks: Task | int) -> bool:
+        """Return True if every such method refuses these tasks in this session."""
+        for method in HOLDER_CALLS:
+            assert self.refuses(partial(method, tube), *tasks, error=TaskNotTaken)
         return True
 
     def test_task_without_holder_cannot_be_acked(self) -> None:
         acked = self.tube.ack(self.taken())
         buried, ready = self.buried(), self.put()
-        assert self.not_taken(self.tube, ready.id, buried.id, acked.id, ready.id + 1000)
+        assert self.refuses_holder_calls(self.tube, ready.id, buried.id, acked.id, ready.id + 1000)
 
     def test_task_of_another_session_cannot_be_acked(self) -> None:
         task, other = self.taken(), self.another()
-        assert self.not_taken(other.tube, task.id, task)
+        assert self.refuses_holder_calls(other.tube, task.id, task)
 
     @pytest.mark.parametrize("loss", ["bury", "delete", "release_all", "truncate"])
     def test_holder_that_lost_its_task_cannot_ack_it(self, loss: str) -> None:
         task, other = self.taken(), self.another()
         lose = getattr(other.tube, loss)
         lose(task.id) if loss in ("bury", "delete") else lose()
-        assert self.not_taken(self.tube, task, task.id)
+        assert self.refuses_holder_calls(self.tube, task, task.id)
 
     def test_former_holder_cannot_ack_a_task_taken_by_another_session(self) -> None:
         task, other = self.taken(), self.another()
         self.tube.release_all()
         again = self.take(other.tube)
         assert again.id == task.id
-        assert self.not_taken(self.tube, task, task.id)
+        assert self.refuses_holder_calls(self.tube, task, task.id)
         assert other.tube.ack(again).state == "done"
 
     def test_task_object_of_an_earlier_take_cannot_be_acked(self) -> None:
@@ -60,7 +60,7 @@ class Ownership(Bench):
         self.tube.release(early.id)
         late = self.take()
         assert late.id == early.id
-        assert self.not_taken(self.tube, early)
+        assert self.refuses_holder_calls(self.tube, early)
         assert self.tube.ack(late).state == "done"
 
     def test_id_refers_to_the_current_take_of_the_session(self) -> None:
@@ -86,7 +86,9 @@ class Ownership(Bench):
         self.put(tube=elsewhere)
         foreign = self.take(elsewhere)
         self.taken()
-        assert self.refuses(lambda verb: getattr(self.tube, verb)(foreign), "ack", "release", "bury", "delete", "peek")
+        assert self.refuses(
+            lambda method: getattr(self.tube, method)(foreign), "ack", "release", "bury", "delete", "peek"
+        )
 
     def test_task_object_of_a_dropped_tube_is_refused_by_its_successor(self) -> None:
         stale = self.taken()

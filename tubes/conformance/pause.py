@@ -1,4 +1,4 @@
-"""Pauses: nothing is taken, everything else goes on, and who waits is served at the end."""
+"""Pauses: takes stop, everything else continues, and the end of the pause serves waiting takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tubes.conformance.bench import Bench, eventually, needs
 class Pauses(Bench):
     """Pausing."""
 
-    # -- what stands still, and what does not ------------------------------------------------------------------
+    # -- effects of a pause --------------------------------------------------------------------------------------------
 
     def test_paused_tube_gives_no_tasks_but_accepts_puts(self) -> None:
         before = self.put()
@@ -103,7 +103,7 @@ class Pauses(Bench):
         assert self.got(call).data == "second"
         assert tube.take(timeout=0) is None
 
-    # -- the end -----------------------------------------------------------------------------------------------
+    # -- the end of a pause --------------------------------------------------------------------------------------------
 
     def test_pause_ends_at_its_moment(self) -> None:
         task = self.put()
@@ -191,7 +191,7 @@ class Pauses(Bench):
             self.tube.resume()
             self.tube.resume()
 
-    # -- what keeps it, and what does not ----------------------------------------------------------------------
+    # -- persistence of a pause ----------------------------------------------------------------------------------------
 
     def test_statistics_show_the_end_of_the_pause(self) -> None:
         assert self.tube.statistics().paused is None
@@ -264,4 +264,4 @@ class Pauses(Bench):
         except QueueClosed:
             assert self.waiting(0)
         else:
-            raise AssertionError("it was not sent away")
+            raise AssertionError("take raised no QueueClosed")

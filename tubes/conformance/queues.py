@@ -1,4 +1,4 @@
-"""Tubes in a queue: creating, finding, dropping; drivers."""
+"""Tubes of a queue: creating, finding and dropping them; drivers."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class Queues(Bench):
     @needs("ttl")
     def test_if_not_exists_refuses_other_options(self) -> None:
         self.create("short", ttl=5)
-        for options, saying in (({}, "None"), ({"ttl": 6}, "6.0")):
-            with pytest.raises(TubeExists, match=f"tube 'short' exists already: with ttl=5.0, not {saying}"):
+        for options, difference in (({}, "None"), ({"ttl": 6}, "6.0")):
+            with pytest.raises(TubeExists, match=f"tube 'short' exists already: with ttl=5.0, not {difference}"):
                 self.create("short", if_not_exists=True, **options)
         assert self.create("short", if_not_exists=True, ttl=5.0).name == "short"
 
@@ -112,7 +112,7 @@ class Queues(Bench):
 
     def test_tube_names_do_not_collide_with_parts_of_other_tubes(self) -> None:
         self.tube.drop()
-        # Endings of keys and channels that a tube has on a server, and names of other keys there.
+        # Suffixes of the keys and channels of a tube on a server, and names of other keys there.
         ends = ("ready", "tasks", "taken", "lanes", "keys", "events", "marker", "due", "tasks:ready", ":", "")
         names = ["a", *(f"a:{end}" for end in ends), "names", "tubes:names", "session:1", "tubes:a", "a/b", "a(b)"]
         tubes = {name: self.create(name) for name in names}
@@ -124,45 +124,45 @@ class Queues(Bench):
         assert all(not self.queue.check(name) and not self.queue.repair(name) for name in names)
         counts = {name: seen.statistics.tasks["taken"] for name, seen in self.queue.overview().items()}
         assert counts == dict.fromkeys(names, 1)
-        heard: list[tuple[str, str]] = []
+        events: list[tuple[str, str]] = []
 
         def callback(task: Task, event: str) -> None:
-            heard.append((task.tube, event))
+            events.append((task.tube, event))
 
         for tube in tubes.values():
             tube.on_task_change(callback)
         for name, tube in tubes.items():
             tube.release(tasks[name].id)
-        assert eventually(lambda: sorted(heard) == sorted((name, "release") for name in names))
+        assert eventually(lambda: sorted(events) == sorted((name, "release") for name in names))
         while names:
             tubes.pop(names[0]).drop()
             assert self.queue.tubes() == sorted(names[1:])
             del names[0]
             assert all(tube.peek(tasks[name].id).state == "ready" for name, tube in tubes.items())
 
-    def within(self, namespace: str) -> Any:
-        """The queue of a namespace."""
+    def open_namespace(self, namespace: str) -> Any:
+        """Open the queue of a namespace."""
         queue = self.queue.namespace(namespace)
         self._queues.append(queue)
         return queue
 
     def test_a_namespace_has_its_own_tubes_statistics_and_events(self) -> None:
-        # Names that would meet if one stood behind the other without a sign between them, or with one that names have.
+        # Names that would collide if they were joined without a separator, or with one that names may contain.
         places = [(space, name) for space in ("", "a", "a:b", "tubes", "names") for name in ("contract", "b:a", "a")]
-        queues = {space: self.within(space) for space, _ in places}
+        queues = {space: self.open_namespace(space) for space, _ in places}
         self.tube.drop()
         tubes = {place: queues[place[0]].create_tube(place[1], self.driver, **self.options) for place in places}
-        heard: list[tuple[tuple[str, str], str]] = []
+        events: list[tuple[tuple[str, str], str]] = []
 
         def callback(task: Task, event: str) -> None:
-            heard.append(((task.data, task.tube), event))
+            events.append(((task.data, task.tube), event))
 
         for place, tube in tubes.items():
             tube.on_task_change(callback)
             self.put(place[0], tube=tube, key="same")
             assert [task.data for task in tube.tasks()] == [place[0]]
-        assert eventually(lambda: len(heard) == len(places))
-        assert sorted(heard) == sorted((place, "put") for place in places)
+        assert eventually(lambda: len(events) == len(places))
+        assert sorted(events) == sorted((place, "put") for place in places)
         assert self.queue.namespaces() == queues["a"].namespaces() == ["a", "a:b", "names", "tubes"]
         for space, queue in queues.items():
             assert queue.tubes() == list(queue.overview()) == list(queue.statistics()) == ["a", "b:a", "contract"]
@@ -181,14 +181,14 @@ class Queues(Bench):
     def test_namespaces_share_drivers_but_not_sessions(self) -> None:
         fresh = Driver("fresh", order="-id")
         self.queue.register_driver(fresh)
-        team = self.within("team")
+        team = self.open_namespace("team")
         assert team.create_tube("mail", "fresh").driver == fresh
         assert self.queue.namespaces() == ["team"]
         with pytest.raises(SessionNotFound):
             team.identify(self.queue.identify())
         with self.refused(InvalidOption):
             self.queue.take_any([team.tube("mail")], timeout=0)
-        other = self.within("team").namespace("other")
+        other = self.open_namespace("team").namespace("other")
         self._queues.append(other)
         assert other.tubes() == []
         assert other.namespaces() == ["team"]
@@ -196,7 +196,7 @@ class Queues(Bench):
     def test_namespaces_follow_the_rules_for_tube_names(self) -> None:
         assert self.refuses(self.queue.namespace, "x" * 256, "a b", "a@b", "{a}", "a*", "ä", "a\n", 7, None)
         for name in ("x" * 255, "a+b/c;d$(e)", ""):
-            assert self.within(name).namespaces() == []
+            assert self.open_namespace(name).namespaces() == []
 
     def test_create_tube_refuses_non_boolean_flags(self) -> None:
         assert self.refuses(lambda option: self.create("other", **{option: 1}), "if_not_exists", "temporary")

@@ -1,4 +1,4 @@
-"""Sessions: what ends them, who shares them, what they leave."""
+"""Sessions: their ends, sharing them, and the tasks that they leave."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Sessions(Bench):
     """Sessions."""
 
     def worker(self, **options: object) -> tuple[Worker, Task]:
-        """Another session, and a new task that it has taken."""
+        """Open another session; return it with a new task that it has taken."""
         worker = self.another()
         self.put(**options)
         return worker, self.take(worker.tube)
@@ -38,9 +38,9 @@ class Sessions(Bench):
         worker, tasks = self.another(), self.puts(3)
         for _ in tasks:
             self.take(worker.tube)
-        heard = self.listen()
+        events = self.listen()
         worker.queue.close()
-        assert self.heard(heard, [("release", id, "ready") for id in sorted(task.id for task in tasks)])
+        assert self.heard(events, [("release", id, "ready") for id in sorted(task.id for task in tasks)])
 
     def test_leaving_the_block_of_a_queue_closes_it(self) -> None:
         worker, task = self.worker()

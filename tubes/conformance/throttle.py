@@ -1,4 +1,4 @@
-"""Throttling: how many tasks of a lane are taken at a time, and how long it rests between two starts."""
+"""Throttling: the number of taken tasks per lane, and the interval between two starts of a lane."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from tubes.drivers.options import SECOND
 
 
 class Throttled(Bench):
-    """A bench for tubes with lanes."""
+    """Helpers for tubes with lanes."""
 
-    def throttle(self, **options: object) -> None:
-        """Go on with another tube, that has these options."""
+    def create_throttled(self, **options: object) -> None:
+        """Switch to a new tube with these options."""
         self.tube = self.create("throttled", **options)
         self.knobs = self.tube.driver
 
-    def throttled(self, *lanes: str, **options: object) -> list[Task]:
-        """Go on with a tube that has these options, and a task in each of these lanes; answers them as `fill` does."""
-        self.throttle(**options)
+    def create_filled(self, *lanes: str, **options: object) -> list[Task]:
+        """Switch to a new tube with these options, fill the lanes, and return the tasks like `fill`."""
+        self.create_throttled(**options)
         return self.fill(*lanes)
 
     def fill(self, *lanes: str, **options: object) -> list[Task]:
-        """Put a task into each of these lanes; answers them in the driver's order."""
+        """Put a task into each of these lanes; return the tasks in the driver's order."""
         return self.in_order([self.put(**self.lane(lane), **options) for lane in lanes])
 
-    def rest(self, seconds: float) -> None:
-        """Nothing can be taken until so many seconds have passed, to the microsecond."""
+    def pass_interval(self, seconds: float) -> None:
+        """Let this time pass, and check that no task can be taken until 1 µs before its end."""
         self.pass_time(seconds - 0.001)
         self.clock.advance(0.000_999)
         assert self.tube.take(timeout=0) is None
         self.clock.advance(0.000_001)
 
     def next_start(self, lane: str) -> float | None:
-        """The seconds from now until a lane may start; None: now."""
+        """Return the seconds until a lane may start a task; None if it may start now."""
         (found,) = [utube for utube in self.tube.utubes() if utube.name == lane]
         return None if found.next_start is None else found.next_start - self.clock.now()
 
@@ -48,17 +48,17 @@ class Limits(Throttled):
     """max_in_flight."""
 
     def test_max_in_flight_limits_the_taken_tasks_of_a_lane(self) -> None:
-        tasks = self.throttled("x", "x", "x", "x", max_in_flight=2)
+        tasks = self.create_filled("x", "x", "x", "x", max_in_flight=2)
         assert self.drain() == [task.id for task in tasks[:2]]
         self.tube.ack(tasks[0].id)
         assert self.drain() == [tasks[2].id]
 
     def test_max_in_flight_applies_to_each_lane(self) -> None:
-        self.throttled("x", "y", "x", "y", "x", "y", max_in_flight=2)
+        self.create_filled("x", "y", "x", "y", "x", "y", max_in_flight=2)
         assert sorted(self.tube.peek(id).utube for id in self.drain()) == ["x", "x", "y", "y"]
 
     def test_take_many_respects_max_in_flight_and_interval(self) -> None:
-        self.throttle(max_in_flight=2)
+        self.create_throttled(max_in_flight=2)
         self.tube.configure("y", interval=5)
         self.fill("x", "x", "x", "y", "y", "y")
         assert sorted(task.utube for task in self.tube.take_many(9, timeout=0)) == ["x", "x", "y"]
@@ -66,7 +66,7 @@ class Limits(Throttled):
         assert [task.utube for task in self.tube.take_many(9, timeout=0)] == ["y"]
 
     def test_returned_task_is_first_again_in_a_lane_with_room(self) -> None:
-        tasks = self.throttled("x", "x", "x", max_in_flight=2)
+        tasks = self.create_filled("x", "x", "x", max_in_flight=2)
         assert len(self.drain()) == 2
         self.tube.release(tasks[0].id)
         assert self.drain() == [tasks[0].id]
@@ -74,7 +74,7 @@ class Limits(Throttled):
         assert self.drain() == [task.id for task in tasks[:2]]
 
     def test_the_end_of_a_session_makes_room_in_its_lanes(self) -> None:
-        tasks = self.throttled("x", "x", "x", max_in_flight=2)
+        tasks = self.create_filled("x", "x", "x", max_in_flight=2)
         worker = self.another()
         self.take(worker.tube)
         self.take(worker.tube)
@@ -95,7 +95,7 @@ class Limits(Throttled):
         assert self.got(call).id == tasks[1].id
 
     def test_lane_above_a_lowered_max_in_flight_starts_nothing(self) -> None:
-        tasks = self.throttled("x", "x", "x", "x", max_in_flight=3)
+        tasks = self.create_filled("x", "x", "x", "x", max_in_flight=3)
         self.drain()
         self.tube.configure("x", max_in_flight=1)
         for task in tasks[:2]:
@@ -105,7 +105,7 @@ class Limits(Throttled):
         assert self.drain() == [tasks[3].id]
 
     def test_lowered_max_in_flight_withdraws_offered_tasks(self) -> None:
-        tasks = self.throttled("x", "x", "y", max_in_flight=2)
+        tasks = self.create_filled("x", "x", "y", max_in_flight=2)
         first = self.take()
         self.tube.configure(first.utube, max_in_flight=1)
         other = next(task for task in tasks if task.utube != first.utube)
@@ -120,15 +120,15 @@ class Intervals(Throttled):
     """interval, jitter."""
 
     def test_interval_counts_from_start_to_start(self) -> None:
-        tasks = self.throttled("x", "x", interval=5)
+        tasks = self.create_filled("x", "x", interval=5)
         self.take()
         self.pass_time(3)
         self.tube.ack(tasks[0].id)
-        self.rest(2)
+        self.pass_interval(2)
         assert self.drain() == [tasks[1].id]
 
     def test_busy_lane_stays_busy_after_its_interval(self) -> None:
-        tasks = self.throttled("x", "x", interval=5)
+        tasks = self.create_filled("x", "x", interval=5)
         self.take()
         self.pass_time(9)
         assert self.tube.take(timeout=0) is None
@@ -136,28 +136,28 @@ class Intervals(Throttled):
         assert self.drain() == [tasks[1].id]
 
     def test_interval_does_not_delay_other_lanes(self) -> None:
-        self.throttled("x", "x", "y", "z", interval=5)
+        self.create_filled("x", "x", "y", "z", interval=5)
         assert len(self.drain()) == 3
 
     def test_interval_applies_to_a_lane_that_became_empty(self) -> None:
-        self.throttled("x", interval=5)
+        self.create_filled("x", interval=5)
         self.tube.ack(self.take())
         self.pass_time(2)
         (task,) = self.fill("x")
         assert self.state(task) == "ready"
-        self.rest(3)
+        self.pass_interval(3)
         assert self.drain() == [task.id]
 
     def test_interval_applies_between_several_tasks_in_flight(self) -> None:
-        tasks = self.throttled("x", "x", "x", interval=5, max_in_flight=2)
+        tasks = self.create_filled("x", "x", "x", interval=5, max_in_flight=2)
         assert self.drain() == [tasks[0].id]
-        self.rest(5)
+        self.pass_interval(5)
         assert self.drain() == [tasks[1].id]
         self.pass_time(5)
         assert self.drain() == []
 
     def test_waiting_take_is_served_when_the_interval_ends(self) -> None:
-        tasks = self.throttled("x", "x", interval=5)
+        tasks = self.create_filled("x", "x", interval=5)
         self.tube.ack(self.take())
         calls = [self.begin(self.another().tube) for _ in range(2)]
         self.pass_time(4.9)
@@ -167,7 +167,7 @@ class Intervals(Throttled):
         assert self.waiting(1)
 
     def test_waiting_takes_are_served_after_each_interval(self) -> None:
-        tasks = self.throttled("x", "x", "x", "x", interval=5)
+        tasks = self.create_filled("x", "x", "x", "x", interval=5)
         worker = self.another()
         for task in tasks:
             call = self.begin(worker.tube)
@@ -176,7 +176,7 @@ class Intervals(Throttled):
             assert worker.tube.ack(self.got(call)).id == task.id
 
     def test_loop_respects_the_interval_of_a_lane(self) -> None:
-        self.throttled("x", "x", "y", interval=5)
+        self.create_filled("x", "x", "y", interval=5)
         seen: list[str] = []
         for task in self.tube:
             seen.append(task.utube)
@@ -189,36 +189,36 @@ class Intervals(Throttled):
 
     @needs("pri")
     def test_best_task_of_a_lane_comes_first_after_the_interval(self) -> None:
-        self.throttle(interval=5)
+        self.create_throttled(interval=5)
         self.fill("x", pri=3)
         self.tube.ack(self.take())
         tasks = self.in_order([self.put(**self.lane("x"), pri=pri) for pri in (3, 1, 7, 2)])
         for task in tasks:
-            self.rest(5)
+            self.pass_interval(5)
             assert self.tube.ack(self.take()).id == task.id
 
     def test_task_released_during_an_interval_waits_for_its_end(self) -> None:
-        tasks = self.throttled("x", "x", interval=5)
+        tasks = self.create_filled("x", "x", interval=5)
         self.tube.release(self.take())
-        self.rest(5)
+        self.pass_interval(5)
         assert self.take().id == tasks[0].id
         self.tube.release_all()
-        self.rest(5)
+        self.pass_interval(5)
         assert self.drain() == [tasks[0].id]
 
     @needs("ttr")
     def test_task_past_its_ttr_waits_for_the_end_of_the_interval(self) -> None:
-        self.throttle(interval=5)
+        self.create_throttled(interval=5)
         (task,) = self.fill("x", ttr=2)
         self.take()
         self.pass_time(2)
         assert self.state(task) == "ready"
-        self.rest(3)
+        self.pass_interval(3)
         assert self.drain() == [task.id]
 
     @needs("ttl")
     def test_ttl_ends_during_an_interval(self) -> None:
-        self.throttled("x", interval=5)
+        self.create_filled("x", interval=5)
         self.tube.ack(self.take())
         (task,) = self.fill("x", ttl=2)
         self.pass_time(2)
@@ -228,14 +228,14 @@ class Intervals(Throttled):
 
     @needs("delay")
     def test_delay_ends_during_an_interval(self) -> None:
-        self.throttled("x", interval=5)
+        self.create_filled("x", interval=5)
         self.tube.release(self.take(), delay=2)
         self.pass_time(2)
-        self.rest(3)
+        self.pass_interval(3)
         assert len(self.drain()) == 1
 
     def test_jitter_lengthens_intervals_reproducibly(self) -> None:
-        self.throttle(interval=5, jitter=0.5)
+        self.create_throttled(interval=5, jitter=0.5)
         for number in range(12):
             self.fill(f"x{number}")
         spans: list[float] = []
@@ -248,7 +248,7 @@ class Intervals(Throttled):
         assert max(spans) <= 7.5
 
     def test_tube_jitter_applies_to_a_lane_with_its_own_interval(self) -> None:
-        self.throttle(jitter=0.5)
+        self.create_throttled(jitter=0.5)
         self.tube.configure("x", interval=2)
         (task,) = self.fill("x")
         self.take()
@@ -263,20 +263,20 @@ class Intervals(Throttled):
         assert [lane.name for lane in self.tube.utubes()] == sorted(("", "ü", "\ud800", "x" * 500))
 
     def test_an_interval_that_is_changed_counts_from_the_last_start(self) -> None:
-        tasks = self.throttled("x", "x", "x", interval=5)
+        tasks = self.create_filled("x", "x", "x", interval=5)
         self.tube.ack(self.take())
         self.pass_time(2)
         self.tube.configure("x", interval=3)
-        self.rest(1)
+        self.pass_interval(1)
         self.tube.configure("x", interval=4)
-        self.rest(1)
+        self.pass_interval(1)
         assert self.take().id == tasks[1].id
         self.tube.ack(tasks[1].id)
         self.tube.configure("x", interval=0)
         assert self.drain() == [tasks[2].id]
 
     def test_changed_interval_serves_a_waiting_take(self) -> None:
-        tasks = self.throttled("x", "x", interval=60)
+        tasks = self.create_filled("x", "x", interval=60)
         self.tube.ack(self.take())
         call = self.begin(self.another().tube)
         self.tube.configure("x", interval=5)
@@ -289,25 +289,25 @@ class Intervals(Throttled):
         for id in self.drain():
             self.tube.ack(id)
         assert self.tube.peek(self.drain()[0]).utube == "y"
-        self.rest(5)
+        self.pass_interval(5)
         assert self.drain() == [[task for task in tasks if task.utube == "x"][1].id]
 
     def test_lane_returns_to_the_limits_of_the_tube(self) -> None:
-        self.throttle(interval=5)
+        self.create_throttled(interval=5)
         self.tube.configure("x", interval=60, max_in_flight=2)
         self.tube.configure("x", interval=None)
         self.fill("x", "x")
         (found,) = self.tube.utubes()
         assert (found.interval, found.max_in_flight) == (5, 2)
         self.take()
-        self.rest(5)
+        self.pass_interval(5)
         assert len(self.drain()) == 1
         self.tube.configure("x", max_in_flight=None)
         assert self.tube.utubes()[0].max_in_flight == 1
 
     def test_cancelled_take_undoes_the_start_of_its_lane(self) -> None:
         self.cancelling()
-        self.throttle(interval=5)
+        self.create_throttled(interval=5)
         tube = self.tube.inner
         if self.cancels_late(tube.take, tube, lambda: tube.put(None, **self.lane("x"))):
             assert eventually(lambda: self.count("take") == 0)
@@ -332,8 +332,8 @@ class IntervalsFromAcks(Throttled):
     }
 
     def running(self, **options: object) -> Task:
-        """Go on with such a tube and two tasks in one lane, the first of which was taken 3 seconds ago."""
-        self.throttled("x", "x", **{"interval": 5, "interval_from": "ack", **options})
+        """Switch to such a tube with two tasks in one lane; the first task was taken 3 seconds ago."""
+        self.create_filled("x", "x", **{"interval": 5, "interval_from": "ack", **options})
         task = self.take()
         self.pass_time(3)
         return task
@@ -343,48 +343,48 @@ class IntervalsFromAcks(Throttled):
         task = self.running()
         self.ENDS[end](self.tube, task)
         assert self.next_start("x") == pytest.approx(5)
-        self.rest(5)
+        self.pass_interval(5)
         assert len(self.drain()) == 1
 
     def test_run_longer_than_the_interval_is_followed_by_a_rest(self) -> None:
         task = self.running()
         self.pass_time(6)
         self.tube.ack(task)
-        self.rest(5)
+        self.pass_interval(5)
         assert len(self.drain()) == 1
 
     def test_end_of_a_session_ends_its_runs(self) -> None:
-        self.throttled("x", interval=5, interval_from="ack")
+        self.create_filled("x", interval=5, interval_from="ack")
         worker = self.another()
         self.take(worker.tube)
         self.pass_time(3)
         worker.queue.close()
-        self.rest(5)
+        self.pass_interval(5)
         assert len(self.drain()) == 1
 
     @needs("ttr")
     def test_interval_counts_from_the_end_of_a_ttr(self) -> None:
-        self.throttle(interval=5, interval_from="ack")
+        self.create_throttled(interval=5, interval_from="ack")
         self.fill("x", ttr=2)
         self.take()
         self.pass_time(2)
-        self.rest(5)
+        self.pass_interval(5)
         assert len(self.drain()) == 1
 
     @needs("delay")
     def test_released_task_with_a_delay_ends_its_run(self) -> None:
         task = self.running()
         self.tube.release(task, delay=60)
-        self.rest(5)
+        self.pass_interval(5)
         assert len(self.drain()) == 1
 
     def test_replaced_task_ends_its_run(self) -> None:
-        self.throttle(interval=5, interval_from="ack")
+        self.create_throttled(interval=5, interval_from="ack")
         self.fill("x", key="a")
         self.take()
         self.pass_time(3)
         (new,) = self.fill("x", key="a", on_duplicate="replace")
-        self.rest(5)
+        self.pass_interval(5)
         assert self.drain() == [new.id]
 
     def test_changes_of_a_taken_task_do_not_end_its_run(self) -> None:
@@ -393,27 +393,27 @@ class IntervalsFromAcks(Throttled):
         assert self.next_start("x") == pytest.approx(2)
 
     def test_end_of_a_task_that_is_not_taken_does_not_delay_its_lane(self) -> None:
-        tasks = self.throttled("x", "x", "x", interval=5, interval_from="ack")
+        tasks = self.create_filled("x", "x", "x", interval=5, interval_from="ack")
         self.tube.delete(tasks[0].id)
         self.tube.bury(tasks[1].id)
         assert self.drain() == [tasks[2].id]
 
     def test_tasks_in_flight_start_after_the_interval_from_takes_and_ends(self) -> None:
-        tasks = self.throttled("x", "x", "x", "x", interval=5, interval_from="ack", max_in_flight=2)
+        tasks = self.create_filled("x", "x", "x", "x", interval=5, interval_from="ack", max_in_flight=2)
         assert self.drain() == [tasks[0].id]
-        self.rest(5)
+        self.pass_interval(5)
         assert self.drain() == [tasks[1].id]
         self.pass_time(1)
         self.tube.ack(tasks[0].id)
-        self.rest(5)
+        self.pass_interval(5)
         assert self.drain() == [tasks[2].id]
 
     def test_end_of_a_run_withdraws_an_offered_task(self) -> None:
-        tasks = self.throttled("x", "x", "x", interval=5, interval_from="ack", max_in_flight=3)
+        tasks = self.create_filled("x", "x", "x", interval=5, interval_from="ack", max_in_flight=3)
         assert self.drain() == [tasks[0].id]
         self.pass_time(5)
         self.tube.ack(tasks[0].id)
-        self.rest(5)
+        self.pass_interval(5)
         assert self.drain() == [tasks[1].id]
 
     def test_waiting_take_is_served_after_the_rest(self) -> None:
@@ -429,7 +429,7 @@ class IntervalsFromAcks(Throttled):
         task = self.running(interval_from="take")
         self.tube.configure("x", interval_from="ack")
         self.tube.ack(task)
-        self.rest(5)
+        self.pass_interval(5)
         task = self.take()
         self.pass_time(3)
         self.tube.configure("x", interval_from=None)
@@ -437,7 +437,7 @@ class IntervalsFromAcks(Throttled):
         assert self.next_start("x") == pytest.approx(2)
 
     def test_lane_may_count_its_interval_from_takes_in_a_tube_that_counts_from_acks(self) -> None:
-        self.throttle(interval=5, interval_from="ack")
+        self.create_throttled(interval=5, interval_from="ack")
         self.tube.configure("x", interval_from="take")
         self.fill("x", "y")
         taken = self.tube.take_many(2, timeout=0)
@@ -452,7 +452,7 @@ class IntervalsFromAcks(Throttled):
         self.tube.configure("x", interval=5, interval_from="ack")
         self.pass_time(9)
         self.tube.ack(tasks[0].id)
-        self.rest(5)
+        self.pass_interval(5)
         assert self.drain() == [tasks[1].id]
 
     def test_altered_interval_from_counts_for_later_ends(self) -> None:
@@ -460,7 +460,7 @@ class IntervalsFromAcks(Throttled):
         self.tube.alter(interval_from="ack")
         assert self.next_start("x") == pytest.approx(2)
         self.tube.ack(task)
-        self.rest(5)
+        self.pass_interval(5)
         task = self.take()
         self.pass_time(3)
         self.tube.alter(interval_from=None)
@@ -475,7 +475,7 @@ class IntervalsFromAcks(Throttled):
 
     def test_cancelled_take_does_not_end_a_run(self) -> None:
         self.cancelling()
-        self.throttle(interval=5, interval_from="ack")
+        self.create_throttled(interval=5, interval_from="ack")
         tube = self.tube.inner
         if self.cancels_late(tube.take, tube, lambda: tube.put(None, **self.lane("x"))):
             assert eventually(lambda: self.count("take") == 0)
@@ -491,7 +491,7 @@ class Blocks(Throttled):
         (task,) = self.fill("x")
         self.tube.block("x", 5)
         assert self.state(task) == "ready"
-        self.rest(5)
+        self.pass_interval(5)
         assert self.drain() == [task.id]
 
     def test_other_lanes_are_not_blocked(self) -> None:
@@ -502,7 +502,7 @@ class Blocks(Throttled):
     def test_a_lane_without_tasks_can_be_blocked(self) -> None:
         self.tube.block("x", 5)
         (task,) = self.fill("x")
-        self.rest(5)
+        self.pass_interval(5)
         assert self.drain() == [task.id]
 
     def test_task_stays_taken_while_its_lane_is_blocked(self) -> None:
@@ -511,7 +511,7 @@ class Blocks(Throttled):
         self.tube.block("x", 5)
         assert self.state(held) == "taken"
         self.tube.ack(held)
-        self.rest(5)
+        self.pass_interval(5)
         assert self.drain() == [tasks[1].id]
 
     def test_block_of_0_seconds_ends_a_block(self) -> None:
@@ -528,7 +528,7 @@ class Blocks(Throttled):
         self.tube.block("x", 2)
         self.tube.block("x", 9)
         self.tube.block("x", 5)
-        self.rest(5)
+        self.pass_interval(5)
         assert self.drain() == [task.id]
 
     def test_extending_block_never_shortens_a_block(self) -> None:
@@ -536,7 +536,7 @@ class Blocks(Throttled):
         self.tube.block("x", 9)
         self.tube.block("x", 5, extend=True)
         self.tube.block("x", 0, extend=True)
-        self.rest(9)
+        self.pass_interval(9)
         assert self.drain() == [task.id]
 
     def test_extending_block_lengthens_a_block(self) -> None:
@@ -544,7 +544,7 @@ class Blocks(Throttled):
         self.tube.block("x", 0, extend=True)
         self.tube.block("x", 2, extend=True)
         self.tube.block("x", 5, extend=True)
-        self.rest(5)
+        self.pass_interval(5)
         assert self.drain() == [task.id]
 
     def test_waiting_take_is_served_when_a_block_ends(self) -> None:
@@ -559,15 +559,15 @@ class Blocks(Throttled):
         assert self.got(call).id == task.id
 
     def test_later_end_of_block_and_interval_counts(self) -> None:
-        tasks = self.throttled("x", "x", "x", interval=5)
+        tasks = self.create_filled("x", "x", "x", interval=5)
         self.tube.ack(self.take())
         self.tube.block("x", 2)
         assert self.next_start("x") == pytest.approx(5)
         self.tube.block("x", 0)
-        self.rest(5)
+        self.pass_interval(5)
         self.tube.ack(self.take())
         self.tube.block("x", 9)
-        self.rest(9)
+        self.pass_interval(9)
         assert self.drain() == [tasks[2].id]
 
     def test_block_and_configure_refuse_bad_values(self) -> None:
@@ -588,11 +588,11 @@ class Rounds(Throttled):
     """order, utubes."""
 
     def started(self) -> list[str]:
-        """Take whatever can be taken; the lanes in that order."""
+        """Take all available tasks and return their lanes in this order."""
         return [self.tube.peek(id).utube for id in self.drain()]
 
     def test_round_robin_serves_the_lane_with_the_oldest_start(self) -> None:
-        self.throttled("x", "x", "x", "y", "y", "z", order="round_robin")
+        self.create_filled("x", "x", "x", "y", "y", "z", order="round_robin")
         seen: list[str] = []
         while (task := self.tube.take(timeout=0)) is not None:
             seen.append(task.utube)
@@ -600,31 +600,31 @@ class Rounds(Throttled):
         assert seen == ["x", "y", "z", "x", "y", "x"]
 
     def test_round_robin_orders_new_lanes_by_their_first_task(self) -> None:
-        self.throttled("x", "x", "y", order="round_robin")
+        self.create_filled("x", "x", "y", order="round_robin")
         assert self.tube.ack(self.take()).utube == "x"
         self.fill("a", "y")
         assert self.started() == ["y", "x", "a"]
 
     def test_round_robin_serves_the_best_task_of_a_lane(self) -> None:
-        tasks = self.throttled("x", "y", "x", "y", "x", "y", order="round_robin")
+        tasks = self.create_filled("x", "y", "x", "y", "x", "y", order="round_robin")
         for lane in "xyxyxy":
             task = self.tube.ack(self.take())
             assert task.id == next(each.id for each in tasks if each.utube == lane)
             tasks = [each for each in tasks if each.id != task.id]
 
     def test_round_robin_moves_a_lane_to_the_end_after_a_release(self) -> None:
-        self.throttled("x", "y", "z", order="round_robin")
+        self.create_filled("x", "y", "z", order="round_robin")
         self.tube.release(self.take())
         assert self.started() == ["y", "z", "x"]
         self.tube.release_all()
         assert self.started() == ["y", "z", "x"]
 
     def test_round_robin_alternates_lanes_with_several_in_flight(self) -> None:
-        self.throttled("x", "x", "x", "y", "y", "y", order="round_robin", max_in_flight=2)
+        self.create_filled("x", "x", "x", "y", "y", "y", order="round_robin", max_in_flight=2)
         assert self.started() == ["x", "y", "x", "y"]
 
     def test_round_robin_keeps_the_place_of_a_blocked_lane(self) -> None:
-        self.throttled("x", "y", "z", order="round_robin")
+        self.create_filled("x", "y", "z", order="round_robin")
         self.tube.block("x", 5)
         assert self.tube.ack(self.take()).utube == "y"
         self.fill("y")
@@ -632,7 +632,7 @@ class Rounds(Throttled):
         assert self.started() == ["x", "z", "y"]
 
     def test_utubes_shows_all_lanes_by_name(self) -> None:
-        self.throttled("b", "b", "b", "a", interval=5, max_in_flight=2)
+        self.create_filled("b", "b", "b", "a", interval=5, max_in_flight=2)
         self.put(**self.lane(None))
         self.tube.block("d", 60)
         self.tube.configure("c", interval=0.5, max_in_flight=7)
@@ -651,7 +651,7 @@ class Rounds(Throttled):
         assert self.tube.utubes(limit=0) == []
 
     def test_finished_lane_is_forgotten(self) -> None:
-        self.throttled("x", "y", "z", interval=5)
+        self.create_filled("x", "y", "z", interval=5)
         self.tube.configure("z", interval=3)
         for id in self.drain():
             self.tube.ack(id)
@@ -665,7 +665,7 @@ class Rounds(Throttled):
         assert self.tube.utubes() == []
 
     def test_truncate_forgets_lane_limits_and_blocks(self) -> None:
-        self.throttled("x", "y", interval=5)
+        self.create_filled("x", "y", interval=5)
         self.drain()
         self.tube.block("z", 9)
         self.tube.configure("y", max_in_flight=3)
@@ -674,11 +674,11 @@ class Rounds(Throttled):
         self.fill("x", "y", "z")
         assert len(self.drain()) == 3
 
-    @pytest.mark.parametrize("verb", ["truncate", "drop"])
+    @pytest.mark.parametrize("method", ["truncate", "drop"])
     @pytest.mark.parametrize("end", ["block", "interval", "ttr", "session"])
-    def test_drop_and_truncate_work_when_a_deadline_has_just_passed(self, verb: str, end: str) -> None:
+    def test_drop_and_truncate_work_when_a_deadline_has_just_passed(self, method: str, end: str) -> None:
         self.require("ttr" if end == "ttr" else "")
-        self.throttle(interval=1)
+        self.create_throttled(interval=1)
         self.fill("x", "x", **({"ttr": 2} if end == "ttr" else {}))
         if end == "block":
             self.tube.block("x", 2)
@@ -691,9 +691,9 @@ class Rounds(Throttled):
             if end == "interval":
                 self.tube.ack(task)
         self.pass_time(self.session_ttl + 2)
-        if verb == "drop":
+        if method == "drop":
             self.tube.drop()
-            self.throttle()
+            self.create_throttled()
         else:
             self.tube.truncate()
         assert self.count("total") == 0

@@ -1,4 +1,4 @@
-"""Time to live: past its ttl a task that nobody has is removed."""
+"""Time to live: a task that is not taken is removed when its ttl ends."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tubes.conformance.bench import Bench, lacks, needs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: What may happen to a task on its way, and leaves its ttl as it is.
-PASSING: dict[str, Callable[[Bench, Task], object]] = {
+#: Calls that do not change the ttl of a task.
+NEUTRAL_CALLS: dict[str, Callable[[Bench, Task], object]] = {
     "take and release": lambda bench, task: bench.tube.release(bench.take()),
     "bury and kick": lambda bench, task: (bench.tube.bury(task), bench.tube.kick()),
     "peek": lambda bench, task: bench.tube.peek(task),
@@ -60,11 +60,11 @@ class TimeToLive(Bench):
         self.clock.advance(50 * 365 * 86400)
         assert self.state(task) == "ready"
 
-    @pytest.mark.parametrize("passing", PASSING)
+    @pytest.mark.parametrize("passing", NEUTRAL_CALLS)
     def test_release_kick_and_peek_do_not_renew_the_ttl(self, passing: str) -> None:
         task = self.put(ttl=5)
         self.clock.advance(3)
-        PASSING[passing](self, task)
+        NEUTRAL_CALLS[passing](self, task)
         assert self.turns(task, "ready", "done", after=2)
 
     @needs("ttr")
@@ -135,8 +135,8 @@ class TimeToLive(Bench):
     def test_release_or_bury_of_an_expired_task_returns_it_as_done(self, way: str) -> None:
         task = self.taken(ttl=5, max_attempts=1 if way == "last release" else None)
         self.clock.advance(5)
-        answer = self.tube.bury(task) if way == "bury" else self.tube.release(task)
-        assert (answer.state, answer.due, self.count("ttl")) == ("done", None, 1)
+        result = self.tube.bury(task) if way == "bury" else self.tube.release(task)
+        assert (result.state, result.due, self.count("ttl")) == ("done", None, 1)
 
     def test_kick_ttl_counts_from_the_kick(self) -> None:
         task = self.buried(ttl=100)

@@ -1,4 +1,4 @@
-"""Time to run: past its ttr a taken task is ready again."""
+"""Time to run: a taken task is ready again when its ttr ends."""
 
 from __future__ import annotations
 
@@ -136,11 +136,11 @@ class TimeToRun(Bench):
 
     def test_renew_is_reported_and_counted_as_a_touch(self) -> None:
         task = self.taken(ttr=5)
-        heard = self.listen()
+        events = self.listen()
         self.tube.renew_many([task], 5)
         self.clock.advance(1)
         self.tube.renew_many([task], 5)
-        assert self.heard(heard, [("touch", task.id, "taken")])
+        assert self.heard(events, [("touch", task.id, "taken")])
         assert self.count("touch") == 1
 
     def test_renew_refuses_bad_spans(self) -> None:
@@ -186,8 +186,8 @@ class TimeToRun(Bench):
 
     @needs("ttr")
     def test_waiting_take_applies_its_own_ttr(self) -> None:
-        for tube, verb, tubes in ((self.tube, "take", ()), (self.queue, "take_any", ([self.tube],))):
-            waiting = self.begin(tube, verb, *tubes, 5, ttr=2)
+        for tube, method, tubes in ((self.tube, "take", ()), (self.queue, "take_any", ([self.tube],))):
+            waiting = self.begin(tube, method, *tubes, 5, ttr=2)
             assert self.waiting(1)
             self.put(ttr=60)
             task = self.got(waiting)

@@ -1,4 +1,4 @@
-"""Changing a task in place, and looking at a tube as a whole."""
+"""Changing a task in place, and statistics of a whole tube."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Updates(Bench):
         taken, ready, buried = *self.puts(2), self.buried()
         assert self.take().id == taken.id
         states = {task.id: self.state(task) for task in (ready, taken, buried)}
-        heard = self.listen()
+        events = self.listen()
         for task in (ready, taken, buried):
             updated = self.tube.update(task, data=["new", task.id])
             assert (updated.data, str(updated.state)) == (["new", task.id], states[task.id])
             found = self.tube.peek(task)
             assert (found.data, found.attempts, found.created) == (["new", task.id], updated.attempts, task.created)
-        assert self.heard(heard, [("update", id, state) for id, state in states.items()])
+        assert self.heard(events, [("update", id, state) for id, state in states.items()])
 
     def test_update_does_not_change_earlier_task_objects(self) -> None:
         before = self.put("old")
@@ -30,25 +30,25 @@ class Updates(Bench):
         assert (before.data, taken.data) == ("old", "old")
         assert self.tube.ack(taken).state == "done"
 
-    @pytest.mark.parametrize("verb", ["ack", "release", "touch"])
-    def test_holder_keeps_the_data_it_took_after_an_update(self, verb: str) -> None:
-        self.require("ttr" if verb == "touch" else "")
+    @pytest.mark.parametrize("method", ["ack", "release", "touch"])
+    def test_holder_keeps_the_data_it_took_after_an_update(self, method: str) -> None:
+        self.require("ttr" if method == "touch" else "")
         task = self.taken(data="old")
         self.tube.update(task.id, data="new")
-        answer = getattr(self.tube, verb)(task, *([1] if verb == "touch" else []))
-        assert answer.data == "old"
-        if verb == "touch":
-            assert answer.ack().data == "old"
-        elif verb == "release":
+        result = getattr(self.tube, method)(task, *([1] if method == "touch" else []))
+        assert result.data == "old"
+        if method == "touch":
+            assert result.ack().data == "old"
+        elif method == "release":
             assert self.take().data == "new"
 
     def test_update_without_changes_is_a_peek_without_event(self) -> None:
-        task, heard = self.put(), self.listen()
+        task, events = self.put(), self.listen()
         assert self.tube.update(task) == task
         with self.refused(TaskNotFound):
             self.tube.update(task.id + 1000)
         last = self.put()
-        assert self.heard(heard, [("put", last.id, "ready")])
+        assert self.heard(events, [("put", last.id, "ready")])
 
     def test_an_updated_task_keeps_its_place_and_its_lane(self) -> None:
         tasks = [self.put(number) for number in range(3)]
@@ -162,7 +162,7 @@ class Updates(Bench):
         self.tube.ack(self.take())
         assert self.put(key="k").created_now
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- statistics ----------------------------------------------------------------------------------------------------
 
     def test_oldest_ready_age_is_the_age_of_the_oldest_ready_task(self) -> None:
         assert self.tube.oldest_ready_age() is None

@@ -1,4 +1,4 @@
-"""Waiting takes: who is served, who waits on, who is sent away."""
+"""Waiting calls: their order, their timeouts and their ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 
-#: The calls that wait: what they are given, and what they return when their time is over.
+#: The calls that can wait: their arguments, and their return value after the timeout.
 CALLS: dict[str, tuple[list[object], object]] = {
     "take": ([], None),
     "take_many": ([3], []),
@@ -21,7 +21,7 @@ CALLS: dict[str, tuple[list[object], object]] = {
     "put": (["late"], None),
     "put_many": ([["late", "later"]], []),
 }
-every_call = pytest.mark.parametrize("verb", CALLS)
+every_call = pytest.mark.parametrize("method", CALLS)
 
 
 class Waiting(Bench):
@@ -29,52 +29,52 @@ class Waiting(Bench):
 
     # -- every call that waits -----------------------------------------------------------------------------------------
 
-    def wait(self, verb: str, timeout: float = 9) -> tuple[Worker, Future[Any]]:
-        """Go on with a tube that is full, for a put, or else empty, and begin a call there, in a session of its own."""
+    def wait(self, method: str, timeout: float = 9) -> tuple[Worker, Future[Any]]:
+        """Switch to a full tube (for puts) or an empty one, and start a call there in a new session."""
         if self.tube.name == "contract":
             self.tube = self.create("other", capacity=2)
-            if verb.startswith("put"):
+            if method.startswith("put"):
                 self.puts(2)
         worker = self.another()
-        where = worker.queue if verb == "take_any" else worker.tube
-        return worker, self.begin(where, verb, *CALLS[verb][0], timeout=timeout)
+        where = worker.queue if method == "take_any" else worker.tube
+        return worker, self.begin(where, method, *CALLS[method][0], timeout=timeout)
 
-    def serve(self, verb: str) -> None:
-        """Let happen what such a call waits for."""
-        self.tube.truncate() if verb.startswith("put") else self.put()
+    def serve(self, method: str) -> None:
+        """Serve such a call: make room or put a task."""
+        self.tube.truncate() if method.startswith("put") else self.put()
 
-    def is_idle_after(self, verb: str) -> bool:
-        """Whether nobody waits, and nothing more comes of a call that is over."""
+    def is_idle_after(self, method: str) -> bool:
+        """Return True if no caller waits and the ended call has no later effect."""
         assert self.waiting(0)
-        self.serve(verb)
-        total = 0 if verb.startswith("put") else 1
+        self.serve(method)
+        total = 0 if method.startswith("put") else 1
         assert (self.count("total"), self.count("ready")) == (total, total)
         return True
 
     @every_call
-    def test_waiting_call_ends_exactly_at_its_timeout(self, verb: str) -> None:
-        _, call = self.wait(verb, timeout=5)
+    def test_waiting_call_ends_exactly_at_its_timeout(self, method: str) -> None:
+        _, call = self.wait(method, timeout=5)
         self.clock.advance(4.9)
         assert self.waiting(1)
         assert not call.done()
         self.clock.advance(0.1)
-        assert self.got(call) == CALLS[verb][1]
-        assert self.is_idle_after(verb)
+        assert self.got(call) == CALLS[method][1]
+        assert self.is_idle_after(method)
 
     @every_call
     @pytest.mark.parametrize("end", ["close", "detach"])
-    def test_closed_queue_ends_only_its_own_waiting_calls(self, verb: str, end: str) -> None:
-        (worker, theirs), (_, mine) = self.wait(verb), self.wait(verb)
+    def test_closed_queue_ends_only_its_own_waiting_calls(self, method: str, end: str) -> None:
+        (worker, theirs), (_, mine) = self.wait(method), self.wait(method)
         getattr(worker.queue, end)()
         with pytest.raises(QueueClosed):
             self.got(theirs)
         assert self.waiting(1)
-        self.serve(verb)
+        self.serve(method)
         assert self.got(mine)
 
     @every_call
-    def test_tube_with_waiters_is_busy_and_forced_drop_ends_their_calls(self, verb: str) -> None:
-        calls = [call for _, call in (self.wait(verb), self.wait(verb))]
+    def test_tube_with_waiters_is_busy_and_forced_drop_ends_their_calls(self, method: str) -> None:
+        calls = [call for _, call in (self.wait(method), self.wait(method))]
         assert self.waiting(2)
         with self.refused(TubeBusy):
             self.another().tube.drop()
@@ -84,10 +84,10 @@ class Waiting(Bench):
                 self.got(call)
 
     @every_call
-    def test_cancelled_waiting_call_has_no_effect(self, verb: str) -> None:
+    def test_cancelled_waiting_call_has_no_effect(self, method: str) -> None:
         self.cancelling()
-        self.wait(verb)[1].cancel()
-        assert self.is_idle_after(verb)
+        self.wait(method)[1].cancel()
+        assert self.is_idle_after(method)
 
     # -- takes ---------------------------------------------------------------------------------------------------------
 

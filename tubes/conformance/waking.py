@@ -1,4 +1,4 @@
-"""What serves a waiting take: every event that makes a task takeable, and each serves one."""
+"""Waking: every event that makes a task available serves one waiting take."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ class Waking(Bench):
         assert [self.got(call).id for call in calls[:2]] == [task.id for task in tasks[:2]]
         assert self.waiting(1)
 
-    @pytest.mark.parametrize("verb", ["ack", "bury", "delete"])
-    def test_acked_buried_or_deleted_task_serves_no_waiter(self, verb: str) -> None:
+    @pytest.mark.parametrize("method", ["ack", "bury", "delete"])
+    def test_acked_buried_or_deleted_task_serves_no_waiter(self, method: str) -> None:
         task = self.taken()
         call = self.begin()
-        getattr(self.tube, verb)(task)
+        getattr(self.tube, method)(task)
         assert self.waiting(1)
         assert not call.done()
 

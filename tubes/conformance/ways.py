@@ -1,4 +1,4 @@
-"""How a task that a worker has comes back, or makes way: what must not depend on which of these it was."""
+"""The ways in which a taken task returns or leaves its lane. Tests use all of them, with equal results."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tubes.conformance.bench import Bench, Worker
 
 @dataclass(frozen=True)
 class Way:
-    """What happens to the task of a worker, what the driver needs for that, and with which options the task is put."""
+    """A call on the task of a worker, the knob that the driver needs for it, and the put options of the task."""
 
     go: Callable[[Bench, Worker, Task], object]
     needs: str = ""
     options: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
-#: The task is ready again.
+#: Ways that make the task ready again.
 RETURNING: dict[str, Way] = {
     "release": Way(lambda bench, worker, task: worker.tube.release(task)),
     "bury and kick": Way(lambda bench, worker, task: (bench.tube.bury(task), bench.tube.kick())),
@@ -30,7 +30,7 @@ RETURNING: dict[str, Way] = {
     "ttr": Way(lambda bench, worker, task: bench.pass_time(9), "ttr", {"ttr": 9}),
     "end of delay": Way(lambda bench, worker, task: (worker.tube.release(task, delay=1), bench.pass_time(1)), "delay"),
 }
-#: It leaves its lane to its neighbours.
+#: Ways that free the lane for other tasks.
 LEAVING: dict[str, Way] = {
     "ack": Way(lambda bench, worker, task: worker.tube.ack(task)),
     "bury": Way(lambda bench, worker, task: bench.tube.bury(task)),

@@ -1,4 +1,4 @@
-"""What each verb does to a task, and what it answers."""
+"""The effect and the return value of each method."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tubes import State, Task, TaskNotFound, TaskNotTaken
 from tubes.conformance.bench import Bench, eventually, needs
 
-#: How a test comes by a task in some state.
+#: A function that makes a task in some state.
 Make: TypeAlias = Callable[[Bench], Task]
 STATES: dict[str, Make] = {
     "ready": lambda bench: bench.put(),
@@ -21,11 +21,11 @@ STATES: dict[str, Make] = {
 in_any_state = pytest.mark.parametrize("state", STATES)
 
 
-class Verbs(Bench):
-    """The verbs, one by one."""
+class Methods(Bench):
+    """The methods, one by one."""
 
     def make(self, state: str) -> Task:
-        """A task in this state."""
+        """Make a task in this state."""
         self.require("delay" if state == "delayed" else "")
         return STATES[state](self)
 
@@ -126,10 +126,10 @@ class Verbs(Bench):
         assert self.tube.kick(9) == 0
         assert [self.state(task) for task in tasks] == ["taken", "ready"]
 
-    @pytest.mark.parametrize("verb", ["bury", "delete", "peek"])
-    def test_missing_task_is_not_found(self, verb: str) -> None:
+    @pytest.mark.parametrize("method", ["bury", "delete", "peek"])
+    def test_missing_task_is_not_found(self, method: str) -> None:
         gone = self.tube.ack(self.taken())
-        assert self.refuses(getattr(self.tube, verb), gone.id, gone.id + 1000, error=TaskNotFound)
+        assert self.refuses(getattr(self.tube, method), gone.id, gone.id + 1000, error=TaskNotFound)
 
     def test_ids_grow_and_are_never_reused(self) -> None:
         first, second = self.put().id, self.put().id
@@ -173,10 +173,10 @@ class Verbs(Bench):
         self.tube.release_all()
         assert (self.state(task), self.count("taken"), self.count("ready")) == ("ready", 0, 2)
 
-    @pytest.mark.parametrize("verb", ["ack", "release", "bury", "delete", "peek"])
-    def test_bad_task_ids_are_refused(self, verb: str) -> None:
+    @pytest.mark.parametrize("method", ["ack", "release", "bury", "delete", "peek"])
+    def test_bad_task_ids_are_refused(self, method: str) -> None:
         self.taken()
-        assert self.refuses(lambda task: getattr(self.tube, verb)(task), "0", -1, 0.5, None, True)
+        assert self.refuses(lambda task: getattr(self.tube, method)(task), "0", -1, 0.5, None, True)
 
     def test_kick_refuses_bad_counts(self) -> None:
         self.buried()
@@ -223,10 +223,10 @@ class Verbs(Bench):
     def test_truncate_with_state_removes_only_tasks_in_that_state(self) -> None:
         mine, buried = self.taken(), self.buried()
         ready = self.puts(3)
-        heard = self.listen()
+        events = self.listen()
         self.tube.truncate(state="ready")
         assert [self.state(task) for task in (mine, buried, *ready)] == ["taken", "buried", "done", "done", "done"]
-        assert eventually(lambda: sorted(heard) == sorted(("delete", task.id, "done") for task in ready))
+        assert eventually(lambda: sorted(events) == sorted(("delete", task.id, "done") for task in ready))
         self.tube.truncate(state="buried")
         self.tube.truncate(state=State.TAKEN)
         assert self.count("total") == 0
