@@ -1,1 +1,1 @@
-"""Benchmarks: a package for each question. See README.md."""
+"""Benchmarks: one package per question. See README.md."""

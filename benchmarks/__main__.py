@@ -1,12 +1,12 @@
-"""Runs all benchmarks, or a part of them. What is given goes to pytest:
+"""Run all benchmarks or some of them. pytest gets the arguments:
 
-    python -m benchmarks                   all of it
-    python -m benchmarks --quick           a first look: fewer tasks and rounds
-    python -m benchmarks --write-readme    all of it, and the result goes into benchmarks/speed/README.md
-    python -m benchmarks --ratios FILE     what was compared, by name, as JSON
-    python -m benchmarks -k wake           a part, by the names of its files and tests
+    python -m benchmarks                   all benchmarks
+    python -m benchmarks --quick           a quick look: fewer tasks and rounds
+    python -m benchmarks --write-readme    all benchmarks, with the result written into benchmarks/speed/README.md
+    python -m benchmarks --ratios FILE     all comparisons by name, as JSON
+    python -m benchmarks -k wake           the files and tests whose names match
 
-`python -m pytest --help` tells what else there is.
+`python -m pytest --help` lists the other options.
 """
 
 import sys
@@ -18,6 +18,6 @@ if __name__ == "__main__":
     if {"-h", "--help"}.intersection(sys.argv):
         print(__doc__)
         sys.exit()
-    # This package is imported by now, and pytest finds it among the files of an installed one: no matter.
+    # Ignore this warning: the package is already imported, and pytest finds it among installed files.
     spared = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
     sys.exit(pytest.main([str(Path(__file__).parent / "speed"), "-W", spared, *sys.argv[1:]]))

@@ -1,1 +1,1 @@
-"""What does a store in a folder cost, beside others that need no server?"""
+"""The cost of a store in a folder, compared with other queues that need no server."""

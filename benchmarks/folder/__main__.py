@@ -1,12 +1,12 @@
-"""What a store in a folder costs, beside others that need no server.
+"""Measure a store in a folder and other queues that need no server.
 
     python -m benchmarks.folder [--tasks 2000] [--rounds 10] [--living 1000000]
 
-Litequeue, persist-queue and huey are measured where they are installed: `pip install litequeue persist-queue huey`.
-All are on disk, and their tasks are texts of 100 characters. A cycle is a put, a take and an ack, one task after the
-other. Each round measures every store once; shown is the processor time, the best of the rounds, in microseconds per
-task, and its ratio to that of litequeue. With `--living` it also shows what a put costs while so many tasks live, the
-size of the file beside the data, and how long it takes to open it.
+Litequeue, persist-queue and huey are measured if they are installed: `pip install litequeue persist-queue huey`.
+All stores are on disk, and their tasks are texts of 100 characters. A cycle is a put, a take and an ack of each task
+in turn. Each round measures every store once. The table shows the processor time of the best round, in microseconds
+per task, and its ratio to that of litequeue. With `--living N` it also shows the cost of a put into a store of N
+tasks, the size of the file relative to the data, and the time to open it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from rich.table import Table
 import tubes
 
 DATA = "x" * 100
-#: As the driver fifo, also where the package is not installed.
+#: Like the driver fifo, but usable without an installed package.
 PLAIN = tubes.Driver("plain")
 Verbs = dict[str, Callable[[int], object]]
 
 
 def of_tubes(url: str) -> Verbs:
-    """Tubes, with the codec that a folder has."""
+    """Return the calls of tubes, with the default codec of a folder."""
     tube = tubes.connect(url, codec="json").create_tube("t", PLAIN)
 
     def put(count: int) -> None:
@@ -50,7 +50,7 @@ def of_tubes(url: str) -> Verbs:
 
 
 def of_litequeue(folder: Path) -> Verbs:
-    """Puts, pops and marks as done."""
+    """Return the calls of litequeue: put, pop and done."""
     queue: Any = import_module("litequeue").LiteQueue(str(folder / "lite.db"))
 
     def put(count: int) -> None:
@@ -65,7 +65,7 @@ def of_litequeue(folder: Path) -> Verbs:
 
 
 def of_persist_queue(folder: Path) -> Verbs:
-    """Its queue with acks."""
+    """Return the calls of persist-queue's queue with acks."""
     queue: Any = import_module("persistqueue").SQLiteAckQueue(str(folder / "persist"), auto_commit=True)
 
     def put(count: int) -> None:
@@ -80,7 +80,7 @@ def of_persist_queue(folder: Path) -> Verbs:
 
 
 def of_huey(folder: Path) -> Verbs:
-    """Its storage alone: a get removes the task, there are no acks."""
+    """Return the calls of huey's storage alone: a get removes the task, without an ack."""
     storage: Any = import_module("huey.storage").SqliteStorage(filename=str(folder / "huey.db"))
 
     def put(count: int) -> None:
@@ -95,7 +95,7 @@ def of_huey(folder: Path) -> Verbs:
 
 
 def measured(verbs: Verbs, tasks: int, best: dict[str, float]) -> None:
-    """One round."""
+    """Measure one round and keep the best times."""
     for verb, run in verbs.items():
         before = time.process_time()
         run(tasks)
@@ -104,7 +104,7 @@ def measured(verbs: Verbs, tasks: int, best: dict[str, float]) -> None:
 
 
 def large(folder: Path, living: int) -> str:
-    """A store with many tasks."""
+    """Measure a store with many tasks and describe the result."""
     url = f"file:{folder / 'large'}"
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", PLAIN)
@@ -120,7 +120,7 @@ def large(folder: Path, living: int) -> str:
     before, spent = time.perf_counter(), time.process_time()
     queue = tubes.connect(url)
     opened, spent = time.perf_counter() - before, time.process_time() - spent
-    queue.close()  # This waits for the disk, for all that was written since the last time.
+    queue.close()  # Close waits until all writes are on disk.
     puts = ", ".join(f"p{share * 100:g} {took[int(len(took) * share)] * 1000:.3f} ms" for share in (0.5, 0.99, 0.999))
     opening = f"opened in {opened:.1f} s ({spent:.1f} s CPU)"
     return f"{living} living: puts {puts}; the file has {size:.1f} of the data; {opening}"

@@ -1,1 +1,1 @@
-"""Has something become slower, or larger? `python -m benchmarks.guard`."""
+"""A check for regressions of time and memory: `python -m benchmarks.guard`."""

@@ -1,9 +1,9 @@
-"""Has something become slower, or larger? `python -m benchmarks.guard [--update]`, by hand or nightly.
+"""Check for regressions of time and memory: `python -m benchmarks.guard [--update]`, by hand or nightly.
 
-Compares ratios (never times) of a fresh run with those of `ratios.json`: cycles and wake-ups in memory beside the
-standard library's queues, workers beside a loop, verbs on a Valkey beside PING, bytes per waiting task, and what many
-waiting tasks cost beside few. Ends with 1 if one is worse by more than its tolerance in two runs, or was not measured.
-`--update` measures several times and writes it.
+Compare ratios (never times) of a fresh run with those of `ratios.json`: cycles and wake-ups in memory relative to the
+standard library's queues, workers to a loop, calls on a Valkey to PING, bytes per waiting task, and the cost with many
+waiting tasks to that with few. Exit with 1 if a ratio is missing, or worse by more than its tolerance in two runs.
+`--update` measures several times and writes the file.
 """
 
 from __future__ import annotations
@@ -26,44 +26,44 @@ from rich.table import Table
 from benchmarks.shared.report import machine
 
 _FILE: Final = Path(__file__).parent / "ratios.json"
-#: What of the benchmarks is measured.
+#: The benchmarks to run, as an expression for pytest's -k.
 _PART: Final = (
     "cycle-1000- or test_options or (test_contended and asyncio) or test_memory or test_wakeup or test_worker"
     " or (valkey and (test_round_trips or test_batches or test_bytes))"
 )
-#: What of their rows is not ours, was measured only once, is a time, or the noise itself, as which thread runs when.
+#: Rows to ignore: other queues, single measurements, times, and rows dominated by the scheduling of threads.
 _NOT_OURS: Final = ("queue.", "asyncio.")
 _LEFT_OUT: Final = ("a put, until", "p99", "plain handler", "a time: time")
-#: The verbs whose sum is compared from many tasks to few.
+#: The calls whose mean cost with many tasks is compared with that with few.
 _VERBS: Final = ("put", "take", "ack")
-#: A ratio may be so much worse, relatively: at least, and as a multiple of what several runs were apart.
+#: Relative tolerance of a ratio: the minimum, and the factor applied to the spread of several runs.
 _LEAST: Final = 0.15
 _TIMES: Final = 3.0
-#: No row may be so much worse: what differs more was measured on a machine that was busy.
+#: Maximum tolerance: a larger spread means that the machine was busy.
 _MOST: Final = 0.6
-#: Bytes hardly differ from run to run.
+#: Minimum tolerance of bytes, which hardly differ from run to run.
 _LEAST_OF_BYTES: Final = 0.03
 _BYTES: Final = "a waiting task"
 _RUNS: Final = 4
-#: Of so many runs one is not counted, row by row: the machine may have been busy for a moment. What is compared is
-#: measured twice for that reason.
+#: Ignore one outlier per this many runs in each row, since the machine may have been busy for a moment. For the same
+#: reason, a comparison that fails is measured a second time.
 _SPARED: Final = 4
-#: Of fewer nobody knows what they are apart.
+#: The minimum number of runs with a meaningful spread.
 _FEWEST: Final = 2
 
 Outcome = Literal["worse", "better", "same", "missing", "new"]
 
 
 class Kept(NamedTuple):
-    """What is committed of a row."""
+    """The committed values of a row."""
 
     ratio: float
-    #: How much worse is the same still, relatively.
+    #: The relative increase that still counts as the same.
     tolerance: float
 
 
 class Row(NamedTuple):
-    """One row, then and now."""
+    """One row, with its committed and its new ratio."""
 
     name: str
     was: Kept | None
@@ -71,40 +71,40 @@ class Row(NamedTuple):
 
     @property
     def change(self) -> float:
-        """By how much it is worse, relatively; better: below 0."""
+        """Return the relative increase; below 0 is better."""
         return 0.0 if self.was is None or self.now is None else self.now / self.was.ratio - 1
 
     @property
     def outcome(self) -> Outcome:
-        """How it compares. Better is what would be worse the other way round."""
+        """Return the outcome. A row is better if the reverse change would be worse."""
         if self.was is None:
             return "new"
         if self.now is None:
             return "missing"
-        if not (self.now > 0 and self.change <= self.was.tolerance):  # so that no number is worse too
+        if not (self.now > 0 and self.change <= self.was.tolerance):  # written so that NaN is worse
             return "worse"
         return "better" if 1 / (1 + self.change) - 1 > self.was.tolerance else "same"
 
 
 def compare(kept: Mapping[str, Kept], fresh: Mapping[str, float]) -> list[Row]:
-    """Each row, as committed and as measured: those that are kept in their order, then new ones."""
+    """Return each row with its committed and its measured ratio: committed rows first, in order, then new ones."""
     names = [*kept, *(name for name in fresh if name not in kept)]
     return [Row(name, kept.get(name), fresh.get(name)) for name in names]
 
 
 def failed(rows: Iterable[Row]) -> bool:
-    """Whether something is worse, or was lost sight of, or nothing was compared."""
+    """Return True if a row is worse or missing, or if no row was compared."""
     outcomes = {row.outcome for row in rows}
     return bool(outcomes & {"worse", "missing"}) or outcomes <= {"new"}
 
 
 def restless(kept: Mapping[str, Kept]) -> list[str]:
-    """Rows that noise has moved so much that they could not guard anything."""
+    """Return the rows whose spread is too large for a useful comparison."""
     return [name for name, row in kept.items() if not row.tolerance <= _MOST]
 
 
 def best(runs: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The smallest ratio of each row: noise makes a run worse, hardly ever better."""
+    """Return the smallest ratio of each row: noise makes a run worse and hardly ever better."""
     found: dict[str, float] = {}
     for run in runs:
         for name, ratio in run.items():
@@ -119,9 +119,9 @@ def _checked(name: str, ratio: float) -> float:
 
 
 def keep(runs: list[dict[str, float]]) -> dict[str, Kept]:
-    """What to commit of several runs: medians, each with a tolerance by what the runs were apart.
+    """Return the values to commit: the medians of several runs, each with a tolerance derived from their spread.
 
-    Raises `ValueError` for a ratio that is none, and for one that a run has not.
+    Raises `ValueError` for an invalid ratio, and for a row that is missing from a run.
     """
     kept: dict[str, Kept] = {}
     for name in dict.fromkeys(name for run in runs for name in run):
@@ -134,7 +134,7 @@ def keep(runs: list[dict[str, float]]) -> dict[str, Kept]:
 
 
 def load(path: Path = _FILE) -> dict[str, Kept]:
-    """What is committed."""
+    """Read the committed values."""
     try:
         rows: dict[str, Any] = json.loads(path.read_text())["rows"]
         return {
@@ -145,13 +145,13 @@ def load(path: Path = _FILE) -> dict[str, Kept]:
 
 
 def save(kept: Mapping[str, Kept], path: Path = _FILE) -> None:
-    """Write what is to be committed."""
+    """Write the values to commit."""
     rows = {name: row._asdict() for name, row in kept.items()}
     path.write_text(json.dumps({"measured on": machine(), "rows": rows}, indent=1, ensure_ascii=False) + "\n")
 
 
 def measure() -> dict[str, float]:
-    """One fresh run, in processes of its own."""
+    """Run the benchmarks once, in separate processes."""
     with tempfile.TemporaryDirectory() as folder:
         ratios, scale = Path(folder) / "ratios.json", Path(folder) / "scale.json"
         _run("benchmarks", "--quick", "-k", _PART, "--ratios", str(ratios))
@@ -166,7 +166,7 @@ def _counts(name: str) -> bool:
 
 
 def of_scale(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """What put, take and ack cost at the largest size, as a multiple of what they cost at the smallest: the mean."""
+    """Return the mean cost of put, take and ack at the largest size, relative to that at the smallest."""
     ratios: dict[str, dict[int, list[float]]] = {}
     for row in rows:
         if row["verb"] in _VERBS and "delayed" not in row["subject"]:
@@ -181,17 +181,17 @@ def _run(module: str, *arguments: str) -> None:
     command = [sys.executable, "-m", module, *arguments]
     with subprocess.Popen(command, cwd=_FILE.parent.parent.parent, stdout=subprocess.PIPE, text=True) as process:
         try:
-            said, _ = process.communicate()
+            output, _ = process.communicate()
         except BaseException:
-            process.send_signal(signal.SIGINT)  # It has servers of its own to end.
+            process.send_signal(signal.SIGINT)  # The process has to stop its own servers.
             process.communicate()
             raise
     if process.returncode:
-        raise SystemExit(f"{said}\n{module} ended with {process.returncode}")
+        raise SystemExit(f"{output}\n{module} ended with {process.returncode}")
 
 
 def show(rows: Iterable[Row]) -> None:
-    """Print what was compared."""
+    """Print the comparisons."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=140)
@@ -209,7 +209,7 @@ def show(rows: Iterable[Row]) -> None:
 
 
 def update(runs: int, *, worse: bool) -> int:
-    """Measure several times, and commit to it: unless noise was too loud, or, without `worse`, something was lost."""
+    """Measure several times and write the values, unless noise is too large or, without `worse`, a row is worse."""
     try:
         kept = keep([measure() for _ in range(runs)])
     except ValueError as error:
@@ -218,38 +218,38 @@ def update(runs: int, *, worse: bool) -> int:
     rows = compare(load() if _FILE.exists() else {}, {name: row.ratio for name, row in kept.items()})
     show(rows)
     if names := restless(kept):
-        print(f"not written: the machine was busy, or these have to be measured better: {', '.join(names)}")
+        print(f"not written: these rows vary too much between runs (is the machine busy?): {', '.join(names)}")
         return 1
     if not worse and (names := [row.name for row in rows if row.outcome in ("worse", "missing")]):
-        print(f"not written: worse, or not there any more; --worse if that is meant: {', '.join(names)}")
+        print(f"not written: these rows are worse or missing (use --worse to accept them): {', '.join(names)}")
         return 1
     save(kept)
     return 0
 
 
 def main() -> int:
-    """Measure, compare, and say so."""
+    """Measure, compare and print the result."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.guard", description=__doc__)
-    parser.add_argument("--update", action="store_true", help="write benchmarks/guard/ratios.json, from several runs")
-    parser.add_argument(
-        "--worse", action="store_true", help="with --update: also what is worse, or is not there any more"
-    )
-    parser.add_argument("--runs", type=int, help=f"with --update: how many; {_RUNS}")
-    asked = parser.parse_args()
-    if asked.runs is not None and (not asked.update or asked.runs < _FEWEST):
-        parser.error(f"--runs {asked.runs}: is for --update, and must be at least {_FEWEST}")
-    if asked.worse and not asked.update:
-        parser.error("--worse: is for --update")
-    # What was started ends with us: by a SIGTERM as by Ctrl-C.
+    parser.add_argument("--update", action="store_true", help="write benchmarks/guard/ratios.json from several runs")
+    parser.add_argument("--worse", action="store_true", help="with --update: accept rows that are worse or missing")
+    parser.add_argument("--runs", type=int, help=f"with --update: the number of runs (default: {_RUNS})")
+    args = parser.parse_args()
+    if args.runs is not None and (not args.update or args.runs < _FEWEST):
+        parser.error(f"--runs requires --update and must be at least {_FEWEST}, got {args.runs}")
+    if args.worse and not args.update:
+        parser.error("--worse requires --update")
+    # Stop the started processes on SIGTERM as on Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if asked.update:
-        return update(asked.runs or _RUNS, worse=asked.worse)
+    if args.update:
+        return update(args.runs or _RUNS, worse=args.worse)
     kept = load()
     fresh = measure()
     rows = compare(kept, fresh)
     if failed(rows):
         names = ", ".join(row.name for row in rows if row.outcome in ("worse", "missing"))
-        print(f"worse: {names or 'nothing could be compared'}\nonce more, the better of both counts", file=sys.stderr)
+        print(
+            f"worse: {names or 'nothing could be compared'}\nmeasuring again; the better ratio counts", file=sys.stderr
+        )
         rows = compare(kept, best([fresh, measure()]))
     show(rows)
     return int(failed(rows))

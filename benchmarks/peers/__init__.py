@@ -1,1 +1,1 @@
-"""tubes beside its peers, measured in one run. See README.md."""
+"""tubes and its peers, measured in one run. See README.md."""

@@ -1,4 +1,4 @@
-"""Measures tubes beside its peers: `python -m benchmarks.peers [--quick] [-k NAME] [--json FILE] [--write-readme]`."""
+"""Measure tubes and its peers: `python -m benchmarks.peers [--quick] [-k NAME] [--json FILE] [--write-readme]`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from benchmarks.peers.servers import NotInstalled, versions
 from benchmarks.shared.arguments import new_file
 from benchmarks.shared.report import machine
 
-#: Rounds, and what part of the tasks.
+#: The number of rounds, and the fraction of the tasks.
 FULL = (5, 0.6)
 QUICK = (2, 0.3)
-#: After so many failures no more is tried of a subject.
+#: A subject is skipped after this many failures.
 ENOUGH = 2
 
 
 def install(results: Results, subjects: tuple[Subject, ...], console: Console) -> None:
-    """All peers, before anything is measured; one that cannot be had is left out."""
+    """Install all peers before any measurement; leave out peers that cannot be installed."""
     for subject in subjects:
         try:
             with console.status(f"pip install {' '.join(subject.packages)}"):
@@ -44,7 +44,7 @@ def _give_up(figures: Figures, subject: Subject, error: Exception, console: Cons
 
 
 def measure(results: Results, subjects: tuple[Subject, ...], share: float, console: Console) -> None:
-    """Measure all in turn, so many times over, or until Ctrl-C."""
+    """Measure all subjects in turn in each round, until the last round or Ctrl-C."""
     with Stage(results.server, share) as stage, suppress(KeyboardInterrupt):
         for number in range(1, results.rounds + 1):
             start = time.monotonic()
@@ -55,7 +55,7 @@ def measure(results: Results, subjects: tuple[Subject, ...], share: float, conso
                 try:
                     with console.status(f"round {number} of {results.rounds}: {subject.key}"):
                         turn, figures.versions = stage.turn(subject)
-                except Exception as error:  # whatever it is: one peer that fails does not end the run
+                except Exception as error:  # a peer that fails does not end the run
                     _give_up(figures, subject, error, console)
                 else:
                     figures.turns.append(turn)
@@ -64,45 +64,51 @@ def measure(results: Results, subjects: tuple[Subject, ...], share: float, conso
 
 
 def main() -> None:
-    """Measure, and show."""
+    """Measure and show the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer tasks and rounds: for a first look")
-    parser.add_argument("-k", metavar="NAME", help="only peers whose names have this")
-    parser.add_argument("--server", choices=("valkey", "redis"), default="valkey", help="of the peers on Redis")
+    parser.add_argument("--quick", action="store_true", help="fewer tasks and rounds, for a quick look")
+    parser.add_argument("-k", metavar="NAME", help="only peers whose names contain this")
+    parser.add_argument(
+        "--server", choices=("valkey", "redis"), default="valkey", help="the server of the peers on Redis"
+    )
     parser.add_argument("--json", metavar="FILE", type=new_file(), help="keep all figures")
-    parser.add_argument("--again", metavar="FILE", type=Path, help="measure nothing: show what --json has kept")
-    parser.add_argument("--plot", metavar="FILE", type=new_file(".png"), help="draw it, as .png")
-    parser.add_argument("--write-readme", action="store_true", help="put tables and plot into benchmarks/")
-    told = parser.parse_args()
-    if told.write_readme and (told.quick or told.k or told.again):
-        parser.error("--write-readme keeps the result of a full run, of all peers, that it measures")
-    if told.again and told.k:
-        parser.error(f"-k {told.k}: --again shows all that --json has kept")
+    parser.add_argument(
+        "--again", metavar="FILE", type=Path, help="measure nothing: show the results in a file of --json"
+    )
+    parser.add_argument("--plot", metavar="FILE", type=new_file(".png"), help="write a plot, as .png")
+    parser.add_argument("--write-readme", action="store_true", help="write the tables and the plot into benchmarks/")
+    args = parser.parse_args()
+    if args.write_readme and (args.quick or args.k or args.again):
+        parser.error("--write-readme requires a full run of all peers")
+    if args.again and args.k:
+        parser.error(f"-k {args.k}: not allowed with --again, which shows all results")
     console = Console()
     if not console.is_terminal:
         console = Console(width=180)
-    rounds, share = QUICK if told.quick else FULL
-    if told.again:
+    rounds, share = QUICK if args.quick else FULL
+    if args.again:
         try:
-            results = Results.from_json(json.loads(told.again.read_text()))
+            results = Results.from_json(json.loads(args.again.read_text()))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            parser.error(f"--again {told.again}: must be a file that --json has kept: {error!r}")
+            parser.error(f"--again {args.again}: must be a file written by --json: {error!r}")
     else:
-        subjects = chosen(told.k)
+        subjects = chosen(args.k)
         if not subjects:
-            parser.error(f"-k {told.k}: no name has this; there are {'; '.join(subject.key for subject in SUBJECTS)}")
+            parser.error(
+                f"-k {args.k}: matches no name; the names are {'; '.join(subject.key for subject in SUBJECTS)}"
+            )
         figures = {subject.key: Figures() for subject in subjects}
-        results = Results(machine(), told.server, rounds, figures, servers=versions())
-        # What was started ends with us: by a SIGTERM as by Ctrl-C.
+        results = Results(machine(), args.server, rounds, figures, servers=versions())
+        # Stop the started processes on SIGTERM as on Ctrl-C.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         install(results, subjects, console)
         measure(results, subjects, share, console)
     table.show(results, console)
-    if told.json:
-        told.json.write_text(json.dumps(results.as_json(), indent=1))
-    if told.plot:
-        plot.draw(results, told.plot)
-    if told.write_readme:
+    if args.json:
+        args.json.write_text(json.dumps(results.as_json(), indent=1))
+    if args.plot:
+        plot.draw(results, args.plot)
+    if args.write_readme:
         table.write_readme(results)
         plot.draw(results, Path(__file__).parent / "plot.png")
 

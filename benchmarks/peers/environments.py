@@ -1,4 +1,4 @@
-"""An environment for each peer, in `.peers`: their requirements of redis-py do not go together in one."""
+"""One environment per peer, in `.peers`: the peers require incompatible versions of redis-py."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ FOLDER: Final = ROOT / ".peers"
 
 
 class CannotInstall(Exception):
-    """pip did not install a peer; says why."""
+    """pip could not install a peer; the message says why."""
 
 
 def python_of(packages: tuple[str, ...]) -> str:
-    """The Python that has packages, which are installed if they are not; our own for none.
+    """Return a Python with these packages, after installing missing ones; our own without packages.
 
-    What was installed stays: remove the folder for newer versions.
+    Installed packages are kept: remove the folder to get newer versions.
     """
     if not packages:
         return sys.executable

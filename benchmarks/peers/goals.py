@@ -1,4 +1,4 @@
-"""How many times tubes is ahead of each peer, beside the goals."""
+"""The speed of tubes relative to each peer, with the goals."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ LOOP: Final = "tubes, a loop"
 ASYNCIO: Final = "tubes, asyncio"
 AWAITED: Final = "tubes, Worker, async"
 THREADED: Final = "tubes, Worker, threads"
-#: What a put and what work is to be ahead of a peer on Redis.
+#: Goals for puts and for work, relative to a peer on Redis.
 PUT_GOAL: Final = 2.0
 WORK_GOAL: Final = 3.0
-#: In process: fifo, and utubettl, beside queue.Queue, at most so many times as long.
+#: In process: the maximum time of fifo and utubettl, as a multiple of queue.Queue's.
 CYCLE_GOALS: Final = {"tubes, fifo": 1.2, "tubes, utubettl": 2.2}
 
 
-#: What is compared, in the order of the table: rates, and of what less is better.
+#: The comparisons in the order of the table: rates, then measures of which less is better.
 RATES: Final = ("put", "50 at a time", "batches", "a loop", "take + ack", "a Worker")
 WHATS: Final = (*RATES, "wake-up", "bytes", "server: put", "server: processed")
 
 
 @dataclass(frozen=True)
 class Lead:
-    """One comparison: above 1 is ahead."""
+    """One comparison; above 1 means that tubes is faster."""
 
     peer: str
     what: str
@@ -37,12 +37,12 @@ class Lead:
 
     @property
     def met(self) -> bool | None:
-        """None where there is no goal."""
+        """Return True if the goal is reached, None without a goal."""
         return None if self.goal is None else self.times >= self.goal
 
 
 def leads(results: Results) -> Iterator[Lead]:
-    """Of tubes over each peer that was measured, like beside like, on the server that peers on Redis use."""
+    """Compare tubes with each measured peer, in the same way of use and on the same server."""
     for peer in SUBJECTS:
         if peer.family == "peer" and results.of(peer.key).turns:
             yield from _over(peer, results)
@@ -55,7 +55,7 @@ def _over(peer: Subject, results: Results) -> Iterator[Lead]:
     def ours(name: str, measure: str) -> float | None:
         return results.of(f"{name} on {results.server}").ratio(measure)
 
-    # Who puts from asyncio alone is compared with who does so, and handlers that are awaited with such.
+    # Compare asyncio-only peers with asyncio puts, and async handlers with async handlers.
     puts, worker = (CALLS, THREADED) if "plain calls" not in peer.lacks else (ASYNCIO, AWAITED)
     put_goal = PUT_GOAL if on_redis else 1.0 if on_tarantool else None
     work_goal = WORK_GOAL if on_redis else 1.0
@@ -81,11 +81,11 @@ def _over(peer: Subject, results: Results) -> Iterator[Lead]:
         if above is not None and below:
             yield Lead(peer.key, what, above / below, goal)
         elif goal is not None and (below if what in RATES else above):
-            yield Lead(peer.key, what, 0.0, goal)  # Ours was not measured, or failed: nobody is ahead by that.
+            yield Lead(peer.key, what, 0.0, goal)  # tubes was not measured or failed, so the lead is 0.
 
 
 def cycle_goals(results: Results) -> Iterator[tuple[str, float, float]]:
-    """Of tubes in memory: the name, how many times as long as queue.Queue, and the goal."""
+    """Yield, for tubes in memory, the name, the time relative to queue.Queue, and the goal."""
     for key, goal in CYCLE_GOALS.items():
         ratio = results.of(key).ratio(CYCLE)
         if ratio is not None:

@@ -1,4 +1,4 @@
-"""How a subject is measured once: a fresh server, a producer and a worker in processes of their own, on one core."""
+"""Measure a subject once: a fresh server, a producer and a worker in separate processes, on one core."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from benchmarks.peers.registry import REDIS, Subject
 from benchmarks.peers.results import BATCHES, BYTES, CPU_PUT, CPU_WORK, CYCLE, ONE, SEVERAL, WORK, Turn
 from benchmarks.peers.servers import STARTS, Server, cpu_seconds
 
-#: Trips of the yardstick before each measure, and cycles of the one in process.
+#: Round trips of the yardstick before each measure, and cycles of the yardstick in process.
 TRIPS: Final = 1000
 CYCLES: Final = 50_000
-#: In process, where a measure takes a moment, it is done so often in a turn; the median counts.
+#: Repetitions of a measure in process, which is short; the median counts.
 PASSES: Final = 3
-#: Tasks that are put before anything is measured.
+#: Tasks put before the first measure.
 WARM: Final = 50
-#: Seconds that a worker may take for all tasks, and milliseconds for which its wake-up is measured.
+#: Seconds to wait for a worker to handle all tasks, and milliseconds for measuring its wake-up.
 PATIENCE: Final = 60.0
 WAKE: Final = 800
 
 
 class Stage:
-    """Where subjects are measured; keeps a folder for logs, and what the yardsticks took."""
+    """The environment of the measurements: a folder for logs, and the times of the yardsticks."""
 
     def __init__(self, server: str, share: float) -> None:
         self._redis = server
-        #: What part of each subject's tasks is put, and of the time for which a worker is woken.
+        #: The fraction of each subject's tasks to put, and of the time for measuring wake-ups.
         self._share = share
         self._folder = tempfile.TemporaryDirectory(prefix="peers-")
         self.folder = Path(self._folder.name)
@@ -42,16 +42,16 @@ class Stage:
         self.pings: list[float] = []
         self.queues: list[float] = []
 
-    def _told(self, server: Server | None, way: str = "") -> dict[str, str]:
+    def _settings(self, server: Server | None, way: str = "") -> dict[str, str]:
         address = {"PEERS_HOST": server.host, "PEERS_PORT": str(server.port)} if server else {}
         return {**address, "PEERS_WAY": way, "PEERS_NOTES": str(self.folder / "notes")}
 
     def _pinger(self, stack: ExitStack) -> Callable[[], float]:
-        """Answers seconds of a raw PING, now; to a server of its own, for subjects of all kinds alike."""
+        """Return the seconds of a raw PING now, to a separate server that is the same for all subjects."""
         server = stack.enter_context(closing(STARTS[self._redis]()))
         place([server.pid], one_core())
         log = self.folder / "ping.log"
-        child = stack.enter_context(Child(python_of(()), "ping", "produce", self._told(server), log))
+        child = stack.enter_context(Child(python_of(()), "ping", "produce", self._settings(server), log))
 
         def ping() -> float:
             self.pings.append(child.ask(f"one {TRIPS}")["seconds"] / TRIPS)
@@ -63,7 +63,7 @@ class Stage:
         return max(100, int(subject.tasks * self._share)) if subject.tasks >= 100 else subject.tasks
 
     def turn(self, subject: Subject) -> tuple[Turn, dict[str, str]]:
-        """Measure it once; the versions of its packages too. Raises what says why it cannot be."""
+        """Measure a subject once, with the versions of its packages. Raises an error that says why this fails."""
         python = python_of(subject.packages)
         if not subject.server:
             return self._cycles(subject, python)
@@ -74,19 +74,19 @@ class Stage:
             notes_file = self.folder / "notes"
             notes_file.unlink(missing_ok=True)
             ping = self._pinger(stack)
-            told = self._told(server, subject.way)
+            settings = self._settings(server, subject.way)
             log = self.folder / f"{subject.module}.log"
-            producer = stack.enter_context(Child(python, subject.module, "produce", told, log))
+            producer = stack.enter_context(Child(python, subject.module, "produce", settings, log))
             found = _versions(producer, subject)
             put = self._puts(subject, server, producer, turn, ping)
             notes = Notes(notes_file)
             trip = ping()
             worked = cpu_seconds(server.pid)
             worker_log = self.folder / f"{subject.module}-worker.log"
-            worker = stack.enter_context(Child(python, subject.module, "work", told, worker_log))
+            worker = stack.enter_context(Child(python, subject.module, "work", settings, worker_log))
             _await(worker, notes, put)
             turn.costs[CPU_WORK] = (cpu_seconds(server.pid) - worked) / put
-            # A worker takes a while to start: the machine may be another by then.
+            # Measure the yardstick again: the load may have changed while the worker started.
             turn.rate(WORK, put - 1, notes.seconds, (trip + ping()) / 2)
             place([server.pid, *producer.pids(), *worker.pids()], all_cores())
             producer.ask(f"wake {WAKE * self._share:.0f}")
@@ -94,7 +94,7 @@ class Stage:
         return turn, found
 
     def _puts(self, subject: Subject, server: Server, producer: Child, turn: Turn, ping: Callable[[], float]) -> int:
-        """Put tasks in each of its ways; answers how many."""
+        """Put tasks in each supported way; return their number."""
         can = producer.ask("can 0")
         tasks = self._tasks(subject)
         producer.ask(f"one {WARM}")
@@ -107,7 +107,7 @@ class Stage:
         trip = ping()
         turn.rate(ONE, tasks, producer.ask(f"one {tasks}")["seconds"], trip)
         turn.costs[CPU_PUT] = (cpu_seconds(server.pid) - cpu) / tasks
-        # Before more clients connect, which need memory too.
+        # Read this before more clients connect, because they need memory too.
         turn.costs[BYTES] = (server.memory() - memory) / tasks
         put += tasks
         for word, measure, part in (("several", SEVERAL, 50), ("batches", BATCHES, 100)):
@@ -122,8 +122,8 @@ class Stage:
         turn, tasks = Turn(), subject.tasks
         log = self.folder / "cycles.log"
         with (
-            Child(python, subject.module, "produce", self._told(None, subject.way), log) as child,
-            Child(python_of(()), subject.module, "produce", self._told(None, "queue.Queue"), log) as yardstick,
+            Child(python, subject.module, "produce", self._settings(None, subject.way), log) as child,
+            Child(python_of(()), subject.module, "produce", self._settings(None, "queue.Queue"), log) as yardstick,
         ):
             found = _versions(child, subject)
             child.ask(f"cycle {max(100, tasks // 10)}")
@@ -136,7 +136,7 @@ class Stage:
         return turn, found
 
     def yardsticks(self) -> dict[str, float]:
-        """Per second, medians of all that were measured."""
+        """Return the medians of all measurements of the yardsticks, per second."""
         found = (("PING", self.pings), ("queue.Queue", self.queues))
         return {name: 1 / median(times) for name, times in found if times}
 
@@ -153,7 +153,7 @@ def _versions(child: Child, subject: Subject) -> dict[str, str]:
 
 
 def _await(worker: Child, notes: Notes, put: int) -> None:
-    """Until all tasks are handled."""
+    """Wait until all tasks are handled."""
     patience = time.monotonic() + PATIENCE
     while notes.count < put:
         if worker.ended():

@@ -1,4 +1,4 @@
-"""The plot of a run: rates beside their yardsticks, on scales of powers of ten."""
+"""The plot of a run: rates relative to their yardsticks, on logarithmic scales."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.shared.plots import save
 
 _OURS: Final = "#0f766e"
 _THEIRS: Final = "#a8a29e"
-#: A bar: its name, its length, and whether it is ours.
+#: A bar: its name, its length, and True if it is tubes.
 Bar = tuple[str, float, bool]
 
 
@@ -29,7 +29,7 @@ def _bars(results: Results, wanted: Callable[[Subject], bool], measure: str, not
 
 
 def panels(results: Results) -> list[tuple[str, list[Bar]]]:
-    """What is drawn: a title and its bars, the longest first. Of tubes, those on the server that the peers used."""
+    """Return the panels: a title and bars, longest first. Of tubes, only the ways on the server of the peers."""
 
     def on_server(subject: Subject) -> bool:
         return bool(subject.server) and (subject.family != "tubes" or subject.server == results.server)
@@ -51,7 +51,7 @@ def panels(results: Results) -> list[tuple[str, list[Bar]]]:
 
 
 def draw(results: Results, path: Path) -> None:
-    """Write the plot, as a PNG."""
+    """Write the plot as a PNG."""
     matplotlib: Any = import_module("matplotlib")
     matplotlib.use("agg")
     matplotlib.rcParams.update({"font.size": 9})

@@ -1,4 +1,4 @@
-"""Processes of a run: where they run, what they are asked, and that they end."""
+"""The processes of a run: their cores, requests to them, and their end."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 ROOT: Final = Path(__file__).parent.parent.parent
-#: Seconds that a producer may take for an answer.
+#: Seconds to wait for a reply of a producer.
 PATIENCE: Final = 120.0
 _LIBC: Final = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG: Final = 1
 
 
 def dies_with_parent() -> None:
-    """Have this process killed when the one that started it ends, however it does; Linux only."""
+    """Have this process killed when its parent ends for any reason; Linux only."""
     if hasattr(_LIBC, "prctl"):
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def all_cores() -> set[int]:
-    """Those that this process may use; none where the system does not say."""
+    """Return the cores that this process may use; empty if the system does not say."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 
 
 def one_core() -> set[int]:
-    """The one that client, worker and server share: where they run moves a round trip more than all else."""
+    """Return the core shared by client, worker and server: their cores affect a round trip more than anything else."""
     return {max(all_cores())} if all_cores() else set()
 
 
 def place(pids: Iterable[int], cores: set[int]) -> None:
-    """Have all threads of processes run there."""
+    """Pin all threads of these processes to the core."""
     for pid in pids if cores else ():
         with suppress(OSError):
             for thread in os.listdir(f"/proc/{pid}/task"):
@@ -45,15 +45,15 @@ def place(pids: Iterable[int], cores: set[int]) -> None:
 
 
 class PeerFailed(Exception):
-    """A peer's process ended or kept silent; says what it said last."""
+    """A process of a peer ended or did not reply; the message has its last output."""
 
 
 class Child:
-    """A process of `benchmarks.peers.inside`, and what it starts, in a session of its own."""
+    """A process of `benchmarks.peers.inside` and its children, in a separate process session."""
 
-    def __init__(self, python: str, module: str, role: str, told: dict[str, str], log: Path) -> None:
+    def __init__(self, python: str, module: str, role: str, settings: dict[str, str], log: Path) -> None:
         self._log = log
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", **told}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", **settings}
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
                 [python, "-m", "benchmarks.peers.inside", module, role],
@@ -69,7 +69,7 @@ class Child:
         place([self._process.pid], one_core())
 
     def ask(self, line: str) -> dict[str, Any]:
-        """What a producer answers."""
+        """Send a command to a producer and return its reply."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         alarm = threading.Timer(PATIENCE, self._process.kill)
@@ -83,21 +83,21 @@ class Child:
         finally:
             alarm.cancel()
         if not answer:
-            raise PeerFailed(self.last_words() or f"no answer to {line!r} within {PATIENCE:g} seconds")
+            raise PeerFailed(self.last_words() or f"no reply to {line!r} within {PATIENCE:g} seconds")
         found: dict[str, Any] = json.loads(answer)
         return found
 
     def ended(self) -> bool:
-        """Whether it is gone."""
+        """Return True if the process has ended."""
         return self._process.poll() is not None
 
     def last_words(self) -> str:
-        """The last line of its log."""
+        """Return the last line of the log."""
         lines = self._log.read_text(errors="replace").strip().splitlines()
         return lines[-1].strip()[:200] if lines else ""
 
     def pids(self) -> Iterator[int]:
-        """Itself, and what it has started."""
+        """Return the ids of the process and its children."""
         for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
             with suppress(ValueError, OSError):
                 if os.getsid(int(name)) == self._process.pid:

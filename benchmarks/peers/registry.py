@@ -1,4 +1,4 @@
-"""What is measured: each way of using tubes or a peer, how it works, and what it does not do."""
+"""The measured subjects: each way of using tubes or a peer, with its worker and its missing features."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 Family = Literal["tubes", "peer", "in process"]
-#: Stands for the server that all peers on Redis use in a run.
+#: A placeholder for the server that all peers on Redis use in a run.
 REDIS: Final = "redis or valkey"
 
 
@@ -16,25 +16,25 @@ class Subject:
 
     name: str
     family: Family
-    #: In `inside`, and which of its ways.
+    #: The module in `inside`, and the way to use it.
     module: str
     way: str = ""
-    #: What pip installs, the peer first; none for what is here anyway.
+    #: The packages to install with pip, the peer first; empty if nothing needs to be installed.
     packages: tuple[str, ...] = ()
-    #: In `servers`; none in process.
+    #: The name of a server in `servers`; empty for queues in process.
     server: str = ""
-    #: What takes the tasks.
+    #: A description of the consumer.
     worker: str = ""
-    #: What it does not do; empty for tubes.
+    #: The missing features; empty for tubes.
     lacks: str = ""
-    #: Tasks per round and measure: about half a second's.
+    #: Tasks per round and measure, for about half a second.
     tasks: int = 1000
-    #: Whether puts are measured; else the way differs from another in its worker alone.
+    #: False if this way differs from another one only in its worker, so that puts are not measured.
     puts: bool = True
 
     @property
     def key(self) -> str:
-        """What a table names it."""
+        """Return the name for tables."""
         return f"{self.name} on {self.server}" if self.family == "tubes" and self.server else self.name
 
 
@@ -127,7 +127,7 @@ _ON_SERVERS: Final = (
         "saq",
         "peer",
         "saq",
-        packages=("saq[hiredis]", "redis", "typing-extensions"),  # which it imports, but does not require
+        packages=("saq[hiredis]", "redis", "typing-extensions"),  # imported by saq, but not among its requirements
         server=REDIS,
         worker="saq, 10 at a time",
         lacks="priorities, batches, utubes; plain calls",
@@ -206,7 +206,7 @@ SUBJECTS: Final = (*_tubes("valkey"), *_tubes("redis"), *_ON_SERVERS, *_IN_PROCE
 
 
 def chosen(part: str | None) -> tuple[Subject, ...]:
-    """Those whose names have `part`, and those of tubes, which they are compared with."""
+    """Return the subjects whose names contain `part`, and those of tubes for comparison."""
     if part is None:
         return SUBJECTS
     named = [subject for subject in SUBJECTS if part.lower() in subject.key.lower()]

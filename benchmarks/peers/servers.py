@@ -1,4 +1,4 @@
-"""The servers of a run: real processes on loopback, without persistence, ended with whoever started them."""
+"""The servers of a run: real processes on loopback, without persistence, which end with their parent."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from typing import Any, Final, Protocol
 from benchmarks.peers.processes import dies_with_parent
 from tubes.testing import LocalServer, server_program
 
-#: Seconds that one may take to start.
+#: Seconds to wait for a server to start.
 PATIENCE: Final = 20.0
-#: Seconds in which a Redis has looked at the memory of all its clients: it does so ten times in one.
+#: Seconds after which a Redis has measured the memory of all its clients, which it does ten times a second.
 BEATS: Final = 0.3
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -32,18 +32,18 @@ queue.create_tube('jobs', 'fifo', {{temporary = true}})
 
 
 class NotInstalled(Exception):
-    """A server is not on this machine."""
+    """A server is not installed on this machine."""
 
 
 class Server(Protocol):
-    """A server that runs."""
+    """A running server."""
 
     host: str
     port: int
     pid: int
 
     def memory(self) -> float:
-        """Bytes that it uses now."""
+        """Return the bytes in use now."""
         ...
 
     def close(self) -> None:
@@ -52,13 +52,13 @@ class Server(Protocol):
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has worked, all its threads, user and system."""
-    # The clock of a process, as clock_getcpuclockid(3) makes it; finer than the ticks in /proc.
+    """Return the CPU time of a process: all threads, user and system."""
+    # The CPU clock of a process as in clock_getcpuclockid(3); it is finer than the ticks in /proc.
     return time.clock_gettime((~pid << 3) | 2)
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
+    """Return an unused port of loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -77,7 +77,7 @@ class RedisServer:
         self._client: Any = self._server.client()
 
     def memory(self) -> float:
-        """As it says itself, without the buffers of its clients, which come and go."""
+        """Return the server's own figure without the buffers of its clients, which vary."""
         time.sleep(BEATS)
         info: dict[str, Any] = self._client.info("memory")
         return float(info["used_memory"] - info["mem_clients_normal"])
@@ -89,7 +89,7 @@ class RedisServer:
 
 
 class _Started:
-    """A server of a command that is told its port."""
+    """A server started by a command with its port as an argument."""
 
     def __init__(self, program: str, command: Callable[[str, int, Path], list[str]]) -> None:
         found = shutil.which(program)
@@ -118,7 +118,7 @@ class _Started:
             return probe.connect_ex((self.host, self.port)) == 0
 
     def memory(self) -> float:
-        """What is resident: neither says what it uses."""
+        """Return the resident memory, since these servers do not report their usage."""
         fields = Path(f"/proc/{self.pid}/statm").read_text().split()
         return float(int(fields[1]) * PAGE)
 
@@ -143,7 +143,7 @@ class Tarantool(_Started):
         program = shutil.which("tarantool")
         if program is None:
             raise NotInstalled("tarantool is not installed")
-        # An error of its own would leave it running.
+        # Tarantool would keep running after an uncaught error.
         probe = [program, "-e", "os.exit(pcall(require, 'queue') and 0 or 1)"]
         if subprocess.run(
             probe, capture_output=True, stdin=subprocess.DEVNULL, timeout=PATIENCE, check=False
@@ -167,7 +167,7 @@ STARTS: Final[dict[str, Callable[[], Server]]] = {
 
 
 def versions() -> dict[str, str]:
-    """Of the servers that are installed."""
+    """Return the versions of the installed servers."""
     programs = {
         "Valkey": (server_program("valkey"), "--version"),
         "Redis": (server_program("redis"), "--version"),
@@ -177,7 +177,7 @@ def versions() -> dict[str, str]:
     found: dict[str, str] = {}
     for name, (program, flag) in programs.items():
         if program is not None:
-            said = subprocess.run([program, flag], capture_output=True, text=True, check=False).stdout
-            number = re.search(r"\d+(\.\d+)+", said)
+            output = subprocess.run([program, flag], capture_output=True, text=True, check=False).stdout
+            number = re.search(r"\d+(\.\d+)+", output)
             found[name] = number[0] if number else "?"
     return found

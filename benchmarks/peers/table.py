@@ -1,4 +1,4 @@
-"""The tables of a run, on a terminal and in README.md."""
+"""The tables of a run, for the terminal and README.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _README: Final = Path(__file__).parent / "README.md"
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table, for either form; cells are plain text."""
+    """A table for both outputs; cells are plain text."""
 
     title: str
     columns: tuple[str, ...]
@@ -45,7 +45,7 @@ def _rate(figures: Figures, measure: str) -> str:
 
 
 def sheets(results: Results) -> Iterator[Sheet]:
-    """All tables of a run; those without rows are left out."""
+    """Yield all tables of a run that have rows."""
     for sheet in (_servers(results), _leads(results), _in_process(results), _about(results)):
         if sheet.rows:
             yield sheet
@@ -125,7 +125,7 @@ def _in_process(results: Results) -> Sheet:
 
 
 def _versions(figures: Figures) -> str:
-    """Or why there are none."""
+    """Return the versions, or the reason why the subject was not measured."""
     found = ", ".join(f"{name} {version}" for name, version in figures.versions.items() if name != "hiredis")
     if not figures.turns:
         return f"not measured: {figures.why or 'the run was ended'}"
@@ -141,7 +141,7 @@ def _about(results: Results) -> Sheet:
 
 
 def about(results: Results) -> str:
-    """What the run was, in a sentence."""
+    """Describe the run in a sentence."""
     servers = ", ".join(f"{name} {version}" for name, version in results.servers.items())
     rounds = max((len(figures.turns) for figures in results.figures.values()), default=0)
     return f"{rounds} rounds on {results.machine}; {servers}; peers on Redis used {results.server.title()}."
@@ -163,7 +163,7 @@ def show(results: Results, console: Console) -> None:
 
 
 def markdown(results: Results) -> str:
-    """All tables, for README.md."""
+    """Return all tables for README.md."""
     lines = [about(results), "", "![Rates beside their yardsticks](plot.png)"]
     for sheet in sheets(results):
         lines += ["", f"{sheet.title}:", "", *_rows(sheet.columns, sheet.rows)]
@@ -178,5 +178,5 @@ def _rows(columns: tuple[str, ...], rows: Iterable[list[str]]) -> Iterator[str]:
 
 
 def write_readme(results: Results) -> None:
-    """Put all tables into README.md, between the marks."""
+    """Write all tables into README.md, between the marks."""
     keep(_README, "peers", markdown(results))

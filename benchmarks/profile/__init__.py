@@ -1,1 +1,1 @@
-"""Where does the time of a verb go? `python -m benchmarks.profile`."""
+"""A profile of each call: `python -m benchmarks.profile`."""

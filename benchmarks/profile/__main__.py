@@ -1,9 +1,9 @@
-"""Where the time of a verb goes: bytecodes by function in Python, commands of its script on a server.
+"""Profile each call: bytecodes by function in Python, and the commands of its script on a server.
 
     python -m benchmarks.profile [--driver utubettl]
 
-Bytecodes are the same in every run, whatever else the machine does; microseconds of commands are not. What they have
-shown is told in `docs/performance.md`.
+The number of bytecodes is the same in every run, even on a busy machine; microseconds of commands are not.
+`docs/performance.md` describes the findings.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ import tubes
 from tubes.testing import LocalServer
 
 ROOT = Path(__file__).parent.parent.parent
-#: Calls that are looked at; before them others fill caches.
+#: Profiled calls; the same number of earlier calls fill caches.
 CALLS = 200
 WARM = 50
 
 
 class Verb(NamedTuple):
-    """What is looked at, and what makes it possible, which is not."""
+    """A profiled call, and its preparation, which is not profiled."""
 
     name: str
     act: Callable[[Any], Any]
@@ -38,7 +38,7 @@ class Verb(NamedTuple):
 
 
 def verbs_of(tube: tubes.Tube) -> list[Verb]:
-    """The verbs that each task goes through. In tubes with lanes each task has one of its own."""
+    """Return the calls for each task: put, take and ack. In tubes with lanes each task has a separate lane."""
     numbers = count()
 
     def put(_: Any = None) -> Any:
@@ -56,7 +56,7 @@ def verbs_of(tube: tubes.Tube) -> list[Verb]:
 
 
 def bytecodes(verb: Verb) -> Counter[str]:
-    """How many bytecodes a call runs, by function, those of other packages under their names."""
+    """Count the bytecodes of a call by function; other packages are counted under their names."""
     found: Counter[str] = Counter()
 
     def in_frame(frame: FrameType, event: str, _: Any) -> Any:
@@ -76,7 +76,7 @@ def bytecodes(verb: Verb) -> Counter[str]:
             verb.act(made)
         finally:
             sys.settrace(None)
-    # The call from here is none of the verb.
+    # Do not count the bytecodes of this module.
     return Counter({name: times for name, times in found.items() if not name.startswith("benchmarks")})
 
 
@@ -88,7 +88,7 @@ def _name_of(frame: FrameType) -> str:
 
 
 def commands(client: Any, verb: Verb) -> dict[str, tuple[float, float]]:
-    """How often a call of a verb makes a command on the server, and its microseconds; `evalsha` is all of them."""
+    """Return how often a call runs each command on the server, and its microseconds; `evalsha` includes all others."""
     made = [verb.before() for _ in range(WARM + CALLS)]
     for one in made[:WARM]:
         verb.act(one)
@@ -101,7 +101,7 @@ def commands(client: Any, verb: Verb) -> dict[str, tuple[float, float]]:
 
 
 def show_bytecodes(title: str, verb: Verb, most: int = 8) -> None:
-    """A table of the functions that run most."""
+    """Print a table of the functions with the most bytecodes."""
     found = bytecodes(verb)
     table = Table(title=f"{title}, {verb.name}: {found.total() / CALLS:,.0f} bytecodes per call", title_justify="left")
     table.add_column("function", min_width=60)
@@ -112,7 +112,7 @@ def show_bytecodes(title: str, verb: Verb, most: int = 8) -> None:
 
 
 def show_commands(title: str, client: Any, verb: Verb) -> None:
-    """A table of the commands of a script."""
+    """Print a table of the commands of a script."""
     found = commands(client, verb)
     whole = found.pop("evalsha", (0.0, 0.0))[1]
     table = Table(title=f"{title}, {verb.name}: {whole:.1f} µs of the server per call", title_justify="left")
@@ -126,7 +126,7 @@ def show_commands(title: str, client: Any, verb: Verb) -> None:
 
 
 def main() -> None:
-    """Show it."""
+    """Print the profiles."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.profile",
         description=__doc__,

@@ -1,1 +1,1 @@
-"""What a verb costs when much waits, beside the same verb when little does: `python -m benchmarks.scale`."""
+"""The cost of each call with many waiting tasks, relative to that with few: `python -m benchmarks.scale`."""

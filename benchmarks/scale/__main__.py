@@ -1,6 +1,6 @@
-"""What a verb costs when much waits: `python -m benchmarks.scale [--quick] [--write-readme] [--json FILE]`.
+"""Measure calls with many waiting tasks: `python -m benchmarks.scale [--quick] [--write-readme] [--json FILE]`.
 
-Sizes of one subject are measured in turn, in one run; what counts is the ratio to the smallest of them.
+The sizes of one subject are measured in turn, in one run. The result is the ratio to the smallest size.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _PLOT: Final = Path(__file__).parent / "plot.png"
 
 @dataclass(frozen=True)
 class Extent:
-    """How much a run measures."""
+    """The extent of a run."""
 
     waiting: list[int]
-    #: In memory, fifo alone.
+    #: The largest size, for fifo in memory only.
     most: int | None
     behind: list[int]
     due: list[int]
     takers: list[int]
     rounds: int
-    #: Calls of a verb in a round. Twice as many tasks are taken at once, each of another utube.
+    #: Calls of a method per round. Twice as many tasks are taken at once, each of a different utube.
     count: int
-    #: Tasks that are handed over one by one.
+    #: Tasks handed to waiting takes one by one.
     tasks: int
 
 
@@ -61,14 +61,14 @@ QUICK: Final = Extent(
     count=200,
     tasks=50,
 )
-#: Of the drivers with utubes the one that costs more: filling takes longer than measuring.
+#: The more expensive of the drivers with utubes. The other one is left out, since filling takes longer than measuring.
 _LANES: Final = "utubettl"
-#: Bytes that a process needs in which 11 million tasks wait.
+#: Bytes of memory for a process with 11 million waiting tasks.
 _NEEDED: Final = 5 * 2**30
 
 
 def available() -> int | None:
-    """Bytes of memory that are free, where the system says so."""
+    """Return the bytes of free memory, or None if the system does not say."""
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
@@ -76,13 +76,13 @@ def available() -> int | None:
 
 
 def _measure_due(figures: Figures, place: Place, sizes: list[int]) -> None:
-    """In a place of its own: a server that has just let go of millions of tasks gives memory back for a while."""
+    """Measure on a fresh server: a server that has just deleted millions of tasks frees memory for a while."""
     with type(place)() as fresh:
         lanes.measure_due(figures, fresh, sizes, 2)
 
 
 def measure(extent: Extent, places: list[Place], say: Callable[[str], None]) -> Figures:
-    """Measure everything."""
+    """Measure all subjects."""
     figures = Figures()
     for place in places:
         steps: list[tuple[str, Callable[[], None]]] = []
@@ -102,7 +102,7 @@ def measure(extent: Extent, places: list[Place], say: Callable[[str], None]) -> 
         steps.append(
             ("busy utubes", partial(lanes.measure_busy, figures, place, _LANES, extent.behind, extent.rounds, turns))
         )
-        # Each task is taken once: a round is long where many are due.
+        # Each task is taken once, so a round with many due tasks is long.
         steps.append(("due at once", partial(_measure_due, figures, place, extent.due)))
         steps.append(("takers", partial(takers.measure_takers, figures, place, extent.takers, 3, extent.tasks)))
         for what, act in steps:
@@ -113,32 +113,32 @@ def measure(extent: Extent, places: list[Place], say: Callable[[str], None]) -> 
 
 
 def main() -> int:
-    """Measure, and show."""
+    """Measure and show the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer tasks: for a first look")
-    parser.add_argument("--place", choices=["memory", "valkey"], help="only one of both")
-    parser.add_argument("--json", type=new_file(), metavar="FILE", help="write every figure there")
-    parser.add_argument("--plot", type=new_file(".png"), metavar="FILE", help="write the plot there, as .png")
-    parser.add_argument("--write-readme", action="store_true", help="table and plot into benchmarks/")
-    asked = parser.parse_args()
-    if asked.write_readme and (asked.quick or asked.place):
-        parser.error("--write-readme keeps the result of a full run")
+    parser.add_argument("--quick", action="store_true", help="fewer tasks, for a quick look")
+    parser.add_argument("--place", choices=["memory", "valkey"], help="measure only this place")
+    parser.add_argument("--json", type=new_file(), metavar="FILE", help="write all figures to this file")
+    parser.add_argument("--plot", type=new_file(".png"), metavar="FILE", help="write the plot to this file, as .png")
+    parser.add_argument("--write-readme", action="store_true", help="write the table and the plot into benchmarks/")
+    args = parser.parse_args()
+    if args.write_readme and (args.quick or args.place):
+        parser.error("--write-readme requires a full run")
 
     def say(what: str) -> None:
         print(what, file=sys.stderr, flush=True)
 
-    extent, figures = QUICK if asked.quick else FULL, Figures()
-    if asked.place == "memory":
+    extent, figures = QUICK if args.quick else FULL, Figures()
+    if args.place == "memory":
         figures = measure(extent, [Memory()], say)
     else:
         with Server() as server:
-            figures = measure(extent, [server] if asked.place else [Memory(), server], say)
+            figures = measure(extent, [server] if args.place else [Memory(), server], say)
     show.show(figures)
-    if asked.json:
-        asked.json.write_text(json.dumps(list(figures.rows()), indent=1) + "\n")
-    if asked.plot:
-        plot.draw(figures, asked.plot)
-    if asked.write_readme:
+    if args.json:
+        args.json.write_text(json.dumps(list(figures.rows()), indent=1) + "\n")
+    if args.plot:
+        plot.draw(figures, args.plot)
+    if args.write_readme:
         show.write_readme(figures)
         plot.draw(figures, _PLOT)
     return 0

@@ -1,4 +1,4 @@
-"""What was measured: seconds by place, subject, verb and size, and their ratios to the smallest size."""
+"""Results: seconds by place, subject, method and size, and their ratios to the smallest size."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True)
 class Subject:
-    """What grows: one row of the table and one panel of the plot."""
+    """A subject whose size grows: one row of the table and one panel of the plot."""
 
     #: `memory`, or a server.
     place: str
     name: str
-    #: What a size counts.
+    #: The unit of a size.
     unit: str = "waiting tasks"
-    #: Whether time is the server's own, not that of the whole call.
+    #: True if the time is that of the server alone, not of the whole call.
     by_server: bool = False
 
     def __str__(self) -> str:
@@ -25,7 +25,7 @@ class Subject:
 
 
 class Cell(NamedTuple):
-    """A verb of a subject at one size: median seconds per call, and the ratio to the smallest size."""
+    """A method at one size of a subject: median seconds per call, and the ratio to the smallest size."""
 
     seconds: float
     ratio: float
@@ -33,12 +33,12 @@ class Cell(NamedTuple):
 
 @dataclass
 class Figures:
-    """All that a run has measured, in the order in which it was."""
+    """All figures of a run, in the order of measurement."""
 
     _rounds: dict[tuple[Subject, int, str], list[float]] = field(default_factory=dict[Any, list[float]])
 
     def note(self, subject: Subject, size: int, verb: str, seconds: float) -> None:
-        """One round: seconds per call. The sizes of a subject have their rounds in turn."""
+        """Record the seconds per call of one round. The sizes of a subject are measured in turn."""
         self._rounds.setdefault((subject, size, verb), []).append(seconds)
 
     def subjects(self) -> list[Subject]:
@@ -51,13 +51,13 @@ class Figures:
         return list(dict.fromkeys(verb for other, _, verb in self._rounds if other == subject))
 
     def cell(self, subject: Subject, size: int, verb: str) -> Cell:
-        """The median over the rounds, and that of the ratios: sizes of one round were measured within a moment."""
+        """Return the median of the rounds and of their ratios: the sizes of one round were measured close together."""
         ours = self._rounds[subject, size, verb]
         smallest = self._rounds[subject, self.sizes(subject)[0], verb]
         return Cell(median(ours), median(a / b for a, b in zip(ours, smallest, strict=True)))
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Everything, for programs."""
+        """Yield all figures for JSON."""
         for subject in self.subjects():
             for verb in self.verbs(subject):
                 for size in self.sizes(subject):
@@ -74,7 +74,7 @@ class Figures:
 
 
 def interleaved(rounds: int, sizes: list[int], measure: Callable[[int], None]) -> None:
-    """Measure each size in turn, so many times over: noise that lasts meets them alike."""
+    """Measure each size in turn in each round, so that lasting noise affects all sizes equally."""
     for _ in range(rounds):
         for size in sizes:
             measure(size)

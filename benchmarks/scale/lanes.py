@@ -1,4 +1,4 @@
-"""Busy utubes with many tasks behind each, and delayed tasks that are all due at once."""
+"""Busy utubes with many waiting tasks each, and delayed tasks that are all due at once."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from benchmarks.scale.places import Place, fill, mark_finished
 from tubes.testing import ManualClock
 
 BUSY: Final = 10
-#: Seconds until all are due.
+#: Seconds until all tasks are due.
 DELAY: Final = 60
 
 
 class Busy:
-    """So many utubes, each with a taken task and many behind it."""
+    """Busy utubes: each has a taken task and many waiting ones."""
 
     def __init__(self, place: Place, driver: str, behind: int) -> None:
         self.queue = place.connect()
@@ -32,7 +32,7 @@ class Busy:
         assert {task.utube for task in self._tasks} == set(lanes)
 
     def round(self, turns: int) -> dict[str, float]:
-        """In each turn every session acks its task, puts another one in its place, and takes the next."""
+        """Let every session, in each turn, ack its task, put another one into the same utube and take the next."""
         spent: dict[str, float] = {}
 
         def ack() -> None:
@@ -53,7 +53,7 @@ class Busy:
 
 
 def measure_busy(figures: Figures, place: Place, driver: str, sizes: list[int], rounds: int, turns: int) -> None:
-    """`BUSY` utubes, all taken: what do the verbs of those cost who work on them?"""
+    """Measure the calls of the sessions that work on `BUSY` utubes with a taken task each."""
     subject = Subject(place.name, f"{driver}, {BUSY} busy utubes", "tasks behind each", place.by_server)
     with mark_finished() as freeze_tasks:
         crowds = {size: Busy(place, driver, size) for size in sizes}
@@ -72,9 +72,9 @@ def measure_busy(figures: Figures, place: Place, driver: str, sizes: list[int], 
 
 
 def measure_due(figures: Figures, place: Place, sizes: list[int], rounds: int) -> None:
-    """Tasks that are all due at one moment: a take on the average, and the longest call, by the caller's time.
+    """Measure tasks that are all due at one moment: the average take and the longest call, in the caller's time.
 
-    Of a server also the longest script.
+    On a server, also measure the longest script.
     """
     subject = Subject(place.name, "fifottl, delayed", "tasks due at once")
     names = count()

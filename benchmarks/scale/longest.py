@@ -1,7 +1,8 @@
-"""The longest script of each verb on a full server: `python -m benchmarks.scale.longest [--quick] [--program redis]`.
+"""Measure the longest script of each call on a full server: `python -m benchmarks.scale.longest [--quick]`.
 
-While a script runs nobody else is served. So none should take longer than some milliseconds, unless its caller asks for
-so much: `put_many` is one script, since all of its tasks are put or none.
+While a script runs, the server serves no other client. A script should therefore take a few milliseconds at most,
+unless its caller requests more: `put_many` is one script, since it puts all of its tasks or none.
+`--program redis` measures a Redis instead of a Valkey.
 """
 
 from __future__ import annotations
@@ -30,37 +31,37 @@ from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.wire import Wire
 from tubes.testing import LocalServer
 
-#: By name: a driver and what its tube asks for. Lanes with a pace cost most.
+#: A driver and the options of its tube, by name. Lanes with an interval cost most.
 KINDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     **{driver: (driver, {}) for driver in ("fifo", "fifottl", "utube", "utubettl")},
     "utubettl, throttled": ("utubettl", {"max_in_flight": 2, "order": "round_robin"}),
 }
-#: Milliseconds that a script may take.
+#: The limit of a script in milliseconds.
 LIMIT: Final = 10.0
-#: Its caller asks for so much in one script.
+#: A call that requests a long script; the limit does not apply.
 ASKED: Final = "put_many of 4,000"
 UTUBES: Final = 1000
 _DATA: Final = PAYLOAD.encode()
-#: Of these a thousand would be 200 MB.
+#: Data of 200 kB: a thousand of them would be 200 MB.
 _LARGE: Final = b"x" * 200_000
 
 
 class Bench:
-    """A server that is full, and how long it was busy with single requests."""
+    """A full server, and the times for which single requests kept it busy."""
 
     def __init__(self, program: str, tasks: int, crowd: int, names: int, rounds: int) -> None:
         self.tasks: Final = tasks
-        #: How many sessions there are, and processes that wait.
+        #: The number of sessions and of waiting processes.
         self.crowd: Final = crowd
         self.names: Final = names
         self.rounds: Final = rounds
-        #: By kind and verb: of each round the longest request, in seconds.
+        #: The longest request of each round in seconds, by kind and call.
         self.found: Final[dict[tuple[str, str], list[float]]] = {}
         self._longest = 0.0
         self._server: Final = LocalServer(program)
         self.url: Final = self._server.url
         self.client: Final[Any] = self._server.client()
-        # The clock of what a process has worked, see clock_getcpuclockid(3).
+        # The CPU clock of a process, see clock_getcpuclockid(3).
         self._clock: Final = (~self._server.pid << 3) | 2
         send: Any = Wire.call
 
@@ -70,7 +71,7 @@ class Bench:
                 return send(wire, *request)
             finally:
                 spans = time.perf_counter() - began, self._worked() - worked
-                # The server's threads that free memory work too; and a busy machine lets a request wait.
+                # CPU time includes threads that free memory, wall time waits on a busy machine: use the smaller.
                 self._longest = max(self._longest, min(spans) if spans[1] else spans[0])
 
         self._patch: Final = patch.object(Wire, "call", timed)
@@ -78,7 +79,7 @@ class Bench:
         self.queue: Final = self.connect()
 
     def _worked(self) -> float:
-        """Seconds for which the server has worked, where the system says so."""
+        """Return the CPU seconds of the server, if the system provides them."""
         with suppress(OSError, OverflowError):
             return time.clock_gettime(self._clock)
         return 0.0
@@ -87,18 +88,18 @@ class Bench:
         return tubes.connect(self.url, codec="raw", session_ttl=session_ttl)
 
     def round(self, kind: str, verb: str, act: Callable[[], object]) -> None:
-        """Do it; its longest request counts."""
+        """Run a call and record its longest request."""
         self._longest = 0.0
         act()
         self.found.setdefault((kind, verb), []).append(self._longest)
 
     def rounds_of(self, kind: str, verb: str, act: Callable[[], object]) -> None:
-        """The same some times."""
+        """Run a call several times and record the longest request of each."""
         for _ in range(self.rounds):
             self.round(kind, verb, act)
 
     def send(self, calls: list[ScriptCall]) -> list[Any]:
-        """The replies to calls of one script, sent at once."""
+        """Send several calls of one script at once and return the replies."""
         self.client.script_load(calls[0].script.text)
         pool = self.client.connection_pool
         line = pool.get_connection()
@@ -121,7 +122,7 @@ class Bench:
 
 
 class Crowd:
-    """A tube with very many tasks, sessions and processes that wait."""
+    """A tube with very many tasks, sessions and waiting processes."""
 
     def __init__(self, bench: Bench, kind: str) -> None:
         self.bench: Final = bench
@@ -131,7 +132,7 @@ class Crowd:
         self.lanes: Final = self.tube.driver.lane is not None
         self.timed: Final = "ttr" in self.tube.driver.options
         self.spans: Final[dict[str, Any]] = {"ttl": TTL, "ttr": TTR} if self.timed else {}
-        #: How many tasks one take gets at most.
+        #: The maximum number of tasks of one take.
         self.much: Final = UTUBES if self.lanes else 4_000
 
     def lane(self, number: int) -> dict[str, Any]:
@@ -141,7 +142,7 @@ class Crowd:
         return [tubes.Item(_DATA, **self.lane(number), **self.spans, **options) for number in range(count)]
 
     def fill(self) -> None:
-        """Put the tasks, and have the others come: each has opened the tube and has put once."""
+        """Put the tasks and open the other sessions: each opens the tube and puts one task."""
         bench, port = self.bench, self.tube._port
         for first in range(0, bench.tasks, BATCH):
             self.tube.put_many(self.items(min(BATCH, bench.tasks - first)))
@@ -156,14 +157,14 @@ class Crowd:
             bench.send([ScriptCall(putting, key, (b"\0", _DATA, *[""] * 6), session) for session in sessions])
 
     def wait(self) -> None:
-        """Somebody waits in each of so many processes, as far as the server knows: that counts for ten seconds."""
+        """Register this many waiting processes on the server, which forgets them after ten seconds."""
         until = f"{(time.time() + 9) * 1e6:.0f}"
         for first in range(0, self.bench.crowd, 1000):
             some = {f"process-{number}": f"1 {until}" for number in range(first, min(first + 1000, self.bench.crowd))}
             self.bench.client.hset(f"{self.tube._port.shared.key}:waiting", mapping=some)
 
     def measure(self) -> None:
-        """All verbs."""
+        """Measure all calls."""
         self._measure_single()
         self._measure_many()
         self._measure_ends()
@@ -175,7 +176,7 @@ class Crowd:
         self.bench.round(self.kind, "drop", lambda: self.tube.drop(force=True))
 
     def _measure_single(self) -> None:
-        """Verbs on one task, and what counts them."""
+        """Measure calls on one task, and counts."""
         tube, times = self.tube, range(50)
         taken: list[Any] = []
 
@@ -206,7 +207,7 @@ class Crowd:
             self.bench.rounds_of(self.kind, verb, looks)
 
     def _measure_many(self) -> None:
-        """Verbs on many tasks."""
+        """Measure calls on many tasks."""
         tube, bench, kind = self.tube, self.bench, self.kind
         taken: list[Any] = []
 
@@ -239,7 +240,7 @@ class Crowd:
                 bench.round(kind, "tasks of a lane", lambda: tube.tasks(limit=100, state="ready", **self.lane(0)))
 
     def _measure_ends(self) -> None:
-        """What ends, all at one moment."""
+        """Measure sessions, leases and other spans that end at one moment."""
         tube, bench, kind = self.tube, self.bench, self.kind
         for _ in range(bench.rounds):
             other = bench.queue.session()
@@ -262,7 +263,7 @@ class Crowd:
         bench.round(kind, "keys are forgotten", lambda: tube.put(_DATA, key="new", **self.lane(0)))
 
     def _measure_large(self) -> None:
-        """Tasks of 200 kB."""
+        """Measure tasks of 200 kB."""
         bench, kind = self.bench, f"{self.kind}"
         tube: Any = bench.queue.create_tube(f"{self.tube.name}-large", KINDS[kind][0], **self.options)
         tasks = [tube.put(_LARGE, key=str(number), **self.lane(number)) for number in range(200)]
@@ -281,7 +282,7 @@ class Crowd:
         tube.drop(force=True)
 
     def _measure_full(self) -> None:
-        """A tube without room, for which very many processes wait."""
+        """Measure a full tube on which very many processes wait."""
         bench, kind = self.bench, self.kind
         tube: Any = bench.queue.create_tube(f"{self.tube.name}-full", KINDS[kind][0], capacity=1000, **self.options)
         tube.put_many([tubes.Item(_DATA, **self.lane(number)) for number in range(1000)])
@@ -297,7 +298,7 @@ class Crowd:
         bench.round(kind, "drop of a full tube", lambda: tube.drop(force=True))
 
     def _measure_stale(self) -> None:
-        """Of ten tasks nine are deleted."""
+        """Measure a tube in which nine of ten tasks are deleted."""
         first = self.bench.tasks // 10
 
         def delete() -> None:
@@ -310,7 +311,7 @@ class Crowd:
 
 
 def measure_names(bench: Bench) -> None:
-    """Very many tubes."""
+    """Measure very many tubes."""
     for first in range(0, bench.names, 10_000):
         bench.client.sadd("tubes:names", *(f"tube-{number}" for number in range(first, first + 10_000)))
     bench.queue.create_tube("one")
@@ -319,26 +320,28 @@ def measure_names(bench: Bench) -> None:
 
 
 def rows(bench: Bench) -> list[list[str]]:
-    """Verb by verb: milliseconds for each kind; '' where there is no such verb."""
+    """Return a row per call: its milliseconds for each kind, '' where the kind lacks the call."""
     verbs = dict.fromkeys(verb for _, verb in bench.found)
     spans = {found: f"{median(seconds) * 1e3:.2f}" for found, seconds in bench.found.items()}
     return [[verb, *(spans.get((kind, verb), "") for kind in KINDS)] for verb in verbs]
 
 
 def main() -> int:
-    """Measure, and show."""
+    """Measure and show the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale.longest", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a fiftieth of everything: for a first look")
+    parser.add_argument(
+        "--quick", action="store_true", help="2% of the tasks, sessions and processes, for a quick look"
+    )
     parser.add_argument("--program", choices=["valkey", "redis"], default="valkey", help="on which server")
     parser.add_argument("--kind", choices=list(KINDS), help="only one")
-    parser.add_argument("--write-readme", action="store_true", help="put the table into README.md")
-    asked = parser.parse_args()
-    if asked.write_readme and (asked.quick or asked.kind):
-        parser.error("--write-readme keeps the result of a full run")
-    extent = (20_000, 1_000, 10_000, 1) if asked.quick else (1_000_000, 50_000, 100_000, 3)
-    with Bench(asked.program, *extent) as bench:
+    parser.add_argument("--write-readme", action="store_true", help="write the table into README.md")
+    args = parser.parse_args()
+    if args.write_readme and (args.quick or args.kind):
+        parser.error("--write-readme requires a full run")
+    extent = (20_000, 1_000, 10_000, 1) if args.quick else (1_000_000, 50_000, 100_000, 3)
+    with Bench(args.program, *extent) as bench:
         for kind in KINDS:
-            if asked.kind in (None, kind):
+            if args.kind in (None, kind):
                 began = time.perf_counter()
                 crowd = Crowd(bench, kind)
                 crowd.fill()
@@ -346,7 +349,7 @@ def main() -> int:
                 print(f"{kind} ({time.perf_counter() - began:.0f} s)", file=sys.stderr, flush=True)
         measure_names(bench)
     tasks, sessions, *_ = extent
-    title = f"The longest script of each verb, in ms: {asked.program}, {tasks:,} tasks, {sessions:,} sessions"
+    title = f"The longest script of each verb, in ms: {args.program}, {tasks:,} tasks, {sessions:,} sessions"
     table = Table("verb", *KINDS, title=title, title_justify="left")
     for verb, *cells in rows(bench):
         long = (cell and float(cell) > LIMIT and not verb.startswith(ASKED) for cell in cells)
@@ -355,7 +358,7 @@ def main() -> int:
         )
     console = Console()
     (console if console.is_terminal else Console(width=140)).print(table)
-    if asked.write_readme:
+    if args.write_readme:
         lines = [
             f"{title}. One result, of {machine()}.",
             "",

@@ -1,4 +1,4 @@
-"""Where tubes are while they are measured: in this process, or on a Valkey of their own."""
+"""The places of the measured tubes: this process, or a separate Valkey."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import tubes
 from benchmarks.shared.tasks import PAYLOAD
 from tubes.testing import LocalServer, ManualClock
 
-#: Tasks of a call while a tube is filled.
+#: Tasks per call when filling a tube.
 BATCH = 4_000
-#: So many of the latest calls that were slow are kept by the server.
+#: The length of the server's slow log.
 _LOGGED = 100_000
 
 
 class Place(Protocol):
-    """Where tubes are."""
+    """A place for tubes."""
 
     name: str
     payload: Any
@@ -35,7 +35,7 @@ class Place(Protocol):
 
 
 class Memory:
-    """In this process: time is that of the call."""
+    """Tubes in this process; times are those of the whole call."""
 
     name = "memory"
     payload = PAYLOAD
@@ -48,13 +48,13 @@ class Memory:
         return tubes.aio.connect()
 
     def seconds(self, act: Callable[[], object]) -> float:
-        """What the calls took."""
+        """Return the time of the calls."""
         began = time.perf_counter()
         act()
         return time.perf_counter() - began
 
     def longest_script(self) -> None:
-        """None runs here."""
+        """Return None: a tube in memory runs no scripts."""
 
     def __enter__(self) -> Self:
         return self
@@ -63,9 +63,9 @@ class Memory:
 
 
 class Server:
-    """On a Valkey: time is what the server spends on scripts. A trip costs the same at any size, and would hide it.
+    """Tubes on a Valkey; times are those of the scripts. A round trip costs the same at any size and would hide them.
 
-    The client shares a core with the server, where the system allows it.
+    The client shares a core with the server if the system allows it.
     """
 
     name = "valkey"
@@ -87,15 +87,15 @@ class Server:
         return tubes.aio.connect(self._server.url, codec="raw")
 
     def seconds(self, act: Callable[[], object]) -> float:
-        """What the server spent on scripts."""
+        """Return the server's time in scripts."""
         self._client.config_resetstat()
         act()
         return float(self._client.info("commandstats")["cmdstat_evalsha"]["usec"]) / 1e6
 
     def longest_script(self) -> float | None:
-        """Seconds of the longest script since the last call of this: so long nobody else was served."""
+        """Return the seconds of the longest script since the last call, during which no other client was served."""
         entries = self._client.slowlog_get(_LOGGED)
-        # Looking at a long log, and emptying it, is logged too.
+        # The slow log also contains its own slow reads and resets, hence the filter.
         longest = max((entry["duration"] for entry in entries if entry["command"].startswith(b"EVAL")), default=0)
         self._client.slowlog_reset()
         return float(longest) / 1e6
@@ -114,7 +114,7 @@ class Server:
 
 
 def fill(tube: tubes.Tube, items: Iterable[Any], **options: Any) -> None:
-    """Put many tasks, by the batch."""
+    """Put many tasks in batches."""
     batch: list[Any] = []
     for item in items:
         batch.append(item)
@@ -127,10 +127,10 @@ def fill(tube: tubes.Tube, items: Iterable[Any], **options: Any) -> None:
 
 @contextmanager
 def mark_finished() -> Generator[Callable[[], None]]:
-    """What is put before the call of what this gives is passed over by the collector.
+    """Yield a function that makes the garbage collector ignore all tasks put before.
 
-    It is off until then, and on afterwards: several queues that wait side by side in this process would make it
-    slower than in a program that has one.
+    The collector is off until then and on afterwards. Without this, the tasks of several queues in one process would
+    make it slower than in a program with one queue.
     """
 
     def freeze_tasks() -> None:

@@ -1,4 +1,4 @@
-"""The plot of a run: for each subject how the cost of its verbs grows with its size."""
+"""The plot of a run: the cost of the calls of each subject by its size."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from benchmarks.scale.figures import Figures, Subject
 from benchmarks.shared.plots import save
 
 _COLUMNS: Final = 4
-#: Each verb has its own everywhere.
+#: The colour of each call, the same in all panels.
 _COLOURS: Final[dict[str, Any]] = {
     verb: f"C{number}"
     for number, verb in enumerate(("put", "take", "ack", "release", "touch", "peek", "bury", "kick", "delete"))
 }
 _STYLES: Final = {"longest call": "--", "longest script": ":"}
 _TICKS: Final = (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-#: What stands in one row of the plot, by what grows.
+#: The units whose panels share a row of the plot.
 _ROWS: Final = (
     {"waiting tasks"},
     {"utubes of one task", "tasks behind each"},
@@ -28,7 +28,7 @@ _ROWS: Final = (
 
 
 def short(size: float) -> str:
-    """A size on an axis.
+    """Format a size for an axis.
 
     >>> short(100_000), short(10_000_000), short(200)
     ('100k', '10M', '200')
@@ -40,7 +40,7 @@ def short(size: float) -> str:
 
 
 def draw(figures: Figures, path: Path) -> None:
-    """Write the plot, as a PNG."""
+    """Write the plot as a PNG."""
     subjects = figures.subjects()
     places = dict.fromkeys(subject.place for subject in subjects)
     rows = [
@@ -57,7 +57,7 @@ def draw(figures: Figures, path: Path) -> None:
                 lines |= _panel(axes, figures, row[number])
             else:
                 axes.set_visible(False)
-    figure.suptitle("What a verb costs, as a multiple of what it costs at the smallest size", fontsize=16)
+    figure.suptitle("Cost of each method, as a multiple of its cost at the smallest size", fontsize=16)
     figure.supylabel("times its cost at the smallest size, logarithmic")
     figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=len(lines), fontsize=12)
     save(figure, path)

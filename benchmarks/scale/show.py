@@ -1,4 +1,4 @@
-"""The table of a run: in the terminal, and in README.md."""
+"""The table of a run, for the terminal and README.md."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from benchmarks.scale.figures import Figures, Subject
 from benchmarks.shared.report import duration, keep, machine
 
 README: Final = Path(__file__).parent / "README.md"
-#: A verb that costs so many times more is marked.
+#: Calls whose cost grows by this factor are highlighted.
 MUCH: Final = 2.0
 
 
 def _cells(figures: Figures, subject: Subject) -> Iterator[tuple[str, list[tuple[str, float]]]]:
-    """By size what its verbs cost: each as time and ratio."""
+    """Yield the costs of the calls by size, each as time and ratio."""
     for size in figures.sizes(subject):
         cells = [(verb, figures.cell(subject, size, verb)) for verb in figures.verbs(subject)]
         yield f"{size:,}", [(f"{duration(cell.seconds)} · {cell.ratio:.2f}", cell.ratio) for _, cell in cells]
@@ -41,14 +41,14 @@ def show(figures: Figures) -> None:
 
 
 def write_readme(figures: Figures) -> None:
-    """Put the table into README.md, between its marks: times of the smallest size, ratios of the others."""
+    """Write the table into README.md, between its marks: times of the smallest size, ratios of the others."""
     lines = [
         f"One result, of {machine()}. The smallest size of each has times, the others have ratios to it.",
-        "\n![What a verb costs, by how much waits](plot.png)",
+        "\n![Cost of each method, by number of waiting tasks](plot.png)",
     ]
     shapes: dict[tuple[str, ...], list[Subject]] = {}
     for subject in figures.subjects():
-        # A subject that lacks a verb has an empty cell beside one that has it; what has other verbs has another table.
+        # Subjects with the same methods share a table. A subject without touch gets an empty cell.
         verbs = tuple(verb for verb in figures.verbs(subject) if verb != "touch")
         shapes.setdefault(verbs, []).append(subject)
     for subjects in shapes.values():

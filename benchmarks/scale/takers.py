@@ -1,4 +1,4 @@
-"""Takers that wait: what does it cost to hand a task over to one of few, or of many?"""
+"""The cost of handing a task to one of few or many waiting takes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from benchmarks.scale.places import Place
 from tubes.conformance.bench import eventually
 
 _VERB: Final = "put to ack"
-#: So long a taker has to wait again after its ack, in seconds.
+#: Seconds for a consumer to start waiting again after its ack.
 _PAUSE: Final = 0.002
 
 
 def by_threads(place: Place, takers: int, tasks: int) -> float:
-    """Seconds from before a put to after the ack of the thread that waited for it."""
+    """Return the seconds from before a put to after the ack of the waiting thread."""
     acked = threading.Semaphore(0)
     with place.connect() as queue:
         tube: Any = queue.create_tube("waiting")
@@ -53,7 +53,7 @@ def by_threads(place: Place, takers: int, tasks: int) -> float:
 
 
 def by_asyncio(place: Place, takers: int, tasks: int) -> float:
-    """The same in an event loop."""
+    """Return the same for consumers in an event loop."""
 
     async def main() -> float:
         async with place.connect_aio() as queue:
@@ -66,7 +66,7 @@ def by_asyncio(place: Place, takers: int, tasks: int) -> float:
                     acked.release()
 
             workers = [asyncio.create_task(work()) for _ in range(takers)]
-            while (await tube.statistics()).waiting < takers:  # noqa: ASYNC110  (nothing tells that they wait)
+            while (await tube.statistics()).waiting < takers:  # noqa: ASYNC110  (no event signals that they wait)
                 await asyncio.sleep(0.01)
             times: list[float] = []
             for _ in range(tasks):
@@ -88,7 +88,7 @@ _KINDS: Final[dict[str, Callable[[Place, int, int], float]]] = {"threads": by_th
 
 
 def measure_takers(figures: Figures, place: Place, sizes: list[int], rounds: int, tasks: int) -> None:
-    """One task at a time, to one of so many who wait. By the caller's time."""
+    """Measure the caller's time for handing tasks, one at a time, to waiting consumers."""
     for kind, wait in _KINDS.items():
         subject = Subject(place.name, f"fifo, {kind} that wait", "waiting takers")
 

@@ -1,4 +1,4 @@
-"""Each verb of each driver, with few and with many tasks that wait."""
+"""Each call of each driver, with few and many waiting tasks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from benchmarks.scale.places import Place, fill, mark_finished
 from benchmarks.shared.tasks import TTL, TTR
 
 DRIVERS: Final = ("fifo", "fifottl", "utube", "utubettl")
-#: Utubes where not every task has one of its own.
+#: The number of utubes, unless each task has a separate one.
 UTUBES: Final = 1000
 PRIORITIES: Final = 10
 
 
 class Crowd:
-    """A tube in which so many tasks wait, over so many utubes."""
+    """A tube with waiting tasks, spread over utubes."""
 
     def __init__(self, queue: tubes.Queue, driver: str, payload: Any, waiting: int, utubes: int = UTUBES) -> None:
         self.tube: Any = queue.create_tube(f"{driver}-{waiting}-{utubes}", driver)
@@ -33,7 +33,7 @@ class Crowd:
         return (tubes.Item(self._payload, **options) if options else self._payload for options in self._options(count))
 
     def _options(self, count: int) -> Iterator[dict[str, Any]]:
-        """What the next so many puts say of their own."""
+        """Yield the options of the next `count` puts."""
         lanes = self.tube.driver.lane
         for number in range(self._puts, self._puts + count):
             options: dict[str, Any] = {}
@@ -41,13 +41,13 @@ class Crowd:
             if lanes:
                 options["utube"] = f"host-{utube}"
             if self._spans:
-                # One priority further with every round of the utubes: each of them gets tasks of all.
+                # Shift the priority after each cycle over the utubes, so that each utube gets all priorities.
                 options["pri"] = (utube + turn if lanes else number) % PRIORITIES
             yield options
         self._puts += count
 
     def round(self, place: Place, count: int) -> Iterator[tuple[str, float]]:
-        """Each verb `count` times or twice as often, with its seconds per call; as many tasks wait afterwards."""
+        """Call each method `count` times or more; yield its seconds per call. The tube keeps its number of tasks."""
         tube, payload, spans = self.tube, self._payload, self._spans
         given = [options | spans for options in self._options(2 * count)]
         put: list[tubes.Task] = []
@@ -76,7 +76,7 @@ class Crowd:
         yield "take", each(take_one, given)
         if spans:
             yield "touch", each(touch_one, taken[:count])
-        # Those that were taken last go back to their places, which are no longer the first ones.
+        # The tasks taken last return to their places, which are not the first ones any longer.
         back = taken[count:]
         self._dice.shuffle(back)
         yield "release", each(tube.release, back)
@@ -93,7 +93,7 @@ class Crowd:
 def measure(
     figures: Figures, place: Place, driver: str, sizes: list[int], rounds: int, count: int, alone: bool = False
 ) -> None:
-    """Measure a driver at each size; `alone`: each task has a utube of its own."""
+    """Measure a driver at each size; with `alone`, each task has a separate utube."""
     name = f"{driver}, a utube per task" if alone else driver
     unit = "utubes of one task" if alone else "waiting tasks"
     subject = Subject(place.name, name, unit, place.by_server)
@@ -107,7 +107,7 @@ def measure(
             for verb, seconds in crowds[size].round(place, count):
                 figures.note(subject, size, verb, seconds)
 
-        # The first round does not count: it finds the caches as filling has left them.
+        # Ignore the first round, whose caches are in the state after filling.
         for crowd in crowds.values():
             list(crowd.round(place, count))
         interleaved(rounds, sizes, one)

@@ -1,1 +1,1 @@
-"""What the service costs: CPU of its process per request, beside a Starlette that does nothing, on the same server."""
+"""The cost of the service: CPU per request, relative to a Starlette app that does nothing, on the same server."""

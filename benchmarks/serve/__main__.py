@@ -1,7 +1,7 @@
-"""What a request costs: `python -m benchmarks.serve [--quick]`.
+"""Measure the cost of a request: `python -m benchmarks.serve [--quick]`.
 
-Each subject is measured in turn, several rounds in one run. What counts is the CPU of the server's process per task, as
-a ratio to that of a Starlette that reads a body and says hello: the best round of each.
+Each subject is measured in turn, in several rounds of one run. The result is the CPU of the server's process per task
+in the best round, relative to that of a Starlette app that reads a body and says hello.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BATCH: Final = 64
 
 
 class Server:
-    """A server in a process of its own, and one connection to it."""
+    """A server in a separate process, and one connection to it."""
 
     def __init__(self, *words: str) -> None:
         self._process: Final = subprocess.Popen(
@@ -41,7 +41,7 @@ class Server:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def ask(self, method: str, path: str, body: str = "") -> bytes:
-        """One request; returns the body of its reply."""
+        """Send a request and return the body of the reply."""
         self._socket.sendall((_HEAD.format(method, path, len(body)) + body).encode())
         said = b""
         while b"\r\n\r\n" not in said:
@@ -54,7 +54,7 @@ class Server:
         return rest
 
     def cpu(self) -> float:
-        """Seconds of CPU that the process has used, in all threads."""
+        """Return the CPU seconds of the process, in all threads."""
         tasks = Path(f"/proc/{self._process.pid}/task").glob("*/schedstat")
         return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
@@ -92,7 +92,7 @@ def _consume_batch(server: Server) -> None:
 
 
 async def _wake(port: int, polls: int) -> float:
-    """Seconds in which as many puts wake so many polls that wait."""
+    """Return the seconds in which puts wake the same number of waiting polls."""
     body = '{"wait":60}'
 
     async def open_one() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -114,7 +114,7 @@ async def _wake(port: int, polls: int) -> float:
 
 
 def main() -> None:
-    """Measure, and print a table."""
+    """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a first look")
     rounds, count = (3, 500) if parser.parse_args().quick else (9, 2000)

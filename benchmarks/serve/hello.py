@@ -1,4 +1,4 @@
-"""A Starlette that reads a body and says hello, on the uvicorn that the service has."""
+"""A Starlette app that reads a body and says hello, on the same uvicorn as the service."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from starlette.routing import Route
 
 
 async def hello(request: Request) -> JSONResponse:
-    """Read the body, and say hello."""
+    """Read the body and say hello."""
     await request.json()
     return JSONResponse({"hello": "world"}, 201)
 
 
 def main() -> None:
-    """Serve on a free port, which goes to stderr."""
+    """Serve on a free port and print it to stderr."""
     listening = socket.create_server(("127.0.0.1", 0))
     sys.stderr.write(f"at http://127.0.0.1:{listening.getsockname()[1]}\n")
     sys.stderr.flush()

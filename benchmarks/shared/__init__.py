@@ -1,1 +1,1 @@
-"""What the commands of several questions share."""
+"""Code shared by several benchmarks."""

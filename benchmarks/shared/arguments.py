@@ -1,4 +1,4 @@
-"""Arguments that several commands have, refused before anything is measured rather than after it."""
+"""Arguments shared by several commands, checked before a measurement rather than after it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 
 
 def new_file(*endings: str) -> Callable[[str], Path]:
-    """For argparse and pytest: the `type` of a file that is to be written, whose name has one of these endings."""
+    """Return a `type` for argparse and pytest: a file to write, whose name has one of these endings."""
 
-    def checked(told: str) -> Path:
-        path = Path(told)
+    def checked(settings: str) -> Path:
+        path = Path(settings)
         if not path.absolute().parent.is_dir():
-            raise argparse.ArgumentTypeError(f"{told}: there is no folder {path.parent}")
+            raise argparse.ArgumentTypeError(f"{settings}: folder {path.parent} does not exist")
         if path.is_dir():
-            raise argparse.ArgumentTypeError(f"{told}: is a folder")
+            raise argparse.ArgumentTypeError(f"{settings}: must be a file, is a folder")
         if endings and path.suffix not in endings:
-            raise argparse.ArgumentTypeError(f"{told}: must end with {' or '.join(endings)}")
+            raise argparse.ArgumentTypeError(f"{settings}: must end with {' or '.join(endings)}")
         return path
 
     return checked

@@ -1,4 +1,4 @@
-"""How plots are written."""
+"""Writing plots."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from PIL import Image
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a figure of matplotlib as a PNG of 64 colours: small enough to be committed."""
+    """Write a figure of matplotlib as a PNG of 64 colours, small enough to commit."""
     drawn = BytesIO()
     figure.savefig(drawn, format="png", dpi=100)
     Image.open(drawn).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)

@@ -1,4 +1,4 @@
-"""What reports of several questions say alike, and where a result is kept."""
+"""Helpers for the reports of several benchmarks, and writing results into pages."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a table shows them."""
+    """Format seconds for a table."""
     return f"{seconds * 1e9:,.0f} ns" if seconds < 10e-6 else f"{seconds * 1e6:,.1f} µs"
 
 
 def machine() -> str:
-    """The machine in one line."""
+    """Describe the machine in one line."""
     python = f"{platform.python_implementation()} {platform.python_version()}"
     return f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, {python}"
 
 
 def keep(page: Path, name: str, result: str) -> None:
-    """Put a result into a page, between the marks of that name."""
+    """Write a result into a page, between the marks of this name."""
     begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
     before, _, rest = page.read_text().partition(begin)
     _, _, after = rest.partition(end)

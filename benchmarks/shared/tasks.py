@@ -1,11 +1,11 @@
-"""The tasks that all benchmarks put."""
+"""The data and spans of the tasks of all benchmarks."""
 
 from __future__ import annotations
 
 from typing import Final
 
-#: One object for all tasks: what waits costs what the queue costs, not what its data does.
+#: One object for all tasks, so that only the cost of the queue is measured, not that of the data.
 PAYLOAD: Final = "x" * 100
-#: Spans that never run out while a benchmark runs, in seconds.
+#: Spans in seconds that never end during a benchmark.
 TTL: Final = 3600
 TTR: Final = 600

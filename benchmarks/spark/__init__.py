@@ -1,1 +1,1 @@
-"""How fast do rows and tasks go through Spark? `python -m benchmarks.spark`."""
+"""The throughput of rows and tasks with Spark: `python -m benchmarks.spark`."""

@@ -1,10 +1,10 @@
-"""How fast rows and tasks go through Spark, beside two Python processes that put them by `put_many`.
+"""Measure the throughput of rows and tasks with Spark, relative to two Python processes that call `put_many`.
 
     python -m benchmarks.spark [--rows 1000000] [--rounds 3]
 
-All in one run, on one Valkey, everything once in each round. Ratios are of rates, in rows per second, of one round;
-medians are shown. A stream's rate is that of its micro-batches after the first one, for which its processes start.
-Not part of `make bench`: it takes minutes.
+One run measures all subjects on one Valkey, each once per round. Ratios compare rates (rows per second) of one round;
+the table shows medians. The rate of a stream excludes its first micro-batch, which starts the processes.
+This is not part of `make bench`, because it takes minutes.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ ROOT = Path(__file__).parent.parent.parent
 #: Tasks of a micro-batch.
 TRIGGER = 50_000
 YARDSTICK = "two processes, put_many"
-#: At least so many times the rate of the yardstick.
+#: The goals, as multiples of the rate of the yardstick.
 WRITE, STRUCTS, SMALL = "write, all or nothing", "write of structs, all or nothing", "source into noop, small batches"
 GOALS = {
     "write, at-least-once": 1.0, WRITE: 0.9, "read": 2.0, "source into noop": 0.45, "source into tubes": 0.25,
 }  # fmt: skip
-#: Structs are written at so many times the rate of text.
+#: The goal for the rate of writing structs, relative to that of text.
 OF_TEXT = 0.6
-#: Tasks of a small micro-batch, how many of these are measured, and milliseconds that one may take.
+#: Tasks of a small micro-batch, the number of measured micro-batches, and the goal in milliseconds for one.
 FEW, FEWS, PATIENCE = 1_000, 30, 150
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -48,14 +48,14 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "2g",
     "spark.log.level": "ERROR",
-    # Files of checkpoints without a process for each that sets its permissions.
+    # Write checkpoint files without starting a process for each that sets its permissions.
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing"
     ".FileSystemBasedCheckpointFileManager",
 }
 
 
 def started() -> Any:
-    """A Spark on two cores."""
+    """Start a Spark session on two cores."""
     os.environ["JAVA_HOME"] = java_home() or ""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     paths = [str(ROOT), str(ROOT / "tubes" / "spark" / "discovery")]
@@ -69,7 +69,7 @@ def started() -> Any:
 
 
 class Subjects:
-    """What is measured: each answers the seconds that it took."""
+    """The measured subjects; each returns its seconds."""
 
     def __init__(self, rows: int, server: LocalServer, queue: tubes.Queue) -> None:
         self._url = server.url
@@ -78,7 +78,7 @@ class Subjects:
         frame = self._spark.range(rows, numPartitions=2).selectExpr(
             "concat('http://example.com/pages/', lpad(cast(id as string), 10, '0')) as data"
         )
-        # Once with few rows, so that no process is started later.
+        # Run once with few rows, so that all processes are started before the measurement.
         self._frames, self._rows = self._kinds(frame.limit(1000)), 1000
         for _ in self.one_round():
             pass
@@ -91,7 +91,7 @@ class Subjects:
         return {"text": frame, "structs": structs, "few": frame.limit(FEW * FEWS)}
 
     def one_round(self) -> Iterator[tuple[str, float]]:
-        """All of it, by name."""
+        """Measure all subjects; yield their seconds by name."""
         self._fresh("plain")
         yield YARDSTICK, by_processes(self._url, "plain", self._rows)
         rows = self._fresh("rows")
@@ -114,16 +114,18 @@ class Subjects:
             self._queue.create_tube(name)
         return {"url": self._url, "tube": name}
 
-    def _write(self, told: dict[str, str], kind: str = "text") -> float:
-        return clocked(self._frames[kind].write.format("tubes").options(**told).mode("append").save)
+    def _write(self, settings: dict[str, str], kind: str = "text") -> float:
+        return clocked(self._frames[kind].write.format("tubes").options(**settings).mode("append").save)
 
-    def _read(self, told: dict[str, str]) -> float:
+    def _read(self, settings: dict[str, str]) -> float:
         return clocked(
-            self._spark.read.format("tubes").options(**told).load().write.format("noop").mode("overwrite").save
+            self._spark.read.format("tubes").options(**settings).load().write.format("noop").mode("overwrite").save
         )
 
-    def _stream(self, told: dict[str, str], kind: str, **sink: str) -> float:
-        source = self._spark.readStream.format("tubes").options(maxTasksPerTrigger=str(TRIGGER)).options(**told).load()
+    def _stream(self, settings: dict[str, str], kind: str, **sink: str) -> float:
+        source = (
+            self._spark.readStream.format("tubes").options(maxTasksPerTrigger=str(TRIGGER)).options(**settings).load()
+        )
         with tempfile.TemporaryDirectory() as folder:
             writer = source.select("data").writeStream.format(kind).options(**sink)
             query = writer.option("checkpointLocation", folder).trigger(availableNow=True).start()
@@ -134,26 +136,26 @@ class Subjects:
         return (ends[-1] - ends[0]) * self._rows / rows if rows else 0.0
 
     def stop(self) -> None:
-        """End Spark."""
+        """Stop Spark."""
         self._spark.stop()
 
 
 def ended(progress: Any) -> float:
-    """When a micro-batch was over, in seconds since 1970."""
+    """Return the end of a micro-batch, in seconds since 1970."""
     began = datetime.fromisoformat(progress["timestamp"]).timestamp()
     lasted: int = progress["durationMs"]["triggerExecution"]
     return began + lasted / 1000
 
 
 def clocked(act: Callable[[], Any]) -> float:
-    """The seconds that something took."""
+    """Return the seconds of a call."""
     began = time.perf_counter()
     act()
     return time.perf_counter() - began
 
 
 def measure(rows: int, rounds: int, server: LocalServer, queue: tubes.Queue) -> dict[str, list[float]]:
-    """Rates by what was done, one of each round."""
+    """Return the rates by subject, one per round."""
     subjects = Subjects(rows, server, queue)
     rates: dict[str, list[float]] = {}
     for number in range(rounds):
@@ -165,18 +167,18 @@ def measure(rows: int, rounds: int, server: LocalServer, queue: tubes.Queue) -> 
 
 
 def main() -> None:
-    """Measure, and show."""
+    """Measure and show the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="how many rows; 1,000,000")
-    parser.add_argument("--rounds", type=int, default=3, help="medians of so many; 3")
-    told = parser.parse_args()
-    if told.rows < 1 or told.rounds < 1:
-        parser.error("--rows and --rounds: must be above 0")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="the number of rows (default: 1,000,000)")
+    parser.add_argument("--rounds", type=int, default=3, help="the number of rounds (default: 3)")
+    args = parser.parse_args()
+    if args.rows < 1 or args.rounds < 1:
+        parser.error("--rows and --rounds must be above 0")
     with LocalServer() as server, tubes.connect(server.url) as queue:
-        rates = measure(told.rows, told.rounds, server, queue)
+        rates = measure(args.rows, args.rounds, server, queue)
         client: Any = server.client()
         slowest = max((call["duration"] for call in client.slowlog_get(-1)), default=None)
-    table = Table(title=f"Spark, local[2], {told.rows:,} rows, {told.rounds} rounds")
+    table = Table(title=f"Spark, local[2], {args.rows:,} rows, {args.rounds} rounds")
     for name in ("", "rows per second", "beside put_many", "goal"):
         table.add_column(name, justify="left" if name == "" else "right")
     for what, each in rates.items():

@@ -1,6 +1,6 @@
-"""What the rates of Spark are compared with: two Python processes that put rows by `put_many`.
+"""The yardstick of the rates of Spark: two Python processes that put rows by `put_many`.
 
-Processes that are started anew import this module; they could not import a `__main__`.
+Spawned processes import this module; they could not import a `__main__`.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Any
 
 import tubes
 
-#: Tasks of a call.
+#: Tasks per call.
 CALL = 2_000
-#: Seconds for which the processes wait for each other: one that fails at its start must not stop the others for ever.
+#: Seconds for which the processes wait for each other, so that one that fails at its start does not block the others.
 PATIENCE = 60
 
 
 def row(number: int) -> str:
-    """A page of the crawl: about 35 letters."""
+    """Return the URL of a page: about 35 letters."""
     return f"http://example.com/pages/{number:010d}"
 
 
 def put_rows(url: str, tube: str, first: int, end: int, ready: Any) -> None:
-    """What one of the two processes does, when both are ready."""
+    """Put the rows of one of the two processes, when both are ready."""
     with tubes.connect(url) as queue:
         there = queue.tube(tube)
         ready.wait()
@@ -32,7 +32,7 @@ def put_rows(url: str, tube: str, first: int, end: int, ready: Any) -> None:
 
 
 def by_processes(url: str, tube: str, rows: int) -> float:
-    """Put rows by two processes; the seconds that it took, without their start."""
+    """Put rows from two processes; return the seconds, without the start of the processes."""
     fork = multiprocessing.get_context("spawn")
     ready = fork.Barrier(3, timeout=PATIENCE)
     parts = [(url, tube, 0, rows // 2, ready), (url, tube, rows // 2, rows, ready)]

@@ -1,1 +1,1 @@
-"""How fast are the verbs, beside the queues of the standard library and a PING? `python -m benchmarks`."""
+"""The speed of the calls, relative to the queues of the standard library and a PING: `python -m benchmarks`."""

@@ -1,4 +1,4 @@
-"""Options of a run, and its table at the end."""
+"""The options of a run and the table at its end."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _RESULTS: Final = pytest.StashKey[Results]()
 
 @dataclass(frozen=True)
 class Scale:
-    """How much a run measures."""
+    """The extent of a run."""
 
-    #: Both sides of a comparison are measured in turn, so many times over.
+    #: The number of passes; each measures both sides of a comparison in turn.
     passes: int
-    #: How many tasks wait, from few to many.
+    #: Numbers of waiting tasks, from few to many.
     sizes: tuple[int, ...]
-    #: How many tasks wait in each busy utube.
+    #: Numbers of waiting tasks in each busy utube.
     busy_sizes: tuple[int, int]
-    #: How many tasks memory is measured by.
+    #: The number of tasks for measuring memory.
     memory_tasks: int
     #: Operations per round, and rounds per pass.
     operations: int
@@ -43,24 +43,24 @@ QUICK: Final = Scale(3, (1_000, 100_000), (1_000, 10_000), 20_000, 500, 2)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tubes")
-    group.addoption("--quick", action="store_true", help="fewer tasks and rounds: for a first look")
-    group.addoption("--ratios", metavar="FILE", type=new_file(), help="write what was compared there, by name, as JSON")
-    group.addoption("--write-readme", action="store_true", help="put the table into README.md")
+    group.addoption("--quick", action="store_true", help="fewer tasks and rounds, for a quick look")
+    group.addoption("--ratios", metavar="FILE", type=new_file(), help="write all comparisons by name, as JSON")
+    group.addoption("--write-readme", action="store_true", help="write the table into README.md")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--quick") and config.getoption("--write-readme"):
-        raise pytest.UsageError("--write-readme keeps the result of a full run, not of a --quick one")
+        raise pytest.UsageError("--write-readme requires a full run, without --quick")
     if config.getoption("keyword") and config.getoption("--write-readme"):
-        raise pytest.UsageError("--write-readme keeps the result of all benchmarks: leave -k out")
+        raise pytest.UsageError("--write-readme requires all benchmarks, without -k")
     config.stash[_RESULTS] = Results()
-    # One line per benchmark and pass would bury the table that compares them.
+    # One line per benchmark and pass would hide the table.
     config.option.benchmark_quiet = True
 
 
 def scale_of(config: pytest.Config) -> Scale:
-    """How much this run measures."""
+    """Return the extent of this run."""
     return QUICK if config.getoption("--quick") else FULL
 
 
@@ -75,7 +75,7 @@ def results(pytestconfig: pytest.Config) -> Results:
 
 
 class Stopwatch:
-    """Times rounds of a call with pytest-benchmark."""
+    """Time rounds of a call with pytest-benchmark."""
 
     def __init__(self, benchmark: Any, scale: Scale) -> None:
         self._benchmark = benchmark
@@ -88,10 +88,10 @@ class Stopwatch:
         before: Callable[[], object] | None = None,
         after: Callable[..., object] | None = None,
     ) -> float | None:
-        """The median of the rounds; None with `--benchmark-disable`.
+        """Return the median of the rounds; None with `--benchmark-disable`.
 
-        `before` prepares each round, and what it answers is the argument of `target` and of `after`; neither
-        is timed. The first round does not count: it finds the caches as the benchmark before has left them.
+        `before` prepares each round; its result is the argument of `target` and `after`. Only `target` is timed.
+        The first round does not count, because its caches are in the state of the previous benchmark.
         """
 
         def setup() -> tuple[tuple[object, ...], dict[str, object]]:
@@ -111,16 +111,16 @@ def stopwatch(benchmark: Any, scale: Scale) -> Stopwatch:
 
 @pytest.fixture(autouse=True)
 def _no_old_garbage() -> None:
-    """Each benchmark starts without the garbage of the one before."""
+    """Start each benchmark without the garbage of the previous one."""
     gc.collect()
 
 
 @pytest.fixture(scope="module")
 def freeze_tasks() -> Generator[Callable[[], None]]:
-    """To be called when tasks have been put to wait: the collector passes them over from then on.
+    """Yield a function to call after filling a queue: the garbage collector then ignores its tasks.
 
-    The collector stays on, for every queue alike, as it is on in a program. But the tasks of all the queues
-    that wait side by side in this process would make it slower than in a program that has one queue.
+    The collector stays on for every queue, as in a program. But the tasks of all queues in this process would
+    make it slower than in a program with one queue.
     """
 
     def freeze() -> None:
@@ -142,5 +142,5 @@ def pytest_terminal_summary(config: pytest.Config) -> None:
         Path(file).write_text(json.dumps(results.ratios()))
     if config.getoption("--write-readme"):
         if results.sections() != set(SECTIONS):
-            raise pytest.UsageError("--write-readme keeps the result of all benchmarks; some were left out")
+            raise pytest.UsageError("--write-readme requires all benchmarks; some were left out")
         table.write_readme(results)

@@ -1,4 +1,4 @@
-"""What is measured: tubes of every driver and the queues they stand beside, filled with tasks that wait."""
+"""The measured subjects: tubes of every driver and the queues for comparison, filled with waiting tasks."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import tubes
 import tubes.aio
 from benchmarks.shared.tasks import PAYLOAD, TTL, TTR
 
-#: So many utubes where not every task has one of its own.
+#: The utubes, unless each task has a separate one.
 UTUBES: Final = tuple(f"host-{number}" for number in range(1000))
 
-#: The options of each put to come.
+#: The options of each of the next puts.
 Batch = Sequence[dict[str, Any]]
 _NO_OPTIONS: Final[dict[str, Any]] = {}
 
 
 class Stage(Protocol):
-    """A queue with tasks that wait. It has the loops too, so that a call costs what it costs in a program."""
+    """A queue with waiting tasks. It contains the loops too, so that a call costs the same as in a program."""
 
     def batch(self, count: int) -> Batch:
-        """The options of the next so many puts."""
+        """Return the options of the next `count` puts."""
         ...
 
     def put(self, batch: Batch) -> None: ...
@@ -35,7 +35,7 @@ class Stage(Protocol):
 
 
 class TubeStage:
-    """A tube; its tasks are put without options."""
+    """A tube whose tasks are put without options."""
 
     def __init__(self, driver: str, tube_options: dict[str, Any]) -> None:
         self._queue = tubes.connect()
@@ -66,9 +66,9 @@ class TubeStage:
 
 
 class OptionsStage(TubeStage):
-    """A tube; its tasks are put with the options that `options` answers for the number of the put.
+    """A tube whose tasks are put with options: `options` returns them for the number of the put.
 
-    Its puts spell their options out, as a program does.
+    The puts pass their options as keywords, as a program does.
     """
 
     def __init__(self, driver: str, tube_options: dict[str, Any], options: Callable[[int], dict[str, Any]]) -> None:
@@ -82,7 +82,7 @@ class OptionsStage(TubeStage):
 
 
 class UtubeStage(OptionsStage):
-    """Its tasks have a utube."""
+    """A tube whose tasks have a utube."""
 
     def put(self, batch: Batch) -> None:
         put = self._tube.put
@@ -97,7 +97,7 @@ class UtubeStage(OptionsStage):
 
 
 class TimedStage(OptionsStage):
-    """Its tasks have a ttl, a ttr and a priority."""
+    """A tube whose tasks have a ttl, a ttr and a priority."""
 
     def put(self, batch: Batch) -> None:
         put = self._tube.put
@@ -112,7 +112,7 @@ class TimedStage(OptionsStage):
 
 
 class TimedUtubeStage(OptionsStage):
-    """Its tasks have all of them."""
+    """A tube whose tasks have all four options."""
 
     def put(self, batch: Batch) -> None:
         put = self._tube.put
@@ -158,7 +158,7 @@ class QueueStage:
 
 
 class SimpleQueueStage:
-    """`queue.SimpleQueue`: written in C, and nothing to acknowledge."""
+    """`queue.SimpleQueue`: written in C, without acknowledgements."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -232,7 +232,7 @@ class AwaitedTubeStage:
 
 
 class AsyncioQueueStage:
-    """`asyncio.Queue`: the yardstick of what is awaited."""
+    """`asyncio.Queue`: the yardstick of awaited calls."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -273,7 +273,7 @@ class AsyncioQueueStage:
 
 
 def fill(stage: Stage, waiting: int) -> float:
-    """Let so many tasks wait; answers the seconds that their puts took."""
+    """Put `waiting` tasks and return the seconds of the puts."""
     spent = 0.0
     for start in range(0, waiting, 1000):
         batch = stage.batch(min(1000, waiting - start))
@@ -293,14 +293,14 @@ class Peer:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is measured, and what a cycle may cost, as a multiple of its yardstick's."""
+    """A measured tube, and the limit of its cycle as a multiple of its yardstick's."""
 
     name: str
     stage: Callable[[], Stage]
     yardstick: Peer
     goal: float | None = None
     later: float | None = None
-    #: Whether it is ours, so that its cost must not grow with what waits.
+    #: True for tubes, whose cost must not grow with the number of waiting tasks.
     must_stay_flat: bool = True
 
 
@@ -319,7 +319,7 @@ def _utube(number: int) -> dict[str, Any]:
 
 
 def _utube_and_pri(number: int) -> dict[str, Any]:
-    # One priority further with every round of the utubes: each of them gets tasks of all ten.
+    # Shift the priority after each cycle over the utubes, so that each utube gets all ten priorities.
     turn, utube = divmod(number, len(UTUBES))
     return {"pri": (utube + turn) % 10, "utube": UTUBES[utube]}
 
@@ -338,7 +338,7 @@ def _given(
     return lambda: stage(driver, tube_options, options)
 
 
-#: Each form in which a driver is used.
+#: Each way to use a driver.
 TUBES: Final = (
     Subject("fifo", _plain("fifo"), QUEUE, 1.8, 1.2),
     Subject("fifottl", _plain("fifottl"), QUEUE, 2.5),

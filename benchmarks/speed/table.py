@@ -1,4 +1,4 @@
-"""What was measured, and the table that shows it beside its goals."""
+"""The results, and the table that compares them with their goals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 Side = Literal["ours", "yardstick"]
-#: The cells of a row, and what it belongs to.
+#: The section or subject of a row, and its cells.
 Row = tuple[str, list[str]]
 
 _README: Final = Path(__file__).parent / "README.md"
@@ -25,7 +25,7 @@ _README: Final = Path(__file__).parent / "README.md"
 
 @dataclass(frozen=True)
 class Comparison:
-    """One thing that is measured on two sides. Of those with one `section` and `what` the worst is shown."""
+    """A comparison of two sides. The table shows the worst one per `section` and `what`."""
 
     section: str
     what: str
@@ -38,20 +38,20 @@ class Comparison:
 
 @dataclass
 class Sides:
-    """The figures of a comparison, one per pass and side."""
+    """The figures of both sides of a comparison, one per pass."""
 
     ours: list[float] = field(default_factory=list[float])
     yardstick: list[float] = field(default_factory=list[float])
 
     @property
     def ratio(self) -> float:
-        """The median of the ratios of each pass: the two sides of a pass were measured within a moment."""
+        """Return the median of the ratios of the passes: the two sides of a pass were measured close together."""
         return median(a / b for a, b in zip(self.ours, self.yardstick, strict=False))
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation of one subject at one size, for the table of all operations."""
+    """An operation of a subject at one size, for the table of all operations."""
 
     subject: str
     waiting: int
@@ -59,29 +59,29 @@ class Operation:
 
 
 class Results:
-    """All that a run has measured."""
+    """All results of a run."""
 
     def __init__(self) -> None:
         self._comparisons: dict[Comparison, Sides] = {}
         self._operations: dict[Operation, Sides] = {}
 
     def compare(self, comparison: Comparison, side: Side, figure: float) -> None:
-        """Note the figure of one pass: seconds or bytes."""
+        """Record the figure of one pass: seconds or bytes."""
         getattr(self._comparisons.setdefault(comparison, Sides()), side).append(figure)
 
     def operation(self, operation: Operation, side: Side, figure: float) -> None:
-        """Note the seconds per operation of one pass."""
+        """Record the seconds per operation of one pass."""
         getattr(self._operations.setdefault(operation, Sides()), side).append(figure)
 
     def __bool__(self) -> bool:
         return bool(self._comparisons)
 
     def sections(self) -> set[str]:
-        """The sections in which something was measured."""
+        """Return the sections with results."""
         return {comparison.section for comparison in self._comparisons}
 
     def _worst(self) -> Iterator[tuple[Comparison, Sides]]:
-        """Each comparison, section by section; of those with one `what` the worst."""
+        """Yield the comparisons section by section, only the worst one for each `what`."""
         by_what: dict[tuple[str, str], list[tuple[Comparison, Sides]]] = {}
         for comparison, sides in self._comparisons.items():
             if sides.ours and sides.yardstick:
@@ -90,11 +90,11 @@ class Results:
             yield max(found, key=lambda pair: pair[1].ratio)
 
     def ratios(self) -> dict[str, float]:
-        """By what was compared, the ratio to its yardstick."""
+        """Return the ratio to the yardstick of each comparison, by name."""
         return {comparison.what: sides.ratio for comparison, sides in self._worst()}
 
     def goals(self) -> Iterator[Row]:
-        """The rows of the table of goals, each with its section."""
+        """Yield the rows of the table of goals, each with its section."""
         for comparison, sides in self._worst():
             section, what = comparison.section, comparison.what
             ratio, goal, later = sides.ratio, comparison.goal, comparison.later
@@ -111,7 +111,7 @@ class Results:
             )
 
     def operations(self) -> Iterator[Row]:
-        """The rows of the table of operations, each with its subject."""
+        """Yield the rows of the table of operations, each with its subject."""
         found = {name: sides for name, sides in self._operations.items() if sides.ours and sides.yardstick}
         rows = sorted({(operation.subject, operation.waiting) for operation in found}, key=lambda row: row[1])
         for subject in dict.fromkeys(operation.subject for operation in found):
@@ -182,7 +182,7 @@ def _print(console: Console, title: str, columns: tuple[str, ...], rows: Iterabl
 
 
 def write_readme(results: Results) -> None:
-    """Put both tables into README.md, between the marks."""
+    """Write both tables into README.md, between the marks."""
     tables = [
         f"One result, of {machine()}. Ratios count; the times are those of one noisy machine.\n",
         *_markdown(_GOAL_COLUMNS, results.goals()),

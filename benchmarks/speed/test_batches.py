@@ -1,4 +1,4 @@
-"""Batches in memory, beside the same verbs one by one."""
+"""Batches in memory, compared with single calls."""
 
 from __future__ import annotations
 

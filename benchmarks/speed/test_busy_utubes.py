@@ -1,4 +1,4 @@
-"""Tasks that wait behind taken ones do not slow what can be taken."""
+"""Waiting tasks of busy utubes do not slow down takes of other tasks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _BEHIND = 10_000
 
 
 class Case(NamedTuple):
-    """One driver with few or many tasks that wait."""
+    """A driver with few or many waiting tasks."""
 
     driver: str
     waiting: int
 
 
 class AllBusy:
-    """So many utubes as sessions; each session has taken a task of one of them."""
+    """One utube per session; each session has taken a task of its utube."""
 
     def __init__(self, case: Case) -> None:
         self._queue = tubes.connect()
@@ -40,7 +40,7 @@ class AllBusy:
         assert len({task.utube for task in self._tasks}) == _CONSUMERS
 
     def cycles(self, count: int) -> None:
-        """Each session in turn acks its task, puts another in its place and takes the next."""
+        """Let each session in turn ack its task, put another one into the same utube and take the next."""
         tasks = self._tasks
         consumers = [(number, tube.put, tube.take, tube.ack) for number, tube in enumerate(self._consumers)]
         for _ in range(count // _CONSUMERS):
@@ -58,7 +58,7 @@ class AllBusy:
 
 
 class OneBusy:
-    """One utube has a taken task and so many behind it; 1,000 tasks of another utube are free."""
+    """One utube with a taken task and many waiting ones, and another utube with 1,000 tasks."""
 
     def __init__(self, case: Case) -> None:
         self._queue = tubes.connect()
@@ -86,7 +86,7 @@ class OneBusy:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Few and many stand next to each other: noise meets them alike."""
+    """Run few and many tasks one after the other, so that noise affects both equally."""
     scale = scale_of(metafunc.config)
     sizes = scale.busy_sizes if "all_busy" in metafunc.fixturenames else (0, _BEHIND)
     cases = [
@@ -99,7 +99,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 class Shelf(dict[Case, Any]):
-    """Stages of one driver, made when they are first asked for; those of the driver before make room."""
+    """Stages of one driver, created on first access; those of the previous driver are closed."""
 
     def __init__(self, make: Callable[[Case], Any], freeze_tasks: Callable[[], None]) -> None:
         self._make = make

@@ -1,7 +1,7 @@
-"""Threads, and asyncio tasks, that contend for one queue: so many producers beside so many consumers, and a ring.
+"""Threads and asyncio tasks that contend for one queue: crowds of producers and consumers, and a ring.
 
-All begin at once, and the clock stops when the last task is acked. A ring has a queue before each thread, which puts
-what it takes into the next one: there are fewer tokens than threads, so that each token finds its taker asleep.
+All threads start at once, and the clock stops when the last task is acked. In a ring, each thread takes tokens from
+its own queue and puts them into the next one. There are fewer tokens than threads, so each token wakes a thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECTION = "contended"
 UTUBES = tuple(f"host-{number}" for number in range(100))
 FEW, MANY = 20_000, 200_000
 RING, TOKENS = 8, 3
-#: Producers and consumers, and what a task may cost by tasks and driver, as a multiple of `queue.Queue`'s.
+#: By numbers of producers and consumers: the limit per task, by number of tasks and driver, relative to `queue.Queue`.
 CROWDS: dict[tuple[int, int], dict[tuple[int, str], float]] = {
     (1, 1): {},
     (4, 1): {},
@@ -36,14 +36,14 @@ CROWDS: dict[tuple[int, int], dict[tuple[int, str], float]] = {
     (8, 8): {(FEW, "fifo"): 2.3, (FEW, "utubettl"): 3.6, (MANY, "fifo"): 0.7, (MANY, "utubettl"): 1.1},
 }
 RING_GOAL, ASYNCIO_GOAL, SWITCHES = 4, 3.6, 0.1
-#: Puts one, or takes one and acks it, by its number.
+#: A call that puts the task of a number, or takes and acks one.
 Act = Callable[[int], object]
 #: Seconds and context switches per task; None: not measured.
 Figures = tuple[float, float | None]
 
 
 class Side(NamedTuple):
-    """A queue as threads use it."""
+    """The calls of a queue for threads."""
 
     put: Act
     take: Act
@@ -82,12 +82,12 @@ def queue_side() -> Side:
 
 
 def switches() -> int:
-    """How often this process was switched off, so far, because it waited for something."""
+    """Return the number of voluntary context switches of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 
 
 def race(acts: list[tuple[Act, int]], count: int) -> Figures:
-    """What a task costs where threads do each of these so often, all at once."""
+    """Run each call the given number of times in its own thread, all at once; return the cost per task."""
     start = threading.Barrier(len(acts) + 1)
 
     def run(act: Act, times: int) -> None:
@@ -106,7 +106,7 @@ def race(acts: list[tuple[Act, int]], count: int) -> Figures:
 
 
 def crowd(side: Side, producers: int, consumers: int, count: int) -> Figures:
-    """What a task costs that goes from so many threads to so many."""
+    """Return the cost of a task that goes from producer to consumer threads."""
     acts = [(side.put, count // producers)] * producers + [(side.take, count // consumers)] * consumers
     figures = race(acts, count)
     side.close()
@@ -122,7 +122,7 @@ def queue_crowd(producers: int, consumers: int, count: int) -> Figures:
 
 
 def ring(sides: list[Side]) -> Figures:
-    """What a hop costs from a thread to the next one."""
+    """Return the cost of a hop from one thread to the next."""
     for side in sides[:TOKENS]:
         side.put(0)
 
@@ -150,7 +150,7 @@ def queue_ring() -> Figures:
 
 
 async def gather_crowd(put: Callable[[], Any], take: Callable[[], Any], producers: int, consumers: int) -> Figures:
-    """What a task costs that goes from so many asyncio tasks to so many."""
+    """Return the cost of a task that goes from producer to consumer asyncio tasks."""
 
     async def run(act: Callable[[], Any], times: int) -> None:
         for _ in range(times):
@@ -189,7 +189,7 @@ def asyncio_queue(producers: int, consumers: int) -> Figures:
 
 
 class Case(NamedTuple):
-    """What is measured on both sides: with `goal`, what ours may cost as a multiple of the yardstick."""
+    """A comparison of both sides; `goal` is the limit of tubes as a multiple of the yardstick."""
 
     what: str
     yardstick: str
@@ -223,7 +223,7 @@ def cases(sizes: tuple[int, ...]) -> list[Case]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Both sides stand next to each other: noise meets them alike."""
+    """Run both sides one after the other, so that noise affects both equally."""
     scale = scale_of(metafunc.config)
     measured = [
         pytest.param(case, ours, id=f"{case.what}-{'tubes' if ours else case.yardstick}-{turn}")
@@ -239,7 +239,7 @@ def test_contended(case: Case, ours: bool, results: Results) -> None:
     results.compare(
         Comparison(SECTION, case.what, case.yardstick, goal=case.goal), "ours" if ours else "yardstick", seconds
     )
-    # In a ring each token has to wake a thread.
+    # In a ring, each token has to wake a thread.
     if ours and switched is not None and "ring" not in case.what:
         limit = Comparison(SECTION, f"{case.what}: context switches", "limit", goal=1, unit="switches")
         results.compare(limit, "ours", switched)

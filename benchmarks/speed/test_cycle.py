@@ -1,4 +1,4 @@
-"""put, take + ack, and the whole cycle: beside the standard library's queues, and from few tasks to many."""
+"""put, take + ack, and the whole cycle: relative to the standard library's queues, and from few tasks to many."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Case(NamedTuple):
-    """One side of one operation, in one pass."""
+    """One side of an operation, in one pass."""
 
     subject: Subject
     operation: str
@@ -24,7 +24,7 @@ class Case(NamedTuple):
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """The sides of a comparison stand next to each other, and all sizes too: noise meets them alike."""
+    """Run the sides of a comparison and all sizes one after the other, so that noise affects all equally."""
     scale = scale_of(metafunc.config)
     cases = [
         pytest.param(
@@ -41,7 +41,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 class Stages:
-    """The stages of one subject and its yardstick; those of the subject before make room for them."""
+    """The stages of one subject and its yardstick; those of the previous subject are closed."""
 
     def __init__(self, scale: Scale, results: Results, freeze_tasks: Callable[[], None]) -> None:
         self._scale = scale
@@ -66,7 +66,7 @@ class Stages:
         return self._stages[case.side.name, case.waiting]
 
     def _fill(self, side: Subject | Peer, waiting: int) -> float:
-        """Make a stage; answers the seconds that each put took."""
+        """Make a stage and return the seconds per put."""
         stage = self._stages[side.name, waiting] = side.stage()
         return fill(stage, waiting) / waiting
 
@@ -91,7 +91,7 @@ def test_operation(stopwatch: Stopwatch, case: Case, stages: Stages, scale: Scal
 
 
 def measure(stopwatch: Stopwatch, stage: Stage, operation: str, count: int) -> float | None:
-    """Time one operation; before and after each round so many tasks wait as the stage was filled with."""
+    """Time one operation; each round starts and ends with the original number of waiting tasks."""
 
     def batch() -> Batch:
         return stage.batch(count)
@@ -108,7 +108,7 @@ def measure(stopwatch: Stopwatch, stage: Stage, operation: str, count: int) -> f
 
 
 def note(results: Results, case: Case, seconds: float, sizes: tuple[int, ...]) -> None:
-    """Note a figure wherever the tables show it."""
+    """Record a figure for each table that shows it."""
     subject = case.subject
     side: Side = "ours" if case.side is subject else "yardstick"
     few, many = sizes[0], sizes[-1]

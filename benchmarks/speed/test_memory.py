@@ -19,7 +19,7 @@ _LIMIT = 600
 
 @pytest.mark.parametrize("subject", TUBES, ids=lambda subject: subject.name)
 def test_memory(subject: Subject, scale: Scale, results: Results) -> None:
-    """The data is one object for all tasks, and the names of utubes are the user's: neither counts."""
+    """All tasks share one data object, and the names of utubes belong to the user: neither counts."""
     stage = subject.stage()
     batch = stage.batch(scale.memory_tasks)
     gc.collect()

@@ -1,4 +1,4 @@
-"""A put with options of its own beside `queue.Queue`'s put, and an ack by id beside an ack by task."""
+"""A put with options compared with `queue.Queue`'s put, and an ack by id with an ack by task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from benchmarks.speed.conftest import Scale
 
 PUT_GOAL, ACK_GOAL = 3.5, 1.1
-#: One call after the other, as a program writes it.
+#: Calls written out one after the other, as in a program.
 Puts = Callable[[Any, Iterable[int]], object]
 
 
@@ -101,7 +101,7 @@ def test_puts(driver: str, options: str, puts: Puts, scale: Scale, results: Resu
 
 @pytest.mark.parametrize("driver", ["fifo", "fifottl", "utube", "utubettl"])
 def test_ack_by_id(driver: str, scale: Scale, results: Results) -> None:
-    """The tasks live on, on both sides: otherwise an ack by id would be the one that frees them."""
+    """Keep the task objects alive on both sides: otherwise only the ack by id would free them."""
     comparison = Comparison("options", f"{driver}: an ack by id", "by task", goal=ACK_GOAL)
     with tubes.connect() as session:
         tube: Any = session.create_tube("options", driver)

@@ -1,7 +1,7 @@
-"""On a server: beside a bare PING, beside a bare BLPOP, and beside itself with few tasks.
+"""Calls on a server, compared with a bare PING, a bare BLPOP, and the same calls with few tasks.
 
-The client and the server share one core where the system allows it: where they run moves a round trip more than all
-else. PING goes over a raw socket, packed ahead and not parsed.
+The client and the server share one core if the system allows it: their cores affect a round trip more than anything
+else. PING goes over a raw socket, with a prepared request and an unparsed reply.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from tubes.testing import LocalServer, server_program
 
 SECTION = "redis"
 DATA = b"x" * 100
-#: Seconds that tasks live, and may be held; none dies while it is measured.
+#: The ttl and ttr of tasks in seconds; neither ends during a measurement.
 TTL, TTR = 3600, 600
-#: Server microseconds per call, one at a time: the limits per driver and method, and with so many lanes.
+#: Limits of server microseconds per single call, by driver and method, and the number of lanes.
 MICROSECONDS = {"fifo": {"put": 11, "take": 13, "ack": 10}, "utubettl": {"put": 14, "take": 15, "ack": 14}}
 MANY_LANES, MANY_LANES_LIMIT = 300_000, 27
-#: Server microseconds per task in batches of 1,000, each in a lane of its own, and what the client may take in all.
+#: Limits for batches of 1,000 tasks in separate lanes: server microseconds per task, and the client's whole time.
 BATCH = 1000
 BATCH_MICROSECONDS = {"put_many": 5, "take_many": 4, "ack_many": 2.5}
 BATCH_WALL = 10
-#: Bytes per waiting task.
+#: Limits of bytes per waiting task.
 BYTES = {("fifo", "redis"): 300, ("fifo", "valkey"): 255, ("utubettl", "redis"): 420, ("utubettl", "valkey"): 340}
 UTUBES = 100
 LANES = 1000
@@ -46,7 +46,7 @@ def options(driver: str, number: int) -> dict[str, Any]:
 
 
 class Stage:
-    """A server on the same core, a session with it, and a raw socket."""
+    """A server on the same core, a session and a raw socket."""
 
     def __init__(self, program: str) -> None:
         self.server = LocalServer(program)
@@ -74,7 +74,7 @@ class Stage:
             self.socket.recv(64)
 
     def server_seconds(self, act: Callable[[], object], count: int) -> float:
-        """Seconds that the server spent in scripts, for each of so many."""
+        """Return the server's seconds in scripts, divided by `count`."""
         self.client.config_resetstat()
         act()
         scripts: dict[str, float] = self.client.info("commandstats")["cmdstat_evalsha"]
@@ -95,7 +95,7 @@ def name_of(stage: Stage) -> str:
 
 
 def seconds(act: Callable[[int], object], count: int) -> float:
-    """Seconds per operation."""
+    """Return the seconds per operation."""
     start = time.perf_counter()
     act(count)
     return (time.perf_counter() - start) / count
@@ -155,7 +155,7 @@ def test_round_trips(stage: Stage, scale: Scale, results: Results) -> None:
 
 
 def test_batches(stage: Stage, scale: Scale, results: Results) -> None:
-    """Tasks per second in batches of 100."""
+    """Measure tasks per second in batches of 100."""
     tube = stage.queue.create_tube("batches")
     batch = [DATA] * 100
 
@@ -182,7 +182,7 @@ def test_batches(stage: Stage, scale: Scale, results: Results) -> None:
 
 @pytest.mark.parametrize("driver", MICROSECONDS)
 def test_server_time(stage: Stage, scale: Scale, results: Results, driver: str) -> None:
-    """One call at a time. Each task of utubettl has a ttr, and a lane of its own among a thousand."""
+    """Make one call at a time. Each task of utubettl has a ttr and a separate lane among a thousand."""
     given: tubes.TubeOptions = {} if driver == "fifo" else {"ttr": TTR}
     tube = stage.queue.create_tube("times", driver, **given)
     where = f"{name_of(stage)}: server time, {driver}{'' if driver == 'fifo' else f' with {LANES:,} utubes'}"
@@ -203,7 +203,7 @@ def test_server_time_of_many_lanes(stage: Stage, scale: Scale, results: Results)
 def calls(
     stage: Stage, tube: tubes.Tube, lanes: int, where: str, limits: dict[str, int], scale: Scale, results: Results
 ) -> None:
-    """Note what the server spends on each call, one at a time."""
+    """Record the server's time per call, one call at a time."""
     count = min(scale.operations, lanes)
     tasks: list[tubes.Task] = []
     step = lanes // count
@@ -232,7 +232,7 @@ def calls(
 
 
 def test_server_time_of_batches(stage: Stage, scale: Scale, results: Results) -> None:
-    """A thousand tasks, each in a lane of its own."""
+    """Measure a thousand tasks, each in a separate lane."""
     tube = stage.queue.create_tube("batches", "utubettl", ttr=TTR)
     items = [tubes.Item(DATA, utube=f"host-{number}") for number in range(BATCH)]
     tasks: list[tubes.Task] = []
@@ -273,7 +273,7 @@ def test_bytes(stage: Stage, scale: Scale, results: Results, driver: str) -> Non
 
 @pytest.mark.parametrize("driver", MICROSECONDS)
 def test_size(stage: Stage, scale: Scale, results: Results, driver: str) -> None:
-    """put, take and ack where many wait, by the server's time; utubettl: in 10 utubes, all but one of them taken."""
+    """Measure the server's time for put, take and ack with many waiting tasks; of 10 utubes, 9 have a taken task."""
     few, many = scale.sizes[0], scale.sizes[-1]
     sizes: dict[int, tubes.Tube] = {}
     for size in (few, many):
@@ -341,7 +341,7 @@ else:
 
 
 def test_wake_up(stage: Stage, scale: Scale, results: Results) -> None:
-    """From before the put to after the blocked take in another process; beside RPUSH and a blocked BLPOP."""
+    """Compare a put to a blocked take in another process with an RPUSH to a blocked BLPOP."""
     if stage.cores:
         os.sched_setaffinity(0, stage.cores)
         os.sched_setaffinity(stage.server.pid, stage.cores)

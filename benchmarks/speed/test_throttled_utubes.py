@@ -1,4 +1,4 @@
-"""Throttled utubes, many with one task each and one with many, beside those of a plain tube."""
+"""Throttled utubes, many with one task each or one with many, compared with utubes of a plain tube."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 _SECTION: Final = "throttled"
-# So many times fewer tasks on a server: they are put one by one.
+# The divisor of the number of tasks on a server, where they are put one by one.
 _FEWER: Final = 20
-#: What a tube asks of its lanes. Many rest for long; where there is one it rests for a moment, so that it can be taken.
+#: Options of the lanes of a tube: a long interval for many lanes, and a tiny one for a single lane to allow takes.
 _MANY: Final[dict[str, Any]] = {"interval": 3600, "jitter": 0.1, "max_in_flight": 2, "order": "round_robin"}
 _ONE: Final[dict[str, Any]] = {**_MANY, "interval": 0.000_001}
 SHAPES: Final = {"utubes with one task each": _MANY, "tasks in one utube": _ONE}
 
 
 class Crowd:
-    """A tube in which so many tasks wait, each in a lane of its own or all in one."""
+    """A tube with waiting tasks, each in a separate lane or all in one."""
 
     def __init__(self, url: str, shape: str, side: Side, waiting: int) -> None:
         self._queue = tubes.connect(url)
@@ -39,12 +39,12 @@ class Crowd:
         self.fill(waiting)
 
     def fill(self, waiting: int) -> None:
-        """More tasks."""
+        """Put more tasks."""
         items = (tubes.Item(PAYLOAD, utube=next(self._lanes)) for _ in range(waiting))
         self._tube.put_many(items)
 
     def cycles(self, operations: int) -> None:
-        """Put a task, take one, ack it."""
+        """Put a task, take one and ack it."""
         put, take, ack, lanes = self._tube.put, self._tube.take, self._tube.ack, self._lanes
         for _ in range(operations):
             put(PAYLOAD, utube=next(lanes))
@@ -57,7 +57,7 @@ class Crowd:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Both sides stand next to each other: noise meets them alike."""
+    """Run both sides one after the other, so that noise affects both equally."""
     if "turn" in metafunc.fixturenames:
         metafunc.parametrize(("turn", "side"), [
             pytest.param(turn, side, id=f"{side}-{turn}")
@@ -82,7 +82,7 @@ def crowds(request: pytest.FixtureRequest, shape: str, scale: Scale) -> Generato
         return
     program = server_program()
     if program is None:
-        pytest.skip("there is no server")
+        pytest.skip("no server is installed")
     waiting = scale.sizes[-1] // _FEWER
     with LocalServer(program) as server:
         sides = {side: Crowd(server.url, shape, side, waiting) for side in ("ours", "yardstick")}
@@ -108,7 +108,7 @@ def test_cycle(
 
 
 def test_memory(shape: str, scale: Scale, results: Results) -> None:
-    """The data is one object for all tasks; the names of utubes are new."""
+    """All tasks share one data object; the names of utubes are new."""
     for side in ("ours", "yardstick"):
         crowd = Crowd("memory://", shape, side, 0)
         gc.collect()

@@ -1,7 +1,7 @@
-"""How long a sleeper takes to wake: from before the put to after the take that waited for it.
+"""The time to wake a waiting take: from before the put to after the take.
 
-The sender gives way after every put: a thread sleeps a moment, an asyncio task lets the loop run. Otherwise what it
-does next would count as well, since only one of the two can run at a time.
+The sender yields after every put: a thread sleeps a moment, an asyncio task lets the loop run. Otherwise its next
+step would count as well, since only one of the two can run at a time.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import tubes.aio
 from benchmarks.speed.conftest import Scale, scale_of
 from benchmarks.speed.table import Comparison, Results
 
-#: So long the receiver has to fall asleep again, in seconds.
+#: Seconds for the receiver to fall asleep again.
 _PAUSE = 0.0002
-# In an event loop it does so in its next turn, after the one in which it was woken.
+# In an event loop, the receiver falls asleep in the turn after the one that woke it.
 _TURNS = 2
 
 
@@ -111,7 +111,7 @@ async def _send_in_loop(put: Callable[[int], Any], receive: Callable[[], Any], c
     await receiver
 
 
-#: Who wakes whom, through what: answers the nanoseconds of so many wake-ups. And the goal.
+#: By sender and receiver: functions of both sides that return the nanoseconds of wake-ups, the yardstick and the goal.
 _KINDS: dict[str, tuple[Callable[[int], list[int]], Callable[[int], list[int]], str, float]] = {
     "thread to thread": (through_tube, through_queue, "queue.Queue", 1.5),
     "asyncio task to task": (through_awaited_tube, through_asyncio_queue, "asyncio.Queue", 1.65),
@@ -119,7 +119,7 @@ _KINDS: dict[str, tuple[Callable[[int], list[int]], Callable[[int], list[int]], 
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Both sides stand next to each other: noise meets them alike."""
+    """Run both sides one after the other, so that noise affects both equally."""
     cases = [
         pytest.param(kind, ours, id=f"{kind}-{'fifo' if ours else yardstick}-{turn}")
         for kind, (_, _, yardstick, _) in _KINDS.items()

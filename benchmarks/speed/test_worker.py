@@ -1,4 +1,4 @@
-"""A worker whose handlers do nothing, beside a loop of take and ack."""
+"""A worker whose handlers do nothing, compared with a loop of take and ack."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def plain(task: Any) -> None:
-    """A handler for threads."""
+    """Handle a task in a thread."""
 
 
 async def awaited(task: Any) -> None:
-    """A handler for the event loop."""
+    """Handle a task in the event loop."""
 
 
-#: Microseconds that a task may take, by place, handler, and how many are worked on at a time.
+#: Limits of microseconds per task, by place, handler and concurrency.
 LIMITS = {
     ("memory", "plain", 1): 60,
     ("memory", "plain", 10): 25,
@@ -42,7 +42,7 @@ HANDLERS: dict[str, Callable[[Any], Any]] = {"plain": plain, "async": awaited}
 
 @pytest.fixture(scope="module", params=["memory", "Valkey"])
 def place(request: pytest.FixtureRequest) -> str:
-    """Where the tasks are."""
+    """Return the place of the tasks."""
     return str(request.param)
 
 
@@ -86,14 +86,14 @@ def test_a_worker_beside_a_loop(place: str, url: str, scale: Scale, results: Res
 
 
 def send_email(to: str, subject: str = "hello") -> None:
-    """A task function."""
+    """A task function that does nothing."""
 
 
 def test_enqueue(place: str, url: str, scale: Scale, results: Results) -> None:
     comparison = Comparison("worker", f"enqueue of a task function in {place}", "put", goal=ENQUEUE_GOAL)
     data = task_data(send_email, "ann", subject="news")
     with tubes.connect(url) as queue:
-        queue.enqueue(send_email, "ann", subject="news")  # The first one makes the tube.
+        queue.enqueue(send_email, "ann", subject="news")  # The first call creates the tube.
         tube = queue.tube("tasks")
         for _ in range(scale.passes * scale.rounds):
             start = perf_counter()

@@ -90,12 +90,16 @@ def test_best_keeps_the_better_run_of_each_row() -> None:
     ("runs", "worse", "said"),
     [
         ([{"put": 1.0, "take": 1.0}] * 2, False, ""),
-        ([{"put": 1.0}] * 2, False, "not there any more; --worse if that is meant: take"),
+        ([{"put": 1.0}] * 2, False, "these rows are worse or missing (use --worse to accept them): take"),
         ([{"put": 1.0}] * 2, True, ""),
-        ([{"put": 3.0, "take": 1.0}] * 2, False, "worse, or not there any more; --worse if that is meant: put"),
+        ([{"put": 3.0, "take": 1.0}] * 2, False, "these rows are worse or missing (use --worse to accept them): put"),
         ([{"put": 1.0, "take": 1.0}, {"put": 1.0}], True, "take: nan must be a number above 0"),
         ([{"put": float("inf"), "take": 1.0}] * 2, True, "put: inf must be a number above 0"),
-        ([{"put": 1.0, "take": 0.5}, {"put": 1.0, "take": 3.0}], True, "have to be measured better: take"),
+        (
+            [{"put": 1.0, "take": 0.5}, {"put": 1.0, "take": 3.0}],
+            True,
+            "vary too much between runs (is the machine busy?): take",
+        ),
     ],
 )
 def test_update_accepts_worse_rows_only_on_request(

@@ -70,8 +70,8 @@ def test_name_filter_selects_peers_and_their_tubes_counterparts() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["-k", "nosuchpeer"], "-k nosuchpeer: no name has this"),
-        (["--again", __file__], "must be a file that --json has kept"),
+        (["-k", "nosuchpeer"], "-k nosuchpeer: matches no name"),
+        (["--again", __file__], "must be a file written by --json"),
         (["--json", "nowhere/figures"], "nowhere/figures: there is no folder nowhere"),
         (["--plot", "plot.xyz"], "must end with .png"),
     ],

@@ -150,10 +150,10 @@ class Capacity(Bench):
 
 @needs("lane")
 class LaneCapacity(Bench):
-    """lane_capacity of a tube, and the capacity of a lane: what counts is as for the capacity of a tube."""
+    """lane_capacity of a tube and the capacity of a lane: they count the same tasks as the capacity of a tube."""
 
-    def crowded(self, capacity: int = 2) -> Task:
-        """Work in a tube whose lane "x" is full; returns the first task there, taken."""
+    def fill_lane(self, capacity: int = 2) -> Task:
+        """Switch to a tube whose lane "x" is full, take the first task of this lane and return it."""
         self.tube = self.create("crowded", lane_capacity=capacity)
         first = self.taken(**self.lane("x"))
         for _ in range(capacity - 1):
@@ -161,7 +161,7 @@ class LaneCapacity(Bench):
         return first
 
     def test_put_into_a_full_lane_is_refused_and_changes_nothing(self) -> None:
-        self.crowded()
+        self.fill_lane()
         with self.refused(TubeFull, match="lane 'x' of tube 'crowded' is full: .* 1 more, its capacity is 2"):
             self.tube.put("more", **self.lane("x"))
         with self.unchanged():
@@ -174,7 +174,7 @@ class LaneCapacity(Bench):
         assert self.tube.put("b", timeout=0) is None
 
     def test_tasks_in_every_state_use_the_capacity_of_their_lane(self) -> None:
-        first = self.crowded()
+        first = self.fill_lane()
         self.tube.bury(first)
         assert self.tube.put("more", timeout=0, **self.lane("x")) is None
         if "delay" in self.knobs.options:
@@ -182,10 +182,10 @@ class LaneCapacity(Bench):
             self.put(**self.lane("y"))
             assert self.tube.put("more", timeout=0, **self.lane("y")) is None
 
-    @pytest.mark.parametrize("way", ROOM)
+    @pytest.mark.parametrize("way", ROOM_MAKERS)
     def test_removed_task_makes_room_in_its_lane(self, way: str) -> None:
-        first = self.crowded()
-        ROOM[way](self, first)
+        first = self.fill_lane()
+        ROOM_MAKERS[way](self, first)
         assert self.put(**self.lane("x")) is not None
 
     @needs("ttl")
@@ -197,13 +197,13 @@ class LaneCapacity(Bench):
         assert self.got(call).created == 5
 
     def test_full_lane_accepts_releases_and_kicks_of_its_tasks(self) -> None:
-        first = self.crowded()
+        first = self.fill_lane()
         self.tube.release(first)
         self.tube.bury(first.id)
         assert self.tube.kick() == 1
 
     def test_batch_is_put_whole_or_not_at_all(self) -> None:
-        self.crowded()
+        self.fill_lane()
         for key in (None, "k"):
             batch = [Item(0, **self.lane("y")), Item(1, key=key, **self.lane("x"))]
             with self.refused(TubeFull, match="lane 'x'"):
@@ -225,17 +225,17 @@ class LaneCapacity(Bench):
         assert self.put(key="k", on_duplicate="replace", **self.lane("z")).id == 3
         assert self.put(**self.lane("x")).id == 4
 
-    @pytest.mark.parametrize("way", ROOM)
+    @pytest.mark.parametrize("way", ROOM_MAKERS)
     def test_room_in_a_lane_serves_one_waiting_put(self, way: str) -> None:
-        first = self.crowded(1)
+        first = self.fill_lane(1)
         calls = [self.begin(None, "put", data, timeout=9, **self.lane("x")) for data in ("a", "b")]
-        ROOM[way](self, first)
+        ROOM_MAKERS[way](self, first)
         assert self.got(calls[0]).data == "a"
         assert self.waiting(1)
         assert not calls[1].done()
 
     def test_put_that_waits_for_a_lane_does_not_hold_up_others(self) -> None:
-        first = self.crowded(1)
+        first = self.fill_lane(1)
         other = self.put(**self.lane("y"))
         late = self.begin(None, "put", "late", timeout=9, **self.lane("x"))
         soon = self.begin(None, "put", "soon", timeout=9, **self.lane("y"))
@@ -247,7 +247,7 @@ class LaneCapacity(Bench):
         assert self.got(late).data == "late"
 
     def test_waiting_batch_gets_room_in_all_its_lanes(self) -> None:
-        first = self.crowded(1)
+        first = self.fill_lane(1)
         call = self.begin(None, "put_many", [Item(0, **self.lane("x")), Item(1, **self.lane("y"))], timeout=9)
         assert self.waiting(1)
         self.tube.ack(first)
@@ -268,7 +268,7 @@ class LaneCapacity(Bench):
         assert self.tube.utubes()[0].capacity == 1
 
     def test_raised_capacity_of_a_lane_serves_a_waiting_put(self) -> None:
-        self.crowded(1)
+        self.fill_lane(1)
         call = self.begin(None, "put", "late", timeout=9, **self.lane("x"))
         assert self.waiting(1)
         self.tube.configure("x", capacity=2)
@@ -283,7 +283,7 @@ class LaneCapacity(Bench):
         self.tube.put_many([0, 1, 2], **self.lane("x"))
         self.tube.alter(lane_capacity=3)
         assert self.tube.put("more", timeout=0, **self.lane("x")) is None
-        self.taken_in("x")
+        self.process_one("x")
         assert self.tube.put("more", timeout=0, **self.lane("x")) is not None
         self.tube.alter(lane_capacity=None)
         assert "lane_capacity" not in self.tube.options
@@ -291,8 +291,8 @@ class LaneCapacity(Bench):
         self.tube.alter(lane_capacity=6)
         assert self.tube.put("more", timeout=0, **self.lane("x")) is None
 
-    def taken_in(self, lane: str) -> None:
-        """Take a task and ack it: it is of this lane."""
+    def process_one(self, lane: str) -> None:
+        """Take a task, check that it is of this lane, and ack it."""
         task = self.take()
         assert task.utube == lane
         self.tube.ack(task)

@@ -1,12 +1,12 @@
-"""What runs in a peer's own environment: needs nothing but the peer and the standard library.
+"""Code that runs in a peer's own environment and needs only the peer and the standard library.
 
-A module here stands for a peer. Of these names it has what the peer can do; all but `work` may be async:
+Each module runs one peer. It defines those of these functions that the peer supports; all but `work` may be async:
 
-- `start()`: before the first put.
-- `put(payload)`: one task.
-- `put_many(payloads)`: 100 tasks in the peer's own batch.
-- `work()`: a worker, for ever, which calls `notes.handle` with each task's payload.
-- `cycles(count)`: for queues inside one process: put, get and settle, so many times over.
+- `start()`: called before the first put.
+- `put(payload)`: puts one task.
+- `put_many(payloads)`: puts 100 tasks in one batch of the peer.
+- `work()`: runs a worker until it is killed; it calls `notes.handle` with the payload of each task.
+- `cycles(count)`: for queues inside one process: puts, gets and settles `count` tasks.
 
-It imports its peer by `import_module`, as Any: types are checked where no peer is installed.
+It imports its peer by `import_module`, as Any, because types are checked without the peers.
 """

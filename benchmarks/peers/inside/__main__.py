@@ -1,6 +1,6 @@
-"""A process of a run: `python -m benchmarks.peers.inside MODULE work`, or `… produce`.
+"""Run one process of a benchmark: `python -m benchmarks.peers.inside MODULE work`, or `… produce`.
 
-A producer is told what to do by lines: a word and a number. It answers each by a line of JSON.
+A producer reads commands from stdin, one per line: a word and a number. It replies to each with a line of JSON.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import Any
 
 from benchmarks.peers.inside.notes import Notes, payload
 
-#: Tasks of a batch, and puts at a time.
+#: The size of a batch, and the number of concurrent puts.
 BATCH = 100
 AT_A_TIME = 50
-#: Seconds between two tasks whose wake-up is measured: the worker is asleep again.
+#: Seconds between two tasks whose wake-up is measured, so that the worker is asleep again.
 REST = 0.003
-#: Seconds that one may take before the worker counts as lost.
+#: Seconds to wait for one task before the worker counts as lost.
 PATIENCE = 15.0
 
 
 class Producer:
-    """Puts tasks, in one loop or without one, and says how long it took."""
+    """Put tasks, with or without an event loop, and return the time."""
 
     def __init__(self, module: Any, run: Callable[[Any], Any]) -> None:
         self._module = module
@@ -37,7 +37,7 @@ class Producer:
         self._is_async = inspect.iscoroutinefunction(getattr(module, "put", None))
 
     def _seconds(self, act: Callable[[], Any]) -> dict[str, float]:
-        """Of a call, which may answer an awaitable."""
+        """Time a call, which may return an awaitable."""
 
         async def awaited() -> float:
             start = time.perf_counter()
@@ -51,7 +51,7 @@ class Producer:
         return {"seconds": time.perf_counter() - start}
 
     def one(self, count: int) -> dict[str, float]:
-        """Put one after the other."""
+        """Put tasks one at a time."""
         put, text = self._module.put, payload()
 
         async def awaited() -> None:
@@ -65,7 +65,7 @@ class Producer:
         return self._seconds(awaited if self._is_async else plain)
 
     def several(self, count: int) -> dict[str, float]:
-        """Put 50 at a time, by as many asyncio tasks."""
+        """Put 50 tasks at a time, from 50 asyncio tasks."""
         put, text = self._module.put, payload()
 
         async def some() -> None:
@@ -92,7 +92,7 @@ class Producer:
         return self._seconds(awaited if self._is_async else plain)
 
     def wake(self, milliseconds: int) -> dict[str, float]:
-        """Put tasks that say when they were put, each when the one before was handled, for so long."""
+        """Put tasks with the time of their put, each after the previous one was handled, for this time."""
         notes = Notes(Path(os.environ["PEERS_NOTES"]))
         end = time.monotonic() + milliseconds / 1000
         while time.monotonic() < end:
@@ -116,17 +116,17 @@ class Producer:
         return self._seconds(lambda: self._module.cycles(count))
 
     def can(self, _: int) -> dict[str, bool]:
-        """What may be asked for."""
+        """Return the supported commands."""
         return {"several": self._is_async, "batches": hasattr(self._module, "put_many")}
 
 
 def versions(packages: str) -> dict[str, str]:
-    """Of packages, by their names."""
+    """Return the versions of packages by name."""
     return {name: importlib.metadata.version(name) for name in packages.split(",")}
 
 
 def main() -> None:
-    """Work for ever, or do what each line says."""
+    """Run a worker, or execute the commands from stdin."""
     module = import_module(f"benchmarks.peers.inside.{sys.argv[1]}")
     if sys.argv[2] == "work":
         module.work()

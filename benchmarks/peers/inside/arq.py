@@ -3,10 +3,10 @@
 from importlib import import_module
 from typing import Any
 
-from benchmarks.peers.inside import notes, told
+from benchmarks.peers.inside import notes, settings
 
 _connections: Any = import_module("arq.connections")
-_settings = _connections.RedisSettings(host=told.HOST, port=told.PORT)
+_settings = _connections.RedisSettings(host=settings.HOST, port=settings.PORT)
 _pool: Any = None
 
 
@@ -17,16 +17,16 @@ async def start() -> None:
 
 
 async def put(payload: str) -> None:
-    """One job."""
+    """Put one job."""
     await _pool.enqueue_job("handle", payload)
 
 
 async def handle(context: Any, payload: str) -> None:
-    """The handler."""
+    """Handle a job."""
     notes.handle(payload)
 
 
 def work() -> None:
-    """As the command does."""
+    """Run a worker like the command does."""
     worker: Any = import_module("arq.worker")
     worker.Worker([handle], redis_settings=_settings, keep_result=0).run()

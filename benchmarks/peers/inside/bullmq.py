@@ -4,10 +4,10 @@ import asyncio
 from importlib import import_module
 from typing import Any
 
-from benchmarks.peers.inside import notes, told
+from benchmarks.peers.inside import notes, settings
 
 _bullmq: Any = import_module("bullmq")
-_CONNECTION = {"connection": told.URL}
+_CONNECTION = {"connection": settings.URL}
 _OPTIONS = {"removeOnComplete": True}
 _queue: Any = None
 
@@ -19,12 +19,12 @@ async def start() -> None:
 
 
 async def put(payload: str) -> None:
-    """One job."""
+    """Put one job."""
     await _queue.add("job", {"payload": payload}, _OPTIONS)
 
 
 async def put_many(payloads: list[str]) -> None:
-    """Jobs in one transaction."""
+    """Put jobs in one transaction."""
     await _queue.addBulk([{"name": "job", "data": {"payload": payload}, "opts": _OPTIONS} for payload in payloads])
 
 
@@ -39,5 +39,5 @@ async def _work() -> None:
 
 
 def work() -> None:
-    """10 jobs at a time."""
+    """Work on 10 jobs at a time."""
     asyncio.run(_work())

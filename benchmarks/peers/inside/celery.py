@@ -3,19 +3,19 @@
 from importlib import import_module
 from typing import Any
 
-from benchmarks.peers.inside import notes, told
+from benchmarks.peers.inside import notes, settings
 
 _celery: Any = import_module("celery")
-app = _celery.Celery(__name__, broker=told.URL)
+app = _celery.Celery(__name__, broker=settings.URL)
 app.conf.update(task_ignore_result=True, worker_prefetch_multiplier=100, worker_hijack_root_logger=False)
 _handle = app.task(notes.handle, name="handle")
 
 
 def put(payload: str) -> None:
-    """One task."""
+    """Put one task."""
     _handle.delay(payload)
 
 
 def work() -> None:
-    """As the command does."""
+    """Run a worker like the command does."""
     app.worker_main(["worker", "--concurrency", "1", "--loglevel", "WARNING"])

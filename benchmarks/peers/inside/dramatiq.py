@@ -3,21 +3,21 @@
 from importlib import import_module
 from typing import Any
 
-from benchmarks.peers.inside import notes, told
+from benchmarks.peers.inside import notes, settings
 
 _dramatiq: Any = import_module("dramatiq")
 _redis_broker: Any = import_module("dramatiq.brokers.redis")
-_dramatiq.set_broker(_redis_broker.RedisBroker(url=told.URL))
+_dramatiq.set_broker(_redis_broker.RedisBroker(url=settings.URL))
 _handle = _dramatiq.actor(notes.handle)
 
 
 def put(payload: str) -> None:
-    """One message."""
+    """Put one message."""
     _handle.send(payload)
 
 
 def work() -> None:
-    """As the command does."""
+    """Run a worker like the command does."""
     cli: Any = import_module("dramatiq.cli")
     words = [__name__, "--processes", "1", "--skip-logging"]
     cli.main(cli.make_argument_parser().parse_args(words))

@@ -3,18 +3,18 @@
 from importlib import import_module
 from typing import Any
 
-from benchmarks.peers.inside import notes, told
+from benchmarks.peers.inside import notes, settings
 
 _huey: Any = import_module("huey")
-_jobs = _huey.RedisHuey("jobs", url=told.URL, results=False)
+_jobs = _huey.RedisHuey("jobs", url=settings.URL, results=False)
 _handle = _jobs.task()(notes.handle)
 
 
 def put(payload: str) -> None:
-    """One task."""
+    """Put one task."""
     _handle(payload)
 
 
 def work() -> None:
-    """As `huey_consumer` does."""
+    """Run a worker like `huey_consumer` does."""
     _jobs.create_consumer(periodic=False).run()

@@ -1,4 +1,4 @@
-"""Queues inside one process: put, get and settle, in the same loop. Each is empty before and after."""
+"""Queues inside one process: put, get and settle in one loop. Each queue is empty before and after."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.peers.inside import told
+from benchmarks.peers.inside import settings
 from benchmarks.peers.inside.notes import payload
 
 DATA = payload()
@@ -19,7 +19,7 @@ UTUBES = [f"host-{number}" for number in range(100)]
 
 
 def with_task_done(made: Any) -> Callable[[int], None]:
-    """Queues with the verbs of `queue.Queue`."""
+    """Return the cycle of a queue with the methods of `queue.Queue`."""
 
     def cycles(count: int) -> None:
         put, get, task_done = made.put, made.get, made.task_done
@@ -32,7 +32,7 @@ def with_task_done(made: Any) -> Callable[[int], None]:
 
 
 def simple_queue(count: int) -> None:
-    """It has no task_done."""
+    """Use `queue.SimpleQueue`, which has no task_done."""
     made: queue.SimpleQueue[str] = queue.SimpleQueue()
     put, get = made.put, made.get
     for _ in range(count):
@@ -41,7 +41,7 @@ def simple_queue(count: int) -> None:
 
 
 def priority_queue(count: int) -> None:
-    """A number keeps the order among equals."""
+    """Use `queue.PriorityQueue`; a number orders entries of equal priority."""
     made: queue.PriorityQueue[tuple[int, int, str]] = queue.PriorityQueue()
     put, get, task_done = made.put, made.get, made.task_done
     for number in range(count):
@@ -51,7 +51,7 @@ def priority_queue(count: int) -> None:
 
 
 async def awaited(made: Any, count: int) -> None:
-    """Queues with the verbs of `asyncio.Queue`."""
+    """Use a queue with the methods of `asyncio.Queue`."""
     put, get, task_done = made.put, made.get, made.task_done
     for _ in range(count):
         await put(DATA)
@@ -60,7 +60,7 @@ async def awaited(made: Any, count: int) -> None:
 
 
 def asyncio_queue(count: int) -> None:
-    """Its put and get, awaited."""
+    """Use `asyncio.Queue` with awaited put and get."""
 
     async def run() -> None:
         await awaited(asyncio.Queue(), count)
@@ -69,7 +69,7 @@ def asyncio_queue(count: int) -> None:
 
 
 def async_side(package: str) -> Callable[[int], None]:
-    """Of a queue with two sides."""
+    """Return the cycle of the async side of a queue with two sides."""
 
     def cycles(count: int) -> None:
         async def run() -> None:
@@ -82,7 +82,7 @@ def async_side(package: str) -> Callable[[int], None]:
 
 
 def sync_side(package: str) -> Callable[[int], None]:
-    """Of a queue with two sides, used by one thread."""
+    """Return the cycle of the sync side of a queue with two sides, used by one thread."""
 
     def cycles(count: int) -> None:
         module: Any = import_module(package)
@@ -92,7 +92,7 @@ def sync_side(package: str) -> Callable[[int], None]:
 
 
 def persist_queue(count: int) -> None:
-    """The one with acks, in memory; what is acked is cleared, as its documentation advises."""
+    """Use the persist-queue with acks, in memory; acked tasks are cleared, as its documentation advises."""
     module: Any = import_module("persistqueue")
     made = module.SQLiteAckQueue(":memory:")
     for _ in range(count):
@@ -102,7 +102,7 @@ def persist_queue(count: int) -> None:
 
 
 def litequeue(count: int) -> None:
-    """In memory; what is done is pruned."""
+    """Use litequeue in memory; done tasks are pruned."""
     module: Any = import_module("litequeue")
     made = module.LiteQueue(memory=True)
     for _ in range(count):
@@ -112,7 +112,7 @@ def litequeue(count: int) -> None:
 
 
 def persist_queue_on_disk(count: int) -> None:
-    """The one with acks."""
+    """Use the persist-queue with acks."""
     module: Any = import_module("persistqueue")
     with TemporaryDirectory() as folder:
         made = module.SQLiteAckQueue(folder, auto_commit=True)
@@ -123,7 +123,7 @@ def persist_queue_on_disk(count: int) -> None:
 
 
 def litequeue_on_disk(count: int) -> None:
-    """With the pragmas that it sets: a log, which is not synced."""
+    """Use litequeue with its own pragmas: a write-ahead log without syncs."""
     module: Any = import_module("litequeue")
     with TemporaryDirectory() as folder:
         made = module.LiteQueue(str(Path(folder, "queue.db")))
@@ -134,7 +134,7 @@ def litequeue_on_disk(count: int) -> None:
 
 
 def huey_on_disk(count: int) -> None:
-    """Its storage alone: a task that was taken is gone."""
+    """Use huey's storage alone: taking a task removes it."""
     module: Any = import_module("huey.storage")
     with TemporaryDirectory() as folder:
         made = module.SqliteStorage(filename=str(Path(folder, "queue.db")))
@@ -145,7 +145,7 @@ def huey_on_disk(count: int) -> None:
 
 
 def folder(options: str) -> Callable[[int], None]:
-    """tubes in a folder: put, take, ack."""
+    """Return the cycle of tubes in a folder: put, take, ack."""
 
     def cycles(count: int) -> None:
         tubes: Any = import_module("tubes")
@@ -159,7 +159,7 @@ def folder(options: str) -> Callable[[int], None]:
 
 
 def tube(driver: str) -> Callable[[int], None]:
-    """tubes in memory: put, take, ack; utubes: over 100 of them."""
+    """Return the cycle of tubes in memory: put, take, ack; with utubes, over 100 of them."""
 
     def cycles(count: int) -> None:
         tubes: Any = import_module("tubes")
@@ -180,7 +180,7 @@ def tube(driver: str) -> Callable[[int], None]:
 
 
 def awaited_tube(count: int) -> None:
-    """tubes in memory with asyncio."""
+    """Use tubes in memory with asyncio."""
 
     async def run() -> None:
         aio: Any = import_module("tubes.aio")
@@ -195,7 +195,7 @@ def awaited_tube(count: int) -> None:
 
 
 def yardstick(count: int) -> None:
-    """`queue.Queue`."""
+    """Use `queue.Queue`."""
     with_task_done(queue.Queue())(count)
 
 
@@ -224,5 +224,5 @@ WAYS: dict[str, Callable[[int], None]] = {
 
 
 def cycles(count: int) -> None:
-    """As the way says."""
-    WAYS[told.WAY](count)
+    """Run the cycles of the selected queue."""
+    WAYS[settings.WAY](count)

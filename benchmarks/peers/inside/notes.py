@@ -1,4 +1,4 @@
-"""What a worker has done, in a file that its processes share: how many tasks, from when to when, how late."""
+"""A shared file in which the processes of a worker count tasks and record times and latencies."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import threading
 import time
 from pathlib import Path
 
-#: So many latencies have room; later ones are not kept.
+#: The number of latencies that fit; later ones are dropped.
 ROOM = 4096
-#: Where the numbers stand, 8 bytes each: then the latencies follow.
+#: Positions of the numbers, 8 bytes each; the latencies follow them.
 _COUNT, _FIRST, _LAST, _LATENCIES, _HEAD = range(5)
-#: A payload begins with when it was put, in this many digits; nothing but zeros: its latency is not asked for.
+#: A payload begins with the time of its put in this many digits; zeros mean that its latency is not measured.
 DIGITS = 20
 
 
 def payload(sent: int = 0) -> str:
-    """100 characters."""
+    """Return a payload of 100 characters."""
     return f"{sent:0{DIGITS}d}{'x' * (100 - DIGITS)}"
 
 
 class Notes:
-    """The file, mapped."""
+    """The memory-mapped file."""
 
     def __init__(self, path: Path) -> None:
         size = 8 * (_HEAD + ROOM)
@@ -33,7 +33,7 @@ class Notes:
         self._lock = threading.Lock()
 
     def add(self, payload: str) -> None:
-        """A task is handled."""
+        """Record a handled task."""
         now = time.monotonic_ns()
         numbers = self._numbers
         sent = int(payload[:DIGITS])
@@ -48,17 +48,17 @@ class Notes:
 
     @property
     def count(self) -> int:
-        """How many tasks were handled."""
+        """Return the number of handled tasks."""
         return self._numbers[_COUNT]
 
     @property
     def seconds(self) -> float:
-        """From the first to the last."""
+        """Return the seconds from the first to the last task."""
         return (self._numbers[_LAST] - self._numbers[_FIRST]) / 1e9
 
     @property
     def latencies(self) -> list[float]:
-        """Seconds from before the put to the handler, of tasks that said when they were put."""
+        """Return the seconds from before the put to the handler, for tasks with the time of their put."""
         return [number / 1e9 for number in self._numbers[_HEAD : _HEAD + self._numbers[_LATENCIES]]]
 
 
@@ -66,7 +66,7 @@ _notes: Notes | None = None
 
 
 def handle(payload: str) -> None:
-    """What each peer's handler does with a task: next to nothing."""
+    """Handle a task of any peer: do almost nothing."""
     global _notes
     if _notes is None:
         _notes = Notes(Path(os.environ["PEERS_NOTES"]))
@@ -74,5 +74,5 @@ def handle(payload: str) -> None:
 
 
 async def handle_async(payload: str) -> None:
-    """The same for peers whose handlers are async."""
+    """Handle a task of a peer with async handlers."""
     handle(payload)

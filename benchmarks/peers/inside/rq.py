@@ -3,25 +3,25 @@
 from importlib import import_module
 from typing import Any
 
-from benchmarks.peers.inside import notes, told
+from benchmarks.peers.inside import notes, settings
 
 _rq: Any = import_module("rq")
 _redis: Any = import_module("redis")
-_connection = _redis.Redis.from_url(told.URL)
+_connection = _redis.Redis.from_url(settings.URL)
 _queue = _rq.Queue("jobs", connection=_connection)
 
 
 def put(payload: str) -> None:
-    """One job."""
+    """Put one job."""
     _queue.enqueue(notes.handle, payload, result_ttl=0)
 
 
 def put_many(payloads: list[str]) -> None:
-    """Jobs in one pipeline."""
+    """Put jobs in one pipeline."""
     _queue.enqueue_many([_queue.prepare_data(notes.handle, (payload,), result_ttl=0) for payload in payloads])
 
 
 def work() -> None:
-    """As `rq worker` does."""
-    kind = _rq.SimpleWorker if told.WAY == "simple" else _rq.Worker
+    """Run a worker like `rq worker` does."""
+    kind = _rq.SimpleWorker if settings.WAY == "simple" else _rq.Worker
     kind([_queue], connection=_connection, log_job_description=False).work(logging_level="WARNING")

@@ -4,10 +4,10 @@ import asyncio
 from importlib import import_module
 from typing import Any
 
-from benchmarks.peers.inside import notes, told
+from benchmarks.peers.inside import notes, settings
 
 _saq: Any = import_module("saq")
-_queue = _saq.Queue.from_url(told.URL)
+_queue = _saq.Queue.from_url(settings.URL)
 
 
 async def start() -> None:
@@ -16,12 +16,12 @@ async def start() -> None:
 
 
 async def put(payload: str) -> None:
-    """One job; ttl -1: its result is not kept."""
+    """Put one job; with ttl=-1 its result is not kept."""
     await _queue.enqueue("handle", payload=payload, ttl=-1)
 
 
 async def handle(context: Any, *, payload: str) -> None:
-    """The handler."""
+    """Handle a job."""
     notes.handle(payload)
 
 
@@ -31,5 +31,5 @@ async def _work() -> None:
 
 
 def work() -> None:
-    """As the command does."""
+    """Run a worker like the command does."""
     asyncio.run(_work())

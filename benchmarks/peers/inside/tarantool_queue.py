@@ -3,10 +3,10 @@
 from importlib import import_module
 from typing import Any
 
-from benchmarks.peers.inside import notes, told
+from benchmarks.peers.inside import notes, settings
 
 _tarantool: Any = import_module("tarantool")
-_client = _tarantool.connect(told.HOST, told.PORT)
+_client = _tarantool.connect(settings.HOST, settings.PORT)
 
 
 def put(payload: str) -> None:

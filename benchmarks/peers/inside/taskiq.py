@@ -1,12 +1,12 @@
-"""taskiq on a stream of Redis, which has acks, or on a list, which has none; no results, one worker process."""
+"""taskiq on a stream of Redis with acks, or on a list without acks; no results, one worker process."""
 
 from importlib import import_module
 from typing import Any
 
-from benchmarks.peers.inside import notes, told
+from benchmarks.peers.inside import notes, settings
 
 _redis: Any = import_module("taskiq_redis")
-broker = (_redis.ListQueueBroker if told.WAY == "list" else _redis.RedisStreamBroker)(told.URL)
+broker = (_redis.ListQueueBroker if settings.WAY == "list" else _redis.RedisStreamBroker)(settings.URL)
 _handle = broker.task(notes.handle_async)
 
 
@@ -16,12 +16,12 @@ async def start() -> None:
 
 
 async def put(payload: str) -> None:
-    """One task."""
+    """Put one task."""
     await _handle.kiq(payload)
 
 
 def work() -> None:
-    """As the command does."""
+    """Run a worker like the command does."""
     args: Any = import_module("taskiq.cli.worker.args")
     run: Any = import_module("taskiq.cli.worker.run")
     run.run_worker(args.WorkerArgs.from_cli([f"{__name__}:broker", "--workers", "1", "--log-level", "WARNING"]))

@@ -4,7 +4,7 @@ import asyncio
 
 import tubes
 import tubes.aio
-from benchmarks.peers.inside import notes, told
+from benchmarks.peers.inside import notes, settings
 
 _tube: tubes.AsyncTube
 
@@ -12,16 +12,16 @@ _tube: tubes.AsyncTube
 async def start() -> None:
     """Connect."""
     global _tube
-    _tube = await tubes.aio.connect(told.URL).create_tube("jobs", if_not_exists=True)
+    _tube = await tubes.aio.connect(settings.URL).create_tube("jobs", if_not_exists=True)
 
 
 async def put(payload: str) -> None:
-    """One task."""
+    """Put one task."""
     await _tube.put(payload)
 
 
 async def put_many(payloads: list[str]) -> None:
-    """A batch, all or none."""
+    """Put a batch, all or none."""
     await _tube.put_many(payloads)
 
 
@@ -36,5 +36,5 @@ async def _work() -> None:
 
 
 def work() -> None:
-    """50 loops over the tube."""
+    """Run 50 loops over the tube."""
     asyncio.run(_work())

@@ -3,20 +3,20 @@
 from typing import Any
 
 import tubes
-from benchmarks.peers.inside import notes, told
+from benchmarks.peers.inside import notes, settings
 from tubes.worker import Worker
 
-_queue = tubes.connect(told.URL)
+_queue = tubes.connect(settings.URL)
 _tube = _queue.create_tube("jobs", if_not_exists=True)
 
 
 def put(payload: str) -> None:
-    """One task."""
+    """Put one task."""
     _tube.put(payload)
 
 
 def put_many(payloads: list[str]) -> None:
-    """A batch, all or none."""
+    """Put a batch, all or none."""
     _tube.put_many(payloads)
 
 
@@ -62,5 +62,7 @@ def _coroutines() -> None:
 
 
 def work() -> None:
-    """As the way says."""
-    {"calls": _calls, "loop": _loop, "batches": _batches, "threads": _threads, "coroutines": _coroutines}[told.WAY]()
+    """Run the selected worker."""
+    {"calls": _calls, "loop": _loop, "batches": _batches, "threads": _threads, "coroutines": _coroutines}[
+        settings.WAY
+    ]()

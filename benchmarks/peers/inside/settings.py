@@ -1,11 +1,11 @@
-"""What the run has told this process, by its environment: workers that start processes of their own pass it on."""
+"""Settings of this process in environment variables, which child processes of a worker inherit."""
 
 import os
 
 #: The server's address on loopback.
 HOST = os.environ.get("PEERS_HOST", "")
 PORT = int(os.environ.get("PEERS_PORT", "0"))
-#: The same for what speaks to a Redis.
+#: The same address as a URL of Redis.
 URL = f"redis://{HOST}:{PORT}/0"
 #: Which of a peer's ways is measured, where it has several.
 WAY = os.environ.get("PEERS_WAY", "")
