@@ -671,22 +671,22 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "task is renewed when its time is over",
         "tubes/worker/in_flight.py",
-        "now + max(self.span / 3, _SHORTEST)",
-        "now + max(self.span * 3, _SHORTEST)",
+        "now + max(self.span / 3, _MIN_INTERVAL)",
+        "now + max(self.span * 3, _MIN_INTERVAL)",
         _of("tests/worker/test_worker_running.py", "task_is_renewed_while_its_handler_works"),
     ),
     Mutant(
         "handler of a lost task goes on",
         "tubes/worker/lease_renewer.py",
-        "                    self._lost(one)\n",
+        "                    self._on_lost(entry)\n",
         "                    pass\n",
         _of("tests/worker/test_worker_running.py", "async_handler_is_cancelled_when_its_task_is_lost"),
     ),
     Mutant(
         "task is claimed twice",
         "tubes/worker/lease_renewer.py",
-        "self._kept.pop(in_flight, self) is None",
-        "self._kept.pop(in_flight, None) is None",
+        "self._tasks.pop(in_flight, self) is None",
+        "self._tasks.pop(in_flight, None) is None",
         ("tests/unit/test_lease_renewer.py",),
     ),
     Mutant(
@@ -706,8 +706,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "reason of a burial is lost",
         "tubes/worker/finishing.py",
-        'elif verdict.verb == "bury":\n        facts = {"reason": verdict.reason}',
-        'elif verdict.verb == "bury":\n        facts = {}',
+        'elif verdict.method == "bury":\n        arguments = {"reason": verdict.reason}',
+        'elif verdict.method == "bury":\n        arguments = {}',
         _of("tests/worker/test_worker.py", "handler_can_bury_its_task"),
     ),
 )

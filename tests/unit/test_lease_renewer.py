@@ -11,5 +11,5 @@ def test_task_is_claimed_once() -> None:
     in_flight = InFlight.__new__(InFlight)
     in_flight.renews_at = in_flight.ends_at = NEVER
     renewer.add(in_flight)
-    assert renewer.is_kept(in_flight)
+    assert renewer.holds(in_flight)
     assert [renewer.claim(in_flight) for _ in range(2)] == [True, False]

@@ -239,7 +239,8 @@ def test_unknown_function_is_left_to_other_workers(
         assert old.run(burst=True) == Summary(released=2)
         clock.advance(30)
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "task 0 of tube 'tasks' is left to other workers, and so are all that call 'new': this one does not have it"
+        "task 0 of tube 'tasks' is left to other workers, like every task that calls 'new': "
+        "this worker does not have that function"
     ] * 5  # Once in each run.
     assert new.run(burst=True) == Summary(acked=2)
     assert seen == [("secret", 1), ("too", 1)]
@@ -426,5 +427,5 @@ def test_task_data_quoted_in_logs_and_reasons_is_truncated(
     assert dead.id == wrong.id
     assert "got an unexpected keyword argument 'kkk" in (dead.reason or "")
     assert len(dead.reason or "") < 300
-    assert "all that call 'uuu" in caplog.text
+    assert "every task that calls 'uuu" in caplog.text
     assert len(caplog.text) < 3000

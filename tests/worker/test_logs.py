@@ -169,7 +169,7 @@ def test_undecodable_task_is_logged_once_without_its_data(
     with tubes.connect(codec=Picky(), clock=clock) as queue:
         queue.create_tube("mail").put(SECRET)
         work(queue, ValueError(), is_async=False)
-    assert lines() == ["ERROR task 0 of tube 'mail' is buried, since its data cannot be decoded"]
+    assert lines() == ["ERROR task 0 of tube 'mail' is buried: its data cannot be decoded"]
 
 
 def test_lost_or_slow_task_is_logged_without_its_data(queue: tubes.Queue, lines: Any) -> None:

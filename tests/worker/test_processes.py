@@ -157,7 +157,7 @@ def test_no_process_outlives_its_worker(url: str, tmp_path: Path, end: str, word
 def test_a_process_that_does_not_start_fails_its_attempt(
     queue: tubes.Queue, tube: tubes.Tube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "_START", 0.001)
+    monkeypatch.setattr(processes, "_START_TIMEOUT", 0.001)
     worker = Worker(queue)
     worker.on(tube, crunch, process=True)
     tube.put("pid")

@@ -56,15 +56,15 @@ def micros(*moment: int, zone: Any = UTC) -> int:
 def occurrences(schedule: Schedule, first: int, count: int) -> list[datetime]:
     found = []
     for _ in range(count):
-        first = schedule.after(first)
+        first = schedule.next_after(first)
         found.append(datetime.fromtimestamp(first / SECOND, UTC))
     return found
 
 
 def test_an_interval_is_counted_from_the_epoch() -> None:
     for interval in (7, 7.0, timedelta(seconds=7)):
-        assert [Every(interval).after(at * SECOND) for at in (0, 6, 7)] == [7 * SECOND, 7 * SECOND, 14 * SECOND]
-    assert Every(1.5).after(SECOND) == 1_500_000
+        assert [Every(interval).next_after(at * SECOND) for at in (0, 6, 7)] == [7 * SECOND, 7 * SECOND, 14 * SECOND]
+    assert Every(1.5).next_after(SECOND) == 1_500_000
 
 
 def test_cron_line_uses_its_time_zone() -> None:
@@ -95,11 +95,11 @@ def test_occurrences_are_increasing_and_independent_of_the_query_time(line: str)
         all_of_them = []
         at = day
         while at < day + 12 * 3600 * SECOND:
-            at = schedule.after(at)
+            at = schedule.next_after(at)
             all_of_them.append(at)
         assert all_of_them == sorted(set(all_of_them))
         for asked in range(day, day + 10 * 3600 * SECOND, 17 * 60 * SECOND + 1):
-            assert schedule.after(asked) == next(found for found in all_of_them if found > asked)
+            assert schedule.next_after(asked) == next(found for found in all_of_them if found > asked)
             assert latest(schedule, day, asked) == max((one for one in all_of_them if one <= asked), default=None)
 
 
@@ -313,8 +313,8 @@ def test_call_of_a_dead_worker_is_made_late_by_another(queue: tubes.Queue, clock
 def test_running_worker_restores_a_removed_call(
     queue: tubes.Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "_SOONEST", 0.01)
-    monkeypatch.setattr(scheduler, "_LATEST", 0.02)
+    monkeypatch.setattr(scheduler, "_MIN_SLEEP", 0.01)
+    monkeypatch.setattr(scheduler, "_MAX_SLEEP", 0.02)
     program = Program(queue)
     with running(program.worker):
         tube = queue._task_tube(TASKS)

@@ -731,7 +731,7 @@ def test_lease_renewer_of_a_closed_queue_does_not_busy_loop(queue: tubes.Queue) 
             id = 0
 
         span = 0.03
-        renews_at = next_look = 0.0
+        renews_at = next_check = 0.0
         ends_at = float("inf")
 
     renewer = LeaseRenewer(lambda _: Closed(), lambda _: None, lambda _: None)  # type: ignore[arg-type, return-value]

@@ -1,6 +1,6 @@
-"""Workers: functions that are called with the tasks of tubes.
+"""Workers call functions with the tasks of tubes.
 
-May import `tubes.sync`, `tubes.aio` and what those import.
+May import `tubes.sync`, `tubes.aio` and the packages that those import.
 
 >>> import tubes
 >>> from tubes.worker import Worker

@@ -1,4 +1,4 @@
-"""Acks of tasks whose handlers end in one turn of the event loop: on a server they go out in one call."""
+"""Sends the acks of handlers that end in the same turn of the event loop as one call to the server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class Acks:
-    """Gathers acks, tube by tube. `end`: called with each task and its outcome; `fail`: with one and the error."""
+    """Collects acks per tube.
+
+    `end`: called with each task and its outcome; `fail`: called instead with the task and the error.
+    """
 
     def __init__(
         self, end: Callable[[InFlight, Outcome], object], fail: Callable[[InFlight, BaseException], object]
@@ -23,14 +26,14 @@ class Acks:
         self._gathered: Final[dict[AsyncTube, list[InFlight]]] = {}
         self._senders: Final[set[asyncio.Task[None]]] = set()
 
-    def add(self, one: InFlight) -> None:
-        """The work on this task is done: ack it with the others of this turn."""
-        tube = one.task._tube
+    def add(self, entry: InFlight) -> None:
+        """Ack a finished task together with the others of this turn of the event loop."""
+        tube = entry.task._tube
         group = self._gathered.get(tube)
         if group is not None:
-            group.append(one)
+            group.append(entry)
             return
-        self._gathered[tube] = [one]
+        self._gathered[tube] = [entry]
         sender = asyncio.get_running_loop().create_task(self._send(tube))
         self._senders.add(sender)
         sender.add_done_callback(self._senders.discard)
@@ -38,12 +41,12 @@ class Acks:
     async def _send(self, tube: AsyncTube) -> None:
         group = self._gathered.pop(tube)
         try:
-            acked = await tube.ack_many([one.task for one in group])
+            acked = await tube.ack_many([entry.task for entry in group])
         except BaseException as error:
-            for one in group:
-                self._fail(one, error)
+            for entry in group:
+                self._fail(entry, error)
             if not isinstance(error, Exception):
                 raise
         else:
-            for one in group:
-                self._end(one, "acked" if acked.get(one.task.id) else "lost")
+            for entry in group:
+                self._end(entry, "acked" if acked.get(entry.task.id) else "lost")

@@ -14,26 +14,26 @@ from tubes.worker.logs import log
 
 
 class Connections:
-    """Two connections with one session, for the event loop and for threads, and one for replies."""
+    """Two connections that share a session, one for the event loop and one for threads, and a third for replies."""
 
     def __init__(self, threads: sync.Queue, queue: aio.AsyncQueue, replies: aio.AsyncQueue) -> None:
         self.threads: Final = threads
         self.queue: Final = queue
-        #: With a session of its own: the tubes in which it was open come and go.
+        #: Has its own session, because callers' reply tubes come and go.
         self.replies: Final = replies
-        #: The uuid of the session, once it is joined.
+        #: UUID of the shared session; empty until `join` succeeds.
         self.session = ""
         self._tubes: Final[dict[str, sync.Tube]] = {}
 
     def thread_tube(self, tube: aio.AsyncTube) -> sync.Tube:
-        """Find the tube for threads that is the same as this one for asyncio."""
+        """Return the synchronous tube that corresponds to this asyncio tube."""
         known = self._tubes.get(tube.name)
         if known is None or known._port.shared is not tube._port.shared:
             known = self._tubes[tube.name] = self.threads.tube(tube.name)
         return known
 
     async def join(self) -> None:
-        """Make one session of both, however long the backend is away."""
+        """Join both connections to one session. Retries until the backend is reachable."""
         failures = 0
         while True:
             try:
@@ -44,28 +44,30 @@ class Connections:
             except TubesError as error:
                 failures += 1
                 seconds = RETRY.delay(failures)
-                log.warning("the worker cannot begin, retrying in %.1f s: %s", seconds, error)
+                log.warning("the worker cannot start, retrying in %.1f s: %s", seconds, error)
                 await asyncio.sleep(seconds)
 
 
 @asynccontextmanager
-async def connected(place: sync.Queue | aio.AsyncQueue, stopped: asyncio.Event) -> AsyncGenerator[Connections | None]:
-    """Connections that are closed at the end, by which the session ends and releases its tasks.
+async def open_connections(
+    place: sync.Queue | aio.AsyncQueue, stopped: asyncio.Event
+) -> AsyncGenerator[Connections | None]:
+    """Open the connections of a run, and close them at the end: the session ends and releases its tasks.
 
-    None: the worker was `stopped` before they were made.
+    Yields None if the worker was `stopped` before it was connected.
     """
-    async with AsyncExitStack() as ends:
+    async with AsyncExitStack() as stack:
         threads = sync.connect(place)
-        ends.push_async_callback(_close, lambda: asyncio.to_thread(threads.close))
+        stack.push_async_callback(_close, lambda: asyncio.to_thread(threads.close))
         queue = aio.connect(place)
-        ends.push_async_callback(_close, queue.close)
+        stack.push_async_callback(_close, queue.close)
         replies = aio.connect(place)
-        ends.push_async_callback(_close, replies.close)
+        stack.push_async_callback(_close, replies.close)
         connections = Connections(threads, queue, replies)
         joining = asyncio.create_task(connections.join())
         stopping = asyncio.create_task(stopped.wait())
-        ends.callback(joining.cancel)
-        ends.callback(stopping.cancel)
+        stack.callback(joining.cancel)
+        stack.callback(stopping.cancel)
         await asyncio.wait((joining, stopping), return_when=asyncio.FIRST_COMPLETED)
         if joining.done():
             joining.result()
@@ -76,4 +78,6 @@ async def _close(close: Callable[[], Awaitable[None]]) -> None:
     try:
         await close()
     except TubesError as error:
-        log.warning("the session of a worker was not closed; its tasks are released when its lease ends: %s", error)
+        log.warning(
+            "the session of a worker could not be closed; its tasks are released when its lease expires: %s", error
+        )

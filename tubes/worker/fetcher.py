@@ -1,4 +1,4 @@
-"""Takes tasks for a route: never more than it has handlers free for."""
+"""Takes tasks for a route, never more than it has free handlers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Fetcher:
-    """A route during one run. `start`: called with each task that was taken."""
+    """Takes the tasks of one route during one run. `start`: called with each task."""
 
     def __init__(
         self,
@@ -35,71 +35,76 @@ class Fetcher:
         self._free = concurrency
         self._has_room: Final = asyncio.Event()
         self._has_room.set()
-        self._taking: asyncio.Task[None] | None = None
-        # How often in a row a take has failed; and how often some tubes were not there, while others were.
+        self._loop_task: asyncio.Task[None] | None = None
+        # Consecutive failed takes; consecutive warnings about missing tubes.
         self._failures = 0
-        self._looks = 0
+        self._missing_count = 0
         self._tubes: dict[str, AsyncTube] = {}
 
     def begin(self, route: Route) -> None:
-        """Take, from now on, from these tubes."""
+        """Start to take from the tubes of this route."""
         self.halt()
         self.route = route
-        self._taking = asyncio.get_running_loop().create_task(self._run())
+        self._loop_task = asyncio.get_running_loop().create_task(self._run())
 
     def halt(self) -> None:
-        """Take no more. A take that waits loses no task."""
-        if self._taking is not None:
-            self._taking.cancel()
-            self._taking = None
+        """Stop taking. Cancelling a waiting take does not lose a task."""
+        if self._loop_task is not None:
+            self._loop_task.cancel()
+            self._loop_task = None
 
     async def _run(self) -> None:
-        # Once it stops no rest is one, and in memory nothing else would ever have its turn.
+        # Check first: after a stop `Lifetime.sleep` returns at once, and in memory this loop would never yield.
         while not self._lifetime.is_stopping:
             await self._has_room.wait()
             await self.fill(None)
 
     async def fill(self, timeout: float | None) -> bool:
-        """Start as many tasks as there are, and handlers free for; whether there was any. Rests after an error."""
+        """Start tasks until no task or no free handler is left. Sleeps after an error.
+
+        Returns True if it started a task, or if another look is worthwhile.
+        """
         try:
             started = await self._fill(timeout)
         except TubesError as error:
             if isinstance(error, QueueClosed) and self._lifetime.has_ended():
                 raise asyncio.CancelledError from error
-            were_there = bool(self._tubes)
+            had_tubes = bool(self._tubes)
             self._tubes.clear()
             if isinstance(error, TubeNotFound) and timeout == 0:
                 self._log_missing(self.route.tubes)
-                return were_there  # Of several one is gone: look at the others.
-            seconds = self._next_rest()
+                return had_tubes  # One of several tubes was dropped: look at the others.
+            seconds = self._next_delay()
             if isinstance(error, TubeNotFound):
                 self._log_missing(self.route.tubes, seconds)
             else:
-                log.warning("no task could be taken from %s, retrying in %.1f s: %s", self._names(), seconds, error)
-        except Exception:  # Nobody else would take.
+                log.warning(
+                    "no task could be taken from %s, retrying in %.1f s: %s", self._tube_names(), seconds, error
+                )
+        except Exception:  # This is the only loop that takes for the route: it must survive.
             self._tubes.clear()
-            seconds = self._next_rest()
-            log.exception("no task could be taken from %s, retrying in %.1f s", self._names(), seconds)
+            seconds = self._next_delay()
+            log.exception("no task could be taken from %s, retrying in %.1f s", self._tube_names(), seconds)
         else:
             self._failures = 0
             return started
-        await self._lifetime.rest(seconds)
-        return timeout == 0  # Look again.
+        await self._lifetime.sleep(seconds)
+        return timeout == 0  # In a burst: look once more.
 
     def __str__(self) -> str:
-        return f"{self._names()}: {self.route.name}, {self.concurrency} at a time"
+        return f"{self._tube_names()}: {self.route.name}, {self.concurrency} at a time"
 
-    def _names(self) -> str:
-        return _listed(self.route.tubes)
+    def _tube_names(self) -> str:
+        return _join_names(self.route.tubes)
 
     def _log_missing(self, names: Sequence[str], seconds: float = 0) -> None:
-        """Say that tubes are not there; in a burst, which looks at once again, only the first time."""
-        self._looks += 1
-        if seconds or self._looks == 1:
-            again = f", retrying in {seconds:.1f} s" if seconds else ""
-            log.warning("%s %s not exist%s", _listed(names), "does" if len(names) == 1 else "do", again)
+        """Log missing tubes; in a burst, which retries at once, only the first time."""
+        self._missing_count += 1
+        if seconds or self._missing_count == 1:
+            retry_note = f", retrying in {seconds:.1f} s" if seconds else ""
+            log.warning("%s %s not exist%s", _join_names(names), "does" if len(names) == 1 else "do", retry_note)
 
-    def _next_rest(self) -> float:
+    def _next_delay(self) -> float:
         self._failures += 1
         return RETRY.delay(self._failures)
 
@@ -108,10 +113,10 @@ class Fetcher:
             return False
         tubes = await self._find()
         if len(tubes) == len(self.route.tubes):
-            self._looks = 0
+            self._missing_count = 0
         else:
             if timeout is None:
-                timeout = RETRY.delay(self._looks + 1)
+                timeout = RETRY.delay(self._missing_count + 1)
             self._log_missing([name for name in self.route.tubes if name not in self._tubes], timeout)
         if len(tubes) == 1:
             tasks = await tubes[0].take_many(self._free, timeout)
@@ -119,19 +124,19 @@ class Fetcher:
                 self._start(task)
             return bool(tasks)
         started = False
-        # By preference, one by one: each begins at once, since the next take may fail.
+        # Take one by one in order of preference, and start each at once: the next take may fail.
         while self._free > 0 and (first := await self._queue.take_any(tubes, 0 if started else timeout)) is not None:
             self._start(first)
             started = True
         return started
 
     async def _find(self) -> list[AsyncTube]:
-        """The tubes that are there."""
+        """Return the tubes that exist. Raises `TubeNotFound` if none does."""
         missing: TubeNotFound | None = None
         for name in self.route.tubes:
             if name not in self._tubes:
                 try:
-                    # A tube of task functions is made, if it is the one that needs no name.
+                    # The default tubes of task functions and schedules are created if they do not exist.
                     find = self._queue.tube if isinstance(self.route.target, Target) else self._queue._task_tube
                     self._tubes[name] = await find(name)
                 except TubeNotFound as error:
@@ -145,17 +150,20 @@ class Fetcher:
         self._start_task(task, self.route)
 
     def free(self) -> None:
-        """Note that a handler is free again."""
+        """Mark one handler as free."""
         self._free += 1
         if self._free > 0:
             self._has_room.set()
 
     def occupy(self) -> None:
-        """Note that a handler has a task; or has one again whose ack has failed, while others may have come."""
+        """Mark one handler as busy.
+
+        When a failed ack makes a freed handler busy again, the count of free handlers may fall below 0.
+        """
         self._free -= 1
         if self._free <= 0:
             self._has_room.clear()
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return f"{'tube' if len(names) == 1 else 'tubes'} {', '.join(map(repr, names))}"

@@ -1,6 +1,6 @@
-"""How a task is finished when its handler has ended: reply to its caller, and carry out the verdict.
+"""Finishes a task after its handler has ended: replies to its caller, and carries out the verdict.
 
-Both retry as long as the backend is away. `carry_out` is a flow whose steps are functions without arguments.
+Both retry while the backend is unreachable. `carry_out` is a flow whose steps are functions without arguments.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tubes.values.task import TaskView
     from tubes.worker.lifetime import Lifetime
 
-#: A method with its arguments: returns the task after the call, or an awaitable.
+#: A bound call that returns the updated task, or an awaitable of it.
 _Step: TypeAlias = Callable[[], Any]
 _OUTCOMES: Final[dict[State, Outcome]] = {State.DONE: "acked", State.BURIED: "buried"}
 
@@ -45,51 +45,51 @@ _OUTCOMES: Final[dict[State, Outcome]] = {State.DONE: "acked", State.BURIED: "bu
 def carry_out(
     tube: Tube | AsyncTube, task: TaskView, verdict: Verdict, ended: Callable[[], bool]
 ) -> Flow[_Step, Outcome]:
-    """Carry out a verdict, however long the backend is away, unless the run has `ended`."""
-    verb: Callable[..., Any] = tube._decline if verdict.verb == "decline" else getattr(tube, verdict.verb)
-    facts: dict[str, Any] = {}
+    """Carry out a verdict. Retries until the backend is reachable or the run has `ended`."""
+    method: Callable[..., Any] = tube._decline if verdict.method == "decline" else getattr(tube, verdict.method)
+    arguments: dict[str, Any] = {}
     if verdict.leaves_result(task):
-        facts = {"result": verdict.result}
-    elif verdict.verb == "bury":
-        facts = {"reason": verdict.reason}
-    elif verdict.verb == "release":
-        facts = {"delay": verdict.delay, "reason": verdict.reason}
-    elif verdict.verb == "decline":
-        facts = {"delay": verdict.delay}
+        arguments = {"result": verdict.result}
+    elif verdict.method == "bury":
+        arguments = {"reason": verdict.reason}
+    elif verdict.method == "release":
+        arguments = {"delay": verdict.delay, "reason": verdict.reason}
+    elif verdict.method == "decline":
+        arguments = {"delay": verdict.delay}
     failures = 0
     while True:
         try:
-            after: TaskView = yield partial(verb, task, **facts)
+            after: TaskView = yield partial(method, task, **arguments)
         except OptionNotSupported:
             log.warning("%s is released without a delay: its driver has no delays", name_of(task))
-            facts["delay"] = None
+            arguments["delay"] = None
         except (TaskNotTaken, TaskNotFound, TubeNotFound, QueueClosed):
             log_verdict(task, verdict, "lost")
             return "lost"
-        except InvalidOption as error:  # A retry would be refused, too.
-            if all(fact is None for fact in facts.values()):
+        except InvalidOption as error:  # A retry with the same options would fail, too.
+            if all(argument is None for argument in arguments.values()):
                 raise
-            log.warning("%s goes without that: %s", name_of(task), error)
-            facts = {}
+            log.warning("%s of %s is retried without its options: %s", verdict.method, name_of(task), error)
+            arguments = {}
         except TubesError as error:
             if ended():
                 return "lost"
-            if isinstance(error, CodecError) and "result" in facts:
+            if isinstance(error, CodecError) and "result" in arguments:
                 log.warning("%s is acked without its result: %s", name_of(task), error)
-                facts = {}
+                arguments = {}
                 continue
             failures += 1
-            rest = Rest(RETRY.delay(failures))
-            log.warning("%s of %s failed, retrying in %.1f s: %s", verdict.verb, name_of(task), rest.seconds, error)
-            yield rest
+            retry = Rest(RETRY.delay(failures))
+            log.warning("%s of %s failed, retrying in %.1f s: %s", verdict.method, name_of(task), retry.seconds, error)
+            yield retry
         else:
             outcome = _OUTCOMES.get(after.state, "released")
-            log_verdict(task, verdict, outcome, _again(after))
+            log_verdict(task, verdict, outcome, _seconds_until_ready(after))
             return outcome
 
 
-def _again(after: TaskView) -> float | None:
-    """Seconds until a released task is ready; None: it is ready."""
+def _seconds_until_ready(after: TaskView) -> float | None:
+    """Return the seconds until a released task is ready; None if it is ready now."""
     if after.due is None or after.state is not State.DELAYED:
         return None
     now: int = after._tube._port.connection.micros()
@@ -97,7 +97,10 @@ def _again(after: TaskView) -> float | None:
 
 
 class Finishing:
-    """Finishes the tasks of one run, in its event loop. `replies`: the queue for replies to callers."""
+    """Finishes the tasks of one run, in its event loop.
+
+    `replies`: the queue that sends the replies to callers.
+    """
 
     def __init__(self, replies: AsyncQueue, lifetime: Lifetime) -> None:
         self._replies: Final = replies
@@ -107,11 +110,11 @@ class Finishing:
         """Carry out a verdict."""
         return await run_async(carry_out(task._tube, task, verdict, self._lifetime.has_ended), call)
 
-    async def tell_caller(self, task: AsyncTask, verdict: Verdict, *, if_full: bool = True) -> bool:
+    async def reply(self, task: AsyncTask, verdict: Verdict, *, return_if_full: bool = True) -> bool:
         """Send the result of a task to its caller.
 
-        False: the server is full, and the end of the task, which may make room, comes first. `if_full`: whether to
-        return for that.
+        `return_if_full`: return False when the server is full, so that the caller first finishes the task, which may
+        free memory. Otherwise retry then, too.
         """
         result, why = verdict.result, verdict.reason
         failures = 0
@@ -123,14 +126,14 @@ class Finishing:
                 if self._lifetime.has_ended() or _is_final(error):
                     log.warning("the reply to %s is lost: %s", name_of(task), error)
                     return True
-                if isinstance(error, ServerFull) and if_full:
+                if isinstance(error, ServerFull) and return_if_full:
                     return False
                 failures += 1
                 seconds = RETRY.delay(failures)
                 log.warning("the reply to %s failed, retrying in %.1f s: %s", name_of(task), seconds, error)
             except asyncio.CancelledError:
                 raise
-            except BaseException as error:  # The result's own.
+            except BaseException as error:  # Raised by the result when it was encoded.
                 log.warning("the reply to %s failed: %s", name_of(task), reason_of(error))
                 if why is not None:
                     return True
@@ -139,7 +142,7 @@ class Finishing:
 
 
 def _is_final(error: TubesError) -> bool:
-    """Whether a retry of a reply would fail, too: its data is bad, or permissions for the caller's tube are missing."""
+    """Return True if a retry of a reply would fail, too: invalid data, or no permission for the caller's tube."""
     if isinstance(error, ServerRefused):
         return str(error.facts.get("why")).startswith("NOPERM")
     return isinstance(error, (QueueClosed, ValueError))

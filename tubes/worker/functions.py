@@ -1,4 +1,4 @@
-"""Task functions: a task has the name of one, and its arguments."""
+"""Task functions: the data of a task names a function and its arguments."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from tubes.values.task import TaskView
     from tubes.worker.hooks import Handler
 
-#: Seconds for which a task rests whose function this worker does not have, at least and at most.
-_REST: Final = (1.0, 30.0)
-#: So many names of such functions are logged.
-_NAMES: Final = 1000
-#: The task whose function runs.
+#: Shortest and longest delay, in seconds, of a task whose function this worker does not have.
+_DELAYS: Final = (1.0, 30.0)
+#: How many names of such functions are logged.
+_MAX_LOGGED: Final = 1000
+#: The task of the running function.
 current: Final[ContextVar[Any]] = ContextVar("tubes.current_task")
 
 
@@ -47,52 +47,52 @@ def current_task() -> Task | AsyncTask:
     return task
 
 
-def handler_of(function: Handler, known: TaskFunction) -> Handler:
-    """The handler that calls a function with the arguments that a task has."""
+def handler_of(function: Handler, task_function: TaskFunction) -> Handler:
+    """Return a handler that calls the function with the arguments in the task's data."""
 
     @functools.wraps(function)
     def handle(task: Any) -> object:
-        args, kwargs = arguments_of(known, task)
+        args, kwargs = arguments_of(task_function, task)
         current.set(task)
         return function(*args, **kwargs)
 
     return handle
 
 
-def arguments_of(known: TaskFunction, task: TaskView) -> tuple[list[object], dict[str, object]]:
-    """The arguments that a task has for a function. Raises `Bury` where they do not fit."""
+def arguments_of(task_function: TaskFunction, task: TaskView) -> tuple[list[object], dict[str, object]]:
+    """Return the arguments in the task's data. Raises `Bury` if they do not fit the function."""
     _, args, kwargs = _read(task)
     try:
-        known.check(args, kwargs)
+        task_function.check(args, kwargs)
     except InvalidOption as error:
         raise Bury(f"TypeError: {error.facts['rule']}") from None
     return args, kwargs
 
 
-class Unknown:
-    """What becomes of tasks that name functions which a worker does not have."""
+class UnknownFunctions:
+    """Decides about tasks that name a function which this worker does not have."""
 
     def __init__(self) -> None:
         self._names: Final[set[str]] = set()
 
     def verdict(self, task: TaskView) -> Verdict:
-        """Leave the task to a worker that has the function, as one of another version may. Log each name once.
+        """Leave the task to a worker that has the function, such as one of a newer version. Log each name once.
 
-        The older the task, the longer it rests: many of them must not keep workers from all other work.
+        The delay grows with the age of the task, so that many such tasks do not keep workers from other work.
         """
         try:
             name, _, _ = read(task.data)
         except ValueError as error:
             return Verdict("bury", f"ValueError: {error}")
-        if name not in self._names and len(self._names) < _NAMES:
+        if name not in self._names and len(self._names) < _MAX_LOGGED:
             self._names.add(name)
             log.warning(
-                "%s is left to other workers, and so are all that call %s: this one does not have it",
+                "%s is left to other workers, like every task that calls %s: this worker does not have that function",
                 name_of(task),
                 excerpt(name),
             )
         age = task._tube._port.connection.micros() / SECOND - task.created
-        return Verdict("decline", delay=min(max(age / 4, _REST[0]), _REST[1]), is_logged=True)
+        return Verdict("decline", delay=min(max(age / 4, _DELAYS[0]), _DELAYS[1]), is_logged=True)
 
 
 def _read(task: TaskView) -> tuple[str, list[object], dict[str, object]]:

@@ -1,4 +1,4 @@
-"""How a handler is called with a task, and what its end means: a verdict."""
+"""Calls a handler with a task, and turns its result or error into a verdict."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from tubes.errors import CodecError
 from tubes.sync import Task
 from tubes.values.task import FINISHED, of_other_api
-from tubes.worker.functions import Unknown
-from tubes.worker.hooks import surround, surround_async
+from tubes.worker.functions import UnknownFunctions
+from tubes.worker.hooks import wrap, wrap_async
 from tubes.worker.lifetime import RETRY
 from tubes.worker.logs import log
 from tubes.worker.outcomes import Verdict, name_of, reason_of, verdict_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Handling:
-    """Calls handlers: async ones in the event loop, plain ones in threads."""
+    """Calls handlers: async ones in the event loop, plain ones in threads or processes."""
 
     def __init__(
         self, connections: Connections, lifetime: Lifetime, pool: Pool, processes: Processes, hooks: list[Hook]
@@ -39,16 +39,16 @@ class Handling:
         self._pool: Final = pool
         self._processes: Final = processes
         self._hooks: Final = hooks
-        self._unknown: Final = Unknown()
+        self._unknown: Final = UnknownFunctions()
         self._handlers: Final[dict[Target, Handler]] = {}
 
     async def handle(self, task: AsyncTask, target: Target) -> Verdict:
-        """Call a handler with a task. Whatever that does ends with a verdict."""
+        """Call a handler with a task, and return the verdict. Does not raise the handler's errors."""
         try:
             _ = task.data
-        except BaseException as error:  # The codec's own.
+        except BaseException as error:  # A codec of the user may raise anything.
             why = str(error) if isinstance(error, CodecError) else reason_of(error)
-            log.error("%s is buried, since its data cannot be decoded", name_of(task))
+            log.error("%s is buried: its data cannot be decoded", name_of(task))
             return Verdict("bury", f"CodecError: {why}", is_logged=True)
         if target is UNKNOWN:
             return self._unknown.verdict(task)
@@ -56,8 +56,8 @@ class Handling:
             handler = self._handlers.get(target)
             if handler is None:
                 call = partial(self._processes.call, target) if target.process else target.handler
-                surrounding = surround_async if target.is_async else surround
-                handler = self._handlers[target] = surrounding(self._hooks, call)
+                wrapper = wrap_async if target.is_async else wrap
+                handler = self._handlers[target] = wrapper(self._hooks, call)
             if not target.is_async:
                 return Verdict("ack", result=await self._call_in_thread(task, handler))
             if target.timeout is None:
@@ -67,36 +67,36 @@ class Handling:
                 async with limit:
                     return Verdict("ack", result=await _call(task, handler))
             except TimeoutError as error:
-                return verdict_of(overtime(target) if limit.expired() else error)
+                return verdict_of(timeout_error(target) if limit.expired() else error)
         except asyncio.CancelledError as error:
             return verdict_of(error)._replace(is_cancelled=True)
         except Exception as error:
             return verdict_of(error)
 
     async def _call_in_thread(self, task: AsyncTask, handler: Handler) -> object:
-        """A plain handler gets a task whose verbs need not be awaited."""
+        """Call a plain handler in a thread, with a `Task` whose methods are synchronous."""
         ended: asyncio.Future[tuple[object, BaseException | None]] = asyncio.get_running_loop().create_future()
 
         def end(result: object, error: BaseException | None) -> None:
-            if mine is not None and mine._take == FINISHED:
+            if plain_task is not None and plain_task._take == FINISHED:
                 task._take = FINISHED
             if ended.done():
-                log.warning("the handler of %s has ended too late: its task was released before", name_of(task))
+                log.warning("the handler of %s ended too late: its task was already finished", name_of(task))
             else:
                 ended.set_result((result, error))
 
-        mine: Task | None = None
+        plain_task: Task | None = None
 
         def job() -> None:
-            nonlocal mine
+            nonlocal plain_task
             try:
-                mine = of_other_api(Task, self._connections.thread_tube(task._tube), task)
-                result = handler(mine)
+                plain_task = of_other_api(Task, self._connections.thread_tube(task._tube), task)
+                result = handler(plain_task)
                 if inspect.iscoroutine(result):
                     result.close()
                     raise TypeError("a plain handler returned a coroutine, which is never awaited: make it `async def`")
             except BaseException as error:
-                self._lifetime.call(end, None, _as_failure(error))
+                self._lifetime.call(end, None, _to_failure(error))
             else:
                 self._lifetime.call(end, result, None)
 
@@ -108,7 +108,7 @@ class Handling:
             except RuntimeError as error:
                 failures += 1
                 seconds = RETRY.delay(failures)
-                log.warning("%s: the handler of %s begins in %.1f s", error, name_of(task), seconds)
+                log.warning("%s: the handler of %s starts in %.1f s", error, name_of(task), seconds)
                 await asyncio.sleep(seconds)
         result, failure = await ended
         if failure is not None:
@@ -117,26 +117,27 @@ class Handling:
 
 
 async def _call(task: AsyncTask, handler: Handler) -> object:
-    """What an async handler returns, or has failed by."""
+    """Await an async handler, and return its result."""
     try:
         return await handler(task)
     except BaseException as error:
-        failure = _as_failure(error)
+        failure = _to_failure(error)
         if failure is error:
             raise
         raise failure from error
     finally:
         current = asyncio.current_task()
         if current is not None and current.cancelling():
-            # If it has cancelled itself and not waited since, that is for it, and not for what comes now.
+            # The handler cancelled its own asyncio task and did not await since: consume that cancellation here, so
+            # that it does not hit the code that finishes the task.
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0)
 
 
-def _as_failure(error: BaseException) -> BaseException:
-    """What a handler has failed by: SystemExit and its like end a handler, not its worker."""
+def _to_failure(error: BaseException) -> BaseException:
+    """Wrap errors such as SystemExit in a `RuntimeError`: they end the handler, not its worker."""
     kind = type(error)  # `isinstance` believes what an error says of its class.
-    # No coroutine raises a StopIteration.
+    # A coroutine cannot raise StopIteration.
     if issubclass(kind, (Exception, asyncio.CancelledError)) and not issubclass(kind, StopIteration):
         return error
     failure = RuntimeError(reason_of(error))
@@ -144,6 +145,6 @@ def _as_failure(error: BaseException) -> BaseException:
     return failure
 
 
-def overtime(target: Target) -> TimeoutError:
-    """What a handler that takes too long has failed by."""
+def timeout_error(target: Target) -> TimeoutError:
+    """Return the error of a handler that exceeded its timeout."""
     return TimeoutError(f"the handler took longer than {target.timeout} s")

@@ -9,14 +9,14 @@ from typing import Any, TypeAlias
 
 from tubes.errors import InvalidOption
 
-#: A user's function of a task, plain or async.
+#: A user's function that takes a task, plain or async.
 Handler: TypeAlias = Callable[[Any], Any]
-#: A function of a task that returns a context manager.
+#: A function that takes a task and returns a context manager.
 Hook: TypeAlias = Callable[[Any], Any]
 
 
 def check_hook(hook: object, option: str) -> Hook:
-    """A user's hook as a function that returns a context manager."""
+    """Return the user's hook as a function that returns a context manager. Raises `InvalidOption`."""
     if not callable(hook) or inspect.iscoroutinefunction(hook):
         rule = "must be a generator function that yields once, or a function that returns a context manager"
         raise InvalidOption(option=option, value=hook, rule=rule)
@@ -28,34 +28,34 @@ def check_hook(hook: object, option: str) -> Hook:
     return made
 
 
-def surround(hooks: list[Hook], handler: Handler) -> Handler:
-    """A plain handler with its hooks, the first one outermost."""
+def wrap(hooks: list[Hook], handler: Handler) -> Handler:
+    """Wrap a plain handler in its hooks, the first one outermost."""
     if not hooks:
         return handler
 
-    def surrounded(task: object) -> object:
+    def wrapped(task: object) -> object:
         with ExitStack() as stack:
             for hook in hooks:
                 stack.enter_context(hook(task))
             return handler(task)
         return None  # A hook has handled the error.
 
-    return surrounded
+    return wrapped
 
 
-def surround_async(hooks: list[Hook], handler: Handler) -> Handler:
-    """An async handler with its hooks, whose context managers may be plain or async."""
+def wrap_async(hooks: list[Hook], handler: Handler) -> Handler:
+    """Wrap an async handler in its hooks, whose context managers may be plain or async."""
     if not hooks:
         return handler
 
-    async def surrounded(task: object) -> object:
+    async def wrapped(task: object) -> object:
         async with AsyncExitStack() as stack:
             for hook in hooks:
                 await enter(stack, hook(task))
             return await handler(task)
         return None  # A hook has handled the error.
 
-    return surrounded
+    return wrapped
 
 
 async def enter(stack: AsyncExitStack, manager: Any) -> None:

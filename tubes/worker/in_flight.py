@@ -1,4 +1,4 @@
-"""A task in flight."""
+"""The state of a task while a handler works on it."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ if TYPE_CHECKING:
     from tubes.worker.outcomes import Verdict
     from tubes.worker.routes import Route, Target
 
-#: Seconds of a renewal of a task without ttr that its ttl would end.
-_SPAN: Final = 30.0
-#: Seconds between two renewals at least.
-_SHORTEST: Final = 0.01
-#: Seconds that an async handler has to end, once it was cancelled.
-MOMENT: Final = 1.0
+#: Seconds by which a task is renewed that has no ttr, but a ttl that would expire.
+_TTL_SPAN: Final = 30.0
+#: Shortest interval between two renewals, in seconds.
+_MIN_INTERVAL: Final = 0.01
+#: Seconds that a cancelled async handler has to end.
+CANCEL_GRACE: Final = 1.0
 NEVER: Final = float("inf")
 
 
 class InFlight:
-    """A task, its lease, and the state of the work on it."""
+    """A task, its lease, and the progress of its handler."""
 
     __slots__ = (
-        "began",
         "ends_at",
-        "given_up",
         "is_finishing",
         "is_freed",
+        "is_timed_out",
         "renews_at",
         "route",
         "runner",
         "span",
+        "started_at",
         "target",
         "task",
         "verdict",
@@ -44,47 +44,47 @@ class InFlight:
         self.task: Final = task
         self.route: Final = route
         self.target: Final = target
-        #: Runs the handler, or waits for the thread that does.
+        #: The asyncio task that runs the handler, or waits for its thread.
         self.runner: asyncio.Task[None] | None = None
-        #: How to finish the task, once its handler has ended.
+        #: How to finish the task; None until its handler has ended.
         self.verdict: Verdict | None = None
-        #: Whether its runner is about to do that.
+        #: True once the runner has claimed the task in order to finish it.
         self.is_finishing = False
-        #: Whether its handler may have another task: this one is done, and its ack on its way.
+        #: True once the place of the handler is free for another task, while the ack may still be on its way.
         self.is_freed = False
-        #: Whether its handler took too long, and the task has gone back.
-        self.given_up = False
-        #: Seconds of a renewal; when the next one is due.
+        #: True once the handler exceeded its timeout; the task is then finished without it.
+        self.is_timed_out = False
+        #: Seconds of a renewal, and the time of the next one by the monotonic clock.
         self.span, self.renews_at = _renewal(task, target)
-        #: When it was taken.
-        self.began: Final = time.monotonic()
-        #: When the task is finished without its handler; a thread cannot be cancelled.
+        #: The monotonic time of the take.
+        self.started_at: Final = time.monotonic()
+        #: The monotonic time at which the task is finished without its handler: a thread cannot be cancelled.
         self.ends_at = NEVER
         if target.timeout is not None and not target.process:
-            self.ends_at = self.began + target.timeout + (MOMENT if target.is_async else 0)
+            self.ends_at = self.started_at + target.timeout + (CANCEL_GRACE if target.is_async else 0)
 
     @property
-    def next_look(self) -> float:
-        """When the lease renewer has something to do about it."""
+    def next_check(self) -> float:
+        """The monotonic time at which the lease renewer must act on the task."""
         return min(self.renews_at, self.ends_at)
 
-    def renewed(self, now: float) -> None:
-        """Note that the task has its whole span again."""
-        self.renews_at = now + max(self.span / 3, _SHORTEST)
+    def schedule_renewal(self, now: float) -> None:
+        """Set the time of the next renewal after one at `now`."""
+        self.renews_at = now + max(self.span / 3, _MIN_INTERVAL)
 
 
 def _renewal(task: AsyncTask, target: Target) -> tuple[float, float]:
-    """How long a renewal lasts, and when the first one is due, by the monotonic clock."""
+    """Return the span of a renewal in seconds, and the monotonic time of the first one."""
     driver = task._tube.driver
-    if target is UNKNOWN and "delay" in driver.options:  # It goes back at once, and its ttl counts.
+    if target is UNKNOWN and "delay" in driver.options:  # It is released at once, and its ttl keeps running.
         return 0.0, NEVER
-    dies = task.expires is not None and not driver.ttl_spares_taken
-    if "ttr" not in driver.options or task.ttr == 0 or not (dies or task.ttr):
+    may_expire = task.expires is not None and not driver.ttl_spares_taken
+    if "ttr" not in driver.options or task.ttr == 0 or not (may_expire or task.ttr):
         return 0.0, NEVER
-    span = task.ttr or _SPAN
+    span = task.ttr or _TTL_SPAN
     left = span
-    if dies and task.due == task.expires:  # Its ttl comes first.
-        # No clock is behind the server's when that put the task.
+    if may_expire and task.due == task.expires:  # Its ttl ends before its ttr.
+        # This clock may be behind the server's, but the time cannot be before the put.
         now = max(time.time(), task.created)
         left = min(max((task.due or 0.0) - now, 0.0), span)
     return span, time.monotonic() + left / 3

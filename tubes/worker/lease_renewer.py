@@ -1,6 +1,6 @@
-"""The thread that renews tasks while handlers work on them, and gives up those whose handlers take too long.
+"""The thread that renews tasks while handlers work on them, and reports handlers that exceed their timeout.
 
-A thread, since a handler may block the event loop: then neither its own task nor the others' are lost.
+It is a thread because a handler may block the event loop: no task is lost then.
 """
 
 from __future__ import annotations
@@ -24,43 +24,44 @@ _RETRY: Final = RetryPolicy((0.5,))
 
 
 class LeaseRenewer:
-    """Knows all tasks in flight. To finish a task, `claim` it first: that succeeds once.
+    """Renews all tasks in flight. To finish a task, `claim` it first: only the first claim succeeds.
 
-    The thread calls `lost` with tasks that this worker does not hold any more, and `late` with those whose handlers
-    take too long. Both are claimed before.
+    `on_lost`: called in the thread with a task that this worker no longer holds.
+    `on_timeout`: called in the thread with a task whose handler exceeded its timeout.
+    The thread claims the task before it calls either of them.
     """
 
     def __init__(
         self,
         thread_tube: Callable[[AsyncTube], Tube],
-        lost: Callable[[InFlight], object],
-        late: Callable[[InFlight], object],
+        on_lost: Callable[[InFlight], object],
+        on_timeout: Callable[[InFlight], object],
     ) -> None:
         self._thread_tube: Final = thread_tube
-        self._lost: Final = lost
-        self._late: Final = late
-        # Other threads look at copies: each change of it is one step, without a lock.
-        self._kept: Final[dict[InFlight, None]] = {}
+        self._on_lost: Final = on_lost
+        self._on_timeout: Final = on_timeout
+        # Changed without a lock, each time in one atomic step; the thread iterates over copies.
+        self._tasks: Final[dict[InFlight, None]] = {}
         self._changed: Final = threading.Condition(threading.Lock())
-        # When it looks next.
-        self._planned = NEVER
+        # The monotonic time at which the thread wakes next.
+        self._next_check = NEVER
         self._closed = False
         self._thread: threading.Thread | None = None
 
     def add(self, in_flight: InFlight) -> None:
-        """Renew this task from now on, and watch the time of its handler."""
-        self._kept[in_flight] = None
-        if in_flight.next_look == NEVER:
+        """Start to renew this task and to watch the timeout of its handler."""
+        self._tasks[in_flight] = None
+        if in_flight.next_check == NEVER:
             return
         with self._changed:
-            if in_flight.next_look < self._planned:
-                if self._thread is None and not self._starts():
+            if in_flight.next_check < self._next_check:
+                if self._thread is None and not self._start_thread():
                     return
-                self._planned = in_flight.next_look
+                self._next_check = in_flight.next_check
                 self._changed.notify()
 
-    def _starts(self) -> bool:
-        """Whether the system gives a thread; else the next `add` asks again."""
+    def _start_thread(self) -> bool:
+        """Start the thread. Returns False if the system refuses; the next `add` tries again."""
         thread = threading.Thread(target=self._run, name="tubes-worker-leases", daemon=True)
         try:
             thread.start()
@@ -71,68 +72,68 @@ class LeaseRenewer:
         return True
 
     def claim(self, in_flight: InFlight) -> bool:
-        """Stop renewing it; False: it was claimed before."""
-        return self._kept.pop(in_flight, self) is None
+        """Stop renewing this task. Returns False if it was claimed before."""
+        return self._tasks.pop(in_flight, self) is None
 
-    def is_kept(self, in_flight: InFlight) -> bool:
-        """Whether nobody has claimed it yet."""
-        return in_flight in self._kept
+    def holds(self, in_flight: InFlight) -> bool:
+        """Return True if the task has not been claimed yet."""
+        return in_flight in self._tasks
 
     def close(self) -> None:
         """Stop renewing all tasks."""
         with self._changed:
             self._closed = True
-            self._kept.clear()
+            self._tasks.clear()
             self._changed.notify()
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._closed and (left := self._planned - time.monotonic()) > 0:
+                while not self._closed and (left := self._next_check - time.monotonic()) > 0:
                     self._changed.wait(None if left == NEVER else min(left, threading.TIMEOUT_MAX))
                 if self._closed:
                     return
                 now = time.monotonic()
-                kept = list(self._kept)
-            due = [one for one in kept if one.renews_at <= now]
-            late = [one for one in kept if one.ends_at <= now]
-            for one in late:
-                if self.claim(one):
+                tasks = list(self._tasks)
+            due = [entry for entry in tasks if entry.renews_at <= now]
+            overdue = [entry for entry in tasks if entry.ends_at <= now]
+            for entry in overdue:
+                if self.claim(entry):
                     try:
-                        self._late(one)
-                    except Exception:  # All tasks depend on this thread.
+                        self._on_timeout(entry)
+                    except Exception:  # The leases of all tasks depend on this thread.
                         log.exception("a task could not be released yet")
-                        one.ends_at = time.monotonic() + _RETRY.delay()
-                        self.add(one)
+                        entry.ends_at = time.monotonic() + _RETRY.delay()
+                        self.add(entry)
             try:
-                self._renew([one for one in due if self.is_kept(one)], now)
+                self._renew([entry for entry in due if self.holds(entry)], now)
             except Exception:
                 log.exception("tasks could not be renewed")
                 self._renew_later(due)
             with self._changed:
-                self._planned = min((one.next_look for one in list(self._kept)), default=NEVER)
+                self._next_check = min((entry.next_check for entry in list(self._tasks)), default=NEVER)
 
     def _renew(self, due: list[InFlight], now: float) -> None:
-        """Renew these, those of one tube and one span together."""
+        """Renew these tasks, with one call per tube and span."""
         groups: defaultdict[tuple[AsyncTube, float], list[InFlight]] = defaultdict(list)
-        for one in due:
-            groups[one.task._tube, one.span].append(one)
+        for entry in due:
+            groups[entry.task._tube, entry.span].append(entry)
         for (tube, span), group in groups.items():
             try:
-                # Both tubes have the same session, so tasks of event loops are good for their takes here, too.
-                done = self._thread_tube(tube).renew_many([one.task for one in group], span)  # type: ignore[misc]
+                # Both tubes share a session, so a task taken in the event loop may be renewed here.
+                done = self._thread_tube(tube).renew_many([entry.task for entry in group], span)  # type: ignore[misc]
             except TubeNotFound:
                 done = {}
             except TubesError as error:
                 log.warning("tasks of tube %r could not be renewed: %s", tube.name, error)
                 self._renew_later(group)
                 continue
-            for one in group:
-                one.renewed(now)
-                if not done.get(one.task.id) and self.claim(one):
-                    self._lost(one)
+            for entry in group:
+                entry.schedule_renewal(now)
+                if not done.get(entry.task.id) and self.claim(entry):
+                    self._on_lost(entry)
 
     def _renew_later(self, group: list[InFlight]) -> None:
         soon = time.monotonic() + _RETRY.delay()
-        for one in group:
-            one.renews_at = soon
+        for entry in group:
+            entry.renews_at = soon

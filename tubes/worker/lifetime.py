@@ -1,4 +1,7 @@
-"""When a run stops and ends, and its waits after errors, for all parts of a run, threads included."""
+"""The lifetime of a run: its stop, its end, and its sleeps after errors. Some of its methods may be called in threads.
+
+A stopping run takes no further tasks; an ended run no longer waits for handlers and replies.
+"""
 
 from __future__ import annotations
 
@@ -13,47 +16,47 @@ from tubes.worker.logs import log
 
 Ts = TypeVarTuple("Ts")
 
-#: After an error of the backend. Workers wait for different times, so that they do not overrun a server that is back.
+#: Delays after errors of the backend, with jitter, so that workers do not all return to a restarted server at once.
 RETRY: Final = RetryPolicy.growing(0.1, 15.0, jitter=0.5)
 
 
 class Lifetime:
-    """The event loop of a run, and when the run stops and ends."""
+    """The event loop of a run, and whether the run is stopping or has ended."""
 
     def __init__(self) -> None:
         self._loop: Final = asyncio.get_running_loop()
         self._stopped: Final = asyncio.Event()
         self._ended: Final = threading.Event()
-        #: Whether it is to stop without waiting for handlers.
+        #: True if the run stops without waiting for handlers.
         self.at_once = False
 
     @property
     def is_stopping(self) -> bool:
-        """Whether no more tasks are taken."""
+        """True once the run takes no further tasks."""
         return self._stopped.is_set()
 
     def stop(self, *, now: bool) -> None:
-        """Take no more tasks; `now`: and wait for nothing."""
+        """Stop taking tasks. `now`: do not wait for handlers either."""
         self._stopped.set()
         self.at_once = self.at_once or now
 
     def end(self) -> None:
-        """Let nobody wait any more for what is still on its way."""
+        """Mark the run as ended: its parts stop retrying."""
         self._ended.set()
 
     def has_ended(self) -> bool:
-        """Whether nobody waits for what is still on its way."""
+        """Return True if the run has ended. Safe to call from any thread."""
         return self._ended.is_set()
 
-    async def rest(self, seconds: float) -> None:
-        """Rest for so many seconds, or until the run is to stop."""
+    async def sleep(self, seconds: float) -> None:
+        """Sleep for `seconds`, or until the run stops."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopped.wait()
 
     def call(self, act: Callable[[*Ts], object], *args: *Ts) -> None:
-        """Call this in the event loop, if that still runs. From any thread."""
+        """Call `act` in the event loop, unless that is closed. Safe to call from any thread."""
         try:
             self._loop.call_soon_threadsafe(act, *args)
         except RuntimeError:
-            log.debug("a worker has ended before its handler")
+            log.debug("a worker ended before its handler")

@@ -1,4 +1,4 @@
-"""The log of workers."""
+"""The logger of workers."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing_extensions import override
 
 
 class TaskName(str):
-    """The name of a task in a log line, from which the line's record gets its fields."""
+    """The name of a task in a log line. Its `fields` are added to the log record."""
 
     __slots__ = ("fields",)
     fields: dict[str, object]
 
 
 class _Log(logging.LoggerAdapter[logging.Logger]):
-    """A logger whose calls never fail: an error in a program's log setup must not end tasks or threads.
+    """A logger whose calls never raise: an error in a program's logging setup must not end tasks or threads.
 
-    A record about a task has its fields: `tube`, `task`, `attempt` and `context`.
+    A record about a task has the fields `tube`, `task`, `attempt` and `context`.
     """
 
     @override
     def log(self, level: int, msg: object, *args: object, **more: Any) -> None:
         try:
-            more["stacklevel"] = 2  # The caller's line.
+            more["stacklevel"] = 2  # Report the caller's line.
             for task in args:
                 if isinstance(task, TaskName):
                     more["extra"] = task.fields

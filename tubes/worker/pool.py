@@ -1,4 +1,4 @@
-"""Threads for handlers: as many as there is work at a time, and none that keeps a process from ending."""
+"""Threads for handlers: as many as there are jobs at a time. They are daemons, so the process may exit at any time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tubes.worker.logs import log
 
 
 class Pool:
-    """Daemon threads. A job never waits for a thread: where all are busy, or hang, one more is started."""
+    """A pool of daemon threads. A job never waits: if all threads are busy or hang, a new one is started."""
 
     def __init__(self) -> None:
         self._jobs: Final[SimpleQueue[Callable[[], object] | None]] = SimpleQueue()
@@ -21,9 +21,9 @@ class Pool:
         self._threads = 0
 
     def submit(self, job: Callable[[], object]) -> None:
-        """Have a thread do this, with the context variables of the caller.
+        """Run a job in a thread, with the context variables of the caller.
 
-        Raises `RuntimeError` where the system has no more threads: then it is not done.
+        Raises `RuntimeError` if a thread cannot be started; the job is not run then.
         """
         context = contextvars.copy_context()
         with self._lock:
@@ -37,7 +37,7 @@ class Pool:
         self._jobs.put(lambda: context.run(job))
 
     def close(self) -> None:
-        """Let the threads end when they have nothing to do any more."""
+        """End each thread when it has no job left."""
         with self._lock:
             threads = self._threads
         for _ in range(threads):

@@ -1,4 +1,4 @@
-"""Describes a worker, as long as it runs, for `Queue.workers`."""
+"""Publishes the description of a running worker for `Queue.workers`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 
 class Presence:
-    """A thread that stores a worker's description every few seconds; it expires by itself if the process dies.
+    """A thread that stores a worker's description every few seconds. If the process dies, the description expires.
 
-    A thread, since handlers may block the event loop. `describe`: makes the description, in the thread.
+    It is a thread because handlers may block the event loop. `describe`: called in the thread; completes the
+    description.
     """
 
     def __init__(self, queue: Queue, describe: Callable[[WorkerInfo], WorkerInfo]) -> None:
@@ -32,11 +33,11 @@ class Presence:
         self._session = ""
         self._started = 0.0
         self._tube: Tube | None = None
-        self._written: Task | None = None
+        self._entry: Task | None = None
         self._failed = False
 
     def begin(self, session: str, *, at_once: bool) -> None:
-        """Store it from now on; `at_once`: not only after the worker has run for a while."""
+        """Start to store the description. `at_once`: now, instead of after one interval."""
         self._session = session
         self._started = self._queue._connection.micros() / SECOND
         thread = threading.Thread(target=self._run, args=(at_once,), name="tubes-worker-presence", daemon=True)
@@ -48,7 +49,7 @@ class Presence:
             self._thread = thread
 
     def end(self) -> None:
-        """Remove the description, and wait a moment for that."""
+        """Remove the description; wait for that at most a second."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join(1.0)
@@ -63,20 +64,20 @@ class Presence:
             except QueueClosed:
                 return
             except TubesError as error:
-                # The worker can work without it. Missing permissions are logged once.
+                # The worker can run without it. An error that lasts is logged once, for example a missing permission.
                 level = logging.DEBUG if self._failed else logging.INFO
                 log.log(level, "this worker is not in the list of workers: %s", error)
                 self._failed = True
-            except Exception:  # What it describes is the user's: names of handlers, for example.
+            except Exception:  # The names of handlers come from the user's code, which may raise anything.
                 log.exception("this worker is not in the list of workers")
                 return
             if self._ended.wait(BEAT):
                 break
         try:
-            if self._written is not None:
-                self._written.delete()
+            if self._entry is not None:
+                self._entry.delete()
         except TubesError:
-            log.debug("a worker stays in the list of workers for some more seconds", exc_info=True)
+            log.debug("a worker stays in the list of workers until its entry expires", exc_info=True)
 
     def _write(self) -> None:
         info = self._describe(WorkerInfo(self._session, socket.gethostname(), os.getpid(), self._started))
@@ -84,6 +85,6 @@ class Presence:
             self._tube = self._queue._workers_tube()
         fields = fields_of(info)
         try:
-            self._written = self._tube.put(fields, key=self._session, on_duplicate="replace", ttl=FORGOTTEN)
-        except TubeNotFound:  # The server has lost it: the next time it is created again.
+            self._entry = self._tube.put(fields, key=self._session, on_duplicate="replace", ttl=FORGOTTEN)
+        except TubeNotFound:  # The server lost the tube: the next write creates it again.
             self._tube = None

@@ -1,6 +1,6 @@
-"""Processes for handlers that need a core of their own: as many as there is work at a time.
+"""Processes for handlers that need a core of their own: as many as there are calls at a time.
 
-Each works on one call at a time, so that one that dies, or is killed since it takes too long, fails one attempt.
+Each process serves one call at a time. So a process that dies, or is killed at its timeout, fails only one attempt.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tubes.worker.routes import Target, is_async
 if TYPE_CHECKING:
     from tubes.values.task import TaskView
 
-#: Seconds that an idle process gets to end.
-_MOMENT: Final = 1.0
-#: Seconds that a process gets to start, with all that the main module of the program imports.
-_START: Final = 60.0
-#: Seconds between two looks whether a process has died: its end does not close its pipe while a child of it lives.
-_LOOK: Final = 0.5
+#: Seconds that an idle process has to exit.
+_EXIT_TIMEOUT: Final = 1.0
+#: Seconds that a process has to start, including the imports of the program's main module.
+_START_TIMEOUT: Final = 60.0
+#: Seconds between two checks whether a process is alive: its pipe stays open as long as a child of it lives.
+_POLL_INTERVAL: Final = 0.5
 _NAME: Final = "tubes-handler"
 
 
@@ -40,7 +40,7 @@ class ProcessDied(TubesError):
 
 @dataclass(frozen=True, slots=True)
 class ProcessTask:
-    """A task as a handler in another process sees it: its facts, without the methods.
+    """A task as a handler in another process sees it: its attributes, without the methods.
 
     >>> ProcessTask(tube="frames", id=7, data="cat.png").data
     'cat.png'
@@ -53,12 +53,12 @@ class ProcessTask:
     max_attempts: int | None = None
     utube: str | None = None
     key: str | None = None
-    #: When it was put: seconds since the epoch.
+    #: The time of the put, in seconds since the epoch.
     created: float = 0.0
     context: dict[str, str] | None = None
 
 
-def _facts_of(task: TaskView) -> ProcessTask:
+def _snapshot(task: TaskView) -> ProcessTask:
     facts: dict[str, Any] = {name: getattr(task, name) for name in ProcessTask.__slots__}
     return ProcessTask(**facts)
 
@@ -73,18 +73,18 @@ class Processes:
         self._closed = False
 
     def call(self, target: Target, task: TaskView) -> Any:
-        """Call a handler with a task in a process, and wait for it.
+        """Call a handler with a task in a process, and wait for its result.
 
-        Raises what it raises, `TimeoutError` after the target's timeout, and `ProcessDied`.
+        Raises the errors of the handler, `TimeoutError` after the target's timeout, and `ProcessDied`.
         """
-        facts = _facts_of(task)
+        facts = _snapshot(task)
         args, kwargs = ([facts], {}) if target.arguments is None else target.arguments(task)
         work = pickle.dumps((target.function, args, kwargs, facts))
-        child = self._begun(work)
+        child = self._send_to_child(work)
         try:
-            if (answer := child.receive(target.timeout)) is None:
+            if (reply := child.receive(target.timeout)) is None:
                 raise TimeoutError(f"the handler took longer than {target.timeout} s")
-            is_good, result = pickle.loads(answer)
+            is_good, result = pickle.loads(reply)
         except (EOFError, ConnectionError):
             raise ProcessDied(how=self._end(child)) from None
         except BaseException:
@@ -96,10 +96,10 @@ class Processes:
             return result
         raise result
 
-    def _begun(self, work: bytes) -> _Child:
-        """A process that has this work. One that has died while it was idle is none."""
+    def _send_to_child(self, work: bytes) -> _Child:
+        """Send the work to an idle child or a new one. Skips idle children that have died."""
         while True:
-            # A process is started under the lock: `close` finds each of them.
+            # Start the process under the lock, so that `close` finds it.
             with self._lock:
                 was_idle = bool(self._idle)
                 child = self._idle.pop() if was_idle else _Child()
@@ -107,9 +107,9 @@ class Processes:
                 if self._closed:
                     child.process.kill()
             try:
-                if not was_idle and child.receive(_START) is None:
+                if not was_idle and child.receive(_START_TIMEOUT) is None:
                     self._end(child)
-                    raise TimeoutError(f"a process for the handler did not start in {_START:g} s")
+                    raise TimeoutError(f"a process for the handler did not start in {_START_TIMEOUT:g} s")
                 child.pipe.send_bytes(work)
                 return child
             except (EOFError, ConnectionError):
@@ -118,44 +118,44 @@ class Processes:
                     raise ProcessDied(how=how) from None
 
     def _end(self, child: _Child) -> str:
-        """End a process, if it has not died; how it has ended."""
+        """End a process if it is alive. Returns how it ended."""
         with self._lock:
             self._all.discard(child)
         return child.end()
 
     def close(self) -> None:
-        """End all processes: the idle ones, and those that still work."""
+        """End all processes, idle and busy."""
         with self._lock:
             self._closed = True
             idle, busy = [*self._idle], self._all.difference(self._idle)
             self._idle.clear()
             self._all.clear()
         for child in busy:
-            # Its thread waits for it, and ends it.
+            # The thread that waits for its result cleans up.
             child.process.kill()
         for child in idle:
             child.pipe.close()
         for child in idle:
-            child.process.join(_MOMENT)
+            child.process.join(_EXIT_TIMEOUT)
             child.end()
 
 
 class _Child:
-    """A process that works on one call at a time."""
+    """A process that serves one call at a time."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs,), name=_NAME)
-        with theirs:
+        self.pipe, child_pipe = context.Pipe()
+        self.process = context.Process(target=_serve, args=(child_pipe,), name=_NAME)
+        with child_pipe:
             self.process.start()
 
     def receive(self, timeout: float | None) -> bytes | None:
-        """What it sends next; None: nothing in so many seconds. Raises `EOFError` if it has died."""
+        """Return the next message of the process; None after `timeout` seconds. Raises `EOFError` if it has died."""
         ends = None if timeout is None else time.monotonic() + timeout
         while True:
-            left = _LOOK if ends is None else min(ends - time.monotonic(), _LOOK)
-            # Whether it lives is asked before the pipe: what it has sent before it died counts.
+            left = _POLL_INTERVAL if ends is None else min(ends - time.monotonic(), _POLL_INTERVAL)
+            # Check this before the pipe: a message that it sent before it died counts.
             is_alive = self.process.is_alive()
             if self.pipe.poll(max(left, 0) if is_alive else 0):
                 return self.pipe.recv_bytes()
@@ -165,8 +165,8 @@ class _Child:
                 return None
 
     def end(self) -> str:
-        """End it, if it has not died; how it has ended."""
-        self.process.join(0 if self.pipe.closed or not self._has_hung_up() else _MOMENT)
+        """End the process if it is alive. Returns how it ended."""
+        self.process.join(0 if self.pipe.closed or not self._is_exiting() else _EXIT_TIMEOUT)
         self.process.kill()
         self.process.join()
         self.pipe.close()
@@ -175,8 +175,8 @@ class _Child:
             return f"by {signal.Signals(-code).name}"
         return f"it ended with {code}"
 
-    def _has_hung_up(self) -> bool:
-        """Whether it is about to end by itself: how, is of interest then."""
+    def _is_exiting(self) -> bool:
+        """Return True if the process closed its pipe: wait for it then, because its exit code says why."""
         try:
             return self.pipe.poll() and not self.pipe.recv_bytes()
         except (EOFError, OSError):
@@ -184,35 +184,35 @@ class _Child:
 
 
 def _serve(pipe: Connection) -> None:
-    """What a process does, until its parent hangs up or dies."""
+    """Serve calls until the parent closes the pipe or dies. Runs in the child."""
     threading.Thread(target=_end_with_parent, name="tubes-parent", daemon=True).start()
-    # The parent says when it is over: a signal to the whole group means the parent, which has its grace.
+    # Ignore signals that are sent to the whole group: they are meant for the parent, which has a grace period.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     with suppress(EOFError, OSError):
         pipe.send_bytes(b"ready")
         while True:
-            pipe.send_bytes(_done(pipe.recv_bytes()))
+            pipe.send_bytes(_execute(pipe.recv_bytes()))
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent has died, whatever the handler does: its task goes to another worker."""
+    """Exit when the parent has died, even in the middle of a handler: another worker gets the task."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    # A fork of the parent may hold the sentinel open.
-    while os.getppid() == parent.pid and not wait([parent.sentinel], _MOMENT):
+    # A fork of the parent may keep the sentinel open, so compare the parent's pid as well.
+    while os.getppid() == parent.pid and not wait([parent.sentinel], _EXIT_TIMEOUT):
         pass
     os._exit(1)
 
 
 def kill_all() -> None:
-    """Kill all processes of handlers, before this one ends without further ado."""
+    """Kill all processes of handlers. Call it before `os._exit`."""
     for process in multiprocessing.active_children():
         if process.name == _NAME:
             process.kill()
 
 
-def _done(work: bytes) -> bytes:
+def _execute(work: bytes) -> bytes:
     try:
         function, args, kwargs, facts = pickle.loads(work)
         current.set(facts)
@@ -223,7 +223,7 @@ def _done(work: bytes) -> bytes:
             failure = pickle.dumps((False, error))
             pickle.loads(failure)
             return failure
-        except Exception:  # It cannot be brought to another process.
+        except Exception:  # The error cannot be pickled.
             return pickle.dumps((False, RuntimeError(reason_of(error))))
 
 
@@ -233,7 +233,7 @@ def check_process(function: Any) -> None:
     if is_async(function):
         rule = "must be plain to run in a process of its own"
     elif hasattr(function, "__qualname__") and hasattr(function, "__module__"):
-        # The name of a function that is just being decorated is not there yet.
+        # Do not look the function up: while it is being decorated, its module does not have the name yet.
         if "<" not in function.__qualname__:
             return
     else:

@@ -1,4 +1,4 @@
-"""Routes: tubes, and the handlers of their tasks."""
+"""Routes map tubes to the handlers of their tasks."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tubes.worker.schedules import Schedule
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A handler, and how it is called."""
+    """A handler, and how to call it."""
 
     #: Called with a task.
     handler: Handler
-    #: The user's function, which it calls.
+    #: The user's function, which the handler calls.
     function: Callable[..., Any]
-    #: Seconds that it may take; None: no limit.
+    #: The timeout in seconds; None: no limit.
     timeout: float | None = None
-    #: Whether it is called in another process.
+    #: True if it is called in another process.
     process: bool = False
-    #: What a task has for the function; None: that is called with the task.
+    #: Extracts the arguments from a task; None: the function is called with the task itself.
     arguments: Callable[[Any], tuple[list[object], dict[str, object]]] | None = None
-    #: When it is to be called, besides.
+    #: The schedule on which the function is called, in addition to other tasks that name it.
     schedule: Schedule | None = None
 
     @property
@@ -43,16 +43,16 @@ class Target:
 
     @cached_property
     def is_async(self) -> bool:
-        """Whether the handler runs in the event loop, and not in a thread."""
+        """True if the handler runs in the event loop instead of a thread."""
         return is_async(self.function)
 
 
-def _none(task: object) -> None:
-    """No function."""
+def _no_function(task: object) -> None:
+    """Stand in for a function; never called."""
 
 
-#: Of a task that names no function of this worker.
-UNKNOWN: Final = Target(_none, _none)
+#: The target of a task that names a function which this worker does not have.
+UNKNOWN: Final = Target(_no_function, _no_function)
 
 
 @dataclass(frozen=True)
@@ -60,52 +60,53 @@ class Route:
     """Tubes in the order of preference, the handlers of their tasks, and how many run at a time."""
 
     tubes: tuple[str, ...]
-    #: One for all tasks; or, in a tube of task functions, by the name in the task's data: functions may be added.
+    #: One target for all tasks; or, for task functions, the targets by the name in the task's data. The worker may add
+    #: functions while it runs.
     target: Target | dict[str, Target] = field(hash=False)
-    #: None: that of the worker.
+    #: How many handlers run at a time; None: as many as the worker's option says.
     concurrency: int | None = None
-    #: Equal for a route and for what is left of it when a tube was taken away.
+    #: Identifies the route: `off` makes a copy with fewer tubes and the same key.
     key: object = field(default_factory=object, repr=False)
 
     @property
     def targets(self) -> list[Target]:
-        """All handlers."""
+        """All targets of the route."""
         return [self.target] if isinstance(self.target, Target) else [*self.target.values()]
 
     @property
     def name(self) -> str:
-        """The names of its handlers, for logs and lists."""
+        """The names of the handlers, for logs and lists."""
         return self.target.name if isinstance(self.target, Target) else ", ".join(self.target)
 
     def target_of(self, task: TaskView) -> Target:
-        """The handler of this task; `UNKNOWN`: it names no function of this route."""
+        """Return the target of this task; `UNKNOWN` if its data does not name a function of this route."""
         if isinstance(self.target, Target):
             return self.target
         try:
             data: Any = task.data
             return self.target[data["task"]]
-        except BaseException:  # Of the codec, or of whatever the data is.
+        except BaseException:  # The codec, or the decoded data, may raise anything.
             return UNKNOWN
 
 
 def is_async(function: Callable[..., object]) -> bool:
-    """Whether a function, or what is called like one, is to be awaited."""
+    """Return True if the result of a function or callable object must be awaited."""
     called = getattr(function.__class__, "__call__", None)  # noqa: B004
     return inspect.iscoroutinefunction(inspect.unwrap(function)) or inspect.iscoroutinefunction(called)
 
 
 def check_timeout(timeout: Seconds | None) -> float | None:
-    """Seconds that a handler may take."""
+    """Return the timeout of a handler in seconds. Raises `InvalidOption`."""
     limit = None if timeout is None else seconds("timeout", timeout)
     if limit == 0:
         raise InvalidOption(option="timeout", value=timeout, rule="must be more than 0 seconds, or None")
     return limit
 
 
-def check_handler(handler: Any, what: str) -> Handler:
-    """A function of the user's. `what`: what it is a function of."""
+def check_handler(handler: Any, suffix: str) -> Handler:
+    """Return the user's function. Raises `InvalidOption`; `suffix` completes "must be a function" in the message."""
     if not callable(handler) or inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
-        raise InvalidOption(option="handler", value=handler, rule=f"must be a function{what}, plain or async")
+        raise InvalidOption(option="handler", value=handler, rule=f"must be a function{suffix}, plain or async")
     made: Handler = handler
     return made
 
@@ -113,7 +114,7 @@ def check_handler(handler: Any, what: str) -> Handler:
 def make_route(
     tubes: object, handler: object, concurrency: int | None, timeout: Seconds | None, process: bool
 ) -> Route:
-    """A route from a user's arguments, which are checked."""
+    """Check the user's arguments, and make a route of them."""
     checked = check_handler(handler, " of a task")
     if concurrency is not None:
         positive("concurrency", concurrency)
@@ -122,12 +123,12 @@ def make_route(
 
 
 def tube_names(tubes: object) -> tuple[str, ...]:
-    """The names of a tube or of several."""
-    wanted: list[object] = [tubes] if isinstance(tubes, _ONE) or not isinstance(tubes, Iterable) else [*tubes]
-    names = tuple(tube.name if isinstance(tube, (Tube, AsyncTube)) else check_tube_name(tube) for tube in wanted)
+    """Return the names of one tube or several."""
+    items: list[object] = [tubes] if isinstance(tubes, _SINGLE) or not isinstance(tubes, Iterable) else [*tubes]
+    names = tuple(tube.name if isinstance(tube, (Tube, AsyncTube)) else check_tube_name(tube) for tube in items)
     if not names or len(set(names)) < len(names):
-        raise InvalidOption(option="tubes", value=tubes, rule="must name at least one tube, and none twice")
+        raise InvalidOption(option="tubes", value=tubes, rule="must name at least one tube, and each tube once")
     return names
 
 
-_ONE: Final = (str, Tube, AsyncTube)
+_SINGLE: Final = (str, Tube, AsyncTube)

@@ -1,4 +1,13 @@
-"""One run of a worker: its fetchers, its tasks in flight, the ends of handlers, and its own end."""
+"""One run of a worker.
+
+How a task passes through a run: a `Fetcher` takes it, and `_start` makes an `InFlight` entry for it, whose lease is
+renewed by the `LeaseRenewer`. `_handle` calls the handler and gets a verdict; `_finish` replies to the caller and
+carries out the verdict. A task is finished once, by the code that claims it from the lease renewer first: `_finish`, or
+`_handle_timeout` when the handler exceeds its timeout. If the lease was lost, the handler is only cancelled.
+
+In a burst a task that failed without a limit of attempts is deferred: it is held until the burst ends, because it would
+fail again and again.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +27,7 @@ from tubes.values.worker_info import NAMED, HandlerInfo, HeldTask
 from tubes.worker.acks import Acks
 from tubes.worker.fetcher import Fetcher
 from tubes.worker.finishing import Finishing, carry_out
-from tubes.worker.handling import Handling, overtime
+from tubes.worker.handling import Handling, timeout_error
 from tubes.worker.in_flight import NEVER, InFlight
 from tubes.worker.lease_renewer import LeaseRenewer
 from tubes.worker.lifetime import RETRY, Lifetime
@@ -39,12 +48,12 @@ if TYPE_CHECKING:
     from tubes.worker.hooks import Hook
     from tubes.worker.routes import Route
 
-#: Seconds that handlers get to end, once they were cancelled.
-_MOMENT: Final = 1.0
+#: Seconds that cancelled handlers have to end.
+_CANCEL_GRACE: Final = 1.0
 
 
 class Run:
-    """Everything that exists only while a worker runs. It lives in one event loop."""
+    """The state that exists only while a worker runs. Belongs to one event loop."""
 
     def __init__(self, connections: Connections, hooks: list[Hook], *, burst: bool) -> None:
         self._connections: Final = connections
@@ -53,24 +62,24 @@ class Run:
         self._lifetime: Final = Lifetime()
         self._pool: Final = Pool()
         self._processes: Final = Processes()
-        self._renewer: Final = LeaseRenewer(connections.thread_tube, self._lost, self._late)
+        self._renewer: Final = LeaseRenewer(connections.thread_tube, self._handle_lost, self._handle_timeout)
         self._handling: Final = Handling(connections, self._lifetime, self._pool, self._processes, hooks)
         self._finishing: Final = Finishing(connections.replies, self._lifetime)
-        self._acks: Final = Acks(self._end, self._not_acked)
+        self._acks: Final = Acks(self._end, self._handle_failed_ack)
         self._fetchers: Final[dict[object, Fetcher]] = {}
         self._in_flight: Final[set[InFlight]] = set()
-        # Tasks that have failed in a burst, and are not tried again in it.
-        self._aside: Final[list[tuple[InFlight, Verdict]]] = []
-        # Tasks without `max_attempts` that a handler of this burst had, and that still exist.
-        self._tried: Final[set[tuple[str, int]]] = set()
+        # Tasks that failed in a burst and are released at its end.
+        self._deferred: Final[list[tuple[InFlight, Verdict]]] = []
+        # Tube and id of the tasks without `max_attempts` that failed in this burst.
+        self._attempted: Final[set[tuple[str, int]]] = set()
         self._changed: Final = asyncio.Event()
         self._scheduler: Final = Scheduler(connections.queue)
-        self._presence: Final = Presence(connections.threads, self._described)
+        self._presence: Final = Presence(connections.threads, self._describe)
 
     def follow(self, routes: dict[Route, int]) -> None:
-        """Work on these routes from now on, each with so many handlers at a time."""
-        for gone in self._fetchers.keys() - {route.key for route in routes}:
-            self._fetchers.pop(gone).halt()
+        """Switch to these routes. The values are the numbers of handlers that run at a time."""
+        for key in self._fetchers.keys() - {route.key for route in routes}:
+            self._fetchers.pop(key).halt()
         for route, concurrency in routes.items():
             fetcher = self._fetchers.get(route.key)
             if fetcher is None:
@@ -88,36 +97,36 @@ class Run:
         self._changed.set()
 
     def stop(self, *, now: bool) -> None:
-        """Take no more tasks; `now`: and do not wait for handlers."""
+        """Stop taking tasks. `now`: do not wait for handlers either."""
         self._lifetime.stop(now=now)
         self._changed.set()
 
     async def work(self, grace: float) -> Summary:
-        """Work until it is stopped; in a burst until nothing is left."""
+        """Work until the run is stopped; in a burst, until no task is left."""
         for fetcher in self._fetchers.values():
             log.info("works on %s", fetcher)
         self._presence.begin(self._connections.session, at_once=not self._burst)
         try:
             if self._burst:
                 await self._scheduler.plan()
-                await self._work_off()
+                await self._run_burst()
             while not self._lifetime.is_stopping and not self._burst:
-                await self._change()
+                await self._wait_for_change()
             self._halt()
             if self._in_flight:
-                log.info("takes no more tasks, and holds %d", len(self._in_flight))
+                log.info("stopping with %d tasks in hand", len(self._in_flight))
             await self._wait_for_handlers(grace)
             if self._in_flight:
                 await self._cut_off()
             else:
-                await self._release_aside()
+                await self._release_deferred()
             return self._summary
         finally:
             self._lifetime.end()
             self._halt()
-            for one in self._in_flight:
-                if one.runner is not None:
-                    one.runner.cancel()
+            for entry in self._in_flight:
+                if entry.runner is not None:
+                    entry.runner.cancel()
             self._renewer.close()
             self._pool.close()
             self._processes.close()
@@ -128,18 +137,18 @@ class Run:
         for fetcher in self._fetchers.values():
             fetcher.halt()
 
-    async def _work_off(self) -> None:
-        """A burst: until no tube has a task that may be taken, and no handler runs."""
+    async def _run_burst(self) -> None:
+        """Run a burst: until no tube has a task that may be taken, and no handler runs."""
         while not self._lifetime.is_stopping:
-            # One after the other: the next round sees the tasks that handlers put meanwhile.
+            # Fill one fetcher after the other; the next pass sees the tasks that handlers put meanwhile.
             found = [await fetcher.fill(0) for fetcher in list(self._fetchers.values())]
             if self._in_flight:
-                await self._change()
+                await self._wait_for_change()
             elif not any(found):
                 return
 
-    async def _change(self) -> None:
-        """Wait until a handler has ended, or somebody wants something."""
+    async def _wait_for_change(self) -> None:
+        """Wait until a handler ends, the routes change, or the run is stopped."""
         await self._changed.wait()
         self._changed.clear()
 
@@ -149,171 +158,177 @@ class Run:
         while self._in_flight and not self._lifetime.at_once and (left := ends - loop.time()) > 0:
             try:
                 async with asyncio.timeout(left):
-                    await self._change()
+                    await self._wait_for_change()
             except TimeoutError:
                 return
 
     async def _cut_off(self) -> None:
-        """Release the tasks in flight, at the end of the session: they have not failed."""
+        """Cancel the handlers in flight. The end of the session releases their tasks, which have not failed."""
         self._lifetime.end()
         self._summary.exit_code = AT_ONCE if self._lifetime.at_once else CUT_OFF
-        for one in self._in_flight:
-            if self._renewer.claim(one):
+        for entry in self._in_flight:
+            if self._renewer.claim(entry):
                 self._summary.cut_off += 1
-                log.warning("the handler of %s is cut off, and its task released", name_of(one.task))
-        runners = [one.runner for one in self._in_flight if one.runner is not None]
+                log.warning("the handler of %s is cut off, and its task released", name_of(entry.task))
+        runners = [entry.runner for entry in self._in_flight if entry.runner is not None]
         for runner in runners:
             runner.cancel()
         if runners:
-            await asyncio.wait(runners, timeout=_MOMENT)
+            await asyncio.wait(runners, timeout=_CANCEL_GRACE)
 
-    async def _release_aside(self) -> None:
-        for one, verdict in self._aside:
-            if self._renewer.claim(one):
-                self._count(one, await self._finishing.finish(one.task, verdict))
+    async def _release_deferred(self) -> None:
+        for entry, verdict in self._deferred:
+            if self._renewer.claim(entry):
+                self._count(entry, await self._finishing.finish(entry.task, verdict))
 
     # -- a task --------------------------------------------------------------------------------------------------------
 
     def _start(self, task: AsyncTask, route: Route) -> None:
-        """A task was taken: have its handler called."""
-        one = InFlight(task, route, route.target_of(task))
-        self._in_flight.add(one)
-        self._renewer.add(one)
-        if (task.tube, task.id) in self._tried:
-            self._set_aside(one, Verdict("release"))
+        """Start the handler of a task that was taken."""
+        entry = InFlight(task, route, route.target_of(task))
+        self._in_flight.add(entry)
+        self._renewer.add(entry)
+        if (task.tube, task.id) in self._attempted:
+            self._defer(entry, Verdict("release"))
         else:
-            self._go_on(one, self._handle(one))
+            self._spawn(entry, self._handle(entry))
 
-    def _go_on(self, one: InFlight, work: Coroutine[object, object, None]) -> None:
-        one.runner = asyncio.get_running_loop().create_task(work)
+    def _spawn(self, entry: InFlight, work: Coroutine[object, object, None]) -> None:
+        entry.runner = asyncio.get_running_loop().create_task(work)
 
-    async def _handle(self, one: InFlight) -> None:
-        """All work on a task, from its take to its end."""
+    async def _handle(self, entry: InFlight) -> None:
+        """Call the handler of a task, and finish the task."""
         try:
-            schedule = one.target.schedule
-            skipped = None if schedule is None else await self._scheduler.skips(one.task, schedule)
-            verdict = skipped or await self._handling.handle(one.task, one.target)
-            if one.given_up or not self._renewer.is_kept(one) or (verdict.is_cancelled and self._lifetime.has_ended()):
-                # It was cut off, lost or given up, and finished there.
-                if one.given_up and not verdict.is_cancelled:
-                    log.warning("the handler of %s has ended too late: its task was released before", name_of(one.task))
+            schedule = entry.target.schedule
+            skipped = None if schedule is None else await self._scheduler.put_next_or_skip(entry.task, schedule)
+            verdict = skipped or await self._handling.handle(entry.task, entry.target)
+            if (
+                entry.is_timed_out
+                or not self._renewer.holds(entry)
+                or (verdict.is_cancelled and self._lifetime.has_ended())
+            ):
+                # The task was cut off, lost, or timed out, and was finished there.
+                if entry.is_timed_out and not verdict.is_cancelled:
+                    log.warning("the handler of %s ended too late: its task was already finished", name_of(entry.task))
                 return
-            one.verdict = verdict
-            await self._finish(one, verdict)
-        except BaseException as unforeseen:
-            self._go_on_after(one, unforeseen)
+            entry.verdict = verdict
+            await self._finish(entry, verdict)
+        except BaseException as error:
+            self._recover(entry, error)
 
-    async def _finish(self, one: InFlight, verdict: Verdict) -> None:
-        """A handler has ended: reply to the caller, and finish the task."""
-        task = one.task
-        told = not (is_call(task) and verdict.is_last(task)) or await self._finishing.tell_caller(task, verdict)
+    async def _finish(self, entry: InFlight, verdict: Verdict) -> None:
+        """Reply to the caller and finish the task, after its handler has ended."""
+        task = entry.task
+        has_replied = not (is_call(task) and verdict.is_last(task)) or await self._finishing.reply(task, verdict)
         if self._would_spin(task, verdict):
-            # Hold it meanwhile: other workers would fail, too.
-            one.ends_at = NEVER
-            asked = verdict.delay if verdict.verb == "decline" else None
-            await self._lifetime.rest(RETRY.delay(task.attempts) if asked is None else seconds("delay", asked))
+            # Hold the task while sleeping: other workers would fail on it, too.
+            entry.ends_at = NEVER
+            delay = verdict.delay if verdict.method == "decline" else None
+            await self._lifetime.sleep(RETRY.delay(task.attempts) if delay is None else seconds("delay", delay))
         if self._burst and verdict.is_endless(task):
-            self._set_aside(one, verdict)
-        elif self._renewer.claim(one):
-            one.is_finishing = True
-            if verdict.verb == "ack" and told and task._take != FINISHED and not verdict.leaves_result(task):
-                self._acks.add(one)
-                if one.target.is_async:
-                    # The next take goes out right behind the ack: one trip for both. With threads it gains nothing.
-                    self._free(one)
+            self._defer(entry, verdict)
+        elif self._renewer.claim(entry):
+            entry.is_finishing = True
+            if verdict.method == "ack" and has_replied and task._take != FINISHED and not verdict.leaves_result(task):
+                self._acks.add(entry)
+                if entry.target.is_async:
+                    # Send the next take right behind the ack, in one round trip. With threads this gains nothing.
+                    self._free(entry)
                     self._changed.set()
                 return
             outcome = None if task._take == FINISHED else await self._finishing.finish(task, verdict)
-            if not told:
-                await self._finishing.tell_caller(task, verdict, if_full=False)
-            self._end(one, outcome)
+            if not has_replied:
+                await self._finishing.reply(task, verdict, return_if_full=False)
+            self._end(entry, outcome)
 
-    def _not_acked(self, one: InFlight, error: BaseException) -> None:
-        """An ack with others has failed: ack the task alone, as long as that takes."""
+    def _handle_failed_ack(self, entry: InFlight, error: BaseException) -> None:
+        """Ack a task alone, with retries, after an ack of several tasks failed."""
         if self._lifetime.has_ended():
             return
-        fetcher = self._fetchers.get(one.route.key)
-        if one.is_freed and fetcher is not None:
-            one.is_freed = False
+        fetcher = self._fetchers.get(entry.route.key)
+        if entry.is_freed and fetcher is not None:
+            entry.is_freed = False
             fetcher.occupy()
-        self._go_on(one, self._ack(one) if isinstance(error, TubesError) else self._rescue(one, error))
+        self._spawn(
+            entry, self._ack(entry) if isinstance(error, TubesError) else self._finish_after_error(entry, error)
+        )
 
-    async def _ack(self, one: InFlight) -> None:
+    async def _ack(self, entry: InFlight) -> None:
         try:
-            self._end(one, await self._finishing.finish(one.task, Verdict("ack")))
-        except BaseException as unforeseen:
-            self._go_on_after(one, unforeseen)
+            self._end(entry, await self._finishing.finish(entry.task, Verdict("ack")))
+        except BaseException as error:
+            self._recover(entry, error)
 
-    def _go_on_after(self, one: InFlight, error: BaseException) -> None:
+    def _recover(self, entry: InFlight, error: BaseException) -> None:
         if self._lifetime.has_ended():
             raise error
-        if one in self._in_flight:
-            # In an asyncio task of its own: this one may be cancelled once more.
-            self._go_on(one, self._rescue(one, error))
+        if entry in self._in_flight:
+            # Use another asyncio task: this one may be cancelled again.
+            self._spawn(entry, self._finish_after_error(entry, error))
         if not issubclass(type(error), Exception):
             raise error
 
-    async def _rescue(self, one: InFlight, error: BaseException) -> None:
+    async def _finish_after_error(self, entry: InFlight, error: BaseException) -> None:
         """Finish a task after an unexpected error."""
-        task = one.task
-        verdict = one.verdict or Verdict("release", reason_of(error), error=error)
-        log.error("%s of %s failed", verdict.verb, name_of(task), exc_info=trace_of(error))
+        task = entry.task
+        verdict = entry.verdict or Verdict("release", reason_of(error), error=error)
+        log.error("%s of %s failed", verdict.method, name_of(task), exc_info=trace_of(error))
         outcome: Outcome | None = None
         try:
             if self._would_spin(task, verdict):
-                await self._lifetime.rest(RETRY.delay(task.attempts))
-            if (one.is_finishing or self._renewer.claim(one)) and task._take != FINISHED:
+                await self._lifetime.sleep(RETRY.delay(task.attempts))
+            if (entry.is_finishing or self._renewer.claim(entry)) and task._take != FINISHED:
                 outcome = await self._finishing.finish(task, verdict)
         except Exception:
             log.exception("%s stays with this worker until the worker ends", name_of(task))
         finally:
-            self._end(one, outcome)
+            self._end(entry, outcome)
 
     def _would_spin(self, task: AsyncTask, verdict: Verdict) -> bool:
-        """Whether a task would come again and again without a pause."""
+        """Return True if the task would be taken again at once, without end."""
         return not self._burst and verdict.is_endless(task) and not task._tube._port.shared.options.get("backoff")
 
-    def _set_aside(self, one: InFlight, verdict: Verdict) -> None:
-        """Hold a failed task until the end of the burst, in which it would fail again and again."""
-        log_verdict(one.task, verdict, "aside")
+    def _defer(self, entry: InFlight, verdict: Verdict) -> None:
+        """Hold a failed task until the end of the burst."""
+        log_verdict(entry.task, verdict, "deferred")
         verdict = verdict._replace(is_logged=True)
-        one.ends_at = NEVER
-        if one.given_up and one.runner is not None:
-            one.runner.cancel()
-        self._aside.append((one, verdict))
-        self._end(one, None)
+        entry.ends_at = NEVER
+        if entry.is_timed_out and entry.runner is not None:
+            entry.runner.cancel()
+        self._deferred.append((entry, verdict))
+        self._end(entry, None)
 
-    def _free(self, one: InFlight) -> None:
-        """Let its handler have another task, if it has not been let yet."""
-        fetcher = self._fetchers.get(one.route.key)
-        if fetcher is not None and not one.is_freed:
-            one.is_freed = True
+    def _free(self, entry: InFlight) -> None:
+        """Free the place of the handler for another task, once."""
+        fetcher = self._fetchers.get(entry.route.key)
+        if fetcher is not None and not entry.is_freed:
+            entry.is_freed = True
             fetcher.free()
 
-    def _end(self, one: InFlight, outcome: Outcome | None) -> None:
-        """The work on a task is over. `outcome`: that of its task, if it was finished here."""
-        if one in self._in_flight:
-            self._in_flight.discard(one)
-            self._free(one)
-            if self._burst and one.task.max_attempts is None and outcome not in ("acked", "buried"):
-                self._tried.add((one.task.tube, one.task.id))
+    def _end(self, entry: InFlight, outcome: Outcome | None) -> None:
+        """Remove a task from the set in flight. `outcome`: how it was finished, if this run finished it."""
+        if entry in self._in_flight:
+            self._in_flight.discard(entry)
+            self._free(entry)
+            if self._burst and entry.task.max_attempts is None and outcome not in ("acked", "buried"):
+                self._attempted.add((entry.task.tube, entry.task.id))
             self._changed.set()
-            self._count(one, outcome)
+            self._count(entry, outcome)
 
-    def _count(self, one: InFlight, outcome: Outcome | None) -> None:
+    def _count(self, entry: InFlight, outcome: Outcome | None) -> None:
         if outcome is not None:
             setattr(self._summary, outcome, getattr(self._summary, outcome) + 1)
         if outcome == "lost":
-            log.warning("%s was finished too late, and may be done twice", name_of(one.task))
+            log.warning("%s was finished too late, and may be done twice", name_of(entry.task))
 
-    # -- what it tells of itself ---------------------------------------------------------------------------------------
+    # -- the description of the worker ---------------------------------------------------------------------------------
 
-    def _described(self, info: WorkerInfo) -> WorkerInfo:
-        """Describe this worker now. In the thread of `Presence`."""
+    def _describe(self, info: WorkerInfo) -> WorkerInfo:
+        """Add the current state of this worker to its description. Called in the thread of `Presence`."""
         queue, summary = self._connections.threads, self._summary
-        # By the clock of the queue, which goes on as the monotonic one does.
-        ahead = queue._connection.micros() / SECOND - time.monotonic()
-        fetchers, in_flight = list(self._fetchers.values()), sorted(self._in_flight, key=lambda one: one.began)
+        # Converts monotonic times to the clock of the queue.
+        offset = queue._connection.micros() / SECOND - time.monotonic()
+        fetchers, in_flight = list(self._fetchers.values()), sorted(self._in_flight, key=lambda entry: entry.started_at)
         return replace(
             info,
             handlers=tuple(
@@ -321,8 +336,8 @@ class Run:
             ),
             in_hand=len(in_flight),
             tasks=tuple(
-                HeldTask(one.task.tube, one.task.id, one.task.attempts, round(one.began + ahead, 3))
-                for one in in_flight[:NAMED]
+                HeldTask(entry.task.tube, entry.task.id, entry.task.attempts, round(entry.started_at + offset, 3))
+                for entry in in_flight[:NAMED]
             ),
             acked=summary.acked,
             released=summary.released,
@@ -331,23 +346,23 @@ class Run:
             stopping=self._lifetime.is_stopping,
         )
 
-    # -- what the lease renewer finds, in its thread -------------------------------------------------------------------
+    # -- callbacks of the lease renewer, in its thread -----------------------------------------------------------------
 
-    def _lost(self, one: InFlight) -> None:
-        """This worker does not hold a task any more: cancel its handler."""
-        self._lifetime.call(self._abandon, one, "lost")
+    def _handle_lost(self, entry: InFlight) -> None:
+        """Cancel the handler of a task that this worker no longer holds."""
+        self._lifetime.call(self._abandon, entry, "lost")
 
-    def _late(self, one: InFlight) -> None:
-        """A handler does not end in time: finish its task without it."""
-        one.given_up, one.ends_at = True, NEVER
-        log.error("given up: the handler of %s has not ended after %s s", name_of(one.task), one.target.timeout)
-        self._pool.submit(lambda: self._give_up(one))
+    def _handle_timeout(self, entry: InFlight) -> None:
+        """Finish a task without its handler, which exceeded its timeout."""
+        entry.is_timed_out, entry.ends_at = True, NEVER
+        log.error("the handler of %s did not end within its timeout of %s s", name_of(entry.task), entry.target.timeout)
+        self._pool.submit(lambda: self._finish_without_handler(entry))
 
-    def _give_up(self, one: InFlight) -> None:
-        task, verdict = one.task, verdict_of(overtime(one.target))
+    def _finish_without_handler(self, entry: InFlight) -> None:
+        task, verdict = entry.task, verdict_of(timeout_error(entry.target))
         if self._burst and verdict.is_endless(task):
-            self._renewer.add(one)
-            self._lifetime.call(self._set_aside, one, verdict)
+            self._renewer.add(entry)
+            self._lifetime.call(self._defer, entry, verdict)
             return
         outcome: Outcome | None = None
         try:
@@ -360,9 +375,9 @@ class Run:
             tube = self._connections.thread_tube(task._tube)
             outcome = run(carry_out(tube, task, verdict, self._lifetime.has_ended), call)
         finally:
-            self._lifetime.call(self._abandon, one, outcome)
+            self._lifetime.call(self._abandon, entry, outcome)
 
-    def _abandon(self, one: InFlight, outcome: Outcome | None) -> None:
-        if one.runner is not None:
-            one.runner.cancel()
-        self._end(one, outcome)
+    def _abandon(self, entry: InFlight, outcome: Outcome | None) -> None:
+        if entry.runner is not None:
+            entry.runner.cancel()
+        self._end(entry, outcome)

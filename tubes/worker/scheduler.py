@@ -1,8 +1,8 @@
-"""Puts the occurrences of schedules: each is a task with a key of its own, which waits until its time.
+"""Puts the occurrences of schedules. Each is a task with a unique key that is delayed until its time.
 
-There is no leader. Every worker puts the next occurrence of each of its schedules: when it begins, when it takes one,
-and shortly after the time of each. The key lets only one of these puts count. So the next occurrence exists as long as
-any worker lives, and it is one task, which one worker takes.
+Workers need no leader. Every worker puts the next occurrence of each of its schedules: when it starts, when it takes an
+occurrence, and shortly after the time of each. Because of the key only the first of these puts has an effect. So the
+next occurrence exists as long as any worker lives, and it is a single task, which one worker takes.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
     from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
     from tubes.worker.routes import Route
 
-#: Seconds between two looks whether the next occurrence is there, at least and at most.
-_SOONEST: Final = 1.0
-_LATEST: Final = 30.0
-#: Seconds for which a finished occurrence is remembered after the next one is due: the clocks of two processes must not
-#: differ by more.
+#: Shortest and longest time between two puts of the next occurrences, in seconds.
+_MIN_SLEEP: Final = 1.0
+_MAX_SLEEP: Final = 30.0
+#: Seconds for which the key of a finished occurrence is kept after the next one is due. The clocks of two processes
+#: must not differ by more.
 _SLACK: Final = 60
-#: Seconds for which an occurrence waits for a worker that has its function, unless the tube has a ttl.
-_KEPT: Final = 7 * 86400.0
+#: The ttl of an occurrence in seconds, unless the tube has one: how long it waits for a worker that has its function.
+_TTL: Final = 7 * 86400.0
 
 
 class Scheduler:
-    """Keeps the next occurrence of each schedule in its tube, as long as a worker runs."""
+    """Keeps the next occurrence of each schedule in its tube while the worker runs."""
 
     def __init__(self, queue: AsyncQueue) -> None:
         self._queue: Final = queue
         self._schedules: list[tuple[str, str, Schedule]] = []
-        self._keeper: asyncio.Task[None] | None = None
+        self._planner: asyncio.Task[None] | None = None
 
     def follow(self, routes: Iterable[Route]) -> None:
-        """Know the schedules of these routes, and no others."""
+        """Use the schedules of these routes from now on."""
         self._schedules = [
             (route.tubes[0], name, target.schedule)
             for route in routes
@@ -55,63 +55,66 @@ class Scheduler:
         ]
 
     def begin(self) -> None:
-        """Put what comes next, from now on."""
+        """Start to put the next occurrences."""
         self.end()
         if self._schedules:
-            self._keeper = asyncio.get_running_loop().create_task(self._keep())
+            self._planner = asyncio.get_running_loop().create_task(self._run())
 
     def end(self) -> None:
-        """Put no more."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            self._keeper = None
+        """Stop putting occurrences."""
+        if self._planner is not None:
+            self._planner.cancel()
+            self._planner = None
 
-    async def _keep(self) -> None:
+    async def _run(self) -> None:
         while True:
             await self.plan()
             now = self._now()
-            soonest = min(schedule.after(now) for _, _, schedule in self._schedules)
-            # Not all workers at once, and after whoever takes the occurrence.
+            soonest = min(schedule.next_after(now) for _, _, schedule in self._schedules)
+            # The jitter spreads the workers; the one that takes the occurrence should put the next one first.
             left = (soonest - now) / SECOND + random.uniform(0.05, 0.25)
-            await asyncio.sleep(min(max(left, _SOONEST), _LATEST))
+            await asyncio.sleep(min(max(left, _MIN_SLEEP), _MAX_SLEEP))
 
     async def plan(self) -> None:
         """Put the next occurrence of each schedule, if it does not exist."""
         now = self._now()
         for tube, name, schedule in self._schedules:
             try:
-                await self._put(tube, name, schedule, now, [schedule.after(now)])
+                await self._put(tube, name, schedule, now, [schedule.next_after(now)])
             except QueueClosed:
                 return
             except TubesError as error:
                 log.warning("the next call of %r could not be put yet: %s", name, error)
-            except Exception:  # A time zone of the user's own, for example.
+            except Exception:  # A tzinfo of the user, for example, may raise anything.
                 log.exception("the next call of %r could not be put", name)
 
-    async def skips(self, task: AsyncTask, schedule: Schedule) -> Verdict | None:
-        """Put the next occurrence, if this task is an occurrence and not a task of a program. None: it is to be called.
+    async def put_next_or_skip(self, task: AsyncTask, schedule: Schedule) -> Verdict | None:
+        """Put the next occurrence. Returns the verdict if this task must not be handled, else None.
 
-        It is skipped where a later one, which is in the tube now, was due before it began. An occurrence that has begun
-        is tried again like any other task. One of a time that no calendar has is buried.
+        A task that a program put by itself is handled like any other. An occurrence is acked unhandled if a later one
+        is already due when it is first taken; once attempted, it is retried like any other task. An occurrence whose
+        time is out of range is buried.
         """
         data: Any = task.data
         name, at = data["task"], data.get("at")
         if not isinstance(at, (int, float)):
             return None
         now = self._now()
-        if not 0 <= at <= now / SECOND + MAX_SECONDS:  # No task waits longer.
+        if not 0 <= at <= now / SECOND + MAX_SECONDS:  # The longest possible delay.
             return Verdict("bury", f"ValueError: at={excerpt(at)} is not a time of an occurrence")
         moment = round(at * SECOND)
-        late = latest(schedule, moment, now) if task.attempts == 1 else None
-        moments = [schedule.after(max(now, moment))] if late is None else [late, schedule.after(max(now, late))]
+        newer = latest(schedule, moment, now) if task.attempts == 1 else None
+        moments = (
+            [schedule.next_after(max(now, moment))] if newer is None else [newer, schedule.next_after(max(now, newer))]
+        )
         try:
             await self._put(task.tube, name, schedule, now, moments)
-        except TubesError as error:  # It is put a little later, and none is left out.
+        except TubesError as error:  # The planner puts it a little later, so no occurrence is missed.
             log.warning("the next call of %r could not be put yet: %s", name, error)
             return None
-        if late is None:
+        if newer is None:
             return None
-        log.info("%r is not called for %s: a later call is due", name, _shown(moment))
+        log.info("%r is not called for %s: a later call is due", name, _format_time(moment))
         return Verdict("ack")
 
     async def _put(self, tube_name: str, name: str, schedule: Schedule, now: int, moments: list[int]) -> None:
@@ -120,12 +123,12 @@ class Scheduler:
             raise tube.driver.lacks("delay")
         own: Any = {} if tube.driver.lane is None else {"utube": name}
         if "ttl" in tube.driver.options and "ttl" not in tube._port.shared.options:
-            own["ttl"] = _KEPT
+            own["ttl"] = _TTL
         items: list[object] = [
             Item(
                 {"task": name, "args": [], "kwargs": {}, "at": moment / SECOND},  # pyright: ignore[reportUnknownArgumentType]
-                key=f"{name}@{_shown(moment)}",
-                key_ttl=(schedule.after(moment) - moment) / SECOND + _SLACK,
+                key=f"{name}@{_format_time(moment)}",
+                key_ttl=(schedule.next_after(moment) - moment) / SECOND + _SLACK,
                 delay=max(moment - now, 0) / SECOND,
                 **own,
             )
@@ -140,5 +143,5 @@ class Scheduler:
         return self._queue._connection.micros()
 
 
-def _shown(moment: int) -> str:
+def _format_time(moment: int) -> str:
     return datetime.fromtimestamp(moment / SECOND, UTC).isoformat()

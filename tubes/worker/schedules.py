@@ -1,4 +1,4 @@
-"""Schedules and their times, in microseconds since the epoch."""
+"""Schedules. Times are microseconds since the epoch."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-#: Characters of a cron expression.
-_LONGEST: Final = 400
+#: Longest cron expression, in characters.
+_MAX_LENGTH: Final = 400
 
 
 class Schedule(Protocol):
-    """A schedule: its occurrences are the same for every caller at any time."""
+    """A series of times, which every process computes alike."""
 
-    def after(self, moment: int) -> int:
-        """The first occurrence after a moment."""
+    def next_after(self, moment: int) -> int:
+        """Return the first occurrence after a moment."""
         ...
 
 
 class Every:
-    """At all multiples of a time since the epoch: workers need not agree on a beginning."""
+    """All multiples of an interval since the epoch, so that workers need not agree on a start."""
 
     def __init__(self, interval: Seconds) -> None:
         span = seconds("interval", interval)
@@ -35,8 +35,8 @@ class Every:
             raise InvalidOption(option="interval", value=interval, rule="must be at least 1 second")
         self._span: Final = round(span * SECOND)
 
-    def after(self, moment: int) -> int:
-        """The next multiple."""
+    def next_after(self, moment: int) -> int:
+        """Return the next multiple of the interval."""
         return (moment // self._span + 1) * self._span
 
 
@@ -52,52 +52,55 @@ class Cron:
         if len(line.split()) != 5:
             rule = "must have five fields: minute, hour, day of the month, month, day of the week"
             raise InvalidOption(option="line", value=line, rule=rule)
-        if len(line) > _LONGEST or re.search(r"\d{5}", line):  # cronsim would count for hours.
-            rule = f"must have at most {_LONGEST} characters, and numbers of at most 4 digits"
+        if len(line) > _MAX_LENGTH or re.search(r"\d{5}", line):  # cronsim would compute for hours.
+            rule = f"must have at most {_MAX_LENGTH} characters, and numbers of at most 4 digits"
             raise InvalidOption(option="line", value=line, rule=rule)
         try:
             next(self._from(0))
         except CronSimError as error:
             raise InvalidOption(option="line", value=line, rule=f"is not a cron expression: {error}") from None
         except StopIteration:
-            raise InvalidOption(option="line", value=line, rule="names a date that never comes") from None
+            raise InvalidOption(option="line", value=line, rule="must match a date that exists") from None
 
     def _from(self, moment: int) -> Iterator[datetime]:
         start = datetime.fromtimestamp(moment // SECOND, self._zone)
         found: Iterator[datetime] = self._occurrences(self._line, start)
         return found
 
-    def after(self, moment: int) -> int:
-        """The next time of the expression. When clocks are set back or forward, as Debian's cron does it."""
+    def next_after(self, moment: int) -> int:
+        """Return the next time that matches. When clocks are set back or forward, it follows Debian's cron."""
         for found in self._from(moment):
             at = round(found.timestamp()) * SECOND
-            if at > moment:  # An hour that comes twice begins with its first time.
+            if at > moment:  # In an hour that clocks repeat, cronsim may return an earlier time.
                 return at
         raise OverflowError(f"{self._line!r} has no further times")
 
 
 class AnyOf:
-    """Several schedules of one function."""
+    """The union of several schedules of one function."""
 
     def __init__(self, schedules: list[Schedule]) -> None:
         self._schedules: Final = schedules
 
-    def after(self, moment: int) -> int:
-        """The first occurrence of any of them."""
-        return min(schedule.after(moment) for schedule in self._schedules)
+    def next_after(self, moment: int) -> int:
+        """Return the first occurrence of any schedule after a moment."""
+        return min(schedule.next_after(moment) for schedule in self._schedules)
 
 
-def latest(schedule: Schedule, after: int, until: int) -> int | None:
-    """The last occurrence after one moment and not after another; None: there is none."""
-    first = schedule.after(after)
+def latest(schedule: Schedule, next_after: int, until: int) -> int | None:
+    """Return the last occurrence in (after, until], or None.
+
+    Searches backwards from `until` in windows that double, because a schedule only computes the next occurrence.
+    """
+    first = schedule.next_after(next_after)
     if first > until:
         return None
-    window = first - after
+    window = first - next_after
     while True:
         found = None
-        at = schedule.after(max(after, until - window))
+        at = schedule.next_after(max(next_after, until - window))
         while at <= until:
-            found, at = at, schedule.after(at)
+            found, at = at, schedule.next_after(at)
         if found is not None:
             return found
         window *= 2
@@ -109,5 +112,5 @@ def _zone(timezone: Any) -> tzinfo:
     try:
         return UTC if timezone == "UTC" else ZoneInfo(timezone)
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
-        rule = "must be a tzinfo, or a time zone that this machine knows, as 'Europe/Vienna'"
+        rule = "must be a tzinfo, or a time zone that this machine knows, such as 'Europe/Vienna'"
         raise InvalidOption(option="timezone", value=timezone, rule=rule) from None

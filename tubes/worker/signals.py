@@ -1,4 +1,4 @@
-"""Signals that end a worker."""
+"""Signal handlers that end a worker."""
 
 from __future__ import annotations
 
@@ -12,64 +12,65 @@ from typing import Final, TypeAlias
 
 from tubes.worker.processes import kill_all
 
-#: Python's handler of a signal; None: it was not set by Python.
+#: A signal handler as `signal.signal` returns it; None if it was not installed by Python.
 _Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | None
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-#: Seconds after the second signal until the process ends in any case.
-_LAST_MOMENT: Final = 2.0
+#: Seconds from the second signal until the process exits in any case.
+_EXIT_DELAY: Final = 2.0
 
 
 @contextmanager
-def heeding(stop: Callable[[bool], object], at_once: int) -> Generator[None]:
-    """The first signal calls `stop(False)`, the second `stop(True)`; in the main thread only.
+def stop_on_signals(stop: Callable[[bool], object], at_once: int) -> Generator[None]:
+    """Call `stop(False)` at the first SIGTERM or SIGINT, and `stop(True)` at the second. Only in the main thread.
 
-    If the second one has no effect, since a handler blocks the event loop, the process ends with the code `at_once`.
+    If the second signal has no effect, because a handler blocks the event loop, the process exits with the code
+    `at_once`.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    heard: list[int] = []
+    received: list[int] = []
     timers: list[threading.Timer] = []
     process = os.getpid()
 
-    def hear(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         if os.getpid() != process:
-            _pass_on(number, before[signal.Signals(number)])
+            _raise_with(number, previous[signal.Signals(number)])
             return
-        heard.append(number)
-        stop(len(heard) > 1)
-        if len(heard) == 2:
+        received.append(number)
+        stop(len(received) > 1)
+        if len(received) == 2:
             timers.append(end_soon(at_once))
 
-    before: dict[signal.Signals, _Handler] = {number: signal.signal(number, hear) for number in _SIGNALS}
+    previous: dict[signal.Signals, _Handler] = {number: signal.signal(number, handle) for number in _SIGNALS}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, _default(handler))
         for timer in timers:
             timer.cancel()
 
 
-def _pass_on(number: int, before: _Handler) -> None:
-    """In a fork, for example by `multiprocessing` in a handler, a signal has its former effect."""
-    signal.signal(number, _default(before))
+def _raise_with(number: int, previous: _Handler) -> None:
+    """Restore the previous handler in a fork, such as a child of `multiprocessing`, and raise the signal again."""
+    signal.signal(number, _default(previous))
     signal.raise_signal(number)
 
 
 def _default(handler: _Handler) -> Callable[[int, FrameType | None], object] | int:
-    """What stood there before; None: what Python knows nothing of."""
+    """Return the handler to restore: the default if it was not installed by Python."""
     return signal.SIG_DFL if handler is None else handler
 
 
 def end_soon(code: int) -> threading.Timer:
-    """End the process with this code in a moment, unless the returned timer is cancelled."""
-    timer = threading.Timer(_LAST_MOMENT, _end, [code])
+    """Exit the process with this code in two seconds, unless the returned timer is cancelled."""
+    timer = threading.Timer(_EXIT_DELAY, _end, [code])
     timer.daemon = True
     try:
         timer.start()
-    except RuntimeError:  # The system has no thread for it.
+    except RuntimeError:  # A thread cannot be started.
         _end(code)
     return timer
 
@@ -83,9 +84,9 @@ def _end(code: int) -> None:
 
 @contextmanager
 def leaving(code: Callable[[], int]) -> Generator[None]:
-    """SIGTERM raises `SystemExit` if nothing else handles it: process 1 of a container would ignore it.
+    """Raise `SystemExit` at SIGTERM: process 1 of a container would otherwise ignore it. Only in the main thread.
 
-    `code`: asked for the exit code. In the main thread only.
+    `code`: called for the exit code.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -96,10 +97,10 @@ def leaving(code: Callable[[], int]) -> Generator[None]:
     def leave(number: int, frame: FrameType | None) -> None:
         if os.getpid() == process:
             raise SystemExit(int(code()))
-        _pass_on(number, before)
+        _raise_with(number, previous)
 
-    before: _Handler = signal.signal(signal.SIGTERM, leave)
+    previous: _Handler = signal.signal(signal.SIGTERM, leave)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, _default(before))
+        signal.signal(signal.SIGTERM, _default(previous))

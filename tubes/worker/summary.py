@@ -7,9 +7,9 @@ from typing import Final
 
 #: All tasks were finished.
 FINISHED: Final = 0
-#: The grace ended first: handlers were cut off, and their tasks released.
+#: The grace period ended first: handlers were cut off, and their tasks released.
 CUT_OFF: Final = 3
-#: A second signal, or `stop(now=True)`: at once.
+#: A second signal, or `stop(now=True)`, ended the run at once.
 AT_ONCE: Final = 4
 
 
@@ -21,20 +21,20 @@ class Summary:
     Summary(acked=3, released=0, buried=0, lost=0, cut_off=0, exit_code=0)
     """
 
-    #: Handlers returned.
+    #: Tasks whose handlers returned.
     acked: int = 0
-    #: Handlers failed, or raised `Retry`.
+    #: Tasks whose handlers failed, or raised `Retry`.
     released: int = 0
-    #: After their last attempt, by `Bury`, or because their data cannot be decoded.
+    #: Tasks buried after their last attempt, by `Bury`, or because their data cannot be decoded.
     buried: int = 0
-    #: The worker did not hold them any more when their handlers ended: they were deleted, or others took them.
+    #: Tasks that the worker no longer held when their handlers ended: they were deleted, or another worker took them.
     lost: int = 0
-    #: Released because the worker ended before their handlers.
+    #: Tasks released because the worker ended before their handlers.
     cut_off: int = 0
-    #: 0: all tasks were finished; 3: the grace ended first; 4: ended at once.
+    #: 0: all tasks were finished; 3: the grace period ended first; 4: ended at once.
     exit_code: int = FINISHED
 
     def in_words(self) -> str:
-        """The counts in a line: `3 acked, 0 released, 0 buried, 0 lost, 0 cut off`."""
+        """Return the counts in one line: `3 acked, 0 released, 0 buried, 0 lost, 0 cut off`."""
         names = ("acked", "released", "buried", "lost", "cut_off")
         return ", ".join(f"{getattr(self, name)} {name.replace('_', ' ')}" for name in names)

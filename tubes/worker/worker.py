@@ -1,4 +1,4 @@
-"""The worker, as users see it."""
+"""The public class `Worker`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tubes import aio, sync
 from tubes.drivers.options import Seconds, flag, positive, seconds, text
 from tubes.errors import InvalidOption, TubeNotFound, TubesError
 from tubes.values.task_data import SCHEDULES, TASKS, TaskFunction, mark, name_of
-from tubes.worker.connections import connected
+from tubes.worker.connections import open_connections
 from tubes.worker.functions import arguments_of, handler_of
 from tubes.worker.hooks import Hook, check_hook, enter
 from tubes.worker.logs import log
@@ -24,11 +24,11 @@ from tubes.worker.processes import check_process
 from tubes.worker.routes import Route, Target, check_handler, check_timeout, make_route, tube_names
 from tubes.worker.run import Run
 from tubes.worker.schedules import AnyOf, Cron, Every, Schedule
-from tubes.worker.signals import heeding
+from tubes.worker.signals import stop_on_signals
 from tubes.worker.summary import AT_ONCE, Summary
 
 H = TypeVar("H", bound=Callable[..., object])
-#: A tube, or several in the order of preference.
+#: One tube, or several in order of preference.
 Tubes = sync.Tube | aio.AsyncTube | str | Iterable[sync.Tube | aio.AsyncTube | str]
 
 
@@ -43,15 +43,15 @@ class NoHandlers(InvalidOption):
 class Worker:
     """Calls functions with the tasks of tubes.
 
-    `queue`: of threads or of asyncio, in memory or on a server. The worker opens a session of its own, so that its end
-    does not release other tasks of the queue.
+    `queue`: a `Queue` or an `AsyncQueue`. The worker opens its own session, so that its end does not release other
+    tasks of the queue.
     `concurrency`: how many tasks each handler works on at a time, unless `on` sets it.
     `grace`: seconds that handlers have to finish when the worker is stopped.
 
     A handler is called with a task: a plain function in a thread with a `Task`, an async one in the event loop with an
     `AsyncTask`. When it returns, the task is acked. When it raises, the task is released with the tube's backoff; after
     its last attempt it is buried with the error as the reason. See `Retry` and `Bury`. While a handler runs, its task
-    is renewed, whatever its ttr and ttl. The worker takes a task only when a handler is free.
+    is renewed, so neither its ttr nor its ttl ends. The worker takes a task only when a handler is free.
 
     >>> import tubes
     >>> with tubes.connect() as queue:
@@ -82,13 +82,13 @@ class Worker:
         self._has_run = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._run: Run | None = None
-        # The request to stop: at once, or with grace.
-        self._asked: bool | None = None
-        self._is_asked = asyncio.Event()
+        # The pending request to stop: True without grace, False with grace; None: not requested.
+        self._stop_request: bool | None = None
+        self._stop_requested = asyncio.Event()
         # The exit code of a process that a second signal ends while its event loop is blocked.
         self._code_at_once: int = AT_ONCE
 
-    # -- what it does --------------------------------------------------------------------------------------------------
+    # -- handlers ------------------------------------------------------------------------------------------------------
 
     @overload
     def on(
@@ -113,20 +113,20 @@ class Worker:
         timeout: Seconds | None = None,
         process: bool = False,
     ) -> Any:
-        """Handle the tasks of a tube, or of several, by a function. Without a handler it is a decorator.
+        """Handle the tasks of one tube or several by a function. Without a handler it is a decorator.
 
-        `tubes`: names or tubes, in order of preference. If one does not exist, the worker looks for it again and again.
-        `handler`: a plain or async function of a task. `on` returns it.
-        `concurrency`: how many tasks it works on at a time; None: as many as the worker allows.
-        `timeout`: seconds that it may take for a task; then the attempt has failed. An async handler is cancelled; a
-        thread goes on, but its result is ignored.
+        `tubes`: names or tubes, in order of preference. The worker keeps looking for tubes that do not exist.
+        `handler`: a plain or async function that takes a task. `on` returns it.
+        `concurrency`: how many tasks it works on at a time; None: the `concurrency` of the worker.
+        `timeout`: seconds that it may take for a task, after which the attempt has failed. An async handler is
+        cancelled; a thread continues, but its result is ignored.
         `process`: call a plain handler in another process, for work that needs a core of its own: in up to
-        `concurrency` processes, which are kept for the next tasks. It gets a `ProcessTask`, and must be at the top
-        level of a module that can be imported; data and result must be picklable. After its `timeout` the process is
-        killed; a process that dies fails only that attempt.
+        `concurrency` processes, which are reused. It gets a `ProcessTask`, and must be at the top level of a module
+        that can be imported; data and result must be picklable. After its `timeout` the process is killed; a process
+        that dies fails only that attempt.
 
-        Call it from any thread: a running worker follows a moment later. Raises `InvalidOption` for a tube that already
-        has a handler.
+        May be called from any thread: a running worker picks the change up a moment later. Raises `InvalidOption` for a
+        tube that already has a handler.
         """
         if handler is None:
 
@@ -145,11 +145,11 @@ class Worker:
         with self._lock:
             for name in route.tubes:
                 if any(name in other.tubes for other in self._routes):
-                    raise InvalidOption(option="tubes", value=name, rule="already has a handler: remove that first")
+                    raise InvalidOption(option="tubes", value=name, rule="already has a handler: remove it first")
             for target in route.targets:
                 self._check_async(target)
             self._routes = [*self._routes, route]
-        self._tell()
+        self._notify_run()
         return handler
 
     def _check_async(self, target: Target) -> None:
@@ -178,16 +178,17 @@ class Worker:
     ) -> Any:
         """Call a function for tasks that name it, with their arguments. A decorator, with or without arguments.
 
-        `name`: the name in the tasks; None: its `__name__`. Programs in other languages use it, too: see `task_data`.
-        `tube`: where its tasks come from, a tube or a name. All functions of one tube share its place in the worker:
-        `concurrency` of them run at a time, plain ones in threads, async ones in the event loop. The tube `tasks` is
-        created if it does not exist, as by `Queue.enqueue`; others should exist.
+        `name`: the name in the tasks; None: the function's `__name__`. Programs in other languages may use it, too: see
+        `task_data`.
+        `tube`: the tube of its tasks, or the name of it. All functions of one tube share its handlers: `concurrency` of
+        them run at a time, plain ones in threads, async ones in the event loop. The tube `tasks` is created if it does
+        not exist, as by `Queue.enqueue`; other tubes should exist.
         `timeout`: seconds that a call may take, as for `on`.
-        `process`: whether it is called in another process, as for `on`; `current_task` returns a `ProcessTask` there.
+        `process`: call it in another process, as for `on`; `current_task` returns a `ProcessTask` there.
 
-        `Tube.call` returns what the function returns; errors count as for `on`. A task whose arguments do not fit is
-        buried. A task whose name this worker does not know is left to other workers: it comes again some seconds
-        later, and loses no attempt.
+        `Tube.call` returns the return value of the function; errors count as for `on`. A task whose arguments do not
+        fit is buried. A task that names an unknown function is left to other workers: it is released with a delay of
+        some seconds, and the attempt does not count.
 
         Returns the function unchanged. Raises `InvalidOption` for a tube that has a handler, for a name that is in use
         in the tube, and for anything but a function.
@@ -223,22 +224,21 @@ class Worker:
         tube: sync.Tube | aio.AsyncTube | str = SCHEDULES,
         timeout: Seconds | None = None,
     ) -> Callable[[H], H]:
-        """Call a function at an interval: once each time, however many workers and processes run. A decorator.
+        """Call a function at an interval, once each time even if many workers run. A decorator.
 
         `interval`: seconds, at least 1, or a `timedelta`. The function is called at all multiples of it since the epoch
         (`every(3600)`: at each full hour, UTC), by the clock of the queue.
-        `tube`: where its calls wait, by default the tube `schedules`, which is created if it does not exist. It is a
-        tube like any other: `concurrency` of its functions run at a time, besides those of other tubes. Its driver
-        needs delays.
-        All else is as for `task`, and the function is called without arguments. Put this decorator on top of
-        `task(process=True)` to have it called in another process.
+        `tube`: the tube of its calls, by default `schedules`, which is created if it does not exist. It is a tube like
+        any other: `concurrency` of its functions run at a time, independently of other tubes. Its driver needs delays.
+        The other arguments are as for `task`. The function is called without arguments. Put this decorator on top of
+        `task(process=True)` to call it in another process.
 
         The next call is a task with a delay and a unique key: all workers put it, and one of them takes it. It can fail
-        and be tried again like any task. If several calls become due while no worker runs, or while all are busy, only
-        the latest one is made. If `tube` has lanes, each function has its own, so its calls never overlap; in other
-        tubes they may.
+        and be retried like any task. If several calls become due while no worker runs, or while all are busy, only the
+        latest one is made. If `tube` has lanes, each function has its own, so its calls never overlap; in other tubes
+        they may.
 
-        Raises what `task` raises, and `InvalidOption` for a function that cannot be called without arguments.
+        Raises the errors of `task`, and `InvalidOption` for a function that cannot be called without arguments.
 
         >>> import tubes
         >>> clock = tubes.testing.ManualClock()
@@ -263,13 +263,13 @@ class Worker:
         tube: sync.Tube | aio.AsyncTube | str = SCHEDULES,
         timeout: Seconds | None = None,
     ) -> Callable[[H], H]:
-        """Call a function at the times of a cron expression; all else is as for `every`. A decorator.
+        """Call a function at the times of a cron expression, otherwise like `every`. A decorator.
 
         `line`: minute, hour, day of the month, month, day of the week: `"*/5 * * * *"`, `"30 8 * * mon-fri"`.
         `timezone`: the name of a time zone, or a `tzinfo`. When clocks are set forward or back, a daily call
         (`"30 2 * * *"`) is made once on that day, as by Debian's cron.
 
-        Needs the extra `schedule`. Raises what `every` raises, and `InvalidOption` for a bad line or time zone.
+        Needs the extra `schedule`. Raises the errors of `every`, and `InvalidOption` for a bad line or time zone.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -309,68 +309,72 @@ class Worker:
         with self._lock:
             route = next((route for route in self._routes if place in route.tubes), None) or Route(names, {})
             if isinstance(route.target, Target):
-                raise InvalidOption(option="tube", value=place, rule="already has a handler: remove that first")
+                raise InvalidOption(option="tube", value=place, rule="already has a handler: remove it first")
             same: dict[str, Target] = {}
             if schedule is not None:
                 TaskFunction(function, own_name, place).check((), {})
-                # A function may have several schedules, and be a task function besides.
+                # A function may have several schedules, and may also be a task function.
                 same = self._targets_of(function, route)
                 own_name = next(iter(same)) if same and name is None else own_name
-            before = route.target.get(own_name)
-            if before is not None and (schedule is None or not _calls(before, function)):
+            existing = route.target.get(own_name)
+            if existing is not None and (schedule is None or not _calls(existing, function)):
                 rule = f"is already a task function of tube {place!r}"
                 raise InvalidOption(option="name", value=own_name, rule=rule)
-            if before is not None and before.schedule is not None and schedule is not None:
-                schedule = AnyOf([before.schedule, schedule])
-            if before is None and own_name in same:
-                before = same[own_name]
-                before = dataclasses.replace(before, schedule=None, timeout=before.timeout if limit is None else limit)
-            if before is None:
-                known = mark(function, own_name, place)
-                arguments = partial(arguments_of, known)
-                before = Target(handler_of(function, known), function, limit, process, arguments)
-            target = dataclasses.replace(before, schedule=schedule)
+            if existing is not None and existing.schedule is not None and schedule is not None:
+                schedule = AnyOf([existing.schedule, schedule])
+            if existing is None and own_name in same:
+                existing = same[own_name]
+                existing = dataclasses.replace(
+                    existing, schedule=None, timeout=existing.timeout if limit is None else limit
+                )
+            if existing is None:
+                task_function = mark(function, own_name, place)
+                arguments = partial(arguments_of, task_function)
+                existing = Target(handler_of(function, task_function), function, limit, process, arguments)
+            target = dataclasses.replace(existing, schedule=schedule)
             self._check_async(target)
-            # A running worker uses it at once.
+            # A running worker shares this dict and uses the function at once.
             route.target[own_name] = target
             if route not in self._routes:
                 self._routes = [*self._routes, route]
-        self._tell()
+        self._notify_run()
         return function
 
     def _targets_of(self, function: Callable[..., object], route: Route) -> dict[str, Target]:
-        """What calls this function already, by name: first in this route, then in others."""
+        """Return the targets that already call this function, by name: first of this route, then of the others."""
         found: dict[str, Target] = {}
-        for one in (route, *self._routes):
-            if not isinstance(one.target, Target):
-                for name, target in one.target.items():
+        for candidate in (route, *self._routes):
+            if not isinstance(candidate.target, Target):
+                for name, target in candidate.target.items():
                     if _calls(target, function):
                         found.setdefault(name, target)
         return found
 
     def off(self, tubes: Tubes) -> None:
-        """Take no more tasks from these tubes; those that were taken are finished.
+        """Stop taking tasks from these tubes. Tasks that were already taken are finished.
 
-        Call it from any thread: a running worker follows a moment later. Raises `TubeNotFound` for a tube without a
-        handler.
+        May be called from any thread: a running worker picks the change up a moment later. Raises `TubeNotFound` for a
+        tube without a handler.
         """
         names = tube_names(tubes)
         with self._lock:
             for name in names:
                 if not any(name in route.tubes for route in self._routes):
                     raise TubeNotFound(name=name)
-            left = [(route, tuple(name for name in route.tubes if name not in names)) for route in self._routes]
+            kept = [(route, tuple(name for name in route.tubes if name not in names)) for route in self._routes]
             self._routes = [
-                dataclasses.replace(route, tubes=rest) if rest != route.tubes else route for route, rest in left if rest
+                dataclasses.replace(route, tubes=tubes_left) if tubes_left != route.tubes else route
+                for route, tubes_left in kept
+                if tubes_left
             ]
-        self._tell()
+        self._notify_run()
 
     def around(self, hook: Any) -> Any:
         """Wrap every call of a handler, for example in a log, a trace or a transaction. A decorator, too.
 
-        `hook`: a function of the task that returns a context manager, or a generator function that yields once; errors
-        of the handler are raised at the yield. An async hook needs async handlers. The first hook is the outermost.
-        It takes effect at the next `run`.
+        `hook`: a function that takes the task and returns a context manager, or a generator function that yields once;
+        errors of the handler are raised at the yield. An async hook needs async handlers. The first hook is the
+        outermost. It takes effect at the next `run`.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -387,22 +391,22 @@ class Worker:
         ann
         ends
         """
-        made = check_hook(hook, "around")
+        checked = check_hook(hook, "around")
         is_async = inspect.isasyncgenfunction(hook)
         with self._lock:
             if is_async and not all(target.is_async for route in self._routes for target in route.targets):
                 raise InvalidOption(option="around", value=hook, rule="must not be async: some handlers are not")
             self._has_async_hook = self._has_async_hook or is_async
-            self._hooks = [*self._hooks, made]
+            self._hooks = [*self._hooks, checked]
         return hook
 
     def lifespan(self, hook: H) -> H:
-        """Wrap the whole run: open what handlers need, and close it. A decorator, too.
+        """Wrap the whole run, for example to open and close a database connection for the handlers. A decorator, too.
 
         `hook`: a function without arguments that returns a context manager, or a generator function that yields once;
         plain or async. It is entered in the thread of `run`, before the worker connects, so no task is taken before it
-        is ready, and left when all handlers have ended or were cut off. The first hook is the outermost.
-        It takes effect at the next `run`.
+        is ready. It is left when all handlers have ended or were cut off. The first hook is the outermost. It takes
+        effect at the next `run`.
 
         An error of the hook ends the run, and `run` raises it.
 
@@ -421,9 +425,9 @@ class Worker:
         ann
         closes
         """
-        made: Callable[..., Any] = check_hook(hook, "lifespan")
+        checked: Callable[..., Any] = check_hook(hook, "lifespan")
         with self._lock:
-            self._lifespans = [*self._lifespans, made]
+            self._lifespans = [*self._lifespans, checked]
         return hook
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -431,14 +435,13 @@ class Worker:
     def run(self, *, burst: bool = False) -> Summary:
         """Work until `stop` or a signal; with `burst`, until no task is left. Blocks, and returns a `Summary`.
 
-        In the main thread SIGTERM and SIGINT stop it: it takes no more tasks, running handlers have `grace` seconds to
-        finish, and the tasks of those that do not are released. A second signal ends it at once. `summary.exit_code`
-        tells how it ended: `sys.exit(worker.run().exit_code)`.
+        In the main thread SIGTERM and SIGINT stop the worker: it stops taking tasks, running handlers have `grace`
+        seconds to finish, and the tasks of unfinished handlers are released. A second signal ends the worker at once.
+        `summary.exit_code` is the exit code for the process: `sys.exit(worker.run().exit_code)`.
 
         A burst ends when no tube has a task that may be taken now and no handler runs. It does not wait for delayed
-        tasks, for tasks in backoff, or for lanes that are busy elsewhere. A failed task without a backoff is tried
-        again while it has attempts left; one without `max_attempts` is tried once, and released at the end of the
-        burst.
+        tasks, for tasks in backoff, or for lanes that are busy elsewhere. A failed task without a backoff is retried
+        while it has attempts left; a task without `max_attempts` is tried once, and released at the end of the burst.
 
         Raises `NoHandlers` for a worker without handlers, and `WorkerBusy` if it is already running, or in an event
         loop, which it would block: use `run_async` there. An error of a `lifespan` ends the run.
@@ -447,39 +450,41 @@ class Worker:
             raise WorkerBusy(why="an event loop runs in this thread: await run_async() there")
         loop = asyncio.new_event_loop()
         try:
-            with heeding(lambda now: self.stop(now=now), self._code_at_once):
+            with stop_on_signals(lambda now: self.stop(now=now), self._code_at_once):
                 return loop.run_until_complete(self.run_async(burst=burst))
         finally:
             _close(loop)
 
     async def run_async(self, *, burst: bool = False) -> Summary:
-        """Work like `run`, in the running event loop and without signals. `stop` it, or cancel it to cut it off."""
+        """Work like `run`, but in the running event loop and without signal handlers.
+
+        `stop` ends it; cancelling it cuts the handlers off.
+        """
         with self._lock:
             if self._is_running:
                 raise WorkerBusy(why="it is already running")
             if not self._routes:
                 raise NoHandlers
-            # A stop before the first run is for a thread that is about to run; a later one may be for the run before.
+            # A stop before the first run is meant for that run. A later one may have been meant for the previous run.
             if self._has_run:
-                self._asked = None
+                self._stop_request = None
             self._is_running = self._has_run = True
         self._loop = asyncio.get_running_loop()
-        self._is_asked = asyncio.Event()
-        if self._asked is not None:
-            self._is_asked.set()
+        self._stop_requested = asyncio.Event()
+        if self._stop_request is not None:
+            self._stop_requested.set()
         summary: Summary | None = None
         try:
             async with AsyncExitStack() as stack:
                 for hook in self._lifespans:
                     await enter(stack, hook())
-                async with connected(self._queue, self._is_asked) as connections:
+                async with open_connections(self._queue, self._stop_requested) as connections:
                     if connections is None:
                         return Summary()
                     self._run = Run(connections, self._hooks, burst=burst)
-                    self._heed()
+                    self._update_run()
                     summary = await self._run.work(self.grace)
-            # When all that a lifespan closes is closed.
-            # A lifespan has handled an error of the run.
+            # A lifespan may have suppressed an error of the run.
             if summary is None:  # pyright: ignore[reportUnnecessaryComparison]
                 return Summary()
             log.info("has ended: %s", summary.in_words())
@@ -489,26 +494,27 @@ class Worker:
             self._is_running = False
 
     def stop(self, *, now: bool = False) -> None:
-        """End a run, as a signal does; `now`: without grace. Call it from any thread or handler. It does not wait.
+        """End a run, as a signal does. `now`: without grace. Does not wait. May be called from any thread or handler.
 
-        Before the first run it ends that run at its beginning, so a thread that is about to run is not missed.
+        A stop before the first run ends that run at its start, so that a thread which is about to call `run` stops,
+        too.
         """
-        self._asked = now or bool(self._asked)
-        self._tell()
+        self._stop_request = now or bool(self._stop_request)
+        self._notify_run()
 
-    def _tell(self) -> None:
-        """Let the current run follow a change."""
+    def _notify_run(self) -> None:
+        """Make the current run apply a change."""
         loop = self._loop
         if loop is not None:
-            with suppress(RuntimeError):  # It has ended.
-                loop.call_soon_threadsafe(self._heed)
+            with suppress(RuntimeError):  # The loop is closed.
+                loop.call_soon_threadsafe(self._update_run)
 
-    def _heed(self) -> None:
-        if self._asked is not None:
-            self._is_asked.set()
+    def _update_run(self) -> None:
+        if self._stop_request is not None:
+            self._stop_requested.set()
         if self._run is not None:
-            if self._asked is not None:
-                self._run.stop(now=self._asked)
+            if self._stop_request is not None:
+                self._run.stop(now=self._stop_request)
             self._run.follow({route: route.concurrency or self.concurrency for route in self._routes})
 
 
@@ -517,11 +523,11 @@ def _calls(target: Target, function: Callable[..., object]) -> bool:
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:
-    """Close an event loop without waiting for handlers that do not end."""
-    left = asyncio.all_tasks(loop)
-    for task in left:
+    """Close an event loop. Handlers that ignore their cancellation are left behind after a second."""
+    pending = asyncio.all_tasks(loop)
+    for task in pending:
         task.cancel()
-    if left:
-        loop.run_until_complete(asyncio.wait(left, timeout=1))
+    if pending:
+        loop.run_until_complete(asyncio.wait(pending, timeout=1))
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
