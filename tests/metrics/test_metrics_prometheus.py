@@ -269,7 +269,7 @@ def test_times_are_measured_only_from_complete_event_sequences(
 
         def buried(self, tube: str, reason: str | None) -> None: ...
 
-    monkeypatch.setattr(spans, "MOST", 2)
+    monkeypatch.setattr(spans, "MAX_TASKS", 2)
     heard = Heard()
     with tubes.connect(clock=clock) as queue:
         mail = queue.create_tube("mail", "fifottl")

@@ -16,7 +16,7 @@ import tubes
 from tests.support.receiver import Answer, Receiver, Request, reply
 from tubes.errors import InvalidOption
 from tubes.push import Places, Sender, SendFailed, Signer, Webhook
-from tubes.push.sender import REPLY
+from tubes.push.sender import MAX_REPLY
 from tubes.testing import ManualClock
 from tubes.worker import Summary, Worker
 
@@ -163,7 +163,7 @@ async def test_huge_and_slow_replies_are_cut_off() -> None:
     async with Receiver(lambda request: answers[request.line.split()[1]]) as receiver:
         async with opened(timeout=5).running() as sender:
             found = await sender.post(f"{receiver.url}/endless", b"", {})
-            assert (len(found.body), found.is_cut) == (REPLY, True)
+            assert (len(found.body), found.is_cut) == (MAX_REPLY, True)
         async with opened(timeout=0.2).running() as sender:
             for path in ("/drops", "/silent"):
                 with pytest.raises(SendFailed, match=r"no reply from 127.0.0.1 within 0.2 s"):

@@ -1,4 +1,4 @@
 """Metrics and traces: `tubes.metrics.prometheus` (extra `prometheus`) and `tubes.metrics.otel` (extra `otel`).
 
-May import `tubes.sync`, `tubes.aio` and what those import.
+May import `tubes.sync`, `tubes.aio` and the packages that those import.
 """

@@ -1,6 +1,6 @@
 """The names of spans and attributes, from OpenTelemetry's conventions for messaging.
 
-They are those of the semantic conventions 1.3x, which call them experimental: if they change, this file changes.
+They follow the semantic conventions 1.3x, which call them experimental: if they change, only this file must change.
 https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/
 """
 
@@ -18,7 +18,7 @@ OPERATION_TYPE: Final = "messaging.operation.type"
 MESSAGE_ID: Final = "messaging.message.id"
 BATCH_COUNT: Final = "messaging.batch.message_count"
 ERROR_TYPE: Final = "error.type"
-#: Attributes of tubes alone, in the namespace that the conventions give to a system.
+#: Attributes that only tubes has, in the namespace that the conventions reserve for a system.
 UTUBE: Final = "messaging.tubes.utube"
 ATTEMPTS: Final = "messaging.tubes.attempts"
 
@@ -33,7 +33,7 @@ OPERATIONS: Final = {
 
 
 def span_name(operation: str, tube: str) -> str:
-    """`{operation} {destination}`.
+    """Return the name of a span: `{operation} {destination}`.
 
     >>> span_name("put", "mail")
     'put mail'
@@ -42,7 +42,7 @@ def span_name(operation: str, tube: str) -> str:
 
 
 def attributes(operation: str, tube: str) -> dict[str, str | int]:
-    """The attributes of every span of an operation.
+    """Return the attributes of every span of an operation.
 
     >>> attributes("take", "mail")["messaging.operation.type"]
     'receive'
@@ -55,9 +55,9 @@ def attributes(operation: str, tube: str) -> dict[str, str | int]:
     }
 
 
-def about(task: TaskView) -> dict[str, str | int]:
-    """The attributes of a span about one task."""
-    said: dict[str, str | int] = {MESSAGE_ID: str(task.id), ATTEMPTS: task.attempts}
+def task_attributes(task: TaskView) -> dict[str, str | int]:
+    """Return the additional attributes of a span about one task."""
+    found: dict[str, str | int] = {MESSAGE_ID: str(task.id), ATTEMPTS: task.attempts}
     if task.utube is not None:
-        said[UTUBE] = task.utube
-    return said
+        found[UTUBE] = task.utube
+    return found

@@ -1,4 +1,4 @@
-"""Traces for OpenTelemetry: link the put of a task with the work on it, across processes. Extra `otel`.
+"""Traces for OpenTelemetry that link the put of a task with the work on it, across processes. Extra `otel`.
 
 >>> import tubes
 >>> from tubes.metrics.otel import Tracing
@@ -39,16 +39,16 @@ with needs("tubes.metrics.otel", "otel"):
 
 
 class Tracing:
-    """Makes spans of puts, takes and the work on tasks. Without a tracer provider it makes none, and costs little.
+    """Records spans for puts, takes and the work on tasks. Without a tracer provider it records nothing at little cost.
 
     `provider`: the tracer provider; None: the global one.
-    `propagator`: writes a span into a task's context; None: as `traceparent` and `tracestate` of the W3C.
+    `propagator`: writes a span into a task's context; None: as the W3C headers `traceparent` and `tracestate`.
 
-    A put is a span `put mail` of kind PRODUCER. It is added to the task's `context`. A take is a span `take mail`, and
-    the work a span `process mail`, both of kind CONSUMER and linked to the put of the task. If no span is current when
-    the work begins, the put is its parent, too: one trace.
+    A put is a span `put mail` of kind PRODUCER, which is stored in the task's `context`. A take is a span `take mail`,
+    and the work is a span `process mail`, both of kind CONSUMER and linked to the put of the task. If no span is
+    current when the work starts, the put is also its parent, so both are in one trace.
 
-    Tubes may be those of threads or of asyncio; for asyncio, await `put` and `take`.
+    It works with the tubes of threads and of asyncio; for asyncio, await `put` and `take`.
     """
 
     def __init__(self, provider: TracerProvider | None = None, *, propagator: TextMapPropagator | None = None) -> None:
@@ -73,7 +73,7 @@ class Tracing:
     ) -> Awaitable[AsyncTask[T] | None]: ...
     def put(self, tube: Any, data: object, **options: Any) -> object:
         """Call `tube.put` in a span. Raises the same errors."""
-        return self._traced("put", tube, lambda: tube.put(data, **self._with_context(options)), _say)
+        return self._traced("put", tube, lambda: tube.put(data, **self._add_context(options)), _set_attributes)
 
     @overload
     def put_many(
@@ -94,26 +94,26 @@ class Tracing:
         **options: Unpack[PutOptions],
     ) -> Awaitable[list[AsyncTask[T]]]: ...
     def put_many(self, tube: Any, items: Iterable[object], **options: Any) -> object:
-        """Call `tube.put_many` in one span, to which all its tasks are linked. Raises the same errors."""
+        """Call `tube.put_many` in one span, to which all new tasks are linked. Raises the same errors."""
 
         def put() -> object:
-            return tube.put_many(self._each_with_context(items), **self._with_context(options))
+            return tube.put_many(self._add_contexts(items), **self._add_context(options))
 
         return self._traced("put_many", tube, put, _count)
 
-    def _with_context(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options with the current span in the context; names that the caller gave stay."""
+    def _add_context(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Add the current span to the context in the options. Names that the caller set are kept."""
         carrier: dict[str, str] = {}
         self._propagator.inject(carrier)  # pyright: ignore[reportArgumentType]
-        given = options.get("context")
-        if not carrier or (given is not None and not isinstance(given, Mapping)):
-            return dict(options)  # The put refuses what is no mapping.
-        return {**options, "context": carrier | dict(given or {})}  # pyright: ignore[reportUnknownArgumentType]
+        context = options.get("context")
+        if not carrier or (context is not None and not isinstance(context, Mapping)):
+            return dict(options)  # The put refuses a context that is not a mapping.
+        return {**options, "context": carrier | dict(context or {})}  # pyright: ignore[reportUnknownArgumentType]
 
-    def _each_with_context(self, items: Iterable[object]) -> Iterable[object]:
+    def _add_contexts(self, items: Iterable[object]) -> Iterable[object]:
         for item in items:
             if isinstance(item, Item) and "context" in item.options:
-                yield Item(item.data, **self._with_context(item.options))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+                yield Item(item.data, **self._add_context(item.options))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
             else:
                 yield item
 
@@ -131,7 +131,7 @@ class Tracing:
         if task is None:
             span.set_attribute(conventions.BATCH_COUNT, 0)
             return
-        _say(span, task)
+        _set_attributes(span, task)
         origin = self.origin(task)
         if origin is not None:
             span.add_link(origin)
@@ -140,7 +140,7 @@ class Tracing:
 
     @contextmanager
     def process(self, task: Task | AsyncTask) -> Generator[Span]:
-        """A span for the work on a task, current in the block. It records an error that the block raises.
+        """Open a span for the work on a task, which is current in the block. It records an error of the block.
 
         For a worker: `worker.around(tracing.process)`.
         """
@@ -150,34 +150,41 @@ class Tracing:
             parent = self._extract(task)
         links = [] if origin is None else [Link(origin)]
         with self._span("process", task.tube, SpanKind.CONSUMER, parent, links) as span:
-            _say(span, task)
+            _set_attributes(span, task)
             yield span
 
     def origin(self, task: Task | AsyncTask) -> SpanContext | None:
-        """The span in which a task was put; None if it was put without one."""
+        """Return the span in which a task was put; None if it was put without a span."""
         found = trace.get_current_span(self._extract(task)).get_span_context()
         return found if found.is_valid else None
 
     def _extract(self, task: Task | AsyncTask) -> Context:
         return self._propagator.extract(dict(task.context or {}), context=Context())
 
-    def _traced(self, operation: str, tube: Any, call: Callable[[], Any], say: Callable[[Span, Any], None]) -> object:
-        """Call in a span; `say` adds the result to it. For asyncio, returns an awaitable."""
+    def _traced(
+        self, operation: str, tube: Any, call: Callable[[], Any], set_result: Callable[[Span, Any], None]
+    ) -> object:
+        """Call in a span. `set_result` adds the result to the span. For asyncio, returns an awaitable."""
         kind = SpanKind.CONSUMER if operation == "take" else SpanKind.PRODUCER
         if isinstance(tube, aio.AsyncTube):
-            return self._traced_async(operation, tube.name, kind, call, say)
+            return self._traced_async(operation, tube.name, kind, call, set_result)
         with self._span(operation, tube.name, kind) as span:
-            answer = call()
-            say(span, answer)
-            return answer
+            result = call()
+            set_result(span, result)
+            return result
 
     async def _traced_async(
-        self, operation: str, tube: str, kind: SpanKind, call: Callable[[], Any], say: Callable[[Span, Any], None]
+        self,
+        operation: str,
+        tube: str,
+        kind: SpanKind,
+        call: Callable[[], Any],
+        set_result: Callable[[Span, Any], None],
     ) -> object:
         with self._span(operation, tube, kind) as span:
-            answer = await call()
-            say(span, answer)
-            return answer
+            result = await call()
+            set_result(span, result)
+            return result
 
     @contextmanager
     def _span(
@@ -201,12 +208,12 @@ class Tracing:
                 yield span
             except Exception as error:
                 span.set_attribute(conventions.ERROR_TYPE, type(error).__qualname__)
-                # The text of an error is code of others: if it fails, the error itself is still raised.
-                words = type(error).__qualname__
+                # The error's __str__ is user code: if it fails, the error itself is still raised.
+                text = type(error).__qualname__
                 with suppress(Exception):
-                    words = str(error)
+                    text = str(error)
                     span.record_exception(error)
-                span.set_status(StatusCode.ERROR, words)
+                span.set_status(StatusCode.ERROR, text)
                 raise
 
 
@@ -214,6 +221,6 @@ def _count(span: Span, tasks: list[Any]) -> None:
     span.set_attribute(conventions.BATCH_COUNT, len(tasks))
 
 
-def _say(span: Span, task: Task | AsyncTask | None) -> None:
+def _set_attributes(span: Span, task: Task | AsyncTask | None) -> None:
     if task is not None:
-        span.set_attributes(conventions.about(task))
+        span.set_attributes(conventions.task_attributes(task))

@@ -1,4 +1,4 @@
-"""Measures how long tasks wait and are held, by a listener."""
+"""Measures how long tasks wait and how long they are held, with a listener."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from tubes.drivers.moves import State
 if TYPE_CHECKING:
     from tubes.values.task import TaskView
 
-#: How many tasks of a tube are followed; if there are more, the oldest are forgotten.
-MOST: Final = 100_000
+#: How many tasks of a tube are tracked at most; beyond that, the ones that changed longest ago are dropped.
+MAX_TASKS: Final = 100_000
 
 
 class Sink(Protocol):
     """Receives the measurements."""
 
     def waited(self, tube: str, seconds: float) -> None:
-        """A task was ready for so long until it was taken."""
+        """Record for how many seconds a task was ready until it was taken."""
         ...
 
     def held(self, tube: str, seconds: float) -> None:
-        """A task was taken for so long until it was acked, released or buried."""
+        """Record for how many seconds a task was taken until it was acked, released or buried."""
         ...
 
     def buried(self, tube: str, reason: str | None) -> None:
-        """A task was buried."""
+        """Record that a task was buried."""
         ...
 
 
 class Spans:
     """A listener for `on_task_change` that measures the time between events, by the clock of this process.
 
-    It measures only what begins and ends while it listens.
+    A time is measured only if both of its events happen while the listener is registered.
 
     >>> import tubes
     >>> class Print:
@@ -62,25 +62,25 @@ class Spans:
     def __init__(self, sink: Sink, now: Callable[[], float]) -> None:
         self._sink: Final = sink
         self._now: Final = now
-        # By id: the state of a task, and since when; in the order of the events.
+        # The state of each task and the time of its last change, by id; the latest change is last.
         self._known: Final[OrderedDict[int, tuple[State, float]]] = OrderedDict()
         self._lock: Final = threading.Lock()
 
     def __call__(self, task: TaskView, event: str) -> None:
-        """Measure a change."""
+        """Handle a change of a task."""
         now, state = self._now(), task.state
         with self._lock:
-            was, since = self._known.get(task.id, (None, now))
-            if was is state:
-                return  # It was touched or updated.
+            before, since = self._known.get(task.id, (None, now))
+            if before is state:
+                return  # The task was touched or updated.
             self._known.pop(task.id, None)
             if state in (State.READY, State.TAKEN):
                 self._known[task.id] = state, now
-                if len(self._known) > MOST:
+                if len(self._known) > MAX_TASKS:
                     self._known.popitem(last=False)
-        if was is State.READY and state is State.TAKEN:
+        if before is State.READY and state is State.TAKEN:
             self._sink.waited(task.tube, max(0.0, now - since))
-        elif was is State.TAKEN:
+        elif before is State.TAKEN:
             self._sink.held(task.tube, max(0.0, now - since))
         if state is State.BURIED:
             self._sink.buried(task.tube, task.reason)

@@ -1,10 +1,10 @@
-"""Push: the tasks of a tube are posted to a URL, signed as Standard Webhooks says. Extra `push`; docs/push.md guides.
+"""Posts the tasks of a tube to a URL, with signatures of Standard Webhooks. Extra `push`; the guide is docs/push.md.
 
-A `Webhook` is a handler of a `Worker`, which has the rest: how many at a time, backoff, attempts, dead letters. May
-import `tubes.worker` and what that imports.
+A `Webhook` is a handler of a `Worker`, which provides concurrency, backoff, attempts and dead letters. May import
+`tubes.worker` and the packages that it imports.
 
-- `places.py` says which URLs and addresses may be reached; `sender.py` posts to those and to no others.
-- `signing.py` signs; `webhook.py` is the handler.
+- `places.py` decides which URLs and addresses are allowed; `sender.py` posts only to those.
+- `signing.py` signs requests; `webhook.py` is the handler.
 
 >>> import tubes
 >>> from tubes.push import Sender, Webhook

@@ -1,4 +1,4 @@
-"""Which URLs and addresses may be reached: what others name must not lead into the network of whoever sends."""
+"""Decides which URLs and addresses are allowed: URLs named by others must not reach the sender's internal network."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tubes.errors import InvalidOption
 _ANY_HOST: Final = {"http://": "http", "https://": "https"}
 _CONTROL: Final = re.compile(r"[\0-\x1f\x7f]")
 _NAT64: Final = ip_network("64:ff9b::/96")
-#: Networks that are not public, by IANA's registries of special-purpose addresses. `is_global` alone depends on the
-#: patch release of Python.
+#: Networks that are not public, from IANA's registries of special-purpose addresses. The result of `is_global` depends
+#: on the patch release of Python.
 _SPECIAL: Final = [
     ip_network(text)
     for text in (
@@ -42,50 +42,51 @@ class _Prefix:
             return False
         if self.place is None:
             return True
-        # A path ends at a slash: /hooks is not the beginning of /hooks-of-others.
+        # Compare whole segments: the prefix /hooks must not match /hooks-of-others.
         path = self.path.rstrip("/") + "/"
         return (url.host, url.port) == self.place and (url.path + "/").startswith(path)
 
 
 class Places:
-    """Where requests may go.
+    """The URLs and addresses that requests may reach.
 
-    `allow`: what URLs begin with, as in `https://example.com/hooks`; `https://` alone: any host. None: none.
-    `networks`: addresses that are allowed though they are not public, as in `10.1.0.0/16`.
+    `allow`: prefixes of allowed URLs, such as `https://example.com/hooks`; `https://` alone allows any host. Without
+    prefixes no URL is allowed.
+    `networks`: networks that are allowed although they are not public, such as `10.1.0.0/16`.
 
     >>> places = Places(["https://example.com/hooks"])
     >>> places.check("https://example.com/hooks/1")
     URL('https://example.com/hooks/1')
     >>> places.check("https://example.com.evil.net/hooks/1")
     Traceback (most recent call last):
-    tubes.errors.InvalidOption: url='https://example.com.evil.net': begins with nothing that is allowed
+    tubes.errors.InvalidOption: url='https://example.com.evil.net': must begin with an allowed prefix
     """
 
     def __init__(self, allow: Iterable[str], networks: Iterable[str] = ()) -> None:
-        self._prefixes: Final = [_prefix(text) for text in allow]
+        self._prefixes: Final = [_parse_prefix(text) for text in allow]
         try:
             self._networks: Final = [ip_network(text) for text in networks]
         except ValueError as error:
-            rule = f"must be addresses, as in 10.1.0.0/16: {error}"
+            rule = f"must be networks such as 10.1.0.0/16: {error}"
             raise InvalidOption(option="networks", value=networks, rule=rule) from None
 
     def check(self, text: object) -> URL:
-        """The URL of a text, if it is allowed. Raises `InvalidOption`, with no more of the URL than its host."""
-        url = _parsed("url", text)
+        """Return the URL if it is allowed. Raises `InvalidOption`, whose message contains only the host of the URL."""
+        url = _parse("url", text)
         if not any(prefix.covers(url) for prefix in self._prefixes):
-            raise InvalidOption(option="url", value=_shown(url), rule="begins with nothing that is allowed")
+            raise InvalidOption(option="url", value=_origin(url), rule="must begin with an allowed prefix")
         return url
 
     def allows_address(self, text: str) -> bool:
-        """Whether this address may be connected to: it is public, or of one of the networks."""
-        address = _meant(ip_address(text))
+        """Return True if the address is public or belongs to one of the allowed networks."""
+        address = _embedded_ipv4(ip_address(text))
         if any(address in network for network in self._networks):
             return True
         return address.is_global and not any(address in network for network in _SPECIAL)
 
 
-def _meant(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """The IPv4 address that an IPv6 address stands for, if it does: a packet to this goes to that."""
+def _embedded_ipv4(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """Return the IPv4 address that an IPv6 address embeds, because packets go there; else the address itself."""
     if isinstance(address, IPv6Address):
         if address in _NAT64:
             return IPv4Address(int(address) & 0xFFFFFFFF)
@@ -93,17 +94,17 @@ def _meant(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
     return address
 
 
-def _prefix(text: str) -> _Prefix:
+def _parse_prefix(text: str) -> _Prefix:
     if text in _ANY_HOST:
         return _Prefix(_ANY_HOST[text], None, "/")
-    url = _parsed("allow", text)
+    url = _parse("allow", text)
     if url.query_string or url.fragment:
         raise InvalidOption(option="allow", value=text, rule="must end with a path")
     return _Prefix(url.scheme, (url.host, url.port), url.path)
 
 
-def _parsed(option: str, text: object) -> URL:
-    rule = "must be a URL, as in https://example.com/hooks"
+def _parse(option: str, text: object) -> URL:
+    rule = "must be a URL such as https://example.com/hooks"
     if not isinstance(text, str) or len(text) > 2048 or not text.isprintable() or "\\" in text:
         raise InvalidOption(option=option, value="...", rule=rule)
     try:
@@ -113,15 +114,15 @@ def _parsed(option: str, text: object) -> URL:
     except ValueError:
         raise InvalidOption(option=option, value="...", rule=rule) from None
     if url.raw_user is not None or url.raw_password is not None:
-        raise InvalidOption(option=option, value=_shown(url), rule="must not have a user or a password")
-    # Some servers read a backslash as a slash, and drop what follows a semicolon.
+        raise InvalidOption(option=option, value=_origin(url), rule="must not have a user or a password")
+    # Some servers treat a backslash as a slash, and ignore the part of a segment after a semicolon.
     if any(part.partition(";")[0] == ".." for part in url.path.replace("\\", "/").split("/")):
-        raise InvalidOption(option=option, value=_shown(url), rule="must not have .. in its path")
-    # C programs end a path at %00, and others write it into lines of a log or a protocol.
+        raise InvalidOption(option=option, value=_origin(url), rule="must not have .. in its path")
+    # A NUL ends the path in C programs, and line breaks could inject lines into logs or protocols.
     if _CONTROL.search(url.path):
-        raise InvalidOption(option=option, value=_shown(url), rule="must not have control characters in its path")
+        raise InvalidOption(option=option, value=_origin(url), rule="must not have control characters in its path")
     return url
 
 
-def _shown(url: URL) -> str:
+def _origin(url: URL) -> str:
     return str(url.with_user(None).origin())

@@ -1,4 +1,4 @@
-"""Posts to URLs that others have named."""
+"""Posts to URLs that other parties have chosen."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from yarl import URL
 from tubes.drivers.options import Seconds, positive, seconds
 from tubes.push.places import Places
 
-#: Bytes of a reply that are read.
-REPLY: Final = 64 * 1024
-#: Redirects are not followed, and nothing is unpacked: a small reply could become a huge one.
+#: How many bytes of a reply are read.
+MAX_REPLY: Final = 64 * 1024
+#: Asks for uncompressed replies: a small compressed one could become huge.
 _HEADERS: Final = {"accept-encoding": "identity", "user-agent": "tubes"}
 
 
 class SendFailed(Exception):
-    """There was no reply. The message says why, and has no more of the URL than its host."""
+    """There was no reply. The message gives the reason, and contains only the host of the URL."""
 
 
 class _AddressRefused(OSError):
@@ -35,20 +35,20 @@ class _AddressRefused(OSError):
 
 @dataclass(frozen=True)
 class Reply:
-    """What a receiver has replied."""
+    """The reply of a receiver."""
 
     status: int
     headers: Mapping[str, str]
-    #: At most 64 kB of it.
+    #: The first 64 kB of the body.
     body: bytes
-    #: Whether there was more.
+    #: True if the body was longer.
     is_cut: bool = False
 
 
 class _Connector(aiohttp.TCPConnector):
     """Reuses a connection only if nothing has arrived on it since the last reply.
 
-    Otherwise a second reply of a receiver would count as the reply to the next request.
+    Otherwise a receiver's unrequested second reply would be taken for the reply to the next request.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -70,25 +70,24 @@ class _Connector(aiohttp.TCPConnector):
 
 
 def _is_readable(transport: asyncio.Transport) -> bool:
-    """Whether the socket of a connection has data that the event loop has not read yet."""
+    """Return True if the socket has data that the event loop has not read yet."""
     poll = select.poll()
     poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
     return bool(poll.poll(0))
 
 
 class Sender:
-    """Posts to URLs of others, and to nothing inside of your own network.
+    """Posts to URLs of other parties, but not to addresses inside your own network.
 
-    `allow`: what URLs begin with, as in `https://example.com/hooks`; `https://` alone: any host.
-    `networks`: addresses that may be reached though they are not public, as in `10.1.0.0/16`.
-    `per_host`: how many requests go to one host at a time; the others wait.
-    `timeout`: seconds from the look at DNS to the end of the reply.
-    `resolver`: finds the addresses of hosts; None: that of the system.
+    `allow`: prefixes of allowed URLs, such as `https://example.com/hooks`; `https://` alone allows any host.
+    `networks`: networks that are allowed although they are not public, such as `10.1.0.0/16`.
+    `per_host`: how many requests to one host are in flight at a time; the others wait.
+    `timeout`: seconds from the DNS lookup to the end of the reply.
+    `resolver`: resolves host names; None: the system's resolver.
 
-    Names are looked up once for each connection, and the address that was found is checked as it is connected to, so a
-    name whose address changes meanwhile leads nowhere. Redirects are not followed, proxies of the environment are not
-    used, cookies are not kept, and at most 64 kB of a reply are read. A connection on which more than one reply arrives
-    is closed.
+    Each connection resolves the name once and checks the very address that it connects to, which prevents DNS
+    rebinding. Redirects are not followed, proxies from the environment are not used, cookies are not kept, and at most
+    64 kB of a reply are read. A connection on which an unrequested reply arrives is closed.
 
     >>> sender = Sender(["https://example.com/hooks"], per_host=4)
     """
@@ -111,7 +110,7 @@ class Sender:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Sender]:
-        """Keep connections open as long as this lasts: a `lifespan` of a worker."""
+        """Keep connections open inside the block. Use it as a `lifespan` of a worker."""
         connector = _Connector(limit=0, use_dns_cache=False, resolver=self._resolver, socket_factory=self._socket)
         self._session = aiohttp.ClientSession(
             connector=connector,
@@ -128,12 +127,12 @@ class Sender:
             self._session = None
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Reply:
-        """Post a body, and return the reply, whatever its status is.
+        """Post a body, and return the reply, even if its status is an error.
 
-        Raises `InvalidOption` for a URL that is not allowed, and `SendFailed` if there is no reply in time.
+        Raises `InvalidOption` for a URL that is not allowed, and `SendFailed` if no reply arrives in time.
         """
         place = self.places.check(url)
-        assert self._session is not None, "post is for the time in which `running` lasts"
+        assert self._session is not None, "post may only be called inside of `running`"
         host = (place.host, place.port)
         slot = self._hosts.get(host)
         if slot is None:
@@ -143,24 +142,24 @@ class Sender:
                 async with asyncio.timeout(self._timeout):
                     return await self._post(self._session, place, body, headers)
             except TimeoutError:
-                why = f"no reply from {place.host} within {self._timeout:g} s"
+                reason = f"no reply from {place.host} within {self._timeout:g} s"
             except aiohttp.ClientConnectorError as error:
-                why = f"no connection to {place.host}: {error.os_error}"
+                reason = f"no connection to {place.host}: {error.os_error}"
             except (aiohttp.ClientError, OSError, ValueError) as error:
-                why = f"no reply from {place.host}: {type(error).__name__}"
-        raise SendFailed(why)
+                reason = f"no reply from {place.host}: {type(error).__name__}"
+        raise SendFailed(reason)
 
     async def _post(self, session: aiohttp.ClientSession, url: URL, body: bytes, headers: Mapping[str, str]) -> Reply:
         async with session.post(url, data=body, headers=headers, allow_redirects=False) as response:
-            found = bytearray()
-            while len(found) <= REPLY and (part := await response.content.read(REPLY + 1 - len(found))):
-                found += part
-            if len(found) > REPLY:
-                response.close()  # Rather a new connection than the rest of this reply.
-            return Reply(response.status, response.headers, bytes(found[:REPLY]), len(found) > REPLY)
+            body_part = bytearray()
+            while len(body_part) <= MAX_REPLY and (part := await response.content.read(MAX_REPLY + 1 - len(body_part))):
+                body_part += part
+            if len(body_part) > MAX_REPLY:
+                response.close()  # A new connection is cheaper than reading the rest of this reply.
+            return Reply(response.status, response.headers, bytes(body_part[:MAX_REPLY]), len(body_part) > MAX_REPLY)
 
     def _socket(self, info: Any) -> socket.socket:
-        """A socket for an address that was found. It is checked here, since this is the one that is connected to."""
+        """Make a socket for a resolved address. Checks it here, because aiohttp connects to exactly this address."""
         family, kind, protocol, _, address = info
         if not self.places.allows_address(address[0]):
             raise _AddressRefused(f"{address[0]} is not a public address")

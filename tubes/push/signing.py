@@ -1,4 +1,4 @@
-"""Signatures of the Standard Webhooks specification, version 1."""
+"""Signs requests by version 1 of the Standard Webhooks specification."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Final
 from tubes.errors import InvalidOption
 
 _PREFIX: Final = "whsec_"
-#: Bytes of a secret.
-_LEAST: Final = 24
-_MOST: Final = 64
+#: Shortest and longest secret, in bytes.
+_MIN_BYTES: Final = 24
+_MAX_BYTES: Final = 64
 
 
 class Signer:
-    """Signs what is posted, as https://www.standardwebhooks.com says; libraries of many languages check it.
+    """Signs requests by https://www.standardwebhooks.com; libraries in many languages verify the signatures.
 
-    `secrets`: of the form `whsec_` and Base64 of 24 to 64 bytes. With two of them there are two signatures, so that a
-    receiver can change from one to the other.
+    `secrets`: one or several, each `whsec_` followed by the Base64 of 24 to 64 bytes. Each secret adds a signature, so
+    a receiver can change from one secret to the next.
 
     >>> signer = Signer(["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"], now=lambda: 1614265330)
     >>> signer.headers("msg_p5jXN8AQM9LWM0D4loKWxJek", b'{"test": 2432232314}')["webhook-signature"]
@@ -33,14 +33,14 @@ class Signer:
         self._now: Final = now
 
     def headers(self, id: str, body: bytes) -> dict[str, str]:
-        """The headers of a body. `id`: the same however often it is posted, so that a receiver knows it again."""
+        """Return the headers for a body. `id`: the same at each attempt, so that a receiver recognizes repetitions."""
         moment = str(int(self._now()))
-        found = {"webhook-id": id, "webhook-timestamp": moment}
+        headers_out = {"webhook-id": id, "webhook-timestamp": moment}
         if self._keys:
             text = f"{id}.{moment}.".encode() + body
             signed = (b64encode(hmac.digest(key, text, "sha256")).decode() for key in self._keys)
-            found["webhook-signature"] = " ".join(f"v1,{each}" for each in signed)
-        return found
+            headers_out["webhook-signature"] = " ".join(f"v1,{signature}" for signature in signed)
+        return headers_out
 
 
 def _key(text: str) -> bytes:
@@ -48,7 +48,7 @@ def _key(text: str) -> bytes:
         key = b64decode(text.removeprefix(_PREFIX), validate=True)
     except (binascii.Error, ValueError):
         key = b""
-    if not text.startswith(_PREFIX) or not _LEAST <= len(key) <= _MOST:
-        rule = f"must be {_PREFIX} and Base64 of {_LEAST} to {_MOST} bytes"
+    if not text.startswith(_PREFIX) or not _MIN_BYTES <= len(key) <= _MAX_BYTES:
+        rule = f"must be {_PREFIX} and Base64 of {_MIN_BYTES} to {_MAX_BYTES} bytes"
         raise InvalidOption(option="secret", value="...", rule=rule)
     return key

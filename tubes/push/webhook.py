@@ -14,30 +14,30 @@ from tubes.push.signing import Signer
 from tubes.values.codecs import JsonCodec
 from tubes.worker import Bury, Retry
 
-#: Of tubes that have no backoff of their own: a receiver that fails must not be called again and again.
+#: The backoff for tubes without one, so that a failing receiver is not called in a tight loop.
 _BACKOFF: Final = Backoff(5, factor=3, cap=3600, jitter=0.2)
-#: Seconds to wait for a receiver that is too busy, and the longest time that it may ask for.
-_BUSY: Final = 10.0
-_LONGEST: Final = 3600.0
-#: What the header of a request may be.
-_PLAIN: Final = re.compile(r"[\x21-\x7e ]{1,512}")
+#: Default delay for a busy receiver, and the longest delay that it may ask for, in seconds.
+_BUSY_DELAY: Final = 10.0
+_MAX_DELAY: Final = 3600.0
+#: A valid value for a request header.
+_HEADER_VALUE: Final = re.compile(r"[\x21-\x7e ]{1,512}")
 _to_json: Final = JsonCodec().encode
 
 
 class Webhook:
     """Posts tasks to a URL: a handler for `Worker.on`.
 
-    `url`: must be one that the sender allows.
-    `sender`: posts; `worker.lifespan(sender.running)` opens it.
-    `secrets`: sign what is posted, see `Signer`; none: there is no signature.
+    `url`: must be allowed by the sender.
+    `sender`: sends the requests; `worker.lifespan(sender.running)` opens it.
+    `secrets`: sign the requests, see `Signer`. Without secrets the requests are not signed.
 
-    The body is the task's data: bytes as they are, all else as JSON. A reply of 2xx acks the task. 429 and 503 give it
-    back without an attempt, for as long as `Retry-After` says, 10 seconds if it says nothing, an hour at most. 410
-    buries it. Any other reply, or none in time, is a failed attempt: the task comes again by the tube's `backoff`, or
-    after 5, 15, 45... seconds where the tube has none, and is buried after its `max_attempts`.
+    The body is the task's data: bytes unchanged, other data as JSON. A 2xx reply acks the task. 429 and 503 release it
+    without counting the attempt, with the delay of `Retry-After`: 10 seconds by default, an hour at most. 410 buries
+    it. Any other reply, or no reply in time, is a failed attempt: the task is retried by the tube's `backoff`, or after
+    5, 15, 45... seconds if the tube has none, and is buried after its `max_attempts`.
 
-    A task is posted at least once: a receiver may get it again, if a worker dies after the reply. `webhook-id` is the
-    same then.
+    Delivery is at least once: if a worker dies after the reply, the receiver gets the task again, with the same
+    `webhook-id`.
 
     >>> sender = Sender(["https://example.com/"])
     >>> webhook = Webhook("https://example.com/orders", sender=sender, secrets="whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
@@ -50,13 +50,13 @@ class Webhook:
         self._signer: Final = Signer(secrets)
 
     async def __call__(self, task: AsyncTask[Any]) -> None:
-        """Post a task. Raises what says to a worker that it failed."""
+        """Post a task. Raises `Retry` or `Bury` if it was not delivered."""
         data = task.data
         is_raw = isinstance(data, bytes)
         body: bytes = data if is_raw else _to_json(data)
         headers = {"content-type": "application/octet-stream" if is_raw else "application/json"}
         for name in ("traceparent", "tracestate"):
-            if _PLAIN.fullmatch(task.context.get(name, "")):
+            if _HEADER_VALUE.fullmatch(task.context.get(name, "")):
                 headers[name] = task.context[name]
         headers |= self._signer.headers(message_id(task), body)
         try:
@@ -67,33 +67,33 @@ class Webhook:
 
 
 def check(task: AsyncTask[Any], reply: Reply) -> None:
-    """Raise what a status means for a task; 2xx means that it is done."""
+    """Raise `Retry` or `Bury` unless the status of the reply is 2xx."""
     if reply.status in (429, 503):
         raise busy(f"the reply was {reply.status}", reply)
     if reply.status == 410:
-        raise Bury("the reply was 410: the receiver wants no more")
+        raise Bury("the reply was 410: the receiver is gone")
     if not 200 <= reply.status < 300:
         raise failed(task, f"the reply was {reply.status}")
 
 
 def busy(why: str, reply: Reply) -> Retry:
-    """The receiver is too busy: this was no attempt."""
-    return Retry(retry_after(reply, _BUSY), why, counts=False)
+    """Return the error for a receiver that is too busy, which does not count as an attempt."""
+    return Retry(retry_after(reply, _BUSY_DELAY), why, counts=False)
 
 
 def retry_after(reply: Reply, default: float) -> float:
-    """The seconds in the header `Retry-After`, an hour at most."""
+    """Return the seconds in the header `Retry-After`, an hour at most."""
     text = reply.headers.get("retry-after", "")
-    return min(float(text), _LONGEST) if re.fullmatch("[0-9]{1,9}", text) else default
+    return min(float(text), _MAX_DELAY) if re.fullmatch("[0-9]{1,9}", text) else default
 
 
 def failed(task: AsyncTask[Any], why: str) -> Retry:
-    """An attempt has failed."""
+    """Return the error for a failed attempt."""
     has_own = task._tube._port.shared.options.get("backoff")
     return Retry(None if has_own else _BACKOFF.delay(task.attempts, task.id), why)
 
 
 def message_id(task: AsyncTask[Any]) -> str:
-    """The `webhook-id` of a task: the same in all attempts, and different from that of any other task of its store."""
+    """Return the `webhook-id` of a task: the same in all attempts, and unique among all tasks of its store."""
     text = f"{task._tube._port.connection.store.namespace}\n{task.tube}\n{task.id}\n{task.created}"
     return f"msg_{hashlib.sha256(text.encode()).hexdigest()[:32]}"

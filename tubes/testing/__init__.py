@@ -1,6 +1,6 @@
-"""For tests of programs that use tubes: a manual clock, a server of their own, asserts.
+"""Helpers for tests of programs that use tubes: a manual clock, a private server, asserts.
 
-May import `tubes.sync`, `tubes.aio` and what those import.
+May import `tubes.sync`, `tubes.aio` and the packages that those import.
 """
 
 from importlib import import_module
@@ -25,8 +25,8 @@ __all__ = [
     "java_home",
     "server_program",
 ]
-#: Imported on first use: servers need redis-py, whose import takes longer than that of tubes.
-_LATER = {
+#: Names that are imported on first use, by module: redis-py, for example, takes longer to import than tubes.
+_LAZY = {
     "server": ("LocalServer", "server_program"),
     "asserts": ("assert_buried", "assert_counts", "assert_empty", "assert_put"),
     "isolation": ("isolated",),
@@ -35,7 +35,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> object:
-    for module, names in _LATER.items():
+    for module, names in _LAZY.items():
         if name in names:
             return getattr(import_module(f"tubes.testing.{module}"), name)
     raise AttributeError(name)

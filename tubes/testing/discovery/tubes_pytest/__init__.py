@@ -1,7 +1,7 @@
-"""The fixtures of tubes for pytest. docs/testing.md is their manual.
+"""The pytest fixtures of tubes, which docs/testing.md describes.
 
-Not in the package: pytest imports this file at every start, even if no test uses it, and importing a part of tubes
-imports all of it. So it imports tubes only when a test asks for a fixture.
+This file is outside of the package because pytest imports it at every start, even if no test uses it, and importing any
+module of tubes imports the whole package. So it imports tubes only when a test requests a fixture.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ if TYPE_CHECKING:
     import tubes
     from tubes.testing import LocalServer, ManualClock
 
-#: Seconds to wait for a server.
-_PATIENCE: Final = 2.0
+#: Seconds to wait for a connection to a server.
+_CONNECT_TIMEOUT: Final = 2.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--tubes-url`, and `tubes_url` in the configuration."""
-    about = "The store of tubes_queue: memory:// (the default), file (in a folder), server (starts one), or a URL."
-    parser.getgroup("tubes").addoption("--tubes-url", metavar="URL", default=None, help=about)
-    parser.addini("tubes_url", about, default="memory://")
+    """Add the option `--tubes-url` and the setting `tubes_url`."""
+    help_text = "The store of tubes_queue: memory:// (the default), file (in a folder), server (starts one), or a URL."
+    parser.getgroup("tubes").addoption("--tubes-url", metavar="URL", default=None, help=help_text)
+    parser.addini("tubes_url", help_text, default="memory://")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     """End the session at once if no server replies at `--tubes-url`."""
     place: str | None = session.config.getoption("--tubes-url")
-    # pytest-xdist starts its processes after this.
+    # Worker processes of pytest-xdist start later, so the main process has already checked.
     if place is None or hasattr(session.config, "workerinput") or session.config.getoption("collectonly"):
         return
-    why = _trouble_with(place)
-    if why is not None:
-        raise pytest.UsageError(f"--tubes-url: {why}")
+    error = _connection_error(place)
+    if error is not None:
+        raise pytest.UsageError(f"--tubes-url: {error}")
 
 
-def _trouble_with(place: str) -> str | None:
-    """Why tests cannot use this place; None if they can."""
+def _connection_error(place: str) -> str | None:
+    """Return the reason why tests cannot use this store, or None."""
     import tubes
 
     if place == "server":
@@ -53,8 +53,8 @@ def _trouble_with(place: str) -> str | None:
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # A wrong setup is an error of each test.
-            tubes.connect(place, connect_timeout=_PATIENCE).close()
+            warnings.simplefilter("ignore")  # Each test reports warnings about the server itself.
+            tubes.connect(place, connect_timeout=_CONNECT_TIMEOUT).close()
     except tubes.TubesError as error:
         return str(error)
     return None
@@ -62,14 +62,14 @@ def _trouble_with(place: str) -> str | None:
 
 @pytest.fixture(scope="session")
 def _tubes_place(request: pytest.FixtureRequest) -> str:  # pyright: ignore[reportUnusedFunction]
-    """The URL for all tests. It is tried once, when the first test asks for it."""
+    """The URL for all tests. It is checked once, when the first test requests it."""
     chosen: str | None = request.config.getoption("--tubes-url")
     if chosen is not None:
         return chosen
     place: str = request.config.getini("tubes_url")
-    why = _trouble_with(place)
-    if why is not None:
-        pytest.fail(f"tubes_url: {why}", pytrace=False)
+    error = _connection_error(place)
+    if error is not None:
+        pytest.fail(f"tubes_url: {error}", pytrace=False)
     return place
 
 
@@ -83,17 +83,17 @@ def tubes_clock() -> ManualClock:
 
 @pytest.fixture(scope="session")
 def tubes_server() -> Iterator[LocalServer]:
-    """A private Valkey or Redis for each process of pytest-xdist, on a unix socket. Extra `server`."""
+    """A private Valkey or Redis on a unix socket, one per process of pytest-xdist. Extra `server`."""
     from tubes.testing import LocalServer, server_program
 
-    # That of the wheel, or of the machine. If there is none, the error says what to install.
+    # Prefer Valkey. If neither program is installed, the error of `LocalServer` says what to install.
     with LocalServer("redis" if server_program() is None and server_program("redis") else "valkey") as server:
         yield server
 
 
 @pytest.fixture
 def tubes_url(request: pytest.FixtureRequest, _tubes_place: str) -> Iterator[str]:
-    """A URL for this test alone: its tubes are dropped after the test."""
+    """A URL that only this test uses: its tubes are dropped after the test."""
     from tubes.testing import isolated
 
     place = _tubes_place
@@ -105,7 +105,7 @@ def tubes_url(request: pytest.FixtureRequest, _tubes_place: str) -> Iterator[str
 
 @pytest.fixture
 def tubes_queue(request: pytest.FixtureRequest, tubes_url: str) -> Iterator[tubes.Queue]:
-    """A queue for this test alone, with the codec JSON."""
+    """A queue that only this test uses, with the JSON codec."""
     import tubes
 
     with tubes.connect(tubes_url, codec="json", clock=_clock(request)) as queue:
@@ -114,7 +114,7 @@ def tubes_queue(request: pytest.FixtureRequest, tubes_url: str) -> Iterator[tube
 
 @pytest.fixture
 def tubes_aio_queue(request: pytest.FixtureRequest, tubes_url: str) -> Iterator[tubes.AsyncQueue]:
-    """A queue for asyncio, on the same tubes as `tubes_queue`; the test closes it, in its own event loop."""
+    """A queue for asyncio with the same tubes as `tubes_queue`. The test should close it in its own event loop."""
     import asyncio
 
     import tubes
@@ -126,7 +126,7 @@ def tubes_aio_queue(request: pytest.FixtureRequest, tubes_url: str) -> Iterator[
 
 
 def _clock(request: pytest.FixtureRequest) -> ManualClock | None:
-    """The test's clock, if it has asked for one."""
+    """Return the test's manual clock, if it requested one."""
     clock: ManualClock | None = None
     if "tubes_clock" in request.fixturenames:
         clock = request.getfixturevalue("tubes_clock")
