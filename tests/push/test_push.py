@@ -347,7 +347,7 @@ def test_only_urls_with_allowed_prefix_are_accepted() -> None:
         with pytest.raises(InvalidOption) as caught:
             places.check(text)
         assert "p@" not in str(caught.value)
-    with pytest.raises(InvalidOption, match="nothing that is allowed"):
+    with pytest.raises(InvalidOption, match="must begin with an allowed prefix"):
         Places([]).check("https://a.example/")
     assert Places(["https://"]).check("https://any.example/x").host == "any.example"
 
