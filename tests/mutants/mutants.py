@@ -628,8 +628,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "lease without a signature is good",
         "tubes/serve/leases.py",
-        'if hmac.compare_digest(text.encode(errors="replace"), given.encode(errors="replace")):',
-        'if given.startswith(text) or hmac.compare_digest(b"", b"x"):',
+        'if hmac.compare_digest(text.encode(errors="replace"), signed.encode(errors="replace")):',
+        'if signed.startswith(text) or hmac.compare_digest(b"", b"x"):',
         ("tests/unit/test_lease.py",),
     ),
     Mutant(

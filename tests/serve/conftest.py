@@ -13,26 +13,26 @@ from tubes.testing import LocalServer
 
 @pytest.fixture(scope="session")
 def in_memory() -> Iterator[Served]:
-    """A service that nobody harms: one for all tests, since each takes a second to start."""
+    """A service in memory, shared by all tests, since a service takes a second to start."""
     with Served("--url", "memory://") as served:
         yield served
 
 
 @pytest.fixture(scope="session")
 def on_valkey(valkey: LocalServer) -> Iterator[Served]:
-    """The same on a server."""
+    """A service on a server, shared by all tests."""
     with Served("--url", f"{valkey.url}?prefix={uuid4().hex}") as served:
         yield served
 
 
 @pytest.fixture(params=["in_memory", "on_valkey"])
 def served(request: pytest.FixtureRequest) -> Served:
-    """Either of them."""
+    """The shared service on each backend."""
     found: Served = request.getfixturevalue(request.param)
     return found
 
 
 @pytest.fixture
 def base(served: Served) -> str:
-    """The path of a namespace of one's own."""
+    """The path of a namespace for one test."""
     return f"/v1/{uuid4().hex}"

@@ -1,4 +1,4 @@
-"""The API of later, and what its callbacks get."""
+"""The API of later and its callbacks."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def replies(code: object, status: int = 200) -> bytes:
     return reply(status, json.dumps({"code": code}).encode())
 
 
-async def until(is_so: Callable[[], bool | Awaitable[bool]], seconds: float = 20) -> None:
-    """Look again and again."""
+async def until(has_state: Callable[[], bool | Awaitable[bool]], seconds: float = 20) -> None:
+    """Wait until a condition is true."""
     async with asyncio.timeout(seconds):
         while True:
-            found = is_so()
+            found = has_state()
             if found if isinstance(found, bool) else await found:
                 return
             await asyncio.sleep(0.01)
@@ -63,20 +63,20 @@ async def post(served: Served, path: str, **body: Any) -> httpx.Response:
     return await asyncio.to_thread(served.client.post, path, json=body)
 
 
-async def gone(served: Served, id: str) -> bool:
+async def is_deleted(served: Served, id: str) -> bool:
     return (await post(served, "/query", id=id)).status_code == 404
 
 
-async def left(served: Served, id: str, state: str) -> dict[str, Any]:
-    """The task as the native API shows it, as soon as it is in this state."""
+async def wait_for_state(served: Served, id: str, state: str) -> dict[str, Any]:
+    """Wait until the task is in this state; return it as the native API shows it."""
     task: dict[str, Any] = {}
 
-    async def is_so() -> bool:
+    async def has_state() -> bool:
         found = await asyncio.to_thread(served.client.get, f"/v1/_/tubes/later/tasks/{Ids(b'').read(id)}")
         task.update(found.json())
         return bool(task["state"] == state)
 
-    await until(is_so)
+    await until(has_state)
     return task
 
 
@@ -94,7 +94,7 @@ async def test_a_callback_is_called_and_signed(later: Served) -> None:
         assert json.loads(got.body) == {"id": id, "topic": "mail", "content": "ä"}
         assert (got.line.split()[1], got.headers["webhook-id"][:4]) == ("/x", "msg_")
         assert got.headers["webhook-signature"].startswith("v1,")
-        await until(lambda: gone(later, id))
+        await until(lambda: is_deleted(later, id))
 
 
 @pytest.mark.anyio
@@ -122,15 +122,15 @@ async def test_query_shows_task_until_delete_removes_it(later: Served) -> None:
         assert (await post(later, "/query", id=other)).status_code == 404
 
 
-async def half(writer: asyncio.StreamWriter) -> None:
-    """Die in the middle of a reply."""
+async def send_half_reply(writer: asyncio.StreamWriter) -> None:
+    """Close the connection in the middle of a reply."""
     writer.write(replies(100)[:-1])
     await writer.drain()
     writer.transport.abort()
 
 
-async def dead(writer: asyncio.StreamWriter) -> None:
-    """Die before a reply."""
+async def send_nothing(writer: asyncio.StreamWriter) -> None:
+    """Close the connection before a reply."""
     writer.transport.abort()
 
 
@@ -152,7 +152,7 @@ async def test_create_keeps_the_limits_of_a_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "wait"),
+    ("reply", "wait"),
     [
         (replies(7), 10),
         (replies(100, 500), 10),
@@ -165,30 +165,30 @@ async def test_create_keeps_the_limits_of_a_token(tmp_path: Path) -> None:
         (replies(7, 503), 10),
         (reply(429, b"", "retry-after: 55"), 55),
         (reply(429, b"", "retry-after: 5"), 10),
-        (half, 10),
-        (dead, 10),
+        (send_half_reply, 10),
+        (send_nothing, 10),
         (reply(200, b'{"code": 100}' + b" " * 3_000_000), 10),
     ],
     ids=range(14),
 )
 @pytest.mark.anyio
-async def test_other_replies_are_failed_attempts(later: Served, answer: Answer, wait: float) -> None:
-    async with Receiver(lambda _: answer) as receiver:
+async def test_other_replies_are_failed_attempts(later: Served, reply: Answer, wait: float) -> None:
+    async with Receiver(lambda _: reply) as receiver:
         id = (await post(later, "/create", retry=2, callback=receiver.url)).json()["id"]
         await until(lambda: bool(receiver.requests))
-        task = await left(later, id, "delayed")
+        task = await wait_for_state(later, id, "delayed")
         assert task["attempts"] == 1
         assert wait - 3 < task["due"] - time.time() <= wait
         assert (await post(later, "/query", id=id)).json()["has_retry"] == 1
         assert (await post(later, "/delete", id=id)).status_code == 200
 
 
-@pytest.mark.parametrize("answer", [replies(101), replies(7, 503)], ids=["101", "503"])
+@pytest.mark.parametrize("reply", [replies(101), replies(7, 503)], ids=["101", "503"])
 @pytest.mark.anyio
-async def test_busy_receiver_is_called_no_more_often_than_retry_says(later: Served, answer: bytes) -> None:
-    async with Receiver(lambda _: answer) as receiver:
+async def test_calls_to_busy_receiver_are_limited_by_retry(later: Served, reply: bytes) -> None:
+    async with Receiver(lambda _: reply) as receiver:
         id = (await post(later, "/create", callback=receiver.url)).json()["id"]
-        assert "the reply was" in (await left(later, id, "buried"))["reason"]
+        assert "the reply was" in (await wait_for_state(later, id, "buried"))["reason"]
         assert len(receiver.requests) == 1
 
 
@@ -196,7 +196,7 @@ async def test_busy_receiver_is_called_no_more_often_than_retry_says(later: Serv
 async def test_reply_with_invalid_utf_8_succeeds_by_its_code(later: Served) -> None:
     async with Receiver(lambda _: reply(200, b'{"code": 100, "message": "\xff"}')) as receiver:
         id = (await post(later, "/create", retry=1, callback=receiver.url)).json()["id"]
-        await until(lambda: gone(later, id), 5)
+        await until(lambda: is_deleted(later, id), 5)
 
 
 @pytest.mark.anyio
@@ -209,16 +209,16 @@ async def test_names_in_json_may_have_any_case(later: Served) -> None:
         assert found["callback"] == receiver.url
         id = (await post(later, "/create", Callback=receiver.url)).json()["id"]
         await until(lambda: bool(receiver.requests))
-        await until(lambda: gone(later, id))
+        await until(lambda: is_deleted(later, id))
         assert (await asyncio.to_thread(later.client.get, "/v1/_/tubes/later")).json()["tasks"]["taken"] == 0
 
 
 @pytest.mark.anyio
-async def test_task_of_a_dead_worker_comes_again_after_its_ttr_without_a_backoff() -> None:
+async def test_task_of_dead_worker_is_retried_after_ttr_without_backoff() -> None:
     clock = ManualClock()
     async with tubes.aio.connect(codec="json", clock=clock) as queue, await queue.namespace("") as worker:
         delivery = Delivery(queue, Callbacks(("https://",)), b"")
-        task = await delivery.on(lambda tube: tube.put({}, utube="a.example"))
+        task = await delivery.apply(lambda tube: tube.put({}, utube="a.example"))
         for attempts in (1, 2, 3):
             assert (await (await worker.tube("later")).take(timeout=0)) is not None
             clock.advance(15)
@@ -231,11 +231,11 @@ async def test_finally_failed_task_is_buried_and_hidden_from_clients(later: Serv
     async with Receiver(lambda _: replies(7)) as receiver:
         ids = [(await post(later, "/create", callback=receiver.url)).json()["id"]]
         await until(lambda: bool(receiver.requests))
-    # Nothing listens there, and the address is not allowed.
+    # The second address is not allowed, and has no listener.
     for callback in (receiver.url, "http://127.0.0.2:1/"):
         ids.append((await post(later, "/create", callback=callback)).json()["id"])
     for id in ids:
-        assert (await left(later, id, "buried"))["reason"]
+        assert (await wait_for_state(later, id, "buried"))["reason"]
         assert (await post(later, "/query", id=id)).status_code == 404
 
 
@@ -275,8 +275,8 @@ async def test_later_api_requires_token_with_matching_grant(tmp_path: Path) -> N
             assert await status("/create", texts["put _ later"]) == (200, b'{"id":')
             assert await status("/query", texts["put _ later"]) == (403, b"")
             assert await status("/query", texts["look _ later"]) == (404, b"")
-            assert await status("/query", texts["look _ later"], str(Ids(b"").given(0))) == (404, b"")
-            assert await status("/query", texts["look _ later"], str(Ids(tokens.secret).given(0))) == (200, b'{"id":')
+            assert await status("/query", texts["look _ later"], str(Ids(b"").encode(0))) == (404, b"")
+            assert await status("/query", texts["look _ later"], str(Ids(tokens.secret).encode(0))) == (200, b'{"id":')
             assert await status("/delete", texts["manage shop"]) == (403, b"")
 
 
@@ -314,47 +314,47 @@ def test_later_refuses_queue_with_raw_codec() -> None:
 def test_ids_are_uuids_bound_to_secret() -> None:
     ids, others = Ids(b"a"), Ids(b"b")
     for id in (0, 1, 2**31, 2**53):
-        given = ids.given(id)
+        given = ids.encode(id)
         assert (given.version, given.variant) == (4, UUID(int=0, version=4).variant)
         assert (ids.read(str(given)), ids.read(str(given).upper())) == (id, id)
         assert others.read(str(given)) is None
         flipped = UUID(int=given.int ^ 1)
         assert ids.read(str(flipped)) is None
-    assert len({ids.given(id) for id in range(100)}) == 100
+    assert len({ids.encode(id) for id in range(100)}) == 100
 
 
 @pytest.mark.full
 @pytest.mark.anyio
-async def test_an_instance_that_is_killed_loses_nothing(valkey: LocalServer) -> None:
-    """At least once; a task that was under way may come once more for each kill."""
+async def test_killed_instance_loses_no_task(valkey: LocalServer) -> None:
+    """Each task is delivered at least once; a kill may repeat a running delivery."""
     url = f"{valkey.url}?prefix={uuid4().hex}&session_ttl=2"
-    await delivered(url, tasks=100, kills=2, instances=2)
+    await deliver_tasks(url, tasks=100, kills=2, instances=2)
 
 
-async def delivered(url: str, tasks: int, kills: int, instances: int) -> Counter[str]:
-    """Have tasks delivered by instances that are killed, one after the other; returns how often each has come.
+async def deliver_tasks(url: str, tasks: int, kills: int, instances: int) -> Counter[str]:
+    """Deliver tasks by instances that are killed one after the other; return the number of deliveries by task.
 
-    Half of them are callbacks of later, the others are pushed from a tube.
+    Half of the tasks are callbacks of later, the others are pushed from a tube.
     """
     ledger: Counter[str] = Counter()
-    under_way: set[str] = set()
-    both: list[str] = []
+    running_ids: set[str] = set()
+    concurrent: list[str] = []
 
-    def answer(request: Request) -> Answer:
+    def reply(request: Request) -> Answer:
         id = json.loads(request.body)["id"]
 
-        async def slowly(writer: asyncio.StreamWriter) -> None:
-            if id in under_way:
-                both.append(id)
-            under_way.add(id)
+        async def send_slowly(writer: asyncio.StreamWriter) -> None:
+            if id in running_ids:
+                concurrent.append(id)
+            running_ids.add(id)
             await asyncio.sleep(0.02)
-            under_way.discard(id)
+            running_ids.discard(id)
             ledger[id] += 1
             writer.write(replies(100))
 
-        return slowly
+        return send_slowly
 
-    async with Receiver(answer) as receiver, tubes.aio.connect(url, codec="json") as queue:
+    async with Receiver(reply) as receiver, tubes.aio.connect(url, codec="json") as queue:
         tube = await queue.create_tube("later", "utubettl", ttr=1)
         orders = await queue.create_tube("orders", "fifottl", ttr=1, backoff=[0.05])
         pushing = ("--push", f"orders={receiver.url}/orders", "--push-network", "127.0.0.1")
@@ -386,9 +386,9 @@ async def delivered(url: str, tasks: int, kills: int, instances: int) -> Counter
             codes = [await asyncio.to_thread(end, one, signal.SIGTERM) for one in running]
         assert set(codes) == {0}
         assert ledger.keys() == ids
-        assert both == []
+        assert concurrent == []
         assert max(ledger.values()) <= 1 + kills
-        # One of each way is under way at a time.
+        # Callbacks and pushes each run one at a time.
         for pushed in (True, False):
             some = [times for id, times in ledger.items() if id.startswith("pushed") is pushed]
             assert sum(some) - len(some) <= kills
@@ -396,7 +396,7 @@ async def delivered(url: str, tasks: int, kills: int, instances: int) -> Counter
 
 
 def end(served: Served, kind: signal.Signals) -> int:
-    """End an instance by this signal; returns its exit code."""
+    """End an instance with this signal; return its exit code."""
     code = served.stop(kind)
     served.__exit__()
     return code

@@ -1,4 +1,4 @@
-"""lmstfy's API: what its clients send, and what they are promised."""
+"""lmstfy's API for clients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tubes.conformance.bench import eventually
 
 @pytest.fixture
 def api(served: Served) -> Iterator[httpx.Client]:
-    """A client of one's own namespace."""
+    """A client of a namespace of its own."""
     with httpx.Client(base_url=f"{served.url}/api/{uuid4().hex}", timeout=30) as client:
         yield client
 
@@ -46,7 +46,7 @@ def data(job: Any) -> bytes:
 
 
 def dead_letter(api: httpx.Client, body: bytes = b"hello", queue: str = "q", **options: Any) -> str:
-    """A job whose only try has ended: its consumer does not reply for a second."""
+    """Publish a job and consume it without an ack, so that it becomes a dead letter after a second."""
     job = publish(api, body, queue, **options)
     assert consume(api, queue, ttr=1)["job_id"] == job
     return job
@@ -115,7 +115,7 @@ def test_omitted_parameters_have_defaults(api: httpx.Client) -> None:
     assert consume(api, ttr=2**32 - 1)["job_id"]
 
 
-def test_a_job_that_is_delayed_is_consumed_when_it_is_due(api: httpx.Client) -> None:
+def test_delayed_job_is_consumed_when_due(api: httpx.Client) -> None:
     job = publish(api, delay=1, ttl=60)
     assert consume(api) is None
     assert api.get("/q/size").json()["size"] == 0
@@ -126,7 +126,7 @@ def test_a_job_that_is_delayed_is_consumed_when_it_is_due(api: httpx.Client) -> 
 
 def test_a_poll_waits_for_a_job(api: httpx.Client) -> None:
     found: list[Any] = []
-    # Queues that nobody has used, too.
+    # Also for queues that do not exist yet.
     threads = [
         threading.Thread(target=lambda words: found.append(consume(api, *words, timeout=20)), args=[words])
         for words in (["q"], ["a,b"])
@@ -196,10 +196,10 @@ def test_attributes_are_returned_in_lower_case_and_cut(api: httpx.Client) -> Non
         assert api.put(path, content=b"[1]", headers=many).json() == {"error": "too many attributes, cannot exceed 16"}
 
 
-def test_republish_puts_another_job_in_its_place(api: httpx.Client) -> None:
+def test_republish_replaces_job(api: httpx.Client) -> None:
     old = publish(api)
     assert consume(api)["job_id"] == old
-    # What cannot be published leaves the job as it is.
+    # An invalid republish does not change the job.
     assert api.put(f"/q/job/{old}?tries=0").status_code == 400
     reply = api.put(f"/q/job/{old}?ttl=10", content=b"again")
     assert reply.status_code == 201
@@ -239,12 +239,12 @@ def test_dead_letters_are_respawned_and_deleted(api: httpx.Client) -> None:
     assert api.get("/q/deadletter").json() == empty
     assert api.put("/q/deadletter").json() == {"msg": "respawned", "count": 0}
     assert api.delete("/q/deadletter").status_code == 204
-    # The end of its ttl does not end a dead letter.
+    # A dead letter outlives its ttl.
     ids = [dead_letter(api, ttl=2), *(dead_letter(api) for _ in range(2))]
     eventually(lambda: api.get("/q/deadletter/size").json()["size"] == 3)
     assert api.get("/q/deadletter").json() == {**empty, "deadletter_size": 3, "deadletter_head": ids[0]}
     assert data(api.get(f"/q/job/{ids[0]}").json()) == b"hello"
-    time.sleep(1.2)  # The whole ttl of the first one.
+    time.sleep(1.2)  # Until the ttl of the first dead letter has passed.
     assert api.get("/q/deadletter/size").json() == {"namespace": ns, "queue": "q", "size": 3}
     assert api.put("/q/deadletter").json() == {"msg": "respawned", "count": 1}
     job = consume(api)

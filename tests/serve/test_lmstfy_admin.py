@@ -1,4 +1,4 @@
-"""lmstfy's API for administrators: tokens and limits over HTTP, and what it tells of queues."""
+"""lmstfy's API for administrators: tokens, limits, queues and metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Tokens:
 
 @pytest.fixture(scope="module")
 def guarded(tokens: Tokens) -> Iterator[Served]:
-    """A service whose tokens are all created over HTTP."""
+    """A service whose tokens are created over HTTP."""
     with Served("--url", "memory://", "--tokens", tokens.path, "--admin", "127.0.0.1:0") as served:
         yield served
 
@@ -34,8 +34,8 @@ def admin(guarded: Served) -> Iterator[httpx.Client]:
         yield client
 
 
-def created(admin: httpx.Client, namespace: str = "shop", **given: str) -> str:
-    reply = admin.post(f"/token/{namespace}", params={"description": "a client", **given})
+def create_token(admin: httpx.Client, namespace: str = "shop", **parameters: str) -> str:
+    reply = admin.post(f"/token/{namespace}", params={"description": "a client", **parameters})
     assert reply.status_code == 201, reply.text
     return str(reply.json()["token"])
 
@@ -44,32 +44,32 @@ def put(guarded: Served, token: str, namespace: str = "shop", **options: Any) ->
     return guarded.client.put(f"/api/{namespace}/q", content=b"x", headers={"x-token": token}, **options)
 
 
-def said(reply: httpx.Response) -> tuple[int, Any]:
+def status_and_body(reply: httpx.Response) -> tuple[int, Any]:
     return reply.status_code, reply.json()
 
 
 def test_a_token_is_good_in_its_namespace_until_it_is_revoked(
     guarded: Served, admin: httpx.Client, tokens: Tokens
 ) -> None:
-    token = created(admin)
+    token = create_token(admin)
     ids = [each.id for each in tokens.all()]
     assert put(guarded, token).status_code == 201
     assert put(guarded, f"default:{token}").status_code == 201
     assert guarded.client.get(f"/api/shop/q/size?token={token}").json()["size"] == 2
-    assert said(put(guarded, token, "other")) == (401, {"error": "invalid token"})
-    assert said(put(guarded, "x" * 30)) == (401, {"error": "invalid token"})
-    assert said(put(guarded, "")) == (401, {"error": "token not found"})
-    assert said(put(guarded, f"other:{token}")) == (404, {"error": "pool not found"})
+    assert status_and_body(put(guarded, token, "other")) == (401, {"error": "invalid token"})
+    assert status_and_body(put(guarded, "x" * 30)) == (401, {"error": "invalid token"})
+    assert status_and_body(put(guarded, "")) == (401, {"error": "token not found"})
+    assert status_and_body(put(guarded, f"other:{token}")) == (404, {"error": "pool not found"})
     for path in ("size", "deadletter/size"):
-        assert said(guarded.client.get(f"/api/shop/q/{path}")) == (401, {"error": "token not found"})
+        assert status_and_body(guarded.client.get(f"/api/shop/q/{path}")) == (401, {"error": "token not found"})
     assert admin.get("/token/shop").json() == {"tokens": {ids[0]: "a client"}}
     assert admin.get("/token/other").json() == {"tokens": {}}
     assert admin.delete(f"/token/other/{token}").status_code == 204
     assert put(guarded, token).status_code == 201
     assert admin.delete(f"/token/shop/{token}").status_code == 204
-    assert said(put(guarded, token)) == (401, {"error": "invalid token"})
-    # A token is known by the id that the list shows, too.
-    other = created(admin)
+    assert status_and_body(put(guarded, token)) == (401, {"error": "invalid token"})
+    # A token can also be revoked by its id.
+    other = create_token(admin)
     assert admin.delete(f"/token/shop/{tokens.all()[-1].id}").status_code == 204
     assert put(guarded, other).status_code == 401
     eventually(lambda: any(ids[0] in line["path"] for line in guarded.lines()))
@@ -79,7 +79,7 @@ def test_a_token_is_good_in_its_namespace_until_it_is_revoked(
 def test_administrator_may_choose_token_text(guarded: Served, admin: httpx.Client) -> None:
     mine = "01HZX3PA0QB1N5M8Y7V6T5S4R3"
     reply = admin.post("/token/shop", data={"description": "mine", "token": f"default:{mine}"})
-    assert said(reply) == (201, {"token": mine})
+    assert status_and_body(reply) == (201, {"token": mine})
     assert put(guarded, mine).status_code == 201
     for path, error in (
         (f"/token/shop?description=x&token={mine}", None),
@@ -98,16 +98,16 @@ def test_administrator_may_choose_token_text(guarded: Served, admin: httpx.Clien
 
 
 def test_limit_counts_published_and_consumed_jobs(guarded: Served, admin: httpx.Client) -> None:
-    token = created(admin, "limited")
+    token = create_token(admin, "limited")
     path = f"/token/limited/{token}/limit"
-    assert said(admin.get(path)) == (404, None)
+    assert status_and_body(admin.get(path)) == (404, None)
     limit = {"read": 2, "write": 3, "interval": 100}
-    assert said(admin.post(path, json=limit)) == (201, {"limiter": limit})
+    assert status_and_body(admin.post(path, json=limit)) == (201, {"limiter": limit})
     assert admin.post(path, json=limit).status_code == 500
-    assert said(admin.get(path)) == (200, limit)
+    assert status_and_body(admin.get(path)) == (200, limit)
     limits = admin.get("/limits?force_update=true").json()
     assert [(one["namespace"], one["limiter"]) for one in limits] == [("limited", limit)]
-    # A publish that is no 201 and a consume that is no 200 give back what they took.
+    # Requests with another status than 201 (publish) or 200 (consume) are not counted.
     for _ in range(5):
         assert put(guarded, token, "limited", params={"tries": 0}).status_code == 400
         assert guarded.client.get("/api/limited/none", headers={"x-token": token}).status_code == 404
@@ -118,14 +118,14 @@ def test_limit_counts_published_and_consumed_jobs(guarded: Served, admin: httpx.
     assert (int(refused.headers["retry-after"]) <= 100, token in refused.text) == (True, False)
     consumed = [guarded.client.get("/api/limited/q", headers={"x-token": token}) for _ in range(4)]
     assert [reply.status_code for reply in consumed] == [200, 200, 429, 429]
-    # A republish does not count, and neither does looking.
+    # A republish and a peek are not counted.
     job = consumed[0].json()["job_id"]
     reply = guarded.client.put(f"/api/limited/q/job/{job}", content=b"x", headers={"x-token": token})
     assert reply.status_code == 201
     limit = {"read": 0, "write": 9, "interval": 1}
-    assert said(admin.put(path, json=limit)) == (200, {"limiter": limit})
-    assert said(admin.get(path)) == (200, limit)
-    assert said(admin.delete(path)) == (200, {"msg": "success"})
+    assert status_and_body(admin.put(path, json=limit)) == (200, {"limiter": limit})
+    assert status_and_body(admin.get(path)) == (200, limit)
+    assert status_and_body(admin.delete(path)) == (200, {"msg": "success"})
     assert admin.get(path).status_code == 404
     assert guarded.client.get("/api/limited/q", headers={"x-token": token}).status_code == 200
 
@@ -143,7 +143,7 @@ def test_limit_counts_published_and_consumed_jobs(guarded: Served, admin: httpx.
     ],
 )
 def test_invalid_limit_is_refused(admin: httpx.Client, body: bytes, reply: Any) -> None:
-    token = created(admin)
+    token = create_token(admin)
     for method in ("POST", "PUT"):
         refused = admin.request(method, f"/token/shop/{token}/limit", content=body)
         assert refused.status_code == 400
@@ -153,13 +153,13 @@ def test_invalid_limit_is_refused(admin: httpx.Client, body: bytes, reply: Any) 
 
 def test_limit_for_unknown_token_is_not_found(admin: httpx.Client) -> None:
     limit = {"read": 1, "write": 1, "interval": 1}
-    assert said(admin.post("/token/shop/nix/limit", json=limit)) == (404, {"error": "token not found"})
+    assert status_and_body(admin.post("/token/shop/nix/limit", json=limit)) == (404, {"error": "token not found"})
     assert admin.delete("/token/shop/nix").status_code == 204
-    assert said(admin.patch("/token/shop")) == (404, {"error": "api not found"})
+    assert status_and_body(admin.patch("/token/shop")) == (404, {"error": "api not found"})
 
 
 def test_admin_api_shows_queues_pools_version_and_health(guarded: Served, admin: httpx.Client) -> None:
-    put(guarded, created(admin, "told"), "told")
+    put(guarded, create_token(admin, "told"), "told")
     assert admin.get("/info?pool=").json()["told"] == ["q"]
     assert admin.get("/pools").json() == ["default"]
     assert sorted(admin.get("/version").json()) == ["build_commit", "build_date", "version"]
@@ -167,7 +167,7 @@ def test_admin_api_shows_queues_pools_version_and_health(guarded: Served, admin:
 
 
 def test_metrics_use_lmstfy_names(guarded: Served, admin: httpx.Client) -> None:
-    token = created(admin, "measured")
+    token = create_token(admin, "measured")
     headers = {"x-token": token}
     for body in (b"1", b"2"):
         guarded.client.put("/api/measured/a_total", content=body, headers=headers)
@@ -191,16 +191,16 @@ def test_metrics_use_lmstfy_names(guarded: Served, admin: httpx.Client) -> None:
     ):
         assert f"{line}\n" in text, line
     assert "_created" not in text
-    # Who has no token leaves no names.
+    # Requests without a valid token add no labels.
     assert 'namespace="unknown"' not in text
 
 
 def test_metrics_limit_number_of_label_values_chosen_by_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "_MOST", 3)
+    monkeypatch.setattr(metrics, "_MAX_LABELS", 3)
     measured = metrics.Metrics()
     for name in ("a", "b", "c", "d", "a"):
-        measured.replied(name, "/api", "GET", 404, 0)
-        measured.consumed("a", name, 0, of_several=False)
+        measured.record_reply(name, "/api", "GET", 404, 0)
+        measured.record_consumed("a", name, 0, is_multi=False)
     text = measured.text({}).decode()
     assert set(re.findall(r'namespace="(\w*)"', text)) == {"a", "b", ""}
     assert 'consume_queue_jobs{namespace="",pool="default",queue=""} 3.0' in text
@@ -211,7 +211,7 @@ def test_the_access_log_is_switched(guarded: Served, admin: httpx.Client) -> Non
     assert admin.post("/accesslog?status=disable").json() == {"status": "disabled"}
     guarded.client.get("/api/silent/q")
     assert admin.post("/accesslog?status=enable").json() == {"status": "enabled"}
-    assert said(admin.post("/accesslog?status=x")) == (400, {"error": "invalid status"})
+    assert status_and_body(admin.post("/accesslog?status=x")) == (400, {"error": "invalid status"})
     guarded.client.get("/api/heard/q")
     eventually(lambda: any(line["path"] == "/api/heard/q" for line in guarded.lines()))
     assert not any(line["path"] == "/api/silent/q" for line in guarded.lines())
@@ -249,7 +249,7 @@ def test_admin_api_requires_admin_grant(tmp_path: Path) -> None:
 
 @pytest.fixture
 def owned(tmp_path: Path) -> Iterator[tuple[Tokens, httpx.Client, httpx.Client]]:
-    """A service with an administrator and two queues in each of two namespaces: clients of its two listeners."""
+    """The tokens of a service with two queues in each of two namespaces, and clients of its two listeners."""
     tokens = Tokens(tmp_path / "t.json")
     _, boss = tokens.create([Grant.read("admin"), Grant.read("put")])
     with Served("--url", "memory://", "--tokens", tokens.path, "--admin", "127.0.0.1:0") as served:

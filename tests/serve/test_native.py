@@ -1,4 +1,4 @@
-"""The native API, as a client in any language sees it."""
+"""The native API over HTTP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tubes.worker import Worker
 
 @pytest.fixture
 def http(served: Served, base: str) -> Iterator[httpx.Client]:
-    """A client of one's own namespace, with the tube `mail`."""
+    """A client of a namespace of its own, with the tube `mail`."""
     with httpx.Client(base_url=served.url + base, timeout=30) as client:
         assert client.put("/tubes/mail").status_code == 201
         yield client
@@ -122,7 +122,7 @@ def test_a_tube_is_made_altered_and_dropped(http: httpx.Client) -> None:
     assert problem(http.delete("/tubes/mail")) == (409, "tube-busy")
     assert http.delete("/tubes/mail?force=1").status_code == 204
     assert problem(http.post("/tubes/mail/tasks", json={"data": 1})) == (404, "tube-not-found")
-    # A tube of the name that was dropped and made anew is found.
+    # The tube is found again after it was dropped and created.
     assert http.put("/tubes/mail").status_code == 201
     assert put(http) == 0
 
@@ -380,7 +380,7 @@ def test_error_details_use_http_and_json_terms(http: httpx.Client) -> None:
         ("POST", "/tubes/mail/tasks", {"data": 1, "ttl": None}, "ttl: null: must be a number"),
         ("POST", "/tubes/mail/tasks", {"data": 1, "pri": 2**32}, "pri: 4294967296: must be from 0 to 4294967295"),
         ("POST", "/tubes/mail/tasks", {"data": 1, "data_base64": ""}, 'data_base64: "": must be left out with data'),
-        ("POST", "/tubes/mail/tasks", {"data": 1, "key_ttl": 1}, "key_ttl: 1: is only for a request with key"),
+        ("POST", "/tubes/mail/tasks", {"data": 1, "key_ttl": 1}, "key_ttl: 1: requires key"),
         ("POST", "/tubes/mail/tasks/batch", {"items": [{"data": 1}, {"data": 1, "pri": -1}]}, "item 1: pri: -1: must"),
         ("POST", "/tubes/mail/move", {"to": "other", "state": ""}, 'state: "": must be one of ready, delayed, buried'),
         ("DELETE", "/leases/short", None, "lease: short: must be a lease: at least 40"),
@@ -388,7 +388,7 @@ def test_error_details_use_http_and_json_terms(http: httpx.Client) -> None:
         ("DELETE", f"/leases/{'1' * 60}", None, f"lease: {'1' * 60}: is not a lease of this namespace, or was cut"),
         ("POST", "/leases/ack", {"leases": ["short"]}, "item 0: leases: short: must be a lease: at least 40"),
         ("POST", "/tubes/mail/take", {"ack": ["short"]}, "item 0: ack: short: must be a lease: at least 40"),
-        ("POST", "/tubes/mail/take", {"results": []}, "results: []: is only for a request with ack"),
+        ("POST", "/tubes/mail/take", {"results": []}, "results: []: requires ack"),
         ("POST", "/tubes/mail/tasks/raw?pri=4294967296", None, "pri: 4294967296: must be from 0 to 4294967295"),
         ("POST", "/tubes/mail/tasks/raw?pri=99999999999999999999", None, "pri: 99999999999999999999: must be from 0"),
         ("POST", "/tubes/mail/tasks/raw?ttl=1_0", None, "ttl: 1_0: must be a number"),
@@ -410,7 +410,7 @@ def test_list_of_missing_tube_is_not_found(http: httpx.Client) -> None:
     assert problem(http.get("/tubes/nope/tasks?limit=1")) == (404, "tube-not-found")
 
 
-def test_request_that_the_state_does_not_allow_is_a_conflict(http: httpx.Client) -> None:
+def test_request_not_allowed_in_current_state_is_a_conflict(http: httpx.Client) -> None:
     id = put(http, 5)
     take(http)
     http.put("/tubes/lanes", json={"driver": "utubettl"})
@@ -466,7 +466,7 @@ def test_a_session_holds_tasks_until_it_ends(http: httpx.Client) -> None:
         assert problem(http.post(f"/sessions/{path}/beat")) == (404, "session-not-found")
     assert problem(http.post("/tubes/mail/take", json={"session": session})) == (404, "session-not-found")
     assert problem(http.post("/sessions", json={"ttl": 0.5})) == (400, "invalid-option")
-    # One that is not renewed ends by itself.
+    # A session that is not renewed ends after its ttl.
     session = http.post("/sessions", json={"ttl": 1}).json()["session"]
     assert len(take(http, tube="plain", session=session)) == 1
     eventually(lambda: http.get("/tubes/plain").json()["tasks"]["ready"] == 2)
@@ -542,7 +542,7 @@ def test_stream_limits_window_and_releases_tasks_on_disconnect(http: httpx.Clien
             assert http.delete(f"/leases/{got.pop(0)['lease']}").status_code == 204
             got.append(json.loads(next(lines)))
         assert [task["data"] for task in got] == [2, 3]
-        http.post("/tubes/mail/release-all")  # The stream finds out that its takes have ended.
+        http.post("/tubes/mail/release-all")  # The stream notices that its takes have ended.
         got = [json.loads(next(lines)) for _ in range(2)]
         assert [(task["data"], task["attempts"]) for task in got] == [(2, 2), (3, 2)]
     eventually(lambda: http.get("/tubes/mail").json()["tasks"]["ready"] == 3)
@@ -550,19 +550,23 @@ def test_stream_limits_window_and_releases_tasks_on_disconnect(http: httpx.Clien
 
 def test_events_reach_all_listeners(http: httpx.Client) -> None:
     with http.stream("GET", "/events?tubes=mail") as one, http.stream("GET", "/events?tubes=mail") as other:
-        heard = [one.iter_lines(), other.iter_lines()]
-        assert [next(lines) for lines in heard] == [": listening"] * 2
+        streams = [one.iter_lines(), other.iter_lines()]
+        assert [next(lines) for lines in streams] == [": listening"] * 2
         put(http, "secret")
         http.delete(f"/leases/{take(http)[0]['lease']}")
-        for lines in heard:
-            said = [next(lines) for _ in range(10)]
-            assert [line for line in said if line.startswith("event")] == ["event: put", "event: take", "event: delete"]
-            assert "secret" not in "".join(said)
-        # Also of a tube that was dropped and made anew.
+        for lines in streams:
+            received = [next(lines) for _ in range(10)]
+            assert [line for line in received if line.startswith("event")] == [
+                "event: put",
+                "event: take",
+                "event: delete",
+            ]
+            assert "secret" not in "".join(received)
+        # Events continue after the tube was dropped and created again.
         assert http.delete("/tubes/mail").status_code == 204
         assert http.put("/tubes/mail").status_code == 201
         put(http)
-        for lines in heard:
+        for lines in streams:
             assert "event: put" in [next(lines) for _ in range(3)]
     assert problem(http.get("/events?tubes=nix")) == (404, "tube-not-found")
     assert problem(http.get("/events")) == (400, "invalid-option")

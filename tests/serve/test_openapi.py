@@ -1,4 +1,4 @@
-"""The API is as `/openapi.json` says, whatever a client sends."""
+"""Property tests: the API conforms to `/openapi.json`."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ CHECKS = [
 ]
 SEED = int(os.environ.get("TUBES_FUZZ_SEED", "0"))
 EXAMPLES = int(os.environ.get("TUBES_FUZZ_EXAMPLES", "3"))
-#: These do not end by themselves.
+#: Operations whose replies are endless.
 ENDLESS = "/stream$|/events$"
 
 
 def test_each_operation_has_unique_id_and_summary(in_memory: Served) -> None:
-    shown = in_memory.client.get("/openapi.json").json()
-    described = [one for path in shown["paths"].values() for one in path.values()]
-    names = [one["operationId"] for one in described]
+    document = in_memory.client.get("/openapi.json").json()
+    described = [operation for path in document["paths"].values() for operation in path.values()]
+    names = [operation["operationId"] for operation in described]
     assert len(names) == len(set(names)) == len(OPERATIONS)
-    assert all(one["summary"].endswith((".", ":")) for one in described)
+    assert all(operation["summary"].endswith((".", ":")) for operation in described)
 
 
-def near(case: Any, lease: str) -> None:
-    """Put into a valid request what no schema can tell: names, leases and moments that the service knows."""
+def use_known_values(case: Any, lease: str) -> None:
+    """Put existing names and leases into a valid request, and remove options that depend on each other."""
     case.path_parameters |= {"namespace": "fuzz"} | {
         name: value for name, value in (("tube", "mail"), ("lease", lease)) if name in case.path_parameters
     }
@@ -66,8 +66,8 @@ def near(case: Any, lease: str) -> None:
         query["edges"] = query["edges"].partition(",")[0]
 
 
-def hasten(members: Any) -> None:
-    """Let a request that waits wait no time; one that is refused for it stays as it is."""
+def shorten_wait(members: Any) -> None:
+    """Shorten a valid wait; an invalid one is not changed."""
     for name in ("wait", "timeout"):
         wait = members.get(name) if isinstance(members, dict) else None
         if isinstance(wait, (int, float)) and not isinstance(wait, bool) and 0 <= wait <= 600:
@@ -75,7 +75,7 @@ def hasten(members: Any) -> None:
 
 
 def test_valid_requests_are_accepted_and_invalid_ones_refused(in_memory: Served) -> None:
-    """Run it with other seeds and more examples to look further."""
+    """Run this with other seeds and more examples for a wider search."""
     served = in_memory
     http = httpx.Client(base_url=f"{served.url}/v1/fuzz", timeout=30)
     http.put("/tubes/mail", json={"driver": "utubettl", "options": {"ttr": 600}})
@@ -103,11 +103,11 @@ def test_valid_requests_are_accepted_and_invalid_ones_refused(in_memory: Served)
             @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
             def check(case: Any) -> None:
                 if case.meta.generation.mode.is_positive:
-                    near(case, lease)
-                hasten(case.body)
-                hasten(case.query)
+                    use_known_values(case, lease)
+                shorten_wait(case.body)
+                shorten_wait(case.query)
                 reply = case.call(timeout=20)
-                # What a tube supports depends on its driver. A call whose tube has no worker ends by its timeout.
+                # Supported options depend on the driver. A call to a tube without a worker times out.
                 if not re.search("option-not-supported|call-timeout", reply.text):
                     case.validate_response(reply, checks=CHECKS)
 
@@ -117,5 +117,5 @@ def test_valid_requests_are_accepted_and_invalid_ones_refused(in_memory: Served)
     assert not re.search("Traceback|failed", said), said
     statuses = {line["status"] for line in served.lines() if line["path"].startswith("/v1/")}
     assert {200, 201, 204, 400, 404} <= statuses
-    assert max(statuses - {502, 504}) < 500  # A call may fail, or end by its timeout.
+    assert max(statuses - {502, 504}) < 500  # A call may fail or time out.
     assert served.client.get("/health/ready").status_code == 200

@@ -1,4 +1,4 @@
-"""The pages about the service: what they type into a shell is run, and they name every path and option."""
+"""The pages about the service: their shell commands work, and they name every path and option."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ DOCS = Path(__file__).parent.parent.parent / "docs"
 PAGE = (DOCS / "serve.md").read_text()
 
 
-def typed(page: str) -> list[list[str]]:
-    """What a page types into a shell, each with what it prints."""
+def shell_steps(page: str) -> list[list[str]]:
+    """Return the shell commands of a page, each with its documented output."""
     return [
         step.split("\n", 1)
         for block in re.findall(r"^```console\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
@@ -38,22 +38,24 @@ def typed(page: str) -> list[list[str]]:
 @pytest.mark.parametrize("name", ["serve.md", "howto/from-lmstfy.md"])
 def test_page_commands_print_documented_output(name: str, in_memory: Served, tmp_path: Path) -> None:
     place = in_memory.url.removeprefix("http://")
-    steps = typed((DOCS / name).read_text())
+    steps = shell_steps((DOCS / name).read_text())
     script = "".join(f"{command}\nprintf '\\0'\n" for command, _ in steps).replace("localhost:7777", place)
     done = subprocess.run(["bash"], input=script, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=True)
-    for (command, shown), printed in zip(steps, done.stdout.split("\0"), strict=False):
-        assert matches(shown, printed), (command, printed)
+    for (command, documented), printed in zip(steps, done.stdout.split("\0"), strict=False):
+        assert matches(documented, printed), (command, printed)
     assert done.stdout.count("\0") == len(steps)
     if name != "serve.md":
         return
-    asked = {(line["method"], line["path"]) for line in in_memory.lines() if line["path"].startswith("/v1/_/")}
+    requested = {(line["method"], line["path"]) for line in in_memory.lines() if line["path"].startswith("/v1/_/")}
     for one in OPERATIONS:
         path = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(one.path))
-        assert any(method == one.method and re.fullmatch(path, where) for method, where in asked), one.path
+        assert any(
+            method == one.method and re.fullmatch(path, requested_path) for method, requested_path in requested
+        ), one.path
 
 
 def worker(language: str, folder: Path) -> list[str]:
-    """The command of the worker in this language, which is written to a folder as the page shows it."""
+    """Write the worker of the page in this language to a folder; return the command that runs it."""
     (block,) = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     name = block.split()[1]
     (folder / name).write_text(re.sub(r'("?wait"?: )20', r"\g<1>0", block))
@@ -112,7 +114,7 @@ def test_the_tables_have_all_options_and_rights() -> None:
     )
     assert command.callback is not None
     options = {name.replace("_", "-") for name in command.callback.__annotations__ if name != "return"}
-    shown = set(re.findall(r"`--(?:no-)?([a-z-]+)", (DOCS / "howto/serving.md").read_text()))
-    assert options - shown == set()
+    documented = set(re.findall(r"`--(?:no-)?([a-z-]+)", (DOCS / "howto/serving.md").read_text()))
+    assert options - documented == set()
     rows = re.findall(r"^\| `(\w+)`", (DOCS / "howto/tokens.md").read_text(), re.MULTILINE)
     assert rows == [*RIGHTS, *LIMITS]

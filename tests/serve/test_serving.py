@@ -1,4 +1,4 @@
-"""`tubes serve` as a process: where it listens, what it serves, and how it ends."""
+"""`tubes serve` as a process: addresses, options, limits and shutdown."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ def test_existing_folder_is_served_and_keeps_its_tasks(tmp_path: Path) -> None:
 
 
 def test_service_without_tokens_refuses_cross_site_requests(in_memory: Served) -> None:
-    of_browsers = [("origin", "https://evil.example"), ("host", "evil.example:7777"), ("host", "")]
-    # A picture has no origin.
-    of_browsers += [
+    browser_headers = [("origin", "https://evil.example"), ("host", "evil.example:7777"), ("host", "")]
+    # Requests for images have no origin.
+    browser_headers += [
         ("sec-fetch-site", "cross-site"),
         ("sec-fetch-site", "same-site"),
         ("referer", "https://evil.example/"),
     ]
-    for name, value in of_browsers:
+    for name, value in browser_headers:
         reply = in_memory.client.get("/v1/_/tubes", headers={name: value})
         assert (reply.status_code, reply.json()["title"]) == (403, "forbidden")
     for host in ("localhost", "[::1]:7777", "127.0.0.1"):
@@ -154,10 +154,10 @@ def test_open_namespaces_are_limited() -> None:
             space = await namespaces.get(name)
             await space.queue.create_tube("mail")
             assert await namespaces.get(name) is space
-        for name in "ab":  # Those that were closed are opened again.
+        for name in "ab":  # Closed namespaces are opened again.
             assert (await (await namespaces.get(name)).tube("mail")).name == "mail"
         first, second = await namespaces.get("a"), await namespaces.get("b")
-        with first.used(), second.used(), pytest.raises(HTTPException, match="2 namespaces are in use"):
+        with first.hold(), second.hold(), pytest.raises(HTTPException, match="2 namespaces are in use"):
             await namespaces.get("c")
         assert await namespaces.names() == ["a", "b", "c"]
         await namespaces.close()
@@ -165,25 +165,25 @@ def test_open_namespaces_are_limited() -> None:
     asyncio.run(main())
 
 
-def test_a_namespace_stays_open_while_a_body_of_it_arrives() -> None:
+def test_namespace_stays_open_while_request_body_arrives() -> None:
     async def main() -> None:
-        begun, rest = asyncio.Event(), asyncio.Event()
+        started, resume = asyncio.Event(), asyncio.Event()
 
         async def body() -> AsyncGenerator[bytes]:
             yield b"a"
-            begun.set()
-            await rest.wait()
+            started.set()
+            await resume.wait()
             yield b"b"
 
         app = create_app(tubes.aio.connect("memory://", codec="json"), limits=Limits(namespaces=1))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client:
             for path in ("/api/a/mail", "/v1/a/tubes/mail/tasks/raw"):
-                begun.clear()
-                rest.clear()
+                started.clear()
+                resume.clear()
                 put = asyncio.create_task(client.request("PUT" if "api" in path else "POST", path, content=body()))
-                await begun.wait()
+                await started.wait()
                 assert (await client.get("/v1/b/tubes")).status_code == 503
-                rest.set()
+                resume.set()
                 assert (await put).status_code == 201
 
     asyncio.run(main())
@@ -194,13 +194,13 @@ def test_leases_of_idle_namespace_survive_process_exit() -> None:
         clock = ManualClock()
         queue = tubes.aio.connect("memory://takes", codec="json", clock=clock, session_ttl=600)
         namespaces = Namespaces(queue, 2)
-        # That of another process, which has ended.
-        gone = await queue.namespace("gone")
-        await gone.identify(SESSION, create=True)
-        await (await gone.create_tube("mail", "fifottl", ttr=3600)).put(1)
-        await (await gone.tube("mail")).take()
-        await gone.detach()
-        await namespaces.join_held()
+        # The session of another process, which has ended.
+        ended = await queue.namespace("gone")
+        await ended.identify(SESSION, create=True)
+        await (await ended.create_tube("mail", "fifottl", ttr=3600)).put(1)
+        await (await ended.tube("mail")).take()
+        await ended.detach()
+        await namespaces.open_used()
         space = await namespaces.get("a")
         await (await space.queue.create_tube("mail", "fifottl", ttr=3600)).put(1)
         await (await space.tube("mail")).take()
@@ -209,7 +209,7 @@ def test_leases_of_idle_namespace_survive_process_exit() -> None:
         clock.advance(700)
         for name in ("gone", "a"):
             tube = await (await namespaces.get(name)).tube("mail")
-            await tube.ack(0)  # It is still taken in this session.
+            await tube.ack(0)  # The task is still taken in this session.
         assert await namespaces.get("b")
         await namespaces.close()
 

@@ -1,4 +1,4 @@
-"""Tokens: who may do what, in the file and at a service that runs."""
+"""Tokens: their file, their grants and their limits at a running service."""
 
 from __future__ import annotations
 
@@ -79,17 +79,17 @@ def test_token_allows_only_granted_requests(guarded: Served, tokens: Tokens) -> 
         assert worker.post("/v1/shop/take", json={"tubes": ["mail.a", "mail.b"]}).status_code == 403
         lease = worker.post("/v1/shop/tubes/mail.a/take", json={}).json()["tasks"][0]["lease"]
         assert maker.delete(f"/v1/shop/leases/{lease}").status_code == 403
-        # A lease is good in its namespace only, and cannot be made up.
+        # A lease is valid only in its namespace, and only with its signature.
         assert worker.delete(f"/v1/other/leases/{lease}").status_code == 400
         assert worker.delete(f"/v1/shop/leases/{lease.partition('.')[0]}").status_code == 400
         assert worker.delete(f"/v1/shop/leases/{lease}").status_code == 204
-        # Who may not look sees no data, whatever else they may do.
+        # A token without the right to look sees no data, even if it may manage.
         task = "/v1/shop/tubes/mail.a/tasks"
         id = maker.post(task, json={"data": "secret"}).json()["id"]
         for reply in (boss.patch(f"{task}/{id}", json={"pri": 1}), boss.post(f"{task}/{id}/bury")):
             assert (reply.status_code, "secret" in reply.text) == (200, False)
         assert maker.get(f"{task}/{id}").json()["data"] == "secret"
-        # The log has the id of the token, and neither leases nor tokens.
+        # The log contains the id of the token, but neither leases nor tokens.
         text = maker.headers["authorization"].removeprefix("Bearer ")
         for shown in (text, text.split("_", 2)[2]):
             assert maker.get(f"/token/shop/{shown}/limits").status_code == 404
@@ -120,13 +120,13 @@ def test_token_cannot_open_namespace_without_grant(guarded: Served, tokens: Toke
         assert one.get("/v1/shop/tubes").status_code == 200
 
 
-def test_a_file_that_is_half_written_changes_nothing(tmp_path: Path) -> None:
+def test_half_written_token_file_is_ignored(tmp_path: Path) -> None:
     tokens = Tokens(tmp_path / "t.json")
     token, text = tokens.create([Grant.read("look")])
     whole = tokens.path.read_text()
     for broken in (whole[:50], "{}"):
         tokens.path.write_text(broken)
-        tokens._looked = -10.0
+        tokens._checked_at = -10.0
         assert (tokens.find(text), tokens.find("tubes_x_y")) == (token, None)
 
 
@@ -276,11 +276,11 @@ def test_waits_and_sessions_end_if_token_expires_or_loses_grants(change: str, tm
             if change == "expired":
                 now += 3600
             else:
-                with tokens._changing() as changed:  # pyright: ignore[reportPrivateUsage]
+                with tokens._edit() as changed:  # pyright: ignore[reportPrivateUsage]
                     changed[token.id] = replace(token, grants=(Grant.read("look,take _ other"),))
             service.end_invalid(tokens)
             assert (await poll).status_code == 401
-            assert not service.sessions._joined  # pyright: ignore[reportPrivateUsage]
+            assert not service.sessions._sessions  # pyright: ignore[reportPrivateUsage]
 
     asyncio.run(main())
 
@@ -327,7 +327,7 @@ def test_put_that_finished_as_its_token_became_invalid_is_reported(tmp_path: Pat
                 await asyncio.sleep(0)
             await asyncio.sleep(0)
             tokens.revoke(token.id)
-            tube._port.truncate()  # The put is done at once, before its request goes on.
+            tube._port.truncate()  # The put completes now, before its request continues.
             service.end_invalid(tokens)
             assert (await waiting).status_code == 201
             assert (await tube.statistics()).tasks["ready"] == 1
@@ -348,7 +348,7 @@ def test_token_file_is_private_and_contains_no_secret(tmp_path: Path) -> None:
         thread.join()
     assert len(tokens.all()) == 9
     tokens.path.write_text("{")
-    with pytest.raises(InvalidOption, match="is no file of tokens"):
+    with pytest.raises(InvalidOption, match="is not a token file"):
         Tokens(tokens.path).all()
 
 
@@ -359,7 +359,7 @@ def test_malformed_grant_is_refused(text: str) -> None:
         Grant.read(text)
 
 
-def test_the_command_creates_lists_and_revokes(tmp_path: Path) -> None:
+def test_token_command_creates_lists_and_revokes(tmp_path: Path) -> None:
     def run(*words: str) -> tuple[int, str]:
         done = CliRunner().invoke(app, ["token", *words, "--tokens", str(tmp_path / "t.json")])
         return done.exit_code, done.stdout
@@ -472,7 +472,7 @@ def test_request_beyond_whole_limit_gets_413(tmp_path: Path) -> None:
 
 
 async def _put_in_parallel(processes: list[Served], text: str) -> list[int]:
-    """The statuses of 200 puts of one task each by all kinds of paths, sent at the same time."""
+    """Send 200 simultaneous puts of one task each, over all kinds of paths; return the statuses."""
     tube = "/v1/limits/tubes/mail"
     puts: list[tuple[str, str, Any]] = [
         ("POST", f"{tube}/tasks", {"data": 1}),
@@ -542,7 +542,7 @@ def test_returned_call_does_not_count_toward_rate(on: str, request: pytest.Fixtu
             assert await rates.wait("y", rate) == 0
             await rates.give_back("x", rate)
             assert await rates.wait("x", rate) == 0
-            for _ in range(5):  # Nothing is saved up.
+            for _ in range(5):  # Unused calls do not accumulate.
                 await rates.give_back("x", rate)
             assert [await rates.wait("x", rate) > 0 for _ in range(3)] == [False, False, True]
 
@@ -612,7 +612,7 @@ def test_refused_long_names_use_no_memory(tmp_path: Path) -> None:
     tokens = Tokens(tmp_path / "t.json")
     _, text = tokens.create([Grant.read("look shop"), Grant.read("take shop")])
     app = create_app(tubes.aio.connect("memory://", codec="json"), tokens=tokens)
-    # Not httpx: it caches the URLs of its requests.
+    # httpx is not used here, since it caches the URLs of its requests.
     scope = {"type": "http", "query_string": b"", "headers": [(b"authorization", f"Bearer {text}".encode())]}
 
     async def ask(method: str, path: str, body: bytes = b"") -> None:

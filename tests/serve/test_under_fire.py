@@ -1,4 +1,4 @@
-"""The service where clients, networks and backends are not as they should be."""
+"""The service with hostile clients, broken networks and failing backends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tubes.serve import Limits, create_app
 from tubes.serve.app import App
 from tubes.serve.native import OPERATIONS
 from tubes.serve.rates import Rate
-from tubes.serve.server import Listen, _server  # pyright: ignore[reportPrivateUsage]
+from tubes.serve.server import Listen, _make_server  # pyright: ignore[reportPrivateUsage]
 from tubes.serve.tokens import Grant, Tokens
 from tubes.testing import LocalServer
 
@@ -54,9 +54,9 @@ def test_shutdown_replies_to_all_polls() -> None:
         async def say(text: bytes) -> bytes:
             reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
             writer.write(text)
-            said = await reader.read()
+            received = await reader.read()
             writer.close()
-            return said.partition(b"\r\n")[0]
+            return received.partition(b"\r\n")[0]
 
         async def main() -> list[bytes]:
             polls = [asyncio.create_task(say(text)) for text in (put, put[:-1], *[take] * 1000)]
@@ -83,9 +83,9 @@ def test_slow_or_oversized_requests_are_cut_off(tmp_path: Path) -> None:
         for part in (b"", b"POST", head, head + b"\r\n\r\n", whole[:-1], whole + head):
             with socket.create_connection(("127.0.0.1", served.port), 30) as one:
                 one.sendall(part)
-                said = b"".join(iter(lambda: one.recv(4096), b""))
-                assert said.count(b"HTTP/1.1 201") == part.count(whole)
-        # One byte after the other is no way out of it.
+                received = b"".join(iter(lambda: one.recv(4096), b""))
+                assert received.count(b"HTTP/1.1 201") == part.count(whole)
+        # Sending single bytes does not extend the time limit.
         with socket.create_connection(("127.0.0.1", served.port), 30) as one:
             sent = 0
             with suppress(OSError):
@@ -94,13 +94,13 @@ def test_slow_or_oversized_requests_are_cut_off(tmp_path: Path) -> None:
                     sent += 1
                     time.sleep(0.05)
             assert sent < 1000
-        # Nor are headers without end, or trailers.
+        # Endless headers and trailers are refused.
         chunked = HEAD % (b"POST", b"/v1/_/tubes/mail/tasks") + b"transfer-encoding: chunked\r\n\r\n0\r\n"
         for begin in (head + b"\r\n", chunked):
             with socket.create_connection(("127.0.0.1", served.port), 30) as one:
                 one.sendall(begin + b"".join(b"x-%d: %060000d\r\n" % (number, 0) for number in range(100)))
                 assert one.recv(100).startswith(b"HTTP/1.1 431")
-        # The client's own connection, of which nothing was wanted meanwhile, is still there.
+        # The idle connection of the client is still open.
         assert served.client.get("/v1/_/tubes/mail").json()["tasks"]["ready"] == 1
         # A body that is too long is refused while it is read.
         for head in (b"content-length: 9999999999999999\r\n\r\n", b"transfer-encoding: chunked\r\n\r\n"):
@@ -108,9 +108,9 @@ def test_slow_or_oversized_requests_are_cut_off(tmp_path: Path) -> None:
                 one.sendall(HEAD % (b"POST", b"/v1/_/tubes/t/tasks") + head)
                 if b"chunked" in head:
                     one.sendall(b"3e8\r\n%b\r\n" % (b" " * 1000) + b"1\r\nx\r\n")
-                said = b"".join(iter(lambda: one.recv(4096), b""))
-            assert said.startswith(b"HTTP/1.1 413")
-        # A client that does not read is cut off.
+                received = b"".join(iter(lambda: one.recv(4096), b""))
+            assert received.startswith(b"HTTP/1.1 413")
+        # A client that does not read is disconnected.
         for _ in range(50):
             served.client.post("/v1/_/tubes/mail/tasks/raw", content=b"x" * 990)
         with socket.create_connection(("127.0.0.1", served.port), 30) as one:
@@ -154,10 +154,10 @@ def test_unread_stream_takes_bounded_number_of_tasks(served: Served, base: str) 
 
 @asynccontextmanager
 async def in_process(app: App, limits: Limits) -> AsyncGenerator[tuple[str, int]]:
-    """Serve in this process; yields the address."""
+    """Serve in this process; yield the address."""
     listen = Listen("127.0.0.1", 0)
     with listen.open() as listening:
-        server = _server(app, listen, limits, 1)
+        server = _make_server(app, listen, limits, 1)
         started = asyncio.Event()
         server.on_start = started.set
         running = asyncio.create_task(server.serve([listening]))
@@ -225,7 +225,7 @@ def test_disconnected_client_takes_no_task(served: Served, base: str) -> None:
     path = f"{base}/tubes/mail"
     served.client.put(path, json={"options": {"max_attempts": 1}})
     served.client.post(f"{path}/tasks/batch", json={"items": [{"data": number} for number in range(5)]})
-    asked = [
+    requests = [
         request("POST", f"{path}/take", b'{"wait": 30}'),
         request("POST", f"{path}/take", b'{"wait": 30, "limit": 5}'),
         request("POST", f"{path}/take"),
@@ -233,9 +233,9 @@ def test_disconnected_client_takes_no_task(served: Served, base: str) -> None:
         request("GET", f"{base.replace('/v1', '/api')}/mail"),
         request("GET", f"{path}/stream?window=5"),
     ]
-    # The requests arrive, and with them that nobody waits for a reply.
+    # The requests arrive together with the disconnects of their clients.
     served.process.send_signal(signal.SIGSTOP)
-    for one in asked:
+    for one in requests:
         with socket.create_connection(("127.0.0.1", served.port), 30) as connection:
             connection.sendall(one)
     served.process.send_signal(signal.SIGCONT)
@@ -245,8 +245,8 @@ def test_disconnected_client_takes_no_task(served: Served, base: str) -> None:
         lines = [line for line in served.lines() if name in line["path"] and "/tasks" not in line["path"]]
         return [line["status"] for line in lines[1:]]
 
-    assert eventually(lambda: len(statuses()) == len(asked))
-    assert statuses().count(499) >= 3  # Those that wait; for the others there may have been no task left.
+    assert eventually(lambda: len(statuses()) == len(requests))
+    assert statuses().count(499) >= 3  # The waiting requests; the others may have found no task.
     assert eventually(lambda: served.client.get(path).json()["tasks"]["taken"] == 0)
     tasks = served.client.get(f"{path}/tasks").json()["tasks"]
     assert [(task["state"], task["attempts"]) for task in tasks] == [("ready", 0)] * 5
@@ -271,20 +271,20 @@ def test_service_is_not_ready_while_backend_is_down_and_recovers() -> None:
         valkey.kill()
         assert served.client.get("/health/ready").status_code == 503
         assert served.client.get("/health/live").status_code == 200
-        # Long before a program that uses the server itself would give up.
+        # Much earlier than the timeout of a program that uses the server directly.
         reply = served.client.post("/v1/_/tubes/mail/tasks", json={"data": 1}, timeout=8)
         assert (reply.status_code, reply.json()["title"], reply.headers["retry-after"]) == (503, "connection lost", "1")
         assert str(valkey.folder) not in reply.text
         valkey.start()
         assert eventually(lambda: ready(served))
         assert served.client.post("/v1/_/tubes/mail/tasks", json={"data": 2}).status_code == 201
-        # Whether the first one was put nobody could know.
+        # The first task may or may not have been put.
         tasks = served.client.post("/v1/_/tubes/mail/take", json={"limit": 9}).json()["tasks"]
         assert [task["data"] for task in tasks] in ([2], [1, 2])
 
 
 @pytest.mark.full
-def test_a_lease_outlives_the_process_that_gave_it(url: str) -> None:
+def test_lease_outlives_the_process_that_issued_it(url: str) -> None:
     with Served("--url", url) as one, Served("--url", url) as other:
         one.client.put("/v1/_/tubes/mail")
         for number in range(3):
@@ -353,10 +353,10 @@ def test_replacing_process_on_shared_port_refuses_no_connection(url: str) -> Non
                 try:
                     reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
                     writer.write(HEAD % (b"GET", b"/health/live") + b"connection: close\r\n\r\n")
-                    said = await reader.read()
+                    received = await reader.read()
                     writer.close()
-                    served += said.startswith(b"HTTP/1.1 200")
-                    refused += not said
+                    served += received.startswith(b"HTTP/1.1 200")
+                    refused += not received
                 except OSError:
                     refused += 1
 
@@ -403,7 +403,7 @@ def _session(served: Served) -> str:
 
 
 def resident(served: Served) -> int:
-    """Bytes of memory of the process."""
+    """Return the resident memory of the process, in bytes."""
     return int(Path(f"/proc/{served.process.pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
@@ -426,14 +426,14 @@ def test_pipelined_requests_wait_as_bytes() -> None:
         assert time.perf_counter() - began < 0.5
         assert eventually(lambda: served.client.get("/v1/_/tubes/mail").json()["waiting"] == 20)
         assert resident(served) - before < 20 * 2**20
-        # All of those that were read get their replies, in order, as soon as the first one has its reply.
+        # After the first reply, all requests that were read get their replies in order.
         served.client.post("/v1/_/tubes/mail/tasks/batch", json={"items": [{"data": 1}] * 20})
         with connections[0] as one:
             one.settimeout(30)
-            said = b""
-            while said.count(b"HTTP/1.1 404") < 1000:
-                said += one.recv(2**16)
-            assert said.startswith(b"HTTP/1.1 200")
+            received = b""
+            while received.count(b"HTTP/1.1 404") < 1000:
+                received += one.recv(2**16)
+            assert received.startswith(b"HTTP/1.1 200")
         for one in connections:
             one.close()
 
@@ -466,7 +466,7 @@ def test_connections_with_most_pipelined_input_are_cut_off() -> None:
 def test_pipelined_requests_may_be_split_anywhere() -> None:
     async def main() -> None:
         app = create_app(tubes.aio.connect("memory://", codec="json"))
-        server = _server(app, Listen("127.0.0.1", 0), Limits(), 1)
+        server = _make_server(app, Listen("127.0.0.1", 0), Limits(), 1)
         server.config.load()
         server.lifespan = server.config.lifespan_class(server.config)
         text = b"\r\n\r\n" + request("GET", "/x") + request("GET", "/version", b"GET /y HTTP/1.1\r\n\r\n")
@@ -477,10 +477,10 @@ def test_pipelined_requests_may_be_split_anywhere() -> None:
             connection.data_received(text[:number])
             connection.data_received(text[number:])
             reader, writer = await asyncio.open_connection(sock=far)
-            said = b""
-            while said.count(b"HTTP/1.1") < 3 and (some := await asyncio.wait_for(reader.read(2**16), 30)):
-                said += some
-            assert re.findall(rb"HTTP/1.1 (\d+)", said) == [b"404", b"200", b"200"], number
+            received = b""
+            while received.count(b"HTTP/1.1") < 3 and (some := await asyncio.wait_for(reader.read(2**16), 30)):
+                received += some
+            assert re.findall(rb"HTTP/1.1 (\d+)", received) == [b"404", b"200", b"200"], number
             writer.close()
             transport.close()
 
@@ -497,11 +497,11 @@ def test_reply_to_large_body_arrives(served: Served, path: str, length: bool) ->
     method = b"PUT" if "api" in path else b"POST"
     for last in (b"", b"connection: close\r\n"):
         with socket.create_connection(("127.0.0.1", served.port), 30) as one:
-            # Like urllib: first all of the body, then the reply.
+            # Like urllib: send the whole body, then read the reply.
             one.sendall(HEAD % (method, path.encode()) + last + framing)
-            said = b"".join(iter(lambda: one.recv(4096), b""))
-        assert said.startswith(b"HTTP/1.1 413")
-        assert said.count(b"HTTP/1.1") == 1
+            received = b"".join(iter(lambda: one.recv(4096), b""))
+        assert received.startswith(b"HTTP/1.1 413")
+        assert received.count(b"HTTP/1.1") == 1
 
 
 def test_refused_uploads_get_replies(tmp_path: Path) -> None:
@@ -511,17 +511,17 @@ def test_refused_uploads_get_replies(tmp_path: Path) -> None:
     raw, size = "/v1/_/tubes/mail/tasks/raw", 5_000_000
 
     async def upload(address: tuple[str, int], path: str, headers: bytes) -> tuple[bytes, bytes]:
-        """The status lines of an upload and of a request behind it."""
+        """Return the status lines of an upload and of a request after it."""
         reader, writer = await asyncio.open_connection(*address)
         writer.write(HEAD % (b"POST", path.encode()) + headers + b"content-length: %d\r\n\r\n" % size)
         writer.write(b"x" * size)
         await writer.drain()
         writer.write(request("GET", "/health/live") if b"close" not in headers else b"")
-        said = await reader.readuntil(b"\r\n\r\n")
-        await reader.readexactly(int(re.findall(rb"content-length: (\d+)", said)[0]))
+        received = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(re.findall(rb"content-length: (\d+)", received)[0]))
         behind = await reader.readline()
         writer.close()
-        return said[9:12], behind[9:12]
+        return received[9:12], behind[9:12]
 
     async def main() -> None:
         app = create_app(tubes.aio.connect("memory://", codec="json"), tokens=tokens)
@@ -550,7 +550,7 @@ def test_endless_body_behind_reply_is_cut_off(served: Served) -> None:
 @pytest.mark.parametrize("restarts", [2, pytest.param(5, marks=pytest.mark.full)])
 def test_replaced_processes_reset_no_kept_connection(url: str, restarts: int) -> None:
     async def use(port: int, counts: Counter[str]) -> None:
-        """Send requests on one connection until a reply says that it closes, and then on another one."""
+        """Send requests on one connection until a reply closes it, then on a new one."""
         while not counts["stop"]:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             try:

@@ -1,4 +1,4 @@
-"""The outermost part: request ids, a line of JSON for each request, and paths whose escapes are not read yet."""
+"""The outermost layer: request ids, the access log (a line of JSON per request), and paths before `%` decoding."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tubes.errors import TubesError
 from tubes.serve.bodies import BODIES, NOTES, Bodies
-from tubes.serve.problems import ClientGone, problem, status_of
+from tubes.serve.problems import ClientDisconnected, problem, status_of
 
 _log: Final = logging.getLogger("tubes.serve")
-#: A scope may have here what makes a reply of an error and the path, instead of `problem`.
+#: Key of a scope: a function of the error and the path that returns the reply, used instead of `problem`.
 REPLY_TO_ERROR: Final = "tubes.reply_to_error"
-#: The status in the log of a request whose client has left.
-GONE: Final = 499
-#: What no log has: tokens, wherever a client has put them, leases and sessions.
+#: The logged status of a request whose client disconnected.
+CLIENT_CLOSED: Final = 499
+#: Secrets in paths, which are not logged: tokens, wherever a client has put them, leases and sessions.
 _SECRET: Final = re.compile(r"(tubes_[0-9a-zA-Z]+_|/(?:leases|sessions)/(?=[^/]{32})|^/token/[^/]*/)[^/]+")
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_.:-]{1,64}")
 
 
-def is_of_a_page(scope: Scope) -> bool:
-    """Whether a page in a browser sends this request: also one for a picture or a script, which has no origin."""
+def is_from_browser(scope: Scope) -> bool:
+    """True if a web page sends this request, including requests for images and scripts, which have no origin."""
     return any(
         name in (b"origin", b"referer") or (name == b"sec-fetch-site" and value not in (b"same-origin", b"none"))
         for name, value in scope.get("headers", ())
     )
 
 
-class _Name(Convertor[str]):
-    """One segment of a path, unescaped: the name of a tube may have a `/`."""
+class _NameConvertor(Convertor[str]):
+    """One segment of a path, decoded: the name of a tube may contain a `/`."""
 
     regex = "[^/]+"
 
@@ -50,37 +50,37 @@ class _Name(Convertor[str]):
         return quote(value, safe="")
 
 
-register_url_convertor("name", _Name())
+register_url_convertor("name", _NameConvertor())
 
 
-def noted(scope: Scope) -> dict[str, Any]:
-    """What the line of this request in the access log says besides: `token`, the id of a token, for example.
+def notes_of(scope: Scope) -> dict[str, Any]:
+    """Return the extra members of this request's line in the access log, such as `token`, the id of its token.
 
-    `path`: instead of the path of the request, if a secret stands there.
+    `path` replaces the path of the request if that contains a secret.
     """
     notes: dict[str, Any] = scope.setdefault(NOTES, {})
     return notes
 
 
-#: A string as JSON. The rest of a line is written out: it is as much work as half a request otherwise.
-_text: Final = json.encoder.encode_basestring_ascii
+#: Encode a string as JSON. The access log formats the line itself: a JSON encoder would cost half as much as a request.
+_quote: Final = json.encoder.encode_basestring_ascii
 
 
-def _moment() -> str:
-    """Now, in UTC, to the millisecond."""
+def _timestamp() -> str:
+    """Return the current time in UTC, with milliseconds."""
     now = time.time()
-    return f"{_second(int(now))}.{int(now * 1000) % 1000:03}Z"
+    return f"{_format_second(int(now))}.{int(now * 1000) % 1000:03}Z"
 
 
 @lru_cache(2)
-def _second(moment: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment))
+def _format_second(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 
 class Access:
-    """An application, with request ids, an access log, and a reply to every error.
+    """Wrap an application: add request ids, an access log, and a reply to every error.
 
-    `write`: gets a line for each request; None: there is no log. `bodies`: bounds the bodies of all requests.
+    `write`: called with a line for each request; None: no log. `bodies`: limits the bodies of all requests.
     """
 
     def __init__(self, app: ASGIApp, write: Callable[[str], object] | None, bodies: Bodies | None = None) -> None:
@@ -89,11 +89,11 @@ class Access:
         self._bodies: Final = bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request, or the lifespan."""
+        """Handle a request or the lifespan."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began = time.perf_counter()
+        started = time.perf_counter()
         raw: bytes | None = scope.get("raw_path")
         path: str = quote(scope["path"]) if raw is None else raw.partition(b"?")[0].decode("ascii", "replace")
         request_id = b""
@@ -105,7 +105,7 @@ class Access:
         inner: Scope = {**scope, "path": path, NOTES: notes, BODIES: self._bodies}
         status, size = 0, 0
 
-        async def tell(message: Message) -> None:
+        async def send_noting(message: Message) -> None:
             nonlocal status, size
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -115,28 +115,28 @@ class Access:
             await send(message)
 
         try:
-            await self._app(inner, receive, tell)
-        except ClientGone:
-            status = status or GONE
+            await self._app(inner, receive, send_noting)
+        except ClientDisconnected:
+            status = status or CLIENT_CLOSED
         except Exception as error:
-            # What went wrong inside is for whoever runs the service.
+            # Log internal errors; their details are not sent to clients.
             if status_of(error) == 500:
                 _log.error("request %s failed", request_id.decode(), exc_info=error)
             elif status_of(error) in (503, 507) and isinstance(error, TubesError):
                 _log.warning("request %s failed: %s", request_id.decode(), error)
-            if status:  # Half of a reply is sent: only the end of the connection says that there is no other half.
+            if status:  # Part of a reply was sent: only closing the connection shows that it is incomplete.
                 raise
             reply: Callable[[BaseException, str], Response] = inner.get(REPLY_TO_ERROR, problem)
-            await reply(error, path)(inner, receive, tell)
+            await reply(error, path)(inner, receive, send_noting)
         finally:
             if self._bodies is not None:
                 self._bodies.remove(inner)
             if self._write is not None:
                 client = scope.get("client") or ("",)
-                shown = notes.pop("path", None) or _SECRET.sub(r"\1***", path)
-                more = "".join(f', "{name}": {_text(str(note))}' for name, note in notes.items())
+                logged_path = notes.pop("path", None) or _SECRET.sub(r"\1***", path)
+                extra = "".join(f', "{name}": {_quote(str(note))}' for name, note in notes.items())
                 self._write(
-                    f'{{"time": "{_moment()}", "request_id": "{request_id.decode()}", "client": {_text(client[0])}'
-                    f', "method": {_text(scope["method"])}, "path": {_text(shown)}, "status": {status}, "bytes": {size}'
-                    f', "seconds": {time.perf_counter() - began:.6f}{more}}}'
+                    f'{{"time": "{_timestamp()}", "request_id": "{request_id.decode()}", "client": {_quote(client[0])}'
+                    f', "method": {_quote(scope["method"])}, "path": {_quote(logged_path)}, "status": {status}'
+                    f', "bytes": {size}, "seconds": {time.perf_counter() - started:.6f}{extra}}}'
                 )

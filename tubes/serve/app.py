@@ -1,4 +1,4 @@
-"""The application: all APIs of the service, as one ASGI application."""
+"""The ASGI application, with all APIs of the service."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from tubes.serve.pushes import Pushes
 
 
-def _apis(service: Service, callbacks: Callbacks | None) -> tuple[list[BaseRoute], list[BaseRoute]]:
-    """The routes of the public listener, the busiest first, and those of the listener for administrators."""
-    of_lmstfy = Lmstfy(service, __version__)
-    of_all = health.routes(service, __version__)
-    public = [*native.routes(service), *of_lmstfy.routes, *_later(service, callbacks), *of_all]
-    return public, [*of_lmstfy.admin_routes, *of_all]
+def _build_routes(service: Service, callbacks: Callbacks | None) -> tuple[list[BaseRoute], list[BaseRoute]]:
+    """Return the routes of the public listener, most used first, and the routes of the administration listener."""
+    lmstfy = Lmstfy(service, __version__)
+    health_routes = health.routes(service, __version__)
+    public = [*native.routes(service), *lmstfy.routes, *_later_routes(service, callbacks), *health_routes]
+    return public, [*lmstfy.admin_routes, *health_routes]
 
 
-def _later(service: Service, callbacks: Callbacks | None) -> list[BaseRoute]:
+def _later_routes(service: Service, callbacks: Callbacks | None) -> list[BaseRoute]:
     if callbacks is None:
         return []
-    from tubes.serve import later  # It needs the extra `push`.
+    from tubes.serve import later  # Requires the extra `push`.
 
     secret = b"" if service.tokens is None else service.tokens.secret
     delivery = later.Delivery(service.namespaces.root, callbacks, secret)
-    service.beside.append(delivery.running)
+    service.background.append(delivery.running)
     return later.routes(service, delivery)
 
 
 class App:
-    """The service as an ASGI application; `admin` is that for administrators, which needs an address of its own."""
+    """The service as an ASGI application. `admin` is the application for administrators, at an address of its own."""
 
     def __init__(
         self,
@@ -54,17 +54,17 @@ class App:
         pushes: Pushes | None,
     ) -> None:
         self.service: Final = service
-        write = None if access_log is None else _switched(service, access_log)
-        public, admin = _apis(service, callbacks)
+        write = None if access_log is None else _make_switchable(service, access_log)
+        public, admin = _build_routes(service, callbacks)
         if pushes is not None:
-            service.beside.append(lambda: pushes.running(service.namespaces.root))
+            service.background.append(lambda: pushes.running(service.namespaces.root))
         limits = service.limits
         bodies = Bodies(max(limits.bodies, limits.body), max(limits.bodies_of_token, limits.body))
         self._app: Final = Access(_router(public, service), write, bodies)
         self.admin: Final = Access(_router(admin, None), write, bodies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request, or the lifespan."""
+        """Handle a request or the lifespan."""
         await self._app(scope, receive, send)
 
 
@@ -77,15 +77,15 @@ def create_app(
     callbacks: Callbacks | None = None,
     pushes: Pushes | None = None,
 ) -> App:
-    """The service of a queue, to be run by `tubes serve`, or to be mounted in an application of your own.
+    """Create the service of a queue. `tubes serve` runs it; it can also be mounted in your own application.
 
-    `queue`: of any backend; in memory with a codec, since data is stored as bytes. What is JSON programs with the codec
-    `json` read, too. The service closes the queue at its end.
-    `tokens`: who may do what; None: everybody may do everything, so somebody else must say who gets here.
-    `limits`: what clients may ask for.
-    `access_log`: is called with a line of JSON for each request.
-    `callbacks`: which callbacks the API of later calls, a `tubes.serve.later.Callbacks`; None: it has no such API.
-    `pushes`: the tubes whose tasks are posted to URLs, a `tubes.serve.pushes.Pushes`; None: none.
+    `queue`: any backend; a queue in memory needs a codec, since data is stored as bytes. Programs with the codec `json`
+    can read data that is JSON. The service closes the queue when it stops.
+    `tokens`: the tokens of clients. None: every client may do everything, so control access by other means.
+    `limits`: limits of requests and connections.
+    `access_log`: called with a line of JSON for each request.
+    `callbacks`: callbacks that the later API may call, a `tubes.serve.later.Callbacks`. None: no later API.
+    `pushes`: tubes whose tasks are posted to URLs, a `tubes.serve.pushes.Pushes`. None: no tasks are posted.
 
     >>> import tubes.aio
     >>> queue = tubes.aio.connect("memory://", codec="json")
@@ -94,8 +94,8 @@ def create_app(
     return App(Service(queue, tokens, limits or Limits()), access_log, callbacks, pushes)
 
 
-def _switched(service: Service, write: Callable[[str], object]) -> Callable[[str], object]:
-    """An access log that administrators can switch off."""
+def _make_switchable(service: Service, write: Callable[[str], object]) -> Callable[[str], object]:
+    """Return an access log that administrators can switch off."""
     service.logs_requests = True
     return lambda line: write(line) if service.logs_requests else None
 
@@ -114,5 +114,5 @@ def _router(routes: list[BaseRoute], service: Service | None) -> Router:
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "http":
-        raise HTTPException(404, "there is nothing under this path: /openapi.json lists what there is")
+        raise HTTPException(404, "no such path: /openapi.json lists all paths")
     await send({"type": "websocket.close"})

@@ -1,4 +1,4 @@
-"""A request about tubes, whichever of the APIs it speaks."""
+"""The base class of requests about tubes, for all APIs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tubes.serve.tokens import Token
 
 
 class BaseCall:
-    """What each request has: who asks for it, the namespace in its path, and its ASGI scope."""
+    """A request: its token, the namespace in its path, and its ASGI scope."""
 
     __slots__ = ("path", "receive", "scope", "service", "space", "token")
 
@@ -28,6 +28,6 @@ class BaseCall:
 
 
 def size_of(data: bytes, options: Mapping[str, Any]) -> int:
-    """Bytes of a task that count against the rate of a token: data and context."""
+    """Return the bytes of a task that count against a token's rate: its data and context."""
     context = options.get("context")
     return len(data) + (len(to_json(context)) if context else 0)

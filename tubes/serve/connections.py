@@ -8,19 +8,19 @@ gets to parse. A request goes through these stages:
 - `body`: the headers are complete, and the application runs. uvicorn pauses reading while it holds much of the body.
 - `whole`: the request is complete. Until its reply is complete it is in work; after that the connection is idle.
 
-While a request is in work, further input is kept as bytes. Reading pauses if there is much of it; otherwise it goes on,
-to notice when the client leaves. The parser cannot stop at the end of a request. So `on_message_begin` raises for the
-next one, `_parse` computes where that one begins, and a new parser reads it after the reply. Behind a chunked body its
-beginning is unknown: then the reply says `Connection: close`.
+While a request is in work, further input is kept as bytes. Reading pauses if there is much of it; otherwise it
+continues, to detect disconnects. The parser cannot stop at the end of a request. So `on_message_begin` raises for the
+next request, `_parse` computes where that begins, and a new parser reads it after the reply. After a chunked body its
+beginning is unknown, so the reply says `Connection: close`.
 
-There are no timers per connection. A periodic `sweep` over all connections closes those that stay in one stage for too
-long, and aborts those whose clients do not read. `Buffers` bounds the bytes that all connections hold.
+There are no timers per connection. A periodic `sweep` closes connections that stay in one stage too long, and aborts
+connections whose clients do not read. `Buffers` bounds the bytes that all connections hold.
 
-The rest of a body is discarded if its reply was written early. If that reply is also the last one, such as a 413,
+The remaining body is discarded if its reply was written early. If that reply is also the last one, such as a 413,
 `close` lingers: it ends the output, but discards input for a while. The kernel resets a connection that is closed with
 input unread, and then the client may lose the reply.
 
-At the end of the service each connection handles one more request within two seconds. Its reply says
+When the service stops, each connection handles one more request within two seconds. Its reply says
 `Connection: close`, so clients that keep connections see no reset.
 """
 
@@ -41,22 +41,22 @@ with needs("tubes.serve", "http"):
     from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-#: Seconds for one more request at the end of the service, and for lingering without a body.
-LAST: Final = 2.0
-#: Header lines of a request.
-_HEADERS: Final = 200
+#: Seconds for the last request when the service stops, and for lingering without a body.
+FINAL_TIMEOUT: Final = 2.0
+#: Maximum header lines of a request.
+_MAX_HEADER_LINES: Final = 200
 #: Bytes of pipelined input after which a connection pauses reading.
-_INPUT: Final = 2**16
+_MAX_INPUT: Final = 2**16
 #: Bytes of a body that are discarded after the reply.
-_DRAIN: Final = 2**26
+_MAX_DRAIN: Final = 2**26
 #: Bytes of a long reply that a client must read within `read_within`.
-_READ: Final = 2**16
+_MIN_READ: Final = 2**16
 #: Seconds for which an idle connection stays open.
 _KEEP_ALIVE: Final = 75.0
 
 
 class Buffers:
-    """The bytes that connections hold: requests that wait for their turn, and replies that clients have not read."""
+    """The bytes that connections hold: input that waits to be parsed, and replies that clients have not read."""
 
     def __init__(self, limit: int) -> None:
         self._limit: Final = limit
@@ -81,8 +81,7 @@ class Connection(HttpToolsProtocol):
 
     limits: Limits
     buffers: Buffers
-    #: The transport.
-    _wire: Any
+    _socket_transport: Any
     _stage = "new"
     #: Input behind the request in work.
     _input = b""
@@ -93,10 +92,10 @@ class Connection(HttpToolsProtocol):
     _tail = b""
     _is_last = False
     _is_lingering = False
-    _to_drain = _DRAIN
+    _drain_left = _MAX_DRAIN
     #: The state at the last sweep, and the time at which that state began.
-    _seen: object = None
-    _since = 0.0
+    _swept_state: object = None
+    _state_began = 0.0
     #: Unread bytes of the reply when the client last made progress, and that time.
     _unread = math.inf
     _read_at = 0.0
@@ -104,7 +103,7 @@ class Connection(HttpToolsProtocol):
     @override
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._wire = transport
+        self._socket_transport = transport
         self.write = transport.write
         self.abort = transport.abort
         facade: Any = self
@@ -117,21 +116,21 @@ class Connection(HttpToolsProtocol):
         elif self._is_busy:
             self._input += data
             self._account()
-        elif self._stage != "body" and len(data) > (room := self._room):
+        elif self._stage != "body" and len(data) > (header_room := self._header_room):
             # The parser would accept longer headers if they arrived in one piece.
-            self._parse(data[:room])
-            self.data_received(data[room:])
+            self._parse(data[:header_room])
+            self.data_received(data[header_room:])
         else:
             self._parse(data)
 
     @property
-    def _room(self) -> int:
+    def _header_room(self) -> int:
         """Bytes until the headers are too long."""
         return self.limits.headers + 1 - (self._arrived if self._stage == "headers" else 0)
 
     @property
     def _is_busy(self) -> bool:
-        """Whether a request is complete and its reply is not."""
+        """True if a request is complete and its reply is not."""
         return self._stage == "whole" and not self.cycle.response_complete
 
     def _parse(self, data: bytes) -> None:
@@ -144,7 +143,7 @@ class Connection(HttpToolsProtocol):
             self.cycle.keep_alive = False
         except HttpParserError:
             if not self._is_busy:
-                if self._stage == "headers" and len(self.headers) > _HEADERS:
+                if self._stage == "headers" and len(self.headers) > _MAX_HEADER_LINES:
                     self._refuse_headers()
                 else:
                     self._refuse(400, "the request is not valid HTTP/1.1")
@@ -154,17 +153,17 @@ class Connection(HttpToolsProtocol):
             if size is None or (stage == "body" and self.cycle is not cycle):
                 self.cycle.keep_alive = False
             elif stage == "body":
-                self._keep(data[size - body :])
+                self._keep_input(data[size - body :])
             else:
                 start = 0 if self._tail else len(data) - len(data.lstrip(b"\r\n"))
                 end = (self._tail + data).index(b"\r\n\r\n", start) + 4 - len(self._tail)
-                self._keep(data[end + size :])
+                self._keep_input(data[end + size :])
         if self._stage in ("headers", "body"):
             self._check_partial(data)
         else:
             self._tail = b""
 
-    def _keep(self, data: bytes) -> None:
+    def _keep_input(self, data: bytes) -> None:
         self._input = data
         self.parser = HttpRequestParser(self)
         self._account()
@@ -176,16 +175,16 @@ class Connection(HttpToolsProtocol):
         if self._stage == "body" and self.cycle.response_complete:
             self._discard(data)
         # Up to eight bytes of framing around each byte of a chunked body are not trailers.
-        elif self._arrived - 9 * self._body_arrived > self.limits.headers or len(self.headers) > _HEADERS:
+        elif self._arrived - 9 * self._body_arrived > self.limits.headers or len(self.headers) > _MAX_HEADER_LINES:
             self._refuse_headers()
 
     def _body_size(self) -> int | None:
-        """Bytes of the body by the headers; None: it is chunked."""
+        """Return the bytes of the body according to the headers; None for a chunked body."""
         headers = dict(self.headers)
         return None if b"transfer-encoding" in headers else int(headers.get(b"content-length", 0))
 
     def _refuse_headers(self) -> None:
-        rule = f"the headers with the path may have {self.limits.headers} bytes and {_HEADERS} lines"
+        rule = f"the headers with the path may have {self.limits.headers} bytes and {_MAX_HEADER_LINES} lines"
         self._refuse(431, rule)
 
     def _refuse(self, status: int, detail: str) -> None:
@@ -197,9 +196,9 @@ class Connection(HttpToolsProtocol):
         self.close()
 
     def _discard(self, data: bytes) -> None:
-        self._to_drain -= len(data)
-        if self._to_drain <= 0:
-            self._wire.close()
+        self._drain_left -= len(data)
+        if self._drain_left <= 0:
+            self._socket_transport.close()
 
     @override
     def on_message_begin(self) -> None:
@@ -211,7 +210,7 @@ class Connection(HttpToolsProtocol):
 
     @override
     def on_headers_complete(self) -> None:
-        if len(self.headers) > _HEADERS:
+        if len(self.headers) > _MAX_HEADER_LINES:
             raise ValueError("too many headers")  # Stops the parser.
         super().on_headers_complete()
         self._stage = "body"
@@ -227,7 +226,7 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._stage = "whole"
         super().on_message_complete()
-        # uvicorn pauses within a body. From here on reading tells when the client leaves.
+        # uvicorn pauses within a body. From here on reading detects a disconnect.
         self.flow.resume_reading()
 
     @override
@@ -235,7 +234,7 @@ class Connection(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.is_closing():
             return
-        self._to_drain = _DRAIN
+        self._drain_left = _MAX_DRAIN
         self.flow.resume_reading()
         if self._input:
             data, self._input = self._input, b""
@@ -245,61 +244,61 @@ class Connection(HttpToolsProtocol):
     def close(self) -> None:
         """Close the connection; linger if the client may still be sending."""
         if self.is_closing() or (self._stage == "whole" and not self._input):
-            self._wire.close()
+            self._socket_transport.close()
             return
         self._is_lingering = True
         size = self._body_size() if self._stage == "body" else None
-        self._to_drain = _DRAIN if size is None else min(_DRAIN, size - self._body_arrived)
+        self._drain_left = _MAX_DRAIN if size is None else min(_MAX_DRAIN, size - self._body_arrived)
         self._input = b""
         self._account()
         self.flow.resume_reading()
         self.eof_received()
-        if self._wire.can_write_eof():
-            self._wire.write_eof()
+        if self._socket_transport.can_write_eof():
+            self._socket_transport.write_eof()
 
     def is_closing(self) -> bool:
-        """Whether no more replies can be written."""
-        return self._is_lingering or bool(self._wire.is_closing())
+        """True if no further reply can be written."""
+        return self._is_lingering or bool(self._socket_transport.is_closing())
 
     @override
     def shutdown(self) -> None:
-        """Serve one more request: the client may have sent it before it learns that the service ends."""
+        """Serve one more request: the client may send it before it learns that the service stops."""
         self._is_last = True
-        self._seen = None
+        self._swept_state = None
         if self.cycle is not None and not self.cycle.response_started:  # pyright: ignore[reportUnnecessaryComparison]
             self.cycle.keep_alive = False
 
     def sweep(self, now: float) -> None:
         """Close the connection if the client is too slow. Called periodically."""
         if self.flow.write_paused:
-            unread: int = self._wire.get_write_buffer_size()
-            if self._unread - unread >= _READ:
+            unread: int = self._socket_transport.get_write_buffer_size()
+            if self._unread - unread >= _MIN_READ:
                 self._unread, self._read_at = unread, now
             elif now - self._read_at > self.limits.read_within:
                 self.abort()
             self._account()
         state = (self._stage, self._is_lingering, self.cycle, self._is_busy)
-        if state != self._seen:
-            self._seen, self._since = state, now
+        if state != self._swept_state:
+            self._swept_state, self._state_began = state, now
             return
         if self._is_busy and not self._is_lingering:
             return
         if self._stage == "body":
             seconds = self.limits.body_within
         elif self._is_lingering:
-            seconds = LAST
+            seconds = FINAL_TIMEOUT
         else:
             seconds = _KEEP_ALIVE if self._stage == "whole" else self.limits.headers_within
-        if now - self._since > (min(seconds, LAST) if self._is_last else seconds):
-            self._wire.close()
+        if now - self._state_began > (min(seconds, FINAL_TIMEOUT) if self._is_last else seconds):
+            self._socket_transport.close()
 
     def _account(self) -> None:
         """Record the bytes that this connection holds, and read on only if little input waits."""
-        is_paused = len(self._input) > _INPUT
-        if is_paused != self._is_paused and not self._wire.is_closing():
+        is_paused = len(self._input) > _MAX_INPUT
+        if is_paused != self._is_paused and not self._socket_transport.is_closing():
             self._is_paused = is_paused
-            (self._wire.pause_reading if is_paused else self._wire.resume_reading)()
-        unread: int = self._wire.get_write_buffer_size() if self.flow.write_paused else 0
+            (self._socket_transport.pause_reading if is_paused else self._socket_transport.resume_reading)()
+        unread: int = self._socket_transport.get_write_buffer_size() if self.flow.write_paused else 0
         self.buffers.set(self, len(self._input) + unread)
 
     @override
@@ -315,7 +314,7 @@ class Connection(HttpToolsProtocol):
 
     @override
     def eof_received(self) -> None:
-        """Tell the request in work that its client has left. This is a turn of the loop before the connection ends."""
+        """Notify the request in work that its client has left, one loop iteration before the connection is lost."""
         if self.cycle is not None and not self.cycle.response_complete:  # pyright: ignore[reportUnnecessaryComparison]
             self.cycle.disconnected = True
             self.cycle.message_event.set()

@@ -1,4 +1,4 @@
-"""Whether the service lives, and whether it is ready for requests."""
+"""Health checks: liveness, readiness and the version."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from tubes.serve.bodies import json_reply
 from tubes.serve.service import Service
 
 #: Seconds that the backend has to reply.
-_PATIENCE: Final = 2.0
+_PING_TIMEOUT: Final = 2.0
 
 
 def routes(service: Service, version: str) -> list[BaseRoute]:
-    """The routes for whoever looks after the service. They need no token."""
+    """Return the routes for monitoring. They require no token."""
 
     async def live(request: Request) -> Response:
-        """It replies, so its event loop turns. `lag`: seconds until the loop came round."""
-        began = time.perf_counter()
+        """Report that the event loop runs. `lag`: seconds for one iteration of the loop."""
+        started = time.perf_counter()
         await asyncio.sleep(0)
-        return json_reply({"status": "live", "lag": round(time.perf_counter() - began, 6)})
+        return json_reply({"status": "live", "lag": round(time.perf_counter() - started, 6)})
 
     async def ready(request: Request) -> Response:
-        """The backend replies, and the service does not end."""
-        if service.closing:
+        """Report whether the backend replies and the service is not stopping."""
+        if service.is_closing:
             return json_reply({"status": "closing"}, 503)
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_PING_TIMEOUT):
                 await service.namespaces.ping()
-        except Exception:  # Whatever it is, requests would meet it, too.
+        except Exception:  # Requests would fail with the same error.
             return json_reply({"status": "backend away"}, 503)
         return json_reply({"status": "ready"})
 
-    async def about(request: Request) -> Response:
+    async def show_version(request: Request) -> Response:
         return json_reply({"version": version})
 
     return [
         Route("/health/live", live, name="live"),
         Route("/health/ready", ready, name="ready"),
-        Route("/version", about, name="version"),
+        Route("/version", show_version, name="version"),
     ]

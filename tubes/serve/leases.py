@@ -1,4 +1,4 @@
-"""Leases as clients get them: signed, since a lease alone can be guessed in parts."""
+"""Sign leases for clients, since parts of an unsigned lease can be guessed."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Final
 from tubes.errors import InvalidOption
 from tubes.values.lease import Lease
 
-#: Characters of a signature: 96 bits.
-_SIGNED: Final = 16
+#: Characters of a signature, 96 bits.
+_SIGNATURE: Final = 16
 
 
 class Leases:
-    """Signs leases with a secret; None: there are no tokens, and so nothing to protect."""
+    """Sign and check leases. `secret`: None without tokens, where leases need no signature."""
 
     def __init__(self, secret: bytes | None) -> None:
         self._secret: Final = secret
 
     def given(self, namespace: str, lease: str) -> str:
-        """The lease as a client gets it."""
+        """Return the signed lease for a client."""
         return lease if self._secret is None else f"{lease}.{self._sign(namespace, lease)}"
 
     def read(self, namespace: str, text: str) -> Lease:
-        """Read a lease that a client sends. Raises `InvalidOption` unless the service gave it to a client."""
+        """Read a lease that a client sends. Raise `InvalidOption` unless this service signed it."""
         lease = text.partition(".")[0]
-        given = self.given(namespace, lease)
+        signed = self.given(namespace, lease)
         with suppress(InvalidOption):
-            if hmac.compare_digest(text.encode(errors="replace"), given.encode(errors="replace")):
+            if hmac.compare_digest(text.encode(errors="replace"), signed.encode(errors="replace")):
                 return Lease(lease)
         raise InvalidOption(option="lease", value=text, rule="is not a lease of this namespace, or was cut or damaged")
 
     def _sign(self, namespace: str, lease: str) -> str:
         assert self._secret is not None
         text = f"{namespace}\n{lease}".encode(errors="replace")
-        return urlsafe_b64encode(hmac.digest(self._secret, text, "sha256"))[:_SIGNED].decode()
+        return urlsafe_b64encode(hmac.digest(self._secret, text, "sha256"))[:_SIGNATURE].decode()

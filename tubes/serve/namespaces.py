@@ -1,4 +1,4 @@
-"""The namespaces of a service: a queue for each, of one session that all processes of the service share."""
+"""The namespaces of a service: one queue each, with a session that all processes of the service share."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from tubes.values.codecs import RawCodec
 from tubes.values.overview import Overview
 
 Value = TypeVar("Value")
-#: The session of the takes of a service. In each namespace it is another one.
+#: The uuid of the session of the takes of a service. Each namespace has a session of its own with this uuid.
 SESSION: Final = "6f0e6c52-9f60-4a3c-9d3e-3c1f7a2d5b84"
-#: The name that stands in a path for the tubes that are in no namespace.
-NONE: Final = "_"
-#: Seconds for which a server may be away before clients hear of it.
-PATIENCE: Final = 3.0
-#: The tube for which a ping asks.
-_PINGED: Final = "tubes:ping"
+#: The name in paths for tubes without a namespace.
+NO_NAMESPACE: Final = "_"
+#: Seconds without a reply of a server after which clients get an error.
+REPLY_TIMEOUT: Final = 3.0
+#: The tube that a ping looks up.
+_PING_TUBE: Final = "tubes:ping"
 _RAW: Final = RawCodec()
-#: Tubes that a namespace keeps open.
-_TUBES: Final = 10_000
+#: Maximum tubes that a namespace keeps open.
+_MAX_TUBES: Final = 10_000
 
 
-async def in_time(queue: AsyncQueue, work: Awaitable[Value]) -> Value:
-    """Wait for what a backend does. Raises `ConnectionLost` if a server has not replied for some seconds.
+async def limit_time(queue: AsyncQueue, work: Awaitable[Value]) -> Value:
+    """Await a call of the backend. Raise `ConnectionLost` after `REPLY_TIMEOUT` without a reply of a server.
 
-    The client tries again: programs that use the server themselves have more patience.
+    Clients of the service can retry; programs that use the server directly wait longer.
     """
     if not _is_server(queue):
         return await work
-    patience = asyncio.timeout(PATIENCE)
+    timeout = asyncio.timeout(REPLY_TIMEOUT)
     try:
-        async with patience:
+        async with timeout:
             return await work
     except TimeoutError:
-        if not patience.expired():  # A CallTimeout is one, too.
+        if not timeout.expired():  # A CallTimeout is also a TimeoutError.
             raise
         connection: Any = queue._connection
-        raise ConnectionLost(url=connection.url, why=f"no reply within {PATIENCE:g} s") from None
+        raise ConnectionLost(url=connection.url, why=f"no reply within {REPLY_TIMEOUT:g} s") from None
 
 
 def _is_server(queue: AsyncQueue) -> bool:
@@ -55,21 +55,21 @@ def _is_server(queue: AsyncQueue) -> bool:
 
 
 class Namespace:
-    """The tubes of one namespace. `name`: as in paths, where `_` is for the tubes that are in none."""
+    """The tubes of one namespace. `name`: as in paths, where `_` means tubes without a namespace."""
 
     def __init__(self, name: str, queue: AsyncQueue) -> None:
         self.name: Final = name
         self.queue: Final = queue
-        #: Whether the store is in this process, so that nothing can be away.
-        self._is_here: Final = not _is_server(queue)
-        #: How many requests use it now.
+        #: True if the store is in this process, so that no reply can be missing.
+        self._is_local: Final = not _is_server(queue)
+        #: Number of requests and sessions that use it now.
         self.users = 0
         self.listeners: Final = Listeners()
         self._tubes: Final[OrderedDict[str, AsyncTube]] = OrderedDict()
 
     @contextmanager
-    def used(self) -> Generator[Namespace]:
-        """Keep it open for a block."""
+    def hold(self) -> Generator[Namespace]:
+        """Keep the namespace open during a block."""
         self.users += 1
         try:
             yield self
@@ -82,37 +82,38 @@ class Namespace:
         return AsyncQueue(connection.sibling(None, None, ttl))
 
     async def overview(self, patterns: Collection[str], *, ages: bool) -> dict[str, Overview]:
-        """The tubes whose names match. Exact names cost as much as they return."""
+        """Return the tubes whose names match. With exact names the cost depends only on the number of results."""
         connection: Any = self.queue._connection
-        seen = connection.overview(ages, patterns)
-        found: dict[str, Overview] = seen if self._is_here else await seen
+        result = connection.overview(ages, patterns)
+        found: dict[str, Overview] = result if self._is_local else await result
         return found
 
     @property
     def has_tubes(self) -> bool:
-        """Whether a tube of it has been used."""
+        """True if a tube of this namespace has been used."""
         return bool(self._tubes)
 
     async def tube(self, name: str) -> AsyncTube:
-        """The tube of this name. Raises `TubeNotFound`."""
+        """Return the tube of this name. Raise `TubeNotFound` if it does not exist."""
         tube = self._tubes.get(name)
         if tube is None:
-            tube = self._tubes[check_tube_name(name)] = _raw(await self.queue.tube(name))
-            if len(self._tubes) > _TUBES:
+            tube = self._tubes[check_tube_name(name)] = _use_raw_codec(await self.queue.tube(name))
+            if len(self._tubes) > _MAX_TUBES:
                 self._tubes.popitem(last=False)
-            if name in self.listeners:  # Perhaps it was dropped and made anew.
-                await self.listeners.told(tube)
+            if name in self.listeners:  # It may have been dropped and created again.
+                await self.listeners.watch(tube)
         return tube
 
-    async def on(self, name: str, act: Callable[[AsyncTube], Awaitable[Value]], *, waits: bool = False) -> Value:
-        """Do this with the tube of this name: again, if the one that was known is dropped, and there is a new one.
+    async def apply(self, name: str, act: Callable[[AsyncTube], Awaitable[Value]], *, waits: bool = False) -> Value:
+        """Return `act(tube)` for the tube of this name. If the cached tube was dropped, look it up again and retry.
 
-        Raises `ConnectionLost` as soon as a server has not replied for some seconds, unless this `waits` for something.
+        Raise `ConnectionLost` after `REPLY_TIMEOUT` without a reply of a server, unless `waits` is true: then the call
+        itself waits for a task or for room.
         """
-        work = self._on(name, act)
-        return await (work if waits or self._is_here else in_time(self.queue, work))
+        work = self._apply(name, act)
+        return await (work if waits or self._is_local else limit_time(self.queue, work))
 
-    async def _on(self, name: str, act: Callable[[AsyncTube], Awaitable[Value]]) -> Value:
+    async def _apply(self, name: str, act: Callable[[AsyncTube], Awaitable[Value]]) -> Value:
         is_known = name in self._tubes
         try:
             return await act(await self.tube(name))
@@ -123,56 +124,56 @@ class Namespace:
         return await act(await self.tube(name))
 
     def forget(self, name: str) -> None:
-        """Open the tube anew when it is next asked for."""
+        """Look the tube up again at its next use."""
         self._tubes.pop(name, None)
 
     async def give_back(self, tasks: list[AsyncTask[Any]]) -> None:
-        """Make tasks ready again that nobody got: the attempt does not count."""
+        """Make undelivered tasks ready again; the attempt does not count."""
         for task in tasks:
-            with suppress(TubesError):  # Its time to run ends the take as well.
+            with suppress(TubesError):  # Otherwise its ttr ends the take.
                 await task._tube._decline(task, 0)
 
 
-def _raw(tube: AsyncTube) -> AsyncTube:
-    """A tube whose data is bytes here, whatever the codec is by which other programs read them."""
+def _use_raw_codec(tube: AsyncTube) -> AsyncTube:
+    """Switch a tube to raw bytes and return it. Other programs may use another codec for its data."""
     port: Any = tube._port
-    # That of a store in a folder may be in another one.
+    # The port of a store in a folder may wrap another port.
     port.codec = getattr(port, "_port", port).codec = _RAW
     return tube
 
 
-def is_held(tubes: dict[str, Overview]) -> bool:
-    """Whether a task of these tubes is taken."""
+def has_taken_tasks(tubes: dict[str, Overview]) -> bool:
+    """True if a task of these tubes is taken."""
     return any(tube.statistics.tasks["taken"] for tube in tubes.values())
 
 
 class Namespaces:
-    """The namespaces that are open, `most` of them at a time."""
+    """The open namespaces, at most `limit` at a time."""
 
-    def __init__(self, queue: AsyncQueue, most: int) -> None:
-        #: What all of them are opened from.
+    def __init__(self, queue: AsyncQueue, limit: int) -> None:
+        #: The queue from which all namespaces are opened.
         self.root: Final = queue
-        self._most: Final = most
+        self._limit: Final = limit
         self._open: Final[OrderedDict[str, Namespace]] = OrderedDict()
-        #: Those that are being opened.
+        #: Namespaces that are being opened.
         self._opening: Final[dict[str, asyncio.Future[Namespace]]] = {}
 
     async def get(self, name: str) -> Namespace:
-        """The namespace of this name; `_`: of the tubes that are in none."""
+        """Return the namespace of this name; `_` means tubes without a namespace."""
         space = self._open.get(name)
         if space is not None:
             self._open.move_to_end(name)
             return space
         opening = self._opening.get(check_namespace(name))
         if opening is None:
-            opening = self._opening[name] = asyncio.ensure_future(in_time(self.root, self._join(name)))
+            opening = self._opening[name] = asyncio.ensure_future(limit_time(self.root, self._join(name)))
             opening.add_done_callback(lambda done: (self._opening.pop(name), done.exception()))
-        # One of those who wait may leave.
+        # Shield it: one of several waiting requests may be cancelled.
         return await asyncio.shield(opening)
 
     async def _join(self, name: str) -> Namespace:
         await self._make_room()
-        queue = await self.root.namespace("" if name == NONE else name)
+        queue = await self.root.namespace("" if name == NO_NAMESPACE else name)
         try:
             await queue.identify(SESSION, create=True)
         except BaseException:
@@ -182,37 +183,37 @@ class Namespaces:
         return space
 
     async def _make_room(self) -> None:
-        """Close the namespace that was used longest ago, of those that nobody uses and where no task is taken."""
-        if len(self._open) + len(self._opening) <= self._most:
+        """If the limit is reached, close the least recently used namespace without requests and taken tasks."""
+        if len(self._open) + len(self._opening) <= self._limit:
             return
         for name, space in list(self._open.items()):
-            # Its session would end, and with it the takes of clients.
+            # Closing it would end its session, and with it the takes of clients.
             if space.users:
                 continue
             tubes = await space.queue.overview()
-            if is_held(tubes):
+            if has_taken_tasks(tubes):
                 continue
-            # Nobody has used it, or closed it for want of room, meanwhile.
+            # Check that no request has used or closed it in the meantime.
             if not space.users and self._open.pop(name, None) is not None:
-                # A session outlives the process for the next one, but where nothing is it would only take memory.
+                # The session outlives this process for the next one. Without tubes it would only use memory: end it.
                 await (space.queue.detach() if tubes else space.queue.close())
                 return
-        raise HTTPException(503, f"{self._most} namespaces are in use")
+        raise HTTPException(503, f"{self._limit} namespaces are in use")
 
-    async def join_held(self) -> None:
-        """Open the namespaces where tasks are taken: their sessions may be those of a process that has ended."""
-        with suppress(TubesError, HTTPException):  # Clients get the same, and whoever looks after the service.
+    async def open_used(self) -> None:
+        """Open the namespaces with taken tasks, to renew sessions left by a process that has ended."""
+        with suppress(TubesError, HTTPException):  # Requests and health checks report the same error.
             for name, tubes in (await self.overview()).items():
-                if is_held(tubes):
+                if has_taken_tasks(tubes):
                     await self.get(name)
 
     async def names(self) -> list[str]:
-        """The namespaces that have tubes."""
+        """Return the namespaces that have tubes."""
         return await self.root.namespaces()
 
     async def overview(self) -> dict[str, dict[str, Overview]]:
-        """All tubes by namespace, as in paths, and name. It opens no namespace."""
-        seen: dict[str, dict[str, Overview]] = {}
+        """Return all tubes by namespace, as in paths, and by name, without keeping the namespaces open."""
+        found: dict[str, dict[str, Overview]] = {}
         for name in ("", *await self.names()):
             queue = await self.root.namespace(name)
             try:
@@ -220,16 +221,16 @@ class Namespaces:
             finally:
                 await queue.close()
             if tubes:
-                seen[name or NONE] = tubes
-        return seen
+                found[name or NO_NAMESPACE] = tubes
+        return found
 
     async def ping(self) -> None:
-        """Look a tube up, in O(1). Raises what the backend raises."""
+        """Look up a tube, in O(1). Raise the error of the backend, if any."""
         with suppress(TubeNotFound):
-            await self.root.tube(_PINGED)
+            await self.root.tube(_PING_TUBE)
 
     async def close(self) -> None:
-        """Leave the session of each namespace: the other processes of the service, or the next one, go on with it."""
+        """Leave the session of each namespace; other processes of the service, or the next one, continue it."""
         while self._open:
             _, space = self._open.popitem()
             with suppress(TubesError):

@@ -1,4 +1,4 @@
-"""Requests that wait: for as long as the client is there, and the service is not at its end."""
+"""Requests that wait: until they have a result, the client disconnects, or the service stops."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from starlette.types import Receive
 
 from tubes.aio import AsyncTask
 from tubes.serve.namespaces import Namespace
-from tubes.serve.problems import ClientGone
+from tubes.serve.problems import ClientDisconnected
 
 Value = TypeVar("Value")
-#: Tasks that are read at once, and bytes of data after which a reply has no more tasks.
-STEP: Final = 64
-REPLY: Final = 2**23
+#: Maximum tasks per read, and bytes of data after which a reply gets no further tasks.
+MAX_STEP: Final = 64
+MAX_REPLY: Final = 2**23
 
 
 class Polls:
-    """The requests that wait, at most `most` at a time."""
+    """The waiting requests, at most `limit` at a time."""
 
-    def __init__(self, most: int) -> None:
-        self._most: Final = most
+    def __init__(self, limit: int) -> None:
+        self._limit: Final = limit
         self._places = 0
-        # By request: the task that watches for its client to leave. Cancelling it ends the wait.
-        self._waiting: Final[dict[asyncio.Task[Any], asyncio.Task[Any]]] = {}
+        # By request: the task that waits until its client disconnects. Cancelling it ends the wait.
+        self._watchers: Final[dict[asyncio.Task[Any], asyncio.Task[Any]]] = {}
         self._refused: Final[set[asyncio.Task[Any]]] = set()
-        self.closing = False
+        self.is_closing = False
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._watchers)
 
     def close(self) -> None:
-        """The service ends: nobody waits any more."""
-        self.closing = True
-        for gone in self._waiting.values():
-            gone.cancel()
+        """End all waits, since the service stops."""
+        self.is_closing = True
+        for watcher in self._watchers.values():
+            watcher.cancel()
 
     def refuse(self, request: asyncio.Task[Any]) -> None:
-        """End the wait of a request, if it waits: its token is not valid any more."""
-        if request in self._waiting:
+        """End the wait of a request, if it waits, because its token has become invalid."""
+        if request in self._watchers:
             self._refused.add(request)
-            self._waiting[request].cancel()
+            self._watchers[request].cancel()
 
     @contextmanager
-    def place(self) -> Generator[None]:
-        """Reserve a place for a request that may wait. Raises `HTTPException(503)` if none is free."""
-        if self._places >= self._most:
-            raise HTTPException(503, f"{self._most} requests wait already")
+    def reserve(self) -> Generator[None]:
+        """Reserve a place for a request that may wait. Raise `HTTPException(503)` if no place is free."""
+        if self._places >= self._limit:
+            raise HTTPException(503, f"{self._limit} requests are waiting already")
         self._places += 1
         try:
             yield
@@ -63,44 +63,44 @@ class Polls:
         work: Coroutine[Any, Any, Value],
         undo: Callable[[Value], Awaitable[object]] | None = None,
     ) -> Value | None:
-        """The result of `work`; None: the service ends. Raises `ClientGone` if the client leaves.
+        """Return the result of `work`; None if the service stops first.
 
-        Raises `HTTPException(401)` after `refuse`.
+        Raise `ClientDisconnected` if the client disconnects first, and `HTTPException(401)` after `refuse`.
 
-        `undo`: undoes a result that came after the client left or `refuse`; None: the result stays, and is returned
-        after `refuse`. The body of the request must have been read.
+        `undo`: called with a result that came after the client disconnected or after `refuse`. None: such a result is
+        kept, and returned after `refuse`. The body of the request must have been read.
         """
         loop = asyncio.get_running_loop()
         request = asyncio.current_task()
         assert request is not None
-        doing, gone = loop.create_task(work), loop.create_task(_gone(receive))
-        self._waiting[request] = gone
-        if self.closing:
-            gone.cancel()
+        running, watcher = loop.create_task(work), loop.create_task(_wait_for_disconnect(receive))
+        self._watchers[request] = watcher
+        if self.is_closing:
+            watcher.cancel()
         try:
-            await asyncio.wait((doing, gone), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((running, watcher), return_when=asyncio.FIRST_COMPLETED)
             is_refused = request in self._refused
-            if not is_refused and doing.done() and (not gone.done() or gone.cancelled()):
-                return doing.result()
+            if not is_refused and running.done() and (not watcher.done() or watcher.cancelled()):
+                return running.result()
         except asyncio.CancelledError:
-            await _take_back(doing, undo)
+            await _cancel(running, undo)
             raise
         finally:
-            del self._waiting[request]
+            del self._watchers[request]
             self._refused.discard(request)
-            is_gone = gone.done() and not gone.cancelled()
-            gone.cancel()
-        if is_gone or is_refused:
-            await _take_back(doing, undo)
+            is_disconnected = watcher.done() and not watcher.cancelled()
+            watcher.cancel()
+        if is_disconnected or is_refused:
+            await _cancel(running, undo)
             if is_refused:
-                if undo is None and not doing.cancelled():
-                    return doing.result()
-                why = "the token was revoked, has expired, or has other grants"
-                raise HTTPException(401, why, {"www-authenticate": "Bearer"})
-            raise ClientGone
-        doing.cancel()
-        await asyncio.wait((doing,))
-        return None if doing.cancelled() else doing.result()
+                if undo is None and not running.cancelled():
+                    return running.result()
+                detail = "the token was revoked, has expired, or has other grants"
+                raise HTTPException(401, detail, {"www-authenticate": "Bearer"})
+            raise ClientDisconnected
+        running.cancel()
+        await asyncio.wait((running,))
+        return None if running.cancelled() else running.result()
 
     async def take(
         self,
@@ -112,49 +112,49 @@ class Polls:
         ttr: float | None,
         order: str = "tubes",
     ) -> list[AsyncTask[Any]]:
-        """Take up to `limit` tasks of these tubes, as soon as there is one, within `wait` seconds.
+        """Take up to `limit` tasks of these tubes, waiting up to `wait` seconds for the first.
 
-        Raises `ClientGone` if the client leaves before they can be sent: then nothing is taken, and no attempt is
-        counted.
+        Raise `ClientDisconnected` if the client disconnects before the reply is sent: then no task is taken and no
+        attempt is counted.
         """
-        tasks = await _bounded(space, names, limit, ttr, order)
-        if not tasks and wait and not self.closing:
-            with space.used():
-                work = take(space, names, min(limit, STEP), wait, ttr, order)
+        tasks = await _take_ready(space, names, limit, ttr, order)
+        if not tasks and wait and not self.is_closing:
+            with space.hold():
+                work = take(space, names, min(limit, MAX_STEP), wait, ttr, order)
                 tasks = await self.wait(receive, work, space.give_back) or []
         if tasks:
-            await asyncio.sleep(0)  # The loop reads what has arrived.
-            if has_left(receive):
+            await asyncio.sleep(0)  # Let the event loop read from the connection.
+            if has_disconnected(receive):
                 await space.give_back(tasks)
-                raise ClientGone
+                raise ClientDisconnected
         return tasks
 
 
-def has_left(receive: Receive) -> bool:
-    """Whether the client has left, as far as the loop has read."""
-    # One step of what would wait for it: a task would be several times as much work.
-    waiting = _gone(receive)
+def has_disconnected(receive: Receive) -> bool:
+    """True if the client has disconnected, as far as the event loop knows."""
+    # Run one step of the coroutine by hand: a task would cost several times as much.
+    step = _wait_for_disconnect(receive)
     try:
-        waiting.send(None)
+        step.send(None)
     except StopIteration:
         return True
-    waiting.close()
+    step.close()
     return False
 
 
-async def _bounded(
+async def _take_ready(
     space: Namespace, names: list[str], limit: int, ttr: float | None, order: str
 ) -> list[AsyncTask[Any]]:
-    """Take the tasks that are there, in steps, until a reply would be too long."""
+    """Take ready tasks in steps, until none remain or the reply is long enough."""
     tasks: list[AsyncTask[Any]] = []
     size = 0
-    while len(tasks) < limit and size < REPLY:
-        step = min(limit - len(tasks), STEP)
+    while len(tasks) < limit and size < MAX_REPLY:
+        step = min(limit - len(tasks), MAX_STEP)
         found = await take(space, names, step, 0, ttr, order)
         tasks += found
         if len(found) < step:
             break
-        if limit > STEP:
+        if limit > MAX_STEP:
             size += sum(len(task.data) for task in found)
     return tasks
 
@@ -162,29 +162,29 @@ async def _bounded(
 async def take(
     space: Namespace, names: list[str], limit: int, wait: float, ttr: float | None, order: str
 ) -> list[AsyncTask[Any]]:
-    """Take tasks of one tube, or of several."""
+    """Take tasks from one tube or from several."""
     if len(names) == 1:
-        return await space.on(names[0], lambda tube: tube.take_many(limit, wait, ttr=ttr), waits=wait > 0)
-    tubes = [await space.on(name, _same) for name in names]
+        return await space.apply(names[0], lambda tube: tube.take_many(limit, wait, ttr=ttr), waits=wait > 0)
+    tubes = [await space.apply(name, _identity) for name in names]
     if order == "tubes":
         return await space.queue.take_many(tubes, limit, wait, ttr=ttr)
     task = await space.queue.take_any(tubes, wait, ttr=ttr, order="pri")
     return [] if task is None else [task]
 
 
-async def _same(tube: Value) -> Value:
+async def _identity(tube: Value) -> Value:
     return tube
 
 
-async def _gone(receive: Receive) -> None:
-    """Returns when the client has left."""
+async def _wait_for_disconnect(receive: Receive) -> None:
+    """Return when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def _take_back(doing: asyncio.Task[Value], undo: Callable[[Value], Awaitable[object]] | None) -> None:
-    """End this, and undo what it has done."""
-    doing.cancel()
-    await asyncio.wait((doing,))
-    if not doing.cancelled() and doing.exception() is None and undo is not None:
-        await undo(doing.result())
+async def _cancel(running: asyncio.Task[Value], undo: Callable[[Value], Awaitable[object]] | None) -> None:
+    """Cancel a task; if it has a result already, undo it."""
+    running.cancel()
+    await asyncio.wait((running,))
+    if not running.cancelled() and running.exception() is None and undo is not None:
+        await undo(running.result())

@@ -1,4 +1,4 @@
-"""Tubes whose tasks the service posts to URLs, by `tubes.push`, and how a worker runs beside the requests."""
+"""Post the tasks of tubes to URLs with `tubes.push`, and run workers in the background of the service."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tubes.aio import AsyncQueue
 from tubes.drivers.driver import check_namespace, check_tube_name
 from tubes.errors import InvalidOption
 from tubes.push import Sender, Webhook
-from tubes.serve.namespaces import NONE
+from tubes.serve.namespaces import NO_NAMESPACE
 from tubes.values.codecs import JsonCodec
 from tubes.worker import Worker
 
@@ -23,11 +23,11 @@ _log: Final = logging.getLogger("tubes.serve")
 
 
 class AnyJson(JsonCodec):
-    """Data that clients put: JSON, or else any bytes."""
+    """The codec of data that clients put: JSON, or any bytes."""
 
     @override
     def decode(self, raw: bytes) -> Any:
-        """The value of a JSON text; what is none is bytes."""
+        """Decode JSON; return the raw bytes if they are not JSON."""
         try:
             return super().decode(raw)
         except (ValueError, RecursionError):
@@ -36,7 +36,7 @@ class AnyJson(JsonCodec):
 
 @dataclass(frozen=True)
 class Push:
-    """The tube whose tasks are posted, and the URL. `namespace`: `_` for none.
+    """A tube whose tasks are posted to a URL. `namespace`: `_` for tubes without one.
 
     >>> Push.read("shop mail=https://example.com/mail").tube
     'mail'
@@ -48,59 +48,59 @@ class Push:
 
     @classmethod
     def read(cls, text: str) -> Push:
-        """A push of its text: `[NAMESPACE ]TUBE=URL`."""
+        """Parse `[NAMESPACE ]TUBE=URL`."""
         name, found, url = text.partition("=")
         namespace, _, tube = name.rpartition(" ")
         if not found:
             raise InvalidOption(option="push", value=name, rule="must be [NAMESPACE ]TUBE=URL")
-        check_namespace("" if namespace in ("", NONE) else namespace)
-        return cls(namespace or NONE, check_tube_name(tube), url)
+        check_namespace("" if namespace in ("", NO_NAMESPACE) else namespace)
+        return cls(namespace or NO_NAMESPACE, check_tube_name(tube), url)
 
 
 @dataclass(frozen=True)
 class Pushes:
-    """Which tasks are posted where, and how."""
+    """The pushes of a service, and their options."""
 
     pushes: tuple[Push, ...]
-    #: Addresses that are allowed though they are not public, see `tubes.push.Sender`.
+    #: Non-public addresses that are allowed, see `tubes.push.Sender`.
     networks: tuple[str, ...] = ()
-    #: Sign what is posted; none: there is no signature.
+    #: Secrets that sign the posts; if empty, posts are not signed.
     secrets: tuple[str, ...] = ()
-    #: How many tasks of a tube this process posts at a time. So many may be posted again if it is killed.
+    #: Maximum simultaneous posts per tube in this process. If it is killed, this many tasks may be posted again.
     concurrency: int = 1
-    #: Seconds that a receiver has to reply.
+    #: Seconds within which a receiver must reply.
     timeout: float = 30.0
-    #: Seconds for which posts may go on when the service ends.
+    #: Seconds that running posts may take when the service stops.
     grace: float = 5.0
 
     def __post_init__(self) -> None:
         self.webhooks()
 
     def webhooks(self) -> tuple[Sender, list[Webhook]]:
-        """What posts. Raises `InvalidOption` for a bad URL, address or secret."""
+        """Return the sender and the handlers that post. Raise `InvalidOption` for a bad URL, address or secret."""
         allow = [push.url.partition("?")[0] for push in self.pushes]
         sender = Sender(allow, networks=self.networks, per_host=max(10, self.concurrency), timeout=self.timeout)
         return sender, [Webhook(push.url, sender=sender, secrets=self.secrets) for push in self.pushes]
 
     @asynccontextmanager
     async def running(self, root: AsyncQueue) -> AsyncGenerator[None]:
-        """Post tasks as long as this lasts."""
+        """Post tasks during a block."""
         sender, webhooks = self.webhooks()
         async with sender.running(), AsyncExitStack() as stack:
             for push, webhook in zip(self.pushes, webhooks, strict=True):
-                queue = await root.namespace("" if push.namespace == NONE else push.namespace)
+                queue = await root.namespace("" if push.namespace == NO_NAMESPACE else push.namespace)
                 stack.push_async_callback(queue.close)
                 worker = Worker(queue, grace=self.grace)
                 worker.on(push.tube, webhook, concurrency=self.concurrency)
-                await stack.enter_async_context(working(worker))
+                await stack.enter_async_context(run_worker(worker))
             yield
 
 
 @asynccontextmanager
-async def working(worker: Worker) -> AsyncGenerator[None]:
-    """Run a worker as long as this lasts; what has begun is finished."""
+async def run_worker(worker: Worker) -> AsyncGenerator[None]:
+    """Run a worker during a block; at the end, wait for its running tasks."""
     run = asyncio.ensure_future(worker.run_async())
-    run.add_done_callback(_report)
+    run.add_done_callback(_log_failure)
     try:
         yield
     finally:
@@ -108,6 +108,6 @@ async def working(worker: Worker) -> AsyncGenerator[None]:
         await asyncio.wait([run])
 
 
-def _report(run: asyncio.Future[Any]) -> None:
+def _log_failure(run: asyncio.Future[Any]) -> None:
     if not run.cancelled() and run.exception() is not None:
-        _log.error("tasks are not posted any more", exc_info=run.exception())
+        _log.error("the worker stopped: tasks are not posted", exc_info=run.exception())

@@ -1,4 +1,4 @@
-"""Rate limits of tokens, over all processes of a service: the generic cell rate algorithm."""
+"""Rate limits of tokens over all processes of a service, by the generic cell rate algorithm (GCRA)."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from tubes.aio import AsyncQueue
 from tubes.drivers.options import SECOND
 from tubes.errors import InvalidOption
 
-_TEXT: Final = re.compile(r"([0-9]{1,9})/([0-9]{1,6}(?:\.[0-9]{1,6})?)")
-#: Limits that a process without a server remembers.
-_MOST: Final = 100_000
+_RATE_TEXT: Final = re.compile(r"([0-9]{1,9})/([0-9]{1,6}(?:\.[0-9]{1,6})?)")
+#: Maximum names that a process without a server remembers.
+_MAX_NAMES: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many calls in so many seconds; all of them may come at once."""
+    """At most `count` calls in `seconds`; they may all come at once."""
 
     count: int
     seconds: float
 
     @classmethod
     def read(cls, text: str) -> Rate:
-        """A rate of its text.
+        """Parse a rate.
 
         >>> Rate.read("100/60")
         Rate(count=100, seconds=60.0)
         """
-        found = _TEXT.fullmatch(text)
-        if found is None or not int(found[1]) or not float(found[2]):
+        match = _RATE_TEXT.fullmatch(text)
+        if match is None or not int(match[1]) or not float(match[2]):
             raise InvalidOption(option="rate", value=text, rule="must be CALLS/SECONDS, as in 100/60")
-        return cls(int(found[1]), float(found[2]))
+        return cls(int(match[1]), float(match[2]))
 
     def __str__(self) -> str:
         return f"{self.count}/{self.seconds:g}"
 
 
 class Rates:
-    """Counts calls, on the server of a queue, or in this process where that is the only one.
+    """Count calls: on the server of a queue, or in this process for a queue without a server.
 
-    `now`: seconds, for a queue that is on no server.
+    `now`: the clock in seconds, for a queue without a server.
     """
 
     def __init__(self, queue: AsyncQueue, now: Callable[[], float] = time.monotonic) -> None:
@@ -53,11 +53,11 @@ class Rates:
         self._filled: Final[OrderedDict[str, float]] = OrderedDict()
 
     async def wait(self, name: str, rate: Rate, calls: int = 1) -> float:
-        """Count calls under this name; returns after how many seconds they may come again: 0: they may go now."""
+        """Count calls under this name. Return 0 if they are allowed now, else the seconds until they may be retried."""
         return await self._count(name, rate, calls)
 
     async def give_back(self, name: str, rate: Rate) -> None:
-        """A call that was counted came to nothing."""
+        """Uncount a call that had no effect."""
         await self._count(name, rate, -1)
 
     async def _count(self, name: str, rate: Rate, calls: int) -> float:
@@ -67,14 +67,14 @@ class Rates:
             key = f"{store.prefix}:rate:{name}"
             span, burst = max(1, round(pace * abs(calls) * SECOND)), round(rate.seconds * SECOND)
             sign = 1 if calls > 0 else -1
-            answer: int = await self._connection.run(store.ask("rate", key, span, burst, sign, what=key))
-            return answer / SECOND
+            reply: int = await self._connection.run(store.ask("rate", key, span, burst, sign, what=key))
+            return reply / SECOND
         now = self._now()
         filled = max(self._filled.get(name, 0.0), now) + pace * calls
         if calls > 0 and filled - rate.seconds - now > 1e-9:
             return filled - rate.seconds - now
         self._filled[name] = filled
         self._filled.move_to_end(name)
-        if len(self._filled) > _MOST:
+        if len(self._filled) > _MAX_NAMES:
             self._filled.popitem(last=False)
         return 0.0

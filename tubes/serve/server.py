@@ -1,4 +1,4 @@
-"""Runs the application with uvicorn: where it listens, and how it ends."""
+"""Run the application with uvicorn: listening sockets, signals and shutdown."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 
 from tubes.errors import InvalidOption, needs
-from tubes.serve.access import Access, is_of_a_page
+from tubes.serve.access import Access, is_from_browser
 from tubes.serve.app import App
-from tubes.serve.connections import LAST, Buffers, Connection
+from tubes.serve.connections import FINAL_TIMEOUT, Buffers, Connection
 from tubes.serve.service import Limits
 
 with needs("tubes.serve", "http"):
     import uvicorn
 
-#: Seconds between two sweeps over the connections, at most.
+#: Maximum seconds between two sweeps over the connections.
 _SWEEP: Final = 0.5
 
 
 @dataclass(frozen=True)
 class Listen:
-    """Where a service listens. `cert`, `key`: files, for TLS. `shared`: other processes may listen there, too."""
+    """An address to listen on. `cert`, `key`: files for TLS. `shared`: other processes may listen on it, too."""
 
     host: str
     port: int
@@ -40,8 +40,8 @@ class Listen:
     shared: bool = False
 
     @classmethod
-    def read(cls, text: str, **others: Any) -> Listen:
-        """Where `HOST:PORT` is; an IPv6 address stands in brackets.
+    def read(cls, text: str, **options: Any) -> Listen:
+        """Parse `HOST:PORT`; an IPv6 address is in brackets.
 
         >>> Listen.read("[::1]:7777").host
         '::1'
@@ -49,59 +49,59 @@ class Listen:
         host, _, port = text.rpartition(":")
         if not host or not port.isdigit() or int(port) > 65535:
             raise InvalidOption(option="http", value=text, rule="must be HOST:PORT, as in 127.0.0.1:7777")
-        return cls(host.strip("[]"), int(port), **others)
+        return cls(host.strip("[]"), int(port), **options)
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine gets there."""
+        """True if only programs on this machine can connect."""
         try:
             return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
 
     def check(self, *, has_tokens: bool, insecure: bool) -> None:
-        """Raise `InvalidOption` for a place where others could read along, or do what they like."""
+        """Raise `InvalidOption` for a public address without TLS or without tokens."""
         if self.is_local or insecure:
             return
         place = f"{self.host}:{self.port}"
         if self.cert is None:
-            rule = "is reached from other machines: give --tls-cert and --tls-key, or --insecure"
+            rule = "can be reached from other machines: give --tls-cert and --tls-key, or --insecure"
             raise InvalidOption(option="http", value=place, rule=rule)
         if not has_tokens:
-            rule = "is reached from other machines: give --tokens, or --insecure"
+            rule = "can be reached from other machines: give --tokens, or --insecure"
             raise InvalidOption(option="http", value=place, rule=rule)
 
     def open(self) -> socket.socket:
-        """A socket that is bound, so that the port is known."""
+        """Return a bound socket, so that the port is known."""
         family, kind, protocol, _, address = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family, kind, protocol)
+        bound = socket.socket(family, kind, protocol)
         try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if self.shared:
-                made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            made.bind(address)
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            bound.bind(address)
         except BaseException:
-            made.close()
+            bound.close()
             raise
-        return made
+        return bound
 
 
 class LocalOnly:
-    """An application for programs of this machine. It refuses what a page in a browser sends.
+    """An application for programs on this machine only. Requests from web pages are refused.
 
-    Any page that is open in a browser here could use a service without tokens. What browsers add gives it away; or the
-    host, where a page makes its own name lead to this machine.
+    Otherwise any page open in a browser here could use a service without tokens. Such requests are recognized by the
+    headers that browsers add, or by their `Host` header if the page's own domain name resolves to this machine.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app: Final = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request, or the lifespan."""
-        hosts = [value for name, value in scope.get("headers", ()) if name == b"host"]
-        if is_of_a_page(scope) or not all(map(_is_local_host, hosts)):
-            refused = HTTPException(403, "this address is for programs on its machine only")
-            await Access(_raising(refused), None)(scope, receive, send)
+        """Handle a request or the lifespan."""
+        host_headers = [value for name, value in scope.get("headers", ()) if name == b"host"]
+        if is_from_browser(scope) or not all(map(_is_local_host, host_headers)):
+            error = HTTPException(403, "this address accepts only programs on its own machine")
+            await Access(_make_refusal(error), None)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
@@ -111,7 +111,7 @@ def _is_local_host(value: bytes) -> bool:
     return Listen(host, 0).is_local
 
 
-def _raising(error: Exception) -> ASGIApp:
+def _make_refusal(error: Exception) -> ASGIApp:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise error
 
@@ -119,7 +119,7 @@ def _raising(error: Exception) -> ASGIApp:
 
 
 class _Server(uvicorn.Server):
-    """One listener. Signals are for all of them, so none of them looks after those."""
+    """One listener. `serve` handles signals for all listeners, so a listener installs no handlers."""
 
     on_start: Callable[[], object]
     #: Seconds between two sweeps over the connections.
@@ -140,33 +140,36 @@ class _Server(uvicorn.Server):
 
     @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End, but serve who has connected: another process that shares the address gets the next ones."""
+        """Stop listening, but serve accepted connections. A process that shares the address gets later ones."""
         loop = asyncio.get_running_loop()
-        # Copies listen on when the loop has closed its own: hardly a moment lies between the last look and the end.
-        copies = [listening.dup() for listening in sockets or ()]
+        # Duplicates keep listening after the loop has closed its sockets. They are closed right after the last accept,
+        # so hardly any connection arrives in between.
+        duplicates = [sock.dup() for sock in sockets or ()]
         for server in self.servers:
             server.close()
-        arrived: list[socket.socket] = []
-        for copy in copies:
-            copy.setblocking(False)
+        accepted: list[socket.socket] = []
+        for duplicate in duplicates:
+            duplicate.setblocking(False)
             try:
                 while True:
-                    arrived.append(copy.accept()[0])
+                    accepted.append(duplicate.accept()[0])
             except BlockingIOError:
-                copy.close()
-        tls: dict[str, Any] = {"ssl": self.config.ssl, "ssl_handshake_timeout": LAST} if self.config.ssl else {}
-        accepting = [loop.connect_accepted_socket(self._protocol, one, **tls) for one in arrived]
-        await asyncio.gather(*accepting, return_exceptions=True)
+                duplicate.close()
+        tls: dict[str, Any] = (
+            {"ssl": self.config.ssl, "ssl_handshake_timeout": FINAL_TIMEOUT} if self.config.ssl else {}
+        )
+        handshakes = [loop.connect_accepted_socket(self._protocol, one, **tls) for one in accepted]
+        await asyncio.gather(*handshakes, return_exceptions=True)
         await super().shutdown(sockets)
         self._timer.cancel()
 
     def _protocol(self) -> Connection:
-        made: Connection = self.config.http_protocol_class(  # type: ignore[assignment, call-arg]
+        bound: Connection = self.config.http_protocol_class(  # type: ignore[assignment, call-arg]
             config=self.config,  # pyright: ignore[reportCallIssue]
             server_state=self.server_state,  # pyright: ignore[reportCallIssue]
             app_state=self.lifespan.state,  # pyright: ignore[reportCallIssue]
         )
-        return made
+        return bound
 
     @contextmanager
     @override
@@ -175,12 +178,12 @@ class _Server(uvicorn.Server):
 
 
 def run(serving: Coroutine[Any, Any, None]) -> None:
-    """Run `serve` in the fastest loop that there is."""
-    with asyncio.Runner(loop_factory=_loop) as runner:
+    """Run `serve` in the fastest event loop available."""
+    with asyncio.Runner(loop_factory=_make_loop) as runner:
         runner.run(serving)
 
 
-def _loop() -> asyncio.AbstractEventLoop:
+def _make_loop() -> asyncio.AbstractEventLoop:
     if sys.platform == "win32":
         return asyncio.new_event_loop()
     import uvloop
@@ -197,17 +200,17 @@ async def serve(
     grace: float,
     started: Callable[[list[str]], object],
 ) -> None:
-    """Serve until SIGTERM or SIGINT, and then end all waits, and requests that have begun within `grace` seconds.
+    """Serve until SIGTERM or SIGINT. Then end all waits, and give running requests `grace` seconds to finish.
 
     `started` is called with the URLs as soon as clients can connect.
     """
     public: ASGIApp = LocalOnly(app) if local_only else app
     sockets = [listen.open()]
     limits = app.service.limits
-    servers = [_server(public, listen, limits, grace)]
+    servers = [_make_server(public, listen, limits, grace)]
     if admin is not None:
         sockets.append(admin.open())
-        servers.append(_server(LocalOnly(app.admin) if admin.is_local else app.admin, admin, limits, grace))
+        servers.append(_make_server(LocalOnly(app.admin) if admin.is_local else app.admin, admin, limits, grace))
 
     def stop() -> None:
         app.service.close()
@@ -216,35 +219,35 @@ async def serve(
                 server.force_exit = True
             server.should_exit = True
 
-    _raise_limit_of_files()
+    _raise_file_limit()
     loop = asyncio.get_running_loop()
     for kind in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(kind, stop)
-    urls = [_url(one, place) for one, place in zip(sockets, (listen, admin), strict=False) if place is not None]
-    starting = len(servers)
+    urls = [_format_url(one, place) for one, place in zip(sockets, (listen, admin), strict=False) if place is not None]
+    pending = len(servers)
 
-    def one_more() -> None:
-        nonlocal starting
-        starting -= 1
-        if not starting:
+    def count_started() -> None:
+        nonlocal pending
+        pending -= 1
+        if not pending:
             started(urls)
 
     for server in servers:
-        server.on_start = one_more
+        server.on_start = count_started
     async with app.service.running():
         await asyncio.gather(*(server.serve([one]) for server, one in zip(servers, sockets, strict=True)))
 
 
-def _raise_limit_of_files() -> None:
-    """A connection is a file, and the soft limit is for programs that use select."""
+def _raise_file_limit() -> None:
+    """Raise the soft limit of open files, which exists for programs that use select: a connection needs a file."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
 
 
-def _server(app: ASGIApp, listen: Listen, limits: Limits, grace: float) -> _Server:
+def _make_server(app: ASGIApp, listen: Listen, limits: Limits, grace: float) -> _Server:
     config = uvicorn.Config(
         app,
         http=type("Connection", (Connection,), {"limits": limits, "buffers": Buffers(limits.unread)}),
@@ -264,6 +267,6 @@ def _server(app: ASGIApp, listen: Listen, limits: Limits, grace: float) -> _Serv
     return server
 
 
-def _url(bound: socket.socket, listen: Listen) -> str:
+def _format_url(bound: socket.socket, listen: Listen) -> str:
     host = f"[{listen.host}]" if ":" in listen.host else listen.host
     return f"http{'s' if listen.cert else ''}://{host}:{bound.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""Sessions of clients: they hold tasks as long as they are renewed."""
+"""Sessions of clients. A session holds its tasks as long as the client renews it."""
 
 from __future__ import annotations
 
@@ -18,58 +18,58 @@ from tubes.errors import SessionNotFound, TubesError
 from tubes.serve.namespaces import SESSION, Namespace
 from tubes.serve.tokens import Token, Tokens
 
-#: A session as its client names it: its uuid, and its ttl in microseconds. Who knows the uuid may use it.
-_TEXT: Final = re.compile(r"([0-9a-f]{32})-([0-9]{4,10})")
-#: The ttl of a session, in seconds.
-LONGEST: Final = 3600
-SHORTEST: Final = 1
+#: The text of a session: its uuid, and its ttl in microseconds. Every client that knows the uuid may use the session.
+_SESSION_TEXT: Final = re.compile(r"([0-9a-f]{32})-([0-9]{4,10})")
+#: Bounds of the ttl of a session, in seconds.
+MAX_TTL: Final = 3600
+MIN_TTL: Final = 1
 
 
 class Sessions:
-    """The sessions that this process keeps, by namespace and uuid; `most` at a time, so many of them of a token.
+    """The sessions that this process has joined: at most `limit`, and at most `token_limit` per token.
 
-    Each process that hears of a session joins it, until it has heard nothing of it for its ttl. The session ends when
-    the last one of them leaves.
+    A process joins a session at its first request, and leaves it after a ttl without requests. The session ends when
+    the last process leaves.
     """
 
-    def __init__(self, most: int, most_of_token: int) -> None:
-        self._most: Final = most
-        self._most_of_token: Final = most_of_token
-        self._of_tokens: Final[Counter[str]] = Counter()
-        self._joined: Final[dict[tuple[str, str], tuple[_Session, asyncio.TimerHandle]]] = {}
-        self._ending: Final[set[asyncio.Task[None]]] = set()
+    def __init__(self, limit: int, token_limit: int) -> None:
+        self._limit: Final = limit
+        self._token_limit: Final = token_limit
+        self._counts: Final[Counter[str]] = Counter()
+        self._sessions: Final[dict[tuple[str, str], tuple[_Session, asyncio.TimerHandle]]] = {}
+        self._leaving: Final[set[asyncio.Task[None]]] = set()
 
     async def begin(self, space: Namespace, ttl: object, token: Token) -> str:
-        """Begin a session; returns its text."""
+        """Begin a session; return its text."""
         span = micros("ttl", ttl)
         text = f"{uuid4().hex}-{span}"
         await self._join(space, text, token, create=True)
         return text
 
     async def renew(self, space: Namespace, text: object, token: Token) -> Namespace:
-        """Renew a session; returns the tubes as it sees them. Raises `SessionNotFound`."""
-        found = _TEXT.fullmatch(text) if isinstance(text, str) else None
-        # That of the service itself is not for clients.
-        if found is None or found[1] == UUID(SESSION).hex or not SHORTEST <= int(found[2]) / SECOND <= LONGEST:
+        """Renew a session; return its view of the namespace. Raise `SessionNotFound` if it does not exist."""
+        match = _SESSION_TEXT.fullmatch(text) if isinstance(text, str) else None
+        # Clients must not use the session of the service itself.
+        if match is None or match[1] == UUID(SESSION).hex or not MIN_TTL <= int(match[2]) / SECOND <= MAX_TTL:
             raise SessionNotFound(uuid=text)
-        known = self._joined.get((space.name, found[1]))
-        if known is None:
-            return await self._join(space, found[0], token, create=False)
-        # The next token of a client whose first one is about to be revoked takes its session over.
-        known[0].token = token
-        self._keep(known[0], found[0])
-        return known[0]
+        joined = self._sessions.get((space.name, match[1]))
+        if joined is None:
+            return await self._join(space, match[0], token, create=False)
+        # The session now depends on this token, so a client can change tokens before the first one is revoked.
+        joined[0].token = token
+        self._schedule_expiry(joined[0], match[0])
+        return joined[0]
 
     async def end(self, space: Namespace, text: str, token: Token) -> None:
-        """End a session: its tasks are released. Raises `SessionNotFound`."""
+        """End a session and release its tasks. Raise `SessionNotFound` if it does not exist."""
         await self.renew(space, text, token)
-        session, timer = self._joined.pop((space.name, _uuid(text)))
+        session, timer = self._sessions.pop((space.name, _uuid(text)))
         timer.cancel()
         await self._leave(session)
 
     @contextmanager
-    def room(self, token: Token) -> Generator[None]:
-        """Room for a session of this token. Raises `HTTPException` if there are too many."""
+    def reserve(self, token: Token) -> Generator[None]:
+        """Reserve a session of this token for a block. Raise `HTTPException` if there are too many."""
         self._enter(token)
         try:
             yield
@@ -77,90 +77,93 @@ class Sessions:
             self._exit(token)
 
     def _enter(self, token: Token) -> None:
-        if self._of_tokens.total() >= self._most:
-            raise HTTPException(503, f"{self._most} sessions and streams are in use")
-        most = token.limits.get("sessions", self._most_of_token)
-        if token.id and self._of_tokens[token.id] >= most:
+        if self._counts.total() >= self._limit:
+            raise HTTPException(503, f"{self._limit} sessions and streams are in use")
+        limit = token.limits.get("sessions", self._token_limit)
+        if token.id and self._counts[token.id] >= limit:
             raise HTTPException(
-                429, f"the token may have {most} sessions and streams at the same time (its limit `sessions`)"
+                429, f"the token may have {limit} sessions and streams at the same time (its limit `sessions`)"
             )
-        self._of_tokens[token.id] += 1
+        self._counts[token.id] += 1
 
     def _exit(self, token: Token) -> None:
-        self._of_tokens[token.id] -= 1
-        if not self._of_tokens[token.id]:
-            del self._of_tokens[token.id]
+        self._counts[token.id] -= 1
+        if not self._counts[token.id]:
+            del self._counts[token.id]
 
     async def close(self) -> None:
-        """Leave all sessions: those that other processes have joined go on there."""
-        while self._joined:
-            _, (session, timer) = self._joined.popitem()
+        """Leave all sessions; a session that another process has joined continues."""
+        while self._sessions:
+            _, (session, timer) = self._sessions.popitem()
             timer.cancel()
             await self._leave(session)
 
     def end_invalid(self, tokens: Tokens) -> None:
         """End the sessions whose token was revoked, has expired or has other grants."""
-        for key, (session, timer) in list(self._joined.items()):
+        for key, (session, timer) in list(self._sessions.items()):
             if session.token.id and not tokens.is_valid(session.token):
                 timer.cancel()
                 self._drop(key)
 
     async def _join(self, space: Namespace, text: str, token: Token, *, create: bool) -> Namespace:
         with ExitStack() as stack:
-            stack.enter_context(self.room(token))
+            stack.enter_context(self.reserve(token))
             queue = space.session(_ttl(text))
             try:
                 await queue.identify(_uuid(text), create=create)
             except BaseException:
                 await queue.close()
                 raise
-            known = self._joined.get((space.name, _uuid(text)))
-            if known is not None:  # By another request, meanwhile.
+            joined = self._sessions.get((space.name, _uuid(text)))
+            if joined is not None:  # Another request joined the session in the meantime.
                 await queue.close()
-                return known[0]
-            # The namespace stays open as long as a session of it.
-            stack.enter_context(space.used())
+                return joined[0]
+            # Keep the namespace open as long as this session.
+            stack.enter_context(space.hold())
             session = _Session(space.name, queue, token, stack.pop_all())
-        self._keep(session, text)
+        self._schedule_expiry(session, text)
         return session
 
-    def _keep(self, session: _Session, text: str) -> None:
+    def _schedule_expiry(self, session: _Session, text: str) -> None:
         key = (session.name, _uuid(text))
-        if key in self._joined:
-            self._joined[key][1].cancel()
+        if key in self._sessions:
+            self._sessions[key][1].cancel()
         timer = asyncio.get_running_loop().call_later(_span(text), self._expire, key, text)
-        self._joined[key] = session, timer
+        self._sessions[key] = session, timer
 
     def _expire(self, key: tuple[str, str], text: str) -> None:
-        session, _ = self._joined[key]
-        if session.users:  # A poll of it waits.
-            self._keep(session, text)
+        session, _ = self._sessions[key]
+        if session.users:  # A request of this session is waiting.
+            self._schedule_expiry(session, text)
             return
         self._drop(key)
 
     def _drop(self, key: tuple[str, str]) -> None:
-        session, _ = self._joined.pop(key)
-        ending = asyncio.ensure_future(self._leave(session))
-        self._ending.add(ending)
-        ending.add_done_callback(self._ending.discard)
+        session, _ = self._sessions.pop(key)
+        leaving = asyncio.ensure_future(self._leave(session))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
 
     async def _leave(self, session: _Session) -> None:
-        session.ends.close()
+        session.cleanup.close()
         with suppress(TubesError):
             await session.queue.close()
 
 
 class _Session(Namespace):
-    """A namespace as the session of a client sees it. `token`: the last one that used it. `ends`: its cleanup."""
+    """A namespace opened with the session of a client. `token`: the last token that used the session.
 
-    def __init__(self, name: str, queue: AsyncQueue, token: Token, ends: ExitStack) -> None:
+    `cleanup`: gives up its reserved place and its hold on the namespace.
+    """
+
+    def __init__(self, name: str, queue: AsyncQueue, token: Token, cleanup: ExitStack) -> None:
         super().__init__(name, queue)
         self.token = token
-        self.ends: Final = ends
+        self.cleanup: Final = cleanup
 
 
 def _ttl(text: str) -> float:
-    """The session ttl on the server: the greatest power of two within the ttl, so that few heartbeats serve all."""
+    """Return the ttl on the server: the greatest power of two within the ttl, so that sessions share heartbeats."""
     return float(max(2, 1 << int(_span(text)).bit_length() - 1))
 
 

@@ -1,4 +1,4 @@
-"""Tokens, their grants, and the file that has them. Only a hash of a token is kept."""
+"""Tokens, their grants, and the file that stores them. Only a hash of each token is stored."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ from typing import Any, Final
 from tubes.errors import InvalidOption
 from tubes.serve.rates import Rate
 
-#: What a grant may allow. `put`: put and call. `take`: take, and end or renew what was taken. `look`: see tubes, tasks
-#: and events. `manage`: create, alter, pause and drop tubes, and change tasks that others hold. `admin`: tokens.
+#: Rights of a grant. `put`: put and call. `take`: take tasks, and end or renew these takes. `look`: see tubes, tasks
+#: and events. `manage`: create, alter, pause and drop tubes, and change tasks that other clients hold. `admin`: manage
+#: tokens.
 RIGHTS: Final = ("put", "take", "look", "manage", "admin")
-#: What rates are for: uses of rights, and bytes that are put.
+#: Names of rates: uses of each right, and bytes put.
 RATES: Final = (*RIGHTS, "bytes")
-#: What a token may have at most: bytes of a `body`, `tasks` that wait in a tube into which it puts, `requests` and
-#: `sessions` at the same time.
+#: Names of limits: bytes of a `body`, waiting `tasks` in a tube into which the token puts, and simultaneous `requests`
+#: and `sessions`.
 LIMITS: Final = ("body", "tasks", "requests", "sessions")
 _PREFIX: Final = "tubes"
-#: Seconds for which a file is not looked at again.
-_FRESH: Final = 0.4
+#: Minimum seconds between two checks of the file.
+_CHECK_INTERVAL: Final = 0.4
 _log: Final = logging.getLogger("tubes.serve")
-#: Characters of a description, which is shown in terminals.
-_DESCRIPTION: Final = 200
+#: Maximum characters of a description, which is shown in terminals.
+_MAX_DESCRIPTION: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What is allowed on tubes whose names match; `*` and `?` match as in a shell."""
+    """Rights on the tubes whose names match; `*` and `?` match as in a shell."""
 
     rights: frozenset[str]
     namespace: str = "*"
@@ -46,7 +47,7 @@ class Grant:
 
     @classmethod
     def read(cls, text: str) -> Grant:
-        """A grant of its text: rights, and perhaps a namespace and a tube.
+        """Parse a grant: rights, and optionally a namespace and a tube.
 
         >>> Grant.read("put,take shop mail*").tube
         'mail*'
@@ -64,43 +65,43 @@ class Grant:
 
 @dataclass(frozen=True)
 class Token:
-    """Who may do what. `expires`: seconds since the epoch; None: never."""
+    """A token and its grants. `expires`: seconds since the epoch; None: never."""
 
     id: str
     grants: tuple[Grant, ...]
     description: str = ""
     created: float = 0.0
     expires: float | None = None
-    #: How often it may use a right, and how many `bytes` it may put.
+    #: Rate limits by the names in `RATES`.
     rates: Mapping[str, Rate] = field(default_factory=dict[str, Rate])
-    #: How much it may have, by the names in `LIMITS`.
+    #: Limits by the names in `LIMITS`.
     limits: Mapping[str, int] = field(default_factory=dict[str, int])
     hash: str = field(default="", repr=False)
 
     def may(self, right: str, namespace: str, tube: str) -> bool:
-        """Whether a grant allows this on a tube. What no grant names is not allowed."""
+        """True if a grant gives this right on a tube. Only what a grant names is allowed."""
         return any(
             right in grant.rights and fnmatchcase(namespace, grant.namespace) and fnmatchcase(tube, grant.tube)
             for grant in self.grants
         )
 
     def patterns(self, right: str, namespace: str) -> list[str]:
-        """The patterns of the tubes of a namespace on which a grant allows this."""
+        """Return the patterns of the tubes of a namespace on which a grant gives this right."""
         return [each.tube for each in self.grants if right in each.rights and fnmatchcase(namespace, each.namespace)]
 
     def may_somewhere(self, right: str, namespace: str) -> bool:
-        """Whether a grant allows this on some tubes of a namespace."""
+        """True if a grant gives this right on some tubes of a namespace."""
         return bool(self.patterns(right, namespace))
 
 
-#: Who asks where there are no tokens: the service then listens on loopback only.
-ANYBODY: Final = Token("", (Grant(frozenset(RIGHTS)),))
+#: The token of all requests to a service without tokens, which listens on loopback only.
+ANONYMOUS: Final = Token("", (Grant(frozenset(RIGHTS)),))
 
 
 class Tokens:
-    """The tokens in a file. A change of the file counts within a second, in all processes.
+    """The tokens in a file. A change of the file takes effect within a second, in all processes.
 
-    `path`: the file, which `create` makes if it is missing; only its owner may read it.
+    `path`: the file. `create` makes it if it is missing; only its owner may read it.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, now: Callable[[], float] = time.time) -> None:
@@ -109,40 +110,43 @@ class Tokens:
         self._tokens: dict[str, Token] = {}
         self._secret = b""
         self._stamp: tuple[int, int, int] | None = None
-        self._looked = 0.0
+        self._checked_at = 0.0
 
     @property
     def secret(self) -> bytes:
-        """The key by which leases are signed."""
+        """The key that signs leases."""
         self._refresh()
         return self._secret
 
     def begin(self) -> None:
-        """Make the file, without tokens."""
-        with self._changing():
+        """Create the file, without tokens."""
+        with self._edit():
             pass
 
     def find(self, text: str) -> Token | None:
-        """The token that a client shows; None: there is none, or it has expired."""
-        token = self._living(id_of(text))
+        """Return the token with this text; None if it does not exist or has expired."""
+        token = self._find_valid(id_of(text))
         return token if token is not None and hmac.compare_digest(token.hash, _hash(text)) else None
 
     def is_valid(self, token: Token) -> bool:
-        """Whether a token that was found still exists with the same grants, and has not expired."""
-        living = self._living(token.id)
-        return living is not None and (living.grants, living.hash) == (token.grants, token.hash)
+        """True if a token from `find` still exists with the same grants and has not expired."""
+        token_now = self._find_valid(token.id)
+        return token_now is not None and (token_now.grants, token_now.hash) == (token.grants, token.hash)
 
-    def _living(self, id: str) -> Token | None:
-        if time.monotonic() - self._looked > _FRESH:
+    def _find_valid(self, id: str) -> Token | None:
+        if time.monotonic() - self._checked_at > _CHECK_INTERVAL:
             try:
                 self._refresh()
-            except (InvalidOption, OSError) as error:  # Perhaps half written: known tokens stay valid until then.
+            except (
+                InvalidOption,
+                OSError,
+            ) as error:  # Possibly half written: keep the known tokens until the file can be read.
                 _log.error("%s", error)
         token = self._tokens.get(id)
         return None if token is None or (token.expires is not None and token.expires <= self._now()) else token
 
     def all(self) -> list[Token]:
-        """All tokens, the oldest first, also those that have expired."""
+        """Return all tokens, including expired ones, oldest first."""
         self._refresh()
         return sorted(self._tokens.values(), key=lambda token: (token.created, token.id))
 
@@ -155,46 +159,46 @@ class Tokens:
         rates: Mapping[str, Rate] | None = None,
         limits: Mapping[str, int] | None = None,
     ) -> tuple[Token, str]:
-        """Add a token; returns it, and its text, which nobody can read again.
+        """Add a token; return it and its text, which is not stored.
 
-        `rates`: how often it may use a right, by its name. `limits`: how much it may have, by the names in `LIMITS`.
-        `ttl`: seconds until it expires. `text`: of at least 20 characters; None: 256 random bits.
+        `rates`: rate limits by the names in `RATES`. `limits`: limits by the names in `LIMITS`.
+        `ttl`: seconds until it expires. `text`: at least 20 characters; None: 256 random bits.
         """
         if text is None:
             text = f"{_PREFIX}_{secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
         elif len(text) < 20 or not text.isascii() or not text.isprintable():
             raise InvalidOption(option="token", value="...", rule="must be at least 20 printable ASCII characters")
-        if len(description) > _DESCRIPTION or not description.isprintable():
-            rule = f"must be at most {_DESCRIPTION} printable characters"
+        if len(description) > _MAX_DESCRIPTION or not description.isprintable():
+            rule = f"must be at most {_MAX_DESCRIPTION} printable characters"
             raise InvalidOption(option="description", value=description[:80], rule=rule)
-        for option, given, known in (("rate", rates, RATES), ("limit", limits, LIMITS)):
-            for name in given or ():
-                if name not in known:
-                    raise InvalidOption(option=option, value=name, rule=f"must be one of {', '.join(known)}")
+        for option, names, allowed in (("rate", rates, RATES), ("limit", limits, LIMITS)):
+            for name in names or ():
+                if name not in allowed:
+                    raise InvalidOption(option=option, value=name, rule=f"must be one of {', '.join(allowed)}")
         now = self._now()
         expires = None if ttl is None else now + ttl
         token = Token(id_of(text), tuple(grants), description, now, expires, rates or {}, limits or {}, _hash(text))
-        with self._changing() as tokens:
+        with self._edit() as tokens:
             if token.id in tokens:
                 raise InvalidOption(option="token", value=token.id, rule="exists already")
             tokens[token.id] = token
         return token, text
 
-    def limit(self, id: str, rates: Mapping[str, Rate]) -> bool:
-        """Give a token these rates instead of those that it has; returns whether there is one."""
-        with self._changing() as tokens:
+    def set_rates(self, id: str, rates: Mapping[str, Rate]) -> bool:
+        """Replace the rates of a token; return True if it exists."""
+        with self._edit() as tokens:
             if id in tokens:
                 tokens[id] = replace(tokens[id], rates=rates)
             return id in tokens
 
     def revoke(self, id: str) -> bool:
-        """Remove a token; returns whether there was one."""
-        with self._changing() as tokens:
+        """Remove a token; return True if it existed."""
+        with self._edit() as tokens:
             return tokens.pop(id, None) is not None
 
     def _refresh(self) -> None:
-        """Read the file, if it has changed."""
-        self._looked = time.monotonic()
+        """Read the file if it has changed."""
+        self._checked_at = time.monotonic()
         try:
             found = self.path.stat()
         except FileNotFoundError:
@@ -205,25 +209,25 @@ class Tokens:
             return
         try:
             stored = json.loads(self.path.read_text())
-            tokens = [_read(id, facts) for id, facts in stored["tokens"].items()]
+            tokens = [_parse_token(id, facts) for id, facts in stored["tokens"].items()]
             self._secret = bytes.fromhex(stored["secret"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            rule = f"is no file of tokens: {type(error).__name__}"
+            rule = f"is not a token file: {type(error).__name__}"
             raise InvalidOption(option="tokens", value=str(self.path), rule=rule) from None
         self._tokens, self._stamp = {token.id: token for token in tokens}, stamp
 
     @contextmanager
-    def _changing(self) -> Generator[dict[str, Token]]:
-        """The tokens, to be changed by one process at a time. A reader sees the old file or the new one."""
-        with open(f"{self.path}.lock", "a", opener=_private) as lock:
+    def _edit(self) -> Generator[dict[str, Token]]:
+        """Yield the tokens for changes, to one process at a time. A reader sees the old file or the new one."""
+        with open(f"{self.path}.lock", "a", opener=_open_private) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._refresh()
             tokens = dict(self._tokens)
             yield tokens
             secret = self._secret or secrets.token_bytes(32)
-            stored = {"secret": secret.hex(), "tokens": {token.id: _written(token) for token in tokens.values()}}
+            stored = {"secret": secret.hex(), "tokens": {token.id: _token_json(token) for token in tokens.values()}}
             new = f"{self.path}.new"
-            with open(new, "w", opener=_private) as file:
+            with open(new, "w", opener=_open_private) as file:
                 json.dump(stored, file, indent=1)
                 file.flush()
                 os.fsync(file.fileno())
@@ -232,7 +236,7 @@ class Tokens:
 
 
 def id_of(text: str) -> str:
-    """The id of a token, which may be shown: the one that it names, or some of its hash."""
+    """Return the id of a token, which is not secret: the id in its text, or a prefix of its hash."""
     parts = text.split("_", 2)
     return parts[1] if len(parts) == 3 and parts[0] == _PREFIX and parts[1].isalnum() else f"h{_hash(text)[:12]}"
 
@@ -241,18 +245,18 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _written(token: Token) -> dict[str, Any]:
+def _token_json(token: Token) -> dict[str, Any]:
     facts = asdict(replace(token, grants=(), rates={}, limits=dict(token.limits)))
     del facts["id"]
     rates = {right: str(rate) for right, rate in token.rates.items()}
     return facts | {"grants": [str(grant) for grant in token.grants], "rates": rates}
 
 
-def _read(id: str, facts: dict[str, Any]) -> Token:
+def _parse_token(id: str, facts: dict[str, Any]) -> Token:
     grants: Any = tuple(map(Grant.read, facts.pop("grants")))
     rates: Any = {right: Rate.read(text) for right, text in facts.pop("rates", {}).items()}
     return Token(id, grants, rates=rates, **facts)

@@ -1,6 +1,6 @@
-"""The API of btfak/later: tasks that are posted to a URL after a delay. docs/howto/from-later.md says what differs.
+"""The API of btfak/later: tasks that are posted to a URL after a delay. docs/howto/from-later.md lists the differences.
 
-- `api.py` has the routes; `callbacks.py` posts tasks, by `tubes.push`; `ids.py` makes ids of the ids of tasks.
+- `api.py` has the routes; `callbacks.py` posts tasks with `tubes.push`; `ids.py` converts task ids to uuids.
 """
 
 from tubes.serve.later.api import routes

@@ -16,30 +16,32 @@ from tubes.drivers.moves import State
 from tubes.errors import InvalidOption, TaskNotFound
 from tubes.serve.access import REPLY_TO_ERROR
 from tubes.serve.bodies import from_json, json_reply, read_body
-from tubes.serve.later.callbacks import TUBE, Delivery, in_lower_case
-from tubes.serve.namespaces import NONE, in_time
+from tubes.serve.later.callbacks import TUBE, Delivery, lower_names
+from tubes.serve.namespaces import NO_NAMESPACE, limit_time
 from tubes.serve.problems import status_of
 from tubes.serve.service import Service
 from tubes.serve.tokens import Token
 
-#: What a member of a body is where it is missing or null.
+#: The default of a missing or null member of a body, by type.
 _ZERO: Final[dict[type, Any]] = {str: "", int: 0}
-_MOST: Final = 2**63
+_INT_LIMIT: Final = 2**63
 _Operation: TypeAlias = Callable[[dict[str, Any], Token], Awaitable[Response]]
 
 
 def routes(service: Service, delivery: Delivery) -> list[BaseRoute]:
-    """The routes of later, whose tasks `delivery` posts."""
+    """Return the routes of later. `delivery` posts the tasks."""
 
     async def create(body: dict[str, Any], token: Token) -> Response:
         delay, retry = _member(body, "delay", int), _member(body, "retry", int)
         callback: str = _member(body, "callback", str)
         topic, content = _member(body, "topic", str), _member(body, "content", str)
-        lane = _host(delivery.sender.places.check(callback))
+        lane = _lane_of(delivery.sender.places.check(callback))
         data = {"topic": topic, "content": content, "callback": callback, "retry": max(retry, 0), "delay": delay}
         options = await service.check_put(token, len(content.encode(errors="surrogatepass")))
-        task = await delivery.on(lambda tube: tube.put(data, utube=lane, delay=max(delay, 0), timeout=None, **options))
-        return json_reply({"id": str(delivery.ids.given(task.id))})
+        task = await delivery.apply(
+            lambda tube: tube.put(data, utube=lane, delay=max(delay, 0), timeout=None, **options)
+        )
+        return json_reply({"id": str(delivery.ids.encode(task.id))})
 
     def id_of(body: dict[str, Any]) -> int | None:
         text: str = _member(body, "id", str)
@@ -51,22 +53,22 @@ def routes(service: Service, delivery: Delivery) -> list[BaseRoute]:
         id = id_of(body)
         if id is not None:
             with suppress(TaskNotFound):
-                await delivery.on(lambda tube: tube.delete(id))
+                await delivery.apply(lambda tube: tube.delete(id))
         return Response(None, 200)
 
     async def query(body: dict[str, Any], _: Token) -> Response:
         id = id_of(body)
         if id is None:
             raise TaskNotFound(id=body["id"], tube=TUBE)
-        task = await delivery.on(lambda tube: tube.peek(id))
-        if task.state in (State.BURIED, State.DONE):  # later deletes what has failed for the last time.
+        task = await delivery.apply(lambda tube: tube.peek(id))
+        if task.state in (State.BURIED, State.DONE):  # later deletes a task after its last failure.
             raise TaskNotFound(id=id, tube=TUBE)
         data: dict[str, Any] = task.data
         created = int(task.created)
         failed = task.attempts - (task.state is State.TAKEN)
         return json_reply(
             {
-                "id": str(delivery.ids.given(task.id)),
+                "id": str(delivery.ids.encode(task.id)),
                 "topic": data["topic"],
                 "execute_time": created + data["delay"],
                 "max_retry": data["retry"],
@@ -82,7 +84,7 @@ def routes(service: Service, delivery: Delivery) -> list[BaseRoute]:
 
 
 class _Endpoint:
-    """One path, as an application. `right`: what a token must allow in the tube."""
+    """An application for one path. `right`: the right that it requires in the tube."""
 
     def __init__(self, service: Service, right: str, act: _Operation) -> None:
         self._service: Final = service
@@ -91,46 +93,46 @@ class _Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        scope[REPLY_TO_ERROR] = _empty
+        scope[REPLY_TO_ERROR] = _empty_reply
         if scope["method"] != "POST":
             raise HTTPException(400)
-        token = self._service.who(scope)
-        if not token.may(self._right, NONE, TUBE):
+        token = self._service.authenticate(scope)
+        if not token.may(self._right, NO_NAMESPACE, TUBE):
             raise HTTPException(403)
-        with self._service.inside(token):
+        with self._service.admit(token):
             await self._service.count(token, self._right)
-            body = _object(await read_body(scope, receive, self._service.longest_body(token)))
-            response = await in_time(self._service.namespaces.root, self._act(body, token))
+            body = _object(await read_body(scope, receive, self._service.max_body(token)))
+            response = await limit_time(self._service.namespaces.root, self._act(body, token))
         await response(scope, receive, send)
 
 
-def _empty(error: BaseException, path: str) -> Response:
-    """An error as later tells it: by its status alone."""
+def _empty_reply(error: BaseException, path: str) -> Response:
+    """Return later's reply to an error: a status without a body."""
     status = status_of(error)
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     return Response(None, status if status < 500 else 500, headers)
 
 
 def _object(text: bytes) -> dict[str, Any]:
-    """The JSON object in a body. As in Go, null is an empty one."""
+    """Decode the JSON object in a body. As in Go, null is an empty object."""
     try:
-        found = from_json(text)
+        value = from_json(text)
     except ValueError:
         raise HTTPException(400) from None
-    if not isinstance(found, dict | None):
+    if not isinstance(value, dict | None):
         raise HTTPException(400)
-    return in_lower_case(cast("dict[str, Any]", found or {}))
+    return lower_names(cast("dict[str, Any]", value or {}))
 
 
 def _member(body: dict[str, Any], name: str, kind: type) -> Any:
     value = body.get(name)
     if value is None:
         return _ZERO[kind]
-    if type(value) is not kind or (isinstance(value, int) and not -_MOST <= value < _MOST):
+    if type(value) is not kind or (isinstance(value, int) and not -_INT_LIMIT <= value < _INT_LIMIT):
         raise InvalidOption(option=name, value=value, rule=f"must be of type {kind.__name__}")
     return value
 
 
-def _host(url: URL) -> str:
-    """The lane of a callback."""
+def _lane_of(url: URL) -> str:
+    """Return the lane of a callback."""
     return f"{url.host}:{url.port}"

@@ -1,4 +1,4 @@
-"""Tasks of later, and the worker that posts them to their callbacks."""
+"""The tube of later, and the worker that posts its tasks to their callbacks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tubes.errors import InvalidOption, TubeNotFound, TubesError
 from tubes.push import Sender, SendFailed, Signer
 from tubes.push.webhook import message_id, retry_after
 from tubes.serve.later.ids import Ids
-from tubes.serve.pushes import working
+from tubes.serve.pushes import run_worker
 from tubes.values.codecs import JsonCodec, RawCodec
 from tubes.worker import Bury, Retry, Worker
 
-#: The tube of all tasks, in no namespace.
+#: The tube of all tasks of later, without a namespace.
 TUBE: Final = "later"
-#: The `code` in the reply of a callback that has succeeded.
+#: The `code` in the reply of a successful callback.
 DONE: Final = 100
 #: Delays after failed attempts. The tube has no backoff: it would also delay a task whose worker died.
 _BACKOFF: Final = Backoff(10, factor=2, cap=10 * 2**20)
@@ -33,20 +33,20 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Callbacks:
-    """Which callbacks are called, and how."""
+    """The callbacks that may be called, and their options."""
 
-    #: What their URLs begin with, and addresses that are allowed though they are not public: see `tubes.push.Sender`.
+    #: Prefixes of allowed URLs, and non-public addresses that are allowed: see `tubes.push.Sender`.
     allow: tuple[str, ...]
     networks: tuple[str, ...] = ()
-    #: Sign what is posted; none: there is no signature.
+    #: Secrets that sign the posts; if empty, posts are not signed.
     secrets: tuple[str, ...] = ()
-    #: How many callbacks run at a time in this process, and to one host in all processes. If a process is killed, up
-    #: to `per_host` callbacks to each host may be called again.
+    #: Maximum simultaneous callbacks in this process, and to one host from all processes. If a process is killed, up to
+    #: `per_host` callbacks to each host may be called again.
     concurrency: int = 100
     per_host: int = 10
-    #: Seconds that a callback has to reply.
+    #: Seconds within which a callback must reply.
     timeout: float = 3.0
-    #: Seconds after which others have the tasks of a process that died.
+    #: Seconds after which other processes get the tasks of a process that died.
     ttr: float = 15.0
 
 
@@ -56,7 +56,7 @@ class Delivery:
     def __init__(self, queue: AsyncQueue, callbacks: Callbacks, secret: bytes) -> None:
         connection: Any = queue._connection
         if isinstance(connection.store.codec, RawCodec):
-            raise InvalidOption(option="codec", value="raw", rule="must have room for objects: later stores them")
+            raise InvalidOption(option="codec", value="raw", rule="must encode objects, since later stores them")
         self.ids: Final = Ids(secret)
         self.sender: Final = Sender(
             callbacks.allow, networks=callbacks.networks, per_host=callbacks.concurrency, timeout=callbacks.timeout
@@ -66,8 +66,8 @@ class Delivery:
         self._queue: Final = queue
         self._tube: AsyncTube | None = None
 
-    async def on(self, act: Callable[[AsyncTube], Awaitable[Value]]) -> Value:
-        """Do this with the tube, which is made if it is not there. Its other options stay as they are altered."""
+    async def apply(self, act: Callable[[AsyncTube], Awaitable[Value]]) -> Value:
+        """Return `act(tube)`; create the tube if it is missing. Options of an existing tube are kept."""
         if self._tube is not None:
             try:
                 return await act(self._tube)
@@ -84,53 +84,53 @@ class Delivery:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Post tasks as long as this lasts; what has begun is finished."""
+        """Post tasks during a block; at the end, wait for running posts."""
         worker = Worker(self._queue, grace=self._callbacks.timeout + 1)
         worker.lifespan(self.sender.running)
         worker.on(TUBE, self._deliver, concurrency=self._callbacks.concurrency)
         try:
-            await self.on(lambda tube: tube.alter(max_in_flight=self._callbacks.per_host))
+            await self.apply(lambda tube: tube.alter(max_in_flight=self._callbacks.per_host))
         except TubesError as error:
-            _log.error("callbacks are not called before tube %r can be used: %s", TUBE, error)
-        async with working(worker):
+            _log.error("callbacks are not called until tube %r can be used: %s", TUBE, error)
+        async with run_worker(worker):
             yield
 
     async def _deliver(self, task: AsyncTask[Any]) -> None:
-        """Post a task. Raises what says to a worker that it failed."""
+        """Post a task. Raise `Bury` or `Retry` if it failed."""
         data: dict[str, Any] = task.data
         if type(data) is not dict or not data.keys() >= _MEMBERS:
-            raise Bury("it was not put by /create")
-        id = str(self.ids.given(task.id))
+            raise Bury("the task was not put by /create")
+        id = str(self.ids.encode(task.id))
         body = _to_json({"id": id, "topic": data["topic"], "content": data["content"]})
         headers = {"content-type": "application/json"} | self._signer.headers(message_id(task), body)
         try:
             reply = await self.sender.post(data["callback"], body, headers)
         except (SendFailed, InvalidOption) as error:
-            raise _failed(task, str(error)) from None
+            raise _failure(task, str(error)) from None
         code = None if reply.is_cut else _code_of(reply.body)
         if not 200 <= reply.status < 300 or code != DONE:
-            raise _failed(task, f"the reply was {reply.status}, code {code}", retry_after(reply, 0))
+            raise _failure(task, f"the reply was {reply.status}, code {code}", retry_after(reply, 0))
 
 
 def _code_of(body: bytes) -> int | None:
-    """The code in a reply. Like Go, replace invalid UTF-8."""
+    """Return the code in a reply. Like Go, replace invalid UTF-8."""
     try:
-        code: Any = in_lower_case(json.loads(body.decode("utf-8-sig", "replace"))).get("code")
+        code: Any = lower_names(json.loads(body.decode("utf-8-sig", "replace"))).get("code")
     except (ValueError, RecursionError, AttributeError):
         return None
     return code if type(code) is int else None
 
 
-def in_lower_case(found: dict[str, Any]) -> dict[str, Any]:
-    """The members of a JSON object. Like Go, which later is written in, ignore the case of their names."""
-    return {name.lower(): value for name, value in found.items()}
+def lower_names(members: dict[str, Any]) -> dict[str, Any]:
+    """Return a JSON object with lower-case names: later is written in Go, which ignores the case of names."""
+    return {name.lower(): value for name, value in members.items()}
 
 
-def _failed(task: AsyncTask[Any], why: str, wait: float = 0) -> Exception:
-    """The exception for a failed attempt, which is tried again after `wait` seconds or more.
+def _failure(task: AsyncTask[Any], reason: str, wait: float = 0) -> Exception:
+    """Return the exception for a failed attempt: retry after at least `wait` seconds, or bury the task.
 
-    Attempts are limited here: a limit of the tube would also bury a task whose worker died in its last attempt.
+    Attempts are limited here, since a limit of the tube would also bury a task whose worker died in its last attempt.
     """
     if task.attempts > task.data["retry"]:
-        return Bury(why)
-    return Retry(max(_BACKOFF.delay(task.attempts), wait), why)
+        return Bury(reason)
+    return Retry(max(_BACKOFF.delay(task.attempts), wait), reason)

@@ -1,4 +1,4 @@
-"""Ids as clients of later see them: uuids, which nobody can count through."""
+"""The ids of tasks for clients of later: uuids, which cannot be enumerated."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import hmac
 from typing import Final
 from uuid import UUID
 
-#: Bits of a uuid that are not given: a sign that the id is one of ours, and the id of the task behind a mask.
+#: The free bits of a uuid: a tag that authenticates the id, and the masked id of the task. `_LOW`: the free bits in the
+#: lower half of the uuid.
 _TAG: Final = 66
 _ID: Final = 56
 _LOW: Final = 62
 
 
 class Ids:
-    """Makes uuids of the ids of tasks, and back, by a secret. Nothing is stored.
+    """Convert task ids to uuids and back with a secret. Nothing is stored.
 
     >>> ids = Ids(b"secret")
-    >>> ids.read(str(ids.given(7)))
+    >>> ids.read(str(ids.encode(7)))
     7
     >>> ids.read("cb9aefdd-5bd1-4bf3-8c94-1ed5c2ea638e") is None
     True
@@ -25,15 +26,15 @@ class Ids:
     def __init__(self, secret: bytes) -> None:
         self._secret: Final = secret
 
-    def given(self, id: int) -> UUID:
-        """The uuid of a task, of version 4."""
+    def encode(self, id: int) -> UUID:
+        """Return the uuid of a task, of version 4."""
         tag = self._bits(b"tag", id.to_bytes(8, "big"), _TAG)
         whole = tag << _ID | id ^ self._mask(tag)
         high, low = whole >> _LOW, whole & (1 << _LOW) - 1
         return UUID(int=(high >> 12) << 80 | 4 << 76 | (high & 0xFFF) << 64 | 2 << 62 | low)
 
     def read(self, text: str) -> int | None:
-        """The id of the task of this uuid; None: it is not one that was given."""
+        """Return the task id of this uuid; None if it was not made with this secret."""
         try:
             number = UUID(text).int
         except ValueError:
@@ -42,10 +43,10 @@ class Ids:
         whole = high << _LOW | number & (1 << _LOW) - 1
         tag = whole >> _ID
         id = whole & (1 << _ID) - 1 ^ self._mask(tag)
-        return id if str(self.given(id)) == text.lower() else None
+        return id if str(self.encode(id)) == text.lower() else None
 
     def _mask(self, tag: int) -> int:
         return self._bits(b"mask", tag.to_bytes(16, "big"), _ID)
 
-    def _bits(self, what: bytes, of: bytes, count: int) -> int:
-        return int.from_bytes(hmac.digest(self._secret, what + of, "sha256"), "big") >> 256 - count
+    def _bits(self, label: bytes, message: bytes, count: int) -> int:
+        return int.from_bytes(hmac.digest(self._secret, label + message, "sha256"), "big") >> 256 - count

@@ -1,8 +1,7 @@
 """lmstfy's API, under `/api/{namespace}/{queue}`: a queue is a tube, a job is a task.
 
-docs/howto/from-lmstfy.md is its page. `calls.py` has what all requests share; `jobs.py` and `dead_letters.py` have what
-they do. `admin.py` is the API for administrators,
-`metrics.py` what they see at `/metrics`.
+docs/howto/from-lmstfy.md documents it. `calls.py` has the code that all requests share; `jobs.py` and `dead_letters.py`
+have the handlers. `admin.py` is the API for administrators, `metrics.py` the metrics at `/metrics`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tubes.serve.lmstfy.metrics import Metrics
 from tubes.serve.service import Service
 
 _QUEUE: Final = "/api/{namespace:name}/{queue:name}"
-#: By path and method: what is done, and the right that it needs.
+#: By path and method: the handler, and the right that it requires.
 _HANDLERS: Final[dict[str, dict[str, tuple[Handler, str]]]] = {
     "": {"PUT": (jobs.publish, "put"), "GET": (jobs.consume, "take"), "DELETE": (jobs.destroy, "manage")},
     "/job/{job:name}": {
@@ -37,12 +36,12 @@ _HANDLERS: Final[dict[str, dict[str, tuple[Handler, str]]]] = {
     },
     "/deadletter/size": {"GET": (jobs.dead_letter_size, "look")},
 }
-#: By path and method: what counts against the limits of a token, if it ends with this status.
+#: By path and method: the status with which a request counts against the limits of a token.
 _COUNTED: Final = {"": {"PUT": 201, "GET": 200}, "/bulk": {"PUT": 201}}
 
 
 class Lmstfy:
-    """lmstfy's API for a service: for clients and for administrators, who see what clients did."""
+    """lmstfy's API of a service: the routes for clients and for administrators."""
 
     def __init__(self, service: Service, version: str) -> None:
         metrics = Metrics()
@@ -57,7 +56,7 @@ class Lmstfy:
 
 
 class _NotFound:
-    """Where lmstfy has no route."""
+    """Reply 404 to paths that lmstfy does not have."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""

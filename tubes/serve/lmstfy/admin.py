@@ -1,4 +1,4 @@
-"""lmstfy's API for administrators: tokens, their limits, and what queues there are."""
+"""lmstfy's API for administrators: tokens, their limits, and the list of queues."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from tubes.errors import InvalidOption
-from tubes.serve.access import REPLY_TO_ERROR, is_of_a_page, noted
-from tubes.serve.bodies import json_reply, object_of, read_body
-from tubes.serve.lmstfy.calls import LONGEST_NAME, NAME, bad, error_reply, not_found
+from tubes.serve.access import REPLY_TO_ERROR, is_from_browser, notes_of
+from tubes.serve.bodies import json_reply, parse_object, read_body
+from tubes.serve.lmstfy.calls import MAX_NAME, NAME, bad_request, error_reply, not_found
 from tubes.serve.lmstfy.metrics import MEDIA_TYPE, POOL, Metrics
 from tubes.serve.rates import Rate
 from tubes.serve.service import Service
-from tubes.serve.tokens import ANYBODY, Grant, Token, Tokens, id_of
+from tubes.serve.tokens import ANONYMOUS, Grant, Token, Tokens, id_of
 
 Handler: TypeAlias = "Callable[[AdminCall], Awaitable[Response]]"
-#: What a token may do that is created here.
+#: The rights of tokens created here.
 _RIGHTS: Final = frozenset({"put", "take", "look", "manage"})
-#: The rights that lmstfy's limits count, by the names that it has for them.
+#: The rights that lmstfy's limits count, by lmstfy's names for them.
 _LIMITS: Final = {"read": "take", "write": "put"}
-#: One of these rights shows the names of tubes.
-_LOOKING: Final = frozenset({"look", "admin"})
-_WILD: Final = frozenset("*?[")
-_SHORTEST: Final = 20
-_BODY: Final = 2**16
-#: The id of a token: no text of one is as short.
-_ID: Final = re.compile(r"h?[0-9a-f]{12}")
+#: Either of these rights shows the names of tubes.
+_VIEW_RIGHTS: Final = frozenset({"look", "admin"})
+_WILDCARDS: Final = frozenset("*?[")
+_MIN_TOKEN: Final = 20
+_MAX_BODY: Final = 2**16
+#: The id of a token. The text of a token is always longer.
+_TOKEN_ID: Final = re.compile(r"h?[0-9a-f]{12}")
 
 
 class AdminCall:
@@ -47,27 +47,27 @@ class AdminCall:
         self.receive: Final = receive
         self.path: Final[dict[str, str]] = scope["path_params"]
         #: The token of the request, after `check`.
-        self.who: Token = ANYBODY
+        self.caller: Token = ANONYMOUS
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         self.query: Final = dict(reversed(pairs))
         if self.query.get("pool", POOL) not in ("", POOL):
-            raise bad("pool not found")
+            raise bad_request("pool not found")
 
     @property
     def namespace(self) -> str:
         """The namespace in the path."""
         name = self.path["namespace"]
-        if len(name) > LONGEST_NAME:
-            raise bad("the namespace name was too long")
+        if len(name) > MAX_NAME:
+            raise bad_request("the namespace name was too long")
         if not NAME.fullmatch(name):
-            raise bad("namespace name contains forbidden characters")
+            raise bad_request("namespace name contains forbidden characters")
         return name
 
     @property
     def tokens(self) -> Tokens:
         """The tokens of the service."""
         if self.service.tokens is None:
-            raise bad("the service has no tokens: start it with --tokens")
+            raise bad_request("the service has no tokens: start it with --tokens")
         return self.service.tokens
 
     @property
@@ -78,71 +78,71 @@ class AdminCall:
     @property
     def tubes(self) -> list[str]:
         """The patterns of the tubes in this namespace for which the request may manage tokens."""
-        grants = (grant for grant in self.who.grants if "admin" in grant.rights)
+        grants = (grant for grant in self.caller.grants if "admin" in grant.rights)
         return list(dict.fromkeys(grant.tube for grant in grants if fnmatchcase(self.namespace, grant.namespace)))
 
     def managed(self) -> list[Token]:
-        """The tokens of this namespace and no other one, without those that are good for more than these tubes."""
+        """Return the tokens whose grants are all for this namespace and within the administrator's tubes."""
         return [token for token in self.tokens.all() if all(map(self._is_managed, token.grants))]
 
     def _is_managed(self, grant: Grant) -> bool:
-        return grant.namespace == self.namespace and any(_covers(tube, grant.tube) for tube in self.tubes)
+        return grant.namespace == self.namespace and any(_pattern_covers(tube, grant.tube) for tube in self.tubes)
 
     async def body(self) -> bytes:
-        """The body of the request."""
-        return await read_body(self.scope, self.receive, _BODY)
+        """Read the body of the request."""
+        return await read_body(self.scope, self.receive, _MAX_BODY)
 
     def check(self, right: str) -> None:
         """Raise `HTTPException` unless the token of the request has this right, "admin" or "look".
 
-        "look": it may see some tubes. An administrator may do so, too. As long as no token has the right `admin`, any
-        program of this machine is an administrator.
+        "look": it may see some tubes; an administrator may, too. As long as no token has the right `admin`, every
+        program on this machine is an administrator.
         """
-        if is_of_a_page(self.scope):
-            raise HTTPException(403, "no web page may do this")
+        if is_from_browser(self.scope):
+            raise HTTPException(403, "requests from web pages are refused")
         tokens = self.service.tokens
         known = [] if tokens is None else tokens.all()
         has_admin = any("admin" in grant.rights for token in known for grant in token.grants)
         if not has_admin and _is_loopback((self.scope.get("client") or ("",))[0]):
             return
-        token = None if tokens is None else tokens.find(_shown(self.scope))
+        token = None if tokens is None else tokens.find(_token_text(self.scope))
         if token is None and tokens is None and right == "look":
             return
         if token is None and not has_admin:
             raise HTTPException(403, "create a token with the right admin first")
         if token is None:
             raise HTTPException(401, f"this needs a token with the right {right}", {"www-authenticate": "Basic"})
-        noted(self.scope)["token"] = token.id
+        notes_of(self.scope)["token"] = token.id
         if right == "look":
-            has_right = any(not grant.rights.isdisjoint(_LOOKING) for grant in token.grants)
+            has_right = any(not grant.rights.isdisjoint(_VIEW_RIGHTS) for grant in token.grants)
             rule = "look or admin"
         elif "namespace" in self.path:
             has_right = token.may_somewhere("admin", self.path["namespace"])
             rule = f"admin in namespace {self.path['namespace']!r}"
         else:
-            has_right = _is_of_all(token, {"admin"})
+            has_right = _has_right_everywhere(token, {"admin"})
             rule = "admin for all tubes of all namespaces"
         if not has_right:
             raise HTTPException(403, f"the token must have the right {rule}")
-        self.who = token
+        self.caller = token
 
 
-def _is_of_all(token: Token, rights: Iterable[str]) -> bool:
-    """Whether a token has one of these rights for all tubes of all namespaces."""
+def _has_right_everywhere(token: Token, rights: Iterable[str]) -> bool:
+    """True if a token has any of these rights for all tubes of all namespaces."""
     return any(
         (grant.namespace, grant.tube) == ("*", "*") and not grant.rights.isdisjoint(rights) for grant in token.grants
     )
 
 
-def _covers(wide: str, narrow: str) -> bool:
-    """Whether a pattern matches every name that another one matches. False if that is not certain."""
-    return wide in ("*", narrow) or (_WILD.isdisjoint(narrow) and fnmatchcase(narrow, wide))
+def _pattern_covers(wide: str, narrow: str) -> bool:
+    """True if `wide` certainly matches every name that `narrow` matches."""
+    return wide in ("*", narrow) or (_WILDCARDS.isdisjoint(narrow) and fnmatchcase(narrow, wide))
 
 
 def _id_in(path: dict[str, str]) -> str:
-    """The id of the token in a path, where its text or its id stands."""
-    given = path["token"].removeprefix(f"{POOL}:")
-    return given if _ID.fullmatch(given) else id_of(given)
+    """Return the id of the token in a path, which contains its text or its id."""
+    text = path["token"].removeprefix(f"{POOL}:")
+    return text if _TOKEN_ID.fullmatch(text) else id_of(text)
 
 
 def _is_loopback(host: str) -> bool:
@@ -152,8 +152,8 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _shown(scope: Scope) -> str:
-    """The token that is the password of a basic authentication, or a bearer's."""
+def _token_text(scope: Scope) -> str:
+    """Return the text of the token: the password of basic authentication, or a bearer token."""
     for name, value in scope["headers"]:
         if name == b"authorization":
             kind, _, text = value.partition(b" ")
@@ -171,24 +171,24 @@ async def _create(call: AdminCall) -> Response:
     """Create a token of a namespace, for the tubes of the administrator."""
     namespace = call.namespace
     form = dict(reversed(parse_qsl((await call.body()).decode("latin-1"), keep_blank_values=True)))
-    given = {**call.query, **form}
-    if not given.get("description"):
-        raise bad("invalid description")
-    text = given.get("token") or None
-    if text is not None and len(text) < _SHORTEST:
-        raise bad("the user token was too short")
-    pool, colon, rest = (text or "").partition(":")
+    parameters = {**call.query, **form}
+    if not parameters.get("description"):
+        raise bad_request("invalid description")
+    text = parameters.get("token") or None
+    if text is not None and len(text) < _MIN_TOKEN:
+        raise bad_request("the user token was too short")
+    pool, colon, suffix = (text or "").partition(":")
     if colon:
         if pool != POOL:
-            raise bad("pool not found")
-        text = rest
+            raise bad_request("pool not found")
+        text = suffix
     grants = [Grant(_RIGHTS, namespace, tube) for tube in call.tubes]
-    _, created = call.tokens.create(grants, given["description"], text=text)
+    _, created = call.tokens.create(grants, parameters["description"], text=text)
     return json_reply({"token": created}, 201)
 
 
 async def _list(call: AdminCall) -> Response:
-    """List the tokens of a namespace: the texts are not known any more, but the ids are."""
+    """List the tokens of a namespace by id, since their texts are not stored."""
     return json_reply({"tokens": {token.id: token.description for token in call.managed()}})
 
 
@@ -208,7 +208,7 @@ async def _show_limit(call: AdminCall) -> Response:
 
 
 async def _add_limit(call: AdminCall) -> Response:
-    """Limit how often a token may be used, unless that is done already."""
+    """Limit how often a token may be used, unless it has a limit already."""
     return await _set_limit(call, 201)
 
 
@@ -222,47 +222,47 @@ async def _set_limit(call: AdminCall, status: int) -> Response:
     if not limit["read"] and not limit["write"]:
         return json_reply({"limiter": limit}, 400)
     if not limit["interval"]:
-        raise bad("interval should be > 0")
+        raise bad_request("interval should be > 0")
     token = call.token
     if token is None:
         raise HTTPException(404, "token not found")
     if status == 201 and _limit_of(token.rates) is not None:
         return json_reply({"error": "the token has a limiter already"}, 500)
     rates = {right: Rate.read(f"{limit[name]}/{limit['interval']}") for name, right in _LIMITS.items() if limit[name]}
-    call.tokens.limit(token.id, {**_others(token), **rates})
+    call.tokens.set_rates(token.id, {**_other_rates(token), **rates})
     return json_reply({"limiter": limit}, status)
 
 
 async def _remove_limit(call: AdminCall) -> Response:
-    """Let a token be used as often as its holder likes."""
+    """Remove the limit of a token."""
     token = call.token
     if token is not None:
-        call.tokens.limit(token.id, _others(token))
+        call.tokens.set_rates(token.id, _other_rates(token))
     return json_reply({"msg": "success"})
 
 
-def _others(token: Token) -> dict[str, Rate]:
+def _other_rates(token: Token) -> dict[str, Rate]:
     return {right: rate for right, rate in token.rates.items() if right not in _LIMITS.values()}
 
 
 def _read_limit(body: bytes) -> dict[str, int]:
-    found = object_of(body)
+    found = parse_object(body)
     limit: dict[str, int] = {}
     for name in ("read", "write", "interval"):
         value = found.get(name)
         if value is not None and (value.__class__ is not int or value < 0):
-            raise InvalidOption(option=name, value=value, rule="must be a whole number from 0")
+            raise InvalidOption(option=name, value=value, rule="must be a whole number, at least 0")
         limit[name] = value or 0
     return limit
 
 
 def _limit_of(rates: Mapping[str, Rate]) -> dict[str, int] | None:
-    """Rates of a token as lmstfy shows them: in the longer one of their intervals."""
-    counted = {name: rates[right] for name, right in _LIMITS.items() if right in rates}
-    if not counted:
+    """Return the rates of a token in lmstfy's form: both per interval, the longer of their intervals."""
+    limited = {name: rates[right] for name, right in _LIMITS.items() if right in rates}
+    if not limited:
         return None
-    interval = max(rate.seconds for rate in counted.values())
-    calls = {name: round(rate.count * interval / rate.seconds) for name, rate in counted.items()}
+    interval = max(rate.seconds for rate in limited.values())
+    calls = {name: round(rate.count * interval / rate.seconds) for name, rate in limited.items()}
     return {"read": 0, "write": 0, **calls, "interval": round(interval)}
 
 
@@ -279,36 +279,36 @@ async def _list_limits(call: AdminCall) -> Response:
 
 async def _info(call: AdminCall) -> Response:
     """List the queues that the token may see, by namespace."""
-    seen = await call.service.namespaces.overview()
-    shown = {
-        space: sorted(tube for tube in tubes if any(call.who.may(right, space, tube) for right in _LOOKING))
-        for space, tubes in seen.items()
+    tubes_by_namespace = await call.service.namespaces.overview()
+    visible = {
+        space: sorted(tube for tube in tubes if any(call.caller.may(right, space, tube) for right in _VIEW_RIGHTS))
+        for space, tubes in tubes_by_namespace.items()
     }
-    return json_reply({space: tubes for space, tubes in shown.items() if tubes})
+    return json_reply({space: tubes for space, tubes in visible.items() if tubes})
 
 
 async def _pools(call: AdminCall) -> Response:
-    """List the pools: there is one."""
+    """List the pools; there is only one."""
     return json_reply([POOL])
 
 
-async def _shows_log(call: AdminCall) -> Response:
-    """Whether the access log is written."""
+async def _show_log(call: AdminCall) -> Response:
+    """Show whether the access log is written."""
     return json_reply({"status": "enabled" if call.service.logs_requests else "disabled"})
 
 
 async def _set_log(call: AdminCall) -> Response:
-    """Write the access log of this process, or do not."""
+    """Switch the access log of this process on or off."""
     status = call.query.get("status")
     if status not in ("enable", "disable"):
-        raise bad("invalid status")
+        raise bad_request("invalid status")
     if call.service.logs_requests is None:
-        raise bad("the service was started without an access log")
+        raise bad_request("the service was started without an access log")
     call.service.logs_requests = status == "enable"
-    return await _shows_log(call)
+    return await _show_log(call)
 
 
-#: By path and method: the handler, and the right that it needs, if any.
+#: By path and method: the handler, and the right that it requires, if any.
 _HANDLERS: Final[dict[str, dict[str, tuple[Handler, str | None]]]] = {
     "/token/{namespace:name}": {"GET": (_list, "admin"), "POST": (_create, "admin")},
     "/token/{namespace:name}/{token:name}": {"DELETE": (_revoke, "admin")},
@@ -321,25 +321,25 @@ _HANDLERS: Final[dict[str, dict[str, tuple[Handler, str | None]]]] = {
     "/limits": {"GET": (_list_limits, "admin")},
     "/info": {"GET": (_info, "look")},
     "/pools": {"GET": (_pools, None)},
-    "/accesslog": {"GET": (_shows_log, None), "POST": (_set_log, "admin")},
+    "/accesslog": {"GET": (_show_log, None), "POST": (_set_log, "admin")},
 }
 
 
 def routes(service: Service, metrics: Metrics, version: str) -> list[BaseRoute]:
-    """The routes for administrators."""
+    """Return the routes for administrators."""
 
-    async def measured(call: AdminCall) -> Response:
-        if not _is_of_all(call.who, _LOOKING):
-            raise HTTPException(403, "the token must be good for all tubes: its grant must be look, without names")
+    async def show_metrics(call: AdminCall) -> Response:
+        if not _has_right_everywhere(call.caller, _VIEW_RIGHTS):
+            raise HTTPException(403, "the token must have a grant for all tubes of all namespaces: look without names")
         return Response(metrics.text(await call.service.namespaces.overview()), media_type=MEDIA_TYPE)
 
-    async def about(call: AdminCall) -> Response:
+    async def show_version(call: AdminCall) -> Response:
         return json_reply({"version": version, "build_commit": "", "build_date": ""})
 
     handlers: dict[str, dict[str, tuple[Handler, str | None]]] = {
         **_HANDLERS,
-        "/version": {"GET": (about, None)},
-        "/metrics": {"GET": (measured, "look")},
+        "/version": {"GET": (show_version, None)},
+        "/metrics": {"GET": (show_metrics, "look")},
     }
     return [Route(path, _Endpoint(service, methods)) for path, methods in handlers.items()]
 
@@ -355,8 +355,8 @@ class _Endpoint:
         """Handle a request."""
         scope[REPLY_TO_ERROR] = error_reply
         path: dict[str, str] = scope["path_params"]
-        if "token" in path:  # It may be the text of a token.
-            noted(scope)["path"] = f"/token/{quote(path['namespace'])}/{quote(_id_in(path))}"
+        if "token" in path:  # It may contain the text of a token.
+            notes_of(scope)["path"] = f"/token/{quote(path['namespace'])}/{quote(_id_in(path))}"
         found = self._handlers.get(scope["method"])
         if found is None:
             raise not_found()

@@ -1,4 +1,4 @@
-"""What all requests of lmstfy's API share: names, tokens, limits, parameters and errors."""
+"""Code that all requests of lmstfy's API share: names, tokens, limits, parameters and errors."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ from starlette.types import Receive, Scope, Send
 from tubes.aio import AsyncTask, AsyncTube
 from tubes.drivers.options import MAX_COUNT
 from tubes.errors import TubeExists, TubeNotFound, TubesError
-from tubes.serve.access import GONE, REPLY_TO_ERROR, noted
+from tubes.serve.access import CLIENT_CLOSED, REPLY_TO_ERROR, notes_of
 from tubes.serve.bodies import json_reply, read_body
 from tubes.serve.calls import BaseCall
 from tubes.serve.lmstfy.metrics import POOL, Metrics
 from tubes.serve.namespaces import Namespace, Value
-from tubes.serve.problems import ClientGone, status_of
+from tubes.serve.problems import ClientDisconnected, status_of
 from tubes.serve.service import Service
-from tubes.serve.tokens import ANYBODY, Token
+from tubes.serve.tokens import ANONYMOUS, Token
 
 Handler: TypeAlias = "Callable[[Call], Awaitable[Response]]"
-#: Names of namespaces, of queues, and of several queues.
+#: Names of namespaces and queues, and lists of queues.
 NAME: Final = re.compile(r"[-_A-Za-z0-9]+")
 _NAMES: Final = re.compile(r"[-_,A-Za-z0-9]+")
-LONGEST_NAME: Final = 255
+MAX_NAME: Final = 255
 _DRIVER: Final = "fifottl"
-#: Seconds that a consumer has who names no ttr.
+#: The default ttr, in seconds.
 TTR: Final = 120
-#: Ids of tasks have 53 bits.
+#: A job id: the hash of its queue, and the id of its task, which has 53 bits.
 _JOB_ID: Final = re.compile(r"([0-9a-f]{16})([01][0-9a-f]{13})")
 UINT16: Final = 2**16 - 1
 UINT32: Final = 2**32 - 1
 INT64: Final = 2**63 - 1
 
 
-def bad(what: str) -> HTTPException:
-    """A request that cannot be right."""
-    return HTTPException(400, what)
+def bad_request(message: str) -> HTTPException:
+    """Return the exception for an invalid request."""
+    return HTTPException(400, message)
 
 
 def error_reply(error: BaseException, path: str) -> Response:
-    """The reply to a request that ended with this error, as lmstfy words it. What the backend says is for the log."""
+    """Return lmstfy's reply to a request that failed with this error, without details of the backend."""
     status = status_of(error)
     if isinstance(error, HTTPException):
-        said = {"msg" if status == 429 else "error": error.detail}
-        return json_reply(said, status, dict(error.headers or {}))
+        body = {"msg" if status == 429 else "error": error.detail}
+        return json_reply(body, status, dict(error.headers or {}))
     if isinstance(error, TubesError) and status < 500:
         return json_reply({"error": str(error)}, status)
     return json_reply({"error": "internal error"}, status)
 
 
 def not_found() -> HTTPException:
-    """There is no such route."""
+    """Return the exception for an unknown route."""
     return HTTPException(404, "api not found")
 
 
@@ -89,75 +89,76 @@ class Call(BaseCall):
         """Raise `HTTPException` unless the token may do this in these queues."""
         _check_right(self.token, right, self.space.name, queues)
 
-    def number(self, name: str, default: int, most: int, least: int = 0) -> int:
-        """A parameter of the query that is a whole number."""
+    def number(self, name: str, default: int, max_value: int, min_value: int = 0) -> int:
+        """Return a parameter of the query, a whole number."""
         text = self._query.get(name)
         if text is None:
             return default
-        if not text.isascii() or not text.isdigit() or len(text) > 40 or not least <= int(text) <= most:
-            raise bad(f"invalid {name}")
+        if not text.isascii() or not text.isdigit() or len(text) > 40 or not min_value <= int(text) <= max_value:
+            raise bad_request(f"invalid {name}")
         return int(text)
 
-    async def body(self, most: int, error: str) -> bytes:
-        """The body. Raises `HTTPException(413)` with this text if it is longer."""
+    async def body(self, limit: int, error: str) -> bytes:
+        """Return the body. Raise `HTTPException(413)` with the text `error` if it is longer than `limit` bytes."""
         try:
-            return await read_body(self.scope, self.receive, most)
+            return await read_body(self.scope, self.receive, limit)
         except HTTPException as refused:
             if refused.status_code != 413:
                 raise
             raise HTTPException(413, error, refused.headers) from None
 
     def job_id(self, queue: str, task: int) -> str:
-        """The id of a job, which no job of another queue has."""
-        return f"{_mark(self.space.name, queue)}{task:014x}"
+        """Return the id of a job, which is unique over all queues."""
+        return f"{_queue_hash(self.space.name, queue)}{task:014x}"
 
     def task_id(self) -> int | None:
-        """The id of the task that is the job in the path; None: it is no job of this queue."""
-        found = _JOB_ID.fullmatch(self.path["job"])
-        if found is None or found[1] != _mark(self.space.name, self.queue):
+        """Return the task id of the job in the path; None if it is not a job of this queue."""
+        match = _JOB_ID.fullmatch(self.path["job"])
+        if match is None or match[1] != _queue_hash(self.space.name, self.queue):
             return None
-        id = int(found[2], 16)
+        id = int(match[2], 16)
         return id if id <= MAX_COUNT else None
 
-    async def on_queue(self, act: Callable[[AsyncTube], Awaitable[Value]]) -> Value:
-        """Do this with the queue, which is made if it is missing."""
+    async def apply_creating(self, act: Callable[[AsyncTube], Awaitable[Value]]) -> Value:
+        """Return `act(queue)`; create the queue if it is missing."""
         try:
-            return await self.space.on(self.queue, act)
+            return await self.space.apply(self.queue, act)
         except TubeNotFound:
             await self.create(self.queue)
-        return await self.space.on(self.queue, act)
+        return await self.space.apply(self.queue, act)
 
-    async def on_known(self, act: Callable[[AsyncTube], Awaitable[Value]], default: Value) -> Value:
-        """Do this with the queue; returns the default if nobody has used it yet."""
+    async def apply_or(self, act: Callable[[AsyncTube], Awaitable[Value]], default: Value) -> Value:
+        """Return `act(queue)`, or `default` if the queue does not exist."""
         try:
-            return await self.space.on(self.queue, act)
+            return await self.space.apply(self.queue, act)
         except TubeNotFound:
             return default
 
     async def first(self, state: str) -> AsyncTask[Any] | None:
-        """The first job in a state."""
+        """Return the first job in a state."""
         try:
-            tasks = await self.space.on(self.queue, lambda tube: tube.tasks(limit=1, state=state))
+            tasks = await self.space.apply(self.queue, lambda tube: tube.tasks(limit=1, state=state))
         except TubeNotFound:
             return None
         return tasks[0] if tasks else None
 
     async def create(self, queue: str) -> None:
-        """Make a queue. Its dead letters live until somebody respawns or deletes them."""
+        """Create a queue. Its dead letters stay until a client respawns or deletes them."""
         try:
             await self.space.queue.create_tube(queue, _DRIVER, ttr=TTR, buried_ttl=float("inf"))
-        except TubeExists:  # By another request, meanwhile.
+        except TubeExists:  # Another request created it in the meantime.
             self.space.forget(queue)
 
 
-def _mark(namespace: str, queue: str) -> str:
+def _queue_hash(namespace: str, queue: str) -> str:
     return blake2b(f"{namespace}\n{queue}".encode(), digest_size=8).hexdigest()
 
 
 class Endpoint:
-    """The handlers of one path by method, each with the right that it needs, as an application.
+    """An application with the handlers of one path by method, and the right that each requires.
 
-    A handler whose status is given counts against the limits of the token; another status gives that back.
+    `counted`: by method, the status with which a request counts against the limits of its token. With another status it
+    is uncounted.
     """
 
     def __init__(
@@ -170,10 +171,10 @@ class Endpoint:
     ) -> None:
         self._service: Final = service
         self._metrics: Final = metrics
-        #: The path as lmstfy's metrics have it.
+        #: The path in the form of lmstfy's metrics.
         self._api: Final = re.sub(r"{(\w+):name}", r":\1", path)
         self._handlers: Final = handlers
-        self._counted: Final = counted or {}
+        self._counted_statuses: Final = counted or {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
@@ -181,62 +182,62 @@ class Endpoint:
         method = scope["method"]
         if method not in self._handlers:
             raise not_found()
-        began = time.perf_counter()
-        #: The namespace, as soon as it is known that the client may be there.
-        known: list[Namespace] = []
-        status = GONE
+        started = time.perf_counter()
+        #: The namespace, once the rights of the client there have been checked.
+        spaces: list[Namespace] = []
+        status = CLIENT_CLOSED
         try:
-            response = await self._reply(scope, receive, known)
+            response = await self._reply(scope, receive, spaces)
             status = response.status_code
-        except ClientGone:
+        except ClientDisconnected:
             raise
         except Exception as error:
             status = status_of(error)
             raise
         finally:
-            # Names under which there is nothing would fill the metrics.
-            name = known[0].name if known and known[0].has_tubes else ""
-            self._metrics.replied(name, self._api, method, status, time.perf_counter() - began)
+            # Leave out names of unused namespaces, which would fill the metrics.
+            name = spaces[0].name if spaces and spaces[0].has_tubes else ""
+            self._metrics.record_reply(name, self._api, method, status, time.perf_counter() - started)
         await response(scope, receive, send)
 
-    async def _reply(self, scope: Scope, receive: Receive, known: list[Namespace]) -> Response:
+    async def _reply(self, scope: Scope, receive: Receive, spaces: list[Namespace]) -> Response:
         handler, right = self._handlers[scope["method"]]
         path: dict[str, str] = scope["path_params"]
         namespace, queues = path["namespace"], path["queue"]
-        several = right == "take" and "job" not in path
-        _check_names(namespace, queues, several=several)
-        # Of a parameter that is there twice, the first one counts.
+        is_multi = right == "take" and "job" not in path
+        _check_names(namespace, queues, is_multi=is_multi)
+        # Reversed, so that the first of repeated parameters counts.
         query = dict(reversed(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)))
-        token = self._who(scope, query)
+        token = self._authenticate(scope, query)
         _check_right(token, right, namespace, filter(None, queues.split(",")))
         space = await self._service.namespaces.get(namespace)
-        known.append(space)
+        spaces.append(space)
         call = Call(self._service, self._metrics, token, space, query, scope, receive)
-        status = self._counted.get(scope["method"])
-        with self._service.inside(token), space.used():
+        status = self._counted_statuses.get(scope["method"])
+        with self._service.admit(token), space.hold():
             if status is None or not token.rates:
                 return await handler(call)
-            return await _counted(call, right, handler, status)
+            return await _handle_counted(call, right, handler, status)
 
-    def _who(self, scope: Scope, query: dict[str, str]) -> Token:
-        """Whose request this is: `[pool:]token` in the header `X-Token`, or as the parameter `token`."""
-        given = query.get("token", "")
+    def _authenticate(self, scope: Scope, query: dict[str, str]) -> Token:
+        """Return the token of a request: `[pool:]token` in the header `X-Token` or the parameter `token`."""
+        credentials = query.get("token", "")
         for name, value in scope["headers"]:
             if name == b"x-token" and value:
-                given = value.decode("latin-1")
-        pool, colon, text = given.partition(":")
+                credentials = value.decode("latin-1")
+        pool, colon, text = credentials.partition(":")
         if not colon:
-            pool, text = POOL, given
+            pool, text = POOL, credentials
         if pool != POOL:
             raise HTTPException(404, "pool not found")
         if self._service.tokens is None:
-            return ANYBODY
+            return ANONYMOUS
         if not text:
             raise HTTPException(401, "token not found")
         token = self._service.tokens.find(text)
         if token is None:
             raise HTTPException(401, "invalid token")
-        noted(scope)["token"] = token.id
+        notes_of(scope)["token"] = token.id
         return token
 
 
@@ -248,35 +249,35 @@ def _check_right(token: Token, right: str, namespace: str, queues: Iterable[str]
             raise HTTPException(403, f"the token has no right to {right} in queue {queue!r}")
 
 
-def _check_names(namespace: str, queues: str, *, several: bool) -> None:
-    if len(namespace) > LONGEST_NAME or (not several and len(queues) > LONGEST_NAME):
-        raise bad("namespace or queue name too long")
+def _check_names(namespace: str, queues: str, *, is_multi: bool) -> None:
+    if len(namespace) > MAX_NAME or (not is_multi and len(queues) > MAX_NAME):
+        raise bad_request("namespace or queue name too long")
     if not NAME.fullmatch(namespace):
-        raise bad("namespace name contains forbidden characters")
-    if several:
+        raise bad_request("namespace name contains forbidden characters")
+    if is_multi:
         is_good = _NAMES.fullmatch(queues) is not None
-        if any(len(queue) > LONGEST_NAME for queue in queues.split(",")):
-            raise bad("namespace or queue name too long")
+        if any(len(queue) > MAX_NAME for queue in queues.split(",")):
+            raise bad_request("namespace or queue name too long")
     else:
         is_good = NAME.fullmatch(queues) is not None and not queues.startswith("_")
     if not is_good:
-        raise bad("queue name contains forbidden characters")
+        raise bad_request("queue name contains forbidden characters")
 
 
-async def _counted(call: Call, right: str, handler: Handler, status: int) -> Response:
+async def _handle_counted(call: Call, right: str, handler: Handler, status: int) -> Response:
     service, token = call.service, call.token
     try:
         await service.count(token, right)
     except HTTPException as refused:
-        what = "consume" if right == "take" else "produce"
-        call.metrics.refused(call.space.name, token.id, what)
-        said = f"token({token.id}) {what} reach the limit rate, please retry later"
-        raise HTTPException(429, said, refused.headers) from None
-    done: Any = None
+        action = "consume" if right == "take" else "produce"
+        call.metrics.record_refusal(call.space.name, token.id, action)
+        message = f"token({token.id}) {action} reach the limit rate, please retry later"
+        raise HTTPException(429, message, refused.headers) from None
+    response: Any = None
     try:
-        done = await handler(call)
-        return done  # type: ignore[no-any-return]
+        response = await handler(call)
+        return response  # type: ignore[no-any-return]
     finally:
         rate = token.rates.get(right)
-        if rate is not None and (done is None or done.status_code != status):
+        if rate is not None and (response is None or response.status_code != status):
             await service.rates.give_back(f"{token.id}:{right}", rate)

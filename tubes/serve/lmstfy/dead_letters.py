@@ -1,4 +1,4 @@
-"""Dead letters: jobs whose last try has ended. They are buried tasks."""
+"""Dead letters: jobs whose last try has failed. They are buried tasks."""
 
 from __future__ import annotations
 
@@ -10,54 +10,54 @@ from tubes.aio import AsyncTube
 from tubes.drivers.options import MAX_SECONDS
 from tubes.serve.bodies import json_reply
 from tubes.serve.lmstfy.calls import INT64, Call
-from tubes.serve.lmstfy.jobs import counted
+from tubes.serve.lmstfy.jobs import count_jobs
 
 _TTL: Final = 86_400
-#: Dead letters that one call of the backend is for.
+#: Dead letters per call of the backend.
 _STEP: Final = 1000
 
 
 async def peek(call: Call) -> Response:
-    """Count the dead letters, and name the first one."""
+    """Count the dead letters, and return the id of the first one."""
     first = await call.first("buried")
-    size = 0 if first is None else await counted(call, "buried")
+    size = 0 if first is None else await count_jobs(call, "buried")
     head = "" if first is None else call.job_id(call.queue, first.id)
     facts = {"deadletter_size": size, "deadletter_head": head}
     return json_reply({"namespace": call.space.name, "queue": call.queue, **facts})
 
 
 async def respawn(call: Call) -> Response:
-    """Make dead letters ready, each for one more try."""
+    """Make dead letters ready for one more try each."""
     limit, ttl = call.number("limit", 1, INT64, 1), call.number("ttl", _TTL, INT64)
-    lives = ttl if 0 < ttl <= MAX_SECONDS else None
+    task_ttl = ttl if 0 < ttl <= MAX_SECONDS else None
 
     async def kick(tube: AsyncTube) -> int:
         kicked = 0
         while kicked < limit:
             step = min(limit - kicked, _STEP)
-            done = await tube.kick(step, attempts=1, ttl=lives)
+            done = await tube.kick(step, attempts=1, ttl=task_ttl)
             kicked += done
             if done < step:
                 break
         return kicked
 
-    count = await call.on_known(kick, 0)
-    call.metrics.respawned(count)
+    count = await call.apply_or(kick, 0)
+    call.metrics.record_respawned(count)
     return json_reply({"msg": "respawned", "count": count})
 
 
 async def delete(call: Call) -> Response:
-    """Remove dead letters, the first ones first."""
+    """Remove dead letters, beginning with the first."""
     limit = call.number("limit", 1, INT64, 1)
 
     async def remove(tube: AsyncTube) -> None:
-        left = limit
-        while left:
-            found = await tube.buried(min(left, _STEP))
+        remaining = limit
+        while remaining:
+            found = await tube.buried(min(remaining, _STEP))
             await tube.delete_many(found, state="buried")
-            left -= len(found)
+            remaining -= len(found)
             if not found:
                 break
 
-    await call.on_known(remove, None)
+    await call.apply_or(remove, None)
     return Response(status_code=204)

@@ -1,4 +1,4 @@
-"""The native API, under `/v1/{namespace}`: tubes, tasks, takes and leases, as `tubes.aio` has them."""
+"""The native API, under `/v1/{namespace}`: tubes, tasks, takes and leases as in `tubes.aio`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tubes.serve.native.openapi import description
 from tubes.serve.native.operations import Operation, routes_of
 from tubes.serve.service import Service
 
-#: The busiest ones first: routes are tried one after the other. Of a path that ends with a name, those that end with a
-#: word in its place come first.
+#: All operations, most used first, since routes are tried in this order. A path that ends with a fixed word comes
+#: before the path with a name in its place.
 OPERATIONS: Final[tuple[Operation, ...]] = (
     *(takes.take, tasks.put_task),
     *leases.OPERATIONS,
@@ -29,7 +29,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
 
 
 def routes(service: Service) -> list[BaseRoute]:
-    """The routes of the native API, and its description."""
+    """Return the routes of the native API and of its description."""
     body = to_json(description(OPERATIONS, __version__))
 
     async def openapi(request: Request) -> Response:

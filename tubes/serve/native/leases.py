@@ -1,4 +1,4 @@
-"""Leases: how the holder of a task ends its take, or gets more time. The lease is what proves that it is the holder."""
+"""Leases: the holder of a task ends its take, or extends it. The lease proves that the client is the holder."""
 
 from __future__ import annotations
 
@@ -8,89 +8,91 @@ from starlette.responses import Response
 
 from tubes.aio import AsyncTube
 from tubes.errors import InvalidOption, TaskNotTaken, TubeNotFound, TubesError
-from tubes.serve.bodies import encoded, json_reply
+from tubes.serve.bodies import encode_data, json_reply
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
 from tubes.serve.native.schemas import Fields
-from tubes.serve.native.tasks import changes_of, shown
+from tubes.serve.native.tasks import changes_of, task_reply
 from tubes.serve.service import Limits
 from tubes.values.lease import Lease
 
-_LEASES: Final[Fields] = {"leases": schemas.a_list(schemas.LEASE, Limits.batch)}
-_check_lease: Final = schemas.compiled(schemas.LEASE)
-_DONE: Final = schemas.an_object({"done": schemas.a_list(schemas.FLAG)})
-_UPDATE: Final = shapes.an_update("data", "data_base64", "pri")
+_LEASES: Final[Fields] = {"leases": schemas.list_schema(schemas.LEASE, Limits.batch)}
+_check_lease: Final = schemas.compile_schema(schemas.LEASE)
+_DONE: Final = schemas.object_schema({"done": schemas.list_schema(schemas.FLAG)})
+_UPDATE: Final = shapes.update_schema("data", "data_base64", "pri")
 
 
 @operation(
     "POST",
     "/leases/ack",
     "take",
-    body=schemas.a_request({**_LEASES, "results": schemas.a_list(schemas.ANY, Limits.batch)}, "leases"),
+    body=schemas.request_schema({**_LEASES, "results": schemas.list_schema(schemas.ANY, Limits.batch)}, "leases"),
     replies={200: _DONE},
 )
 async def ack(call: Call) -> Response:
-    """Finish tasks. Says of each lease whether it was the hold of its task.
+    """Finish tasks. Returns for each lease whether it was valid.
 
-    `results`: of as many tasks, for those with `keep_done`; null: none.
+    `results`: one for each lease, stored for tasks with `keep_done`; null: no result.
     """
     body = await call.body()
-    return json_reply({"done": await acked(call, body["leases"], body.get("results"))})
+    return json_reply({"done": await ack_leases(call, body["leases"], body.get("results"))})
 
 
-async def acked(call: Call, texts: list[str], results: list[Any] | None) -> list[bool]:
-    """Ack the tasks of these leases, with their results; returns for each whether it was the hold."""
+async def ack_leases(call: Call, texts: list[str], results: list[Any] | None) -> list[bool]:
+    """Ack the tasks of these leases, with their results; return for each whether it was valid."""
     if results is None:
-        return await ended(call, texts, "ack", {})
+        return await end_leases(call, texts, "ack", {})
     leases = _leases_of(call, texts)
     if len(results) != len(leases):
         raise InvalidOption(option="results", value=f"{len(results)} results", rule="must be one for each lease")
-    kept = [_kept(result) for result in results]
-    return [await _ack_with(call, lease, result) for lease, result in zip(leases, kept, strict=True)]
+    encoded = [_encode_result(result) for result in results]
+    return [await _ack_with(call, lease, result) for lease, result in zip(leases, encoded, strict=True)]
 
 
-def _kept(result: object) -> bytes | None:
-    return None if result is None else encoded(result)
+def _encode_result(result: object) -> bytes | None:
+    return None if result is None else encode_data(result)
 
 
 async def _ack_with(call: Call, lease: Lease, result: bytes | None) -> bool:
     try:
-        await call.space.on(lease.tube, lambda tube: tube.ack(lease, result))
+        await call.space.apply(lease.tube, lambda tube: tube.ack(lease, result))
     except (TaskNotTaken, TubeNotFound):
         return False
-    call.service.ends.tell(call.space.name, lease)
+    call.service.ended_leases.publish(call.space.name, lease)
     return True
 
 
-@operation("DELETE", "/leases/{lease}", "take", body=schemas.a_request({"result": schemas.ANY}), replies={204: None})
+@operation(
+    "DELETE", "/leases/{lease}", "take", body=schemas.request_schema({"result": schemas.ANY}), replies={204: None}
+)
 async def ack_one(call: Call) -> Response:
-    """Finish a task, with a result if it has `keep_done`. 409: the take was over."""
+    """Finish a task, with a result if it has `keep_done`. 409: the take has ended already."""
     lease = _lease(call, _check_lease("lease", call.path["lease"]))
-    result = _kept((await call.body()).get("result"))
-    await call.space.on(lease.tube, lambda tube: tube.ack(lease, result))
-    call.service.ends.tell(call.space.name, lease)
+    result = _encode_result((await call.body()).get("result"))
+    await call.space.apply(lease.tube, lambda tube: tube.ack(lease, result))
+    call.service.ended_leases.publish(call.space.name, lease)
     return Response(status_code=204)
 
 
 @operation("PATCH", "/leases/{lease}", "take", body=_UPDATE, replies={200: shapes.TASK})
 async def update(call: Call) -> Response:
-    """Change the data or the priority of a task that the client holds: later takes have them."""
+    """Change the data or the priority of a task that the client holds, for later takes."""
     lease = _lease(call, _check_lease("lease", call.path["lease"]))
     changes = changes_of(await call.body())
-    return shown(call, await call.space.on(lease.tube, lambda tube: tube.update(lease, **changes)))
+    return task_reply(call, await call.space.apply(lease.tube, lambda tube: tube.update(lease, **changes)))
 
 
 @operation(
     "POST",
     "/leases/release",
     "take",
-    body=schemas.a_request(
+    body=schemas.request_schema(
         {**_LEASES, "delay": schemas.SECONDS, "reason": schemas.NONEMPTY, "pri": schemas.PRI}, "leases"
     ),
     replies={200: _DONE},
 )
 async def release(call: Call) -> Response:
-    """Give tasks back, at once or after a delay."""
+    """Release tasks, at once or after a delay."""
     return await _end(call, "release")
 
 
@@ -98,11 +100,11 @@ async def release(call: Call) -> Response:
     "POST",
     "/leases/bury",
     "take",
-    body=schemas.a_request({**_LEASES, "reason": schemas.NONEMPTY, "pri": schemas.PRI}, "leases"),
+    body=schemas.request_schema({**_LEASES, "reason": schemas.NONEMPTY, "pri": schemas.PRI}, "leases"),
     replies={200: _DONE},
 )
 async def bury(call: Call) -> Response:
-    """Set tasks aside."""
+    """Bury tasks."""
     return await _end(call, "bury")
 
 
@@ -110,11 +112,11 @@ async def bury(call: Call) -> Response:
     "POST",
     "/leases/renew",
     "take",
-    body=schemas.a_request({**_LEASES, "seconds": schemas.SECONDS}, "leases", "seconds"),
+    body=schemas.request_schema({**_LEASES, "seconds": schemas.SECONDS}, "leases", "seconds"),
     replies={200: _DONE},
 )
 async def renew(call: Call) -> Response:
-    """Give takes at least so many seconds from now on."""
+    """Extend takes to at least `seconds` from now."""
     return await _end(call, "renew")
 
 
@@ -122,17 +124,17 @@ async def renew(call: Call) -> Response:
     "POST",
     "/leases/touch",
     "take",
-    body=schemas.a_request({**_LEASES, "seconds": schemas.SECONDS}, "leases", "seconds"),
+    body=schemas.request_schema({**_LEASES, "seconds": schemas.SECONDS}, "leases", "seconds"),
     replies={200: _DONE},
 )
 async def touch(call: Call) -> Response:
-    """Add seconds to the time to run, and to the ttl, for good."""
+    """Add `seconds` to the ttr and to the ttl of tasks, permanently."""
     return await _end(call, "touch")
 
 
-async def _end(call: Call, how: str) -> Response:
+async def _end(call: Call, action: str) -> Response:
     body = await call.body()
-    return json_reply({"done": await ended(call, body.pop("leases"), how, body)})
+    return json_reply({"done": await end_leases(call, body.pop("leases"), action, body)})
 
 
 def _lease(call: Call, text: str) -> Lease:
@@ -142,7 +144,7 @@ def _lease(call: Call, text: str) -> Lease:
 
 
 def _leases_of(call: Call, texts: list[str]) -> list[Lease]:
-    """The leases that these texts are."""
+    """Read these leases."""
     leases: list[Lease] = []
     for number, text in enumerate(texts):
         try:
@@ -152,46 +154,46 @@ def _leases_of(call: Call, texts: list[str]) -> list[Lease]:
     return leases
 
 
-async def ended(call: Call, texts: list[str], how: str, options: dict[str, Any]) -> list[bool]:
-    """Do this to the tasks of leases; returns for each whether it was the hold of its task. All are read first."""
+async def end_leases(call: Call, texts: list[str], action: str, options: dict[str, Any]) -> list[bool]:
+    """Apply an action to the tasks of leases; return for each whether it was valid. All leases are read first."""
     leases = _leases_of(call, texts)
     by_tube: dict[str, list[int]] = {}
     for number, lease in enumerate(leases):
         by_tube.setdefault(lease.tube, []).append(number)
     done = [False] * len(leases)
     for name, numbers in by_tube.items():
-        those = [leases[number] for number in numbers]
+        group = [leases[number] for number in numbers]
         try:
-            results = await call.space.on(name, lambda tube, those=those: _act(tube, those, how, options))  # type: ignore[misc]
-        except TubeNotFound:  # It was dropped, with the tasks.
+            results = await call.space.apply(name, lambda tube, group=group: _act(tube, group, action, options))  # type: ignore[misc]
+        except TubeNotFound:  # The tube was dropped with its tasks.
             continue
         for number, result in zip(numbers, results, strict=True):
             done[number] = result
-            if how not in ("renew", "touch"):
-                call.service.ends.tell(call.space.name, leases[number])
+            if action not in ("renew", "touch"):
+                call.service.ended_leases.publish(call.space.name, leases[number])
     return done
 
 
-async def _act(tube: AsyncTube, leases: list[Lease], how: str, given: dict[str, Any]) -> list[bool]:
-    """Do this to tasks of one tube: in one call, if there is a method for many."""
+async def _act(tube: AsyncTube, leases: list[Lease], action: str, options: dict[str, Any]) -> list[bool]:
+    """Apply an action to tasks of one tube, in one call if the tube has a method for many tasks."""
     by_id: dict[int, bool] | None = None
     if len({lease.id for lease in leases}) == len(leases):
-        if how == "ack":
+        if action == "ack":
             by_id = await tube.ack_many(leases)
-        elif how == "renew":
-            by_id = await tube.renew_many(leases, given["seconds"])
-        elif how == "release" and given.keys() <= {"delay"}:
-            by_id = await tube.release_many(leases, **given)
+        elif action == "renew":
+            by_id = await tube.renew_many(leases, options["seconds"])
+        elif action == "release" and options.keys() <= {"delay"}:
+            by_id = await tube.release_many(leases, **options)
     if by_id is not None:
         return [by_id[lease.id] for lease in leases]
-    return [await _one(tube, lease, how, given) for lease in leases]
+    return [await _end_one(tube, lease, action, options) for lease in leases]
 
 
-async def _one(tube: AsyncTube, lease: Lease, how: str, given: dict[str, Any]) -> bool:
+async def _end_one(tube: AsyncTube, lease: Lease, action: str, options: dict[str, Any]) -> bool:
     try:
-        if how == "renew":
-            return (await tube.renew_many([lease], given["seconds"]))[lease.id]
-        await getattr(tube, how)(lease, **given)
+        if action == "renew":
+            return (await tube.renew_many([lease], options["seconds"]))[lease.id]
+        await getattr(tube, action)(lease, **options)
     except TaskNotTaken:
         return False
     return True

@@ -1,4 +1,4 @@
-"""The description of the native API, as `/openapi.json`: made of its operations."""
+"""Build the description of the native API, `/openapi.json`, from its operations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tubes.serve.problems import MEDIA_TYPE
 
 _PROBLEM: Final[Schema] = {
     "type": "object",
-    "description": "What went wrong, as in RFC 9457; its other members are the facts of the error.",
+    "description": "An error as in RFC 9457; other members are the facts of the error.",
     "properties": {
         "type": {"type": "string"},
         "title": {"type": "string"},
@@ -25,7 +25,7 @@ _PROBLEM: Final[Schema] = {
 
 
 def description(operations: Iterable[Operation], version: str) -> dict[str, Any]:
-    """The OpenAPI document of these operations."""
+    """Return the OpenAPI document of these operations."""
     paths: dict[str, Any] = {}
     for each in operations:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)
@@ -43,8 +43,8 @@ def description(operations: Iterable[Operation], version: str) -> dict[str, Any]
 
 def _operation(one: Operation) -> dict[str, Any]:
     named = re.findall(r"{(\w+)}", one.path)
-    summary, _, more = one.about.partition("\n")
-    shown: dict[str, Any] = {
+    summary, _, details = one.doc.partition("\n")
+    document: dict[str, Any] = {
         "operationId": one.name,
         "summary": summary,
         "parameters": [
@@ -59,16 +59,16 @@ def _operation(one: Operation) -> dict[str, Any]:
             },
         },
     }
-    if more:
-        shown["description"] = " ".join(more.split())
+    if details:
+        document["description"] = " ".join(details.split())
     if one.takes_bytes:
-        shown["requestBody"] = {"required": True, "content": {"application/octet-stream": {}}}
+        document["requestBody"] = {"required": True, "content": {"application/octet-stream": {}}}
     elif one.body["properties"]:
-        shown["requestBody"] = {
+        document["requestBody"] = {
             "required": _is_required(one.body),
             "content": {"application/json": {"schema": one.body}},
         }
-    return shown
+    return document
 
 
 def _is_required(body: Schema) -> bool:

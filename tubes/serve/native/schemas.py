@@ -1,4 +1,4 @@
-"""JSON schemas: they check the parts of a request, and describe them in `/openapi.json`."""
+"""JSON schemas that check the parts of requests, and describe them in `/openapi.json`."""
 
 from __future__ import annotations
 
@@ -14,61 +14,61 @@ from tubes.errors import InvalidOption
 from tubes.serve.problems import REQUIRED
 from tubes.serve.service import Limits
 
-#: A JSON schema, as OpenAPI has it.
+#: A JSON schema as in OpenAPI 3.1.
 Schema: TypeAlias = dict[str, Any]
 #: Members of an object, or parameters of a query, with their schemas.
 Fields: TypeAlias = Mapping[str, Schema]
 
-#: Checks a value, which has this name, and returns it.
+#: A function of a name and a value. It checks the value and returns it.
 Check: TypeAlias = Callable[[str, Any], Any]
 
 
-def integer(least: int = 0, most: int = MAX_COUNT) -> Schema:
-    """A whole number within bounds."""
-    return {"type": "integer", "minimum": least, "maximum": most}
+def integer(minimum: int = 0, maximum: int = MAX_COUNT) -> Schema:
+    """Return the schema of a whole number within bounds."""
+    return {"type": "integer", "minimum": minimum, "maximum": maximum}
 
 
-def number(least: float = 0, most: float = MAX_SECONDS) -> Schema:
-    """A number within bounds: seconds by default."""
-    return {"type": "number", "minimum": least, "maximum": most}
+def number(minimum: float = 0, maximum: float = MAX_SECONDS) -> Schema:
+    """Return the schema of a number within bounds; the default bounds fit seconds."""
+    return {"type": "number", "minimum": minimum, "maximum": maximum}
 
 
 def one_of(*words: str) -> Schema:
-    """One of these strings."""
+    """Return the schema of a string with these values."""
     return {"type": "string", "enum": list(words)}
 
 
-def matching(pattern: str, rule: str) -> Schema:
-    """A string that matches a pattern as a whole; `rule` describes it."""
+def pattern_schema(pattern: str, rule: str) -> Schema:
+    """Return the schema of a string that matches a pattern completely; `rule` describes the string."""
     return {"type": "string", "pattern": f"^{pattern}$", "description": rule}
 
 
-def maybe(schema: Schema) -> Schema:
-    """This, or null."""
+def nullable(schema: Schema) -> Schema:
+    """Return the schema of this value or null."""
     kinds = schema["type"]
     return {**schema, "type": [*([kinds] if isinstance(kinds, str) else kinds), "null"]}
 
 
-def a_list(schema: Schema, most: int | None = None, *, least: int = 0) -> Schema:
-    """A list of these."""
-    bounds = {} if most is None else {"minItems": least, "maxItems": most}
+def list_schema(schema: Schema, maximum: int | None = None, *, minimum: int = 0) -> Schema:
+    """Return the schema of a list of these values."""
+    bounds = {} if maximum is None else {"minItems": minimum, "maxItems": maximum}
     return {"type": "array", "items": schema, **bounds}
 
 
-def an_object(members: Fields, *optional: str) -> Schema:
-    """An object with these members."""
+def object_schema(members: Fields, *optional: str) -> Schema:
+    """Return the schema of an object with these members."""
     return {"type": "object", "properties": dict(members), "required": [m for m in members if m not in optional]}
 
 
-def a_map(schema: Schema) -> Schema:
-    """An object whose members, of any name, are all like this."""
+def map_schema(schema: Schema) -> Schema:
+    """Return the schema of an object whose members, with any names, have this schema."""
     return {"type": "object", "additionalProperties": schema}
 
 
-def a_request(members: Fields, *required: str, **more: Any) -> Schema:
-    """An object with some of these members and no others."""
-    shown: Schema = {"type": "object", "properties": dict(members), "additionalProperties": False, **more}
-    return shown | ({"required": list(required)} if required else {})
+def request_schema(members: Fields, *required: str, **keywords: Any) -> Schema:
+    """Return the schema of an object with some of these members and no others."""
+    schema: Schema = {"type": "object", "properties": dict(members), "additionalProperties": False, **keywords}
+    return schema | ({"required": list(required)} if required else {})
 
 
 TEXT: Final[Schema] = {"type": "string"}
@@ -78,34 +78,34 @@ COUNT: Final = integer(1)
 PRI: Final = integer(0, MAX_PRI)
 ATTEMPTS: Final = integer(1, MAX_ATTEMPTS)
 SECONDS: Final = number()
-#: Tasks of a batch or of a list, and seconds for which a request may wait.
+#: Number of tasks of a batch or a list, and seconds for which a request may wait.
 BATCH: Final = integer(1, Limits.batch)
 WAIT: Final = number(0, Limits.wait)
 MOMENT: Final[Schema] = {"type": "number"}
 FLAG: Final[Schema] = {"type": "boolean"}
 #: A flag in a query.
 SWITCH: Final = one_of("true", "false", "1", "0")
-NAMESPACE: Final = matching(TUBE_NAME.pattern, TUBE_NAMES)
-TUBE: Final = matching(
-    rf"(?!({RESERVED.pattern})$){TUBE_NAME.pattern}", f"{TUBE_NAMES}, and not a name of the library's own (tubes.*)"
+NAMESPACE: Final = pattern_schema(TUBE_NAME.pattern, TUBE_NAMES)
+TUBE: Final = pattern_schema(
+    rf"(?!({RESERVED.pattern})$){TUBE_NAME.pattern}", f"{TUBE_NAMES}, and not a reserved name (tubes.*)"
 )
-#: Its text is checked where it is decoded, which is faster than a pattern.
+#: The text is checked when it is decoded, which is faster than a pattern.
 BASE64: Final[Schema] = {
     "type": "string",
     "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
     "contentEncoding": "base64",
 }
-DRIVER: Final[Schema] = {**matching(DRIVER_NAME.pattern, NAMES), "examples": [driver.name for driver in BUILT_IN]}
-LEASE: Final = matching(r"[A-Za-z0-9_.-]{40,}", "a lease: at least 40 letters, digits, -, _ and .")
+DRIVER: Final[Schema] = {**pattern_schema(DRIVER_NAME.pattern, NAMES), "examples": [driver.name for driver in BUILT_IN]}
+LEASE: Final = pattern_schema(r"[A-Za-z0-9_.-]{40,}", "a lease: at least 40 letters, digits, -, _ and .")
 #: Any value.
 ANY: Final[Schema] = {}
 
 
-def compiled(schema: Schema) -> Check:
-    """Compile a schema to a function; 5.0 is a whole number in JSON, and returned as an int.
+def compile_schema(schema: Schema) -> Check:
+    """Compile a schema to a function that checks a value. 5.0 is a whole number in JSON, and returned as an int.
 
-    The function raises `InvalidOption`, for an item of a list with its number as `item`. Objects and lists are
-    checked in place.
+    The function raises `InvalidOption`; for an item of a list, the error has its number as `item`. Objects and lists
+    are changed in place.
     """
     if not schema:
         return _accept
@@ -133,11 +133,11 @@ def _anything(schema: Schema) -> Check:
 def _bounds(schema: Schema) -> Check:
     if "minimum" not in schema:
         return _accept
-    least, most = schema["minimum"], schema["maximum"]
+    minimum, maximum = schema["minimum"], schema["maximum"]
 
     def check(name: str, value: float) -> float:
-        if not least <= value <= most:
-            raise InvalidOption(option=name, value=value, rule=f"must be from {least} to {most}")
+        if not minimum <= value <= maximum:
+            raise InvalidOption(option=name, value=value, rule=f"must be from {minimum} to {maximum}")
         return value
 
     return check
@@ -155,14 +155,14 @@ def _whole(schema: Schema) -> Check:
 
 
 def _text(schema: Schema) -> Check:
-    words, least = schema.get("enum"), schema.get("minLength", 0)
+    words, minimum = schema.get("enum"), schema.get("minLength", 0)
     is_checked = "pattern" in schema and "contentEncoding" not in schema
     matches = re.compile(schema["pattern"]).fullmatch if is_checked else None
 
     def check(name: str, text: str) -> str:
         if words and text not in words:
             rule = f"must be one of {', '.join(words)}"
-        elif len(text) < least:
+        elif len(text) < minimum:
             rule = "must not be empty"
         elif matches and matches(text) is None:
             rule = f"must be {schema['description']}"
@@ -174,12 +174,12 @@ def _text(schema: Schema) -> Check:
 
 
 def _items(schema: Schema) -> Check:
-    check_item = compiled(schema["items"])
-    least, most = schema.get("minItems", 0), schema.get("maxItems", math.inf)
+    check_item = compile_schema(schema["items"])
+    minimum, maximum = schema.get("minItems", 0), schema.get("maxItems", math.inf)
 
     def check(name: str, items: list[Any]) -> list[Any]:
-        if not least <= len(items) <= most:
-            rule = f"must be a list of {least} to {most}"
+        if not minimum <= len(items) <= maximum:
+            rule = f"must be a list of {minimum} to {maximum}"
             raise InvalidOption(option=name, value=f"{len(items)} items", rule=rule)
         for number, item in enumerate(items):
             try:
@@ -192,9 +192,9 @@ def _items(schema: Schema) -> Check:
 
 
 def _members(schema: Schema) -> Check:
-    checks = {name: compiled(member) for name, member in schema.get("properties", {}).items()}
+    checks = {name: compile_schema(member) for name, member in schema.get("properties", {}).items()}
     others = schema.get("additionalProperties", ANY)
-    check_other = None if others is False else compiled(others)
+    check_other = None if others is False else compile_schema(others)
     required: list[str] = schema.get("required", [])
     needs: dict[str, list[str]] = schema.get("dependentRequired", {})
     excludes: dict[str, str] = {
@@ -204,18 +204,18 @@ def _members(schema: Schema) -> Check:
     conditional = needs.keys() | excludes.keys()
 
     def rule_of(name: str, members: Mapping[str, Any]) -> str | None:
-        """The rule about this member that the object breaks."""
+        """Return the rule about this member that the object breaks, if any."""
         if name in excludes and excludes[name] in members:
             return f"must be left out with {excludes[name]}"
         if not members.keys() >= set(needs.get(name, ())):
-            return f"is only for a request with {', '.join(needs[name])}"
+            return f"requires {', '.join(needs[name])}"
         return None
 
     def check(name: str, members: dict[str, Any]) -> dict[str, Any]:
         for member, value in members.items():
             check_member = checks.get(member, check_other)
             if check_member is None:
-                rule = f"is not known: {', '.join(checks) or 'nothing'} can be given here"
+                rule = f"is unknown: {', '.join(checks) or 'nothing'} can be given here"
                 raise InvalidOption(option=member, value=value, rule=rule)
             members[member] = check_member(member, value)
         for member in required:
@@ -233,7 +233,7 @@ def _members(schema: Schema) -> Check:
     return check
 
 
-#: The types of JSON: the rule, and per class of their values what compiles the check.
+#: JSON types: the description in rules, and by Python class of the value, the function that compiles the check.
 _TYPES: Final[dict[str, tuple[str, dict[type, Callable[[Schema], Check]]]]] = {
     "string": ("a string", {str: _text}),
     "integer": ("a whole number", {int: _bounds, float: _whole}),

@@ -1,4 +1,4 @@
-"""What tasks and tubes are in JSON, and the schemas of that."""
+"""Convert tasks and tubes to and from JSON, with the schemas of both."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 from tubes.aio import AsyncTask
 from tubes.drivers.backoff import MOST_DELAYS, STEEPEST, Backoff
 from tubes.errors import InvalidOption
-from tubes.serve.bodies import encoded, from_json, to_json
+from tubes.serve.bodies import encode_data, from_json, to_json
 from tubes.serve.native.operations import Call
 from tubes.serve.native.schemas import (
     ANY,
@@ -29,13 +29,13 @@ from tubes.serve.native.schemas import (
     WHOLE,
     Fields,
     Schema,
-    a_list,
-    a_map,
-    a_request,
-    an_object,
-    maybe,
+    list_schema,
+    map_schema,
+    nullable,
     number,
+    object_schema,
     one_of,
+    request_schema,
 )
 from tubes.values.overview import Overview
 from tubes.values.statistics import Statistics
@@ -43,22 +43,22 @@ from tubes.values.statistics import Statistics
 _text: Final = json.encoder.encode_basestring_ascii
 STATES: Final = ("ready", "taken", "done", "buried", "delayed")
 STATE: Final = one_of(*STATES)
-#: A task as a client sees it. Its data is `data` where it is JSON, and else `data_base64`.
-TASK: Final[Schema] = an_object(
+#: A task in a reply. Its data is `data` if it is JSON, else `data_base64`.
+TASK: Final[Schema] = object_schema(
     {
         "id": WHOLE,
         "tube": TEXT,
         "state": STATE,
         "pri": WHOLE,
-        "utube": maybe(TEXT),
+        "utube": nullable(TEXT),
         "attempts": WHOLE,
-        "max_attempts": maybe(WHOLE),
-        "key": maybe(TEXT),
-        "context": a_map(TEXT),
-        "reason": maybe(TEXT),
+        "max_attempts": nullable(WHOLE),
+        "key": nullable(TEXT),
+        "context": map_schema(TEXT),
+        "reason": nullable(TEXT),
         "created": MOMENT,
-        "due": maybe(MOMENT),
-        "expires": maybe(MOMENT),
+        "due": nullable(MOMENT),
+        "expires": nullable(MOMENT),
         "data": ANY,
         "data_base64": TEXT,
         "lease": TEXT,
@@ -69,13 +69,13 @@ TASK: Final[Schema] = an_object(
     },
     *("data", "data_base64", "lease", "ended", "why", "result", "result_base64"),
 )
-#: What a put says of a task: the options of `Tube.put`.
+#: The members of a put: the data and the options of `Tube.put`.
 PUT: Final[Fields] = {
     "data": ANY,
     "data_base64": BASE64,
     "pri": PRI,
     "delay": SECONDS,
-    "at": {"type": "string", "format": "date-time", "description": "A moment within 100 years from now."},
+    "at": {"type": "string", "format": "date-time", "description": "A time within 100 years from now."},
     "ttl": SECONDS,
     "ttr": SECONDS,
     "utube": TEXT,
@@ -83,32 +83,32 @@ PUT: Final[Fields] = {
     "on_duplicate": one_of("keep", "replace", "raise"),
     "key_ttl": SECONDS,
     "max_attempts": ATTEMPTS,
-    "context": {**a_map(TEXT), "propertyNames": {"pattern": r"^(?!tubes\.)"}},
+    "context": {**map_schema(TEXT), "propertyNames": {"pattern": r"^(?!tubes\.)"}},
     "keep_done": SECONDS,
 }
 _ONE_DATA: Final[Schema] = {"not": {"required": ["data", "data_base64"]}}
 _ONE_TIME: Final[Schema] = {"not": {"required": ["delay", "at"]}}
-_KEYED: Final = {name: ["key"] for name in ("on_duplicate", "key_ttl")}
+_NEEDS_KEY: Final = {name: ["key"] for name in ("on_duplicate", "key_ttl")}
 #: Which options of a put need or exclude another.
-RULES: Final[Schema] = {"allOf": [_ONE_TIME], "dependentRequired": _KEYED}
+RULES: Final[Schema] = {"allOf": [_ONE_TIME], "dependentRequired": _NEEDS_KEY}
 
 
-def a_put(members: Fields, *required: str) -> Schema:
-    """The body of a put with these members, some of which are required beside its data."""
+def put_schema(members: Fields, *required: str) -> Schema:
+    """Return the schema of the body of a put. `required`: required members in addition to its data."""
     data = [{"required": ["data"]}, {"required": ["data_base64"]}]
-    return a_request(members, *required, **{**RULES, "anyOf": data, "allOf": [_ONE_DATA, _ONE_TIME]})
+    return request_schema(members, *required, **{**RULES, "anyOf": data, "allOf": [_ONE_DATA, _ONE_TIME]})
 
 
-def an_update(*names: str) -> Schema:
-    """The body of an update that may change these."""
-    return a_request({name: PUT[name] for name in names}, allOf=[_ONE_DATA, _ONE_TIME])
+def update_schema(*names: str) -> Schema:
+    """Return the schema of the body of an update that may change these members."""
+    return request_schema({name: PUT[name] for name in names}, allOf=[_ONE_DATA, _ONE_TIME])
 
 
-_BACKOFF: Final = a_request(
+_BACKOFF: Final = request_schema(
     {"first": SECONDS, "factor": number(1, STEEPEST), "cap": SECONDS, "jitter": number(0, 1), "seed": WHOLE}, "first"
 )
 INTERVAL_FROM: Final = one_of("take", "ack")
-_OF_TUBES: Final[Fields] = {
+_TUBE_OPTIONS: Final[Fields] = {
     "pri": PRI,
     "ttl": SECONDS,
     "ttr": SECONDS,
@@ -118,7 +118,7 @@ _OF_TUBES: Final[Fields] = {
     "buried_ttl": {**SECONDS, "type": ["number", "string"], "pattern": "^inf$", "description": "inf"},
     "keep_done": SECONDS,
     "keep_done_max": COUNT,
-    "backoff": {**_BACKOFF, **a_list(SECONDS, MOST_DELAYS, least=1), "type": ["array", "object"]},
+    "backoff": {**_BACKOFF, **list_schema(SECONDS, MOST_DELAYS, minimum=1), "type": ["array", "object"]},
     "lane_capacity": WHOLE,
     "max_in_flight": COUNT,
     "interval": SECONDS,
@@ -127,30 +127,30 @@ _OF_TUBES: Final[Fields] = {
     "order": one_of("fifo", "round_robin"),
 }
 #: The options of a tube; null: the default.
-OPTIONS: Final = a_request({name: maybe(schema) for name, schema in _OF_TUBES.items()})
-#: What a put replies.
-PUT_REPLY: Final[Schema] = an_object({"id": WHOLE, "state": STATE})
-OVERVIEW: Final[Schema] = an_object(
+OPTIONS: Final = request_schema({name: nullable(schema) for name, schema in _TUBE_OPTIONS.items()})
+#: The reply to a put.
+PUT_REPLY: Final[Schema] = object_schema({"id": WHOLE, "state": STATE})
+OVERVIEW: Final[Schema] = object_schema(
     {
         "driver": TEXT,
-        "options": maybe({"type": "object"}),
-        "tasks": a_map(WHOLE),
-        "calls": a_map(WHOLE),
+        "options": nullable({"type": "object"}),
+        "tasks": map_schema(WHOLE),
+        "calls": map_schema(WHOLE),
         "kept": WHOLE,
         "waiting": WHOLE,
         "paused": FLAG,
-        "paused_until": maybe(MOMENT),
+        "paused_until": nullable(MOMENT),
         "sessions": WHOLE,
-        "oldest_ready_age": maybe(MOMENT),
+        "oldest_ready_age": nullable(MOMENT),
     },
     *("options", "sessions", "oldest_ready_age"),
 )
 
 
 def data_of(body: dict[str, Any]) -> bytes:
-    """The data of a task in a body, as it is stored."""
+    """Return the data of a task in a body, encoded for storage."""
     if "data" in body:
-        return encoded(body["data"])
+        return encode_data(body["data"])
     text = body["data_base64"]
     try:
         return b64decode(text, validate=True)
@@ -159,7 +159,7 @@ def data_of(body: dict[str, Any]) -> bytes:
 
 
 def put_options(body: dict[str, Any], trace: dict[str, str]) -> dict[str, Any]:
-    """The options of `Tube.put` in a body. The task carries the trace of the request, unless it has one of its own."""
+    """Return the options of `Tube.put` in a body. The trace of the request is added unless the context has its own."""
     options = {name: value for name, value in body.items() if name not in ("data", "data_base64")}
     if "at" in options:
         options["at"] = moment(options["at"])
@@ -170,27 +170,27 @@ def put_options(body: dict[str, Any], trace: dict[str, str]) -> dict[str, Any]:
 
 
 def moment(text: str) -> datetime:
-    """A moment as in ISO 8601, with a time zone."""
+    """Parse an ISO 8601 time with a time zone."""
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidOption(option="at", value=text, rule="must be a moment like 2030-01-31T12:00:00Z") from None
+        raise InvalidOption(option="at", value=text, rule="must be a time like 2030-01-31T12:00:00Z") from None
 
 
 def task_json(call: Call, task: AsyncTask[Any], *, leased: bool = False) -> bytes:
-    """A task as JSON. Its data is not read but to see whether it is JSON, and goes out as it was put."""
-    shown = facts_json(task)[:-1]
+    """Return a task as JSON. Its data is parsed only to check that it is JSON, and is sent unchanged."""
+    members = facts_json(task)[:-1]
     if leased:
-        shown += f',"lease":"{call.service.leases.given(call.space.name, task.lease)}"'
+        members += f',"lease":"{call.service.leases.given(call.space.name, task.lease)}"'
     elif task.ended is not None:
-        shown += f',"ended":{task.ended},"why":"{task.why}"'
+        members += f',"ended":{task.ended},"why":"{task.why}"'
         if task.result is not None:
-            shown += f",{bytes_json('result', task.result).decode()}"
-    return b"%b,%b}" % (shown.encode(), bytes_json("data", task.data))
+            members += f",{bytes_json('result', task.result).decode()}"
+    return b"%b,%b}" % (members.encode(), bytes_json("data", task.data))
 
 
 def bytes_json(name: str, value: bytes) -> bytes:
-    """A member of this name that is JSON as it is stored, or else, under `name_base64`, any bytes."""
+    """Return a member of a JSON object: the value as stored if it is JSON, else as `name_base64`."""
     try:
         from_json(value)
     except ValueError:
@@ -199,7 +199,7 @@ def bytes_json(name: str, value: bytes) -> bytes:
 
 
 def facts_json(task: AsyncTask[Any]) -> str:
-    """A task but for its data, as JSON. Written out, since a task is most of what a take costs."""
+    """Return a task without its data, as JSON. It is formatted by hand, since this is most of the cost of a take."""
     utube, key, reason, due, expires = task.utube, task.key, task.reason, task.due, task.expires
     context = task.context
     return (
@@ -214,7 +214,7 @@ def facts_json(task: AsyncTask[Any]) -> str:
 
 
 def statistics_json(seen: Statistics) -> dict[str, Any]:
-    """The counts of a tube."""
+    """Return the counts of a tube as JSON members."""
     return {
         "tasks": seen.tasks,
         "calls": seen.calls,
@@ -226,7 +226,7 @@ def statistics_json(seen: Statistics) -> dict[str, Any]:
 
 
 def overview_json(seen: Overview) -> dict[str, Any]:
-    """A tube of an overview."""
+    """Return a tube of an overview as JSON members."""
     return {
         "driver": seen.driver,
         "options": None if seen.options is None else options_json(seen.options),
@@ -237,7 +237,7 @@ def overview_json(seen: Overview) -> dict[str, Any]:
 
 
 def options_json(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a tube, as `tube_options` reads them."""
+    """Return the options of a tube as JSON members, in the form that `tube_options` reads."""
     return {
         name: "inf" if value == math.inf else dataclasses.asdict(value) if isinstance(value, Backoff) else value
         for name, value in options.items()
@@ -245,7 +245,7 @@ def options_json(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tube_options(given: dict[str, Any]) -> dict[str, Any]:
-    """The options of a tube in a body: `"inf"` means for ever, a backoff is a list of seconds or an object."""
+    """Return the options of a tube in a body: `"inf"` means forever, a backoff is a list of seconds or an object."""
     options = dict(given)
     if options.get("buried_ttl") == "inf":
         options["buried_ttl"] = math.inf

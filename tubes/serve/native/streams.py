@@ -1,4 +1,4 @@
-"""Replies that do not end: tasks as lines of JSON, and changes as server-sent events."""
+"""Endless replies: tasks as lines of JSON, and changes as server-sent events."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from tubes.serve.events import Change
 from tubes.serve.namespaces import Namespace
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
-from tubes.serve.polls import Polls, has_left
-from tubes.serve.problems import ClientGone, problem
+from tubes.serve.polls import Polls, has_disconnected
+from tubes.serve.problems import ClientDisconnected, problem
 from tubes.values.lease import Lease
 
-#: Seconds without a word after which an empty line is sent, so that a client that is gone is found out.
-_QUIET: Final = 15.0
-#: Seconds that a client may take to read what was sent.
-_SLOW: Final = 30.0
-#: Seconds after which leases that were given out are looked at, if nobody said that they have ended.
-_LOOK: Final = 1.0
-#: Seconds after which the tasks of a stream are released if its process is killed.
-_TTL: Final = 8.0
+#: Seconds without output after which an empty line is sent, to detect disconnected clients.
+_KEEPALIVE: Final = 15.0
+#: Seconds within which a client must read a write.
+_WRITE_TIMEOUT: Final = 30.0
+#: Seconds between two checks for leases that another process has ended and for tubes that were created again.
+_CHECK_INTERVAL: Final = 1.0
+#: Seconds after which the tasks of a stream are released if this process is killed.
+_SESSION_TTL: Final = 8.0
 _TUBES: Final = 100
-#: Tasks that are written at once: what a client does not read waits in memory.
-_AT_ONCE: Final = 10
+#: Maximum tasks per write, since unread tasks wait in memory.
+_MAX_WRITE: Final = 10
 _BLANKS: Final = bytes.maketrans(b"\r\n", b"  ")
 Write: TypeAlias = "Callable[[bytes], Awaitable[None]]"
 
 
 class _Endless(Response):
-    """A reply that goes on until the client leaves, the service ends, or `work` raises.
+    """A reply that continues until the client disconnects, the service stops, or `work` raises.
 
     `last_line`: the format of a problem in this media type.
     """
@@ -55,7 +55,7 @@ class _Endless(Response):
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._polls.place():
+        with self._polls.reserve():
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             last = await self._run(receive, send)
             await send({"type": "http.response.body", "body": last, "more_body": False})
@@ -63,13 +63,13 @@ class _Endless(Response):
     async def _run(self, receive: Receive, send: Send) -> bytes:
         """Run `work` until the reply ends. Returns the problem that ended it, as the last line."""
 
-        async def write(some: bytes) -> None:
-            await asyncio.sleep(0)  # The loop reads what has arrived.
-            if has_left(receive):
-                raise ClientGone
-            # No wait_for: before Python 3.12 that forgets that it was cancelled, if the wait is over at the same time.
-            async with asyncio.timeout(_SLOW):
-                await send({"type": "http.response.body", "body": some, "more_body": True})
+        async def write(part: bytes) -> None:
+            await asyncio.sleep(0)  # Let the event loop read from the connection.
+            if has_disconnected(receive):
+                raise ClientDisconnected
+            # Not wait_for: before Python 3.12 it loses a cancellation if the wait completes at the same time.
+            async with asyncio.timeout(_WRITE_TIMEOUT):
+                await send({"type": "http.response.body", "body": part, "more_body": True})
 
         async def work() -> None:
             with suppress(TimeoutError):  # The client reads too slowly.
@@ -91,10 +91,10 @@ class _Endless(Response):
     media_type="application/x-ndjson",
 )
 async def stream(call: Call) -> Response:
-    """Take tasks as they come, one a line of JSON, until the client leaves: then those that are not ended are released.
+    """Send each task as a line of JSON until the client disconnects; then release the tasks that have not ended.
 
-    `window`: how many tasks may be taken and not ended (1 to 1000; 1). Their leases end them, as those of `take` do. An
-    empty line comes every 15 seconds.
+    `window`: maximum number of tasks taken and not ended (1 to 1000; 1). End them by their leases, as after `take`.
+    Without tasks, an empty line is sent every 15 seconds.
     """
     query = call.query()
     window = query.get("window", 1)
@@ -103,13 +103,16 @@ async def stream(call: Call) -> Response:
     if ttr is None and "ttr" in tube.driver.options and "ttr" not in tube.options:
         ttr = call.service.limits.ttr
 
-    with call.service.sessions.room(call.token):
-        pass  # There is some: once the reply has begun it is too late to say that there is none.
+    with call.service.sessions.reserve(call.token):
+        pass  # Check the limit now: after the start of the reply its status cannot change.
 
     async def work(write: Write) -> None:
-        async with call.space.session(_TTL) as queue:
+        async with call.space.session(_SESSION_TTL) as queue:
             session = Namespace(call.space.name, queue)
-            with call.service.sessions.room(call.token), call.service.ends.heard(call.space.name) as ended:
+            with (
+                call.service.sessions.reserve(call.token),
+                call.service.ended_leases.subscribe(call.space.name) as ended,
+            ):
                 await _pump(call, session, window, ttr, ended, write)
 
     return _Endless(call.service.polls, "application/x-ndjson", b"%b\n", work)
@@ -118,30 +121,30 @@ async def stream(call: Call) -> Response:
 async def _pump(
     call: Call, session: Namespace, window: int, ttr: float | None, ended: asyncio.Queue[Lease], write: Write
 ) -> None:
-    """Take tasks and write them, as long as the window has room."""
-    open_: set[Lease] = set()
+    """Take tasks and write them, whenever the window has room."""
+    held: set[Lease] = set()
     tube = await session.tube(call.tube)
     while True:
         while not ended.empty():
-            open_.discard(ended.get_nowait())
-        if len(open_) >= window:
+            held.discard(ended.get_nowait())
+        if len(held) >= window:
             try:
-                async with asyncio.timeout(_LOOK):
-                    open_.discard(await ended.get())
-            except TimeoutError:  # Perhaps another process has ended one, or its ttr.
-                open_ = {lease for lease in open_ if await _is_held(session, lease)}
+                async with asyncio.timeout(_CHECK_INTERVAL):
+                    held.discard(await ended.get())
+            except TimeoutError:  # Another process or the ttr may have ended some.
+                held = {lease for lease in held if await _is_held(session, lease)}
             continue
-        tasks = await tube.take_many(min(window - len(open_), _AT_ONCE), _QUIET, ttr=ttr)
-        open_ |= {task.lease for task in tasks}
+        tasks = await tube.take_many(min(window - len(held), _MAX_WRITE), _KEEPALIVE, ttr=ttr)
+        held |= {task.lease for task in tasks}
         try:
             await write(b"".join([_line(call, task) for task in tasks]) or b"\n")
-        except BaseException:  # It has left, or reads too slowly: nothing of this was sent.
+        except BaseException:  # The client left or reads too slowly; these tasks were not sent.
             await session.give_back(tasks)
             raise
 
 
 def _line(call: Call, task: AsyncTask[Any]) -> bytes:
-    """A task in one line: between the values of its data there may be others."""
+    """Return a task as one line. Its data may contain line breaks between JSON values, which become spaces."""
     return shapes.task_json(call, task, leased=True).translate(_BLANKS) + b"\n"
 
 
@@ -159,39 +162,41 @@ async def _is_held(session: Namespace, lease: Lease) -> bool:
 async def events(call: Call) -> Response:
     """Send an event for each change of a task in these tubes: `tubes=mail,jobs`.
 
-    An event has the name of the change, as in `on_task_change`, and the task without its data. `lost`: the client reads
-    too slowly, and some are missing.
+    An event has the name of the change, as in `on_task_change`, and the task without its data. `lost`: events are
+    missing because the client reads too slowly.
     """
     names = [name for name in call.query().get("tubes", "").split(",") if name]
     if not 1 <= len(names) <= _TUBES:
-        raise InvalidOption(option="tubes", value=",".join(names), rule=f"must be 1 to {_TUBES} names with , between")
+        raise InvalidOption(
+            option="tubes", value=",".join(names), rule=f"must be 1 to {_TUBES} names separated by commas"
+        )
     for name in names:
         call.check("look", name)
-        await call.space.on(name, _same)
+        await call.space.apply(name, _identity)
 
     listeners = call.space.listeners
 
     async def listen(names: Iterable[str]) -> None:
         for name in names:
-            with suppress(TubeNotFound):  # It was dropped.
-                await call.space.on(name, listeners.told)
+            with suppress(TubeNotFound):  # Dropped.
+                await call.space.apply(name, listeners.watch)
 
     async def work(write: Write) -> None:
         try:
-            with listeners.heard(names) as changes:
+            with listeners.subscribe(names) as changes:
                 await listen(names)
                 await write(b": listening\n\n")
-                spoke = time.monotonic()
+                written_at = time.monotonic()
                 while True:
-                    shown = b""
+                    lines = b""
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(_LOOK):
-                            shown = _event(await changes.get())
-                    with suppress(TubesError):  # Another process may have dropped a tube, and made it anew.
-                        await listen(filter(listeners.is_due, names))
-                    if shown or time.monotonic() - spoke >= _QUIET:
-                        await write(shown or b": quiet\n\n")
-                        spoke = time.monotonic()
+                        async with asyncio.timeout(_CHECK_INTERVAL):
+                            lines = _event(await changes.get())
+                    with suppress(TubesError):  # Another process may have dropped a tube and created it again.
+                        await listen(filter(listeners.should_check, names))
+                    if lines or time.monotonic() - written_at >= _KEEPALIVE:
+                        await write(lines or b": quiet\n\n")
+                        written_at = time.monotonic()
         finally:
             with suppress(TubesError):
                 await listen(name for name in names if name not in listeners)
@@ -206,7 +211,7 @@ def _event(change: Change) -> bytes:
     return f"event: {event}\ndata: {shapes.facts_json(task)}\n\n".encode()
 
 
-async def _same(tube: Any) -> Any:
+async def _identity(tube: Any) -> Any:
     return tube
 
 

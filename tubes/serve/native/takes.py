@@ -1,4 +1,4 @@
-"""Takes: from one tube, or from several, at once or as soon as there is a task."""
+"""Take tasks from one tube or from several, with or without waiting."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from starlette.responses import Response
 from tubes.errors import OptionNotSupported
 from tubes.serve.bodies import to_json
 from tubes.serve.native import schemas, shapes
-from tubes.serve.native.leases import acked as acked_by
+from tubes.serve.native.leases import ack_leases
 from tubes.serve.native.operations import Call, Operation, operation
 from tubes.serve.native.schemas import Fields, Schema
 from tubes.serve.service import Limits
 
-#: Tubes of one take.
+#: Maximum tubes of one take.
 _TUBES: Final = 100
 _TAKE: Final[Fields] = {
     "limit": schemas.BATCH,
     "wait": schemas.WAIT,
     "ttr": schemas.SECONDS,
-    "ack": schemas.a_list(schemas.LEASE, Limits.batch),
-    "results": schemas.a_list(schemas.ANY, Limits.batch),
+    "ack": schemas.list_schema(schemas.LEASE, Limits.batch),
+    "results": schemas.list_schema(schemas.ANY, Limits.batch),
     "session": schemas.TEXT,
 }
 _RULES: Final[Schema] = {"dependentRequired": {"results": ["ack"]}}
-_REPLY: Final = schemas.an_object(
-    {"tasks": schemas.a_list(shapes.TASK), "acked": schemas.a_list(schemas.FLAG)}, "acked"
+_REPLY: Final = schemas.object_schema(
+    {"tasks": schemas.list_schema(shapes.TASK), "acked": schemas.list_schema(schemas.FLAG)}, "acked"
 )
 
 
 @operation(
-    "POST", "/tubes/{tube}/take", "take", body=schemas.a_request(_TAKE, **_RULES), replies={200: _REPLY, 204: None}
+    "POST", "/tubes/{tube}/take", "take", body=schemas.request_schema(_TAKE, **_RULES), replies={200: _REPLY, 204: None}
 )
 async def take(call: Call) -> Response:
     """Take up to `limit` tasks (1), waiting up to `wait` seconds (0) for the first.
 
-    `ttr`: seconds for these takes; else those of the task if its tube has a ttr, and else 120. `ack`: leases that are
-    acked first, with `results` if they are given. The lease of a task is what ends its take. `session`: the takes end
-    with it, too; without one the tube must have a ttr. 204: there is no task, and no lease was to be acked.
+    `ttr`: seconds for these takes; default: the ttr of the task if its tube has one, else 120. `ack`: leases to ack
+    first, with optional `results`. The lease of a task is used to end its take. `session`: the takes also end with this
+    session; without one the tube must have a ttr. 204: no task, and no `ack` in the request.
     """
     return await _take(call, await call.body(), [call.tube])
 
@@ -48,15 +48,19 @@ async def take(call: Call) -> Response:
     "POST",
     "/take",
     "take",
-    body=schemas.a_request(
-        {**_TAKE, "tubes": schemas.a_list(schemas.TUBE, _TUBES, least=1), "order": schemas.one_of("tubes", "pri")},
+    body=schemas.request_schema(
+        {
+            **_TAKE,
+            "tubes": schemas.list_schema(schemas.TUBE, _TUBES, minimum=1),
+            "order": schemas.one_of("tubes", "pri"),
+        },
         "tubes",
         **_RULES,
     ),
     replies={200: _REPLY, 204: None},
 )
 async def take_any(call: Call) -> Response:
-    """Take from several tubes, the first one first, or by priority (`order` is `pri`, one task at a time)."""
+    """Take from several tubes, in their order, or by priority (`order` is `pri`, one task at a time)."""
     body = await call.body()
     names: list[str] = body["tubes"]
     for name in names:
@@ -65,7 +69,7 @@ async def take_any(call: Call) -> Response:
 
 
 async def _take(call: Call, body: dict[str, Any], names: list[str]) -> Response:
-    with call.service.polls.place() if body.get("wait") else nullcontext():
+    with call.service.polls.reserve() if body.get("wait") else nullcontext():
         return await _take_in_place(call, body, names)
 
 
@@ -80,20 +84,20 @@ async def _take_in_place(call: Call, body: dict[str, Any], names: list[str]) -> 
         if "ttr" not in tube.driver.options:
             if space is not call.space:
                 continue
-            why = "a task that nobody acks would be taken for ever: take in a session"
+            why = "without a ttr or a session, a task whose client is lost would stay taken: take in a session"
             raise OptionNotSupported(driver=tube.driver.name, what="ttr", why=why)
         if ttr is None and "ttr" not in tube.options:
             ttr = service.limits.ttr
     acked = None
     if "ack" in body:
-        acked = await acked_by(call, body["ack"], body.get("results"))
+        acked = await ack_leases(call, body["ack"], body.get("results"))
     tasks = await service.polls.take(call.receive, space, names, limit, wait, ttr, order)
     if not tasks and acked is None:
         return Response(status_code=204)
-    shown = b'{"tasks":[%b]' % b",".join([shapes.task_json(call, task, leased=True) for task in tasks])
+    reply = b'{"tasks":[%b]' % b",".join([shapes.task_json(call, task, leased=True) for task in tasks])
     if acked is not None:
-        shown += b',"acked":%b' % to_json(acked)
-    return Response(shown + b"}", 200, None, "application/json")
+        reply += b',"acked":%b' % to_json(acked)
+    return Response(reply + b"}", 200, None, "application/json")
 
 
 OPERATIONS: Final[tuple[Operation, ...]] = (take, take_any)

@@ -1,4 +1,4 @@
-"""Tasks: to put, look at, change and remove them."""
+"""Put, show, change and remove tasks."""
 
 from __future__ import annotations
 
@@ -15,31 +15,33 @@ from tubes.serve.bodies import json_reply
 from tubes.serve.calls import size_of
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
-from tubes.serve.polls import REPLY, STEP
+from tubes.serve.polls import MAX_REPLY, MAX_STEP
 from tubes.serve.service import Limits
 from tubes.values.batch import Item
 
-#: Seconds for which an `Idempotency-Key` is remembered after its task is gone.
-_REMEMBERED: Final = 86_400
+#: Seconds for which an `Idempotency-Key` is remembered after its task has ended.
+_IDEMPOTENCY_TTL: Final = 86_400
 _WITH_TIMEOUT: Final = {**shapes.PUT, "timeout": schemas.SECONDS}
 _QUERY: Final = {
     name: schema for name, schema in _WITH_TIMEOUT.items() if name not in ("data", "data_base64", "context")
 }
 _ANY: Final = "|".join(shapes.STATES)
-_UPDATE: Final = shapes.an_update("data", "data_base64", "pri", "delay", "at", "ttl")
-_STATES: Final = schemas.matching(rf"({_ANY})(,({_ANY}))*", f"some of {', '.join(shapes.STATES)}, with , between")
-_IDS: Final = schemas.an_object({"ids": schemas.a_list(schemas.WHOLE)})
+_UPDATE: Final = shapes.update_schema("data", "data_base64", "pri", "delay", "at", "ttl")
+_STATES: Final = schemas.pattern_schema(
+    rf"({_ANY})(,({_ANY}))*", f"some of {', '.join(shapes.STATES)}, separated by commas"
+)
+_IDS: Final = schemas.object_schema({"ids": schemas.list_schema(schemas.WHOLE)})
 
 
 @operation(
     "POST",
     "/tubes/{tube}/tasks",
     "put",
-    body=shapes.a_put(_WITH_TIMEOUT),
+    body=shapes.put_schema(_WITH_TIMEOUT),
     replies={201: shapes.PUT_REPLY, 200: shapes.PUT_REPLY},
 )
 async def put_task(call: Call) -> Response:
-    """Put a task. A task of the same key is kept, and returned with 200."""
+    """Put a task. If a task with this key exists, it is kept and returned with status 200."""
     body = await call.body()
     return await _put(call, shapes.data_of(body), shapes.put_options(body, call.trace))
 
@@ -54,7 +56,7 @@ async def put_task(call: Call) -> Response:
     replies={201: shapes.PUT_REPLY, 200: shapes.PUT_REPLY},
 )
 async def put_raw(call: Call) -> Response:
-    """Put a task whose data is the body as it is. The options are in the query."""
+    """Put a task whose data is the raw body. The options are in the query."""
     options = shapes.put_options(call.query(), call.trace)
     return await _put(call, await call.raw(), options)
 
@@ -64,20 +66,20 @@ async def _put(call: Call, data: bytes, options: dict[str, Any]) -> Response:
     if key is not None:
         if "key" in options:
             raise InvalidOption(option="key", value=options["key"], rule="must be left out with an Idempotency-Key")
-        options |= {"key": key, "key_ttl": _REMEMBERED, "on_duplicate": "keep"}
+        options |= {"key": key, "key_ttl": _IDEMPOTENCY_TTL, "on_duplicate": "keep"}
     timeout = options.pop("timeout", None)
     seconds = 0.0 if timeout is None else min(micros("timeout", timeout) / 1e6, call.service.limits.wait)
     task: AsyncTask[Any] | None
-    with call.service.polls.place() if seconds else nullcontext():
+    with call.service.polls.reserve() if seconds else nullcontext():
         options |= await call.service.check_put(call.token, size_of(data, options))
         if not seconds:
-            task = await call.space.on(call.tube, lambda tube: tube.put(data, **options))
+            task = await call.space.apply(call.tube, lambda tube: tube.put(data, **options))
         else:
-            waiting = call.space.on(call.tube, lambda tube: tube.put(data, timeout=seconds, **options), waits=True)
+            waiting = call.space.apply(call.tube, lambda tube: tube.put(data, timeout=seconds, **options), waits=True)
             task = await call.service.polls.wait(call.receive, waiting)
     if task is None:
-        if call.service.closing:
-            raise HTTPException(503, "the service ends")
+        if call.service.is_closing:
+            raise HTTPException(503, "the service is stopping")
         raise HTTPException(409, f"tube {call.tube!r} had no room within {seconds} s")
     if key is not None and not task.created_now and task.data != data:
         raise HTTPException(422, "this Idempotency-Key was used with another body")
@@ -100,11 +102,11 @@ def _idempotency_key(call: Call) -> str | None:
     "POST",
     "/tubes/{tube}/tasks/batch",
     "put",
-    body=schemas.a_request({"items": schemas.a_list(shapes.a_put(shapes.PUT), Limits.batch)}, "items"),
+    body=schemas.request_schema({"items": schemas.list_schema(shapes.put_schema(shapes.PUT), Limits.batch)}, "items"),
     replies={201: _IDS},
 )
 async def put_batch(call: Call) -> Response:
-    """Put many tasks, all or none. An error has the number of its item as `item`."""
+    """Put many tasks, all or none. An error has the index of its item as `item`."""
     body = await call.body()
     items: list[Item[bytes]] = []
     trace = call.trace
@@ -116,7 +118,7 @@ async def put_batch(call: Call) -> Response:
     options = await call.service.check_put(
         call.token, sum(size_of(item.data, item.options) for item in items), len(items)
     )
-    tasks = await call.space.on(call.tube, lambda tube: tube.put_many(items, errors="raise", **options))
+    tasks = await call.space.apply(call.tube, lambda tube: tube.put_many(items, errors="raise", **options))
     return json_reply({"ids": [task.id for task in tasks]}, 201)
 
 
@@ -124,29 +126,29 @@ async def put_batch(call: Call) -> Response:
     "POST",
     "/tubes/{tube}/call",
     "put",
-    body=shapes.a_put(
+    body=shapes.put_schema(
         {
             **{name: schema for name, schema in shapes.PUT.items() if name not in ("key", "key_ttl", "on_duplicate")},
             "timeout": schemas.WAIT,
         },
         "timeout",
     ),
-    replies={200: schemas.an_object({"result": schemas.ANY})},
+    replies={200: schemas.object_schema({"result": schemas.ANY})},
 )
 async def call_handler(call: Call) -> Response:
-    """Put a task, and wait up to `timeout` seconds for what the handler of a Python worker returns."""
+    """Put a task, and wait up to `timeout` seconds for the return value of the handler of a Python worker."""
     body = await call.body()
     timeout = body.pop("timeout")
     data, options = shapes.data_of(body), shapes.put_options(body, call.trace)
 
     async def work() -> list[Any]:
-        return [await call.space.on(call.tube, lambda tube: tube.call(data, timeout, **options), waits=True)]
+        return [await call.space.apply(call.tube, lambda tube: tube.call(data, timeout, **options), waits=True)]
 
-    with call.service.polls.place():
+    with call.service.polls.reserve():
         options |= await call.service.check_put(call.token, size_of(data, options))
         results = await call.service.polls.wait(call.receive, work())
     if results is None:
-        raise HTTPException(503, "the service ends: the task stays in the tube")
+        raise HTTPException(503, "the service is stopping: the task stays in the tube")
     return json_reply({"result": results[0]})
 
 
@@ -155,54 +157,54 @@ async def call_handler(call: Call) -> Response:
     "/tubes/{tube}/tasks",
     "look",
     query={"state": shapes.STATE, "after": schemas.WHOLE, "limit": schemas.BATCH, "utube": schemas.TEXT},
-    replies={200: schemas.an_object({"tasks": schemas.a_list(shapes.TASK)})},
+    replies={200: schemas.object_schema({"tasks": schemas.list_schema(shapes.TASK)})},
 )
 async def list_tasks(call: Call) -> Response:
-    """List tasks without taking them: those after the id `after`, up to `limit` (100).
+    """List up to `limit` (100) tasks after the id `after`, without taking them.
 
-    Returns fewer once they have more than 8 MiB of data: an empty list is the end.
+    Returns fewer than `limit` once they have more than 8 MiB of data. An empty list is the end.
     """
     query = call.query()
     limit = query.pop("limit", 100)
     after = query.pop("after", None)
-    shown: list[bytes] = []
+    parts: list[bytes] = []
     size = 0
-    while len(shown) < limit and size < REPLY:
-        step = min(limit - len(shown), STEP)
-        tasks = await call.space.on(call.tube, lambda tube: tube.tasks(after, step, **query))  # noqa: B023
-        shown += [shapes.task_json(call, task) for task in tasks]
+    while len(parts) < limit and size < MAX_REPLY:
+        step = min(limit - len(parts), MAX_STEP)
+        tasks = await call.space.apply(call.tube, lambda tube: tube.tasks(after, step, **query))  # noqa: B023
+        parts += [shapes.task_json(call, task) for task in tasks]
         if len(tasks) < step:
             break
-        size += sum(map(len, shown[-step:]))
+        size += sum(map(len, parts[-step:]))
         after = tasks[-1].id
-    return Response(b'{"tasks":[%b]}' % b",".join(shown), 200, None, "application/json")
+    return Response(b'{"tasks":[%b]}' % b",".join(parts), 200, None, "application/json")
 
 
 @operation("GET", "/tubes/{tube}/tasks/{id}", "look", replies={200: shapes.TASK})
 async def get_task(call: Call) -> Response:
     """Show a task."""
-    return shown(call, await call.space.on(call.tube, lambda tube: tube.peek(call.task)))
+    return task_reply(call, await call.space.apply(call.tube, lambda tube: tube.peek(call.task)))
 
 
 @operation("PATCH", "/tubes/{tube}/tasks/{id}", "manage", body=_UPDATE, replies={200: shapes.TASK})
 async def update_task(call: Call) -> Response:
-    """Change a task in any state, whoever holds it."""
+    """Change a task in any state, even if another client holds it."""
     changes = changes_of(await call.body())
-    return shown(call, await call.space.on(call.tube, lambda tube: tube.update(call.task, **changes)))
+    return task_reply(call, await call.space.apply(call.tube, lambda tube: tube.update(call.task, **changes)))
 
 
 def changes_of(body: dict[str, Any]) -> dict[str, Any]:
-    """What `Tube.update` is to change."""
+    """Return the arguments of `Tube.update` in a body."""
     data = {"data": shapes.data_of(body)} if "data" in body or "data_base64" in body else {}
     return data | shapes.put_options(body, {})
 
 
 @operation("DELETE", "/tubes/{tube}/tasks/{id}", "manage", query={"state": _STATES}, replies={204: None})
 async def delete_task(call: Call) -> Response:
-    """Remove a task in any state, or only if it is in one of these: `state=ready,delayed`."""
+    """Remove a task in any state, or only in the given states: `state=ready,delayed`."""
     state = call.query().get("state")
     states = None if state is None else state.split(",")
-    await call.space.on(call.tube, lambda tube: tube.delete(call.task, state=states))
+    await call.space.apply(call.tube, lambda tube: tube.delete(call.task, state=states))
     return Response(status_code=204)
 
 
@@ -210,30 +212,30 @@ async def delete_task(call: Call) -> Response:
     "POST",
     "/tubes/{tube}/tasks/{id}/bury",
     "manage",
-    body=schemas.a_request({"reason": schemas.NONEMPTY, "pri": schemas.PRI}),
+    body=schemas.request_schema({"reason": schemas.NONEMPTY, "pri": schemas.PRI}),
     replies={200: shapes.TASK},
 )
 async def bury_task(call: Call) -> Response:
-    """Set a task aside, whoever holds it."""
+    """Bury a task, even if another client holds it."""
     body = await call.body()
 
     def bury(tube: AsyncTube) -> Any:
         return tube.bury(call.task, body.get("reason"), pri=body.get("pri"))
 
-    return shown(call, await call.space.on(call.tube, bury))
+    return task_reply(call, await call.space.apply(call.tube, bury))
 
 
 @operation(
     "POST",
     "/tubes/{tube}/tasks/{id}/kick",
     "manage",
-    body=schemas.a_request({"attempts": schemas.ATTEMPTS, "ttl": schemas.SECONDS}),
+    body=schemas.request_schema({"attempts": schemas.ATTEMPTS, "ttl": schemas.SECONDS}),
     replies={200: shapes.TASK},
 )
 async def kick_task(call: Call) -> Response:
     """Make a buried task ready."""
     body: Any = await call.body()
-    return shown(call, await call.space.on(call.tube, lambda tube: tube.kick_task(call.task, **body)))
+    return task_reply(call, await call.space.apply(call.tube, lambda tube: tube.kick_task(call.task, **body)))
 
 
 @operation(
@@ -242,41 +244,41 @@ async def kick_task(call: Call) -> Response:
     "look",
     query={"wait": schemas.WAIT},
     replies={
-        200: schemas.an_object({"result": schemas.ANY, "result_base64": schemas.TEXT}, "result_base64"),
+        200: schemas.object_schema({"result": schemas.ANY, "result_base64": schemas.TEXT}, "result_base64"),
         204: None,
     },
 )
 async def get_result(call: Call) -> Response:
     """Return the result of a task with `keep_done`, waiting up to `wait` seconds (0) for its end. 204: it is not done.
 
-    404: it is not kept any more; 502: it will have no result.
+    404: it has expired; 502: it ended without a result.
     """
     wait = call.query().get("wait", 0)
     id = call.task
 
     async def work() -> bytes | None:
         try:
-            result: bytes | None = await call.space.on(call.tube, lambda tube: tube.result(id, wait), waits=wait > 0)
+            result: bytes | None = await call.space.apply(call.tube, lambda tube: tube.result(id, wait), waits=wait > 0)
         except CallTimeout:
             return None
         return b"{%b}" % shapes.bytes_json("result", b"null" if result is None else result)
 
-    with call.service.polls.place() if wait else nullcontext():
+    with call.service.polls.reserve() if wait else nullcontext():
         found = await (call.service.polls.wait(call.receive, work()) if wait else work())
     return Response(status_code=204) if found is None else Response(found, 200, None, "application/json")
 
 
 @operation("POST", "/tubes/{tube}/tasks/{id}/again", "manage", replies={201: shapes.PUT_REPLY})
 async def put_again(call: Call) -> Response:
-    """Put a done task that is kept anew, under a new id, and forget the old one."""
+    """Put a kept done task again under a new id, and remove the old one."""
     await call.body()
-    return _put_reply(call, await call.space.on(call.tube, lambda tube: tube.again(call.task)))
+    return _put_reply(call, await call.space.apply(call.tube, lambda tube: tube.again(call.task)))
 
 
-def shown(call: Call, task: AsyncTask[Any]) -> Response:
-    """A task as a reply: without its data, unless the client may see it."""
-    sees = call.operation.right == "take" or call.token.may("look", call.space.name, task.tube)
-    body = shapes.task_json(call, task) if sees else shapes.facts_json(task).encode()
+def task_reply(call: Call, task: AsyncTask[Any]) -> Response:
+    """Return a task as a reply, without its data if the client may not see that."""
+    may_look = call.operation.right == "take" or call.token.may("look", call.space.name, task.tube)
+    body = shapes.task_json(call, task) if may_look else shapes.facts_json(task).encode()
     return Response(body, 200, None, "application/json")
 
 

@@ -1,4 +1,4 @@
-"""Tubes: to list, create, alter and drop them, and what is done with all their tasks."""
+"""List, create, alter and drop tubes, and change all tasks of a tube."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
 from tubes.serve.native.schemas import Fields
 
-_TUBE: Final = schemas.an_object(
+_TUBE: Final = schemas.object_schema(
     {"name": schemas.TEXT, **shapes.OVERVIEW["properties"]}, "sessions", "oldest_ready_age"
 )
-_LANE: Final = schemas.an_object(
+_LANE: Final = schemas.object_schema(
     {
         "name": schemas.TEXT,
         "ready": schemas.WHOLE,
         "taken": schemas.WHOLE,
-        "next_start": schemas.maybe(schemas.MOMENT),
+        "next_start": schemas.nullable(schemas.MOMENT),
         "interval": schemas.SECONDS,
         "max_in_flight": schemas.WHOLE,
         "capacity": schemas.WHOLE,
     }
 )
 #: Edges of a histogram.
-_EDGES: Final = schemas.matching(
-    r"\d{1,9}(\.\d{1,6})?(,\d{1,9}(\.\d{1,6})?){0,99}", "1 to 100 numbers of seconds, with , between"
+_EDGES: Final = schemas.pattern_schema(
+    r"\d{1,9}(\.\d{1,6})?(,\d{1,9}(\.\d{1,6})?){0,99}", "1 to 100 numbers of seconds, separated by commas"
 )
-#: Words for yes in a query.
+#: True values in a query.
 _TRUE: Final = ("true", "1")
 _OPTIONS: Final[Fields] = {"options": shapes.OPTIONS}
 
@@ -40,10 +40,10 @@ _OPTIONS: Final[Fields] = {"options": shapes.OPTIONS}
     "/tubes",
     "look",
     query={"ages": schemas.SWITCH},
-    replies={200: schemas.an_object({"tubes": schemas.a_map(shapes.OVERVIEW)})},
+    replies={200: schemas.object_schema({"tubes": schemas.map_schema(shapes.OVERVIEW)})},
 )
 async def list_tubes(call: Call) -> Response:
-    """List the tubes that the token may look at, with their counts."""
+    """List the tubes that the token may see, with their counts."""
     patterns = call.token.patterns("look", call.space.name)
     seen = await call.space.overview(patterns, ages=call.query().get("ages") in _TRUE)
     return json_reply({"tubes": {name: shapes.overview_json(each) for name, each in seen.items()}})
@@ -63,13 +63,13 @@ async def get_tube(call: Call) -> Response:
     "PUT",
     "/tubes/{tube}",
     "manage",
-    body=schemas.a_request({"driver": schemas.DRIVER, "temporary": schemas.FLAG, **_OPTIONS}),
+    body=schemas.request_schema({"driver": schemas.DRIVER, "temporary": schemas.FLAG, **_OPTIONS}),
     replies={200: _TUBE, 201: _TUBE},
 )
 async def put_tube(call: Call) -> Response:
-    """Create a tube, or give the one that exists these options.
+    """Create a tube, or give an existing tube these options.
 
-    Without a driver it is a `fifottl`. If its driver has a ttr, and the options none, that is 120 seconds.
+    The default driver is `fifottl`. If the driver has the option ttr, its default is 120 seconds.
     """
     body = await call.body()
     name: Any = body.get("driver", "fifottl")
@@ -84,35 +84,39 @@ async def put_tube(call: Call) -> Response:
     except TubeExists:
         status = 200
         await call.space.queue.create_tube(call.tube, name, if_exists="update", temporary=temporary, **options)
-    reply = await _shown(call)
+    reply = await _tube_reply(call)
     reply.status_code = status
     return reply
 
 
-@operation("PATCH", "/tubes/{tube}", "manage", body=schemas.a_request(_OPTIONS), replies={200: _TUBE})
+@operation("PATCH", "/tubes/{tube}", "manage", body=schemas.request_schema(_OPTIONS), replies={200: _TUBE})
 async def alter_tube(call: Call) -> Response:
-    """Change options of a tube; null takes one back to its default."""
+    """Change options of a tube; null resets an option to its default."""
     changes = shapes.tube_options((await call.body()).get("options", {}))
-    await call.space.on(call.tube, lambda tube: tube.alter(**changes))
-    return await _shown(call)
+    await call.space.apply(call.tube, lambda tube: tube.alter(**changes))
+    return await _tube_reply(call)
 
 
 @operation("DELETE", "/tubes/{tube}", "manage", query={"force": schemas.SWITCH}, replies={204: None})
 async def drop_tube(call: Call) -> Response:
-    """Remove a tube and its tasks; while tasks are taken, or callers wait, only with `force`."""
+    """Remove a tube and its tasks. If tasks are taken or callers wait, `force` is required."""
     force = call.query().get("force") in _TRUE
-    await call.space.on(call.tube, lambda tube: tube.drop(force=force))
+    await call.space.apply(call.tube, lambda tube: tube.drop(force=force))
     call.space.forget(call.tube)
     return Response(status_code=204)
 
 
 @operation(
-    "POST", "/tubes/{tube}/pause", "manage", body=schemas.a_request({"seconds": schemas.SECONDS}), replies={204: None}
+    "POST",
+    "/tubes/{tube}/pause",
+    "manage",
+    body=schemas.request_schema({"seconds": schemas.SECONDS}),
+    replies={204: None},
 )
 async def pause(call: Call) -> Response:
-    """Stop takes for so many seconds, or until `resume`."""
+    """Stop takes for `seconds`, or until `resume`."""
     seconds: Any = (await call.body()).get("seconds")
-    await call.space.on(call.tube, lambda tube: tube.pause(seconds))
+    await call.space.apply(call.tube, lambda tube: tube.pause(seconds))
     return Response(status_code=204)
 
 
@@ -120,25 +124,29 @@ async def pause(call: Call) -> Response:
 async def resume(call: Call) -> Response:
     """End a pause."""
     await call.body()
-    await call.space.on(call.tube, lambda tube: tube.resume())
+    await call.space.apply(call.tube, lambda tube: tube.resume())
     return Response(status_code=204)
 
 
 @operation(
-    "POST", "/tubes/{tube}/truncate", "manage", body=schemas.a_request({"state": shapes.STATE}), replies={204: None}
+    "POST",
+    "/tubes/{tube}/truncate",
+    "manage",
+    body=schemas.request_schema({"state": shapes.STATE}),
+    replies={204: None},
 )
 async def truncate(call: Call) -> Response:
-    """Remove all tasks, or those in one state."""
+    """Remove all tasks, or only the tasks in one state."""
     state: Any = (await call.body()).get("state")
-    await call.space.on(call.tube, lambda tube: tube.truncate(state=state))
+    await call.space.apply(call.tube, lambda tube: tube.truncate(state=state))
     return Response(status_code=204)
 
 
 @operation("POST", "/tubes/{tube}/release-all", "manage", replies={204: None})
 async def release_all(call: Call) -> Response:
-    """Release all taken tasks, whoever holds them."""
+    """Release all taken tasks, including tasks held by other clients."""
     await call.body()
-    await call.space.on(call.tube, lambda tube: tube.release_all())
+    await call.space.apply(call.tube, lambda tube: tube.release_all())
     return Response(status_code=204)
 
 
@@ -146,7 +154,7 @@ async def release_all(call: Call) -> Response:
     "POST",
     "/tubes/{tube}/kick",
     "manage",
-    body=schemas.a_request(
+    body=schemas.request_schema(
         {
             "count": schemas.BATCH,
             "attempts": schemas.ATTEMPTS,
@@ -154,12 +162,12 @@ async def release_all(call: Call) -> Response:
             "state": schemas.one_of("buried", "delayed"),
         }
     ),
-    replies={200: schemas.an_object({"kicked": schemas.WHOLE})},
+    replies={200: schemas.object_schema({"kicked": schemas.WHOLE})},
 )
 async def kick(call: Call) -> Response:
-    """Make up to `count` buried tasks ready (1), or delayed ones."""
+    """Make up to `count` (1) buried or delayed tasks ready."""
     body = await call.body()
-    kicked = await call.space.on(call.tube, lambda tube: tube.kick(**body))
+    kicked = await call.space.apply(call.tube, lambda tube: tube.kick(**body))
     return json_reply({"kicked": kicked})
 
 
@@ -167,19 +175,19 @@ async def kick(call: Call) -> Response:
     "POST",
     "/tubes/{tube}/move",
     "manage",
-    body=schemas.a_request(
+    body=schemas.request_schema(
         {"to": schemas.TUBE, "state": schemas.one_of("ready", "delayed", "buried"), "limit": schemas.BATCH}, "to"
     ),
-    replies={200: schemas.an_object({"moved": schemas.WHOLE})},
+    replies={200: schemas.object_schema({"moved": schemas.WHOLE})},
 )
 async def move(call: Call) -> Response:
-    """Move buried tasks (or those in another state) to another tube of the namespace, up to `limit`."""
+    """Move up to `limit` buried tasks, or tasks in another `state`, to another tube of the namespace."""
     body: Any = await call.body()
     to = body.pop("to")
     call.check("manage", to)
     other = await call.space.tube(to)
     options: dict[str, Any] = {"limit": call.service.limits.batch, **body}
-    moved = await call.space.on(call.tube, lambda tube: tube.move_to(other, **options))
+    moved = await call.space.apply(call.tube, lambda tube: tube.move_to(other, **options))
     return json_reply({"moved": moved})
 
 
@@ -187,11 +195,11 @@ async def move(call: Call) -> Response:
     "GET",
     "/tubes/{tube}/reasons",
     "look",
-    replies={200: schemas.an_object({"reasons": schemas.a_map(schemas.WHOLE)})},
+    replies={200: schemas.object_schema({"reasons": schemas.map_schema(schemas.WHOLE)})},
 )
 async def reasons(call: Call) -> Response:
     """Count the buried tasks by the kind of their reason."""
-    return json_reply({"reasons": await call.space.on(call.tube, lambda tube: tube.reasons())})
+    return json_reply({"reasons": await call.space.apply(call.tube, lambda tube: tube.reasons())})
 
 
 @operation(
@@ -199,13 +207,13 @@ async def reasons(call: Call) -> Response:
     "/tubes/{tube}/due",
     "look",
     query={"edges": _EDGES},
-    replies={200: schemas.an_object({"counts": schemas.a_list(schemas.WHOLE)})},
+    replies={200: schemas.object_schema({"counts": schemas.list_schema(schemas.WHOLE)})},
 )
 async def due(call: Call) -> Response:
-    """Count the tasks that move by themselves before each of these seconds from now, `edges=1,60,3600`, and later."""
+    """Count the tasks that become due before each edge, in seconds from now (`edges=1,60,3600`), and after the last."""
     text: str = call.query().get("edges", "1,10,60,600,3600,86400")
     edges = [float(edge) for edge in text.split(",")]
-    return json_reply({"counts": await call.space.on(call.tube, lambda tube: tube.due_histogram(edges))})
+    return json_reply({"counts": await call.space.apply(call.tube, lambda tube: tube.due_histogram(edges))})
 
 
 @operation(
@@ -213,12 +221,12 @@ async def due(call: Call) -> Response:
     "/tubes/{tube}/lanes",
     "look",
     query={"limit": schemas.BATCH},
-    replies={200: schemas.an_object({"lanes": schemas.a_list(_LANE)})},
+    replies={200: schemas.object_schema({"lanes": schemas.list_schema(_LANE)})},
 )
 async def list_lanes(call: Call) -> Response:
     """List lanes by name, up to `limit` (1000)."""
     limit = call.query().get("limit", 1000)
-    lanes = await call.space.on(call.tube, lambda tube: tube.utubes(limit))
+    lanes = await call.space.apply(call.tube, lambda tube: tube.utubes(limit))
     return json_reply({"lanes": [lane._asdict() for lane in lanes]})
 
 
@@ -226,20 +234,20 @@ async def list_lanes(call: Call) -> Response:
     "PATCH",
     "/tubes/{tube}/lanes/{lane}",
     "manage",
-    body=schemas.a_request(
+    body=schemas.request_schema(
         {
-            "interval": schemas.maybe(schemas.SECONDS),
-            "max_in_flight": schemas.maybe(schemas.COUNT),
-            "interval_from": schemas.maybe(shapes.INTERVAL_FROM),
-            "capacity": schemas.maybe(schemas.WHOLE),
+            "interval": schemas.nullable(schemas.SECONDS),
+            "max_in_flight": schemas.nullable(schemas.COUNT),
+            "interval_from": schemas.nullable(shapes.INTERVAL_FROM),
+            "capacity": schemas.nullable(schemas.WHOLE),
         }
     ),
     replies={204: None},
 )
 async def configure_lane(call: Call) -> Response:
-    """Set limits of a lane; null takes one back to that of the tube."""
+    """Set limits of a lane; null resets a limit to that of the tube."""
     limits: Any = await call.body()
-    await call.space.on(call.tube, lambda tube: tube.configure(call.path["lane"], **limits))
+    await call.space.apply(call.tube, lambda tube: tube.configure(call.path["lane"], **limits))
     return Response(status_code=204)
 
 
@@ -247,17 +255,17 @@ async def configure_lane(call: Call) -> Response:
     "POST",
     "/tubes/{tube}/lanes/{lane}/block",
     "manage",
-    body=schemas.a_request({"seconds": schemas.SECONDS, "extend": schemas.FLAG}, "seconds"),
+    body=schemas.request_schema({"seconds": schemas.SECONDS, "extend": schemas.FLAG}, "seconds"),
     replies={204: None},
 )
 async def block_lane(call: Call) -> Response:
-    """Stop takes from a lane for so many seconds; with `extend` never for less than an earlier block."""
+    """Stop takes from a lane for `seconds`. With `extend`, an earlier block is never shortened."""
     given: Any = await call.body()
-    await call.space.on(call.tube, lambda tube: tube.block(call.path["lane"], **given))
+    await call.space.apply(call.tube, lambda tube: tube.block(call.path["lane"], **given))
     return Response(status_code=204)
 
 
-async def _shown(call: Call) -> Response:
+async def _tube_reply(call: Call) -> Response:
     return await get_tube.handler(call)
 
 
