@@ -72,7 +72,7 @@ def test_name_filter_selects_peers_and_their_tubes_counterparts() -> None:
     [
         (["-k", "nosuchpeer"], "-k nosuchpeer: matches no name"),
         (["--again", __file__], "must be a file written by --json"),
-        (["--json", "nowhere/figures"], "nowhere/figures: there is no folder nowhere"),
+        (["--json", "nowhere/figures"], "nowhere/figures: folder nowhere does not exist"),
         (["--plot", "plot.xyz"], "must end with .png"),
     ],
 )
