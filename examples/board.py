@@ -1,4 +1,4 @@
-"""A live table of a crawl. All that it knows it has from the tube."""
+"""A live table of a crawl, based only on events of the tube."""
 
 import asyncio
 import time
@@ -31,17 +31,17 @@ class Row:
 
 
 class Board:
-    """Counts the tasks of a tube by host."""
+    """Counters of the tasks of a tube by host."""
 
     def __init__(self, title: str, hosts: Iterable[str], limit: int) -> None:
         self.title, self.limit = title, limit
         self.rows = {host: Row() for host in hosts}
-        #: Until when a host is left alone.
-        self.rests: dict[str, float] = {}
+        #: The end of the pause of each host.
+        self.pauses: dict[str, float] = {}
         self.began = time.monotonic()
 
-    def heard(self, task: tubes.AsyncTask, event: str) -> None:
-        """For `on_task_change`."""
+    def update(self, task: tubes.AsyncTask, event: str) -> None:
+        """Update the counters; a callback for `on_task_change`."""
         row = self.rows[host_of(URL(task.data))]
         match event:
             case "put":
@@ -63,11 +63,11 @@ class Board:
                 pass
 
     def total(self) -> Row:
-        """All hosts together."""
+        """Return the sums over all hosts."""
         return Row(*(sum(getattr(row, field.name) for row in self.rows.values()) for field in fields(Row)))
 
     def line(self) -> str:
-        """The state of things in one line."""
+        """Return the current state in one line."""
         row, seconds = self.total(), time.monotonic() - self.began
         return (
             f"{seconds:5.1f} s  {row.done:5} done  {row.done / seconds:4.0f}/s  {row.in_flight:3} in flight"
@@ -75,7 +75,7 @@ class Board:
         )
 
     def table(self) -> Table:
-        """The state of things, host by host."""
+        """Return the current state by host."""
         total, seconds = self.total(), time.monotonic() - self.began
         table = Table(
             title=f"{self.title}, {seconds:.1f} s",
@@ -98,7 +98,7 @@ class Board:
             dots = Text("●" * min(row.in_flight, DOTS), "red" if row.in_flight > 1 else "green")
             if row.in_flight > 1:
                 dots.append(f" {row.in_flight}", "bold red")
-            rest = self.rests.get(host, 0) - time.time()
+            rest = self.pauses.get(host, 0) - time.time()
             if not row.in_flight and rest > 0:
                 dots = Text(f"rests {rest:.1f} s", "yellow")
             known = row.in_flight + row.done + row.waiting + row.buried
@@ -108,7 +108,7 @@ class Board:
         return table
 
     async def show(self, console: Console, pages: tubes.AsyncTube) -> None:
-        """Keep the table on the screen up to date until cancelled. Where there is no screen, print lines."""
+        """Update the table on the terminal until cancelled. Print lines if there is no terminal."""
         if not console.is_terminal:
             console.print(self.title)
             while True:
@@ -118,7 +118,7 @@ class Board:
             try:
                 while True:
                     if pages.driver.lane:
-                        self.rests = {utube.name: utube.next_start or 0 for utube in await pages.utubes()}
+                        self.pauses = {utube.name: utube.next_start or 0 for utube in await pages.utubes()}
                     live.update(self.table(), refresh=True)
                     await asyncio.sleep(0.1)
             finally:

@@ -1,12 +1,12 @@
-"""The crawler at work on Python's own documentation, and the proof that it was polite.
+"""Crawl Python's own documentation, and prove that the crawl was polite.
 
     python examples/demo.py                         # or: make demo
     python examples/demo.py --tube-url redis        # or: make demo URL=redis
 
-Many workers crawl several local web servers (`pydoc_hosts.py`) under a live table (`board.py`). Then what the
-tube promises is held against what the servers noted (`proof.py`). A control run without lanes shows that the
-servers would have seen it. In memory the workers share this process, on a server they are in processes of their
-own (`fleet.py`). Exit codes: 0 if every promise was kept, 1 if not, 2 for bad arguments, 130 after Ctrl-C.
+Many workers crawl several local web servers (`pydoc_hosts.py`) while a live table (`board.py`) shows the progress.
+Then `proof.py` compares the promises of the tube with the records of the servers. A control run without lanes shows
+that the servers would notice violations. In memory the workers share this process; on a server they run in separate
+processes (`fleet.py`). Exit codes: 0 if every promise was kept, 1 if not, 2 for bad arguments, 130 after Ctrl-C.
 """
 
 import argparse
@@ -30,7 +30,7 @@ ATTEMPTS, BACKOFF = 5, tubes.Backoff(0.1, factor=2)
 
 
 class Trial:
-    """One crawl of hosts started for it, and what they noted."""
+    """One crawl of hosts started for it, and their records."""
 
     def __init__(self, driver: str, limit: int, options: argparse.Namespace) -> None:
         self.driver, self.limit, self.options = driver, limit, options
@@ -39,7 +39,7 @@ class Trial:
         self.summary = ""
 
     async def run(self, url: str, console: Console) -> None:
-        """Crawl with tubes of this URL; if it is interrupted, what was noted until then is kept."""
+        """Crawl with tubes of this URL; keep the records if it is interrupted."""
         options = self.options
         with running(options.hosts, options.seed) as urls:
             async with tubes.aio.connect(url) as queue:
@@ -53,7 +53,7 @@ class Trial:
                 )
                 starts = [URL(url) for url in urls]
                 board = Board(self.title(url), map(host_of, starts), self.limit)
-                await crawler.pages.on_task_change(board.heard)
+                await crawler.pages.on_task_change(board.update)
                 showing = asyncio.create_task(board.show(console, crawler.pages))
                 began = time.monotonic()
                 try:
@@ -76,7 +76,7 @@ class Trial:
                     await crawler.drop()
 
     def title(self, url: str) -> str:
-        """What is about to be seen."""
+        """Return the title of the table."""
         options = self.options
         who, where = f"{options.workers} workers", ""
         if not fleet.is_for_one(url):
@@ -85,20 +85,20 @@ class Trial:
 
 
 def about_hosts(trial: Trial) -> list[proof.Check]:
-    """What lanes are for: one request at a time, and an interval between two."""
+    """Check the promises of lanes: one request at a time, and an interval between two."""
     checks = [proof.one_in_flight(trial.records)]
     if trial.options.interval:
         checks.append(proof.interval_kept(trial.records, trial.options.interval))
     return checks
 
 
-def why(task: tubes.AsyncTask) -> str:
-    """Why a task is buried."""
+def reason_of(task: tubes.AsyncTask) -> str:
+    """Return the reason why a task is buried."""
     return f"{task.reason}, attempt {task.attempts}"
 
 
 def conclude(console: Console, trial: Trial, control: Trial) -> bool:
-    """Print what came of it; answers whether every promise was kept."""
+    """Print the results and return True if every promise was kept."""
     if not trial.records:
         return False
     checks = [
@@ -111,15 +111,15 @@ def conclude(console: Console, trial: Trial, control: Trial) -> bool:
     if control.records:
         checks.append(proof.control_differs(about_hosts(control)))
     console.print(table_of("What the servers noted", checks), "", *(trial.summary, control.summary), sep="\n")
-    for reason, tasks in groupby(sorted(trial.buried, key=why), why):
+    for reason, tasks in groupby(sorted(trial.buried, key=reason_of), reason_of):
         console.print(f"buried: {reason}")
         for task in tasks:
             console.print(f"  {task.data}", soft_wrap=True)
-    return all(check.kept for check in checks)  # What was not seen is not proven.
+    return all(check.kept for check in checks)  # None (not observed) is not a proof.
 
 
 async def demo(options: argparse.Namespace) -> int:
-    """The crawl, its control and the summary."""
+    """Run the crawl and the control, and print the summary."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 100
@@ -135,17 +135,25 @@ async def demo(options: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="Crawl Python's documentation, and prove it was polite.")
     argument = parser.add_argument
-    argument("--pages", type=positive, default=1000, metavar="N", help="ask for so many (%(default)s)")
-    argument("--hosts", type=positive, default=12, metavar="N", help="that have them (%(default)s)")
-    argument("--interval", type=float, default=0.2, metavar="S", help="seconds between 2 on a host (%(default)s)")
-    argument("--workers", type=positive, default=48, metavar="N", help="that fetch them (%(default)s)")
-    argument("--processes", type=positive, default=4, metavar="N", help="that have them, on a server (%(default)s)")
-    about = "a server or folder; redis, file: one of its own (%(default)s)"
+    argument("--pages", type=positive, default=1000, metavar="N", help="the number of pages to fetch (%(default)s)")
+    argument("--hosts", type=positive, default=12, metavar="N", help="the number of hosts (%(default)s)")
+    argument(
+        "--interval", type=float, default=0.2, metavar="S", help="seconds between 2 requests to a host (%(default)s)"
+    )
+    argument("--workers", type=positive, default=48, metavar="N", help="the number of workers (%(default)s)")
+    argument(
+        "--processes",
+        type=positive,
+        default=4,
+        metavar="N",
+        help="the number of worker processes on a server (%(default)s)",
+    )
+    about = "a server or folder; redis, file: a temporary one (%(default)s)"
     argument("--tube-url", default="memory://", metavar="URL", help=about)
-    argument("--seed", type=int, default=0, metavar="N", help="decides which ones fail (%(default)s)")
+    argument("--seed", type=int, default=0, metavar="N", help="selects the pages that fail (%(default)s)")
     options = parser.parse_args()
     try:
         return asyncio.run(demo(options))

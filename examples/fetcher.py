@@ -1,9 +1,9 @@
-"""Fetches pages for the pipeline: tasks of the tube `frontier` in, what came of them into the tube `results`.
+"""Fetch pages for the pipeline: take tasks from the tube `frontier`, put results into the tube `results`.
 
     python examples/fetcher.py redis://localhost --workers 12 --interval 0.2
 
-A result is put before its page is acked: should this process die in between, the page is fetched again. A failure is
-a result too: whether a page is tried again is not decided here. Ends when its standard input does.
+A result is put before its page is acked: if this process dies in between, the page is fetched again. A failure is a
+result too: another program decides about retries. The process ends with its standard input.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from tubes.worker import Worker
 
 
 async def fetch(options: argparse.Namespace) -> None:
-    """Work until told to stop."""
+    """Work until the standard input ends."""
     timeout = aiohttp.ClientTimeout(total=worker.TIMEOUT)
     async with tubes.aio.connect(options.url) as queue, aiohttp.ClientSession(timeout=timeout) as http:
         frontier, results = await queue.tube("frontier"), await queue.tube("results")
@@ -31,7 +31,7 @@ async def fetch(options: argparse.Namespace) -> None:
             began, clock = time.time(), time.monotonic()
             answer = await worker.fetch(http, task.data["url"])
             seconds = time.monotonic() - clock
-            # From its answer on, too, a host is left alone for the interval, or for as long as it asks.
+            # Block the host for the interval after its response too, or for its Retry-After.
             assert task.utube
             await frontier.block(task.utube, max(options.interval, answer.retry_after))
             result = {**task.data, "status": answer.status, "outcome": answer.outcome, "final": answer.final}
@@ -46,11 +46,11 @@ async def fetch(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="Fetch the pages of a crawl until the standard input ends.")
     argument = parser.add_argument
-    argument("url", help="where the tubes are")
-    argument("--workers", type=int, default=10, help="how many pages at a time (%(default)s)")
+    argument("url", help="the URL of the tubes")
+    argument("--workers", type=int, default=10, help="the number of concurrent requests (%(default)s)")
     argument("--interval", type=float, default=1.0, help="seconds between two requests to a host (%(default)s)")
     asyncio.run(fetch(parser.parse_args()))
 

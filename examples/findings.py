@@ -1,4 +1,4 @@
-"""What came of a crawl: plain SQL on its parquet, and the proof that no page was fetched twice and none was lost."""
+"""The results of a crawl: SQL on its parquet, and the proof that no page was fetched twice or lost."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -53,36 +53,36 @@ class Findings:
             frame.cache().createOrReplaceTempView(name)
 
     def tables(self) -> list[Table]:
-        """What there is to see."""
-        return [shown(title, self.spark.sql(query)) for title, query in TABLES.items()]
+        """Return the tables to print."""
+        return [table_from(title, self.spark.sql(query)) for title, query in TABLES.items()]
 
     def counts(self, query: str) -> tuple[int, ...]:
-        """The one row of a query."""
+        """Return the single row of a query."""
         return cast("tuple[int, ...]", self.spark.sql(query).collect()[0])
 
     def once(self) -> proof.Check:
-        """No page is in the parquet twice."""
+        """Check that no page is in the parquet twice."""
         rows, urls = self.counts("select count(*), count(distinct url) from pages")
         return proof.Check("no page in the parquet twice", rows == urls > 0, f"{rows} rows, {urls} URLs")
 
     def same(self) -> proof.Check:
-        """The parquet has the pages that the hosts have answered with, with their statuses, and no others."""
+        """Check that the parquet has exactly the pages that the hosts served, with their statuses."""
         known, lost, others = self.counts("""
             select count(known.url), count_if(pages.url is null), count_if(known.url is null)
             from (select distinct url, status from requests where status < 400) known
             full outer join pages on pages.url = known.url and pages.status = known.status""")
         seen = f"{known} known, {lost} of them lost, {others} others"
-        return proof.Check("none lost of those that the hosts have answered", known > 0 == lost == others, seen)
+        return proof.Check("no page lost that the hosts served", known > 0 == lost == others, seen)
 
     def followed(self) -> proof.Check:
-        """Every link leads to a page in the parquet, or to one that was given up."""
+        """Check that every link leads to a page in the parquet or to a dead page."""
         count, left = self.counts("""
             select count(*), count_if(url not in (select url from pages) and url not in (select url from dead))
             from (select distinct target as url from links)""")
         return proof.Check("every link followed", count > 0 == left, f"{count} URLs linked to, {left} not followed")
 
     def hopeless(self, attempts: int) -> proof.Check:
-        """Given up is what failed at every attempt or for good, and nothing else, each once."""
+        """Check that exactly the pages that failed at every attempt or permanently are dead, each once."""
         hopeless, dead, both = self.counts(f"""
             select count(hopeless.url), count(dead.url), count_if(hopeless.url = dead.url)
             from (select url from requests group by url
@@ -92,7 +92,7 @@ class Findings:
         return proof.Check("hopeless pages given up, and no others", kept, f"{hopeless} were hopeless, {dead} given up")
 
     def checks(self, attempts: int) -> list[proof.Check]:
-        """What was promised."""
+        """Return all checks."""
         return [
             proof.fetched_once(self.records),
             self.once(),
@@ -104,7 +104,7 @@ class Findings:
 
 
 def show(spark: SparkSession, url: str, folder: str, hosts: Iterable[str], attempts: int) -> bool:
-    """Print it; returns whether all that was promised was kept."""
+    """Print tables and checks; return True if every promise was kept."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 110
@@ -115,13 +115,13 @@ def show(spark: SparkSession, url: str, folder: str, hosts: Iterable[str], attem
 
 
 def frame_of(spark: Any, rows: Iterable[tuple[Any, ...]], schema: str) -> DataFrame:
-    """A frame of what is at hand; `Any`, as pandas, which is not needed, is part of the type of what makes it."""
+    """Create a frame of local rows; `Any`, because the type of `createDataFrame` involves pandas, which is optional."""
     frame: DataFrame = spark.createDataFrame(list(rows), schema)
     return frame
 
 
-def shown(title: str, frame: DataFrame) -> Table:
-    """The rows of a frame, for the screen."""
+def table_from(title: str, frame: DataFrame) -> Table:
+    """Format the rows of a frame for the terminal."""
     table = Table(title=title, title_style="bold", title_justify="left", box=box.SIMPLE_HEAD)
     for name, kind in frame.dtypes:
         table.add_column(name.replace("_", " "), justify="left" if kind == "string" else "right", overflow="fold")

@@ -1,6 +1,6 @@
-"""Worker processes for a crawl, and the server between them.
+"""Worker processes for a crawl, and their server.
 
-python examples/fleet.py redis://localhost pages-1a2b3c4d reports-1a2b3c4d --workers 12     # one such process
+python examples/fleet.py redis://localhost pages-1a2b3c4d reports-1a2b3c4d --workers 12     # one worker process
 """
 
 import argparse
@@ -20,13 +20,13 @@ import tubes
 
 
 def is_for_one(url: str) -> bool:
-    """Whether one process has the tubes for itself."""
+    """Return True if the tubes of this URL belong to one process."""
     return url.partition(":")[0] in ("memory", "file")
 
 
 @contextmanager
 def serving(url: str) -> Generator[str]:
-    """The URL of a Valkey that is started for `redis`, of a new folder for `file`; any other with keys of its own."""
+    """Start a Valkey for `redis`, create a folder for `file`, or add a unique prefix to the URL; yield the URL."""
     if url == "file":
         with TemporaryDirectory() as folder:
             yield f"file:{folder}/demo"
@@ -40,9 +40,9 @@ def serving(url: str) -> Generator[str]:
 
 @asynccontextmanager
 async def running(processes: int, url: str, crawler: Crawler, workers: int) -> AsyncGenerator[None]:
-    """So many processes with so many workers each. They end with their standard input, also if this process is killed.
+    """Run worker processes. They end with their standard input, even if this process is killed.
 
-    The crawl does without those that end before, as long as one is left.
+    The crawl continues while at least one of them is alive.
     """
     arguments = [url, crawler.pages.name, crawler.reports.name]
     arguments += [f"--workers={workers}", f"--interval={crawler.interval}"]
@@ -58,7 +58,7 @@ async def running(processes: int, url: str, crawler: Crawler, workers: int) -> A
 
     try:
         for _ in range(processes):
-            # Ctrl-C does not reach it: it is told by its standard input.
+            # Ctrl-C does not reach the process: the end of its standard input stops it.
             command = [sys.executable, __file__, *arguments]
             started.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))  # noqa: ASYNC220
         async with asyncio.TaskGroup() as group:
@@ -73,13 +73,13 @@ async def running(processes: int, url: str, crawler: Crawler, workers: int) -> A
 
 
 async def fetch(options: argparse.Namespace) -> None:
-    """What such a process does."""
+    """Run the workers of such a process."""
     loop, me = asyncio.get_running_loop(), asyncio.current_task()
     assert me
 
     def watch() -> None:
         sys.stdin.read()
-        with suppress(RuntimeError):  # It has ended by itself.
+        with suppress(RuntimeError):  # The loop has already ended.
             loop.call_soon_threadsafe(me.cancel)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -89,12 +89,12 @@ async def fetch(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="Fetch the pages of a crawl until the standard input ends.")
     argument = parser.add_argument
-    argument("url", help="where the tubes are")
-    argument("pages", help="the tube with the pages")
-    argument("reports", help="the tube for what is found in them")
+    argument("url", help="the URL of the tubes")
+    argument("pages", help="the tube of pages")
+    argument("reports", help="the tube of reports about pages")
     argument("--workers", type=int, default=10, help="how many (%(default)s)")
     argument("--interval", type=float, default=1.0, help="seconds between two requests to a host (%(default)s)")
     with suppress(asyncio.CancelledError):

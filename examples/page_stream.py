@@ -1,16 +1,15 @@
-"""The Spark job of the pipeline: from a tube into parquet, and what failed back into a tube.
+"""The Spark job of the pipeline: stream a tube into parquet, and put failed pages back into a tube.
 
     python examples/page_stream.py redis://localhost crawl http://example.com/ http://example.org/
 
     results tube  →  pages             →  parquet
                   →  their links       →  frontier tube, each page once
                   →  failed fetches    →  frontier tube, with a delay
-                  →  what is hopeless  →  dead tube
+                  →  hopeless pages    →  dead tube
 
-A result is acked when all that its micro-batch leads to is written. A batch that was broken off by a crash runs again
-with the same tasks, and each of its writes is one that may be repeated: into the folder of its number, or with its
-`writeId`. So nothing is lost and nothing is there twice, wherever the job was killed. It ends when its standard input
-does, and then shows what came of it.
+A result is acked when all output of its micro-batch is written. After a crash, the batch runs again with the same
+tasks, and each of its writes is repeatable: into the folder of its number, or with its `writeId`. So no page is lost
+or duplicated, even if the job is killed at any point. The job ends with its standard input and then prints the results.
 """
 
 import argparse
@@ -26,15 +25,15 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
-#: What a fetcher says of one fetch; `final`: another one is of no use.
+#: The result of one fetch; `final` means that a retry is useless.
 RESULT = """url string, attempt int, status int, outcome string, final boolean, began double, seconds double,
             links array<string>"""
-#: How often a page is tried, and the seconds that it rests after the first attempt: twice as long after each more.
+#: The maximum number of attempts per page, and the delay in seconds after the first one, doubled after each other.
 ATTEMPTS, REST = 3, 0.5
 
 
 class Dashboard(StreamingQueryListener):
-    """A line for each micro-batch, of the query's progress."""
+    """Print a line about each micro-batch."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         """See `StreamingQueryListener`."""
@@ -53,22 +52,22 @@ class Dashboard(StreamingQueryListener):
 
 
 class PageStream:
-    """The query of a crawl of these hosts. What it keeps is in the folder."""
+    """The query of a crawl of these hosts, with its files in the folder."""
 
     def __init__(self, spark: SparkSession, url: str, folder: str, hosts: Collection[str]) -> None:
         self.spark, self.url, self.folder, self.hosts = spark, url, folder, hosts
 
     def start(self) -> StreamingQuery:
-        """Begin, or go on where an earlier run ended."""
+        """Start the query, or continue an earlier run."""
         results = self.spark.readStream.format("tubes").options(url=self.url, tube="results", maxTasksPerTrigger=200)
         query = results.load().writeStream.foreachBatch(self.save)
-        # With a new checkpoint numbers begin anew: then the `v1` in `put` must change too, or nothing is put.
+        # A new checkpoint restarts the numbers: then change the `v1` in `put` too, otherwise nothing is put.
         query = query.option("checkpointLocation", f"{self.folder}/checkpoint")
         return query.trigger(processingTime="1 second").start()
 
     def save(self, batch: DataFrame, number: int) -> None:
-        """Write all that a micro-batch leads to."""
-        results = sorted_out(batch).persist()  # It is read four times.
+        """Write all output of a micro-batch."""
+        results = sorted_out(batch).persist()  # The results are read four times.
         pages, failed = results.where("kind = 'page'"), results.where("kind = 'retry'")
         pages.drop("data", "kind").write.mode("overwrite").parquet(f"{self.folder}/pages/batch={number}")
         self.put(links_of(pages, self.hosts).unionByName(retries_of(failed)), "frontier", number)
@@ -78,13 +77,13 @@ class PageStream:
         results.unpersist()
 
     def put(self, tasks: DataFrame, tube: str, number: int) -> None:
-        """Put tasks. With the same `writeId` it does nothing the second time."""
+        """Put tasks. A repetition with the same `writeId` has no effect."""
         options = {"url": self.url, "tube": tube, "writeId": f"v1-{tube}-{number}"}
         tasks.write.format("tubes").options(**options).mode("append").save()
 
 
 def sorted_out(batch: DataFrame) -> DataFrame:
-    """Results, with their columns and a `kind`. What is no result at all is dead; `data` says what it was."""
+    """Return results with their columns and a `kind`. Invalid results are dead, with their text in `data`."""
     kind = (
         F.when(F.col("url").isNull(), "dead")
         .when(F.col("status").between(200, 399), "page")
@@ -95,18 +94,18 @@ def sorted_out(batch: DataFrame) -> DataFrame:
 
 
 def links_of(pages: DataFrame, hosts: Collection[str]) -> DataFrame:
-    """Where pages lead to on these hosts, as tasks."""
+    """Return the links of pages to these hosts, as tasks."""
     links = pages.select(F.explode("links").alias("url")).distinct()
     return tasks_of(links, attempt=F.lit(1), delay=F.lit(None).cast("double")).where(F.col("utube").isin(*hosts))
 
 
 def retries_of(failed: DataFrame) -> DataFrame:
-    """The next attempts, as tasks."""
+    """Return the next attempts as tasks."""
     return tasks_of(failed, attempt=F.col("attempt") + 1, delay=REST * F.pow(F.lit(2.0), F.col("attempt") - 1))
 
 
 def tasks_of(pages: DataFrame, attempt: Column, delay: Column) -> DataFrame:
-    """Tasks of the frontier: their data is `url` and `attempt`, all else says how they are put."""
+    """Return tasks of the frontier: their data is `url` and `attempt`, the other columns are put options."""
     url = F.col("url")
     host = F.expr("try_parse_url(url, 'AUTHORITY')").alias("utube")
     return pages.select(
@@ -115,11 +114,11 @@ def tasks_of(pages: DataFrame, attempt: Column, delay: Column) -> DataFrame:
 
 
 def main() -> int:
-    """The command line. Exit codes: 0 if the crawl is whole, 1 if not."""
+    """Run the command line. Exit codes: 0 if the crawl is complete, 1 if not."""
     parser = argparse.ArgumentParser(description="Save the results of a crawl until the standard input ends.")
-    parser.add_argument("url", help="where the tubes are")
-    parser.add_argument("folder", help="for parquet and checkpoint")
-    parser.add_argument("hosts", nargs="+", help="the crawl stays on these: their URLs")
+    parser.add_argument("url", help="the URL of the tubes")
+    parser.add_argument("folder", help="the folder for parquet and checkpoint")
+    parser.add_argument("hosts", nargs="+", help="the URLs of the hosts to crawl")
     options = parser.parse_args()
     spark = SparkSession.builder.getOrCreate()
     spark.streams.addListener(Dashboard())

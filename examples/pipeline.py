@@ -1,15 +1,15 @@
-"""A data pipeline on Spark: a crawl of Python's own documentation, and the proof that it is whole.
+"""A data pipeline on Spark: a crawl of Python's own documentation, and the proof that it is complete.
 
     python examples/pipeline.py                         # or: make pipeline
-    python examples/pipeline.py --keep crawl            # keeps the parquet, in the folder `crawl`
+    python examples/pipeline.py --keep crawl            # keep the parquet in the folder `crawl`
 
-Fetchers (`fetcher.py`) take pages from the tube `frontier`, politely to each host, and put what came of them into the
-tube `results`. A Spark job (`page_stream.py`) streams those into parquet, and puts links and failed pages back into the
-frontier. In the middle of a micro-batch this program kills the job, by SIGKILL with its JVM, and starts it again: it
-goes on from its checkpoint. In the end SQL on the parquet (`findings.py`) says what came of the crawl, and proves by
-what the web servers noted that nothing was lost and nothing is there twice. Spark, the web servers and a Valkey are
-started for it, and are gone afterwards. Exit codes: 0 if the proof holds, 1 if not, 2 for bad arguments, 130 after
-Ctrl-C, 143 after SIGTERM.
+Fetchers (`fetcher.py`) take pages from the tube `frontier`, politely for each host, and put results into the tube
+`results`. A Spark job (`page_stream.py`) streams them into parquet, and puts links and failed pages back into the
+frontier. In the middle of a micro-batch this program kills the job and its JVM with SIGKILL and starts it again; the
+job continues from its checkpoint. At the end, SQL on the parquet (`findings.py`) shows the results, and proves with the
+records of the web servers that no page is lost or duplicated. Spark, the web servers and a Valkey are started for the
+run and stopped afterwards. Exit codes: 0 if the proof holds, 1 if not, 2 for bad arguments, 130 after Ctrl-C, 143
+after SIGTERM.
 """
 
 import argparse
@@ -35,12 +35,12 @@ import tubes
 
 Job: TypeAlias = "subprocess.Popen[bytes]"
 HERE = Path(__file__).parent
-#: How often the job is started again after it has ended by an error, as a supervisor would do it.
+#: The maximum number of restarts after errors of the job, like those of a supervisor.
 RESTARTS = 3
 
 
 class Pipeline:
-    """The tubes of a crawl: empty in the end."""
+    """The tubes of a crawl, which are empty at its end."""
 
     def __init__(self, queue: tubes.Queue, interval: float) -> None:
         self.frontier = queue.create_tube("frontier", "utubettl", ttr=60, interval=interval, key_ttl=KNOWN)
@@ -48,17 +48,17 @@ class Pipeline:
         self.dead = queue.create_tube("dead")
 
     def offer(self, urls: list[str]) -> None:
-        """Put first pages."""
+        """Put the first pages."""
         first = [(url, {"url": url, "attempt": 1}) for url in urls]
         self.frontier.put_many(tubes.Item(page, key=f"1 {url}", utube=URL(url).authority) for url, page in first)
 
     def saving(self, number: int) -> int:
-        """How many results the job has in hand, if it has come to the one of this number."""
+        """Return the number of results that the job is saving, if they include the result of this number."""
         tasks = self.results.statistics().tasks
         return tasks["taken"] if tasks["done"] + tasks["taken"] >= number else 0
 
     def is_over(self) -> bool:
-        """Whether nothing is left to do. A page is acked after its result is put, and a result after its links are."""
+        """Return True if no task is left. A page is acked after its result is put, and a result after its links are."""
         before = self.frontier.statistics().tasks
         if before["total"] or self.results.statistics().tasks["total"]:
             return False
@@ -74,7 +74,7 @@ class Pipeline:
 def started(
     program: str, *arguments: str, log: TextIO | None = None, environment: Mapping[str, str] | None = None
 ) -> Generator[Job]:
-    """A program beside this one, and the processes that it starts. Ctrl-C does not reach them."""
+    """Start another example as a process, out of the reach of Ctrl-C."""
     command = [sys.executable, str(HERE / program), *arguments]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stderr=log, env=environment, start_new_session=True
@@ -86,7 +86,7 @@ def started(
 
 
 def kill(process: Job) -> None:
-    """End a program at once, and the processes that it has started: Python, Java, and all."""
+    """Kill a program and all processes that it has started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -94,9 +94,9 @@ def kill(process: Job) -> None:
 def stream(
     pipeline: Pipeline, fetchers: list[Job], start: Callable[[], AbstractContextManager[Job]], kill_at: int
 ) -> int:
-    """Run the job until all is done; returns its exit code. It is killed when it saves the result of this number.
+    """Run the job until all pages are done and return its exit code. Kill it when it saves the result of this number.
 
-    Started again it goes on from its checkpoint. If it ends by itself it is started again too, as a supervisor does it.
+    After a restart it continues from its checkpoint. If it ends with an error it is restarted too, as by a supervisor.
     """
     for _ in range(2 + RESTARTS):
         with start() as job:
@@ -119,7 +119,7 @@ def stream(
 
 
 def run(options: argparse.Namespace, folder: Path) -> bool:
-    """The pipeline, its tables and its proof; returns whether that holds."""
+    """Run the pipeline, print its tables and its proof, and return True if the proof holds."""
     with ExitStack() as stack:
         enter = stack.enter_context
         scratch = Path(enter(tempfile.TemporaryDirectory(prefix="tubes-spark-", ignore_cleanup_errors=True)))
@@ -129,12 +129,12 @@ def run(options: argparse.Namespace, folder: Path) -> bool:
         pipeline = Pipeline(enter(tubes.connect(url)), options.interval)
         stack.callback(pipeline.drop)
         pipeline.offer(hosts)
-        given = [f"--workers={-(-options.workers // options.processes)}", f"--interval={options.interval}"]
-        fetchers = [enter(started("fetcher.py", url, *given)) for _ in range(options.processes)]
+        arguments = [f"--workers={-(-options.workers // options.processes)}", f"--interval={options.interval}"]
+        fetchers = [enter(started("fetcher.py", url, *arguments)) for _ in range(options.processes)]
         spark = os.environ | local_spark.environment(scratch)
         start = partial(started, "page_stream.py", url, str(folder), *hosts, log=log, environment=spark)
         print(
-            f"{len(hosts)} hosts, {options.workers} workers; Spark's first micro-batch takes some ten seconds",
+            f"{len(hosts)} hosts, {options.workers} workers; Spark's first micro-batch takes about ten seconds",
             flush=True,
         )
         code = stream(pipeline, fetchers, start, options.kill_at)
@@ -145,29 +145,33 @@ def run(options: argparse.Namespace, folder: Path) -> bool:
 
 
 def end(number: int, _frame: object) -> None:
-    """End this program by a signal, with what it has started. What ends already is not broken off."""
+    """End this program and its children on a signal. Do not interrupt the end."""
     signal.signal(number, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
 
 def main() -> int:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Crawl Python's documentation into parquet, and prove it whole.")
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        description="Crawl Python's documentation into parquet, and prove that it is complete."
+    )
     argument = parser.add_argument
-    argument("--pages", type=positive, default=400, metavar="N", help="that there are to find (%(default)s)")
-    argument("--hosts", type=positive, default=12, metavar="N", help="that have them (%(default)s)")
-    argument("--interval", type=float, default=0.2, metavar="S", help="seconds between 2 on a host (%(default)s)")
-    argument("--workers", type=positive, default=24, metavar="N", help="that fetch them (%(default)s)")
-    argument("--processes", type=positive, default=2, metavar="N", help="that have them (%(default)s)")
-    argument("--kill-at", type=int, default=100, metavar="N", help="saved page: kill the job; 0: never (%(default)s)")
-    argument("--tube-url", default="redis", metavar="URL", help="a server; redis: one of its own (%(default)s)")
-    argument("--seed", type=int, default=0, metavar="N", help="decides which pages fail (%(default)s)")
-    argument("--keep", type=Path, metavar="DIR", help="a new folder for parquet and checkpoint, which stays")
+    argument("--pages", type=positive, default=400, metavar="N", help="the number of pages (%(default)s)")
+    argument("--hosts", type=positive, default=12, metavar="N", help="the number of hosts (%(default)s)")
+    argument(
+        "--interval", type=float, default=0.2, metavar="S", help="seconds between 2 requests to a host (%(default)s)"
+    )
+    argument("--workers", type=positive, default=24, metavar="N", help="the number of workers (%(default)s)")
+    argument("--processes", type=positive, default=2, metavar="N", help="the number of worker processes (%(default)s)")
+    argument("--kill-at", type=int, default=100, metavar="N", help="kill the job at this page; 0: never (%(default)s)")
+    argument("--tube-url", default="redis", metavar="URL", help="a server; redis: a temporary one (%(default)s)")
+    argument("--seed", type=int, default=0, metavar="N", help="selects the pages that fail (%(default)s)")
+    argument("--keep", type=Path, metavar="DIR", help="a new folder that keeps parquet and checkpoint")
     options = parser.parse_args()
     if options.keep and options.keep.exists():
-        parser.error(f"--keep: {str(options.keep)!r} is there already")
+        parser.error(f"--keep: {str(options.keep)!r} already exists")
     if options.tube_url.startswith("memory:"):
-        parser.error(f"--tube-url: {options.tube_url!r} is one process's own, and Spark is others")
+        parser.error(f"--tube-url: {options.tube_url!r} belongs to one process, but Spark uses several")
     signal.signal(signal.SIGTERM, end)
     with tempfile.TemporaryDirectory(prefix="tubes-pipeline-") as folder:
         try:

@@ -1,4 +1,4 @@
-"""What the servers noted, held against what the tube promises."""
+"""Checks of the promises of the tube against the records of the servers."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -12,19 +12,19 @@ import tubes
 
 
 class Fetch(NamedTuple):
-    """One request, as its server noted it; the times are seconds, by one clock for all hosts."""
+    """One request as recorded by its server; times are seconds of one clock for all hosts."""
 
     path: str
     status: int
     arrived: float
     answered: float
-    #: For how many seconds it then asked to be left alone.
+    #: The seconds of Retry-After in the response.
     retry_after: int
 
 
 @dataclass(frozen=True)
 class Record:
-    """What one host noted: the most requests that it had at any moment, and all of them."""
+    """The record of one host: its maximum number of concurrent requests, and all requests."""
 
     url: str
     most_in_flight: int
@@ -33,7 +33,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Check:
-    """A promise, whether it was kept (None: there was nothing to see), and what was seen."""
+    """A promise, True if it was kept (None if it was not observed), and the observation."""
 
     promise: str
     kept: bool | None
@@ -41,7 +41,7 @@ class Check:
 
 
 async def read_records(urls: Iterable[str]) -> list[Record]:
-    """Ask the hosts what they noted."""
+    """Fetch the records of the hosts."""
     records: list[Record] = []
     async with aiohttp.ClientSession() as http:
         for url in urls:
@@ -53,7 +53,7 @@ async def read_records(urls: Iterable[str]) -> list[Record]:
 
 
 def by_url(records: Iterable[Record]) -> dict[str, list[Fetch]]:
-    """The requests for each URL, in the order in which they arrived."""
+    """Return the requests for each URL, in order of arrival."""
     found: defaultdict[str, list[Fetch]] = defaultdict(list)
     for record in records:
         for fetch in sorted(record.fetches, key=lambda fetch: fetch.arrived):
@@ -62,18 +62,18 @@ def by_url(records: Iterable[Record]) -> dict[str, list[Fetch]]:
 
 
 def most_in_flight(records: Iterable[Record]) -> str:
-    """The most requests that each host had at any moment, in words."""
+    """Describe the maximum number of concurrent requests of each host."""
     return "most on each host: " + " ".join(str(record.most_in_flight) for record in records)
 
 
 def one_in_flight(records: Collection[Record]) -> Check:
-    """What the lanes are for."""
+    """Check that no host had more than one request at a time, the purpose of lanes."""
     kept = all(record.most_in_flight <= 1 for record in records)
     return Check("at most 1 request in flight per host", kept, most_in_flight(records))
 
 
-def held(promise: str, waits: Mapping[float, Collection[float]]) -> Check:
-    """Whether nobody came earlier than was asked; given is which seconds were asked, and which were seen."""
+def check_waits(promise: str, waits: Mapping[float, Collection[float]]) -> Check:
+    """Check that no request came too early: `waits` has the observed seconds by the demanded seconds."""
     kept = all(min(seen) >= asked for asked, seen in waits.items()) if waits else None
     lines = [
         f"asked {asked:g} s: seen {min(seen):.3f} to {max(seen):.3f} s, {len(seen)} times"
@@ -83,25 +83,25 @@ def held(promise: str, waits: Mapping[float, Collection[float]]) -> Check:
 
 
 def interval_kept(records: Iterable[Record], interval: float) -> Check:
-    """From one request to the next on the same host, as the host saw them arrive."""
+    """Check the interval between the arrivals of two requests at the same host."""
     arrivals = [sorted(fetch.arrived for fetch in record.fetches) for record in records]
     gaps = [after - before for times in arrivals for before, after in pairwise(times)]
-    return held("an interval between 2 requests to a host", {interval: gaps} if gaps else {})
+    return check_waits("an interval between 2 requests to a host", {interval: gaps} if gaps else {})
 
 
 def left_alone(records: Iterable[Record]) -> Check:
-    """A host that has answered with Retry-After sees nobody until that is over."""
+    """Check that a host gets no request before its Retry-After is over."""
     waits: defaultdict[float, list[float]] = defaultdict(list)
     for record in records:
         for busy in filter(lambda fetch: fetch.retry_after, record.fetches):
             after = [fetch.arrived - busy.answered for fetch in record.fetches if fetch.arrived > busy.answered]
             if after:
                 waits[busy.retry_after].append(min(after))
-    return held("a host that says Retry-After left alone", waits)
+    return check_waits("a host that says Retry-After left alone", waits)
 
 
 def fetched_once(records: Collection[Record]) -> Check:
-    """An answer is final."""
+    """Check that no page is requested again after a successful response."""
     answers = [sum(fetch.status < 400 for fetch in fetches) for fetches in by_url(records).values()]
     once, again = answers.count(1), sum(count > 1 for count in answers)
     kept = again == 0 if once or again else None
@@ -109,16 +109,16 @@ def fetched_once(records: Collection[Record]) -> Check:
 
 
 def rested(records: Iterable[Record], backoff: tubes.Backoff) -> Check:
-    """A page that failed rests before it is tried again, after each attempt for longer."""
+    """Check that failed pages are delayed by the backoff before the next attempt."""
     waits: defaultdict[float, list[float]] = defaultdict(list)
     for fetches in by_url(records).values():
         for attempts, (failed, retry) in enumerate(pairwise(fetches), start=1):
             waits[backoff.delay(attempts)].append(retry.arrived - failed.answered)
-    return held("failed pages rest as the backoff says", waits)
+    return check_waits("failed pages rest as the backoff says", waits)
 
 
 def hopeless_buried(records: Iterable[Record], attempts: int, buried: Mapping[str, str | None]) -> Check:
-    """Buried is what failed at every attempt or for good, with its reason, and nothing else."""
+    """Check that exactly the pages that failed at every attempt or permanently are buried, with their reasons."""
     hopeless: dict[str, str] = {}
     for url, fetches in by_url(records).items():
         statuses = [fetch.status for fetch in fetches]
@@ -132,6 +132,6 @@ def hopeless_buried(records: Iterable[Record], attempts: int, buried: Mapping[st
 
 
 def control_differs(checks: Collection[Check]) -> Check:
-    """Without lanes the promises about hosts are broken, and the records show it."""
+    """Check that the records show broken promises in the run without lanes."""
     kept = all(check.kept is False for check in checks)
     return Check("control: broken without lanes", kept, "\n".join(check.seen for check in checks))

@@ -1,11 +1,11 @@
-"""Several web servers on this machine that show Python's own documentation, and note what is asked of them.
+"""Local web servers that serve Python's own documentation and record all requests.
 
-    python examples/pydoc_hosts.py --hosts 4        # prints their URLs as JSON, ends with its standard input
+    python examples/pydoc_hosts.py --hosts 4        # print the URLs as JSON; end with the standard input
 
-The pages are pydoc's: one for every module of the standard library and one for every class in it. Each page
-lives on one of the hosts, and the pages of all hosts link to each other. A page takes some milliseconds.
-Some fail with 503 a few times, a few always do, and for some the host asks to be left alone for a second: 429 with
-Retry-After. `/-/records` shows what a host noted; it is not noted itself.
+The pages are those of pydoc, one per module of the standard library and one per class. Each page belongs to one of
+the hosts, and the pages of all hosts link to each other. A page takes a few milliseconds. Some pages fail with 503 a
+few times, a few always fail, and for some the host demands a pause of one second: 429 with Retry-After. `/-/records`
+returns the record of a host; requests for it are not recorded.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from types import ModuleType
 from typing import Any
 from zlib import crc32
 
-#: Not imported: some of these print something or open a window, the others are of no interest.
+#: Modules that are not imported: some print text or open a window, the others are not interesting.
 UNWANTED = {
     *("antigravity", "this", "idlelib", "tkinter", "turtle", "turtledemo"),
     *("distutils", "ensurepip", "lib2to3", "readline", "test"),
@@ -38,10 +38,10 @@ UNWANTED_PARTS = {"__main__", "test", "tests"}
 
 
 def import_library(name: str) -> None:
-    """Import a module and what is in it, as far as this machine has it."""
+    """Import a module and its submodules, as far as they are available on this machine."""
     try:
         module = importlib.import_module(name)
-    except Exception:  # Made for another system; what such a module raises is not always an ImportError.
+    except Exception:  # A module for another system may raise other errors than ImportError.
         return
     for info in pkgutil.iter_modules(getattr(module, "__path__", ())):
         if info.name not in UNWANTED_PARTS:
@@ -49,9 +49,9 @@ def import_library(name: str) -> None:
 
 
 def catalogue(most: int = 0) -> dict[str, object]:
-    """The modules of the standard library, as far as this machine has them, and their classes, by name.
+    """Return the available modules of the standard library and their classes, by name.
 
-    `most`: only the first ones. The module of a class comes before it, so that all can be reached from their modules.
+    `most`: the maximum number. The module of a class precedes it, so that all classes are reachable from their modules.
     """
     for name in sorted(sys.stdlib_module_names - UNWANTED):
         if not name.startswith("_"):
@@ -68,21 +68,21 @@ def catalogue(most: int = 0) -> dict[str, object]:
 
 
 class Docs(pydoc.HTMLDoc):
-    """pydoc's pages, with links that lead to the host of each page."""
+    """The pages of pydoc, with links to the host of each page."""
 
     def __init__(self, pages: dict[str, object], urls: list[str]) -> None:
         self.pages, self.urls = pages, urls
 
     def home(self, name: str) -> str:
-        """The host that has a page."""
+        """Return the host of a page."""
         return self.urls[crc32(name.encode()) % len(self.urls)]
 
     def link(self, name: str, text: str) -> str:
-        """A link to a page, or only its text if there is no such page."""
+        """Return a link to a page, or only the text if the page does not exist."""
         return f'<a href="{self.home(name)}{name}.html">{text}</a>' if name in self.pages else text
 
     def classlink(self, object: object, modname: str) -> str:
-        """A class has a page of its own here; pydoc's own link leads into the page of its module."""
+        """Link to the page of a class; pydoc would link into the page of its module."""
         kind: Any = object
         return self.link(f"{kind.__module__}.{kind.__name__}", pydoc.classname(kind, modname))
 
@@ -97,19 +97,19 @@ class Docs(pydoc.HTMLDoc):
         return self.link(f"{package}.{name}" if package else name, name)
 
     def render(self, name: str) -> str:
-        """The page of a module or class."""
+        """Return the page of a module or class."""
         module, _, last = name.rpartition(".")
         return self.page(name, self.document(self.pages[name], last, module))
 
     def front(self, url: str) -> str:
-        """The first page of a host: its modules."""
+        """Return the first page of a host, which lists its modules."""
         modules = (name for name, page in self.pages.items() if isinstance(page, ModuleType))
         mine = sorted(name for name in modules if self.home(name) == url)
         return self.page("modules", self.multicolumn(mine, lambda name: self.link(name, name)))
 
 
 class Host(ThreadingHTTPServer):
-    """One of the hosts: what it answers, and its own record of what it was asked."""
+    """One of the hosts, with its responses and its record of requests."""
 
     daemon_threads = True
     request_queue_size = 512
@@ -121,42 +121,42 @@ class Host(ThreadingHTTPServer):
         self.seed, self.flaky, self.hopeless, self.busy = seed, flaky, hopeless, busy
         self.lock = threading.Lock()
         self.in_flight = self.most_in_flight = 0
-        self.tries: Counter[str] = Counter()
-        #: Of every request: the path, the status, when it arrived, when it was answered, its Retry-After.
+        self.attempts: Counter[str] = Counter()
+        #: All requests: path, status, times of arrival and response, Retry-After.
         self.fetches: list[tuple[str, int, float, float, int]] = []
 
     def server_bind(self) -> None:
-        """Bind, and no more: `HTTPServer` asks the DNS for its own name, which can take seconds."""
+        """Only bind: `HTTPServer` also asks the DNS for its own name, which can take seconds."""
         TCPServer.server_bind(self)
 
     def arrive(self, path: str) -> tuple[float, int]:
-        """Count a request in; answers when that was, and how many there were for this path."""
+        """Count a request; return its time and the number of requests for this path."""
         with self.lock:
             self.in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self.in_flight)
-            self.tries[path] += 1
-            return time.monotonic(), self.tries[path]
+            self.attempts[path] += 1
+            return time.monotonic(), self.attempts[path]
 
-    def respond(self, path: str, tries: int) -> tuple[int, str]:
-        """The status and the text of an answer: of a redirect its goal, of 429 for how many seconds to keep away."""
-        dice = random.Random(f"{self.seed} {path}")  # The same page has the same fate in every run.
+    def respond(self, path: str, attempts: int) -> tuple[int, str]:
+        """Return the status and text of a response. The text is the target of a redirect, or Retry-After for 429."""
+        dice = random.Random(f"{self.seed} {path}")  # Each page behaves the same in every run.
         time.sleep(dice.uniform(0.005, 0.015))
-        if path == "/":  # Never fails: all else is reached from here.
+        if path == "/":  # The first page never fails, because it links to all others.
             return 200, self.docs.front(self.url)
         fate = dice.random()
-        if fate < self.hopeless or (fate < self.hopeless + self.flaky and tries <= dice.randint(1, 3)):
+        if fate < self.hopeless or (fate < self.hopeless + self.flaky and attempts <= dice.randint(1, 3)):
             return 503, "come back later"
-        if fate > 1 - self.busy and tries == 1:
+        if fate > 1 - self.busy and attempts == 1:
             return 429, "1"
         name = path.removeprefix("/").removesuffix(".html")
         if name not in self.docs.pages:
             return 404, "no such page"
-        if self.docs.home(name) != self.url:  # pydoc writes some links as if there were one host only.
+        if self.docs.home(name) != self.url:  # pydoc writes some links for a single host.
             return 301, f"{self.docs.home(name)}{name}.html"
         return 200, self.docs.render(name)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of clients that hang up."""
+        """Ignore clients that disconnect."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -168,7 +168,7 @@ class Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
-        """Answer, and note it."""
+        """Send the response and record it."""
         host = self.server
         assert isinstance(host, Host)
         if self.path == "/-/records":
@@ -176,18 +176,18 @@ class Handler(BaseHTTPRequestHandler):
                 records = json.dumps({"most_in_flight": host.most_in_flight, "fetches": host.fetches})
             self.wfile.write(self.begin(200, records, "application/json"))
             return
-        arrived, tries = host.arrive(self.path)
+        arrived, attempts = host.arrive(self.path)
         status, retry_after, last = 0, 0, b""
         try:
             try:
-                status, text = host.respond(self.path, tries)
+                status, text = host.respond(self.path, attempts)
             except Exception as error:
                 status, text = 500, repr(error)
             retry_after = int(text) if status == 429 else 0
             last = self.begin(status, text)
         finally:
-            # The last byte and the count go in one step: who has the whole answer is no longer counted, who
-            # has not still is. In two steps a quick client could be back before it was counted out.
+            # Send the last byte and update the count in one step, so that a client is counted until it has the
+            # whole response. In two steps, a quick client could send its next request before the update.
             with host.lock:
                 host.fetches.append((self.path, status, arrived, time.monotonic(), retry_after))
                 try:
@@ -196,7 +196,7 @@ class Handler(BaseHTTPRequestHandler):
                     host.in_flight -= 1
 
     def begin(self, status: int, text: str, kind: str = "text/html; charset=utf-8") -> bytes:
-        """Send an answer but for its last byte, which is returned."""
+        """Send a response except for its last byte, and return this byte."""
         body = text.encode(errors="replace")
         self.send_response(status)
         if status == 301:
@@ -210,16 +210,16 @@ class Handler(BaseHTTPRequestHandler):
         return body[-1:]
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Keep quiet: the records say it all."""
+        """Log nothing: the records contain everything."""
 
 
 @contextmanager
 def running(
     hosts: int, seed: int = 0, flaky: float = 0.04, hopeless: float = 0.01, busy: float = 0.01, pages: int = 0
 ) -> Generator[list[str], None, None]:
-    """The URLs of so many hosts, in a process of their own: clients and servers should not share a GIL.
+    """Run hosts in a separate process, so that clients and servers do not share a GIL; yield their URLs.
 
-    `pages`: how many they have together, besides the front page of each; 0: all.
+    `pages`: the total number of pages, in addition to the front page of each host; 0: all.
     """
     arguments = [f"--{name}={value}" for name, value in locals().items()]
     with subprocess.Popen(
@@ -227,7 +227,7 @@ def running(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # Ctrl-C does not reach it: what it noted is wanted afterwards.
+        start_new_session=True,  # Ctrl-C must not end the process: its records are needed afterwards.
     ) as process:
         assert process.stdin
         assert process.stdout
@@ -238,17 +238,19 @@ def running(
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="Serve Python's documentation on several local hosts.")
     parser.add_argument("--hosts", type=int, default=4, help="how many (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="decides which pages fail (%(default)s)")
-    parser.add_argument("--flaky", type=float, default=0.04, help="share that fails at first (%(default)s)")
-    parser.add_argument("--hopeless", type=float, default=0.01, help="share that always fails (%(default)s)")
-    parser.add_argument("--busy", type=float, default=0.01, help="share that is put off (%(default)s)")
-    parser.add_argument("--pages", type=int, default=0, help="how many they have together; 0: all (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="selects the pages that fail (%(default)s)")
+    parser.add_argument("--flaky", type=float, default=0.04, help="the share of pages that fail at first (%(default)s)")
+    parser.add_argument(
+        "--hopeless", type=float, default=0.01, help="the share of pages that always fail (%(default)s)"
+    )
+    parser.add_argument("--busy", type=float, default=0.01, help="the share of pages with Retry-After (%(default)s)")
+    parser.add_argument("--pages", type=int, default=0, help="the total number of pages; 0: all (%(default)s)")
     options = parser.parse_args()
-    warnings.simplefilter("ignore")  # Old modules say on import that they are old.
-    inspect.getcomments = lambda object: None  # pydoc parses whole files for them: 3 times slower.
+    warnings.simplefilter("ignore")  # Deprecated modules warn on import.
+    inspect.getcomments = lambda object: None  # pydoc parses whole files for comments, which is 3 times slower.
     servers = [Host(options.seed, options.flaky, options.hopeless, options.busy) for _ in range(options.hosts)]
     Host.docs = Docs(catalogue(options.pages), [server.url for server in servers])
     for server in servers:

@@ -10,7 +10,7 @@ VERDICTS = {True: Text("yes", "bold green"), False: Text("NO", "bold red"), None
 
 
 def table_of(title: str, checks: Iterable[Check]) -> Table:
-    """A row for each: whether it was kept, what was promised, what was seen."""
+    """Return a table with a row per check: the result, the promise and the observation."""
     table = Table(title=title, title_style="bold", title_justify="left", box=None)
     for check in checks:
         table.add_row(VERDICTS[check.kept], check.promise, check.seen)

@@ -1,1 +1,1 @@
-"""The contract of each driver in memory, and what both APIs promise on every backend."""
+"""The contract of each driver in memory, and the rules of both APIs on every backend."""

@@ -1,4 +1,4 @@
-"""A tube is altered while threads and event loops work: whatever begins afterwards goes by the new options."""
+"""Altering a tube while threads and event loops work: later calls use the new options."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tubes.drivers.invariants import check_engine
 if TYPE_CHECKING:
     from tubes.testing import LocalServer
 
-#: How long the threads of a race work, in seconds, and how often the tube is altered meanwhile.
+#: The duration of a race of threads in seconds, and the number of alterations meanwhile.
 SECONDS, ALTERS = 1.0, 12
 
 
 @pytest.fixture(params=["memory", "valkey"])
 def place(request: pytest.FixtureRequest) -> str:
-    """Where tubes are that several connections share."""
+    """Return the URL of tubes that several connections share."""
     if request.param == "memory":
         return f"memory://{uuid4().hex}"
     server: LocalServer = request.getfixturevalue("valkey")
@@ -35,25 +35,25 @@ def place(request: pytest.FixtureRequest) -> str:
 
 
 class Versions:
-    """The options are versions: each put must have that which was there when it began, or a later one."""
+    """Options as versions: each put must use the version at its start or a later one."""
 
     def __init__(self) -> None:
-        #: The last one that has returned, and the last one that has begun.
+        #: The latest version whose alter has returned, and the latest one whose alter has begun.
         self.done = self.begun = 1
         self.wrong: list[tuple[int, int, int]] = []
 
     def options(self, version: int) -> dict[str, Any]:
-        """All of the options say which version they are."""
+        """Return options that all contain the version."""
         return {"max_attempts": version, "ttl": 1000 * version, "ttr": 1000 * version}
 
     def alter(self, tube: tubes.Tube) -> None:
-        """The next version."""
+        """Switch the tube to the next version."""
         self.begun += 1
         tube.alter(**self.options(self.begun))
         self.done = self.begun
 
     def check(self, task: Any, done: int) -> None:
-        """A task of a put that began when this version was done."""
+        """Check the task of a put that began when this version was done."""
         version = task.max_attempts
         if not done <= version <= self.begun or (task.ttl, task.ttr) != (1000 * version, 1000 * version):
             self.wrong.append((done, version, self.begun))
@@ -96,7 +96,7 @@ def test_put_after_alter_has_the_new_options(place: str, shares: bool) -> None:
                     versions.check(here.put(number, key=str(number), on_duplicate="replace"), done)
                 else:
                     versions.check(here.put(number), done)
-                here.ack_many(here.take_many(2, timeout=0))  # Some were replaced meanwhile.
+                here.ack_many(here.take_many(2, timeout=0))  # Other threads may have replaced some tasks.
             if not shares:
                 own.close()
 
@@ -109,7 +109,7 @@ def test_put_after_alter_has_the_new_options(place: str, shares: bool) -> None:
 
 
 def test_puts_of_event_loops_have_the_new_options(place: str) -> None:
-    """On a server puts of one turn of the loop go together."""
+    """Puts of one turn of the loop are sent together on a server."""
     versions = Versions()
     with tubes.connect(place) as queue:
         tube = queue.create_tube("t", "fifottl", **versions.options(1))
@@ -150,7 +150,7 @@ def test_concurrent_alters_are_all_applied(place: str) -> None:
 
 
 def test_altered_max_in_flight_limits_busy_lanes(place: str) -> None:
-    """Of no lane more are taken at a time than the greatest number that was allowed meanwhile."""
+    """No lane ever has more taken tasks than the largest limit set meanwhile."""
     taken: dict[str, int] = {}
     lock = threading.Lock()
     allowed = most = 1

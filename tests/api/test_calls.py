@@ -1,4 +1,4 @@
-"""Calls: a task is put, and its handler's result comes back; in memory and on a server."""
+"""Calls: put a task and wait for the result of its handler; in memory and on a server."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def act(task: Any) -> Any:
 
 @pytest.fixture
 def tube(queue: tubes.Queue) -> Iterator[tubes.Tube]:
-    """A tube, and a worker in a thread of its own."""
+    """Create a tube, and run a worker in a separate thread."""
     tube = queue.create_tube("squares", "fifottl", max_attempts=2)
     worker = Worker(queue, concurrency=4)
     worker.on(tube, act)
@@ -61,7 +61,7 @@ def tube(queue: tubes.Queue) -> Iterator[tubes.Tube]:
 
 @pytest.fixture
 def there(queue: tubes.Queue, tube: tubes.Tube, face: Face) -> Iterator[Any]:
-    """The tube as either face sees it."""
+    """Return the tube for both faces."""
     connection = face.connect(queue)
     yield connection.tube("squares")
     connection.close()
@@ -87,7 +87,7 @@ def test_call_raises_the_error_of_the_last_attempt(there: Any) -> None:
 def test_timed_out_call_leaves_its_task_in_the_tube(queue: tubes.Queue, there: Any) -> None:
     with pytest.raises(CallTimeout, match=r"no reply to task 0 of tube 'squares' within 0\.2 s"):
         there.call("slow", timeout=0.2)
-    # The late reply is nobody's.
+    # The late reply is dropped.
     assert there.call("ann", timeout=20) == ["ann", None]
     assert eventually(lambda: queue.tube("squares").statistics().tasks["total"] == 0)
 
@@ -123,7 +123,7 @@ def test_asyncio_calls_get_their_own_replies_and_can_be_cancelled(queue: tubes.Q
 def test_closing_a_queue_ends_its_calls(queue: tubes.Queue, face: Face) -> None:
     queue.create_tube("nobody")
     connection = face.connect(queue)
-    call = face.begin(connection.tube("nobody"), "put", 0)  # The tube is there.
+    call = face.begin(connection.tube("nobody"), "put", 0)  # The tube exists.
     call.result(20)
     thread = threading.Timer(0.3, connection.close)
     thread.start()
@@ -135,7 +135,7 @@ def test_closing_a_queue_ends_its_calls(queue: tubes.Queue, face: Face) -> None:
 
 
 def let_reserved_names_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To look at the library's own tubes."""
+    """Allow access to the library's own tubes."""
     monkeypatch.setattr("tubes.drivers.driver.RESERVED", re.compile("(?!)"))
 
 
@@ -261,7 +261,7 @@ def test_reserved_context_names_are_refused(queue: tubes.Queue) -> None:
 
 
 def test_reply_is_sent_again_after_backend_errors(queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that passes, and a server that is full until the task has ended."""
+    """The errors are a temporary one, and a server that is full until the task has ended."""
     tube = queue.create_tube("mail")
     tries: list[str] = []
     answer = answer_async
@@ -287,7 +287,7 @@ def test_reply_is_sent_again_after_backend_errors(queue: tubes.Queue, monkeypatc
 
 
 def test_killed_caller_leaves_nothing_on_the_server() -> None:
-    """Neither where it waits nor of a reply that comes after its end."""
+    """Neither the waiting caller nor its late reply leaves keys."""
     with LocalServer() as server, tubes.connect(server.url, session_ttl=1) as queue:
         tube = queue.create_tube("squares")
         client: Any = server.client()
@@ -306,7 +306,7 @@ def test_killed_caller_leaves_nothing_on_the_server() -> None:
         worker = Worker(queue)
         worker.on(tube, lambda task: task.data)
         assert worker.run(burst=True).acked == 1
-        # Each key of it has an end, that is not far.
+        # Each key of the reply expires soon.
         left = {key: client.pttl(key) for key in client.keys("*reply*")}
         assert left
         assert all(0 < span <= 12_000 for span in left.values()), left
@@ -318,7 +318,7 @@ def test_killed_caller_leaves_nothing_on_the_server() -> None:
 
 
 class Fatal:
-    """A codec that ends programs."""
+    """A codec that raises SystemExit."""
 
     def encode(self, data: Any) -> bytes:
         return bytes(data)
@@ -349,7 +349,7 @@ def test_codec_exit_while_reading_a_reply_fails_only_its_call(queue: tubes.Queue
 def test_reply_reader_pauses_after_each_error_and_continues(
     queue: tubes.Queue, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also after those of a tube that was lost and cannot be made anew."""
+    """This includes errors of a lost tube that cannot be created again."""
     tries: list[str] = []
     monkeypatch.setattr("tubes.calls.time", Clock(tries))
     tube = queue.create_tube("mail")
@@ -375,7 +375,7 @@ def test_reply_reader_pauses_after_each_error_and_continues(
 
         monkeypatch.setattr(replies, "_open", refused)
         monkeypatch.setattr(replies, "_tube", Wrong())
-        # It waits for a reply by the right tube until then.
+        # The caller waits for a reply through the correct tube until then.
         assert tube.call("bob", timeout=20) == "bob"
         assert tube.call("cid", timeout=20) == "cid"
         assert tries[:7] == ["take", "rest", "take", "rest", "take", "rest", "take"]
@@ -386,7 +386,7 @@ def test_reply_reader_pauses_after_each_error_and_continues(
 
 
 class Clock:
-    """Of a module: its rests are written down, and none lasts long."""
+    """A `time` module that records all sleeps and shortens them."""
 
     def __init__(self, tries: list[str]) -> None:
         self._tries = tries
@@ -398,7 +398,7 @@ class Clock:
 
 
 def test_unsendable_reply_does_not_keep_the_handler_from_the_next_task(queue: tubes.Queue) -> None:
-    """Where a context names no tube that there could be."""
+    """The context names an invalid tube."""
     tube = queue.create_tube("mail")
     there = {"tubes.reply-to": "reply." + "x" * 5000, "tubes.call": "1"}
     tube.put("ann", context=Addressed(there))

@@ -1,4 +1,4 @@
-"""What `connect` goes by: its arguments, then the URL, then the environment."""
+"""The settings of `connect`: from its arguments, then the URL, then the environment."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The contract in memory, for the built-in drivers and for users' own.
+"""The contract in memory, for built-in and custom drivers.
 
-The simplest driver runs with threads and the richest with asyncio; the other drivers run the subjects in which they
-differ. The whole matrix is marked `full`.
+The simplest driver runs with threads and the richest one with asyncio; the other drivers run only the subjects in which
+they differ. The whole matrix is marked `full`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TestRoomOfLimFifoTtl(Capacity):
 
 
 class TestOrderOfLifo(Order):
-    """The smallest custom driver: a value."""
+    """The smallest custom driver, a value."""
 
     faces = (SyncFace,)
     driver = Driver("lifo", order="-id")
@@ -62,7 +62,7 @@ def odd_first(task: Ranked) -> float:
 
 
 class TestOrderOfRankHook(Order):
-    """An order that no knob names: odd priorities first."""
+    """An order without a knob: odd priorities first."""
 
     faces = (SyncFace,)
     driver = Driver("odd-first", options={"pri", "ttl", "delay"}, rank=odd_first)
@@ -86,7 +86,7 @@ class TestUpdatesThroughJson(ThroughJson, Updates):
 
 
 class TestDriverThatConnectRegisters(Order):
-    """A name that only this queue knows."""
+    """A name that is registered in this queue only."""
 
     driver = "mine"
 
@@ -97,7 +97,7 @@ class TestDriverThatConnectRegisters(Order):
 
 
 class TestRankHookThatFails(Bench):
-    """A hook's own error goes to the put that it refuses, and nobody else notices."""
+    """An error of a hook is raised by its put and has no other effect."""
 
     driver = Driver("picky", options={"pri", "capacity", "timeout"}, rank=picky)
 
@@ -178,7 +178,7 @@ class TestThroughJson(ThroughJson, OfCodec):
 
 
 class TestBenchHelpers(Bench):
-    """What the contract's own helpers answer."""
+    """The helpers of the contract."""
 
     driver = "limfifottl"
 
@@ -210,7 +210,7 @@ class TestBenchHelpers(Bench):
             change()
 
 
-#: Asserts as they are: to rewrite those of the contract takes longer than these tests.
+#: Plain asserts, because rewriting the asserts of the contract takes longer than these tests.
 PYTEST = ("-m", "pytest", "--assert=plain", "-p", "no:cacheprovider")
 
 
@@ -247,6 +247,6 @@ def test_short_suite_runs_each_rule_on_each_backend(module: str) -> None:
     for each in vars(import_module(module)).values():
         is_column = isinstance(each, type) and each.__name__.startswith("Test") and issubclass(each, Bench)
         if is_column and "full" not in [mark.name for mark in getattr(each, "pytestmark", [])]:
-            with suppress(DriverNotFound):  # Only the queue of that test knows its driver.
+            with suppress(DriverNotFound):  # The driver of this test is registered in its own queue only.
                 run |= rules_of(each.driver, [name for name in RULES if getattr(each, name, None)])
     assert sorted(RULES.keys() - run) == []

@@ -1,4 +1,4 @@
-"""Where tubes differs from the original on purpose: a test for every clause, with what the original does."""
+"""Intended differences from the original: a test for each, with a comment on the original behaviour."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def root(face: Face, clock: ManualClock) -> Iterator[Any]:
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_id_of_a_removed_task_is_not_reused(root: Any, driver: str) -> None:
-    # The original gives the largest id present plus one, and 0 in an empty tube.
+    # The original uses the largest existing id plus one, and 0 in an empty tube.
     tube = root.create_tube("t", driver)
     assert [tube.put(None).id for _ in range(3)] == [0, 1, 2]
     tube.delete(2)
@@ -51,7 +51,7 @@ def test_id_of_a_removed_task_is_not_reused(root: Any, driver: str) -> None:
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_late_ack_does_not_affect_another_task(root: Any, driver: str) -> None:
-    # In the original the new task has the old one's id, and is acked unfinished.
+    # In the original, the new task has the id of the old one, and the ack removes the unfinished new task.
     tube = root.create_tube("t", driver)
     tube.put("old")
     old = tube.take(0).id
@@ -65,7 +65,7 @@ def test_late_ack_does_not_affect_another_task(root: Any, driver: str) -> None:
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_truncate_does_not_restart_the_ids(root: Any, driver: str) -> None:
-    # In the original they start at 0 again.
+    # In the original, ids start at 0 again.
     tube = root.create_tube("t", driver)
     tube.put(None)
     tube.truncate()
@@ -74,7 +74,7 @@ def test_truncate_does_not_restart_the_ids(root: Any, driver: str) -> None:
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_truncate_leaves_no_owner_behind(root: Any, driver: str) -> None:
-    # In the original an ack is "not found" then, and a drop is refused until the id is put again.
+    # In the original, an ack then fails with "not found", and a drop is refused until the id is put again.
     tube = root.create_tube("t", driver)
     tube.put(None)
     task = tube.take(0)
@@ -90,7 +90,7 @@ def test_truncate_leaves_no_owner_behind(root: Any, driver: str) -> None:
 
 
 def test_session_end_after_truncate_releases_tasks_in_other_tubes(root: Any) -> None:
-    # In the original the loop stops at the missing task, and its other tasks stay taken for ever.
+    # In the original, the loop stops at the missing task, and the other tasks stay taken forever.
     names = ["a", "b", "c"]
     worker = root.session()
     for name in names:
@@ -140,7 +140,7 @@ def test_release_with_delay_is_refused_where_the_driver_has_no_delay(root: Any, 
 
 @pytest.mark.parametrize("driver", ["fifo", "utube"])
 def test_touch_is_refused_and_not_counted_where_the_driver_has_no_ttr(root: Any, driver: str) -> None:
-    # The original refuses it too, but counts it, and by 0 or less answers null.
+    # The original also refuses it, but counts the call, and returns null for 0 or less.
     tube = root.create_tube("t", driver)
     tube.put(None)
     for seconds in (0, 1):
@@ -156,7 +156,7 @@ def test_touch_is_refused_and_not_counted_where_the_driver_has_no_ttr(root: Any,
 @pytest.mark.parametrize("driver", TIMED)
 @pytest.mark.parametrize("option", ["ttl", "ttr", "delay", "timeout"])
 def test_put_and_create_tube_refuse_bad_spans(root: Any, driver: str, option: str) -> None:
-    # The original takes negative ones for 0, and checks a tube's defaults at the first put.
+    # The original treats negative values as 0, and checks the defaults of a tube at the first put.
     tube = root.create_tube("t", driver)
     for span in NO_SPANS if option in KNOWN[driver] else []:
         with pytest.raises(InvalidOption):
@@ -170,7 +170,7 @@ def test_put_and_create_tube_refuse_bad_spans(root: Any, driver: str, option: st
 
 @pytest.mark.parametrize("driver", TIMED)
 def test_release_and_touch_refuse_bad_spans(root: Any, driver: str) -> None:
-    # The original takes a negative delay for none, and a touch by less than 0 for nothing to do.
+    # The original treats a negative delay as 0, and ignores a touch by less than 0.
     tube = root.create_tube("t", driver)
     tube.put(None)
     task = tube.take(0)
@@ -186,7 +186,7 @@ def test_release_and_touch_refuse_bad_spans(root: Any, driver: str) -> None:
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_take_refuses_bad_timeouts(root: Any, driver: str) -> None:
-    # The original does not wait with a negative one.
+    # The original does not wait with a negative timeout.
     tube = root.create_tube("t", driver)
     tube.put(None)
     for timeout in NO_SPANS:
@@ -197,7 +197,7 @@ def test_take_refuses_bad_timeouts(root: Any, driver: str) -> None:
 
 @pytest.mark.parametrize("driver", TIMED)
 def test_touch_by_0_changes_nothing_and_is_only_for_the_holder(root: Any, driver: str) -> None:
-    # The original answers null to anybody, for any id.
+    # The original returns null to all callers, for any id.
     tube = root.create_tube("t", driver)
     tube.put(None, ttl=9, ttr=9)
     with pytest.raises(TaskNotTaken):
@@ -212,7 +212,7 @@ def test_touch_by_0_changes_nothing_and_is_only_for_the_holder(root: Any, driver
 
 @pytest.mark.parametrize("driver", TIMED)
 def test_bad_priority_is_refused(root: Any, driver: str) -> None:
-    # The original refuses it in a put only; as a tube's default it makes every put fail.
+    # The original refuses it only in a put; as the default of a tube it makes every put fail.
     tube = root.create_tube("t", driver)
     for pri in (-1, 1.5, "1", True):
         with pytest.raises(InvalidOption):
@@ -224,7 +224,7 @@ def test_bad_priority_is_refused(root: Any, driver: str) -> None:
 
 @pytest.mark.parametrize("driver", LANES)
 def test_bad_lane_name_is_refused(root: Any, driver: str) -> None:
-    # The original writes out whatever it is given.
+    # The original converts any value to text.
     tube = root.create_tube("t", driver)
     for utube in (1.5, ["x"], b"x"):
         with pytest.raises(InvalidOption):
@@ -234,7 +234,7 @@ def test_bad_lane_name_is_refused(root: Any, driver: str) -> None:
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_negative_kick_is_refused(root: Any, driver: str) -> None:
-    # The original answers the negative number.
+    # The original returns the negative number.
     tube = root.create_tube("t", driver)
     tube.put(None)
     tube.bury(0)
@@ -246,7 +246,7 @@ def test_a_negative_kick_is_refused(root: Any, driver: str) -> None:
 
 @pytest.mark.parametrize("driver", TIMED)
 def test_task_with_ttl_0_expires_before_any_take(face: Face, root: Any, driver: str) -> None:
-    # The original shows it until its timer comes round; nobody takes it there either.
+    # The original shows it until its timer runs, but does not hand it out either.
     tube = root.create_tube("t", driver)
     waiting = face.begin(tube, "take")
     assert tube.put(None, ttl=0).state == "ready"
@@ -261,7 +261,7 @@ def test_task_with_ttl_0_expires_before_any_take(face: Face, root: Any, driver: 
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_waiting_takes_are_served_in_order_of_arrival(face: Face, root: Any, driver: str) -> None:
-    # The original serves the smallest timeout first, and among those without one the lowest connection.
+    # The original serves the smallest timeout first, and without timeouts the lowest connection.
     tube = root.create_tube("t", driver)
     waiting = [face.begin(root.session().tube("t"), "take", *timeout) for timeout in ((9,), (), (2,), (5,))]
     for data, future in enumerate(waiting):
@@ -272,7 +272,7 @@ def test_waiting_takes_are_served_in_order_of_arrival(face: Face, root: Any, dri
 
 
 def test_waiting_puts_are_served_in_order_of_arrival(face: Face, root: Any) -> None:
-    # In the original they all poll, and whoever looks first gets the room.
+    # In the original, all callers poll, and the first one to look gets the room.
     tube = root.create_tube("t", "limfifottl", capacity=1)
     tube.put("full")
     waiting = [face.begin(tube, "put", timeout, timeout=timeout) for timeout in (9, 2, 5)]
@@ -282,7 +282,7 @@ def test_waiting_puts_are_served_in_order_of_arrival(face: Face, root: Any) -> N
 
 
 def test_a_waiting_put_ends_with_its_session(face: Face, root: Any) -> None:
-    # In the original it still goes in when there is room.
+    # In the original, it is still put when there is room.
     tube = root.create_tube("t", "limfifottl", capacity=1)
     tube.put(None)
     other = root.session()
@@ -298,7 +298,7 @@ def test_a_waiting_put_ends_with_its_session(face: Face, root: Any) -> None:
 
 
 def test_if_not_exists_requires_the_same_driver_and_options(root: Any) -> None:
-    # The original answers any living tube of the name.
+    # The original returns any existing tube of this name.
     root.create_tube("t", "fifottl", ttl=9).put("here")
     again = root.create_tube("t", "fifottl", if_not_exists=True, ttl=9)
     assert again.peek(0).data == "here"
@@ -314,7 +314,7 @@ def test_if_not_exists_requires_the_same_driver_and_options(root: Any) -> None:
 def test_a_utubettl_task_past_its_ttl_is_removed_as_it_comes_back(
     face: Face, clock: ManualClock, root: Any, back: str
 ) -> None:
-    # In the original it may stay ready for ever, untakeable, and counts as ready.
+    # In the original, it may stay ready forever, cannot be taken, and counts as ready.
     tube = root.create_tube("t", "utubettl")
     tube.put("first", utube="x", ttl=1, ttr=3)
     tube.put("second", utube="x")
@@ -342,7 +342,7 @@ def test_a_utubettl_task_past_its_ttl_is_removed_as_it_comes_back(
 
 @pytest.mark.parametrize("driver", TIMED)
 def test_a_released_task_is_removed_when_its_ttl_ends_later(clock: ManualClock, root: Any, driver: str) -> None:
-    # In utubettl of the original a plain release spoils the timer, and the task stays.
+    # In utubettl of the original, a plain release breaks the timer, and the task stays.
     tube = root.create_tube("t", driver)
     tube.put(None, ttl=2)
     tube.release(tube.take(0))
@@ -374,7 +374,7 @@ def _listen(tube: Any) -> list[tuple[str, int, str]]:
 
 @pytest.mark.parametrize("driver", TIMED)
 def test_end_of_a_delay_is_reported_as_delay_by_every_driver(clock: ManualClock, root: Any, driver: str) -> None:
-    # In utubettl of the original the event is `delayed`, and counts under that name.
+    # In utubettl of the original, the event is `delayed`, and it is counted under this name.
     tube = root.create_tube("t", driver)
     heard = _listen(tube)
     tube.put(None, delay=1)
@@ -386,7 +386,7 @@ def test_end_of_a_delay_is_reported_as_delay_by_every_driver(clock: ManualClock,
 
 @pytest.mark.parametrize("driver", TIMED)
 def test_a_removal_by_ttl_is_one_event(clock: ManualClock, root: Any, driver: str) -> None:
-    # The original tells `delete`, and then `ttl` without a state.
+    # The original reports `delete`, and then `ttl` without a state.
     tube = root.create_tube("t", driver)
     heard = _listen(tube)
     tube.put(None, ttl=1)
@@ -398,7 +398,7 @@ def test_a_removal_by_ttl_is_one_event(clock: ManualClock, root: Any, driver: st
 
 @pytest.mark.parametrize("driver", LANES)
 def test_neighbour_that_becomes_takeable_causes_no_event(root: Any, driver: str) -> None:
-    # The original calls back with the neighbour and no event, to wake a take.
+    # The original calls back with the next task of the lane and no event, to wake a take.
     tube = root.create_tube("t", driver)
     for _ in range(3):
         tube.put(None, utube="x")
@@ -413,7 +413,7 @@ def test_neighbour_that_becomes_takeable_causes_no_event(root: Any, driver: str)
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_failing_listener_is_logged_and_has_no_effect(root: Any, driver: str, caplog: pytest.LogCaptureFixture) -> None:
-    # In the original the verb fails after its change: a task that was taken then belongs to nobody.
+    # In the original, the call fails after its change: a taken task then has no holder.
     def fail(task: Any, event: str) -> None:
         raise RuntimeError(f"cannot stand {event}")
 

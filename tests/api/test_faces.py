@@ -1,4 +1,4 @@
-"""Both APIs have the same names and signatures, but for being awaited: one is made of the other."""
+"""Both APIs have the same names and signatures, except for `async`: one is generated from the other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def load_maker() -> Any:
-    """What makes `aio.py`."""
+    """Load the generator of `aio.py`."""
     spec: Any = importlib.util.spec_from_file_location("make_aio", ROOT / ".ci" / "make_aio.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -32,13 +32,13 @@ def load_maker() -> Any:
 
 
 def content(text: str) -> tuple[str, list[str]]:
-    """All of a file but its layout."""
+    """Return the content of a file without its layout."""
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     return ast.dump(ast.parse(text)), [token.string for token in tokens if token.type == tokenize.COMMENT]
 
 
 def test_asyncio_api_is_generated_from_the_sync_api() -> None:
-    """`make check` compares its layout, too."""
+    """`make check` also compares the layout."""
     assert content((ROOT / "tubes/aio.py").read_text()) == content(load_maker().made())
 
 
@@ -93,7 +93,7 @@ def test_connect_is_the_same_on_both_faces() -> None:
 
 
 def help_of(member: Any) -> tuple[list[str], bool]:
-    """What its help says, word by word and without the names of classes; and whether it has an example."""
+    """Return the words of a docstring without class names, and True if it has an example."""
     text, example, _ = (inspect.getdoc(member) or "").partition("\n\n>>> ")
     text, told, _ = text.replace("Async", "").partition(" shows an example.")
     return text.rpartition("\n\n")[0].split() if told else text.split(), bool(example or told)

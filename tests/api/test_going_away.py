@@ -1,4 +1,4 @@
-"""Callers, loops and queues that go away at bad moments: nothing is lost, nothing hangs, nothing stays."""
+"""Callers, loops and queues that end at bad moments: no task is lost, no call hangs, no waiter stays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def pause() -> None:
 
 
 def run_alone(program: str) -> str:
-    """What a program prints that must not hang."""
+    """Run a program that must not hang, and return its output."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
     )
@@ -194,7 +194,7 @@ def test_a_forked_child_may_close_its_parents_waiting_takes() -> None:
 
 @pytest.mark.full
 def test_closed_event_loops_leave_no_waiter_behind() -> None:
-    """The garbage collector runs at every allocation: it ends what waited in the middle of other verbs."""
+    """The garbage collector runs at every allocation, so it ends waiting takes in the middle of other calls."""
     said = run_alone("""
         import asyncio, gc, time, tubes
         queue = tubes.connect("memory://n")
@@ -336,7 +336,7 @@ def test_asyncio_listener_of_a_closed_loop_receives_and_keeps_nothing(
 
 
 class Data:
-    """Something that can be watched going away."""
+    """Data with weak references, to observe when it is freed."""
 
 
 @pytest.mark.full

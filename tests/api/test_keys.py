@@ -1,4 +1,4 @@
-"""What is kept of keys that are remembered: not more than there are, and not for longer than somebody comes by."""
+"""The memory of remembered keys: it does not outgrow their number, and later calls free it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_known_keys_share_a_bucket_and_expire_in_their_own_order() -> None:
 def test_known_key_takes_at_most_60_bytes_in_memory() -> None:
     keys = Keys(quick_digest)
     tracemalloc.start()
-    # As full as buckets are with a million keys.
+    # Fill buckets as much as a million keys would.
     for number in range(4000):
         keys.remember(0, number % 256 | number << 16, number, number + 1)
     taken, _ = tracemalloc.get_traced_memory()

@@ -1,4 +1,4 @@
-"""Listeners: what they may do, and what they cannot harm."""
+"""Listeners: allowed calls in them, and errors without effect."""
 
 from __future__ import annotations
 

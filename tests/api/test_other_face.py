@@ -1,4 +1,4 @@
-"""A queue in place of a URL: another session on the same, for threads or for asyncio."""
+"""A queue as the URL of `connect`: another session on the same data, for threads or asyncio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that meet at a bad moment: the other one comes between two steps of the first."""
+"""Races: another call runs between two steps of a call."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tubes.conformance.faces import Face
 from tubes.drivers.invariants import check_engine
 from tubes.memory.store import MemoryStore
 
-#: What a put may do about a key that is in use.
+#: The options of a put for a key that is in use.
 WAYS: list[Literal["keep", "replace", "raise"]] = ["keep", "replace", "raise"]
 
 
 def meet(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, other: Callable[[], object]) -> None:
-    """Have the next call of a method followed by something else, before its caller goes on."""
+    """Run another call right after the next call of a method, before its caller continues."""
     method = getattr(owner, name)
 
     def call(*arguments: Any) -> Any:
@@ -34,7 +34,7 @@ def meet(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, other: Calla
 
 
 def store_of(queue: tubes.Queue) -> MemoryStore:
-    """What is behind a queue in memory."""
+    """Return the store of a queue in memory."""
     member: Any = queue._connection
     store: MemoryStore = member.store
     return store
@@ -82,7 +82,7 @@ def test_statistics_omit_a_tube_dropped_meanwhile(face: Face, monkeypatch: pytes
 
 
 def test_threads_using_the_same_keys_keep_the_tube_consistent() -> None:
-    """Of each key one task at most, and as many as were put are done, deleted or there."""
+    """Each key has one task at most, and each put task is done, deleted or in the tube."""
     keys = [str(number) for number in range(8)]
     with tubes.connect() as queue:
         tube = queue.create_tube("t", "utubettl", backoff=[0], max_attempts=3, capacity=6)

@@ -1,4 +1,4 @@
-"""No part of a password is seen: in an error, its causes, a repr, a log, a metric, or what the command says."""
+"""No part of a password appears in an error, its causes, a repr, a log, a metric, or the output of the command."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from tubes.redis.transport import script_call
 from tubes.spark.settings import read_settings
 from tubes.testing import LocalServer
 
-#: Parts of passwords: none of them may be seen.
+#: Parts of passwords, which must not appear.
 PARTS = ("hunter", "swordfish", "4711")
-#: Nobody is there.
+#: An address without a server.
 AT = "127.0.0.1:1"
 
 URLS = [
-    # As they should be.
+    # Valid URLs.
     f"redis://:hunter@{AT}",
     f"redis://who:hunter@{AT}/0",
     f"rediss://who:hunter@{AT}",
@@ -59,7 +59,7 @@ URLS = [
     f"redis+sentinel://{AT}/service?sentinel_password=hunter",
     f"redis+cluster://who:hunter@{AT}",
     f"redis+cluster://{AT},127.0.0.1:2?password=hunter",
-    # Two @, and what must be written %2F and the like.
+    # Two @, and characters that must be percent-encoded.
     f"redis://who:hunter@swordfish@{AT}",
     f"redis://who:@hunter@@{AT}",
     f"redis://who:hunter/swordfish@{AT}",
@@ -86,7 +86,7 @@ URLS = [
     f"redis+sentinel://who:hunter/swordfish@{AT}/service",
     f"redis+sentinel://who:hunter?swordfish@{AT}/service",
     f"redis+cluster://who:hunter?swordfish@{AT}",
-    # Settings that are none, or have another case.
+    # Unknown settings, and settings in another case.
     f"redis://{AT}?PASSWORD=hunter",
     f"redis://{AT}?Password=hunter&x=1",
     f"redis://{AT}?pasword=hunter",
@@ -99,7 +99,7 @@ URLS = [
     f"redis://{AT}?connection_class=hunter",
     f"redis://{AT}?credential_provider=hunter",
     f"redis://{AT}?password=hunter@swordfish",
-    # No URL at all, or of something else.
+    # Text that is not a URL, and URLs of other schemes.
     f"redis:who:hunter@{AT}",
     f"redis:/who:hunter@{AT}",
     f"redis:///who:hunter@{AT}",
@@ -132,7 +132,7 @@ URLS = [
 
 
 class Seen:
-    """All that somebody might see."""
+    """All output that a user might see."""
 
     def __init__(self) -> None:
         self.words: list[str] = []
@@ -141,7 +141,7 @@ class Seen:
         self.words += [str(thing) + repr(thing) for thing in things]
 
     def run(self, act: Callable[[], object]) -> None:
-        """Do this; what it raises is seen, with all that led to it."""
+        """Run a call and record its error with all causes."""
         try:
             self.add(act())
         except TubesError as error:
@@ -162,7 +162,7 @@ class Seen:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Seen]:
-    """Whatever is logged or warned of is seen too."""
+    """Record logs and warnings too."""
     monkeypatch.setattr(script_call, "PATIENCE", 0.0)
     for command in ("common", "bench"):
         monkeypatch.setattr(f"tubes.cli.{command}.PATIENCE", 0.01)
@@ -192,7 +192,7 @@ def connect_async(url: Any) -> object:
 
 @pytest.fixture(params=range(10), ids=lambda part: f"part {part}")
 def some_urls(request: pytest.FixtureRequest) -> list[str]:
-    """A tenth of the URLs."""
+    """Return a tenth of the URLs."""
     return URLS[request.param :: 10]
 
 
@@ -216,7 +216,7 @@ def test_no_error_shows_a_part_of_the_password(seen: Seen, some_urls: list[str])
 def test_the_command_shows_no_part_of_the_password(seen: Seen, some_urls: list[str]) -> None:
     for url in some_urls:
         commands = [["tubes", "--url", url], ["top", "--count", "1", "--url", url], ["bench", "--url", url]]
-        if "@" in url or "redis:" in url:  # A URL in the wrong place.
+        if "@" in url or "redis:" in url:  # A URL as another argument.
             commands += [["stats", url], ["stats", "mail", url], [url]]
         for words in commands:
             result = CliRunner().invoke(app, words)
@@ -233,11 +233,11 @@ def test_help_does_not_show_the_url_of_the_environment(
 
 
 class Odd(str):
-    """A URL of a class of its own."""
+    """A URL of a subclass of str."""
 
 
 class Url:
-    """As other libraries have them."""
+    """A URL object like those of other libraries."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -267,7 +267,7 @@ def test_url_that_is_not_a_string_is_shown_by_its_type(seen: Seen, place: Any) -
 
 @pytest.fixture
 def guarded() -> Iterator[LocalServer]:
-    """A server that asks for a password."""
+    """Start a server that requires a password."""
     with LocalServer(requirepass="hunter/swordfish") as server:
         yield server
 
@@ -308,7 +308,7 @@ def test_refused_client_shows_no_part_of_the_password(seen: Seen, guarded: Local
 
 
 class Echo(socketserver.StreamRequestHandler):
-    """Knows no command, and quotes what it does not know, as servers do."""
+    """A server that knows no command and quotes unknown ones, as real servers do."""
 
     def handle(self) -> None:
         for line in self.rfile:
@@ -318,7 +318,7 @@ class Echo(socketserver.StreamRequestHandler):
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """The port of such a server."""
+    """Start such a server and yield its port."""
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -363,7 +363,7 @@ def test_error_names_the_rule_that_the_url_breaks(seen: Seen, url: str, rule: st
     assert rule in str(refused.value)
     seen.add_error(refused.value)
     said = CliRunner().invoke(app, ["bench", "--url", url]).stderr
-    assert rule in said  # What hides passwords hides no rule.
+    assert rule in said  # Hiding passwords must not hide the rule.
     seen.add(said)
 
 

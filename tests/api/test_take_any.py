@@ -27,7 +27,7 @@ NAMES = ("a", "b", "c")
 
 
 def check(queue: tubes.Queue) -> tuple[int, int, int]:
-    """How many tasks are ready and taken in all tubes, and how many callers wait; all indexes are in order."""
+    """Check all indexes; return the numbers of ready tasks, taken tasks and waiting callers in all tubes."""
     for name in queue.tubes():
         check_engine(port_of(queue.tube(name)).shared.engine)
     found = queue.statistics().values()
@@ -38,7 +38,7 @@ def check(queue: tubes.Queue) -> tuple[int, int, int]:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_cancelled_takes_from_several_tubes_lose_nothing(seed: int) -> None:
-    """Thousands are cancelled at random moments, with puts in between: every task is got once or is left."""
+    """Cancel thousands at random moments, with puts in between: each task is taken once or is still in the tube."""
     dice = random.Random(seed)
     puts = 3000
 
@@ -61,7 +61,7 @@ def test_cancelled_takes_from_several_tubes_lose_nothing(seed: int) -> None:
             assert len(got) == len(set(got)) == sum(each.calls["ack"] for each in found)
             assert sum(each.tasks["ready"] for each in found) + len(got) == puts
             assert sum(each.calls["take"] for each in found) == len(got)
-            assert len(got) > puts // 20, "the takers got next to nothing: this proves little"
+            assert len(got) > puts // 20, "the consumers got almost no task, which proves little"
 
     asyncio.run(main())
 
@@ -151,7 +151,7 @@ def test_threads_and_event_loops_waiting_on_the_same_tubes_are_all_served() -> N
 
 
 def moments() -> Iterator[tuple[int, tubes.Queue]]:
-    """For every moment a queue with three tubes, of which the last has tasks."""
+    """Yield, for every moment, a queue with three tubes, the last of which has tasks."""
     for moment in range(MANY):
         with tubes.connect(clock=tubes.testing.ManualClock()) as queue:
             for name in NAMES:
@@ -159,7 +159,7 @@ def moments() -> Iterator[tuple[int, tubes.Queue]]:
             for number in range(3):
                 queue.tube("c").put(number)
             yield moment, queue
-    raise AssertionError("this verb has no end")
+    raise AssertionError("the call does not end")
 
 
 @pytest.mark.sample(1)
@@ -167,7 +167,7 @@ def moments() -> Iterator[tuple[int, tubes.Queue]]:
 def test_interrupted_take_from_several_tubes_has_no_effect(monkeypatch: pytest.MonkeyPatch, asks: bool) -> None:
     take = MemoryPort.take
     for moment, queue in moments():
-        if not asks:  # A task comes only when the call stands in line.
+        if not asks:  # The task is put only when the call is waiting.
             monkeypatch.setattr(MemoryPort, "take", lambda port: None)
         over = not interrupted(lambda queue=queue: queue.take_any(NAMES, 5), moment)  # type: ignore[misc]
         monkeypatch.setattr(MemoryPort, "take", take)

@@ -1,4 +1,4 @@
-"""Waiting callers: nothing is lost, nobody polls, everybody is answered."""
+"""Waiting callers: no task is lost, no caller polls, and every caller gets a result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def left_over(tube: tubes.Tube) -> int:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_cancelled_takes_lose_nothing(seed: int) -> None:
-    """Thousands of takes are cancelled at random moments, with puts in between: every task is got once or is left."""
+    """Cancel thousands at random moments, with puts in between: each task is taken once or is still in the tube."""
     dice = random.Random(seed)
     puts = 3000
 
@@ -59,7 +59,7 @@ def test_cancelled_takes_lose_nothing(seed: int) -> None:
             assert len(got) == len(set(got)) == statistics.calls["ack"]
             assert statistics.tasks["ready"] + len(got) == puts
             assert statistics.calls["take"] == len(got)
-            assert len(got) > puts // 20, "the takers got next to nothing: this proves little"
+            assert len(got) > puts // 20, "the consumers got almost no task, which proves little"
 
     asyncio.run(main())
 
@@ -142,7 +142,7 @@ def test_listeners_receive_timed_changes_without_any_call() -> None:
 
 
 def test_waiting_takes_use_no_cpu() -> None:
-    """Waiting costs no processor time: nobody polls."""
+    """Waiting callers do not poll."""
     with tubes.connect() as queue:
         tube = queue.create_tube("t", "fifottl")
         tube.put("later", delay=3600)
@@ -331,7 +331,7 @@ def test_garbage_collected_queue_releases_its_tasks() -> None:
         other = queue.session()
         assert other.tube("t").take(0) is not None
         other.detach()
-        assert tube.take(0) is None, "its session lives on for session_ttl"
+        assert tube.take(0) is None, "the session exists until session_ttl has passed"
     with tubes.connect(session_ttl=0) as queue:
         tube = queue.create_tube("t")
         tube.put("x")
@@ -379,7 +379,7 @@ def test_waiting_result_is_returned_even_if_it_is_discarded_at_once(
     url = urls.get(backend) or request.getfixturevalue("url")
 
     def waits(shared: Any) -> int:
-        """How many wait for the end of a task, all of whom the server knows."""
+        """Return the number of registered callers that wait for the end of a task."""
         if backend != "server":
             return sum(map(len, shared.ending.values()))
         asked = threading.Event()

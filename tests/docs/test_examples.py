@@ -354,7 +354,7 @@ def test_redirected_start_url_is_reported_with_its_new_host(odd_pages: URL) -> N
     moved = odd_pages / "moved"
     summary, hint = asyncio.run(report_of(moved))
     assert summary == "0 pages, 0 URLs left, 0 buried"
-    assert hint == f"  {moved}  leads to another host: to crawl that one begin at http://elsewhere.example/"
+    assert hint == f"  {moved}  redirects to another host: to crawl it, start at http://elsewhere.example/"
 
 
 @pytest.mark.parametrize(

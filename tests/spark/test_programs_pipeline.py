@@ -78,8 +78,8 @@ def test_sigterm_ends_all_started_processes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--tube-url", "memory://"], "--tube-url: 'memory://' is one process's own, and Spark is others"),
-        (["--keep", "."], "--keep: '.' is there already"),
+        (["--tube-url", "memory://"], "--tube-url: 'memory://' belongs to one process, but Spark uses several"),
+        (["--keep", "."], "--keep: '.' already exists"),
         (["--pages", "0"], "--pages: '0' must be a whole number, at least 1"),
     ],
 )
