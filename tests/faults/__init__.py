@@ -1,1 +1,1 @@
-"""What must hold when processes, connections and servers fail: every task put is accounted for."""
+"""Failures of processes, connections and servers: every put task must be accounted for."""

@@ -1,4 +1,4 @@
-"""What scenarios share: servers, how much of everything, and the seed of what is random."""
+"""Fixtures of all scenarios: servers, the length of a scenario, and the random seed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tubes.testing import LocalServer
 
 @pytest.fixture
 def own() -> Iterator[LocalServer]:
-    """A server of a scenario's own, to do with as it likes."""
+    """Start a server for a single scenario, which may break it."""
     with LocalServer() as server:
         yield server
 
 
 @pytest.fixture
 def proxy(valkey: LocalServer) -> Iterator[Proxy]:
-    """In front of a server that has all scripts: what is cut is the reply of one, not that it must be loaded first."""
+    """Start a proxy for a server with all scripts loaded, so that cuts affect replies of scripts, not their loading."""
     with valkey.client() as client:
         for file in (files("tubes.drivers") / "lua" / "verbs").iterdir():
             for driver in ("fifo", "fifottl", "utubettl"):
@@ -37,7 +37,7 @@ def proxy(valkey: LocalServer) -> Iterator[Proxy]:
 
 @pytest.fixture
 def through(proxy: Proxy) -> str:
-    """The URL of a key space of one's own through the proxy."""
+    """Return the URL of a separate key space through the proxy."""
     return f"{proxy.url}?prefix={uuid4().hex}"
 
 
@@ -48,13 +48,13 @@ def ledger() -> Ledger:
 
 @pytest.fixture
 def much() -> int:
-    """By how much a scenario is to be longer than in the short form."""
+    """Return the factor for the length of a scenario; 1 is the short form."""
     return int(os.environ.get("TUBES_FAULTS", "1"))
 
 
 @pytest.fixture(autouse=True)
 def seed() -> int:
-    """The seed of the run; `make soak-faults` gives each round another one."""
+    """Return the seed of the run; `make soak-faults` uses another one in each round."""
     number = int(os.environ.get("TUBES_SEED", "1"))
     random.seed(number)
     return number

@@ -1,4 +1,4 @@
-"""The scenarios again and again: `python tests/faults/rounds.py MINUTES`, each round longer and with another seed."""
+"""Repeat the scenarios, longer and with new seeds: `python tests/faults/rounds.py MINUTES`."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import sys
 import time
 from pathlib import Path
 
-#: By how much a round is longer than in the tests.
+#: The factor for the length of a round, compared with the tests.
 MUCH = 5
 _FOLDER = Path(__file__).parent
-#: What each round runs: with another seed these do something else.
+#: The scenarios of each round, whose behaviour depends on the seed.
 _SCENARIOS = [
     _FOLDER,
     _FOLDER.parent / "on_redis" / "test_twin.py",
     _FOLDER.parent / "unit" / "test_model.py",
     _FOLDER.parent / "spark" / "test_session_kills.py",
 ]
-#: How many tasks go through the streams that are killed, and how often these are.
+#: The number of tasks through the killed streams, and the number of kills.
 _KILLS = {"TUBES_KILL_TASKS": "60000", "TUBES_KILLS": "5"}
 
 
 def main(minutes: float) -> int:
-    """Run rounds until the time is over; the first that fails ends it, and says its seed."""
+    """Run rounds until the time is over. Stop at the first failure and print its seed."""
     end = time.monotonic() + minutes * 60
     seed = int(os.environ.get("TUBES_SEED", time.time_ns() % 1_000_000))
     rounds = 0
@@ -34,11 +34,11 @@ def main(minutes: float) -> int:
         environment = {**os.environ, "TUBES_SEED": str(seed), "TUBES_FAULTS": str(MUCH), **_KILLS}
         ended = subprocess.run(command, cwd=_FOLDER.parent.parent, env=environment, check=False)
         if ended.returncode:
-            print(f"failed: the same again by TUBES_SEED={seed} TUBES_FAULTS={MUCH} python -m pytest tests/faults")
+            print(f"failed; to repeat: TUBES_SEED={seed} TUBES_FAULTS={MUCH} python -m pytest tests/faults")
             return ended.returncode
         rounds += 1
         seed += 1
-    print(f"{rounds} rounds, nothing lost")
+    print(f"{rounds} rounds, no task lost")
     return 0
 
 

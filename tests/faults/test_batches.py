@@ -1,4 +1,4 @@
-"""Batches where connections are cut, processes are killed and servers are full: all of a batch or none."""
+"""Batches with cut connections, killed processes and full servers: the whole batch is put or no task of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tubes.testing import LocalServer
 
 
 def staged(client: Any, prefix: str = "") -> list[Any]:
-    """The lists of batches that wait to be put."""
+    """Return the keys of staged batches."""
     return list(client.keys(f"{prefix}*:staged:*"))
 
 
@@ -88,7 +88,7 @@ def test_interrupted_take_many_gives_its_tasks_back(
     with tubes.connect(through) as queue:
         known, tube = queue.create_tube("known"), queue.create_tube("load")
         known.put("hello")
-        assert len(known.take_many(1)) == 1  # Now the server has the script.
+        assert len(known.take_many(1)) == 1  # This loads the script.
         tube.put_many(range(10))
         inner = Wire.call
         calls = 0
@@ -122,7 +122,7 @@ def test_process_killed_while_staging_a_batch_puts_no_part_of_it(url: str, valke
             lines = worker.kill()
             whole = sum(line.startswith("put ") for line in lines)
             total = tube.statistics().tasks["total"]
-            # The last one may have been put, and nobody heard of it.
+            # The last batch may have been put without a reply.
             assert total % worker.BATCH == 0, kill
             assert total // worker.BATCH in (whole, whole + 1)
             assert all(0 < client.pttl(key) <= batch_port.STAY for key in staged(client, prefix))
@@ -130,7 +130,7 @@ def test_process_killed_while_staging_a_batch_puts_no_part_of_it(url: str, valke
         tube.drop()
 
 
-#: Moves tasks there and back until it is killed.
+#: A program that moves tasks back and forth until it is killed.
 _MOVES = """
 import sys, tubes
 with tubes.connect(sys.argv[1]) as queue:

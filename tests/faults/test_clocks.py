@@ -1,4 +1,4 @@
-"""Clients whose clocks are wrong: the server's counts."""
+"""Clients with wrong clocks: only the server's clock counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOUR = 3_600_000_000
 
 
 class WrongClock(SystemClock):
-    """The machine's clock, so many microseconds ahead."""
+    """The machine's clock plus `ahead` microseconds."""
 
     def __init__(self, ahead: int) -> None:
         self._ahead = ahead
@@ -46,7 +46,7 @@ def test_client_with_wrong_clock_takes_due_tasks(url: str, ahead: int) -> None:
         task = others.take(timeout=3)
         assert task is not None
         assert task.id == first.id
-        # Its time to run is by the server's clock too, and so is its lease.
+        # The time to run and the lease use the server's clock too.
         task.release()
         second = others.put("later", delay=0.1, ttr=60)
         assert second.due == pytest.approx(tube.peek(second.id).due)

@@ -1,4 +1,4 @@
-"""Queues that are closed beside calls of theirs, and waits of any length."""
+"""Closing queues during their calls, and during waits of any length."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tubes.testing import LocalServer
 
-#: What a queue may be busy with: called again and again until it raises.
+#: Calls to repeat until they raise.
 CALLS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "put": lambda queue, tube, full: tube.put("job"),
     "put_many": lambda queue, tube, full: tube.put_many(["a", "b"]),
@@ -41,18 +41,18 @@ CALLS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "identify": lambda queue, tube, full: queue.identify(),
     "ack": lambda queue, tube, full: full.ack(0) and None,
 }
-#: Those without a call that waits are as busy as they can be.
+#: The calls that never wait keep the queue as busy as possible.
 NAMES = list(CALLS)
 
 
 def closes(seconds: float) -> float:
-    """When to close: sometimes at once."""
+    """Return the moment of the close, sometimes at once."""
     return random.choice((0.0, seconds * random.random()))
 
 
 @pytest.fixture
 def place(valkey: LocalServer) -> str:
-    """A tube that is empty and one that is full, with a task that is buried in neither."""
+    """Create an empty tube and a full one, without buried tasks."""
     url = f"{valkey.url}?prefix={uuid4().hex}"
     with tubes.connect(url, session_ttl=25) as queue:
         queue.create_tube("load")
@@ -61,7 +61,7 @@ def place(valkey: LocalServer) -> str:
 
 
 def busy(queue: Any, name: str, ends: dict[str, Any]) -> None:
-    """Call it until it raises."""
+    """Repeat the call until it raises."""
     try:
         tube, full = queue.tube("load"), queue.tube("full")
         while True:

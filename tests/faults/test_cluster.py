@@ -1,4 +1,4 @@
-"""On a real cluster: the contract, slots that move, nodes that end."""
+"""A real cluster: the contract, moving slots, and failing nodes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _cluster(cluster: Cluster) -> None:
 
 
 class OnCluster(OnServer):
-    """Tubes are on whichever node their names lead to."""
+    """Tubes on the nodes that own the slots of their names."""
 
 
 class TestQueues(OnCluster, Queues):
@@ -146,7 +146,7 @@ def test_take_any_waits_on_tubes_of_all_nodes(cluster: Cluster, face: type[Any])
 
 
 def move(cluster: Cluster, slot: int) -> None:
-    """Move a slot to the next node, key by key, as `redis-cli --cluster reshard` does."""
+    """Move a slot to the next node, key by key, like `redis-cli --cluster reshard`."""
     source = cluster.owner(slot)
     target = (source + 1) % 3
     names = [client.execute_command("CLUSTER", "MYID").decode() for client in cluster.clients]

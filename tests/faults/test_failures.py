@@ -1,4 +1,4 @@
-"""Attempts, keys and updates where workers are killed, connections are cut, servers are full."""
+"""Attempts, keys and updates with killed workers, cut connections and full servers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tubes.testing import LocalServer
 
-#: What a put may do about a key that is in use.
+#: The options of a put for a key that is in use.
 WAYS: list[Literal["keep", "replace", "raise"]] = ["keep", "replace", "raise"]
 
 
@@ -33,7 +33,7 @@ def sometimes(request: bytes) -> bool:
 
 
 def together(count: int, act: Callable[[int], None]) -> None:
-    """Do it in so many threads; an error of one is the test's."""
+    """Run a call in `count` threads and raise their errors."""
     with ThreadPoolExecutor(count) as pool:
         list(pool.map(act, range(count)))
 
@@ -59,7 +59,7 @@ def test_attempts_of_killed_workers_are_counted_and_limited(
         count = 12 * much
         tube.put_many(range(count))
         written: list[str] = []
-        # Each of them is killed with what it has in its hands.
+        # Each worker is killed while it holds tasks.
         for _ in range(10 * much):
             worker = Worker(url, mode)
             assert worker.hear() == "ready"
@@ -119,7 +119,7 @@ def test_puts_with_keys_over_cut_connections_make_one_task_each(
                     tube.put(key, key=key, on_duplicate=how)
                 continue
             task: Any = tube.put(key, key=key, on_duplicate=how)
-            # What the first execution answered, also where it was sent again.
+            # The reply must be that of the first execution, even for a call that was sent again.
             assert task.created_now == (how == "replace" or key not in ids)
             assert task.created_now == (ids.get(key) != task.id)
             ids[key] = task.id
@@ -184,7 +184,7 @@ def test_known_keys_are_stored_once_and_dropped_with_their_tube(url: str, valkey
         assert not client.keys(f"*{key}*")
 
 
-# -- updates, and what else is sent again ------------------------------------------------------------------------------
+# -- updates and other repeated requests -------------------------------------------------------------------------------
 
 
 def test_changes_over_cut_connections_are_done_once(through: str, proxy: Proxy, valkey: LocalServer, much: int) -> None:
@@ -287,14 +287,14 @@ def test_full_server_allows_updates_reads_and_replacements(own: LocalServer, dri
             tube.put_many([tubes.Item("more", key="new"), tubes.Item("more", key="3", on_duplicate="replace")])
         assert tube.statistics() == before
         indexes.check(client, tube)
-        # What finds its task needs no memory.
+        # A put that finds its task needs no memory.
         assert tube.put("same", key="3").id == 3
         with pytest.raises(DuplicateKey):
             tube.put("same", key="3", on_duplicate="raise")
         assert tube.oldest_ready_age() is not None
         assert tube.due_histogram([1]) == [0, int(timed)]
         assert [task.id for task in tube.buried()] == [1]
-        # What changes a task is done.
+        # Calls that change a task succeed.
         for id in (taken.id, 1, 3):
             assert tube.update(id, data="z" * 5000).data == "z" * 5000
         if timed:
@@ -307,7 +307,7 @@ def test_full_server_allows_updates_reads_and_replacements(own: LocalServer, dri
         assert tube.put("new", key="5", on_duplicate="replace").created_now
         assert tube.peek(6).key == "6"
         indexes.check(client, tube)
-        # A put that would replace a delayed one is refused, or has replaced it.
+        # A put that would replace a delayed task is refused, or has replaced it.
         try:
             assert tube.put("new", key="2", on_duplicate="replace").created_now
         except ServerFull:

@@ -1,4 +1,4 @@
-"""Workers that are the first process of a container, to which no signal comes that it does not heed itself."""
+"""Workers as the first process of a container, which gets only signals that it handles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tubes.conformance.bench import eventually
 
 pytestmark = pytest.mark.full
 
-#: A process space of its own; its first process ends with what begins it.
+#: A command that runs a process in a new process namespace and kills it with its parent.
 _UNSHARE: Final = ("unshare", "--pid", "--fork", "--kill-child")
 PROGRAM = """
 import os, time
@@ -45,7 +45,7 @@ if os.environ["HANDLER"] == "imports":
 def _may_unshare() -> None:
     command = [*_UNSHARE, "true"]
     if shutil.which("unshare") is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("no process may have a process space of its own here")
+        pytest.skip("new process namespaces are not permitted here")
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def jobs(url: str) -> Iterator[tubes.Tube]:
 
 
 class First:
-    """`tubes worker` as the first process of its space."""
+    """`tubes worker` as the first process of its namespace."""
 
     def __init__(self, outer: subprocess.Popen[str]) -> None:
         self.outer = outer
@@ -110,7 +110,7 @@ def test_first_process_ends_at_once_on_a_second_signal(
         worker.signal(signal.SIGTERM)
         time.sleep(0.2)
         assert worker.outer.poll() is None
-        # Two that come before the process has looked are one: on a busy machine another follows.
+        # Two signals before the process handles the first count as one: on a busy machine send another.
         for _ in range(3):
             if worker.outer.poll() is None:
                 worker.signal(signal.SIGTERM)
@@ -136,11 +136,11 @@ def test_first_process_stops_on_sigterm_before_its_worker_exists(jobs: tubes.Tub
 
 
 def test_first_process_stops_on_sigterm_while_no_server_responds(tmp_path: Path) -> None:
-    # Nobody answers at this address.
+    # This address never responds.
     with first("redis://192.0.2.1:6379", tmp_path, "connects") as worker:
 
         def has_ended() -> bool:
-            # What comes before Python has begun is ignored.
+            # Signals are ignored until Python has started.
             worker.signal(signal.SIGTERM)
             time.sleep(0.1)
             return worker.outer.poll() is not None

@@ -1,4 +1,4 @@
-"""What tubes, sessions and processes leave on a server when they are gone."""
+"""Keys that tubes, sessions and processes leave on a server after their end."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_killed_processes_that_waited_leave_nothing_behind(url: str, valkey: Loc
         assert worker.hear() == "ready"
         assert eventually(lambda: client.hlen(f"{key}:waiting") == 1)
         worker.kill()
-        # Long after it was heard of last.
+        # Long after its last call.
         process = client.hkeys(f"{key}:waiting")[0]
         client.hset(f"{key}:waiting", process, "1 1")
 
@@ -145,7 +145,7 @@ def test_session_reopened_after_its_lease_expired_can_ack(url: str, valkey: Loca
         tube = queue.create_tube("load")
         tube.put("job")
         port: Any = tube._port
-        # Its lease is over, and nobody has noticed yet.
+        # Its lease is over, but no client has noticed yet.
         client.zadd(f"{port.shared.key}:leases", {port.session[1]: 1})
         client.hset(port.shared.key, "soonest", 1)
         queue.tube("load")
@@ -194,7 +194,7 @@ def test_queue_closes_while_one_of_its_tubes_vanishes(url: str, monkeypatch: pyt
         script = Edition.script
 
         def noticed(edition: Edition, verb: str) -> Any:
-            gone.vanish()  # As by the thread that renews the leases.
+            gone.vanish()  # Like the thread that renews the leases.
             return script(edition, verb)
 
         monkeypatch.setattr(Edition, "script", noticed)

@@ -1,4 +1,4 @@
-"""Lines that lie: something else than the server answers, or answers are garbled. What was asked for is done once."""
+"""Connections with wrong or garbled replies: each request is still executed once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tubes.spark.server.bulk_read import BulkReader
 if TYPE_CHECKING:
     from tubes.testing import LocalServer
 
-#: What comes instead of the reply; it is more than one, so that nobody who goes on reading there ends up right.
+#: Replacements of a reply. They have the length of several replies, so that reading on never recovers by accident.
 LIES: dict[str, Callable[[bytes], bytes]] = {
     "a balancer": lambda reply: b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n",
     "no length": lambda reply: b"$abc\r\n" + reply,
@@ -39,12 +39,12 @@ LIES: dict[str, Callable[[bytes], bytes]] = {
     "one before": lambda reply: b"*1\r\n:7\r\n" + reply,
     "longer than it says": lambda reply: b"$3\r\nabcdef\r\n",
 }
-if hiredis is not None:  # redis-py's own parser waits for what is never to come.
+if hiredis is not None:  # redis-py's own parser would wait for the missing rest.
     LIES["too many"] = lambda reply: b"*4000000000\r\n" + reply
 
 
 class Liar:
-    """Has the next reply to a request with some bytes in it replaced."""
+    """Replace the next reply to a request that contains some bytes."""
 
     def __init__(self, proxy: Proxy, lie: Callable[[bytes], bytes]) -> None:
         self._lie = lie
@@ -60,8 +60,8 @@ class Liar:
         return self._lie
 
     def next(self, having: bytes = b"EVALSHA") -> None:
-        """The next one."""
-        assert self._wanted is None, "the last lie was not told"
+        """Replace the reply to the next such request."""
+        assert self._wanted is None, "the last replacement was not used"
         self._wanted = having
 
 
@@ -189,7 +189,7 @@ def test_listener_survives_garbled_and_foreign_messages(through: str, proxy: Pro
                 assert client.publish(channel, foreign) == 1
         tube.put("job")
         assert eventually(lambda: heard == [0]), heard
-        # As if a connection were lost: the next message is none.
+        # Simulate a lost connection: the next message is invalid.
         proxy.lies = lambda request: (lambda reply: b"nonsense\r\n") if b"PING" in request else None
         port: Any = tube._port
         port.shared.subscription._wire.send(wire.pack("PING"))
@@ -200,7 +200,7 @@ def test_listener_survives_garbled_and_foreign_messages(through: str, proxy: Pro
 
 
 class Balancer(SocketServer):
-    """Answers whatever it is asked with a page."""
+    """A server that replies to all requests with an HTML page."""
 
     def __init__(self, folder: Path) -> None:
         self.url = f"unix://{folder / 's'}"
@@ -256,7 +256,7 @@ def test_frozen_server_raises_connection_lost_and_runs_calls_once(
         finally:
             own.signal(SIGCONT)
         tube.put("last")
-        # Whatever reached it is done when it goes on, and once.
+        # Requests that reached the server are executed once when it continues.
         counts = tube.statistics()
         assert counts.calls["put"] in (3, 5)
         assert counts.calls["ack"] <= 1
@@ -264,7 +264,7 @@ def test_frozen_server_raises_connection_lost_and_runs_calls_once(
 
 
 def test_patched_socket_is_recognized_as_nonblocking() -> None:
-    """gevent's, which looks like any other."""
+    """gevent's socket looks like a normal one."""
 
     class Patched(socket.socket):
         def settimeout(self, value: float | None) -> None:

@@ -1,4 +1,4 @@
-"""Many at once: tasks that are due together, takers that wait together, takes that are cancelled."""
+"""Many at once: tasks due at one moment, waiting takes, and cancelled takes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.full
 
 
 async def fill(url: str, clock: ManualClock, count: int, **options: Unpack[tubes.PutOptions]) -> None:
-    """Put many, quickly."""
+    """Put many tasks quickly."""
     async with tubes.aio.connect(url, clock=clock) as queue:
         tube = await queue.create_tube("load", "fifottl", if_not_exists=True)
         for first in range(0, count, 2000):

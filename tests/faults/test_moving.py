@@ -1,4 +1,4 @@
-"""Tasks that go from one place to another are never in both, and never in none, whenever the program dies."""
+"""A moved task is always in exactly one place, even if the program dies at any moment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def look(url: str, seen: list[list[str]], **options: Any) -> None:
-    """Note which tasks are there, in all tubes, the done ones too."""
+    """Record all tasks in all tubes, including done ones."""
     with tubes.connect(url, **options) as queue:
         found: list[str] = []
         for name in sorted(queue.tubes()):
@@ -31,7 +31,7 @@ def look(url: str, seen: list[list[str]], **options: Any) -> None:
 
 
 def done_again(url: str) -> None:
-    """A task is done, and done again."""
+    """Finish a task, requeue it and finish it again."""
     with tubes.connect(url) as queue:
         tube = queue.create_tube("mail", keep_done=60)
         tube.put("to ann")
@@ -52,7 +52,7 @@ async def done_again_in_a_loop(url: str) -> None:
 
 
 def moved(url: str) -> None:
-    """Tasks move to another tube."""
+    """Move tasks to another tube."""
     with tubes.connect(url) as queue:
         mail, other = queue.create_tube("mail", "fifottl"), queue.create_tube("other", "utubettl")
         mail.put_many(["to ann", tubes.Item("to bob", key="bob", pri=1), tubes.Item("to cid", ttl=60)])
@@ -82,7 +82,7 @@ PROGRAMS = [(done_again, AGAIN), (done_again_in_a_loop, AGAIN), (moved, MOVED), 
 def test_task_moves_are_atomic_on_a_server(
     valkey: LocalServer, url: str, program: Callable[[str], Any], last: tuple[str, ...]
 ) -> None:
-    """Before each request the server has what a program leaves that dies there; and each request is done once."""
+    """Check the state that a program leaves if it dies before a request, and that each request is executed once."""
     seen: list[list[str]] = []
     cut: set[bytes] = set()
     with Proxy(valkey) as proxy:
@@ -107,7 +107,7 @@ def test_task_moves_are_atomic_on_a_server(
 def test_task_moves_are_atomic_in_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Callable[[str], Any], last: tuple[str, ...]
 ) -> None:
-    """After each commit the files have what a program leaves that dies there."""
+    """Check the files that a program leaves if it dies after a commit."""
     copies: list[Path] = []
     commit = Journal.commit
 
@@ -128,7 +128,7 @@ def test_task_moves_are_atomic_in_a_folder(
 
 
 def check(seen: list[list[str]], last: tuple[str, ...]) -> None:
-    """Once the tasks are there each is in one place at every moment."""
+    """Check that each task is in one place at every moment after the puts."""
     places = [found for found in seen if found]
     assert [len(found) for found in places] == [len(last)] * len(places), seen
     assert sorted(places[-1]) == [*last]

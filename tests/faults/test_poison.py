@@ -1,4 +1,4 @@
-"""Tasks that kill the process of their handler: they end buried, and those of others are done."""
+"""Tasks that kill the process of their handler: they are buried, and other tasks are done."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.support.poison import DEADLY, begun, supervised
 
 pytestmark = pytest.mark.full
 
-#: How often a task may be taken.
+#: The maximum number of attempts of a task.
 ATTEMPTS = 2
-#: Seconds until all is over, on a slow machine too.
+#: Seconds until all tasks are finished, even on a slow machine.
 _PATIENCE = 90.0
 
 
@@ -26,7 +26,7 @@ def jobs(url: str) -> Iterator[tubes.Tube]:
 
 
 def work_off(jobs: tubes.Tube, url: str, mode: str, journal: Path) -> None:
-    """Until every task is done or buried."""
+    """Run workers until every task is done or buried."""
     patience = time.monotonic() + _PATIENCE
     with supervised(url, mode, journal):
         while (tasks := jobs.statistics().tasks)["total"] != tasks["buried"]:
@@ -38,7 +38,7 @@ def work_off(jobs: tubes.Tube, url: str, mode: str, journal: Path) -> None:
 def test_a_task_that_kills_its_process_is_buried_after_its_last_attempt(
     jobs: tubes.Tube, url: str, tmp_path: Path, mode: str
 ) -> None:
-    """Whoever has one task at a time harms no other."""
+    """A worker with one task at a time harms no other task."""
     journal = tmp_path / "journal"
     poison = DEADLY if mode == "threads 1" else DEADLY[:2]
     ids = {jobs.put(data).id for number, data in enumerate(poison) if jobs.put_many([number] * 3)}
@@ -49,7 +49,7 @@ def test_a_task_that_kills_its_process_is_buried_after_its_last_attempt(
     )
     attempts = begun(journal)
     assert {id: attempts[id] for id in ids} == {id: list(range(1, ATTEMPTS + 1)) for id in ids}
-    # An ack may go out with the next take: then who is killed by that has not acked.
+    # An ack may be sent with the next take: a process killed by that task has then not acked.
     assert {id: attempts[id][0] for id in innocent} == dict.fromkeys(innocent, 1)
     assert all(len(attempts[id]) <= ATTEMPTS for id in innocent)
 
@@ -68,7 +68,7 @@ def test_task_that_runs_out_of_memory_fails_without_killing_its_process(
 def test_tasks_in_hand_next_to_a_deadly_task_lose_only_attempts(
     jobs: tubes.Tube, url: str, tmp_path: Path, mode: str
 ) -> None:
-    """It may be buried with it. Kicked, and worked on one at a time, it is done."""
+    """An innocent task may be buried with the deadly one. Kicked, and processed one at a time, it is done."""
     journal = tmp_path / "journal"
     poison, *innocent = (task.id for task in jobs.put_many(["kill", *range(9)]))
     work_off(jobs, url, mode, journal)

@@ -39,25 +39,25 @@ class Guarded:
         self.allow()
 
     def allow(self) -> None:
-        """All rights, and the password that the URL has."""
+        """Grant all rights, and set the password of the URL."""
         self.admin.execute_command("ACL", "SETUSER", "app", "reset", "on", ">first", "~*", "&*", "+@all")
 
     def refuse(self, *rules: str) -> None:
-        """Take rights away."""
+        """Revoke rights."""
         self.admin.execute_command("ACL", "SETUSER", "app", *rules)
 
     def rotate(self) -> None:
-        """Another password, and no connection of before."""
+        """Change the password and close all connections."""
         self.refuse("resetpass", ">second")
         self.admin.execute_command("CLIENT", "KILL", "USER", "app")
 
     @property
     def url(self) -> str:
-        """With the first password."""
+        """Return the URL with the first password."""
         return f"unix://app:first@{self.server.socket}"
 
     def count(self) -> int:
-        """How many commands and connections there were, those of scripts left out."""
+        """Return the number of commands and connections, without the commands of scripts."""
         stats: dict[str, Any] = self.admin.info("commandstats")
         calls = [stats.get(f"cmdstat_{name}", {}) for name in SENT]
         connections: int = self.admin.info("stats")["total_connections_received"]
@@ -82,7 +82,7 @@ def guarded(server: LocalServer) -> Iterator[Guarded]:
 
 
 class Waiters:
-    """Callers that wait on one tube, each in its way, and what became of them."""
+    """Callers that wait on one tube in different ways, and their results."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -90,7 +90,7 @@ class Waiters:
         self._threads: list[threading.Thread] = []
 
     def start(self, name: str, wait: Callable[[], object]) -> None:
-        """One more."""
+        """Start a waiting caller."""
 
         def run() -> None:
             try:
@@ -103,22 +103,22 @@ class Waiters:
         self._threads.append(thread)
 
     async def take_awaited(self) -> Any:
-        """One in an event loop."""
+        """Wait in an event loop."""
         async with tubes.aio.connect(self.url, session_ttl=29) as queue:
             tube = await queue.tube("load")
             try:
                 return await tube.take(timeout=60)
             except TubesError as error:
-                self.ends["awaited"] = error  # That it cannot be closed either is another one.
+                self.ends["awaited"] = error  # Closing may raise a second error.
                 raise
 
     def have_ended(self, make_room: Callable[[], None]) -> bool:
-        """Whether nobody waits any more, when there is room."""
+        """Return True if all callers have ended after `make_room`."""
         make_room()
         return not any(thread.is_alive() for thread in self._threads)
 
     def join(self) -> None:
-        """Wait until all have ended."""
+        """Wait until all callers have ended."""
         for thread in self._threads:
             thread.join(30)
             assert not thread.is_alive(), thread.name
@@ -126,9 +126,9 @@ class Waiters:
 
 @pytest.fixture
 def waiting(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[tubes.Queue, Waiters]]:
-    """Five that wait: for a task in two ways of threads and in an event loop, for room alone and in a batch."""
+    """Start five waiting callers: two threads and an event loop wait for a task, a put and a batch wait for room."""
     monkeypatch.setattr(wait_loop, "LONGEST_SLEEP", 0.5)
-    # A process of its own for each, as far as stores go: what one hears the others do not.
+    # Each has a separate store like a separate process, so that they do not share notifications.
     with tubes.connect(guarded.url) as queue, tubes.connect(guarded.url, session_ttl=28) as putting:
         tube = queue.create_tube("load")
         other = queue.create_tube("other")
@@ -235,13 +235,13 @@ def test_listener_recovers_when_the_password_is_valid_again(guarded: Guarded, ca
 
 
 def up(collector: Collector) -> float:
-    """Whether a scrape sees the tubes."""
+    """Return 1 if a scrape can read the tubes."""
     (sample,) = next(metric for metric in collector.collect() if metric.name == "tubes_up").samples
     return float(sample.value)
 
 
 def spin(guarded: Guarded, seconds: float = 0.7) -> float:
-    """How many commands there are in a second."""
+    """Return the number of commands per second."""
     before, began = guarded.count(), time.monotonic()
     time.sleep(seconds)
     return (guarded.count() - before) / (time.monotonic() - began)
@@ -252,7 +252,7 @@ def spin(guarded: Guarded, seconds: float = 0.7) -> float:
 def test_refused_commands_do_not_cause_busy_loops(
     guarded: Guarded, waiting: tuple[tubes.Queue, Waiters], command: str
 ) -> None:
-    """Beside those who wait: a worker, a listener, a collector of metrics, a stream, and who waits for a reply."""
+    """Besides the waiting callers, run a worker, a listener, a collector, a stream and a caller of a reply."""
     queue, waiters = waiting
     with tubes.connect(guarded.url, session_ttl=27) as busy:
         stream = Stream.open(tubes.connect(guarded.url, session_ttl=26), "other", "nightly")
@@ -270,7 +270,7 @@ def test_refused_commands_do_not_cause_busy_loops(
             rule = {"all keys": "resetkeys", "channels": "resetchannels"}.get(command, f"-{command}")
             guarded.refuse(rule)
         up(collector)
-        # Five callers, a worker, two listeners, a reply tube and a stream have each found out, and rest.
+        # Five callers, a worker, two listeners, a reply tube and a stream have noticed the refusal and pause.
         time.sleep(0.8)
         each = spin(guarded)
         guarded.allow()
@@ -278,14 +278,14 @@ def test_refused_commands_do_not_cause_busy_loops(
         collector.close()
         port_of(stream.tube).connection.close()
         worker.stop()
-        # Some may wait on: nothing that they need was refused.
+        # Some callers may continue to wait, because they need no refused command.
         for name in ("load", "other"):
             queue.tube(name).put_many(range(3))
         running.join(30)
         full = queue.tube("full")
         assert eventually(lambda: waiters.have_ended(full.truncate))
         waiters.join()
-    # Those who wait look twice a second here, and a worker has begun to rest.
+    # Waiting callers retry twice a second here, and a worker has begun to pause.
     assert each < 150, f"{each:.0f} commands a second"
     for name, end in waiters.ends.items():
         assert not isinstance(end, BaseException) or isinstance(end, TubesError), (name, end)

@@ -1,6 +1,6 @@
-"""Servers that come back without what was written last: only that is lost.
+"""Servers that restart without their latest writes: only these writes are lost.
 
-Ids, sessions and attempts of the lost window are given again. Nobody takes one of before for one of after.
+Ids, sessions and attempts of the lost window are assigned again. Clients never confuse old ones with new ones.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tubes.conformance.faces import Face
     from tubes.testing import LocalServer
 
-#: Verbs by which a holder speaks for its take, and those that name a task.
+#: Calls that only the holder of a task may make, and calls for any task by id.
 OF_HOLDERS: dict[str, Callable[[Any], Any]] = {
     "ack": lambda task: task.ack(),
     "release": lambda task: task.release(),
@@ -54,7 +54,7 @@ OF_ALL: dict[str, Callable[[Any], Any]] = {
     "update": lambda task: task.update(data="changed"),
 }
 OF_ALL_AND_KICKS: dict[str, Callable[[Any], Any]] = {**OF_ALL, "kick": lambda task: task.kick()}
-#: The same of many: answers by id whether it was done.
+#: The same calls for many tasks, which return success by id.
 OF_MANY = ("ack_many", "release_many", "delete_many")
 
 
@@ -148,7 +148,7 @@ def test_lease_of_a_lost_take_is_refused_for_every_holder(face: Face, own: Local
 @pytest.mark.full
 @pytest.mark.parametrize("lost", ["its put", "its take"])
 def test_lost_lease_of_a_service_does_not_affect_another_service(own: LocalServer, lost: str) -> None:
-    """Two services share a session, so their takes differ only by number."""
+    """The two services share a session, so their takes differ only by number."""
     with (
         Served("--url", own.url) as one,
         Served("--url", own.url) as two,
@@ -183,9 +183,9 @@ def test_bulk_calls_on_lost_takes_do_not_affect_later_takes(
     face: Face, own: LocalServer, verb: str, driver: str, is_put: bool
 ) -> None:
     if verb == "delete_many" and not is_put:
-        pytest.skip("whose task it is does not matter")
+        pytest.skip("the call does not depend on the holder")
     if verb == "renew_many" and driver == "fifo":
-        pytest.skip("it has no ttr")
+        pytest.skip("the driver has no ttr")
     with face.connect(own.url) as queue, face.connect(own.url) as other:
         tube, others = queue.create_tube("load", driver), other.tube("load")
 
@@ -223,7 +223,7 @@ def test_task_taken_before_the_lost_window_stays_with_its_holder(face: Face, own
         assert tasks[2].release().state == "ready"
         assert tasks[3].bury().state == "buried"
         assert tasks[4].touch(5).state == "taken"
-        # Its ack was lost, and the session has the task again: whoever knows its id, ends it.
+        # The ack was lost and the session holds the task again: any caller that knows the id can finish it.
         assert tube.peek(0).state == "taken"
         assert tube.ack(0).state == "done"
 
@@ -285,7 +285,7 @@ def test_lost_session_is_not_mistaken_for_the_next_session(face: Face, own: Loca
         lost.close()
         assert next_one.tube("load").peek(mine.id).state == "taken"
         assert mine.ack().state == "done"
-        # What the lost one had itself it has released.
+        # The client has released the tasks of its lost session.
         assert queue.tube("load").take(timeout=0).id == 1
 
 
@@ -303,7 +303,7 @@ def test_lost_session_closes_quietly_and_releases_no_other_task(face: Face, own:
 
 
 def test_lost_session_does_not_renew_another_sessions_lease(own: LocalServer) -> None:
-    """A process whose session was lost renews leases all the time: not the one of who came next, and is gone."""
+    """A process with a lost session keeps renewing leases, but not that of a later session with the same number."""
     with tubes.connect(own.url) as queue:
         queue.create_tube("load").put("job")
         keep(own)
@@ -323,7 +323,7 @@ def test_lost_session_does_not_renew_another_sessions_lease(own: LocalServer) ->
 
 @pytest.mark.full
 def test_process_with_a_lost_session_gets_only_its_own_replies(own: LocalServer) -> None:
-    """Each is the third to open the tube, and has made as many calls."""
+    """Each process is the third one to open the tube, and has made the same number of calls."""
     with tubes.connect(own.url) as queue:
         tube = queue.create_tube("load")
         keep(own)
@@ -450,7 +450,7 @@ def test_session_identified_in_the_lost_window_can_be_joined_soon(face: Face, ow
 def test_leaving_a_session_registered_again_releases_no_task(
     face: Face, own: LocalServer, lost: str, beats: str
 ) -> None:
-    """Some beat soon, the others after ten seconds."""
+    """Some callers send heartbeats soon, others after ten seconds."""
     client: Any = own.client()
 
     def callers() -> int:
@@ -476,7 +476,7 @@ def test_leaving_a_session_registered_again_releases_no_task(
         assert task.ack().state == "done"
 
 
-# -- what stands on tubes ----------------------------------------------------------------------------------------------
+# -- operations that depend on tubes -----------------------------------------------------------------------------------
 
 
 def test_calls_go_on_after_a_reply_tube_was_lost(face: Face, own: LocalServer) -> None:
@@ -519,7 +519,7 @@ def test_call_whose_task_was_lost_raises_connection_lost(
         keep(own)
         calling = threading.Thread(target=call, daemon=True)
         calling.start()
-        # A put whose answer is lost is done again, and then the task is there.
+        # A put whose reply is lost is repeated; then the task exists.
         assert waits.wait(60)
         roll_back(own)
         calling.join(60)
@@ -587,7 +587,7 @@ def test_reply_arrives_although_the_reply_tube_was_lost(own: LocalServer) -> Non
             task = workers.tube("squares").take(timeout=10)
             assert task is not None
             roll_back(own)
-            answer(workers, task, 9)  # Perhaps before the caller has noticed anything.
+            answer(workers, task, 9)  # This may happen before the caller notices the loss.
             assert calling.result() == 9
 
 
@@ -620,7 +620,7 @@ def test_bulk_write_lost_while_publishing_raises_write_aborted(
 
 
 def test_lost_alter_has_no_effect_for_any_client(face: Face, own: LocalServer) -> None:
-    """Whoever has heard of it goes by the options of before; a later one is not taken for it."""
+    """Clients that know the lost alter return to the old options, and a later alter is not mistaken for it."""
     with face.connect(own.url) as queue, face.connect(own.url) as other, face.connect(own.url) as late:
         tube, there = (
             queue.create_tube("load", "fifottl", ttr=60, capacity=50),

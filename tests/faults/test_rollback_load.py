@@ -1,4 +1,4 @@
-"""Processes that go on while their server loses its last writes: what it answered afterwards is there exactly once."""
+"""Processes that continue while their server loses its latest writes: later confirmed puts exist exactly once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make(url: str) -> None:
 
 
 def go_on_and_check(actors: Actors, url: str) -> None:
-    """The server is back since now, and newcomers open sessions."""
+    """Continue after the restart of the server, with new processes, and check the journals."""
     since = time.monotonic_ns()
     actors.start(1, 1)
     actors.go_on(200)
@@ -65,7 +65,7 @@ def test_load_survives_a_truncated_append_only_file(seed: int) -> None:
 
 
 def lag_and_take_over(pair: Promoted | Watched, take_over: Callable[[], object]) -> None:
-    """A replica that has not got everything becomes the master while actors go on."""
+    """Promote a lagging replica to master while actors continue."""
     make(pair.url)
     with Actors(pair.url) as actors:
         actors.start(2, 2)

@@ -1,4 +1,4 @@
-"""A schedule on a server, whose workers are killed: each call begins, and none begins while another one works on it."""
+"""A schedule on a server with killed workers: each call starts, and never while another worker runs it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tubes.testing import LocalServer
 
 pytestmark = pytest.mark.full
 
-#: How many are killed.
+#: The number of kills.
 _KILLS = 9
 
 
 class Crew:
-    """Processes, and what they have said; some are killed, and others take their places."""
+    """Processes and their output; killed ones are replaced."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.lines: list[list[str]] = []
-        #: When a process was killed.
+        #: The moments of the kills, by process id.
         self.killed: dict[int, float] = {}
         self._processes: list[Popen[str]] = []
         self._readers: list[threading.Thread] = []
@@ -68,7 +68,7 @@ def test_scheduled_calls_survive_killed_workers(valkey: LocalServer, url: str) -
     pick = random.Random(7)
     crew = Crew(url)
     with tubes.connect(url) as queue:
-        queue.create_tube("schedules", "fifottl", ttr=60, keep_done=600)  # A call may be begun any number of times.
+        queue.create_tube("schedules", "fifottl", ttr=60, keep_done=600)  # A call may be started any number of times.
     try:
         for _ in range(3):
             crew.start()
@@ -76,7 +76,7 @@ def test_scheduled_calls_survive_killed_workers(valkey: LocalServer, url: str) -
             time.sleep(pick.uniform(0.2, INTERVAL))
             crew.kill_one(pick)
             crew.start()
-        # What the dead have left is done by the living.
+        # Living workers finish the calls of dead ones.
         time.sleep(LEASE + 3 * INTERVAL)
         now = time.time()
         with tubes.connect(url) as queue:
@@ -98,7 +98,7 @@ def test_scheduled_calls_survive_killed_workers(valkey: LocalServer, url: str) -
             else:
                 ends[at, attempts] = moment
     calls = sorted(begins)
-    # None too early, and none too often: again only after its worker was killed.
+    # No call starts early, or again unless its worker was killed.
     for at, starts in begins.items():
         starts.sort()
         assert starts[0][0] >= at - 0.2
@@ -106,10 +106,10 @@ def test_scheduled_calls_survive_killed_workers(valkey: LocalServer, url: str) -
         for (_, pid, attempts), (again, _, _) in pairwise(starts):
             assert (at, attempts) not in ends or pid in crew.killed
             assert again >= crew.killed[pid], f"{at} began again while {pid} worked on it"
-    # None is lost: each one was begun, or left out for a later one.
+    # No call is lost: each one started, or was skipped in favour of a later one.
     expected = [calls[0] + INTERVAL * number for number in range(int((now - INTERVAL - calls[0]) // INTERVAL))]
     assert set(expected) - set(calls) <= left
     assert set(calls) - set(expected) <= {at for at in calls if at > expected[-1]}
     assert len(set(expected) & set(calls)) > len(expected) / 2
-    # What was begun is done in the end, whoever has died with it.
+    # Each started call is finished, even if its workers died.
     assert {at for at in expected if at in begins} <= {at for at, _ in ends}

@@ -1,7 +1,7 @@
-"""Behind a Sentinel: masters that change places with their replicas, and masters that end.
+"""Failovers of a Sentinel: coordinated changes of the master, and killed masters.
 
-A failover that is coordinated loses nothing. One that is not loses what the replica had not got yet, so there only what
-it had is accounted for.
+A coordinated failover loses nothing. Another failover loses the writes that the replica had not received, so tests then
+account only for replicated writes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def watched() -> Iterator[Watched]:
 
 @pytest.fixture
 def patient() -> Iterator[Watched]:
-    """A Sentinel that changes masters only when it is told to: what it does by itself loses what was not replicated."""
+    """Start a Sentinel that changes masters only on request: its own failovers lose unreplicated writes."""
     with Watched(patience=60_000) as watched:
         yield watched
 
@@ -65,7 +65,7 @@ def test_coordinated_failovers_lose_no_task(patient: Watched, ledger: Ledger, mu
 
 
 def test_failover_keeps_replicated_tasks_after_a_killed_master(watched: Watched, ledger: Ledger) -> None:
-    """Takes that wait go on by themselves, in threads and in event loops; a put is tried until there is a master."""
+    """Waiting takes continue automatically, in threads and event loops; a put is retried until a master exists."""
     url = f"{watched.url}?prefix={uuid4().hex}"
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Servers that are killed, stand still, are full, forget everything."""
+"""Servers that are killed, paused, full, or lose all data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def load(tube: Tube, ledger: Ledger, *, url: str = "") -> Generator[Callable[[], int]]:
-    """Threads with sessions of their own that put, take and ack until the end; answers how many were put so far."""
+    """Run threads with separate sessions that put, take and ack; yield a function that returns the number of puts."""
     stop = threading.Event()
     errors: list[BaseException] = []
     place: Any = url or tube._port.url
@@ -72,7 +72,7 @@ def load(tube: Tube, ledger: Ledger, *, url: str = "") -> Generator[Callable[[],
 
 
 def commands(client: Any) -> int:
-    """How many commands a server has run."""
+    """Return the number of commands that a server has run."""
     return int(client.info("stats")["total_commands_processed"])
 
 
@@ -109,7 +109,7 @@ def test_a_take_that_waits_goes_on_after_a_restart(own: LocalServer) -> None:
 
 
 def test_calls_wait_until_a_server_has_loaded_its_data() -> None:
-    # It sleeps for 10 ms at each key that it loads, and replies "LOADING" after each kilobyte.
+    # The server sleeps 10 ms per loaded key, and replies "LOADING" after each kilobyte.
     slowly: dict[str, Any] = {
         "key_load_delay": 10_000,
         "loading_process_events_interval_bytes": 1024,
@@ -143,7 +143,7 @@ def test_leases_are_renewed_again_after_a_long_outage(monkeypatch: pytest.Monkey
         server.kill()
         time.sleep(3.5)
         server.start()
-        with suppress(ConnectionLost):  # Where the session has ended meanwhile.
+        with suppress(ConnectionLost):  # The session may have ended meanwhile.
             tube.statistics()
         tube.put("job")
         mine = tube.take(timeout=0)

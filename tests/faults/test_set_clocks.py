@@ -1,4 +1,4 @@
-"""A clock that is set ahead or back while tubes are in use: in a test's hands on both backends, and a server's own."""
+"""Clocks that are set forward or back while tubes are in use: a manual clock on both backends, and a server's clock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tubes.drivers import Ranked
 
 HOUR = 3600
-#: More than the clock is ever set back.
+#: The start of the clock, more than it is ever set back.
 START = 100_000
 
 
@@ -50,7 +50,7 @@ def stepping() -> SteppingClock:
 
 @pytest.fixture(params=["memory", "server"])
 def stepped(request: pytest.FixtureRequest, url: str, stepping: SteppingClock) -> Iterator[Queue]:
-    """A queue whose clock a test sets."""
+    """Open a queue with a clock that the test sets."""
     with tubes.connect("memory://" if request.param == "memory" else url, clock=stepping) as queue:
         yield queue
 
@@ -103,7 +103,7 @@ def test_new_delays_and_ttrs_are_correct_after_the_clock_is_set_back(
     assert [task.data for task in tube.take_many(5, timeout=0)] == ["old too"]
     stepping.advance(1)
     assert [task.data for task in tube.take_many(5, timeout=0)] == ["new"]
-    # What was set before is over later by as much as the clock was set back.
+    # Earlier deadlines are delayed by as much as the clock was set back.
     stepping.advance(HOUR + 60 - 7)
     assert tube.peek(0).state.value == "~"
     stepping.advance(1)
@@ -128,14 +128,14 @@ def test_lane_cooldown_ignores_starts_in_the_future(stepped: Queue, stepping: St
     assert task is not None
     stepping.set_back(HOUR)
     assert tube.take(timeout=0) is None
-    # Whatever looks at the lane finds that out.
+    # Any call that uses the lane detects this.
     tube.configure("host", max_in_flight=3)
     assert [lane.next_start for lane in tube.utubes()] == [START - HOUR + 10]
     stepping.advance(10)
     assert tube.take(timeout=0) is not None
 
 
-# -- what cannot be put off any more -----------------------------------------------------------------------------------
+# -- deadlines at the maximum ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("driver", TIMED)
@@ -155,7 +155,7 @@ def test_touch_never_extends_beyond_the_longest_span(stepped: Queue, stepping: S
         assert touched.due == stepping.now() + longest
         assert touched.ttr == longest
         assert touched.ttl in (None, stepping.now() - START + longest)
-        # It is as usable as any other one.
+        # The task is as usable as any other one.
         tube.renew_many([task], MAX_SECONDS)
         task.release(delay=MAX_SECONDS)
         released = tube.peek(task)
@@ -164,11 +164,11 @@ def test_touch_never_extends_beyond_the_longest_span(stepped: Queue, stepping: S
         assert tube.delete(task).id == task.id
 
 
-# -- a server's clock that was set back: all that it has noted lies ahead ----------------------------------------------
+# -- a server's clock that was set back: its records lie in the future -------------------------------------------------
 
 
 def move_ahead(client: Any, key: str, seconds: float) -> None:
-    """Let all that a server has noted of who lives, listens and waits be from before its clock was set back."""
+    """Move all records of sessions, listeners and waiters into the future, as if the clock had been set back."""
     for token, ends in client.zrange(f"{key}:leases", 0, -1, withscores=True):
         client.zadd(f"{key}:leases", {token: ends + seconds * SECOND})
     for field in ("soonest", "listening"):
@@ -257,13 +257,13 @@ LIBRARIES = [
 
 
 class SetServer:
-    """A server of one's own whose clock can be set."""
+    """A separate server whose clock can be set."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self._file = folder / "clock"
         self.set(0)
         with patch.context() as given:
-            # The server alone is to have them.
+            # Only the server gets these variables.
             given.setenv("LD_PRELOAD", str(LIBRARIES[0]))
             given.setenv("FAKETIME_TIMESTAMP_FILE", str(self._file))
             given.setenv("FAKETIME_NO_CACHE", "1")
@@ -271,13 +271,13 @@ class SetServer:
             self.server = LocalServer()
 
     def set(self, seconds: int) -> None:
-        """From now on its clock is so many seconds ahead of what it would be."""
+        """Set the clock `seconds` ahead of the real time."""
         new = self._file.with_suffix(".new")
         new.write_text(f"{seconds:+d}")
         os.replace(new, self._file)
 
     def calls(self) -> int:
-        """How many scripts it has run, and waits begun."""
+        """Return the number of scripts and waits of the server."""
         with self.server.client() as client:
             stats = client.info("commandstats")
             return sum(stats[name]["calls"] for name in ("cmdstat_evalsha", "cmdstat_bzpopmin") if name in stats)
@@ -294,7 +294,7 @@ def faked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SetServer
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["ahead", "back"])
 def test_waiter_gets_its_task_when_the_servers_clock_is_set(faked: SetServer, step: int) -> None:
-    """And asks hardly more often than before."""
+    """It also sends hardly more requests than before."""
     with tubes.connect(faked.server.url) as queue, tubes.connect(faked.server.url, session_ttl=31.0) as other:
         tube, others = queue.create_tube("load", "fifottl"), other.tube("load")
         with ThreadPoolExecutor() as pool:
@@ -310,7 +310,7 @@ def test_waiter_gets_its_task_when_the_servers_clock_is_set(faked: SetServer, st
 
 
 def test_blocking_wait_restarts_when_the_servers_clock_is_set_back(faked: SetServer) -> None:
-    """Each ends after five seconds, by then."""
+    """Each wait ends after five seconds at most."""
     with tubes.connect(faked.server.url, session_ttl=1.5) as queue, faked.server.client() as client:
         tube = queue.create_tube("load")
 
@@ -360,7 +360,7 @@ def test_tasks_become_due_at_once_when_the_clock_is_set_ahead(faked: SetServer) 
         found = [tube.take(timeout=30) for _ in range(2)]
         assert [task.data for task in found if task is not None] == ["delayed", "first"]
         assert tube.statistics().tasks["total"] == 3
-        # The lease of its session is over too.
+        # The lease of the session is over too.
         with pytest.raises(tubes.TaskNotTaken):
             task.ack()
 
@@ -398,6 +398,6 @@ def test_tasks_of_a_promoted_replica_survive_a_clock_that_is_behind(faked: SetSe
             tube = others.tube("load")
             assert tube.oldest_ready_age() == 0
             assert tube.update(2, ttl=60).ttl == 60
-            # One comes back from who is gone.
+            # One task returns from the dead session.
             tasks = [task.ack() for _ in range(3) if (task := tube.take(timeout=60)) is not None]
             assert sorted((task.id, task.attempts) for task in tasks) == [(0, 2), (1, 1), (2, 1)]

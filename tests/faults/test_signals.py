@@ -1,4 +1,4 @@
-"""Signals whose handler raises, two and more in a row, at random moments of calls over a slow connection."""
+"""Signals whose handler raises, several in a row, at random moments of calls over a slow connection."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ pytestmark = [
     pytest.mark.full,
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-#: Seconds of a storm.
+#: The duration of a storm in seconds.
 LENGTH = 3.0
 INTERRUPTED = object()
 
 
 class Storm:
-    """Sends signals to the main thread; they raise while `attempt` makes a call."""
+    """Send signals to the main thread; they raise while `attempt` makes a call."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -68,11 +68,11 @@ class Storm:
             raise KeyboardInterrupt
 
     def attempt(self, call: Callable[[], Any]) -> Any:
-        """The result of a call, or `INTERRUPTED`."""
+        """Return the result of a call, or `INTERRUPTED`."""
         result = INTERRUPTED
         self._armed = True
         try:
-            result = call()  # No interrupt comes between its return and the end of the block.
+            result = call()  # No interrupt occurs between the return and the end of the block.
         except KeyboardInterrupt:
             pass
         finally:
@@ -139,7 +139,7 @@ def put_until(over: threading.Event, tube: tubes.Tube, ledger: Ledger) -> None:
 
 
 def record(storm: Storm, ledger: Ledger, task: Any, ack: Callable[[Any], object]) -> None:
-    """Ack what an attempt has taken, and write down what became of it."""
+    """Ack the task of an attempt and record the outcome."""
     if task is INTERRUPTED or task is None:
         return
     ledger.took(task.id, task.attempts, task.data)
@@ -151,7 +151,7 @@ def record(storm: Storm, ledger: Ledger, task: Any, ack: Callable[[Any], object]
 
 @pytest.fixture
 def load(through: str, proxy: Proxy, ledger: Ledger, much: int) -> Iterator[tubes.Tube]:
-    """A tube into which one thread puts, and from which another takes: it must get tasks to the end."""
+    """Create a tube with a thread that puts and one that takes, which must get tasks until the end."""
     over, fed = threading.Event(), threading.Event()
     with tubes.connect(through) as queue:
         tube = queue.create_tube("load")
@@ -189,11 +189,11 @@ def test_storm_of_signals_in_an_event_loop_loses_no_task(
     loop = asyncio.new_event_loop()
 
     def attempt(call: Coroutine[Any, Any, Any]) -> Any:
-        """As `storm.attempt`; an interrupted call is cancelled."""
+        """Do the same as `storm.attempt`, and cancel an interrupted call."""
         task = loop.create_task(call)
         storm.attempt(lambda: loop.run_until_complete(task))
         task.cancel()
-        with contextlib.suppress(RuntimeError):  # The interrupted run may have left an order to stop.
+        with contextlib.suppress(RuntimeError):  # The interrupted run may have left a stop request in the loop.
             loop.run_until_complete(asyncio.sleep(0.001))
         (result,) = loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
         return INTERRUPTED if isinstance(result, (KeyboardInterrupt, asyncio.CancelledError)) else result

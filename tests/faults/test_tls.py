@@ -1,4 +1,4 @@
-"""Over TLS: to a server that speaks it, where one is installed, and through a proxy that does in front of one."""
+"""Connections over TLS: to a server with TLS if one is installed, and through a TLS proxy."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     from tests.support.ledger import Ledger
 
-#: A certificate for localhost that is its own authority, and its key.
+#: A self-signed certificate for localhost, and its key.
 CERTIFICATE = Path(__file__).parent / "localhost.pem"
 
 
 class TlsProxy(SocketServer):
-    """Speaks TLS on loopback, and plainly to a server."""
+    """A proxy on loopback that accepts TLS and connects to a server without it."""
 
     def __init__(self, server: LocalServer) -> None:
         self._server = server
@@ -50,7 +50,7 @@ class TlsProxy(SocketServer):
             with secured:
                 server.connect(str(self._server.socket))
                 while True:
-                    # What was decrypted already no `select` sees.
+                    # `select` does not see bytes that are already decrypted.
                     readable = [secured] if secured.pending() else select.select([secured, server], [], [])[0]
                     for one, other in ((secured, server), (server, secured)):
                         if one in readable:
@@ -67,13 +67,13 @@ class TlsProxy(SocketServer):
                 client.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Accept nobody any more, and cut all connections."""
+        """Stop accepting connections and cut all existing ones."""
         super().close()
         self.cut()
 
 
 def speaks_tls(program: str | None) -> bool:
-    """Whether this server was built with TLS."""
+    """Return True if this server was built with TLS."""
     if program is None:
         return False
     port = free_port()
@@ -85,7 +85,7 @@ def speaks_tls(program: str | None) -> bool:
 
 
 def keys() -> dict[str, Any]:
-    """What a server must know to speak TLS."""
+    """Return the settings of a server with TLS."""
     return {
         "tls_cert_file": CERTIFICATE, "tls_key_file": CERTIFICATE, "tls_ca_cert_file": CERTIFICATE,
         "tls_auth_clients": "no",
@@ -94,7 +94,7 @@ def keys() -> dict[str, Any]:
 
 @pytest.fixture(scope="module", params=["proxy", "valkey", "redis"])
 def port(request: pytest.FixtureRequest, valkey: LocalServer) -> Iterator[int]:
-    """A port on loopback where TLS is spoken."""
+    """Start a TLS server or proxy and yield its port on loopback."""
     with ExitStack() as stack:
         if request.param == "proxy":
             yield stack.enter_context(TlsProxy(valkey)).port
@@ -109,7 +109,7 @@ def port(request: pytest.FixtureRequest, valkey: LocalServer) -> Iterator[int]:
 
 @pytest.fixture
 def secure(port: int) -> str:
-    """The URL of an empty key space of one's own."""
+    """Return the URL of an empty, separate key space."""
     return f"rediss://127.0.0.1:{port}?ssl_ca_certs={CERTIFICATE}&prefix={uuid4().hex}"
 
 

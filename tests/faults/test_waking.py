@@ -1,4 +1,4 @@
-"""Takes that are sent ahead of their tasks, whatever becomes of those who wait, of sessions and of connections."""
+"""Takes that are sent before their tasks exist, when waiters, sessions or connections end."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def server(request: pytest.FixtureRequest) -> Iterator[LocalServer]:
 
 
 def asleep(server: LocalServer, count: int = 1) -> bool:
-    """Whether so many processes' threads wait for markers."""
+    """Return True if `count` threads are blocked on markers."""
     with server.client() as client:
         return eventually(lambda: client.info("clients")["blocked_clients"] == count)
 
 
 class Waiting:
-    """A thread that waits for a task."""
+    """A thread with a waiting take."""
 
     def __init__(self, tube: Tube, timeout: float | None = 20) -> None:
         self.answer: Any = None
@@ -60,18 +60,18 @@ class Waiting:
             self.answer = error
 
     def done(self) -> Any:
-        """What it got, in the end."""
+        """Wait for the end of the take and return its result."""
         self._thread.join()
         return self.answer
 
 
 def test_server_runs_the_take_of_a_blocked_process(server: LocalServer) -> None:
-    """With the marker, without another request: so a process that stands still has the task, and nobody else."""
+    """The marker triggers the take without another request, so a paused process gets the task."""
     with tubes.connect(server.url) as queue, tubes.connect(server.url, session_ttl=31.0) as other:
         tube = queue.create_tube("load")
         waiting = Waiting(tube)
         assert asleep(server)
-        with port_of(tube).shared.queue.lock:  # Here it would give the task to the waiter.
+        with port_of(tube).shared.queue.lock:  # The process needs this lock to hand the task to the waiter.
             others = other.tube("load")
             others.put("job")
             assert others.statistics().tasks["taken"] == 1
@@ -81,7 +81,7 @@ def test_server_runs_the_take_of_a_blocked_process(server: LocalServer) -> None:
 
 
 def test_waiters_of_one_process_are_served_in_order(server: LocalServer) -> None:
-    """Also where they put themselves, and their sessions are others."""
+    """This includes waiters that put tasks themselves and waiters of other sessions."""
     with tubes.connect(server.url) as queue:
         tube = queue.create_tube("load")
         for _ in range(20):
@@ -132,7 +132,7 @@ def test_task_taken_for_a_cancelled_waiter_is_given_back(server: LocalServer) ->
 
 
 def test_next_waiter_gets_the_task_of_a_cancelled_waiter(server: LocalServer) -> None:
-    """Of the same session, and of another one: for that the task goes back first."""
+    """The next waiter is of the same session, or of another one, for which the task is first returned to the tube."""
 
     async def main() -> None:
         async with tubes.aio.connect(server.url) as queue, await queue.session() as session:
@@ -153,7 +153,7 @@ def test_next_waiter_gets_the_task_of_a_cancelled_waiter(server: LocalServer) ->
 
 
 def test_session_changed_while_waiting_owns_its_task(server: LocalServer) -> None:
-    """The one that it has left lives on with others: what was taken for that goes back."""
+    """The old session continues with other users: tasks taken for it return to the tube."""
     with tubes.connect(server.url) as queue, queue.session() as shared, queue.session() as third:
         tube = queue.create_tube("load")
         name, another = shared.identify(), third.identify()
@@ -240,7 +240,7 @@ def test_connections_killed_during_a_wait_lose_no_task(server: LocalServer, ledg
 def test_take_whose_reply_was_lost_is_queried_until_resolved(
     valkey: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when no server answers for longer than a call is tried again, and nobody waits any more."""
+    """This includes an outage longer than the retries of a call, after which no caller waits."""
     monkeypatch.setattr(script_call, "PATIENCE", 0.1)
     prefix = f"?prefix={uuid4().hex}"
     with (
@@ -263,7 +263,7 @@ def test_take_whose_reply_was_lost_is_queried_until_resolved(
 
 
 def test_stale_take_request_takes_nothing(valkey: LocalServer) -> None:
-    """It may come out of a connection that nobody has any more, after its task is done or before there is one."""
+    """It may arrive from an abandoned connection, after its task is done or before one exists."""
     with tubes.connect(f"{valkey.url}?prefix={uuid4().hex}") as queue:
         tube = queue.create_tube("load")
         port: Any = tube._port
@@ -288,7 +288,7 @@ def test_stale_take_request_takes_nothing(valkey: LocalServer) -> None:
 
 @pytest.mark.parametrize("takes", ["take", "take_many", "take_for", "next", "by priority"])
 def test_take_finds_a_task_put_after_a_take_any_on_the_tube_ended(valkey: LocalServer, takes: str) -> None:
-    """The take that the server still has for a `take_any` that got another tube's task gets nothing any more."""
+    """The server still holds a take of a `take_any` that got a task of another tube: this take gets nothing."""
     with tubes.connect(f"{valkey.url}?prefix={uuid4().hex}", session_ttl=30 + len(takes)) as queue:
         one, other = queue.create_tube("one", "fifottl"), queue.create_tube("other", "fifottl")
         gots: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Connections that are cut after the request and before the reply: what was asked for is done once."""
+"""Connections that are cut after the request and before the reply: each request is executed once."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def sometimes(share: float) -> Any:
 
 
 class Cut:
-    """Cuts the connection of the next request that has some bytes in it."""
+    """Cut the connection of the next request that contains some bytes."""
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
         self._lock = threading.Lock()
 
     def next(self, *, having: bytes = b"EVALSHA") -> None:
-        """The next one."""
+        """Cut the next such request."""
         left = [having]
 
         def cut(request: bytes) -> bool:
@@ -84,7 +84,7 @@ def test_puts_over_cut_connections_are_done_once(
 def test_sessions_over_cut_connections_do_everything_once(
     through: str, proxy: Proxy, ledger: Ledger, much: int
 ) -> None:
-    """Whoever puts takes for those who wait in its process."""
+    """A put also takes tasks for the waiters of its process."""
     with tubes.connect(through) as queue, ExitStack() as ends:
         tube = queue.create_tube("load")
         sessions = [ends.enter_context(queue.session()) for _ in range(4)]
@@ -203,7 +203,7 @@ def test_drop_succeeds_although_its_reply_was_cut(through: str, cut: Cut) -> Non
 
 
 class Between:
-    """Cuts a request and has others do something before it comes again."""
+    """Cut a request and run another call before it is sent again."""
 
     def __init__(self, proxy: Proxy, act: Any) -> None:
         self._left = 2
@@ -221,7 +221,7 @@ class Between:
 
 @pytest.fixture
 def beside(through: str, proxy: Proxy, valkey: LocalServer) -> Iterator[tubes.Queue]:
-    """Another process's queue, on a line that nobody cuts."""
+    """Open a queue like that of another process, without cut connections."""
     url = through.replace(proxy.url, valkey.url)
     with tubes.connect(url) as queue:
         queue.create_tube("load")
@@ -280,7 +280,7 @@ def test_repeated_ack_of_an_ended_session_raises_connection_lost(
     others.put("job")
 
     def end(tube: Any) -> None:
-        """Let its lease be over, and be noticed."""
+        """End the lease of the session and have this noticed."""
         port = tube._port
         with valkey.client() as client:
             client.zadd(f"{port.shared.key}:leases", {port.session[1]: 1})
@@ -343,7 +343,7 @@ def test_lost_marker_does_not_delay_a_waiter(through: str, beside: tubes.Queue, 
     with tubes.connect(through) as queue:
         tube = queue.tube("load")
         cut.next(having=b"BZPOPMIN")
-        # The proxy forwards what comes next only after it has the reply, which is the marker's.
+        # The proxy forwards the next request only after the reply, which is the marker.
         taker = threading.Thread(target=lambda: got.append(tube.take(timeout=3)))
         taker.start()
         assert eventually(lambda: beside.tube("load").statistics().waiting == 1)
@@ -380,12 +380,12 @@ def test_async_put_gives_up_on_a_connection_that_is_always_cut(
             assert (await tube.put("job")).id is not None
             return count
 
-    # It rests in between.
+    # The loop pauses between retries.
     assert asyncio.run(main()) < 30
 
 
 def test_session_closed_during_a_wait_does_not_block_other_waiters(through: str, beside: tubes.Queue) -> None:
-    """Whoever takes for those who wait in a process finds some of them gone."""
+    """The caller that takes for the waiters of a process finds that some have left."""
     others = beside.tube("load")
     with tubes.connect(through) as queue:
         tube = queue.tube("load")
@@ -412,7 +412,7 @@ def test_session_closed_during_a_wait_does_not_block_other_waiters(through: str,
 
 
 def test_task_taken_again_is_not_given_back_twice(through: str, proxy: Proxy, beside: tubes.Queue) -> None:
-    """By its attempts the second take is as the first."""
+    """The second take has the same number of attempts as the first."""
     with tubes.connect(through) as queue:
         tube = queue.tube("load")
         beside.tube("load").put("job")
@@ -434,7 +434,7 @@ def test_task_taken_again_is_not_given_back_twice(through: str, proxy: Proxy, be
 
 
 def test_take_for_another_session_does_not_disturb_its_replies(through: str, proxy: Proxy) -> None:
-    """A session's put is cut; before it comes again another session's line takes for the first one."""
+    """A put of a session is cut; before it is repeated, the connection of another session takes for the first one."""
     with tubes.connect(through) as queue, queue.session() as beside:
         tube = queue.create_tube("load")
         other = beside.tube("load")

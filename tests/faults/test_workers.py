@@ -1,4 +1,4 @@
-"""Workers of `tubes.worker` that are killed, stopped by signals, or whose server goes away."""
+"""Workers of `tubes.worker` that are killed or stopped by signals, or lose their server."""
 
 from __future__ import annotations
 
@@ -124,11 +124,11 @@ def test_a_second_signal_ends_a_worker_at_once(jobs: tubes.Tube, url: str, handl
     with process(url, handler) as worker:
         assert heard(worker) == "begun"
         worker.send_signal(signal.SIGTERM)
-        # Two signals of one kind are one to a process that has not heard the first.
+        # Two equal signals count as one for a process that has not handled the first.
         assert heard(worker) == "stops"
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(20) == 4
-    # One that blocked its event loop could not release it: its lease is over soon.
+    # A worker that blocked its event loop could not release the task, but its lease ends soon.
     assert jobs.take(timeout=20) is not None
 
 
@@ -154,14 +154,14 @@ def test_a_storm_of_signals_ends_a_worker_once(jobs: tubes.Tube, url: str) -> No
             worker.send_signal(signal.SIGTERM)
             worker.send_signal(signal.SIGINT)
             time.sleep(0.001)
-        # The last ones may come when it has ended, and Python ends itself.
+        # The last signals may arrive while Python shuts down.
         assert worker.wait(20) in (4, -signal.SIGTERM, -signal.SIGINT)
     assert jobs.take(timeout=20) is not None
 
 
 @pytest.mark.full
 def test_process_forked_by_a_handler_ends_on_a_signal(jobs: tubes.Tube, url: str) -> None:
-    """What a worker does with signals is its own."""
+    """The child does not inherit the worker's handling of signals."""
     jobs.put(0)
     with process(url, "forking") as worker:
         assert [heard(worker), heard(worker)] == ["begun", str(-signal.SIGTERM)]
@@ -177,7 +177,7 @@ def test_process_forked_by_a_handler_ends_on_a_signal(jobs: tubes.Tube, url: str
 def test_worker_survives_a_server_outage(
     handler: str, gives_up: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not while it waits, and not while a handler works: what that has done is acked. Nor if calls fail meanwhile."""
+    """The outage may occur while it waits or while a handler works, whose task is then acked, or make calls fail."""
     if gives_up:
         monkeypatch.setattr("tubes.redis.transport.script_call.PATIENCE", 0.1)
     server = LocalServer(**OUTLIVES_KILLS)
