@@ -1,4 +1,4 @@
-"""Traces: spans of puts, takes and work are linked across processes, and named as the conventions say."""
+"""Traces: spans of puts, takes and work are linked across processes, and follow the naming conventions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tubes.worker import Worker
 
 
 class Traced:
-    """A tracing, and the spans that it has made."""
+    """A `Tracing`, and the spans that it has recorded."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
@@ -63,7 +63,7 @@ def id_of(span: ReadableSpan) -> int:
     return found
 
 
-def said(span: ReadableSpan) -> dict[str, Any]:
+def attributes_of(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
@@ -83,7 +83,7 @@ def test_process_span_is_linked_to_put_span(queue: tubes.Queue, traced: Traced) 
     assert process.parent.span_id == id_of(put)
     assert inside.parent is not None
     assert inside.parent.span_id == id_of(process)
-    assert said(process) == {
+    assert attributes_of(process) == {
         "messaging.system": "tubes",
         "messaging.destination.name": "crawl",
         "messaging.operation.name": "process",
@@ -92,8 +92,8 @@ def test_process_span_is_linked_to_put_span(queue: tubes.Queue, traced: Traced) 
         "messaging.tubes.attempts": 1,
         "messaging.tubes.utube": "example.com",
     }
-    assert said(put)["messaging.operation.type"] == "send"
-    assert said(take)["messaging.operation.type"] == "receive"
+    assert attributes_of(put)["messaging.operation.type"] == "send"
+    assert attributes_of(take)["messaging.operation.type"] == "receive"
 
 
 def test_current_span_stays_parent(queue: tubes.Queue, traced: Traced) -> None:
@@ -116,7 +116,7 @@ def test_tasks_of_batch_are_linked_to_put_many_span(queue: tubes.Queue, traced: 
     mail = queue.create_tube("mail")
     traced.tracing.put_many(mail, [1, tubes.Item(2, key="b"), tubes.Item(3, context={"who": "ann"})])
     put = traced.named("put_many mail")
-    assert said(put)["messaging.batch.message_count"] == 3
+    assert attributes_of(put)["messaging.batch.message_count"] == 3
     tasks = mail.take_many(5)
     for task in tasks:
         origin = traced.tracing.origin(task)
@@ -135,7 +135,7 @@ def test_span_records_error(queue: tubes.Queue, traced: Traced) -> None:
     with pytest.raises(ZeroDivisionError), traced.tracing.process(task):
         _ = 1 // 0
     first, second, process = traced.spans()
-    assert [said(span)["error.type"] for span in (first, second, process)] == [
+    assert [attributes_of(span)["error.type"] for span in (first, second, process)] == [
         "OptionNotSupported",
         "InvalidOption",
         "ZeroDivisionError",
@@ -153,14 +153,14 @@ def test_exception_with_failing_str_is_reraised_unchanged(queue: tubes.Queue, tr
     with pytest.raises(Mute), traced.tracing.process(task):
         raise Mute
     (span,) = traced.spans()
-    assert said(span)["error.type"].endswith("Mute")
+    assert attributes_of(span)["error.type"].endswith("Mute")
     assert span.status.status_code is StatusCode.ERROR
 
 
 def test_empty_take_and_untraced_task_have_spans_without_links(queue: tubes.Queue, traced: Traced) -> None:
     mail = queue.create_tube("mail")
     assert traced.tracing.take(mail, timeout=0) is None
-    assert said(traced.named("take mail"))["messaging.batch.message_count"] == 0
+    assert attributes_of(traced.named("take mail"))["messaging.batch.message_count"] == 0
     task = mail.put(1)
     assert traced.tracing.origin(task) is None
     with traced.tracing.process(task):
@@ -232,7 +232,7 @@ def test_worker_traces_its_handlers(queue: tubes.Queue, traced: Traced) -> None:
     summary = worker.run(burst=True)
     assert (summary.acked, summary.buried) == (1, 1)
     spans = [span for span in traced.spans() if span.name == "process mail"]
-    assert [said(span).get("error.type") for span in spans] == [None, "ValueError"]
+    assert [attributes_of(span).get("error.type") for span in spans] == [None, "ValueError"]
     assert all(span.links for span in spans)
 
 

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: every number is what the queue says, and says what it covers."""
+"""Metrics for Prometheus: the exported values match the queue."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 class Scrape:
-    """What Prometheus sees."""
+    """A collector, and the samples that Prometheus would scrape from it."""
 
     def __init__(self, queue: tubes.Queue | str, **options: Any) -> None:
         self.collector = Collector(queue, **options)
@@ -80,7 +80,7 @@ def test_metrics_match_tasks_calls_and_ages_of_queue(queue: tubes.Queue, scrape:
     mail.put("gone", ttl=1)
     mail.bury(0)
     assert mail.take(timeout=0) is not None
-    clock.advance(7)  # The ttr, and the ttl, are over.
+    clock.advance(7)  # The ttr and the ttl have expired.
     assert mail.take(timeout=0) is not None
     states = {
         state: scrape("tubes_tasks", tube="mail", state=state) for state in ("ready", "taken", "delayed", "buried")
@@ -121,7 +121,7 @@ def test_lanes_sessions_pauses_and_callers_are_counted(queue: tubes.Queue, scrap
 def test_overdue_task_increases_due_lag(url: str, clock: ManualClock) -> None:
     with tubes.connect(url, clock=clock) as queue:
         queue.create_tube("mail", "fifottl").put("later", delay=10)
-    clock.advance(25)  # Nobody is there any more.
+    clock.advance(25)  # No client is connected now.
     with tubes.connect(url, clock=clock) as queue:
         scrape = Scrape(queue, ages=False)
         assert scrape("tubes_due_lag_seconds", tube="mail") == 15
@@ -135,15 +135,15 @@ def test_watched_tube_exports_histograms_and_bury_reasons(
     queue: tubes.Queue, scrape: Scrape, clock: ManualClock
 ) -> None:
     mail = queue.create_tube("mail", "fifottl")
-    scrape("tubes_up")  # From now on it listens, and is told before the one below.
-    heard: list[str] = []
-    mail.on_task_change(lambda task, event: heard.append(event))
+    scrape("tubes_up")  # Start to listen, so that the collector is notified before the listener below.
+    events: list[str] = []
+    mail.on_task_change(lambda task, event: events.append(event))
     mail.put("to ann")
-    assert eventually(lambda: heard == ["put"])
+    assert eventually(lambda: events == ["put"])
     clock.advance(3)
     task = mail.take(timeout=0)
     assert task is not None
-    assert eventually(lambda: heard == ["put", "take"])
+    assert eventually(lambda: events == ["put", "take"])
     clock.advance(20)
     task.bury("ValueError: no such address")
     mail.bury(mail.put("to bob"), "ValueError: gone")
@@ -158,7 +158,7 @@ def test_watched_tube_exports_histograms_and_bury_reasons(
 def test_one_collector_tells_namespaces_apart_by_a_label(queue: tubes.Queue, clock: ManualClock) -> None:
     with queue.namespace("team") as team, queue.namespace("shop") as shop:
         mails = {"": queue.create_tube("mail"), "team": team.create_tube("mail")}
-        for start in (queue, team):  # Wherever its own queue is.
+        for start in (queue, team):  # From any namespace of the store.
             scrape = Scrape(start, namespaces=True, watch=["mail"], now=clock.now)
             assert scrape("tubes_up") == 1
             for number, (namespace, mail) in enumerate(mails.items(), 1):
@@ -196,11 +196,11 @@ def test_unwatched_tube_exports_no_bury_reasons(queue: tubes.Queue) -> None:
 
 
 def test_collector_keeps_existing_task_listener(queue: tubes.Queue, scrape: Scrape) -> None:
-    mail, heard = queue.create_tube("mail"), list[str]()
-    mail.on_task_change(lambda task, event: heard.append(event))
+    mail, events = queue.create_tube("mail"), list[str]()
+    mail.on_task_change(lambda task, event: events.append(event))
     scrape("tubes_up")
     mail.put(1)
-    assert eventually(lambda: heard == ["put"])
+    assert eventually(lambda: events == ["put"])
 
 
 def test_bury_reasons_are_grouped_by_prefix_up_to_limit(queue: tubes.Queue, scrape: Scrape) -> None:
@@ -260,7 +260,7 @@ def test_invalid_collector_options_are_refused(options: dict[str, Any]) -> None:
 def test_times_are_measured_only_from_complete_event_sequences(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Heard(list[tuple[str, float]]):
+    class RecordingSink(list[tuple[str, float]]):
         def waited(self, tube: str, seconds: float) -> None:
             self.append(("waited", seconds))
 
@@ -270,30 +270,30 @@ def test_times_are_measured_only_from_complete_event_sequences(
         def buried(self, tube: str, reason: str | None) -> None: ...
 
     monkeypatch.setattr(spans, "MAX_TASKS", 2)
-    heard = Heard()
+    events = RecordingSink()
     with tubes.connect(clock=clock) as queue:
         mail = queue.create_tube("mail", "fifottl")
         mail.put("before")
-        mail.on_task_change(spans.Spans(heard, clock.now))
+        mail.on_task_change(spans.Spans(events, clock.now))
         mail.put("later", delay=5)
         task = mail.take(timeout=0)
         assert task is not None
-        clock.advance(5)  # What was delayed is ready from here on.
+        clock.advance(5)  # The delayed task is ready from here on.
         task.touch(1)
         task.update(data="other")
         clock.advance(2)
         task.release()
-        assert heard == [("held", 7)]
-        heard.clear()
+        assert events == [("held", 7)]
+        events.clear()
         mail.truncate()
-        first, *_ = mail.put_many(range(3))  # Of more than two the oldest are forgotten.
+        first, *_ = mail.put_many(range(3))  # Only the last two are tracked.
         mail.delete(first)
         mail.take_many(5)
-        assert heard == [("waited", 0), ("waited", 0)]
+        assert events == [("waited", 0), ("waited", 0)]
 
 
 def samples(folder: Path) -> dict[str, set[str]]:
-    """Every sample that there may be, with its labels."""
+    """Return the names of all possible samples, with their labels."""
     with tubes.connect(f"file:{folder}") as queue:
         queue.create_tube("mail").put(1)
         scrape = Scrape(queue)
@@ -321,10 +321,10 @@ def test_every_metric_has_the_name_that_the_manual_lists(tmp_path: Path) -> None
 def test_dashboard_queries_existing_metrics_and_labels(tmp_path: Path) -> None:
     known = samples(tmp_path)
     dashboard = json.loads((ROOT / "docs/grafana/tubes.json").read_text())
-    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
-    asked += [variable["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
+    queries += [variable["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
     used: set[str] = set()
-    for query in asked:
+    for query in queries:
         names = set(re.findall(r"\btubes_\w+", query))
         assert names, query
         assert names <= known.keys(), query

@@ -1,1 +1,1 @@
-"""Tasks that are posted to URLs."""
+"""Tests of pushing tasks to URLs."""

@@ -1,4 +1,4 @@
-"""Tests of this folder run in an event loop of asyncio."""
+"""The tests in this folder run in an asyncio event loop."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The loop in which the plugin of anyio runs tests that are coroutines."""
+    """The backend that the anyio plugin runs async tests with."""
     return "asyncio"

@@ -1,4 +1,4 @@
-"""What is posted, what replies mean for tasks, and where nothing is posted to."""
+"""Webhooks: the requests, the effect of replies on tasks, and the addresses that are refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def place(request: pytest.FixtureRequest) -> str:
 
 
 async def pushed(queue: tubes.aio.AsyncQueue, url: str, **settings: Any) -> Summary:
-    """Post what can be taken from the tube `orders`."""
+    """Post all tasks that can be taken from the tube `orders`."""
     sender = Sender([url.partition("?")[0]], networks=LOCAL, timeout=5)
     worker = Worker(queue)
     worker.lifespan(sender.running)
@@ -201,7 +201,7 @@ async def test_unrequested_reply_is_not_the_reply_to_the_next_request(arrival: s
         if arrival != "with the reply":
             writers[0].write(reply(200, b"extra"))
         for _ in range(10 if arrival == "read" else 0):
-            await asyncio.sleep(0)  # The event loop reads from the socket.
+            await asyncio.sleep(0)  # Let the event loop read from the socket.
         assert (await sender.post(receiver.url, b"", {})).status == 500
 
 
@@ -220,21 +220,21 @@ async def test_connections_are_used_again() -> None:
 
 
 class Resolver(AbstractResolver):
-    """A name whose addresses are others each time."""
+    """A resolver that returns other addresses for a name at each lookup."""
 
-    def __init__(self, *answers: list[str]) -> None:
-        self.answers = list(answers)
+    def __init__(self, *addresses: list[str]) -> None:
+        self.addresses = list(addresses)
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         return [
             ResolveResult(hostname=host, host=address, port=port, family=_family(address), proto=0, flags=0)
-            for address in self.answers.pop(0)
+            for address in self.addresses.pop(0)
         ]
 
     async def close(self) -> None:
-        assert not self.answers
+        assert not self.addresses
 
 
 def _family(address: str) -> int:
@@ -243,14 +243,14 @@ def _family(address: str) -> int:
 
 @pytest.mark.anyio
 async def test_dns_rebinding_to_private_address_is_refused() -> None:
-    answers = Resolver(["127.0.0.1"], ["127.0.0.2"], ["127.0.0.2", "127.0.0.1"], ["::ffff:127.0.0.2"])
+    resolver = Resolver(["127.0.0.1"], ["127.0.0.2"], ["127.0.0.2", "127.0.0.1"], ["::ffff:127.0.0.2"])
     async with Receiver(always(200, "connection: close"), "0.0.0.0") as receiver:
         url = f"http://hooks.example:{receiver.port}/"
-        async with opened(resolver=answers).running() as sender:
+        async with opened(resolver=resolver).running() as sender:
             assert (await sender.post(url, b"", {})).status == 200
             with pytest.raises(SendFailed, match=r"hooks.example: 127.0.0.2 is not a public address"):
                 await sender.post(url, b"", {})
-            # The next address of the name is tried.
+            # The sender tries the next address of the name.
             assert (await sender.post(url, b"", {})).status == 200
             with pytest.raises(SendFailed, match=r"::ffff:127.0.0.2 is not a public address"):
                 await sender.post(url, b"", {})
@@ -259,7 +259,7 @@ async def test_dns_rebinding_to_private_address_is_refused() -> None:
 
 @pytest.mark.anyio
 async def test_silent_name_server_does_not_delay_other_hosts() -> None:
-    # What is used where no resolver is given: its lookups take no threads, of which there are few.
+    # The default resolver does lookups without threads, so slow ones cannot use up a thread pool.
     assert aiohttp.resolver.DefaultResolver is aiohttp.AsyncResolver
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind(("127.0.0.1", 0))
@@ -268,9 +268,9 @@ async def test_silent_name_server_does_not_delay_other_hosts() -> None:
             slow = [asyncio.create_task(sender.post(f"http://slow{n}.example/", b"", {})) for n in range(100)]
             await asyncio.sleep(0.05)
             assert (await sender.post(f"http://localhost:{receiver.port}/", b"", {})).status == 200
-            assert not any(each.done() for each in slow)
-            for each in slow:
-                each.cancel()
+            assert not any(request.done() for request in slow)
+            for request in slow:
+                request.cancel()
             await asyncio.gather(*slow, return_exceptions=True)
         await resolver.close()
 
@@ -290,7 +290,7 @@ async def test_literal_private_addresses_in_urls_are_refused() -> None:
         ("93.184.216.34", True),
         ("2606:4700::1111", True),
         ("64:ff9b::5db8:d822", True),  # NAT64 of a public address
-        ("10.1.2.3", True),  # of the networks
+        ("10.1.2.3", True),  # in an allowed network
         ("::ffff:10.1.2.3", True),
         ("10.2.0.1", False),
         ("127.0.0.1", False),

@@ -1,1 +1,1 @@
-"""The pytest plugin and local servers that users get."""
+"""Tests of the pytest plugin and the local servers that tubes offers to users."""

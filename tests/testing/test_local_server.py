@@ -1,4 +1,4 @@
-"""A server for tests ends with whoever started it."""
+"""A server for tests ends together with the process that started it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from tubes.testing import LocalServer
 
-#: Real seconds that the end of a process may take.
+#: Timeout in real seconds for the end of a process.
 PATIENCE = 30
 
 PROGRAM = """
@@ -27,7 +27,7 @@ sys.stdin.read()
 
 
 def runs(pid: int) -> bool:
-    """Whether there is such a process; one that has ended, and that nobody has waited for, is none."""
+    """Return True if the process is alive. A zombie counts as dead."""
     state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
     return bool(state.strip()) and not state.startswith("Z")
 

@@ -1,4 +1,4 @@
-"""The plugin for pytest: its fixtures, on both backends, and the page that shows them."""
+"""The pytest plugin: its fixtures on both backends, and the examples in its manual."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tubes.testing import LocalServer, assert_buried, assert_counts, assert_empt
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parent.parent.parent
-#: Where tubes is on the path but not installed pytest does not find the plugin by itself.
-FOUND = bool(entry_points(group="pytest11", name="tubes"))
+#: False if tubes is on the path but not installed: pytest does not find the plugin by itself then.
+IS_INSTALLED = bool(entry_points(group="pytest11", name="tubes"))
 PLUGIN = ("-p", "tubes_pytest")
 STRICT = ("-p", "no:cacheprovider", "-W", "error")
 
@@ -28,7 +28,7 @@ STRICT = ("-p", "no:cacheprovider", "-W", "error")
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [str(ROOT), str(ROOT / "tubes/testing/discovery"), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-    # What else is installed takes longer to import than these tests.
+    # Importing the other installed plugins would take longer than these tests.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
@@ -40,7 +40,7 @@ def run(pytester: pytest.Pytester, *words: str, **outcomes: int) -> pytest.RunRe
 
 @pytest.fixture
 def page(pytester: pytest.Pytester) -> pytest.Pytester:
-    """The files that the manual shows."""
+    """A folder with the files that the manual shows."""
     text = (ROOT / "docs/testing.md").read_text()
     blocks = re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert [name for name, _ in blocks] == ["mailer.py", "test_mailer.py", "test_aio.py"]
@@ -74,8 +74,8 @@ def test_page_shows_actual_assertion_message() -> None:
         mail.put({"to": "ann"}, key="ann")
         with pytest.raises(AssertionError) as caught:
             assert_put(mail, {"to": "bob"})
-    shown = "AssertionError: " + str(caught.value)
-    assert "\n".join(f"    {line}" for line in shown.splitlines()) in (ROOT / "docs/testing.md").read_text()
+    message = "AssertionError: " + str(caught.value)
+    assert "\n".join(f"    {line}" for line in message.splitlines()) in (ROOT / "docs/testing.md").read_text()
 
 
 @pytest.mark.full
@@ -146,19 +146,19 @@ def test_a_server_serves_the_whole_session(pytester: pytest.Pytester) -> None:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("processes", [(), ("-p", "xdist", "-n", "2")], ids=["one", "several"])
 @pytest.mark.parametrize(
-    ("place", "said"),
+    ("place", "message"),
     [
         ("nonsense", "ERROR: --tubes-url: url='*'*must be memory://*"),
         ("redis://127.0.0.1:1", "ERROR: --tubes-url: there is no connection to redis://127.0.0.1:1*refused*"),
     ],
 )
 def test_unreachable_url_ends_session_with_one_line(
-    pytester: pytest.Pytester, place: str, said: str, processes: tuple[str, ...]
+    pytester: pytest.Pytester, place: str, message: str, processes: tuple[str, ...]
 ) -> None:
     pytester.makepyfile("import pytest\n\n@pytest.mark.parametrize('_', range(3))\ndef test(tubes_queue, _): pass")
     result = pytester.runpytest_subprocess(*PLUGIN, *STRICT, f"--tubes-url={place}", *processes)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([said])
+    result.stderr.fnmatch_lines([message])
     result.stderr.no_fnmatch_line("*Traceback*")
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
 
@@ -216,7 +216,7 @@ def test_the_plugin_needs_no_redis_in_memory(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.skipif(not FOUND, reason="tubes is not installed")
+@pytest.mark.skipif(not IS_INSTALLED, reason="tubes is not installed")
 def test_plugin_is_autoloaded_and_can_be_disabled(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
     pytester.makepyfile("def test(tubes_queue): pass")
@@ -260,7 +260,7 @@ def test_asserts_find_matching_tasks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda tube: assert_put(tube, "/x"), "no task of tube 'mail' has data='/x'; there is:\n  0 ready '/' pri=3"),
         (lambda tube: assert_put(tube, "/", state="taken"), "no taken task of tube 'mail' has data='/'; there is:"),
@@ -271,14 +271,14 @@ def test_asserts_find_matching_tasks() -> None:
         (lambda tube: assert_buried(tube, reason="x"), "no buried task of tube 'mail' has reason='x'"),
     ],
 )
-def test_failed_asserts_show_actual_tasks(call: object, said: str) -> None:
+def test_failed_asserts_show_actual_tasks(call: object, message: str) -> None:
     assert callable(call)
     with tubes.connect() as queue:
         tube = queue.create_tube("mail", "fifottl")
         tube.put("/", pri=3)
         with pytest.raises(AssertionError) as caught:
             call(tube)
-        assert said in str(caught.value)
+        assert message in str(caught.value)
 
 
 def test_failed_asserts_limit_shown_tasks() -> None:

@@ -1,1 +1,1 @@
-"""Workers: fetching, handling, renewing leases, stopping."""
+"""Tests of workers: fetching, handling, renewing leases, stopping."""

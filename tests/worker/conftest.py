@@ -1,4 +1,4 @@
-"""Where workers work: in memory and on a server, in time that stands still, unless a module says otherwise."""
+"""Fixtures that run each test in memory and on a server, with a manual clock unless a module overrides it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def place(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def settings(clock: ManualClock) -> dict[str, Any]:
-    """What `queue` is opened with."""
+    """The options that `queue` is opened with."""
     return {"clock": clock}
 
 

@@ -1,4 +1,4 @@
-"""Task functions: a task names one, and has its arguments; put by both APIs, in memory and on a server."""
+"""Task functions, enqueued by both APIs, in memory and on a server."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tubes.worker import Retry, Summary, Worker, current_task
 
 @pytest.fixture(params=["sync", "aio"])
 def enqueue(request: pytest.FixtureRequest, queue: tubes.Queue) -> Callable[..., tubes.Task]:
-    """Puts a task by either API; the task as threads see it."""
+    """A function that enqueues a task by either API and returns it as a synchronous `Task`."""
 
     def put(*args: Any, **kwargs: Any) -> tubes.Task:
         async def main() -> tuple[str, int]:
-            async with tubes.aio.connect(queue) as mine:
-                task = await mine.enqueue(*args, **kwargs)
+            async with tubes.aio.connect(queue) as aio_queue:
+                task = await aio_queue.enqueue(*args, **kwargs)
                 return task.tube, task.id
 
         if request.param == "sync":
@@ -241,7 +241,7 @@ def test_unknown_function_is_left_to_other_workers(
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
         "task 0 of tube 'tasks' is left to other workers, like every task that calls 'new': "
         "this worker does not have that function"
-    ] * 5  # Once in each run.
+    ] * 5  # One warning in each run.
     assert new.run(burst=True) == Summary(acked=2)
     assert seen == [("secret", 1), ("too", 1)]
     assert "secret" not in caplog.text
@@ -263,7 +263,7 @@ def test_old_workers_leave_a_new_function_to_a_new_worker(queue: tubes.Queue, cl
         assert eventually(lambda: tube.statistics().tasks["delayed"] == 20)
         stack.enter_context(running(workers[0]))
         assert eventually(lambda: bool(clock.advance(30)) or len(seen) == 20)  # type: ignore[func-returns-value]
-    assert sorted(seen) == list(range(20)) == sorted(hooked)  # The old ones have called no hook.
+    assert sorted(seen) == list(range(20)) == sorted(hooked)  # The old workers did not call the hook.
     assert tube.statistics().tasks["buried"] == 0
 
 

@@ -1,4 +1,4 @@
-"""What a worker logs: what on-call needs, a line each, and never a task's data."""
+"""The log lines of a worker. They never contain a task's data."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SECRET = "card 4711"
 
 @pytest.fixture(params=["plain", "async"])
 def is_async(request: pytest.FixtureRequest) -> bool:
-    made: bool = request.param == "async"
-    return made
+    value: bool = request.param == "async"
+    return value
 
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Iterator[Any]:
-    """What was logged about tasks, each with its level."""
+    """A function that returns the logged lines with a prefix, each with its level."""
     caplog.set_level(logging.INFO, "tubes.worker")
 
     def about(what: str = "task") -> list[str]:

@@ -1,4 +1,4 @@
-"""The list of workers that run, in memory and on a server, as both APIs see it."""
+"""The list of running workers, in memory and on a server, read by both APIs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tubes.worker import Worker, presence
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers describe themselves more often."""
+def short_beat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make workers store their description more often."""
     monkeypatch.setattr(presence, "BEAT", 0.05)
 
 
@@ -132,7 +132,7 @@ def test_worker_that_cannot_register_still_works(
     queue: tubes.Queue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "tubes.worker")
-    with monkeypatch.context() as patch:  # As an older version of the library let one do.
+    with monkeypatch.context() as patch:  # An older version allowed this name.
         patch.setattr("tubes.drivers.driver.RESERVED", re.compile("(?!)"))
         queue.create_tube(WORKERS, "fifo", max_attempts=1)
     tube = queue.create_tube("mail")

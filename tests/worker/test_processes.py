@@ -1,4 +1,4 @@
-"""Handlers in processes of their own: what they return and raise, how they die, and how they end."""
+"""Handlers in separate processes: their results, errors, deaths, and ends."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tubes.values.task_data import TASKS
 from tubes.worker import Summary, Worker, processes
 from tubes.worker.processes import Processes
 
-#: Seconds: processes start slowly on a machine that is busy.
+#: Timeout in seconds: processes start slowly on a busy machine.
 PATIENCE = 60
 
 
 @pytest.fixture
 def settings() -> dict[str, Any]:
-    """Real time, and sessions that are lost soon."""
+    """Use real time, and sessions that expire soon."""
     return {"session_ttl": 2}
 
 
@@ -80,14 +80,14 @@ def test_dying_process_fails_only_its_own_attempt(queue: tubes.Queue, tube: tube
     worker.on(tube, crunch, process=True)
     with running(worker):
         first = tube.call("pid", timeout=PATIENCE)
-        slow = tube.put(["sleep", 4], ttr=3)  # Longer than its ttr.
+        slow = tube.put(["sleep", 4], ttr=3)  # It sleeps longer than its ttr.
         with pytest.raises(CallFailed, match="ProcessDied: the process of the handler died: by SIGKILL"):
             tube.call("die", timeout=PATIENCE)
         with pytest.raises(CallFailed, match="ProcessDied: the process of the handler died: it ended with 3"):
             tube.call("leave", timeout=PATIENCE)
         assert eventually(lambda: tube.statistics().tasks["total"] == 2)
         assert slow.id not in [task.id for task in tube.tasks()]
-        # One that is killed while it has nothing to do costs no attempt.
+        # Killing an idle process does not cost an attempt.
         second = tube.call("pid", timeout=PATIENCE)
         for pid in {first, second}:
             if is_alive(pid):
@@ -132,7 +132,7 @@ def test_a_death_is_noticed_while_a_child_of_the_process_lives(queue: tubes.Queu
         assert time.monotonic() - began < 30  # The child of the process lives for a minute.
 
 
-# The process has not begun to watch its parent while it imports the program: then only the parent can kill it.
+# With "hang" the process is still importing the program and does not watch its parent yet: only the parent can kill it.
 @pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("end", "words"), [("kill", []), ("two signals", []), ("two signals", ["hang"])])

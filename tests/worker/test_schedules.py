@@ -1,4 +1,4 @@
-"""Functions that are called at certain times: once, however many workers run, and whoever dies."""
+"""Scheduled functions are called once per occurrence, with any number of workers, and even if a worker dies."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Program:
         return self.worker.run(burst=True)
 
 
-# -- when --------------------------------------------------------------------------------------------------------------
+# -- times -------------------------------------------------------------------------------------------------------------
 
 
 def micros(*moment: int, zone: Any = UTC) -> int:
@@ -82,9 +82,9 @@ def test_cron_line_uses_its_time_zone() -> None:
 
 def test_daily_call_happens_once_on_days_of_clock_changes() -> None:
     nightly = Cron("30 2 * * *", "Europe/Vienna")
-    spring = occurrences(nightly, micros(2026, 3, 28, 12), 2)  # 2:30 is not there on the 29th.
+    spring = occurrences(nightly, micros(2026, 3, 28, 12), 2)  # 2:30 does not exist on the 29th.
     assert spring == [datetime(2026, 3, 29, 1, tzinfo=UTC), datetime(2026, 3, 30, 0, 30, tzinfo=UTC)]
-    autumn = occurrences(nightly, micros(2026, 10, 24, 12), 2)  # It is there twice on the 25th.
+    autumn = occurrences(nightly, micros(2026, 10, 24, 12), 2)  # 2:30 exists twice on the 25th.
     assert autumn == [datetime(2026, 10, 25, 0, 30, tzinfo=UTC), datetime(2026, 10, 26, 1, 30, tzinfo=UTC)]
 
 
@@ -98,9 +98,9 @@ def test_occurrences_are_increasing_and_independent_of_the_query_time(line: str)
             at = schedule.next_after(at)
             all_of_them.append(at)
         assert all_of_them == sorted(set(all_of_them))
-        for asked in range(day, day + 10 * 3600 * SECOND, 17 * 60 * SECOND + 1):
-            assert schedule.next_after(asked) == next(found for found in all_of_them if found > asked)
-            assert latest(schedule, day, asked) == max((one for one in all_of_them if one <= asked), default=None)
+        for moment in range(day, day + 10 * 3600 * SECOND, 17 * 60 * SECOND + 1):
+            assert schedule.next_after(moment) == next(found for found in all_of_them if found > moment)
+            assert latest(schedule, day, moment) == max((at for at in all_of_them if at <= moment), default=None)
 
 
 def test_latest_occurrence_in_a_long_span_is_found_quickly() -> None:
@@ -158,7 +158,7 @@ def test_a_function_that_needs_arguments_is_refused(queue: tubes.Queue) -> None:
         Worker(queue).every(60)(send)
 
 
-# -- once --------------------------------------------------------------------------------------------------------------
+# -- one call per occurrence -------------------------------------------------------------------------------------------
 
 
 def test_each_occurrence_is_called_once_by_several_workers(queue: tubes.Queue, clock: ManualClock) -> None:
@@ -293,7 +293,7 @@ def test_failed_call_is_retried_and_the_next_call_is_made(queue: tubes.Queue, cl
     assert program.calls == [60, 120, 60]
 
 
-# -- whoever dies ------------------------------------------------------------------------------------------------------
+# -- dying workers -----------------------------------------------------------------------------------------------------
 
 
 def test_call_of_a_dead_worker_is_made_late_by_another(queue: tubes.Queue, clock: ManualClock) -> None:
@@ -302,7 +302,7 @@ def test_call_of_a_dead_worker_is_made_late_by_another(queue: tubes.Queue, clock
     clock.advance(60)
     dying = queue.session()
     assert dying.tube(TASKS).take(0) is not None
-    clock.advance(60)  # The next one was not put by the one that died.
+    clock.advance(60)  # The dead worker did not put the next occurrence.
     program.run()
     dying.close()
     clock.advance(60)
@@ -344,7 +344,7 @@ def test_very_late_put_does_not_repeat_a_call(queue: tubes.Queue, clock: ManualC
     calls = [*program.calls]
     assert len(calls) == 11
     program.run()
-    # A process that stood still has its put done now; the key is forgotten.
+    # A process that was suspended puts this occurrence only now, when its key has expired.
     queue.tube(TASKS).put({"task": "sweep", "at": 60.0}, key="sweep@1970-01-01T00:01:00+00:00")
     program.run()
     assert program.calls == [*calls, 720]

@@ -1,4 +1,4 @@
-"""Workers, in bursts: what becomes of tasks. No test here waits for time to pass."""
+"""Workers in bursts: the outcomes of tasks. No test here waits for real time."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def awaited(act: Act) -> Act:
 
 @pytest.fixture
 def place() -> str:
-    """Where the tasks are is the same to handlers."""
+    """Use memory only: handlers behave alike on a server."""
     return "memory://"
 
 
 @pytest.fixture(params=[plain, awaited], ids=["plain", "async"])
 def kind(request: pytest.FixtureRequest) -> Callable[[Act], Act]:
-    """Makes a plain handler, or an async one."""
-    made: Callable[[Act], Act] = request.param
-    return made
+    """A function that makes a handler plain or async."""
+    wrap_handler: Callable[[Act], Act] = request.param
+    return wrap_handler
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def fail(task: Any) -> None:
     raise ValueError("no such address")
 
 
-# -- what handlers do --------------------------------------------------------------------------------------------------
+# -- handlers ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_task_is_acked_when_its_handler_returns(queue: tubes.Queue, tube: tubes.Tube, kind: Any) -> None:
@@ -299,7 +299,7 @@ def test_each_handler_gets_the_context_variables_of_the_caller(queue: tubes.Queu
     assert seen == [7, 7, 7]
 
 
-# -- which tasks -------------------------------------------------------------------------------------------------------
+# -- the choice of tasks -----------------------------------------------------------------------------------------------
 
 
 def test_first_tube_of_several_has_priority(queue: tubes.Queue, kind: Any) -> None:
@@ -320,7 +320,7 @@ def test_first_tube_of_several_has_priority(queue: tubes.Queue, kind: Any) -> No
 def test_burst_processes_tasks_put_by_handlers(queue: tubes.Queue, kind: Any) -> None:
     first, second = queue.create_tube("first"), queue.create_tube("second")
     worker = Worker(queue, concurrency=3)
-    # In this order: the first tube is empty when the second has something.
+    # The order matters: the first tube is empty when the second has a task.
     worker.on("first", kind(lambda task: second.put(task.data - 1) if task.data else None))
     worker.on("second", kind(lambda task: first.put(task.data - 1) if task.data else None))
     first.put(10)
@@ -354,7 +354,7 @@ def release_unfailed(task: tubes.Task) -> None:
 
 
 def retry_later(task: tubes.Task) -> None:
-    raise Retry(delay=5)  # A fifo has no delays.
+    raise Retry(delay=5)  # The driver fifo has no delays.
 
 
 @pytest.mark.parametrize("how", [release_unfailed, retry_later, fail])
@@ -392,12 +392,12 @@ def test_missing_tube_does_not_block_the_other_tubes(queue: tubes.Queue, kind: A
     there.put_many(range(5))
     assert work(queue, kind(lambda task: None), ["nowhere", "there"]) == Summary(acked=5)
     queue.create_tube("nowhere").put("last")
-    gone = queue.create_tube("gone")
+    dropped = queue.create_tube("gone")
     there.put_many(range(5))
 
     def drop(task: Any) -> None:
         if "gone" in queue.tubes():
-            gone.drop()
+            dropped.drop()
 
     assert work(queue, kind(drop), ["nowhere", "gone", "there"]) == Summary(acked=6)
 
@@ -414,10 +414,10 @@ def test_plain_handler_returning_a_coroutine_fails(queue: tubes.Queue, tube: tub
 def test_endlessly_failing_task_is_held_longer_each_time(
     queue: tubes.Queue, driver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
+    failures_seen: list[int] = []
 
     def delay(self: RetryPolicy, failures: int = 1) -> float:
-        asked.append(failures)
+        failures_seen.append(failures)
         return 0.001
 
     monkeypatch.setattr(RetryPolicy, "delay", delay)
@@ -432,7 +432,7 @@ def test_endlessly_failing_task_is_held_longer_each_time(
         raise ValueError if task.attempts % 2 else Retry
 
     assert worker.run() == Summary(released=3, buried=1)
-    assert asked == [1, 2, 3]
+    assert failures_seen == [1, 2, 3]
 
 
 def test_failing_task_is_held_a_few_seconds_at_most() -> None:
@@ -542,11 +542,11 @@ def test_failures_are_logged_with_their_traces(
     assert not {"_call", "job", "_contained"} & set(frames)
 
 
-# -- what is around handlers -------------------------------------------------------------------------------------------
+# -- hooks -------------------------------------------------------------------------------------------------------------
 
 
 class Spy:
-    """Hooks that note what happens."""
+    """Hooks that record events."""
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
@@ -634,7 +634,7 @@ def test_async_hook_is_refused_with_a_plain_handler(queue: tubes.Queue) -> None:
         worker.around(Spy().agenerator)
 
 
-# -- what is around the run --------------------------------------------------------------------------------------------
+# -- lifespans ---------------------------------------------------------------------------------------------------------
 
 
 def test_lifespan_opens_before_the_first_task_and_closes_after_the_last(
@@ -742,11 +742,11 @@ def test_worker_runs_in_a_running_event_loop(clock: ManualClock, kind: Any) -> N
 def test_a_worker_runs_once_at_a_time(queue: tubes.Queue, tube: tubes.Tube) -> None:
     worker = Worker(queue)
 
-    async def again(task: Any) -> None:
+    async def run_again(task: Any) -> None:
         with pytest.raises(WorkerBusy):
             await worker.run_async()
 
-    worker.on(tube, again)
+    worker.on(tube, run_again)
     tube.put("ann")
     assert worker.run(burst=True) == Summary(acked=1)
     tube.put("ann")

@@ -1,4 +1,4 @@
-"""Whatever handlers, hooks, codecs and logs do: their tasks are finished, and the worker goes on."""
+"""Hostile handlers, hooks, codecs and logs do not stop a worker or leave tasks unfinished."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from tubes.worker.lease_renewer import LeaseRenewer
 from tubes.worker.lifetime import RETRY, Lifetime
 from tubes.worker.pool import Pool
 
-#: Seconds in which a burst ends, on a slow machine too.
-PATIENCE = 60.0
+#: Seconds within which a burst ends even on a slow machine.
+TIMEOUT = 60.0
 FULL = pytest.mark.full
 
 
 @pytest.fixture
 def place() -> str:
-    """Where the tasks are is the same to handlers."""
+    """Use memory only: handlers behave alike on a server."""
     return "memory://"
 
 
 @pytest.fixture(autouse=True)
 def printable_logs(caplog: pytest.LogCaptureFixture) -> None:
-    """What is captured goes from one test process to another, which takes no lone surrogates."""
+    """Escape lone surrogates in captured logs: pytest-xdist cannot send them between processes."""
 
     def escape(record: logging.LogRecord) -> bool:
         if record.exc_info:
@@ -57,33 +57,33 @@ def printable_logs(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def burst(worker: Worker) -> Summary:
-    """Runs it in a thread, which shows whether it ends."""
+    """Run a burst in a thread, and fail the test if it does not end."""
     ended: list[Summary] = []
     failed: list[str] = []
 
     def run() -> None:
         try:
             ended.append(worker.run(burst=True))
-        except BaseException as error:  # Without asking it or what it comes from for words: both may be hostile.
+        except BaseException as error:  # Do not call str() on it: it may be hostile.
             failed.append("".join([*traceback.format_tb(error.__traceback__), object.__repr__(error)]))
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT)
     if thread.is_alive():
         worker.stop(now=True)
-        thread.join(PATIENCE)
-        pytest.fail("the worker has not ended")
+        thread.join(TIMEOUT)
+        pytest.fail("the worker did not end")
     if failed:
-        pytest.fail(f"the worker has failed:\n{failed[0]}", pytrace=False)
+        pytest.fail(f"the worker failed:\n{failed[0]}", pytrace=False)
     return ended[0]
 
 
-# -- errors that do not behave -----------------------------------------------------------------------------------------
+# -- hostile errors ----------------------------------------------------------------------------------------------------
 
 
-class Nameless(type):
-    """Its classes have no name."""
+class HidesName(type):
+    """A metaclass that hides the names of its classes."""
 
     def __getattribute__(cls, name: str) -> Any:
         if name in ("__name__", "__qualname__", "__module__", "__mro__"):
@@ -91,8 +91,8 @@ class Nameless(type):
         return super().__getattribute__(name)
 
 
-class Liar(type):
-    """Its classes are nothing that one may ask for."""
+class RefusesIsinstance(type):
+    """A metaclass whose classes fail in isinstance and issubclass."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         raise RuntimeError("no class")
@@ -101,26 +101,26 @@ class Liar(type):
         raise RuntimeError("no class")
 
 
-class WithoutName(Exception, metaclass=Nameless):
+class HiddenName(Exception, metaclass=HidesName):
     pass
 
 
-class WithoutNameOrBase(BaseException, metaclass=Nameless):
+class HiddenBaseName(BaseException, metaclass=HidesName):
     pass
 
 
-class Unasked(Exception, metaclass=Liar):
+class RefusesClassCheck(Exception, metaclass=RefusesIsinstance):
     pass
 
 
-class Mute(Exception):
+class FailingStr(Exception):
     def __str__(self) -> str:
         raise SystemExit
 
     __repr__ = __str__
 
 
-class Odd(str):
+class BrokenStr(str):
     def __len__(self) -> int:
         raise RuntimeError
 
@@ -128,23 +128,23 @@ class Odd(str):
         raise RuntimeError
 
 
-class Speaks(Exception):
+class ReturnsBrokenStr(Exception):
     def __str__(self) -> str:
-        return Odd("odd")
+        return BrokenStr("odd")
 
 
-def posing(base: type[BaseException], pose: Any) -> type[BaseException]:
-    """An error that says it is of another class; or that fails when it is asked."""
+def pose_as(base: type[BaseException], pretended: Any) -> type[BaseException]:
+    """Make an error whose `__class__` is another class, or raises if `pretended` is not a class."""
 
-    def says(self: Any) -> Any:
-        if isinstance(pose, type):
-            return pose
+    def get_class(self: Any) -> Any:
+        if isinstance(pretended, type):
+            return pretended
         raise RuntimeError("no class")
 
-    return type("Posing", (base,), {"__class__": property(says)})
+    return type("Posing", (base,), {"__class__": property(get_class)})
 
 
-class Traceless(Exception):
+class HiddenTraceback(Exception):
     @property
     def __traceback__(self) -> Any:  # type: ignore[override]
         raise RuntimeError("no trace")
@@ -153,25 +153,25 @@ class Traceless(Exception):
         raise RuntimeError("no trace")
 
 
-class Shadowed(Exception):
-    """Whatever is asked of it fails."""
+class HiddenAttributes(Exception):
+    """An error whose attributes cannot be read."""
 
     def __getattribute__(self, name: str) -> Any:
         raise RuntimeError(name)
 
 
-class Unmade(Retry):
-    def __init__(self) -> None:  # Its base is not made.
+class SkipsInit(Retry):
+    def __init__(self) -> None:  # Do not call the base class.
         pass
 
 
-def retry_after(delay: Any) -> Retry:
-    made = Retry()
-    made.delay = delay
-    return made
+def retry_with_delay(delay: Any) -> Retry:
+    error = Retry()
+    error.delay = delay
+    return error
 
 
-class Undelayed(Retry):
+class FailingDelay(Retry):
     @property
     def delay(self) -> Any:
         raise SystemError("no delay")
@@ -182,32 +182,32 @@ class Undelayed(Retry):
 
 
 def circular() -> Exception:
-    one, other = ValueError("one"), ValueError("other")
-    one.__cause__, other.__cause__ = other, one
-    return ExceptionGroup("group", [one, other])
+    first, second = ValueError("one"), ValueError("other")
+    first.__cause__, second.__cause__ = second, first
+    return ExceptionGroup("group", [first, second])
 
 
 ERRORS: dict[str, Callable[[], BaseException]] = {
-    "nameless": WithoutName,
-    "nameless base": WithoutNameOrBase,
-    "unasked": Unasked,
-    "mute": Mute,
-    "odd words": Speaks,
-    "poses as Retry": posing(Exception, Retry),
-    "poses as Bury": posing(BaseException, Bury),
-    "poses as CancelledError": posing(BaseException, asyncio.CancelledError),
-    "poses as StopIteration": posing(Exception, StopIteration),
-    "fails when asked": posing(BaseException, None),
-    "traceless": Traceless,
-    "shadowed": Shadowed,
-    "not made": Unmade,
-    "delay is words": lambda: retry_after("soon"),
-    "delay is no number": lambda: retry_after(float("nan")),
-    "delay is negative": lambda: retry_after(-1),
-    "delay fails": Undelayed,
+    "hidden name": HiddenName,
+    "hidden name of a base exception": HiddenBaseName,
+    "failing class check": RefusesClassCheck,
+    "failing str": FailingStr,
+    "broken str": ReturnsBrokenStr,
+    "poses as Retry": pose_as(Exception, Retry),
+    "poses as Bury": pose_as(BaseException, Bury),
+    "poses as CancelledError": pose_as(BaseException, asyncio.CancelledError),
+    "poses as StopIteration": pose_as(Exception, StopIteration),
+    "failing __class__": pose_as(BaseException, None),
+    "hidden traceback": HiddenTraceback,
+    "hidden attributes": HiddenAttributes,
+    "skipped __init__": SkipsInit,
+    "text as delay": lambda: retry_with_delay("soon"),
+    "nan as delay": lambda: retry_with_delay(float("nan")),
+    "negative delay": lambda: retry_with_delay(-1),
+    "failing delay": FailingDelay,
     "surrogates": lambda: ValueError("\ud800\x00"),
     "bury surrogates": lambda: Bury("\ud800"),
-    "bury nothing": lambda: Bury(None),  # type: ignore[arg-type]
+    "bury without reason": lambda: Bury(None),  # type: ignore[arg-type]
     "circular": circular,
     "cancelled": asyncio.CancelledError,
     "time out": TimeoutError,
@@ -225,16 +225,18 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 
 
 @pytest.mark.parametrize("name", ERRORS)
-@pytest.mark.parametrize("where", ["handler", *(pytest.param(hook, marks=FULL) for hook in ("hook", "hook's end"))])
+@pytest.mark.parametrize(
+    "place_of_error", ["handler", *(pytest.param(hook, marks=FULL) for hook in ("hook", "hook's end"))]
+)
 @pytest.mark.parametrize("is_async", [pytest.param(False, marks=FULL), True], ids=["plain", "async"])
 def test_any_error_of_a_handler_or_hook_buries_its_task(
-    queue: tubes.Queue, name: str, where: str, is_async: bool
+    queue: tubes.Queue, name: str, place_of_error: str, is_async: bool
 ) -> None:
     tube = queue.create_tube("t", max_attempts=1)
     tube.put_many([True, False, True, False])
 
-    def fail(task: Any, here: str) -> None:
-        if task.data and where == here:
+    def fail(task: Any, current_place: str) -> None:
+        if task.data and place_of_error == current_place:
             raise ERRORS[name]()
 
     def handle(task: Any) -> None:
@@ -254,7 +256,7 @@ def test_any_error_of_a_handler_or_hook_buries_its_task(
             fail(self.task, "hook's end")
 
     worker = Worker(queue)
-    if where != "handler":
+    if place_of_error != "handler":
         worker.around(Hook)
     worker.on(tube, handle_async if is_async else handle)
     assert burst(worker) == Summary(acked=2, buried=2)
@@ -284,17 +286,17 @@ def test_reason_names_the_class_of_an_error_with_a_hidden_name(queue: tubes.Queu
 
     @worker.on(tube)
     def handle(task: Any) -> None:
-        raise WithoutName("but words")
+        raise HiddenName("but words")
 
     assert burst(worker) == Summary(buried=1)
-    assert tube.buried()[0].reason == "WithoutName: but words"
+    assert tube.buried()[0].reason == "HiddenName: but words"
 
 
-# -- handlers that do not behave ---------------------------------------------------------------------------------------
+# -- hostile handlers --------------------------------------------------------------------------------------------------
 
 
 def test_handler_that_cancels_its_own_asyncio_task_is_acked(queue: tubes.Queue) -> None:
-    """It is cancelled later then, while its task is finished."""
+    """Without precautions the cancellation would hit the code that finishes the task."""
     tube = queue.create_tube("t", max_attempts=1)
     tube.put_many(range(3))
     worker = Worker(queue)
@@ -309,7 +311,7 @@ def test_handler_that_cancels_its_own_asyncio_task_is_acked(queue: tubes.Queue) 
 
 
 def test_handler_that_interrupts_the_main_thread_stops_the_worker(queue: tubes.Queue) -> None:
-    """Which hears it as SIGINT: the worker stops, and nothing is lost."""
+    """The worker treats it as SIGINT: it stops without losing a task."""
     tube = queue.create_tube("t")
     tube.put_many(range(2))
     worker = Worker(queue)
@@ -319,7 +321,7 @@ def test_handler_that_interrupts_the_main_thread_stops_the_worker(queue: tubes.Q
 
 
 class Fatal:
-    """A codec that ends programs."""
+    """A codec that raises SystemExit."""
 
     def encode(self, data: Any) -> bytes:
         if data == b"fatal":
@@ -354,26 +356,26 @@ def test_result_that_cannot_be_encoded_fails_its_call(queue: tubes.Queue) -> Non
         thread = threading.Thread(target=worker.run, daemon=True)
         thread.start()
         with pytest.raises(CallFailed, match="SystemExit: encode"):
-            tube.call(b"ann", timeout=PATIENCE)
+            tube.call(b"ann", timeout=TIMEOUT)
         worker.stop()
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
         assert not thread.is_alive()
 
 
-class Havoc:
-    """Handlers that do what comes to their mind, with their task and with its tube."""
+class RandomHandlers:
+    """Handlers that act at random on their task and its tube."""
 
     def __init__(self, queue: tubes.Queue, seed: int) -> None:
         self._queue = queue
         self._random = random.Random(seed)
-        self.together = threading.Barrier(3)
+        self.barrier = threading.Barrier(3)
 
     def tube(self) -> tubes.Tube:
         return self._queue.create_tube("t", "fifottl", if_not_exists=True, ttr=1, max_attempts=2, backoff=[0.01])
 
     def handle(self, task: Any) -> None:
         if task.data == "together":
-            self.together.wait(PATIENCE)
+            self.barrier.wait(TIMEOUT)
         elif task.data != "fine":
             for act in self._acts(4):
                 if act in ("ack", "release", "bury"):
@@ -382,7 +384,7 @@ class Havoc:
 
     async def handle_async(self, task: Any) -> None:
         if task.data == "together":
-            await asyncio.to_thread(self.together.wait, PATIENCE)
+            await asyncio.to_thread(self.barrier.wait, TIMEOUT)
         elif task.data != "fine":
             for act in self._acts(8):
                 if act in ("ack", "release", "bury"):
@@ -424,59 +426,59 @@ def test_misbehaving_handlers_leave_all_slots_free(
     request: pytest.FixtureRequest, place: str, is_async: bool, seed: int
 ) -> None:
     with tubes.connect("memory://" if place == "memory" else request.getfixturevalue("url")) as queue:
-        havoc = Havoc(queue, seed)
-        tube = havoc.tube()
+        handlers = RandomHandlers(queue, seed)
+        tube = handlers.tube()
         worker = Worker(queue, concurrency=3)
-        worker.on("t", havoc.handle_async if is_async else havoc.handle, timeout=1)
+        worker.on("t", handlers.handle_async if is_async else handlers.handle, timeout=1)
         thread = threading.Thread(target=worker.run, daemon=True)
         thread.start()
         for number in range(100):
             with suppress(tubes.TubesError):
-                havoc.tube().put("fine" if number % 3 else "havoc")
+                handlers.tube().put("fine" if number % 3 else "havoc")
 
         def is_over() -> bool:
             time.sleep(0.01)
             with suppress(tubes.TubeNotFound):
-                tasks = havoc.tube().statistics().tasks
+                tasks = handlers.tube().statistics().tasks
                 return tasks["total"] == tasks["buried"]
             return False
 
         assert eventually(is_over)
-        tube = havoc.tube()
+        tube = handlers.tube()
         tube.truncate()
         tube.put_many(["together"] * 3)
         assert eventually(lambda: tube.statistics().tasks["total"] == 0)
-        assert not havoc.together.broken
+        assert not handlers.barrier.broken
         worker.stop()
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
         assert not thread.is_alive()
 
 
 def test_last_task_given_up_is_counted(queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if its thread is held up when the run need not wait for it any more."""
-    tell = Lifetime.call
+    """It is counted even if its thread is still busy when the run ends."""
+    call_in_loop = Lifetime.call
 
-    def tell_and_sleep(self: Lifetime, *args: Any) -> None:
-        tell(self, *args)
+    def call_and_sleep(self: Lifetime, *args: Any) -> None:
+        call_in_loop(self, *args)
         time.sleep(0.3)
 
-    monkeypatch.setattr(Lifetime, "call", tell_and_sleep)
+    monkeypatch.setattr(Lifetime, "call", call_and_sleep)
     tube = queue.create_tube("t", "fifottl", max_attempts=1, ttr=60)
     worker = Worker(queue)
     go = threading.Event()
-    worker.on(tube, lambda task: go.wait(PATIENCE), timeout=0.1)
+    worker.on(tube, lambda task: go.wait(TIMEOUT), timeout=0.1)
     tube.put("slow")
     summary = burst(worker)
     go.set()
     assert summary == Summary(buried=1)
 
 
-# -- logs that do not behave -------------------------------------------------------------------------------------------
+# -- hostile logs ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def broken_log() -> Generator[None]:
-    """Whatever is logged raises."""
+    """Make every log call raise."""
 
     class Broken(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -501,7 +503,7 @@ def test_failing_logger_does_not_stop_worker(queue: tubes.Queue) -> None:
         if task.data == "delete":
             tube.delete(task.id)
         if task.data == "slow":
-            go.wait(PATIENCE)
+            go.wait(TIMEOUT)
 
     worker.on(tube, handle, timeout=1)
     worker.on("nowhere", handle)
@@ -522,24 +524,24 @@ def test_log_records_name_the_calling_function(queue: tubes.Queue, caplog: pytes
     assert [(record.filename, record.funcName) for record in caplog.records] == [("fetcher.py", "_log_missing")]
 
 
-# -- a system that has nothing left ------------------------------------------------------------------------------------
+# -- exhausted threads -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], list[int]]:
-    """Lets threads of this name fail to start, so many times."""
+    """A function that makes the first `times` threads with this name fail to start."""
     start = threading.Thread.start
 
     def fail(name: str, times: int) -> list[int]:
         failed: list[int] = []
 
-        def starts(self: threading.Thread) -> None:
+        def start_or_fail(self: threading.Thread) -> None:
             if self.name == name and len(failed) < times:
                 failed.append(1)
                 raise RuntimeError("can't start new thread")
             start(self)
 
-        monkeypatch.setattr(threading.Thread, "start", starts)
+        monkeypatch.setattr(threading.Thread, "start", start_or_fail)
         return failed
 
     return fail
@@ -548,7 +550,7 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], list[int
 def test_handler_waits_when_a_thread_cannot_be_started(
     queue: tubes.Queue, no_threads: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The task has not failed by that."""
+    """The attempt does not fail."""
     tube = queue.create_tube("t", max_attempts=1)
     tube.put_many(range(3))
     failed = no_threads("tubes-handler", 2)
@@ -568,7 +570,7 @@ def test_slow_task_times_out_although_a_thread_failed_to_start(queue: tubes.Queu
 
     @worker.on(tube, timeout=0.1)
     async def handle(task: Any) -> None:
-        if task.data == "slow":  # Its thread is the event loop's.
+        if task.data == "slow":  # It blocks the event loop.
             time.sleep(4)  # noqa: ASYNC251
 
     failed = no_threads(name, 1)
@@ -588,37 +590,37 @@ def test_pool_never_runs_a_job_whose_thread_failed_to_start(no_threads: Any) -> 
     pool.close()
 
 
-# -- mistakes of this library ------------------------------------------------------------------------------------------
+# -- errors of this library --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
-def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of workers; a lease renewer rests as ever."""
+def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the retry delays of workers, but not of lease renewers."""
     delay = RetryPolicy.delay
 
-    def short(policy: RetryPolicy, failures: int = 1) -> float:
+    def short_delay(policy: RetryPolicy, failures: int = 1) -> float:
         return 0.001 * 2**failures if policy is RETRY else delay(policy, failures)
 
-    monkeypatch.setattr(RetryPolicy, "delay", short)
+    monkeypatch.setattr(RetryPolicy, "delay", short_delay)
 
 
-@pytest.mark.parametrize("where", ["ack_many", "ack", "release", "bury"])
+@pytest.mark.parametrize("failing_method", ["ack_many", "ack", "release", "bury"])
 @pytest.mark.parametrize("error", [KeyError("a mistake"), asyncio.CancelledError()], ids=repr)
 def test_failed_ack_release_or_bury_is_repeated(
-    queue: tubes.Queue, where: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
+    queue: tubes.Queue, failing_method: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tube = queue.create_tube("t", max_attempts=2)
     failed: list[int] = []
-    right = getattr(tubes.aio.AsyncTube, where)
+    original = getattr(tubes.aio.AsyncTube, failing_method)
 
-    async def wrong(self: Any, *args: Any, **options: Any) -> Any:
+    async def fail_first(self: Any, *args: Any, **options: Any) -> Any:
         if not failed:
             failed.append(1)
             raise error
-        return await right(self, *args, **options)
+        return await original(self, *args, **options)
 
-    monkeypatch.setattr(tubes.aio.AsyncTube, where, wrong)
-    if where == "ack":  # It comes to that where acks of several fail.
+    monkeypatch.setattr(tubes.aio.AsyncTube, failing_method, fail_first)
+    if failing_method == "ack":  # A worker acks tasks one by one after `ack_many` failed.
 
         async def fails(*_: object) -> Any:
             raise tubes.ServerFull(url="redis://here")
@@ -633,9 +635,11 @@ def test_failed_ack_release_or_bury_is_repeated(
         if task.data == "bury":
             raise Bury
 
-    tube.put_many(["release" if where == "release" else "bury" if where == "bury" else "fine", "fine"])
+    tube.put_many(
+        ["release" if failing_method == "release" else "bury" if failing_method == "bury" else "fine", "fine"]
+    )
     summary = burst(worker)
-    assert (summary.acked, summary.buried) == ((1, 1) if where == "bury" else (2, 0))
+    assert (summary.acked, summary.buried) == ((1, 1) if failing_method == "bury" else (2, 0))
     assert tube.statistics().tasks["taken"] == 0
     assert failed == [1]
 
@@ -643,12 +647,12 @@ def test_failed_ack_release_or_bury_is_repeated(
 def test_failing_bury_frees_the_slot_of_its_handler(
     queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def wrong(self: Any, *args: Any, **options: Any) -> Any:
+    async def fail_first(self: Any, *args: Any, **options: Any) -> Any:
         raise KeyError("a mistake")
 
     tube = queue.create_tube("t")
     tube.put_many(["bury", "fine"])
-    monkeypatch.setattr(tubes.aio.AsyncTube, "bury", wrong)
+    monkeypatch.setattr(tubes.aio.AsyncTube, "bury", fail_first)
     worker = Worker(queue)
 
     @worker.on(tube)
@@ -658,48 +662,47 @@ def test_failing_bury_frees_the_slot_of_its_handler(
 
     assert burst(worker) == Summary(acked=1)
     assert "stays with this worker" in caplog.text
-    assert tube.statistics().tasks["ready"] == 1  # The session has ended.
+    assert tube.statistics().tasks["ready"] == 1  # The end of the session released it.
 
 
 def test_refused_outcome_options_are_dropped_on_retry(queue: tubes.Queue) -> None:
-    tube = queue.create_tube("t", "fifottl", max_attempts=5)
-    tube.put_many(range(2))
+    queue.create_tube("t", "fifottl", max_attempts=5).put_many(range(2))
 
     async def main() -> list[str]:
         async with tubes.aio.connect(queue) as other:
-            there = await other.tube("t")
+            tube = await other.tube("t")
             outcomes: list[str] = []
             for verdict in (
-                worker_verdict("release", delay=float("nan")),
-                worker_verdict("bury", reason=7),
+                make_verdict("release", delay=float("nan")),
+                make_verdict("bury", reason=7),
             ):
-                task = await there.take(timeout=0)
+                task = await tube.take(timeout=0)
                 assert task is not None
-                outcomes.append(await run_async(carry_out(there, task, verdict, lambda: False), call))
+                outcomes.append(await run_async(carry_out(tube, task, verdict, lambda: False), call))
             return outcomes
 
-    assert asyncio.run(asyncio.wait_for(main(), PATIENCE)) == ["released", "buried"]
+    assert asyncio.run(asyncio.wait_for(main(), TIMEOUT)) == ["released", "buried"]
 
 
-def worker_verdict(verb: Any, **facts: Any) -> Any:
+def make_verdict(method: Any, **arguments: Any) -> Any:
     from tubes.worker.outcomes import Verdict
 
-    return Verdict(verb, **facts)
+    return Verdict(method, **arguments)
 
 
 def test_failed_take_many_is_retried_by_the_worker(queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     tube = queue.create_tube("t")
     tube.put_many(range(2))
     failed: list[int] = []
-    right = tubes.aio.AsyncTube.take_many
+    original = tubes.aio.AsyncTube.take_many
 
-    async def wrong(self: Any, *args: Any, **options: Any) -> Any:
+    async def fail_first(self: Any, *args: Any, **options: Any) -> Any:
         if len(failed) < 3:
             failed.append(1)
             raise KeyError("a mistake")
-        return await right(self, *args, **options)
+        return await original(self, *args, **options)
 
-    monkeypatch.setattr(tubes.aio.AsyncTube, "take_many", wrong)
+    monkeypatch.setattr(tubes.aio.AsyncTube, "take_many", fail_first)
     worker = Worker(queue)
 
     @worker.on(tube)
@@ -710,19 +713,19 @@ def test_failed_take_many_is_retried_by_the_worker(queue: tubes.Queue, monkeypat
     thread_summary: list[Summary] = []
     thread = threading.Thread(target=lambda: thread_summary.append(worker.run()), daemon=True)
     thread.start()
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT)
     assert thread_summary == [Summary(acked=2)]
 
 
 def test_lease_renewer_of_a_closed_queue_does_not_busy_loop(queue: tubes.Queue) -> None:
-    """It may be told of that before the worker is."""
-    asked: list[float] = []
+    """The queue may be closed before the worker notices."""
+    renewals: list[float] = []
 
     class Closed:
         name = "t"
 
         def renew_many(self, *_: object) -> Any:
-            asked.append(time.monotonic())
+            renewals.append(time.monotonic())
             raise tubes.QueueClosed(why="close() was called")
 
     class Flight:
@@ -736,37 +739,37 @@ def test_lease_renewer_of_a_closed_queue_does_not_busy_loop(queue: tubes.Queue) 
 
     renewer = LeaseRenewer(lambda _: Closed(), lambda _: None, lambda _: None)  # type: ignore[arg-type, return-value]
     renewer.add(Flight())  # type: ignore[arg-type]
-    assert eventually(lambda: len(asked) >= 1)
+    assert eventually(lambda: len(renewals) >= 1)
     time.sleep(0.2)
     renewer.close()
-    assert len(asked) <= 5
+    assert len(renewals) <= 5
 
 
 def test_a_worker_that_waits_for_its_server_is_stopped_at_once(
     queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not only after its rest."""
+    """The stop interrupts the delay before the next attempt to connect."""
 
-    def away(self: Any, *_: object) -> Any:
-        begun.set()
+    def fail_to_identify(self: Any, *_: object) -> Any:
+        has_started.set()
         raise tubes.ConnectionLost(url="redis://nowhere", why="refused")
 
-    begun = threading.Event()
-    monkeypatch.setattr(tubes.Queue, "identify", away)
+    has_started = threading.Event()
+    monkeypatch.setattr(tubes.Queue, "identify", fail_to_identify)
     monkeypatch.setattr(RetryPolicy, "delay", lambda _, failures=1: 3600.0)
     busy = Worker(queue)
     busy.on("mail", lambda task: None)
     ended: list[Summary] = []
     thread = threading.Thread(target=lambda: ended.append(busy.run()), daemon=True)
     thread.start()
-    assert begun.wait(PATIENCE)
+    assert has_started.wait(TIMEOUT)
     busy.stop()
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT)
     assert ended == [Summary()]
 
 
 @pytest.mark.full
-def test_worker_whose_acks_are_refused_stops_taking(caplog: pytest.LogCaptureFixture, short_rests: None) -> None:
+def test_worker_whose_acks_are_refused_stops_taking(caplog: pytest.LogCaptureFixture, short_delays: None) -> None:
     started: list[object] = []
     with LocalServer() as server, tubes.connect(server.url) as queue:
         tube = queue.create_tube("jobs")
@@ -775,7 +778,7 @@ def test_worker_whose_acks_are_refused_stops_taking(caplog: pytest.LogCaptureFix
 
         @worker.on(tube)
         async def work(task: tubes.aio.AsyncTask) -> None:
-            if not started:  # Acks remove tasks; takes do not need that.
+            if not started:  # Acks need the command HDEL; takes do not.
                 server.client().acl_setuser("default", commands=["-hdel"], enabled=True)
             started.append(task.data)
 
@@ -783,7 +786,7 @@ def test_worker_whose_acks_are_refused_stops_taking(caplog: pytest.LogCaptureFix
         running = threading.Thread(target=lambda: summaries.append(worker.run(burst=True)))
         running.start()
         assert eventually(lambda: caplog.text.count("retrying") >= 12)
-        assert 0 < len(started) <= 6  # At work, acked on their way, and refused: two each.
+        assert 0 < len(started) <= 6  # Two in handlers, two being acked, and two refused.
         server.client().acl_setuser("default", commands=["+hdel"], enabled=True)
         running.join(30)
         assert summaries[0].acked == len(started) == 20

@@ -1,4 +1,4 @@
-"""Workers that run, in memory and on a server. Waiting is the subject here: of handlers that take their time."""
+"""Running workers, in memory and on a server: waiting, slow handlers, and stops, in real time."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import tubes
 from tubes.conformance.bench import eventually
 from tubes.worker import Summary, Worker
 
-#: Seconds of a ttr that handlers outlast.
+#: A ttr in seconds that is shorter than the handlers run.
 TTR = 1.2
 
 
 @pytest.fixture
 def settings() -> dict[str, Any]:
-    """Real time, and sessions that are lost soon."""
+    """Use real time, and sessions that expire soon."""
     return {"session_ttl": 2}
 
 
@@ -81,7 +81,7 @@ def test_worker_stopped_before_its_run_ends_at_once_and_may_run_again(queue: tub
     run._thread.join(20)
     assert run.summary == Summary()
     assert total(tube) == 1
-    worker.stop()  # Of a run that has ended.
+    worker.stop()  # It stops a run that has already ended.
     assert worker.run(burst=True) == Summary(acked=1)
 
 
@@ -129,14 +129,14 @@ def test_tubes_can_be_added_and_removed_while_the_worker_runs(queue: tubes.Queue
     assert (total(one), total(two)) == (1, 1)
 
 
-# -- keeping -----------------------------------------------------------------------------------------------------------
+# -- renewing leases ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("options", [{"ttr": TTR}, {"ttl": TTR}, {"ttl": TTR, "ttr": 9}], ids=str)
 @pytest.mark.parametrize("way", ["thread", "async", "blocking"])
 def test_task_is_renewed_while_its_handler_works(queue: tubes.Queue, way: str, options: dict[str, Any]) -> None:
-    """Also where the handler blocks the event loop."""
+    """It is renewed even if the handler blocks the event loop."""
     tube = queue.create_tube("mail", "fifottl", **options)
 
     def handle(task: Any) -> None:
@@ -218,7 +218,7 @@ def test_async_handler_is_cancelled_when_its_task_is_lost(queue: tubes.Queue) ->
         assert run.end() == Summary(lost=1)
 
 
-# -- taking too long ---------------------------------------------------------------------------------------------------
+# -- timeouts ----------------------------------------------------------------------------------------------------------
 
 
 def test_an_async_handler_that_takes_too_long_is_cancelled(queue: tubes.Queue) -> None:
@@ -253,7 +253,7 @@ def test_timeout_error_of_a_handler_is_reported_as_its_own(queue: tubes.Queue) -
 def test_handler_that_does_not_end_loses_its_task_at_the_timeout(
     queue: tubes.Queue, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nor its place: others are worked on."""
+    """Its place is free for other tasks."""
     tube = queue.create_tube("mail", "fifottl", ttr=TTR, max_attempts=1)
     go = threading.Event()
     seen: list[str] = []
@@ -339,9 +339,9 @@ def test_unfinished_tasks_are_released_after_the_grace(queue: tubes.Queue, way: 
         began = time.monotonic()
         assert run.end(now=now) == Summary(cut_off=1, exit_code=4 if now else 3)
         assert time.monotonic() - began < 15
-        again = tube.take(timeout=0)  # It has not failed: no backoff.
-        assert again is not None
-        assert again.attempts == 2
+        retaken = tube.take(timeout=0)  # The attempt did not fail, so the backoff does not apply.
+        assert retaken is not None
+        assert retaken.attempts == 2
         go.set()
 
 
@@ -376,7 +376,7 @@ def test_ended_worker_leaves_no_threads(queue: tubes.Queue) -> None:
     worker = Worker(queue, concurrency=3)
     worker.on(tube, lambda task: time.sleep(0.01))
     assert worker.run(burst=True) == Summary(acked=3)
-    # A thread of a server's store, and of asyncio's executor at most.
+    # At most a thread of a server's store and one of asyncio's executor remain.
     assert eventually(
         lambda: not any(thread.name in ("tubes-handler", "tubes-worker-leases") for thread in threading.enumerate())
     )

@@ -73,7 +73,7 @@ class Tracing:
     ) -> Awaitable[AsyncTask[T] | None]: ...
     def put(self, tube: Any, data: object, **options: Any) -> object:
         """Call `tube.put` in a span. Raises the same errors."""
-        return self._traced("put", tube, lambda: tube.put(data, **self._add_context(options)), _set_attributes)
+        return self._trace("put", tube, lambda: tube.put(data, **self._add_context(options)), _set_attributes)
 
     @overload
     def put_many(
@@ -99,7 +99,7 @@ class Tracing:
         def put() -> object:
             return tube.put_many(self._add_contexts(items), **self._add_context(options))
 
-        return self._traced("put_many", tube, put, _count)
+        return self._trace("put_many", tube, put, _count)
 
     def _add_context(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Add the current span to the context in the options. Names that the caller set are kept."""
@@ -125,7 +125,7 @@ class Tracing:
     def take(self, tube: aio.AsyncTube[T], timeout: Seconds | None = None) -> Awaitable[AsyncTask[T] | None]: ...
     def take(self, tube: Any, timeout: Seconds | None = None) -> object:
         """Call `tube.take` in a span, which includes the wait and is linked to the put of the task."""
-        return self._traced("take", tube, lambda: tube.take(timeout), self._link)
+        return self._trace("take", tube, lambda: tube.take(timeout), self._link)
 
     def _link(self, span: Span, task: Task | AsyncTask | None) -> None:
         if task is None:
@@ -161,19 +161,19 @@ class Tracing:
     def _extract(self, task: Task | AsyncTask) -> Context:
         return self._propagator.extract(dict(task.context or {}), context=Context())
 
-    def _traced(
+    def _trace(
         self, operation: str, tube: Any, call: Callable[[], Any], set_result: Callable[[Span, Any], None]
     ) -> object:
         """Call in a span. `set_result` adds the result to the span. For asyncio, returns an awaitable."""
         kind = SpanKind.CONSUMER if operation == "take" else SpanKind.PRODUCER
         if isinstance(tube, aio.AsyncTube):
-            return self._traced_async(operation, tube.name, kind, call, set_result)
+            return self._trace_async(operation, tube.name, kind, call, set_result)
         with self._span(operation, tube.name, kind) as span:
             result = call()
             set_result(span, result)
             return result
 
-    async def _traced_async(
+    async def _trace_async(
         self,
         operation: str,
         tube: str,

@@ -63,21 +63,21 @@ class Spans:
         self._sink: Final = sink
         self._now: Final = now
         # The state of each task and the time of its last change, by id; the latest change is last.
-        self._known: Final[OrderedDict[int, tuple[State, float]]] = OrderedDict()
+        self._states: Final[OrderedDict[int, tuple[State, float]]] = OrderedDict()
         self._lock: Final = threading.Lock()
 
     def __call__(self, task: TaskView, event: str) -> None:
         """Handle a change of a task."""
         now, state = self._now(), task.state
         with self._lock:
-            before, since = self._known.get(task.id, (None, now))
+            before, since = self._states.get(task.id, (None, now))
             if before is state:
                 return  # The task was touched or updated.
-            self._known.pop(task.id, None)
+            self._states.pop(task.id, None)
             if state in (State.READY, State.TAKEN):
-                self._known[task.id] = state, now
-                if len(self._known) > MAX_TASKS:
-                    self._known.popitem(last=False)
+                self._states[task.id] = state, now
+                if len(self._states) > MAX_TASKS:
+                    self._states.popitem(last=False)
         if before is State.READY and state is State.TAKEN:
             self._sink.waited(task.tube, max(0.0, now - since))
         elif before is State.TAKEN:

@@ -62,23 +62,23 @@ class Webhook:
         try:
             reply = await self._sender.post(self._url, body, headers)
         except SendFailed as error:
-            raise failed(task, str(error)) from None
+            raise make_retry(task, str(error)) from None
         check(task, reply)
 
 
 def check(task: AsyncTask[Any], reply: Reply) -> None:
     """Raise `Retry` or `Bury` unless the status of the reply is 2xx."""
     if reply.status in (429, 503):
-        raise busy(f"the reply was {reply.status}", reply)
+        raise make_busy_retry(f"the reply was {reply.status}", reply)
     if reply.status == 410:
         raise Bury("the reply was 410: the receiver is gone")
     if not 200 <= reply.status < 300:
-        raise failed(task, f"the reply was {reply.status}")
+        raise make_retry(task, f"the reply was {reply.status}")
 
 
-def busy(why: str, reply: Reply) -> Retry:
+def make_busy_retry(reason: str, reply: Reply) -> Retry:
     """Return the error for a receiver that is too busy, which does not count as an attempt."""
-    return Retry(retry_after(reply, _BUSY_DELAY), why, counts=False)
+    return Retry(retry_after(reply, _BUSY_DELAY), reason, counts=False)
 
 
 def retry_after(reply: Reply, default: float) -> float:
@@ -87,10 +87,10 @@ def retry_after(reply: Reply, default: float) -> float:
     return min(float(text), _MAX_DELAY) if re.fullmatch("[0-9]{1,9}", text) else default
 
 
-def failed(task: AsyncTask[Any], why: str) -> Retry:
+def make_retry(task: AsyncTask[Any], reason: str) -> Retry:
     """Return the error for a failed attempt."""
     has_own = task._tube._port.shared.options.get("backoff")
-    return Retry(None if has_own else _BACKOFF.delay(task.attempts, task.id), why)
+    return Retry(None if has_own else _BACKOFF.delay(task.attempts, task.id), reason)
 
 
 def message_id(task: AsyncTask[Any]) -> str:

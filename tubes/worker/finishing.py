@@ -43,9 +43,9 @@ _OUTCOMES: Final[dict[State, Outcome]] = {State.DONE: "acked", State.BURIED: "bu
 
 
 def carry_out(
-    tube: Tube | AsyncTube, task: TaskView, verdict: Verdict, ended: Callable[[], bool]
+    tube: Tube | AsyncTube, task: TaskView, verdict: Verdict, has_ended: Callable[[], bool]
 ) -> Flow[_Step, Outcome]:
-    """Carry out a verdict. Retries until the backend is reachable or the run has `ended`."""
+    """Carry out a verdict. Retries until the backend is reachable or the run `has_ended`."""
     method: Callable[..., Any] = tube._decline if verdict.method == "decline" else getattr(tube, verdict.method)
     arguments: dict[str, Any] = {}
     if verdict.leaves_result(task):
@@ -72,7 +72,7 @@ def carry_out(
             log.warning("%s of %s is retried without its options: %s", verdict.method, name_of(task), error)
             arguments = {}
         except TubesError as error:
-            if ended():
+            if has_ended():
                 return "lost"
             if isinstance(error, CodecError) and "result" in arguments:
                 log.warning("%s is acked without its result: %s", name_of(task), error)

@@ -47,9 +47,9 @@ class Handling:
         try:
             _ = task.data
         except BaseException as error:  # A codec of the user may raise anything.
-            why = str(error) if isinstance(error, CodecError) else reason_of(error)
+            reason = str(error) if isinstance(error, CodecError) else reason_of(error)
             log.error("%s is buried: its data cannot be decoded", name_of(task))
-            return Verdict("bury", f"CodecError: {why}", is_logged=True)
+            return Verdict("bury", f"CodecError: {reason}", is_logged=True)
         if target is UNKNOWN:
             return self._unknown.verdict(task)
         try:

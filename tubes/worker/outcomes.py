@@ -97,9 +97,9 @@ class Verdict(NamedTuple):
         """Return True if the task is released without a delay and without a limit of attempts."""
         if self.method not in ("release", "decline") or task._take == FINISHED:
             return False
-        later = bool(self.delay) and "delay" in task._tube.driver.options
-        limited = self.method == "release" and task.max_attempts is not None
-        return not later and not limited
+        is_delayed = bool(self.delay) and "delay" in task._tube.driver.options
+        is_limited = self.method == "release" and task.max_attempts is not None
+        return not is_delayed and not is_limited
 
 
 def verdict_of(error: BaseException) -> Verdict:
@@ -193,8 +193,8 @@ def _is_of_worker(error: BaseException) -> bool:
 
 def trace_of(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
     """Return the `exc_info` of a handler's error, without the frames of the worker that called the handler."""
-    whole = _trace_of(error)
-    trace = whole
+    full_trace = _trace_of(error)
+    trace = full_trace
     while trace is not None and trace.tb_frame.f_globals.get("__package__") == __package__:
         trace = trace.tb_next
-    return type(error), error, trace or whole
+    return type(error), error, trace or full_trace

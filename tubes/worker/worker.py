@@ -252,7 +252,7 @@ class Worker:
         ...     _ = worker.run(burst=True)
         sweeps
         """
-        return self._scheduling(Every(interval), name, tube, timeout)
+        return self._schedule_decorator(Every(interval), name, tube, timeout)
 
     def cron(
         self,
@@ -278,9 +278,9 @@ class Worker:
         ...     def send_report():
         ...         print("sends the report")
         """
-        return self._scheduling(Cron(line, timezone), name, tube, timeout)
+        return self._schedule_decorator(Cron(line, timezone), name, tube, timeout)
 
-    def _scheduling(
+    def _schedule_decorator(
         self, schedule: Schedule, name: str | None, tube: object, timeout: Seconds | None
     ) -> Callable[[H], H]:
         if name is not None:
