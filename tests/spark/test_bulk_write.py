@@ -196,7 +196,7 @@ def test_sealed_write_is_put_despite_later_abort(tube: tubes.Tube, done: int) ->
 
 
 def test_a_write_of_many_chunks_is_sealed_by_short_calls(tube: tubes.Tube, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_write, "_LOOKS", 2)
+    monkeypatch.setattr(bulk_write, "_KEEP_BATCH", 2)
     writer = Writer(tube)
     brought = stage(writer, "w")
     with pytest.raises(WriteAborted, match="are gone"):

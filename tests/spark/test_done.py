@@ -120,10 +120,13 @@ def test_results_are_read_with_other_codecs(url: str) -> None:
 @pytest.mark.parametrize(
     ("told", "match"),
     [
-        ({"startingTime": LONG_AGO}, "startingTime='2020-01-01': is about done tasks in batch reads: add state done"),
+        (
+            {"startingTime": LONG_AGO},
+            "startingTime='2020-01-01': needs option state with done, since it selects done tasks",
+        ),
         (
             {"state": "done", "startingTime": "yesterday"},
-            "startingTime='yesterday': must be a date or a time in ISO 8601",
+            "startingTime='yesterday': must be an ISO 8601 date or time",
         ),
         ({"state": "gone"}, "state='gone': must be one of ready, taken, buried, delayed, done"),
     ],

@@ -109,7 +109,7 @@ def test_a_batch_is_acked_when_it_is_committed_and_not_before(query: Query, tube
     assert tube.statistics().tasks["taken"] == 30
     query.commit()
     query.plan()
-    query.reader._wait()
+    query.reader._join_background()
     assert tube.statistics().tasks["done"] == 30
 
 
@@ -119,7 +119,7 @@ def test_full_batches_in_succession_are_taken_ahead(query: Query, tube: tubes.Tu
     query.deliver()
     query.commit()
     query.plan()
-    query.reader._wait()
+    query.reader._join_background()
     tasks = tube.statistics().tasks
     assert (tasks["done"], tasks["taken"]) == (30, 60)
     query.run()
@@ -129,15 +129,15 @@ def test_full_batches_in_succession_are_taken_ahead(query: Query, tube: tubes.Tu
 
 def test_late_or_partial_batch_prevents_taking_ahead(query: Query, tube: tubes.Tube) -> None:
     query.step()
-    query.reader._asked -= 60
+    query.reader._last_request -= 60
     query.plan()
-    query.reader._wait()
+    query.reader._join_background()
     assert tube.statistics().tasks["taken"] == 30
     query.run()
     tube.put_many(["a", "b"])
     query.plan()
     tube.put_many(["c", "d"])
-    query.reader._wait()
+    query.reader._join_background()
     assert tube.statistics().tasks["taken"] == 2
 
 
@@ -204,7 +204,7 @@ def test_tasks_in_lanes_are_not_taken_ahead(queue: tubes.Queue, options: dict[st
     for _ in range(2):
         query.step()
     query.plan()
-    query.reader._wait()
+    query.reader._join_background()
     assert tube.statistics().tasks["taken"] == 3
 
 
@@ -212,7 +212,7 @@ def test_batch_taken_ahead_survives_driver_crash(query: Query, tube: tubes.Tube)
     for _ in range(2):
         query.step()
     query.reader.latestOffset(query.offsets[-1], ReadMaxRows(30))  # the third, and the fourth ahead of it
-    query.reader._wait()
+    query.reader._join_background()
     assert tube.statistics().tasks["taken"] == 40
     query.crash()
     query.start()
@@ -229,7 +229,7 @@ def lose(*_: object) -> None:
 def test_failed_take_ahead_is_raised_on_next_plan(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         query.step()
-    query.reader._wait()
+    query.reader._join_background()
     with monkeypatch.context() as patched:
         patched.setattr(query.reader._stream, "take", lose)
         query.plan()  # the third was taken ahead; what follows fails
@@ -244,7 +244,7 @@ def test_failed_take_ahead_is_raised_on_next_plan(query: Query, monkeypatch: pyt
 def test_no_batch_is_delivered_before_the_one_before_it_is_acked(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         query.step()
-    query.reader._wait()
+    query.reader._join_background()
     monkeypatch.setattr(query.reader._stream, "ack", lose)
     query.plan()
     with pytest.raises(tubes.ConnectionLost):
@@ -423,7 +423,7 @@ def test_query_waits_for_min_tasks_or_max_delay(
     query.commit()
     tube.put("last")
     assert not query.plan()
-    query.reader._given -= 3600
+    query.reader._last_batch -= 3600
     assert query.plan()
 
 
@@ -470,7 +470,7 @@ def test_parts_are_of_about_the_same_size(tube: tubes.Tube, options: dict[str, s
 def test_number_of_partitions_matches_spark_slots(
     queue: tubes.Queue, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leases, "_WORTHWHILE", 10)
+    monkeypatch.setattr(leases, "_PARTITION_SIZE", 10)
     monkeypatch.setattr(leases, "find_slots", lambda: 7)
     queue.create_tube("wide").put_many(range(220))
     query = Query({**options, "tube": "wide", "maxTasksPerTrigger": "100"})
@@ -513,8 +513,8 @@ def test_resumed_batch_with_fewer_tasks_is_logged(
     tube.bury(20)
     query.start()
     query.deliver()
-    (told,) = (record.getMessage() for record in caplog.records if "goes on" in record.getMessage())
-    assert "batch 1 goes on without 8 of its 30 tasks: others have taken or ended them" in told
+    (message,) = (record.getMessage() for record in caplog.records if "lacks" in record.getMessage())
+    assert "batch 1 lacks 8 of its 30 tasks, which others have taken or ended" in message
     report = query.reader.reportLatestOffset()
     assert report is not None
     assert report["leftOut"] == 8
@@ -734,16 +734,16 @@ def test_executor_of_dead_driver_does_not_skip_retaken_tasks(query: Query, tube:
 def test_task_skipped_in_one_batch_and_taken_in_next_is_delivered(query: Query, tube: tubes.Tube) -> None:
     for _ in range(2):
         query.step()
-    query.reader._wait()
+    query.reader._join_background()
     query.plan()  # the third
     parts = query.reader.partitions(query.offsets[-2], query.offsets[-1])
-    query.reader._wait()
+    query.reader._join_background()
     tube.bury(63)
     query.sink.append([row["data"] for row in rows_of(query.reader, parts)])
     tube.kick()
     query.commit()
     query.plan()
-    query.reader._wait()
+    query.reader._join_background()
     rows_of(query.reader, parts)  # once more, after somebody else has it: the stream's own next batch
     query.crash()
     query.start()
@@ -772,7 +772,7 @@ def test_restart_acks_committed_batch_before_delivering_next(query: Query, tube:
 def test_batch_taken_ahead_does_not_get_tasks_of_expired_batch(query: Query, tube: tubes.Tube) -> None:
     query.step()
     query.plan()
-    query.reader._wait()
+    query.reader._join_background()
     stream = query.reader._stream
     assert stream is not None
     before = stream.last

@@ -1,10 +1,10 @@
-"""A data source for Apache Spark: DataFrames into tubes, tubes into DataFrames, streams through both. Extra `spark`.
+"""A data source for Apache Spark: batch reads, batch writes and streams, in both directions. Extra `spark`.
 
-If the package is installed, `format("tubes")` works at once; else register the class:
+Where the package is installed, `format("tubes")` works without registration. Elsewhere register the class:
 
     spark.dataSource.register(tubes.spark.TubesDataSource)
 
-`docs/spark.md` has its use and its guarantees. May import all of `tubes` but `tubes.cli`.
+`docs/spark.md` explains its use and its guarantees. It may import all of `tubes` except `tubes.cli`.
 """
 
 from tubes.errors import needs

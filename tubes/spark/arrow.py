@@ -1,4 +1,4 @@
-"""PyArrow, which has no types: all that comes from it is `Any`."""
+"""PyArrow without type stubs: everything imported from it is typed as `Any`."""
 
 from importlib import import_module
 from typing import Any, Final, TypeAlias

@@ -1,4 +1,4 @@
-"""The data of rows as bytes: from Arrow columns to what a tube stores."""
+"""Encode Arrow columns as the bytes that a tube stores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tubes.values.codecs import encode
 
 try:
     import msgspec as _msgspec
-except ImportError:  # The extra `spark` has it; `--py-files` may not. Without it JSON takes ten times as long.
+except ImportError:  # The extra `spark` installs it, `--py-files` may not. Without it JSON takes ten times as long.
     _msgspec = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
@@ -24,51 +24,51 @@ if TYPE_CHECKING:
 msgspec: Final[Any] = _msgspec
 
 
-#: The years that ISO 8601 text has, 1 to 9999, in days since 1970: the first day, and the last.
+#: First and last day that ISO 8601 text can express (years 1 to 9999), in days since 1970.
 _DAYS: Final = tuple((day - datetime.date(1970, 1, 1)).days for day in (datetime.date.min, datetime.date.max))
 _PER_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
-_NO_YEAR: Final = "is in no year from 1 to 9999, which ISO 8601 text has"
-#: What the errors of PyArrow and Python mean here.
-_WHY: Final[dict[type[Exception], str]] = {
+_BAD_YEAR: Final = "must be in a year from 1 to 9999, the range of ISO 8601 text"
+#: Explanations for exceptions that PyArrow and Python raise here.
+_REASONS: Final[dict[type[Exception], str]] = {
     LookupError: "a map has the same key twice",
-    OverflowError: f"a date or time {_NO_YEAR}",
+    OverflowError: f"a date or time {_BAD_YEAR}",
     RecursionError: "it is nested too deeply",
 }
 
 
 def encoder(settings: Settings) -> Callable[[Array], list[bytes]]:
-    """The function that encodes a column of data, as the options have it. It raises `CodecError`."""
+    """Return the function that encodes a data column according to the options. It raises `CodecError`."""
     encode_column = _encoder(settings)
 
-    def checked(column: Array) -> list[bytes]:
+    def encode_checked(column: Array) -> list[bytes]:
         try:
             return encode_column(column)
         except CodecError:
             raise
         except (ValueError, LookupError, OverflowError, RecursionError) as error:
-            why = next((text for kind, text in _WHY.items() if isinstance(error, kind)), error)
-            raise CodecError(codec=settings.codec, action="encode", value=column.type, why=why) from error
+            reason = next((text for kind, text in _REASONS.items() if isinstance(error, kind)), error)
+            raise CodecError(codec=settings.codec, action="encode", value=column.type, why=reason) from error
 
-    return checked
+    return encode_checked
 
 
 def _encoder(settings: Settings) -> Callable[[Array], list[bytes]]:
     if settings.codec == "raw":
-        return _raw
+        return _encode_raw
     if settings.codec == "json" and settings.data_format == "json":
-        return _checked_json
+        return _encode_json_text
     codec = settings.find_codec()
     is_json = settings.codec == "json"
 
-    def encoded(column: Array) -> list[bytes]:
-        if _is_known(column.type):
-            return _encoded(codec, _plain_column(column, finite=is_json), is_json=is_json)
+    def encode_column(column: Array) -> list[bytes]:
+        if _is_columnar(column.type):
+            return _encode_rows(codec, _plain_column(column, finite=is_json), is_json=is_json)
         return [encode(codec, _plain(value)) for value in _values(column)]
 
-    return encoded
+    return encode_column
 
 
-def _encoded(codec: Codec, column: Array, *, is_json: bool) -> list[bytes]:
+def _encode_rows(codec: Codec, column: Array, *, is_json: bool) -> list[bytes]:
     rows = _values(column)
     if not is_json or msgspec is None:
         return [encode(codec, row) for row in rows]
@@ -78,7 +78,7 @@ def _encoded(codec: Codec, column: Array, *, is_json: bool) -> list[bytes]:
 
 
 def _values(column: Array) -> list[Any]:
-    # Told what to do with maps, PyArrow is ten times as slow, whether there are any or not.
+    # With `maps_as_pydicts` PyArrow is ten times slower, even if the column contains no maps.
     maps: dict[str, str] = {"maps_as_pydicts": "strict"} if _has_maps(column.type) else {}
     values: list[Any] = column.to_pylist(**maps)
     return values
@@ -88,13 +88,13 @@ def _has_maps(kind: DataType) -> bool:
     return pa.types.is_map(kind) or any(_has_maps(kind.field(number).type) for number in range(kind.num_fields))
 
 
-def _is_known(kind: DataType) -> bool:
-    """Whether `_plain_column` can convert this type, column by column; else each value is looked at."""
+def _is_columnar(kind: DataType) -> bool:
+    """Return True if `_plain_column` can convert this type column by column; otherwise each value is converted."""
     types = pa.types
     if types.is_struct(kind):
-        return all(_is_known(field.type) for field in kind)
+        return all(_is_columnar(field.type) for field in kind)
     if types.is_list(kind):
-        return _is_known(kind.value_type)
+        return _is_columnar(kind.value_type)
     if types.is_map(kind):
         return types.is_string(kind.key_type) and _is_plain(kind.item_type)
     return _is_plain(kind) or types.is_floating(kind) or types.is_binary(kind) or _converter(kind) is not None
@@ -106,19 +106,19 @@ def _is_plain(kind: DataType) -> bool:
 
 
 def _converter(kind: DataType) -> Callable[[Array], Array] | None:
-    """What makes text or numbers of values that JSON does not have."""
+    """Return the function that converts values of a type that JSON lacks to text or numbers."""
     types = pa.types
     if types.is_timestamp(kind):
-        return _iso
+        return _format_timestamps
     if types.is_duration(kind) and kind.unit == "us":
-        return _seconds
+        return _to_seconds
     if types.is_date32(kind):
-        return _day
-    return _text if types.is_decimal(kind) else None
+        return _format_dates
+    return _to_text if types.is_decimal(kind) else None
 
 
 def _plain_column(column: Array, *, finite: bool) -> Array:
-    """The column, with values that JSON does not have as text; `finite`: NaN and infinities are refused."""
+    """Replace values that JSON lacks by text. With `finite`, raise `CodecError` for NaN and infinities."""
     kind = column.type
     if pa.types.is_struct(kind):
         fields = [_plain_column(field, finite=finite) for field in column.flatten()]
@@ -134,28 +134,28 @@ def _plain_column(column: Array, *, finite: bool) -> Array:
             pa.concat_arrays([pa.array([0], ends.type), ends]), items, mask=column.is_null()
         )
     if finite and pa.types.is_floating(kind):
-        wrong = column.filter(pc.invert(pc.is_finite(column)))
-        if len(wrong):
-            raise CodecError(codec="json", action="encode", value=wrong[0].as_py(), why="JSON has no such number")
+        bad = column.filter(pc.invert(pc.is_finite(column)))
+        if len(bad):
+            raise CodecError(codec="json", action="encode", value=bad[0].as_py(), why="JSON has no such number")
     convert = _converter(kind)
     return column if convert is None else convert(column)
 
 
-def _text(column: Array) -> Array:
+def _to_text(column: Array) -> Array:
     return column.cast(pa.string())
 
 
-def _day(column: Array) -> Array:
+def _format_dates(column: Array) -> Array:
     _check_years(column, 1)
-    return _text(column)
+    return _to_text(column)
 
 
-def _seconds(column: Array) -> Array:
+def _to_seconds(column: Array) -> Array:
     return pc.divide(column.cast(pa.int64()).cast(pa.float64()), 1e6)
 
 
-def _iso(column: Array) -> Array:
-    """Moments in the time zone of their column, as `isoformat` has them."""
+def _format_timestamps(column: Array) -> Array:
+    """Format timestamps in the time zone of their column, like `datetime.isoformat`."""
     kind = column.type
     universal = local = column.cast(pa.timestamp(kind.unit))
     _check_years(universal, _PER_DAY[kind.unit])
@@ -166,19 +166,19 @@ def _iso(column: Array) -> Array:
     texts = pc.replace_substring_regex(texts, r"\.0+$", "")
     if kind.tz is None:
         return texts
-    # There are one or two of them: the dictionary is short.
+    # A column has few distinct offsets, so format each of them once.
     offsets = pc.subtract(local, universal).dictionary_encode()
     zones = [_zone(offset) for offset in offsets.dictionary.cast(pa.duration("us")).to_pylist()]
     return pc.binary_join_element_wise(texts, pa.array(zones, pa.string()).take(offsets.indices), "")
 
 
 def _check_years(column: Array, per_day: int) -> None:
-    """Arrow prints other years in other ways, and some not at all."""
+    """Raise ValueError for years outside 1 to 9999: Arrow formats them differently, or not at all."""
     first, last = _DAYS
     ends = pc.min_max(column)
     for number in (ends["min"].value, ends["max"].value):
         if number is not None and not first * per_day <= number < (last + 1) * per_day:
-            raise ValueError(f"{number} {_NO_YEAR}")
+            raise ValueError(f"{number} {_BAD_YEAR}")
 
 
 def _zone(offset: datetime.timedelta) -> str:
@@ -186,11 +186,11 @@ def _zone(offset: datetime.timedelta) -> str:
 
 
 def _plain(value: Any) -> object:
-    """The data, with values that JSON does not have as text."""
+    """Replace values that JSON lacks by text or numbers, recursively."""
     if value.__class__ is dict:
-        return {_plain(name): _plain(some) for name, some in value.items()}
+        return {_plain(name): _plain(item) for name, item in value.items()}
     if value.__class__ is list:
-        return [_plain(some) for some in value]
+        return [_plain(item) for item in value]
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
     if isinstance(value, datetime.timedelta):
@@ -198,18 +198,18 @@ def _plain(value: Any) -> object:
     return str(value) if isinstance(value, decimal.Decimal) else value
 
 
-def _raw(column: Array) -> list[bytes]:
+def _encode_raw(column: Array) -> list[bytes]:
     if column.null_count:
         raise CodecError(codec="raw", action="encode", value=None, why="it takes only bytes")
     return [bytes(value) for value in _values(column)]
 
 
-def _checked_json(column: Array) -> list[bytes]:
-    return [b"null" if value is None else _checked(value) for value in _values(column)]
+def _encode_json_text(column: Array) -> list[bytes]:
+    return [b"null" if value is None else _validate(value) for value in _values(column)]
 
 
-def _checked(value: str) -> bytes:
-    """JSON text as it is. What msgspec refuses is looked at again: it refuses lone surrogates, too."""
+def _validate(value: str) -> bytes:
+    """Return JSON text unchanged. Texts that msgspec rejects are checked by `json`, which accepts lone surrogates."""
     if _is_json is not None:
         try:
             _is_json(value)
@@ -218,7 +218,7 @@ def _checked(value: str) -> bytes:
         else:
             return value.strip().encode()
     try:
-        json.loads(value, parse_constant=_no_number)
+        json.loads(value, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
         raise CodecError(codec="json", action="encode", value=value, why=error) from None
     return value.strip().encode()
@@ -227,5 +227,5 @@ def _checked(value: str) -> bytes:
 _is_json: Final[Any] = None if msgspec is None else msgspec.json.Decoder(msgspec.Raw).decode
 
 
-def _no_number(word: str) -> object:
+def _reject_constant(word: str) -> object:
     raise ValueError(f"{word} is not JSON")

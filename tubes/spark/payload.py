@@ -1,4 +1,4 @@
-"""Rows as tasks: from Arrow record batches to the words of a put on the server."""
+"""Convert the rows of Arrow record batches to tasks: their data, and the options of their put."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tubes.spark.server.bulk_write import Head, Writer
     from tubes.spark.settings import Settings
 
-#: Columns that are options of put, and their types: names of Spark, or how those begin.
+#: Column that is an option of put -> its allowed Spark types, as prefixes of the type names.
 _OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "utube": ("string", "char", "varchar", "tinyint", "smallint", "int", "bigint", "boolean"),
     "pri": ("tinyint", "smallint", "int", "bigint"),
@@ -34,30 +34,31 @@ _OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "max_attempts": ("tinyint", "smallint", "int", "bigint"),
     "context": ("map<string,string>",),
 }
-#: Columns of a read that a write cannot keep. Those of done tasks are known by the others: a frame may have such names.
-_OF_READS: Final = frozenset({"id", "state", "attempts", "reason", "created", "due", "expires"})
-_OF_DONE: Final = frozenset({"result", "why", "ended"})
+#: Columns of a read that cannot be written.
+_READ_COLUMNS: Final = frozenset({"id", "state", "attempts", "reason", "created", "due", "expires"})
+#: More of them. They are recognized only together with all `_READ_COLUMNS`: other frames may use these names for data.
+_DONE_COLUMNS: Final = frozenset({"result", "why", "ended"})
 #: Types whose values only Spark can read.
-_OF_SPARK_ALONE: Final = ("variant", "geometry", "geography")
-#: How many heads of tasks are kept, so that rows with the same options are checked once.
-_HEADS: Final = 50_000
+_SPARK_TYPES: Final = ("variant", "geometry", "geography")
+#: Maximum size of the cache of task heads, by which the options of equal rows are checked once.
+_MAX_HEADS: Final = 50_000
 
 
 @dataclass(frozen=True)
 class Payload:
-    """The columns of a task's data, and those of its options."""
+    """Which columns of a frame hold the data of a task, and which its options."""
 
     settings: Settings
-    #: The column that is the data; None: all of `fields`, as an object.
+    #: The column with the data; None: the data is an object of all `fields`.
     data: str | None
     fields: tuple[str, ...]
     options: tuple[str, ...]
-    #: Columns that INSERT INTO fills with null, and that no put has.
+    #: Columns that INSERT INTO fills with null and that are not options of this tube's puts.
     blank: tuple[str, ...] = ()
 
     @classmethod
     def plan(cls, settings: Settings, schema: StructType) -> Payload:
-        """The layout of a frame with this schema, for the tube of these settings. Raises `InvalidOption`."""
+        """Return the layout of a frame with this schema. Raises `InvalidOption` if it cannot be written to the tube."""
         _check_names("", schema)
         for field in schema.fields:
             _check_type(field.name, field.dataType, settings.codec)
@@ -66,7 +67,7 @@ class Payload:
             if name.lower() != name and name.lower() in {"data", *_OPTIONS}:
                 rule = f"must be written {name.lower()}, since Spark ignores case; or rename it"
                 raise InvalidOption(option="column", value=name, rule=rule)
-        blank = _blank(settings, types)
+        blank = _find_blank(settings, types)
         types = {name: kind for name, kind in types.items() if name not in blank}
         options = tuple(name for name in types if name in _OPTIONS)
         fields = tuple(name for name in types if name not in _OPTIONS)
@@ -80,7 +81,7 @@ class Payload:
                 option="columns", value=list(types), rule="need a column data, or columns that become data"
             )
         for name in fields:
-            if data is None and name in _OF_READS:
+            if data is None and name in _READ_COLUMNS:
                 rule = "has the name of a column that only reads have: drop it, rename it, or use struct(*) as data"
                 raise InvalidOption(option="column", value=name, rule=rule)
         for name in options:
@@ -99,7 +100,7 @@ class Payload:
         return cls(settings, data, fields, options, blank)
 
     def runs(self, writer: Writer, batches: Iterable[RecordBatch]) -> Iterator[tuple[Head, list[bytes]]]:
-        """Record batches as runs of tasks with the same options."""
+        """Yield the tasks of record batches as runs with equal options."""
         driver = writer.tube._port.shared.driver
         encode = encoder(self.settings)
         plain = self._head(writer, driver, (None,) * len(self.options))
@@ -125,7 +126,7 @@ class Payload:
                     run, last = [], values
                     known = heads.get(values)
                     if known is None:
-                        if len(heads) >= _HEADS:
+                        if len(heads) >= _MAX_HEADS:
                             heads.clear()
                         known = heads[values] = self._head(writer, driver, values)
                     head = known
@@ -134,30 +135,31 @@ class Payload:
                 yield head, run
 
     def runs_or_buried(self, writer: Writer, batches: Iterable[RecordBatch]) -> Iterator[tuple[Head, list[bytes]]]:
-        """The same; a row that cannot be put becomes a task that is buried, whose data are the row's columns."""
+        """Yield runs like `runs`. A row that cannot be put becomes a buried task with the row's columns as data."""
         for batch in batches:
-            yield from self._halved(writer, batch)
+            yield from self._bisect(writer, batch)
 
-    def _halved(self, writer: Writer, batch: RecordBatch) -> Iterator[tuple[Head, list[bytes]]]:
+    def _bisect(self, writer: Writer, batch: RecordBatch) -> Iterator[tuple[Head, list[bytes]]]:
+        """Halve a batch until each bad row stands alone."""
         try:
             yield from list(self.runs(writer, [batch]))
-        except ValueError as error:  # Bad options and bad data are ValueErrors.
+        except ValueError as error:  # Errors about options and data are ValueErrors.
             half = batch.num_rows // 2
             if half:
-                yield from self._halved(writer, batch.slice(0, half))
-                yield from self._halved(writer, batch.slice(half))
+                yield from self._bisect(writer, batch.slice(0, half))
+                yield from self._bisect(writer, batch.slice(half))
             else:
-                yield writer.buried(f"bad row: {error}"), [self._as_it_is(batch)]
+                yield writer.buried(f"bad row: {error}"), [self._dump(batch)]
 
-    def _as_it_is(self, batch: RecordBatch) -> bytes:
-        """A row that cannot be put, as data that anybody can look at: what JSON does not have is text."""
+    def _dump(self, batch: RecordBatch) -> bytes:
+        """Encode the only row of a batch for inspection: values that JSON lacks become text."""
         row: dict[str, object] = {}
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            row[name] = _shown(column[0])
+            row[name] = _to_json(column[0])
         return json.dumps(row).encode() if self.settings.codec == "raw" else encode(self.settings.find_codec(), row)
 
     def _head(self, writer: Writer, driver: Driver, values: tuple[object, ...]) -> Head:
-        """Options of a row: null is none."""
+        """Check the options of a row, and return its head. Null means that the option is not set."""
         options = dict(self.settings.defaults)
         for name, value in zip(self.options, values, strict=True):
             if value is not None:
@@ -168,39 +170,39 @@ class Payload:
         return writer.head(driver.check_put(options))
 
 
-def _blank(settings: Settings, types: dict[str, str]) -> tuple[str, ...]:
-    """Of a frame with all columns of a read, as INSERT INTO has them: those that no put to this tube has."""
-    if not types.keys() >= _OF_READS:
+def _find_blank(settings: Settings, types: dict[str, str]) -> tuple[str, ...]:
+    """Return the columns of an INSERT INTO that a put to this tube does not accept; it has all columns of a read."""
+    if not types.keys() >= _READ_COLUMNS:
         return ()
     with settings.share() as queue:
         driver = settings.find_driver(queue)
-    blank = _OF_READS | _OF_DONE
+    blank = _READ_COLUMNS | _DONE_COLUMNS
     return tuple(name for name in types if name in blank or (name in _OPTIONS and not driver.takes_put(name)))
 
 
 def _values(column: Array) -> list[Any]:
-    """Options of rows, which can be compared: a map is a tuple of its pairs."""
+    """Return the values of an option column in a hashable form: a map becomes a tuple of its pairs."""
     values: list[Any] = column.to_pylist()
     return [value if value is None else tuple(value) for value in values] if pa.types.is_map(column.type) else values
 
 
-def _shown(scalar: Any) -> object:
-    """A value as JSON, with text for what JSON does not have; what Python does not have is as Arrow prints it."""
+def _to_json(scalar: Any) -> object:
+    """Convert a value to JSON. Values that JSON lacks become text, formatted by Arrow if Python lacks them, too."""
     try:
         value = scalar.as_py(maps_as_pydicts="strict")
         return json.loads(json.dumps(value, default=str), parse_constant=str)
     except (TypeError, ValueError, LookupError, OverflowError):
         if scalar.is_valid and pa.types.is_struct(scalar.type):
-            return {name: _shown(part) for name, part in scalar.items()}
+            return {name: _to_json(part) for name, part in scalar.items()}
         if scalar.is_valid and pa.types.is_nested(scalar.type):
-            return [_shown(item) for item in scalar.values]
+            return [_to_json(item) for item in scalar.values]
     except RecursionError:
         pass
     return pa.repeat(scalar, 1).to_string(indent=0, skip_new_lines=True)
 
 
 def _put_option(value: Any) -> object:
-    """A value as `put` takes it."""
+    """Convert a value to the type that `put` expects."""
     if value.__class__ is tuple:
         return dict(value)
     if isinstance(value, decimal.Decimal):
@@ -209,12 +211,12 @@ def _put_option(value: Any) -> object:
 
 
 def _check_names(path: str, kind: StructType) -> None:
-    """Check that no field occurs twice: JSON would have one of them."""
+    """Check that no field occurs twice: JSON would keep only one of them."""
     names = [field.name for field in kind.fields]
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+        duplicate = next(name for name in names if names.count(name) > 1)
         rule = "must occur only once: rename the other, or drop it"
-        raise InvalidOption(option="column", value=f"{path}{twice}", rule=rule)
+        raise InvalidOption(option="column", value=f"{path}{duplicate}", rule=rule)
 
 
 def _check_type(name: str, kind: DataType, codec: str) -> None:
@@ -223,10 +225,10 @@ def _check_type(name: str, kind: DataType, codec: str) -> None:
         rule = "has no length in seconds: cast it to a number, or to an interval of days"
         raise InvalidOption(option="column", value=f"{name} {kind.simpleString()}", rule=rule)
     if isinstance(kind, BinaryType) and codec == "json":
-        rule = "needs codec raw or msgpack: for JSON make it a string, as by base64"
+        rule = "needs codec raw or msgpack: for JSON make it a string, for example with base64"
         raise InvalidOption(option="column", value=f"{name} binary", rule=rule)
-    if kind.simpleString().startswith(_OF_SPARK_ALONE):
-        rule = "is a type that only Spark can read: make it a string, as by to_json or ST_AsText"
+    if kind.simpleString().startswith(_SPARK_TYPES):
+        rule = "is a type that only Spark can read: make it a string, for example with to_json or ST_AsText"
         raise InvalidOption(option="column", value=f"{name} {kind.simpleString()}", rule=rule)
     if isinstance(kind, MapType):
         if isinstance(kind.keyType, (ArrayType, MapType, StructType)):

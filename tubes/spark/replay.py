@@ -1,4 +1,4 @@
-"""How a stream starts in the past: with the done tasks that a tube keeps, page by page, before it takes any."""
+"""Start a stream in the past: read the done tasks that a tube keeps, in pages, before any task is taken."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ _NAME: Final = "replay"
 
 
 class Replay(NamedTuple):
-    """How far it has come. An offset has it as `replay`, with moments in microseconds since 1970."""
+    """The position of a replay, stored in an offset as `replay`. Times are microseconds since 1970."""
 
-    #: The tasks that ended from this moment on, and up to that one.
+    #: Replay the tasks that ended from `since` to `to`.
     since: int
     to: int
-    #: All that are forgotten up to this moment were read; None: it is over.
+    #: Tasks whose keep_done ends by this time have been read; None: the replay is complete.
     read: int | None
 
     @classmethod
     def begin(cls, tube: Tube, since: int) -> Replay:
-        """What has ended since then, and until now."""
+        """Start a replay of the tasks that ended since then, until now."""
         return cls(since, BulkReader(tube).now(), since)
 
     @classmethod
     def of(cls, offset: Mapping[str, Any]) -> Replay | None:
-        """That of an offset; None: it has none."""
+        """Return the replay in an offset, or None."""
         return cls(*offset[_NAME]) if _NAME in offset else None
 
-    def page(self, tube: Tube, most: int) -> Replay:
-        """Where a page of so many tasks ends; tasks that one call has ended stay together."""
+    def page(self, tube: Tube, count: int) -> Replay:
+        """Return the position after a page of `count` tasks. Tasks that ended in one call stay on one page."""
         assert self.read is not None
-        return self._replace(read=BulkReader(tube).kept_page(self.read, most))
+        return self._replace(read=BulkReader(tube).kept_page(self.read, count))
 
     def ids(self, tube: Tube, start: Replay | None) -> list[int]:
-        """The ids of the done tasks between two places, and of some that `tables` leaves out."""
-        # If Spark repeats its first batch, that begins anew at another moment, or with another option.
+        """Return the ids of the done tasks between two positions, and of some that `tables` leaves out."""
+        # If Spark repeats its first batch, the replay starts again, perhaps at another time or with another option.
         read = self.since if start is None else start.read
         return [] if read is None else BulkReader(tube).kept_between(read, self.read)
 
-    def named(self) -> dict[str, Any]:
-        """What an offset has of it."""
+    def to_offset(self) -> dict[str, Any]:
+        """Return the fields for an offset."""
         return {_NAME: list(self)}
 
 
 @dataclass
-class Kept(InputPartition):
-    """Done tasks of a replay."""
+class ReplayPartition(InputPartition):
+    """A partition: done tasks of a replay."""
 
     replay: Replay
     ids: list[int]
 
     def tables(self, tube: Tube) -> Iterator[Table]:
-        """Those of them that are still kept."""
+        """Read the tasks that are still kept."""
         return BulkReader(tube).done(self.ids, data=True, since=self.replay.since - 1, to=self.replay.to)

@@ -1,4 +1,4 @@
-"""The options of the data source, with their checks. Spark passes strings."""
+"""Parse and check the options of the data source, which Spark passes as strings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tubes.backend.url import redact_url
 from tubes.drivers.options import MAX_COUNT, OF_TASKS
 from tubes.drivers.registry import Registry
 from tubes.errors import InvalidOption, TubeNotFound
-from tubes.spark.address import OPTIONS as OF_ADDRESS
+from tubes.spark.address import OPTIONS as ADDRESS_OPTIONS
 from tubes.spark.address import Address
 from tubes.spark.workers import shared_queue
 from tubes.values.codecs import find as find_codec
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from tubes.sync import Queue, Tube
     from tubes.values.codecs import Codec
 
-#: The default of `lease`: seconds for which a stream keeps its tasks after its reader is gone.
+#: Default of `lease`: seconds for which a stream keeps its tasks after its reader has ended.
 LEASE: Final = 60.0
-#: A stream that nobody continues is forgotten after a week: its tasks must be free long before.
-_LONGEST: Final = 3 * 24 * 3600
+#: Maximum of `lease`. The server forgets an unused stream after a week, and its tasks must be free long before.
+_MAX_LEASE: Final = 3 * 24 * 3600
 #: Options that Spark itself adds to a query.
-_SPARKS: Final = frozenset({"path", "checkpointlocation", "queryname"})
-_NONE: Final[Mapping[str, str]] = {}
-#: By the name that users write: the field, or the option of put, and how it is checked.
+_SPARK_OPTIONS: Final = frozenset({"path", "checkpointlocation", "queryname"})
+_NO_OPTIONS: Final[Mapping[str, str]] = {}
+#: Option name, as users write it -> its field or option of put, and the function that parses and checks it.
 _Known = dict[str, tuple[str, Callable[[str, str], object]]]
 _STATES: Final = {"ready": "r", "taken": "t", "buried": "!", "delayed": "~", "done": "-"}
 #: The states of tasks that are not done.
@@ -41,65 +41,65 @@ _LIVING: Final = frozenset(_STATES.values()) - {"-"}
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of one read or write, checked. Seconds are seconds."""
+    """The checked options of one read or write. Times are in seconds."""
 
     address: Address
     tube: str
     codec: str = "json"
     data_format: str = "value"
-    #: What becomes of rows that cannot be put, or read.
+    #: How to handle rows that cannot be put or read: fail, bury or null.
     bad_rows: str = "fail"
-    #: Of reads.
+    #: For reads.
     states: frozenset[str] = _LIVING
     ids: range = range(1 << 48)
     lane: str | None = None
     num_partitions: int | None = None
-    #: Of done tasks: those that ended at this moment or later, in µs since 1970; None: all, but in a stream none.
+    #: Read the done tasks that ended at this time or later, in µs since 1970. None: all of them; in a stream, none.
     starting_time: int | None = None
-    #: Of streams.
+    #: For streams.
     max_tasks: int | None = None
     max_bytes: int | None = None
     min_tasks: int | None = None
     max_delay: float = 900.0
     lease: float = LEASE
     consumer: str | None = None
-    #: Whether a lease that was lost has used up an attempt.
+    #: True if losing the lease of a task counts as an attempt.
     count_retakes: bool = False
-    #: Of writes.
+    #: For writes.
     delivery: str | None = None
     write_id: str | None = None
     batch_size: int = 1000
     timeout: float = 60.0
     driver: str | None = None
-    #: Options of put for all tasks, unless a column has them.
+    #: Default options of put, which columns override.
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
 
     @property
     def is_by_id(self) -> bool:
-        """Whether a read need not look at a task to know that it wants it."""
+        """True if a read selects tasks by id alone, without a look at their state or lane."""
         return self.states >= _LIVING and self.lane is None
 
     def connect(self, *, lease: float = 30.0) -> Queue:
-        """A connection with this lease."""
+        """Open a connection with this lease."""
         return tubes.connect(self.address.locate(), codec=self.codec, session_ttl=lease)
 
     def share(self) -> AbstractContextManager[Queue]:
-        """A connection of this process, which stays for whoever needs one next."""
+        """Borrow a connection from the pool of this process."""
         return shared_queue(self.address.locate(), self.codec)
 
     def find(self, queue: Queue) -> Tube:
-        """The tube; a write with `driver` creates it if it does not exist."""
+        """Return the tube. A write with `driver` creates it if it does not exist."""
         if self.driver is not None and self.tube not in queue.tubes():
             return queue.create_tube(self.tube, self.driver, if_not_exists=True)
         return self._existing(queue)
 
     def find_driver(self, queue: Queue) -> Driver:
-        """The driver of the tube, or of the one that `find` would create."""
+        """Return the driver of the tube, or of the tube that `find` would create."""
         if self.driver is not None and self.tube not in queue.tubes():
             return Registry().find(self.driver)
         driver: Driver = self._existing(queue).driver
         if self.driver not in (None, driver.name):
-            rule = f"is not the driver of the existing tube {self.tube!r}: {driver.name!r}"
+            rule = f"must be the driver of the existing tube {self.tube!r}, which is {driver.name!r}"
             raise InvalidOption(option="driver", value=self.driver, rule=rule)
         return driver
 
@@ -111,36 +111,36 @@ class Settings:
             raise
 
     def find_codec(self) -> Codec:
-        """The codec of the data."""
+        """Return the codec of the data."""
         return find_codec(self.codec)
 
 
-def read_settings(options: Mapping[str, str], kept: Mapping[str, str] = _NONE) -> Settings:
-    """Check the options of a batch read; `kept`: those of its table, of which it uses what is for reads."""
+def read_settings(options: Mapping[str, str], kept: Mapping[str, str] = _NO_OPTIONS) -> Settings:
+    """Check the options of a batch read. `kept`: the options of its table; those for writes are ignored."""
     settings = _settings(options, kept, _COMMON | _READ)
     since = {name.lower(): value for name, value in options.items()}.get("startingtime")
     if since is not None and "-" not in settings.states:
         raise InvalidOption(
-            option="startingTime", value=since, rule="is about done tasks in batch reads: add state done"
+            option="startingTime", value=since, rule="needs option state with done, since it selects done tasks"
         )
     return settings
 
 
-def stream_settings(options: Mapping[str, str], kept: Mapping[str, str] = _NONE) -> Settings:
-    """Check the options of a stream's source; `kept`: those of its table."""
+def stream_settings(options: Mapping[str, str], kept: Mapping[str, str] = _NO_OPTIONS) -> Settings:
+    """Check the options of a stream source. `kept`: the options of its table."""
     return _settings(options, kept, _COMMON | _STREAM)
 
 
-def write_settings(options: Mapping[str, str], kept: Mapping[str, str] = _NONE, *, streams: bool) -> Settings:
-    """Check the options of a write; `kept`: those of its table; `streams`: those of a stream's sink."""
+def write_settings(options: Mapping[str, str], kept: Mapping[str, str] = _NO_OPTIONS, *, streams: bool) -> Settings:
+    """Check the options of a write. `kept`: the options of its table; `streams`: it is the sink of a stream."""
     known = _COMMON | _WRITE
     return _settings(options, kept, known if streams else known | _BATCH_WRITE)
 
 
 def check_values(options: Mapping[str, str]) -> Settings:
-    """Check the value of each option, whether it is for reads or for writes."""
-    anybodys: _Known = {"badRows": ("bad_rows", _one_of("fail", "bury", "null"))}
-    return _settings(options, _NONE, _COMMON | _READ | _STREAM | _WRITE | _BATCH_WRITE | anybodys)
+    """Check the value of each option, for reads as well as writes."""
+    shared: _Known = {"badRows": ("bad_rows", _one_of("fail", "bury", "null"))}
+    return _settings(options, _NO_OPTIONS, _COMMON | _READ | _STREAM | _WRITE | _BATCH_WRITE | shared)
 
 
 def _settings(options: Mapping[str, str], kept: Mapping[str, str], known: _Known) -> Settings:
@@ -148,14 +148,15 @@ def _settings(options: Mapping[str, str], kept: Mapping[str, str], known: _Known
     found: dict[str, Any] = {}
     address: dict[str, Any] = {}
     defaults: dict[str, object] = {}
-    own = {key: value for key, value in kept.items() if key in by_key}
-    for key, value in {**own, **options}.items():
-        if key.lower() in _SPARKS:
+    usable = {key: value for key, value in kept.items() if key in by_key}
+    for key, value in {**usable, **options}.items():
+        if key.lower() in _SPARK_OPTIONS:
             continue
         if key.lower() not in by_key:
             raise _unknown(key, {key: name for key, (name, _, _) in by_key.items()})
-        name, about, check = by_key[key.lower()]
-        (defaults if about in _OF_PUT else address if about in OF_ADDRESS else found)[about] = check(name, value)
+        name, target, check = by_key[key.lower()]
+        group = defaults if target in _PUT_OPTIONS else address if target in ADDRESS_OPTIONS else found
+        group[target] = check(name, value)
     for needed in ("url", "tube"):
         if needed not in {**address, **found}:
             rule = f'is required: .option("{needed}", …)'
@@ -176,20 +177,20 @@ def _settings(options: Mapping[str, str], kept: Mapping[str, str], known: _Known
 
 
 def _unknown(key: str, known: Mapping[str, str]) -> InvalidOption:
-    """The error for an option that is none here, without its value: that may be a URL with a password."""
+    """Build the error for an unknown option. It omits the value, which may be a URL with a password."""
     names = {name.lower(): name for name in _COMMON | _READ | _STREAM | _WRITE | _BATCH_WRITE}
     rule = f"known options are {', '.join(sorted(known.values()))}"
-    near = get_close_matches(key.lower(), known, 1)
+    matches = get_close_matches(key.lower(), known, 1)
     if key.lower() in names:
         rule = f"is an option of other reads or writes: {rule}"
-    elif near:
-        rule = f"is unknown here: did you mean {known[near[0]]}? {rule}"
+    elif matches:
+        rule = f"is unknown here: did you mean {known[matches[0]]}? {rule}"
     else:
         rule = f"is unknown here: {rule}"
     return InvalidOption(option="option", value=names.get(key.lower(), key), rule=rule)
 
 
-# -- what a value may be -----------------------------------------------------------------------------------------------
+# -- parsers of values -------------------------------------------------------------------------------------------------
 
 
 def _text(name: str, value: str) -> str:
@@ -218,13 +219,13 @@ def _one_of(*words: str) -> Callable[[str, str], str]:
     return check
 
 
-def _yes(name: str, value: str) -> bool:
+def _boolean(name: str, value: str) -> bool:
     if value.lower() not in ("true", "false"):
         raise InvalidOption(option=name, value=value, rule="must be true or false")
     return value.lower() == "true"
 
 
-def _states_of(name: str, value: str) -> frozenset[str]:
+def _parse_states(name: str, value: str) -> frozenset[str]:
     found: set[str] = set()
     for word in value.split(","):
         state = _STATES.get(word.strip().lower(), word.strip())
@@ -235,10 +236,10 @@ def _states_of(name: str, value: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _ids_of(name: str, value: str) -> range:
+def _parse_ids(name: str, value: str) -> range:
     found = re.fullmatch(r"([0-9]{1,18})(-([0-9]{1,18})?)?", value.strip())
     if found is None or (found[3] and int(found[3]) < int(found[1])):
-        raise InvalidOption(option=name, value=value, rule="must be an id, as 7, or a range of them, as 0-99 or 100-")
+        raise InvalidOption(option=name, value=value, rule="must be an id or a range of ids, such as 7, 0-99 or 100-")
     first = int(found[1])
     if found[2] == "-":
         return range(first, Settings.ids.stop)
@@ -249,7 +250,9 @@ def _moment(name: str, value: str) -> int:
     try:
         moment = datetime.fromisoformat(value.strip())
     except ValueError:
-        rule = "must be a date or a time in ISO 8601, as 2026-11-23 or 2026-11-23T12:30+01:00; without a zone it is UTC"
+        rule = (
+            "must be an ISO 8601 date or time, such as 2026-11-23 or 2026-11-23T12:30+01:00; without a zone it is UTC"
+        )
         raise InvalidOption(option=name, value=value, rule=rule) from None
     since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
     return max(since // timedelta(microseconds=1), 0)
@@ -268,7 +271,7 @@ def _count(name: str, value: str) -> int:
     return number
 
 
-def _sized(name: str, value: str, units: Mapping[str, float], rule: str) -> float:
+def _parse_quantity(name: str, value: str, units: Mapping[str, float], rule: str) -> float:
     found = re.fullmatch(r"\s*((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", value.lower())
     if found is None or found[2] not in units:
         raise InvalidOption(option=name, value=value, rule=rule)
@@ -276,37 +279,37 @@ def _sized(name: str, value: str, units: Mapping[str, float], rule: str) -> floa
 
 
 def _seconds(name: str, value: str) -> float:
-    rule = "must be a time: seconds, or a number with a unit, as 500ms, 30s, 15m, 1h, 3d"
-    seconds = _sized(name, value, {"": 1, "ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 24 * 3600}, rule)
+    rule = "must be a number of seconds, or a number with a unit, such as 500ms, 30s, 15m, 1h or 3d"
+    seconds = _parse_quantity(name, value, {"": 1, "ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 24 * 3600}, rule)
     OF_TASKS["ttl"](name, seconds)
     return seconds
 
 
-def _span(name: str, value: str) -> float:
+def _positive_seconds(name: str, value: str) -> float:
     seconds = _seconds(name, value)
     if not seconds:
-        raise InvalidOption(option=name, value=value, rule="must be a time above 0")
+        raise InvalidOption(option=name, value=value, rule="must be greater than 0")
     return seconds
 
 
 def _lease(name: str, value: str) -> float:
     seconds = _seconds(name, value)
-    if not 1 <= seconds <= _LONGEST:
-        raise InvalidOption(option=name, value=value, rule="must be from 1 second to 3 days, as 60, 15m, 1d")
+    if not 1 <= seconds <= _MAX_LEASE:
+        raise InvalidOption(option=name, value=value, rule="must be from 1 second to 3 days, such as 60, 15m or 1d")
     return seconds
 
 
 def _bytes(name: str, value: str) -> int:
-    rule = "must be a size above 0: bytes, or a number with a unit, as 512k, 64m, 1g (or kb, mb, gb)"
-    units = {letter + b: 1 << by for letter, by in (("k", 10), ("m", 20), ("g", 30)) for b in ("", "b")}
-    size = _sized(name, value, {"": 1, "b": 1, **units}, rule)
+    rule = "must be a size greater than 0: bytes, or a number with a unit, such as 512k, 64m or 1g (or kb, mb, gb)"
+    units = {letter + b: 1 << bits for letter, bits in (("k", 10), ("m", 20), ("g", 30)) for b in ("", "b")}
+    size = _parse_quantity(name, value, {"": 1, "b": 1, **units}, rule)
     if not 0 < size <= MAX_COUNT:
         raise InvalidOption(option=name, value=value, rule=rule)
     return max(1, int(size))
 
 
-def _of_put(option: str, convert: Callable[[str, str], object]) -> Callable[[str, str], object]:
-    """A default for an option of put, which `Driver.check_put` checks."""
+def _put_option(option: str, convert: Callable[[str, str], object]) -> Callable[[str, str], object]:
+    """Return a parser for the default of an option of put, which `Driver.check_put` checks later, too."""
 
     def check(name: str, value: str) -> object:
         converted = convert(name, value)
@@ -317,7 +320,7 @@ def _of_put(option: str, convert: Callable[[str, str], object]) -> Callable[[str
 
 
 _COMMON: Final[_Known] = {
-    **{name: (about, _text) for about, name in OF_ADDRESS.items()},
+    **{name: (target, _text) for target, name in ADDRESS_OPTIONS.items()},
     "url": ("url", _url),
     "tube": ("tube", _text),
     "codec": ("codec", _one_of("json", "raw", "msgpack")),
@@ -325,8 +328,8 @@ _COMMON: Final[_Known] = {
 }
 _READ: Final[_Known] = {
     "badRows": ("bad_rows", _one_of("fail", "null")),
-    "state": ("states", _states_of),
-    "ids": ("ids", _ids_of),
+    "state": ("states", _parse_states),
+    "ids": ("ids", _parse_ids),
     "lane": ("lane", _text),
     "numPartitions": ("num_partitions", _count),
     "startingTime": ("starting_time", _moment),
@@ -336,10 +339,10 @@ _STREAM: Final[_Known] = {
     "maxTasksPerTrigger": ("max_tasks", _count),
     "maxBytesPerTrigger": ("max_bytes", _bytes),
     "minTasksPerTrigger": ("min_tasks", _count),
-    "maxTriggerDelay": ("max_delay", _span),
+    "maxTriggerDelay": ("max_delay", _positive_seconds),
     "lease": ("lease", _lease),
     "consumer": ("consumer", _text),
-    "countRetakes": ("count_retakes", _yes),
+    "countRetakes": ("count_retakes", _boolean),
     "numPartitions": ("num_partitions", _count),
     "startingTime": ("starting_time", _moment),
 }
@@ -349,15 +352,15 @@ _WRITE: Final[_Known] = {
     "batchSize": ("batch_size", _count),
     "timeout": ("timeout", _seconds),
     "driver": ("driver", _text),
-    "utube": ("utube", _of_put("utube", _any)),
-    "pri": ("pri", _of_put("pri", _whole)),
-    "ttl": ("ttl", _of_put("ttl", _seconds)),
-    "ttr": ("ttr", _of_put("ttr", _seconds)),
-    "delay": ("delay", _of_put("delay", _seconds)),
-    "maxAttempts": ("max_attempts", _of_put("max_attempts", _whole)),
-    "keyTtl": ("key_ttl", _of_put("key_ttl", _seconds)),
+    "utube": ("utube", _put_option("utube", _any)),
+    "pri": ("pri", _put_option("pri", _whole)),
+    "ttl": ("ttl", _put_option("ttl", _seconds)),
+    "ttr": ("ttr", _put_option("ttr", _seconds)),
+    "delay": ("delay", _put_option("delay", _seconds)),
+    "maxAttempts": ("max_attempts", _put_option("max_attempts", _whole)),
+    "keyTtl": ("key_ttl", _put_option("key_ttl", _seconds)),
     "onDuplicate": ("on_duplicate", _one_of("keep", "replace")),
 }
-#: The options of put among them.
-_OF_PUT: Final = OF_TASKS.keys() - {"timeout", "at"}
+#: The options of put in `_WRITE`.
+_PUT_OPTIONS: Final = OF_TASKS.keys() - {"timeout", "at"}
 _BATCH_WRITE: Final[_Known] = {"writeId": ("write_id", _text)}

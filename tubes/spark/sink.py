@@ -1,4 +1,4 @@
-"""Batch writes: rows become tasks, at once or all or none."""
+"""Batch writes: put rows as tasks, either immediately or in one transaction."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Brought(WriterCommitMessage):
-    """The chunks that a Spark task has uploaded for a write, and not put yet."""
+class Uploaded(WriterCommitMessage):
+    """The chunks that a Spark task has staged for a write."""
 
     write: str
     query: str
@@ -28,14 +28,14 @@ class Brought(WriterCommitMessage):
 
 
 class Sink:
-    """The common part of batch and stream writes."""
+    """The common base of batch and stream writers."""
 
     def __init__(self, settings: Settings, payload: Payload) -> None:
         self._settings: Final = settings
         self._payload: Final = payload
 
-    def _bring(self, batches: Iterator[RecordBatch], write: str) -> list[Staged]:
-        """On an executor: upload rows for a write; without one, put them."""
+    def _upload(self, batches: Iterator[RecordBatch], write: str) -> list[Staged]:
+        """Stage rows for a write, or put them if `write` is empty. Runs on executors."""
         freeze_loaded()
         staged: list[Staged] = []
         with self._settings.share() as queue:
@@ -49,8 +49,8 @@ class Sink:
                     writer.put(chunk, self._settings.timeout)
         return staged
 
-    def _give_up(self, writes: set[str]) -> None:
-        """Remove the chunks of these writes: nothing of them is put."""
+    def _discard(self, writes: set[str]) -> None:
+        """Remove the staged chunks of these writes."""
         with self._settings.share() as queue:
             writer = Writer(self._settings.find(queue))
             for write in writes:
@@ -58,24 +58,23 @@ class Sink:
 
 
 class BatchWriter(Sink, DataSourceArrowWriter):
-    """Writes a frame: all of it or nothing, once, unless `delivery` is at-least-once."""
+    """Writes a frame in one transaction, exactly once, unless `delivery` is at-least-once."""
 
     def __init__(self, settings: Settings, payload: Payload) -> None:
         super().__init__(settings, payload)
-        named = f"batch:{settings.write_id}" if settings.write_id else uuid4().hex
-        self._name: Final = named
-        # The next run must not get chunks of a failed one.
-        self._write: Final = "" if settings.delivery == "at-least-once" else f"{named}-{uuid4().hex}"
+        self._name: Final = f"batch:{settings.write_id}" if settings.write_id else uuid4().hex
+        # The random part keeps the chunks of a failed run out of the next run.
+        self._write: Final = "" if settings.delivery == "at-least-once" else f"{self._name}-{uuid4().hex}"
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
-        """On an executor: upload rows, or put them."""
-        return Brought(self._write, "", self._bring(iterator, self._write))
+        """Stage rows, or put them with `delivery` at-least-once. Runs on executors."""
+        return Uploaded(self._write, "", self._upload(iterator, self._write))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All Spark tasks are done: put what they have uploaded."""
+        """Put all staged rows: all Spark tasks have succeeded."""
         if not self._write:
             return
-        chunks = [chunk for message in messages if isinstance(message, Brought) for chunk in message.chunks]
+        chunks = [chunk for message in messages if isinstance(message, Uploaded) for chunk in message.chunks]
         with self._settings.share() as queue:
             writer = Writer(self._settings.find(queue))
             if self._settings.write_id:
@@ -85,6 +84,6 @@ class BatchWriter(Sink, DataSourceArrowWriter):
             writer.clean(self._write, put=True)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """The job has failed: nothing is put."""
+        """Discard all staged rows: the job has failed."""
         if self._write:
-            self._give_up({self._write})
+            self._discard({self._write})

@@ -1,4 +1,4 @@
-"""Batch reads: the tasks that a tube has now. Nothing is taken."""
+"""Batch reads: read the present tasks of a tube without taking them."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
     from tubes.spark.settings import Settings
     from tubes.sync import Tube
 
-#: Ids of one partition, if `numPartitions` is not given.
+#: Default number of ids per partition.
 _PARTITION: Final = 250_000
-#: Tasks of the first record batch: a query with a limit may need no more.
+#: Rows in the first record batch, which is often enough for a query with a limit.
 _FIRST: Final = 100
-#: Tasks that are looked at before data are read of those that are wanted.
-_LOOKS: Final = 2_000
+#: Tasks per page when a read filters by state or lane.
+_PAGE: Final = 2_000
 
 
 @dataclass
-class Between(InputPartition):
-    """Tasks with ids from `first` to before `end`, which may not have been given yet."""
+class IdRange(InputPartition):
+    """A partition: tasks with ids from `first` up to, not including, `end`. Some of these ids may not exist yet."""
 
     first: int
     end: int
 
 
 class SnapshotReader(DataSourceReader):
-    """Reads all tasks of a tube, each once, with its state at that moment.
+    """Reads all tasks of a tube, each once, with its state at the time of the read.
 
-    Spark plans the partitions of a frame once, and reads them whenever the frame is used. So they are ranges of ids, of
-    about the same size when they are planned, and the last one has no end. What is there is found out by each read.
+    Spark plans the partitions of a frame once, and reads them whenever the frame is used. So partitions are ranges of
+    ids, of about equal size when they are planned, and the last one is open-ended. Each read looks up the tasks again.
 
-    Data stay on the server that are not asked for: those of tasks that are not wanted, and all if there is no column
-    `data` to fill. Done tasks are kept apart from the others, and read after them.
+    The server sends data only for tasks selected by state and lane, and only if the frame has a column `data`. Done
+    tasks are stored separately, so they are read after the others.
     """
 
     def __init__(self, settings: Settings, schema: StructType) -> None:
@@ -54,79 +54,79 @@ class SnapshotReader(DataSourceReader):
             settings.find(queue)
 
     def partitions(self) -> list[InputPartition]:
-        """The ids that are asked for, cut into ranges."""
+        """Split the selected ids into ranges."""
         settings = self._settings
         with settings.share() as queue:
             ids = self._ids(settings.find(queue), settings.ids.start, settings.ids.stop)
         count = min(settings.num_partitions or -(-len(ids) // _PARTITION), len(ids)) or 1
         cuts = [ids[len(ids) * number // count] for number in range(1, count)]
-        return [Between(first, end) for first, end in pairwise([settings.ids.start, *cuts, settings.ids.stop])]
+        return [IdRange(first, end) for first, end in pairwise([settings.ids.start, *cuts, settings.ids.stop])]
 
     def _ids(self, tube: Tube, first: int, end: int) -> Sequence[int]:
-        """The ids from `first` to before `end` where the wanted tasks are now.
+        """Return the ids from `first` up to, not including, `end` that the selected tasks may have now.
 
-        Where these are few among many ids, the server is asked for all of theirs, some microseconds each.
+        If few of many ids exist, ask the server for the list of ids, at some microseconds each.
         """
         states, records = self._settings.states - {"-"}, BulkReader(tube)
         if not states:
             return self._kept(records, first, end)
-        tasks, lowest, following = records.extent()
-        around = range(max(first, lowest), min(end, following))
+        tasks, lowest, next_id = records.extent()
+        candidates = range(max(first, lowest), min(end, next_id))
         if "r" not in states:
             counts = tube.statistics().tasks
             tasks = sum(counts[State(state)] for state in states)
-        if len(around) <= tasks * 4:
-            return around
-        return [id for id in records.ids(states) if id in around]
+        if len(candidates) <= tasks * 4:
+            return candidates
+        return [id for id in records.ids(states) if id in candidates]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """The tasks of a part, on an executor."""
+        """Yield the tasks of a partition. Runs on executors."""
         freeze_loaded()
-        assert isinstance(partition, Between)
+        assert isinstance(partition, IdRange)
         with self._settings.share() as queue:
             tables = self._tables(self._settings.find(queue), partition)
             yield from self._columns.batches(tables, first=_FIRST)
 
-    def _tables(self, tube: Tube, part: Between) -> Iterator[Table]:
-        """Tasks that are not done, then done ones; one that is done meanwhile comes once."""
+    def _tables(self, tube: Tube, part: IdRange) -> Iterator[Table]:
+        """Yield open tasks, then done tasks, except tasks that were already read as open."""
         states, records = self._settings.states, BulkReader(tube)
         seen: set[int] = set()
         if states - {"-"}:
-            for table in self._living(records, self._ids(tube, part.first, part.end)):
+            for table in self._read_open(records, self._ids(tube, part.first, part.end)):
                 if "-" in states:
                     seen.update(table.values("id"))
                 yield table
         if "-" in states:
             ids = [id for id in self._kept(records, part.first, part.end) if id not in seen]
             since = (self._settings.starting_time or 0) - 1
-            yield from map(self._wanted, records.done(ids, data="data" in self._columns.names, since=since))
+            yield from map(self._select, records.done(ids, data="data" in self._columns.names, since=since))
 
     def _kept(self, records: BulkReader, first: int, end: int) -> list[int]:
         return [id for id in records.kept() if first <= id < end]
 
-    def _living(self, records: BulkReader, ids: Sequence[int]) -> Iterable[Table]:
-        """The wanted ones among these tasks."""
+    def _read_open(self, records: BulkReader, ids: Sequence[int]) -> Iterable[Table]:
+        """Read the selected tasks among these ids."""
         if "data" not in self._columns.names:
-            return map(self._wanted, records.heads_of(ids))
-        return records.of(ids) if self._settings.is_by_id else self._chosen(records, ids)
+            return map(self._select, records.heads_of(ids))
+        return records.of(ids) if self._settings.is_by_id else self._read_selected(records, ids)
 
-    def _chosen(self, records: BulkReader, ids: Sequence[int]) -> Iterator[Table]:
-        """The wanted ones among these tasks. Where they are few, data are read of these alone."""
+    def _read_selected(self, records: BulkReader, ids: Sequence[int]) -> Iterator[Table]:
+        """Read the selected tasks among these ids. If few are selected, filter first, and then read only their data."""
         are_few = True
-        for start in range(0, len(ids), _LOOKS):
-            some = ids[start : start + _LOOKS]
-            looked = len(some)
+        for start in range(0, len(ids), _PAGE):
+            page = ids[start : start + _PAGE]
+            size = len(page)
             if are_few:
-                some = [id for table in records.heads_of(some) for id in self._wanted(table).values("id")]
+                page = [id for table in records.heads_of(page) for id in self._select(table).values("id")]
             found = 0
-            for table in records.of(some):
-                # Again: it may have changed since.
-                chosen = self._wanted(table)
-                found += chosen.size
-                yield chosen
-            are_few = found * 2 < looked
+            for table in records.of(page):
+                # Filter again: a task may have changed since.
+                selected = self._select(table)
+                found += selected.size
+                yield selected
+            are_few = found * 2 < size
 
-    def _wanted(self, table: Table) -> Table:
-        """Those of these tasks that are in the states and in the lane that are asked for."""
-        found, lane = table.having("state", self._settings.states), self._settings.lane
-        return found if lane is None else found.having("utube", {lane})
+    def _select(self, table: Table) -> Table:
+        """Return the tasks in the requested states and lane."""
+        found, lane = table.select("state", self._settings.states), self._settings.lane
+        return found if lane is None else found.select("utube", {lane})

@@ -1,4 +1,4 @@
-"""The data source `tubes`, as Spark calls it."""
+"""The data source `tubes`: the class that Spark calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _since(needed: str, what: str) -> Generator[None]:
-    """Wraps imports that older versions of Spark do not have. A vendor's version may have more than its number says."""
+    """Turn import errors in the block into `SparkTooOld`.
+
+    The imports are tried because a vendor's version may have more features than its number suggests.
+    """
     try:
         yield
     except ImportError as error:
@@ -36,18 +39,18 @@ def _since(needed: str, what: str) -> Generator[None]:
 
 
 class TubesDataSource(DataSource):
-    """Tubes on a Redis or Valkey server, for batch reads and writes, and as source and sink of streams.
+    """Batch reads, batch writes, and sources and sinks of streams for tubes on a Redis or Valkey server.
 
-    `docs/spark.md` describes the options. A bad one raises an error on the driver, before anything runs.
+    `docs/spark.md` describes the options. A bad option raises an error on the driver, before any Spark task runs.
     """
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format`."""
+        """Return the name to pass to `format`."""
         return "tubes"
 
     def schema(self) -> str | StructType:
-        """The columns of a read; `data` is binary with codec `raw`, else a string."""
+        """Return the columns of a read. `data` is binary with codec `raw`, and a string otherwise."""
         created = options_of_create(self.options)
         options = self.options if created is None else created
         settings = check_values(options)
@@ -57,17 +60,17 @@ class TubesDataSource(DataSource):
         return keep(types_of(settings.codec), created)
 
     def reader(self, schema: StructType) -> SnapshotReader:
-        """A snapshot of the tasks in a tube; nothing is taken."""
+        """Return a reader for the tasks in a tube, which does not take them."""
         return SnapshotReader(read_settings(self.options, recall(schema, self.options)), schema)
 
     def streamReader(self, schema: StructType) -> LeaseReader:
-        """The tasks of a tube, taken batch by batch, and acked when Spark has committed."""
+        """Return a reader that takes tasks in batches, and acks each batch when Spark has committed it."""
         with _since("4.2", "a stream that reads a tube"):
             from tubes.spark.leases import LeaseReader
         return LeaseReader(stream_settings(self.options, recall(schema, self.options)), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """Puts the rows of a DataFrame."""
+        """Return a writer that puts the rows of a DataFrame."""
         if overwrite:
             rule = 'a tube cannot be overwritten: the holders of its tasks would lose them; use "append"'
             raise InvalidOption(option="mode", value="overwrite", rule=rule)
@@ -75,7 +78,7 @@ class TubesDataSource(DataSource):
         return BatchWriter(settings, Payload.plan(settings, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        """Puts the rows of each micro-batch."""
+        """Return a writer that puts the rows of each micro-batch."""
         with _since("4.1", "a stream that writes to a tube"):
             from tubes.spark.stream_sink import StreamWriter
         if overwrite:

@@ -1,4 +1,4 @@
-"""The sink of streams: the rows of micro-batches become tasks. It needs Spark 4.1."""
+"""The stream sink: puts the rows of micro-batches as tasks. It needs Spark 4.1."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from tubes.spark.arrow import RecordBatch
 from tubes.spark.server.bulk_write import Writer
-from tubes.spark.sink import Brought, Sink
+from tubes.spark.sink import Sink, Uploaded
 
-#: Properties of a Spark task that name its micro-batch.
+#: Properties of a Spark task with the id of its query and of its micro-batch.
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
 
 
 class StreamWriter(Sink, DataSourceStreamArrowWriter):
-    """Writes micro-batches: with `delivery` exactly-once each batch once, even if Spark repeats it."""
+    """Writes micro-batches. With `delivery` exactly-once each is put once, even if Spark repeats it."""
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
-        """On an executor: put rows, or upload them."""
+        """Put rows, or stage them with `delivery` exactly-once. Runs on executors."""
         if self._settings.delivery != "exactly-once":
-            return Brought("", "", self._bring(iterator, ""))
+            return Uploaded("", "", self._upload(iterator, ""))
         context = TaskContext.get()
         query = context.getLocalProperty(_QUERY) if context is not None else None
         batch = context.getLocalProperty(_BATCH) if context is not None else None
         if query is None or batch is None:
-            raise RuntimeError("Spark does not name the query and batch, which delivery exactly-once needs")
+            raise RuntimeError("delivery exactly-once needs the ids of query and batch, which Spark did not pass")
         write = f"query:{query}-{batch}"
-        return Brought(write, f"query:{query}", self._bring(iterator, write))
+        return Uploaded(write, f"query:{query}", self._upload(iterator, write))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """All Spark tasks are done: put what they have uploaded, unless the batch was put before."""
-        brought = [message for message in messages if isinstance(message, Brought) and message.write]
-        if not brought:
+        """Put all staged rows, unless the batch was put before: all Spark tasks have succeeded."""
+        uploads = [message for message in messages if isinstance(message, Uploaded) and message.write]
+        if not uploads:
             return
-        chunks = [chunk for message in brought for chunk in message.chunks]
+        chunks = [chunk for message in uploads for chunk in message.chunks]
         with self._settings.share() as queue:
             writer = Writer(self._settings.find(queue))
-            writer.publish(brought[0].query, batchId, chunks, self._settings.timeout)
+            writer.publish(uploads[0].query, batchId, chunks, self._settings.timeout)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """The micro-batch has failed, and nothing of it is put.
+        """Discard the staged rows: the micro-batch has failed.
 
-        Spark repeats it under its number, so later chunks are not refused.
+        Spark repeats a micro-batch under the same number, so chunks staged later are accepted.
         """
-        writes = {message.write for message in messages if isinstance(message, Brought) and message.write}
+        writes = {message.write for message in messages if isinstance(message, Uploaded) and message.write}
         with self._settings.share() as queue:
             writer = Writer(self._settings.find(queue))
             for write in writes:

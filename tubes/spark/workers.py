@@ -1,4 +1,4 @@
-"""The Python processes that Spark runs its tasks in."""
+"""State of the Python worker processes in which Spark runs its tasks: connections, and garbage collection."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from tubes.errors import TubesError
 if TYPE_CHECKING:
     from tubes.sync import Queue
 
-#: Connections that nobody uses, the last used one last: by URL, which has the password, codec and process.
+#: (URL with its password, codec, process id) -> an idle connection. The most recently used one comes last.
 _idle: Final[dict[tuple[str, str, int], Queue]] = {}
-#: More are closed.
-_MOST_IDLE: Final = 4
+#: Maximum number of idle connections.
+_MAX_IDLE: Final = 4
 
-_settled = False
+_is_frozen = False
 
 
 def freeze_loaded() -> None:
-    """Exclude all that the process has loaded from garbage collection. Called within a Spark task.
+    """Exclude all objects loaded so far from garbage collection. Has an effect only within a Spark task.
 
-    Spark collects after each of its tasks; over pyspark and pyarrow that takes some 50 ms.
+    Spark collects garbage after each task, which takes some 50 ms for the objects of pyspark and pyarrow.
     """
-    global _settled
-    if not _settled and TaskContext.get() is not None:
-        _settled = True
+    global _is_frozen
+    if not _is_frozen and TaskContext.get() is not None:
+        _is_frozen = True
         gc.freeze()
 
 
 def find_slots() -> int | None:
-    """How many of its tasks Spark runs at a time; None: its settings do not say. Called within a Spark task."""
+    """Return the number of Spark tasks that run at a time, or None outside a Spark task or if it is not configured."""
     context = TaskContext.get()
     return None if context is None else slots_of(context.getLocalProperty)
 
 
 def slots_of(setting: Callable[[str], str | None]) -> int | None:
-    """The same, by Spark's settings."""
+    """Return the number of Spark tasks that run at a time, by Spark's settings, or None."""
 
     def number(name: str) -> int | None:
         words = setting(name) or ""
@@ -61,9 +61,10 @@ def slots_of(setting: Callable[[str], str | None]) -> int | None:
 
 @contextmanager
 def shared_queue(url: str, codec: str) -> Generator[Queue]:
-    """A connection that this process has used before, or a new one. Whoever has it has it alone, and holds no tasks.
+    """Borrow an idle connection of this process, or open one.
 
-    Spark uses a worker process for many of its tasks, one after the other. After an error the connection is closed.
+    Spark uses a worker process for many of its tasks, one after the other. The block has the connection for itself, and
+    must hold no tasks at its end. After an error the connection is closed.
     """
     key = url, codec, os.getpid()
     queue = _idle.pop(key, None) or tubes.connect(url, codec=codec, session_ttl=30.0)
@@ -73,18 +74,18 @@ def shared_queue(url: str, codec: str) -> Generator[Queue]:
         _close(queue)
         raise
     except GeneratorExit:
-        _give_back(key, queue)
+        _release(key, queue)
         raise
     else:
-        _give_back(key, queue)
+        _release(key, queue)
 
 
-def _give_back(key: tuple[str, str, int], queue: Queue) -> None:
-    other = _idle.pop(key, None)
-    if other is not None:
-        _close(other)
+def _release(key: tuple[str, str, int], queue: Queue) -> None:
+    duplicate = _idle.pop(key, None)
+    if duplicate is not None:
+        _close(duplicate)
     _idle[key] = queue
-    while len(_idle) > _MOST_IDLE:
+    while len(_idle) > _MAX_IDLE:
         _close(_idle.pop(next(iter(_idle))))
 
 

@@ -1,4 +1,4 @@
-"""What only Spark asks of a server: to look at many tasks, to put many all or none, and to take in numbered batches.
+"""Server operations that only Spark uses: bulk reads, transactional bulk writes, and takes in numbered batches.
 
-May import `tubes.redis`, and whatever that imports.
+It may import `tubes.redis`, and all that `tubes.redis` may import.
 """

@@ -1,4 +1,4 @@
-"""Many tasks as they are now, without taking any."""
+"""Read many tasks without taking them."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from tubes.redis.transport.wire import Reply, Word
     from tubes.sync import Task, Tube
 
-#: Tasks that one call reads; ids that one looks for.
+#: Maximum number of tasks in one read, and of ids in one scan of a key.
 _READS: Final = 2_000
-#: How many the first one reads, and bytes that one is to read: large data are not known before. Each looks how large
-#: some are that the next one would read.
+_IDS: Final = 5_000
+#: Tasks in the first read, and target bytes per read: task sizes are not known in advance. So each read also asks for
+#: the sizes of `_PROBES` tasks of the next one.
 _FIRST: Final = 2
 _BYTES: Final = 500_000
 _PROBES: Final = 20
-_IDS: Final = 5_000
-#: Where tasks stand that are not ready, in the order in which a task may go from one to another.
+#: State -> the key with its tasks, in the order in which a task may move from one to the next.
 _SETS: Final = {"t": "taken", "~": "due", "!": "buried"}
-#: Moments of which all others are before, and after.
+#: A time later than all others, in microseconds.
 _LAST: Final = 1 << 56
-#: Where the newest come first, places have what is left up to this.
+#: If the newest buried tasks come first, their key stores `_HIGHEST - id`.
 _HIGHEST: Final = (1 << 48) - 1
 
 
 class Row(NamedTuple):
-    """A task: what is known of it, with its data as they are stored. Moments are microseconds since 1970."""
+    """A task, with its data and result as stored. Times are microseconds since 1970."""
 
     id: int
     state: str
@@ -47,7 +47,7 @@ class Row(NamedTuple):
     utube: str | None
     pri: int
     attempts: int
-    #: The number of its take; None: it is not taken.
+    #: Take number; None: it is not taken.
     take: int | None
     reason: str | None
     key: str | None
@@ -56,24 +56,24 @@ class Row(NamedTuple):
     expires: int | None
     max_attempts: int | None
     context: dict[str, str] | None
-    #: Of a done task: its result as it is stored, why it ended, and when.
+    #: Only for done tasks: the stored result, why it ended, and when.
     result: bytes | None = None
     why: str | None = None
     ended: int | None = None
 
 
 class Same(NamedTuple):
-    """A column that has one value for all tasks."""
+    """A column with one value for all tasks."""
 
     value: object
 
 
-#: A column of a table: its values, of whatever type, or the one that all tasks have.
+#: A column of a table: one value per task, or one for all.
 Column: TypeAlias = Sequence[Any] | Same
 
 
 class Table:
-    """Some tasks, by columns: the fields of `Row`."""
+    """Some tasks in columnar form. The columns are the fields of `Row`."""
 
     __slots__ = ("columns", "size")
 
@@ -82,36 +82,36 @@ class Table:
         self.columns: Final = columns
 
     def values(self, name: str) -> Sequence[Any]:
-        """A column, written out."""
+        """Return the values of a column, one per task."""
         column = self.columns[name]
         return [column.value] * self.size if isinstance(column, Same) else column
 
-    def having(self, name: str, values: Container[object]) -> Table:
-        """Those whose field is among these."""
+    def select(self, name: str, values: Container[object]) -> Table:
+        """Return the tasks whose field `name` has one of these values."""
         column = self.columns.get(name)
         if isinstance(column, Same):
             return self if column.value in values else Table(0, _EMPTY)
-        return self.where([value in values for value in self.values(name)])
+        return self.filter([value in values for value in self.values(name)])
 
-    def where(self, keep: Sequence[bool]) -> Table:
-        """Those for which this is true."""
-        return self if all(keep) else Table(sum(keep), self._where(keep))
+    def filter(self, keep: Sequence[bool]) -> Table:
+        """Return the tasks for which `keep` is true."""
+        return self if all(keep) else Table(sum(keep), self._filter_columns(keep))
 
-    def _where(self, keep: Sequence[bool]) -> dict[str, Column]:
+    def _filter_columns(self, keep: Sequence[bool]) -> dict[str, Column]:
         return {
             name: column if isinstance(column, Same) else list(compress(column, keep))
             for name, column in self.columns.items()
         }
 
     def rows(self) -> list[Row]:
-        """Give the tasks of this table one by one, as rows."""
+        """Return the tasks as rows."""
         return [Row(*row) for row in zip(*(self.values(name) for name in Row._fields), strict=True)]
 
 
 class Plain(Table):
-    """Tasks without options, of which nothing is stored but the moment of the put, in `HEAD` bytes, and the data.
+    """Tasks without options: each is stored as its creation time, in `HEAD` bytes, and its data.
 
-    Millions of them are read as they are stored, in `raws`, and looked at all together.
+    The stored bytes stay in `raws`, and whole columns are decoded at once. This is fast enough for millions of tasks.
     """
 
     HEAD: Final = 8
@@ -123,20 +123,20 @@ class Plain(Table):
         self.raws: Final = raws
 
     def values(self, name: str) -> Sequence[Any]:
-        """A column, written out."""
+        """Return the values of a column, one per task."""
         if name == "data":
             return [raw[self.HEAD :] for raw in self.raws]
         if name == "created":
             return unpack(f">{self.size}Q", b"".join([raw[: self.HEAD] for raw in self.raws]))
         return super().values(name)
 
-    def where(self, keep: Sequence[bool]) -> Table:
-        """Those for which this is true."""
-        return self if all(keep) else Plain(list(compress(self.raws, keep)), self._where(keep))
+    def filter(self, keep: Sequence[bool]) -> Table:
+        """Return the tasks for which `keep` is true."""
+        return self if all(keep) else Plain(list(compress(self.raws, keep)), self._filter_columns(keep))
 
 
 class Extent(NamedTuple):
-    """How many tasks there are, the lowest id that may be there, and the next one to be given."""
+    """The number of tasks, a lower bound for their ids, and the id of the next put."""
 
     tasks: int
     lowest: int
@@ -144,7 +144,7 @@ class Extent(NamedTuple):
 
 
 class BulkReader:
-    """Reads tasks by their ids. For threads; a call looks at 2,000 tasks, each about a µs of the server's.
+    """Reads tasks by id. Blocking. One call reads up to 2,000 tasks, each about 1 µs of the server's time.
 
     >>> import tubes
     >>> from tubes.spark.server.bulk_read import BulkReader
@@ -159,44 +159,45 @@ class BulkReader:
 
     def __init__(self, tube: Tube) -> None:
         self._port: Final[Port[Task]] = cast("Port[Task]", tube._port)
-        #: Whether nothing was taken, or due, when it last looked.
-        self._idle = True
-        #: How many tasks it reads next.
+        #: True if no task was taken or due at the last read.
+        self._is_idle = True
+        #: Number of tasks in the next read.
         self._count = _FIRST
-        self._timed: Final = "TIMED" in knobs_of(self._port.shared.driver)
+        self._is_timed: Final = "TIMED" in knobs_of(self._port.shared.driver)
 
     def extent(self) -> Extent:
-        """Where its tasks are."""
+        """Return the number of tasks and the range of their ids. Raises `TubeNotFound`."""
         reply = self._call("extent", parts=("tasks", "ready", "back", "buried", "due", "taken"))
         if reply is None:
             raise TubeNotFound(name=self._port.shared.name)
         return Extent(*map(number_of, list_of(reply)))
 
     def ids(self, states: Container[str] = "r") -> list[int]:
-        """The ids of the tasks that are in these states all the time that this takes, ascending, and of some others."""
+        """Return the ids of all tasks that are in these states during the whole call, ascending; maybe more ids."""
         if "r" in states:
             return sorted(set(self._ids_in("tasks")))
         found: set[int] = set()
-        # In this order: no task goes back by itself, so one that changes its state meanwhile is found.
+        # In the order of `_SETS`: no task moves back by itself, so a task that changes its state meanwhile is found.
         for state, part in _SETS.items():
             if state in states:
                 found.update(self._ids_in(part))
         return sorted(found)
 
     def now(self) -> int:
-        """The time of the server, in microseconds since 1970."""
+        """Return the server's time, in microseconds since 1970."""
         (time,) = self._port.run(self._port.look(pack("TIME")))
         seconds, micros = map(int, map(bytes_of, list_of(time)))
         return seconds * SECOND + micros
 
     def kept(self) -> list[int]:
-        """The ids of the done tasks that are kept all the time that this takes, ascending, and of some others."""
+        """Return the ids of all done tasks that are kept during the whole call, ascending; maybe more ids."""
         return sorted(set(self._ids_in("ended")))
 
     def kept_page(self, after: int, count: int) -> int | None:
-        """Done tasks stand in the order in which they are forgotten; the moment at which the page ends of so many.
+        """Return the end of the page of about `count` done tasks that are forgotten after the time `after`.
 
-        It begins after the moment `after`. None: it ends with the last of them. Tasks of one moment share a page.
+        The end is the time at which the last task of the page is forgotten; None: the page contains all remaining
+        tasks. Done tasks are ordered by the time at which they are forgotten. Tasks with equal times share a page.
         """
         words = (f"{self._port.shared.key}:ended", f"({after}", "+inf", "WITHSCORES", "LIMIT", count - 1, 2)
         (found,) = self._port.run(self._port.look(pack("ZRANGEBYSCORE", *words)))
@@ -204,7 +205,7 @@ class BulkReader:
         return int(float(bytes_of(last[1]))) if len(last) == 4 else None
 
     def kept_between(self, after: int, last: int | None) -> list[int]:
-        """The ids of the done tasks that are forgotten after one moment, and not after another; None: all others."""
+        """Return the ids of the done tasks that are forgotten after the time `after` and by `last`; None: no end."""
         words = (f"{self._port.shared.key}:ended", f"({after}", "+inf" if last is None else last)
         (found,) = self._port.run(self._port.look(pack("ZRANGEBYSCORE", *words)))
         return [int.from_bytes(bytes_of(id), "big") for id in list_of(found)]
@@ -213,97 +214,97 @@ class BulkReader:
         newest_first = part == "buried" and self._port.shared.driver.signs[1] < 0
         cursor = b"0"
         while True:
-            after, some = list_of(self._call("ids", cursor, _IDS, part, parts=(part,)))
-            for id in map(int, bytes_of(some).split()):
+            cursor_reply, ids = list_of(self._call("ids", cursor, _IDS, part, parts=(part,)))
+            for id in map(int, bytes_of(ids).split()):
                 yield _HIGHEST - id if newest_first else id
-            cursor = bytes_of(after)
+            cursor = bytes_of(cursor_reply)
             if cursor == b"0":
                 return
 
     def stored(self, ids: Sequence[int]) -> list[int]:
-        """Those of these ids for which something is stored, whether it can be read or not."""
+        """Return the ids for which the server stores a value, even an unreadable one."""
         key = f"{self._port.shared.key}:tasks"
         found: list[int] = []
         for first in range(0, len(ids), _READS):
-            some = ids[first : first + _READS]
-            sizes = map(number_of, self._port.run(self._port.look(*(pack("HSTRLEN", key, id) for id in some))))
-            found += compress(some, sizes)
+            page = ids[first : first + _READS]
+            sizes = map(number_of, self._port.run(self._port.look(*(pack("HSTRLEN", key, id) for id in page))))
+            found += compress(page, sizes)
         return found
 
     def between(self, first: int, end: int) -> Iterator[Table]:
-        """The tasks with ids from `first` to before `end`."""
+        """Yield the existing tasks with ids from `first` up to, not including, `end`."""
         return self.of(range(first, end))
 
     def of(self, ids: Sequence[int]) -> Iterator[Table]:
-        """The tasks with these ids that are there."""
+        """Yield the existing tasks with these ids."""
         start = 0
         while start < len(ids):
             end = start + self._count
             table, sizes = self._read(ids[start:end], ids[end : end + _READS : _READS // _PROBES])
-            start, self._count = end, _next(table, self._count, sizes)
+            start, self._count = end, _next_count(table, self._count, sizes)
             yield table
 
     def heads_of(self, ids: Sequence[int]) -> Iterator[Table]:
-        """The same without their data, which stays on the server: each has none."""
-        for some, told in self._looked_at(ids, "tasks", "", "", "", parts=("tasks", "taken", "due")):
-            yield _part(self._port.tube, some, *map(_column, told))
+        """Yield the existing tasks with these ids and empty data: the data stay on the server."""
+        for page, replies in self._scan(ids, "tasks", "", "", "", parts=("tasks", "taken", "due")):
+            yield _decode(self._port.tube, page, *map(_column, replies))
 
     def done(self, ids: Sequence[int], *, data: bool, since: int = -1, to: int = _LAST) -> Iterator[Table]:
-        """The done tasks with these ids that are kept, and that ended after the moment `since`, and not after `to`.
+        """Yield the kept done tasks with these ids that ended after the time `since`, up to and including `to`.
 
-        Only these are sent; without `data` theirs stay on the server.
+        The server sends only these. Without `data` their data stay on the server.
         """
-        for some, (raws, *_) in self._looked_at(ids, "done", "1" if data else "", since, to, parts=("done",)):
-            yield _done_part(self._port.tube, some, _column(raws))
+        for page, (raws, *_) in self._scan(ids, "done", "1" if data else "", since, to, parts=("done",)):
+            yield _decode_done(self._port.tube, page, _column(raws))
 
-    def _looked_at(
-        self, ids: Sequence[int], *asked: Word, parts: tuple[str, ...]
+    def _scan(
+        self, ids: Sequence[int], *args: Word, parts: tuple[str, ...]
     ) -> Iterator[tuple[Sequence[int], list[Reply]]]:
-        """Some of these ids, and what the server says of them, until it has looked at all."""
+        """Yield pages of ids with the server's replies. The server decides how many ids of a page it handles."""
         start = 0
         while start < len(ids):
-            some = ids[start : start + _READS]
-            reply = self._call("heads", *asked, *some, parts=parts)
+            page = ids[start : start + _READS]
+            reply = self._call("heads", *args, *page, parts=parts)
             if reply is None:
                 raise TubeNotFound(name=self._port.shared.name)
-            count, *told = list_of(reply)
-            looked = number_of(count)
-            yield some[:looked], told
-            start += looked
+            first, *replies = list_of(reply)
+            count = number_of(first)
+            yield page[:count], replies
+            start += count
 
-    def _read(self, ids: Sequence[int], ahead: Sequence[int]) -> tuple[Table, list[int]]:
-        """Tasks, and how large some others are."""
+    def _read(self, ids: Sequence[int], probes: Sequence[int]) -> tuple[Table, list[int]]:
+        """Read the tasks `ids`, and the sizes of the tasks `probes`."""
         key = self._port.shared.key
         words = _Words(ids)
-        commands = [pack("HSTRLEN", f"{key}:tasks", id) for id in ahead]
-        commands.append(words.after("HMGET", f"{key}:tasks"))
-        if self._idle:
+        commands = [pack("HSTRLEN", f"{key}:tasks", id) for id in probes]
+        commands.append(words.append_to("HMGET", f"{key}:tasks"))
+        if self._is_idle:
             *sizes, raws, busy = self._port.run(
                 self._port.look(*commands, pack("EXISTS", f"{key}:taken", f"{key}:due"))
             )
             if not busy:
-                return _part(self._port.tube, ids, _column(raws)), [number_of(size) for size in sizes]
-            self._idle = False
-        commands.append(words.after("ZMSCORE", f"{key}:taken"))
-        if self._timed:
+                return _decode(self._port.tube, ids, _column(raws)), [number_of(size) for size in sizes]
+            self._is_idle = False
+        commands.append(words.append_to("ZMSCORE", f"{key}:taken"))
+        if self._is_timed:
             commands.append(pack("ZMSCORE", f"{key}:due", *(id.to_bytes(6, "big") for id in ids)))
         replies = self._port.run(self._port.look(*commands))
-        told, sizes = map(_column, replies[len(ahead) :]), replies[: len(ahead)]
-        return _part(self._port.tube, ids, *told), [number_of(size) for size in sizes]
+        columns, sizes = map(_column, replies[len(probes) :]), replies[: len(probes)]
+        return _decode(self._port.tube, ids, *columns), [number_of(size) for size in sizes]
 
-    def _call(self, verb: str, *args: Word, parts: tuple[str, ...]) -> Reply:
-        return self._port.run(self._port.ask_alone(verb, *args, parts=parts))
+    def _call(self, script: str, *args: Word, parts: tuple[str, ...]) -> Reply:
+        return self._port.run(self._port.ask_alone(script, *args, parts=parts))
 
 
 def _column(reply: Reply) -> list[bytes | None]:
-    """What a command answers that looks at each of some tasks."""
+    """Check the reply of a command that returns a string or null for each task."""
     return cast("list[bytes | None]", list_of(reply))
 
 
 _NOTHING: Final = Same(None)
-#: What a done task alone has.
+#: Columns that only done tasks have.
 _NOT_DONE: Final[dict[str, Column]] = dict.fromkeys(("result", "why", "ended"), _NOTHING)
-#: What a task has that has no options, and is not due by itself.
+#: Columns of tasks that have no options and are not due at any time.
 _PLAIN: Final[dict[str, Column]] = {
     **dict.fromkeys(("utube", "take", "reason", "key", "due", "expires", "max_attempts", "context"), _NOTHING),
     **_NOT_DONE,
@@ -311,42 +312,46 @@ _PLAIN: Final[dict[str, Column]] = {
 }
 
 
-def _next(table: Table, count: int, sizes: Sequence[int]) -> int:
-    """How many tasks to read next, after this many, of which these are there; `sizes`: of some of the next ones."""
+def _next_count(table: Table, count: int, sizes: Sequence[int]) -> int:
+    """Return the number of tasks for the next read.
+
+    `table` has the tasks found by the last read, of `count` ids; `sizes` are the sizes of some of the next tasks.
+    """
     raws = table.raws if isinstance(table, Plain) else table.values("data")
-    there = list(filter(None, sizes))
-    mean = max(sum(map(len, raws)) // (table.size or 1), sum(there) // (len(there) or 1), 1)
+    known = list(filter(None, sizes))
+    mean = max(sum(map(len, raws)) // (table.size or 1), sum(known) // (len(known) or 1), 1)
     return max(1, min(_READS, count * 10, _BYTES // mean))
 
 
 class _Words:
-    """Words that several commands end with, packed once."""
+    """Arguments that several commands end with, packed once."""
 
     def __init__(self, words: Sequence[Word]) -> None:
         self._count: Final = len(words)
-        # Behind how many there are, the length of the first and that: it must look like a command.
+        # Cut off the number of words, and the placeholder command X with its length.
         _, _, _, self._packed = pack("X", *words).split(b"\r\n", 3)
 
-    def after(self, *command: str) -> bytes:
-        """Pack one command that ends with these words."""
+    def append_to(self, *command: str) -> bytes:
+        """Pack a command that ends with these arguments."""
         _, _, packed = pack(*command).partition(b"\r\n")
         return b"*%d\r\n%b%b" % (len(command) + self._count, packed, self._packed)
 
 
-def _part(
+def _decode(
     tube: Tube,
     ids: Sequence[int],
     raws: list[bytes | None],
     takes: Sequence[bytes | None] = (),
     moments: Sequence[bytes | None] = (),
 ) -> Table:
-    """What the server answers; without `takes` or `moments` it has none of these tasks there.
+    """Build a table from replies. Unreadable tasks are left out.
 
-    Tasks that cannot be read are left out.
+    Empty `takes` or `moments` mean that none of the tasks is taken, or due.
     """
     if None in raws:
-        there = [raw is not None for raw in raws]
-        ids, takes, moments = list(compress(ids, there)), list(compress(takes, there)), list(compress(moments, there))
+        exists = [raw is not None for raw in raws]
+        ids, takes = list(compress(ids, exists)), list(compress(takes, exists))
+        moments = list(compress(moments, exists))
     found = [raw for raw in raws if raw is not None]
     if not found:
         return Table(0, _EMPTY)
@@ -355,9 +360,9 @@ def _part(
         for id, raw in zip(ids, readable, strict=True):
             if raw is None:
                 validation.leave_out_task(tube, id, ValueError("it is too short"))
-        return _part(tube, ids, readable, takes, moments)
+        return _decode(tube, ids, readable, takes, moments)
     free = takes.count(None)
-    # Most tubes have many tasks that are alike: they are looked at all together then.
+    # Tasks without options that are all taken, or all not taken, are decoded column by column.
     if 0 < free < len(takes) or any(moments) or any(map(_flags, found)):
         nothing = (None,) * len(found)
         rows = list(_rows(tube, ids, found, takes or nothing, moments or nothing))
@@ -373,8 +378,8 @@ _flags: Final = itemgetter(0)
 _EMPTY: Final[dict[str, Column]] = dict.fromkeys(Row._fields, ())
 
 
-def _done_part(tube: Tube, ids: Sequence[int], raws: Sequence[bytes | None]) -> Table:
-    """Done tasks; those that cannot be read are left out."""
+def _decode_done(tube: Tube, ids: Sequence[int], raws: Sequence[bytes | None]) -> Table:
+    """Build a table of done tasks. Unreadable tasks are left out."""
     rows: list[Row] = []
     for id, raw in zip(ids, raws, strict=True):
         if raw is None:
@@ -397,7 +402,7 @@ def _done_part(tube: Tube, ids: Sequence[int], raws: Sequence[bytes | None]) -> 
 def _rows(
     tube: Tube, ids: Sequence[int], raws: list[bytes], takes: Sequence[bytes | None], moments: Sequence[bytes | None]
 ) -> Iterator[Row]:
-    """Read stored tasks one by one, and leave out those that cannot be read."""
+    """Decode stored tasks one by one. Unreadable tasks are left out."""
     for id, raw, take, moment in zip(ids, raws, takes, moments, strict=True):
         try:
             stored, at = task_codec.read(id, raw)

@@ -1,9 +1,9 @@
-"""Writes: many tasks put by several processes, at once or all or none.
+"""Bulk writes: many tasks put by several processes, either immediately or as one transaction.
 
-A `Writer` puts chunks as they come, or brings them to the server under the name of a write. Nobody sees what was
-brought until one process, which has heard from all that they are done, seals the write: from then on it is put, chunk
-by chunk, each by one script that also takes it away from what was brought. Whoever seals the same write again, or a
-later one in the same name, goes on where a process died; what was put is never put again.
+A `Writer` puts chunks immediately, or stages them: it uploads them to the server under the name of a write, where they
+are invisible to consumers. When all processes have staged their chunks, one process seals the write. From then on the
+chunks are put one by one, each by a script that also removes it from the staged chunks. If the process dies, the next
+process that seals this write, or a later write of the same name, continues: each chunk is put exactly once.
 """
 
 from __future__ import annotations
@@ -25,24 +25,28 @@ if TYPE_CHECKING:
     from tubes.redis.batch_port import BatchPort
     from tubes.sync import Task, Tube
 
-#: Tasks that one script puts, so that it holds the server for some milliseconds only; and bytes.
+#: Maximum tasks and bytes per script, so that it blocks the server for some milliseconds only.
 CHUNK: Final = 1_000
 CHUNK_WITH_LANES: Final = 200
 BYTES: Final = 1_000_000
-#: For how long what was brought stays if nobody seals or gives up its write, in milliseconds.
+#: Expiry of staged chunks whose write is neither sealed nor aborted, in milliseconds.
 STAY: Final = 24 * 3600 * 1000
-#: For how long a write is known, one that is sealed with what was brought for it.
+#: Expiry of the record of a write, and of the staged chunks of a sealed write, in milliseconds.
 KNOWN: Final = 30 * 24 * 3600 * 1000
-#: Chunks that one script looks at.
-_LOOKS: Final = 1_000
-#: Seconds after which a write that was sealed and is not put may be somebody's who is gone.
+#: Maximum number of chunks in one `write_keep` call.
+_KEEP_BATCH: Final = 1_000
+#: Seconds after which a sealed, unfinished write counts as abandoned by its process.
 ABANDONED: Final = 60
-#: Seconds between two looks for room in a tube that is full.
+#: Seconds between two attempts to put into a full tube.
 _POLL: Final = 0.05
 
 
 class Staged(NamedTuple):
-    """A chunk that was brought: its name, how many tasks and words it has, if any has a key, for which tube it is."""
+    """A staged chunk.
+
+    It has a name, the number of its tasks and words, `keyed` (True if a task has a key), and the birth of its tube,
+    which differs from that of earlier tubes of the same name.
+    """
 
     name: str
     tasks: int
@@ -52,14 +56,14 @@ class Staged(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What the scripts read of tasks with the same options before their data."""
+    """The words that precede the data of tasks with equal options in the arguments of a script."""
 
     words: tuple[Word, ...]
     keyed: bool
 
 
 class Words(NamedTuple):
-    """A chunk of tasks as the scripts read it."""
+    """A chunk of tasks in the form of script arguments."""
 
     words: list[Word]
     tasks: int
@@ -67,16 +71,16 @@ class Words(NamedTuple):
 
 
 class Writer:
-    """Puts tasks whose data are encoded and whose options are checked already. For threads.
+    """Puts tasks with encoded data and checked options. Blocking.
 
     >>> import tubes
     >>> from tubes.spark.server.bulk_write import Writer
     >>> with tubes.connect("redis://localhost") as queue:
     ...     writer = Writer(queue.create_tube("rows"))
     ...     rows = [(writer.head({}), [b'"a"', b'"b"']), (writer.head({"key": "c"}), [b'"c"'])]
-    ...     brought = [writer.stage("load-7", chunk) for chunk in writer.chunks(rows)]
-    ...     writer.publish("load", 7, brought)
-    ...     writer.publish("load", 7, brought)  # again: it was done
+    ...     staged = [writer.stage("load-7", chunk) for chunk in writer.chunks(rows)]
+    ...     writer.publish("load", 7, staged)
+    ...     writer.publish("load", 7, staged)  # no effect: the write is done
     3
     0
     """
@@ -90,59 +94,59 @@ class Writer:
     # -- chunks --------------------------------------------------------------------------------------------------------
 
     def head(self, options: Options) -> Head:
-        """Options, as `Driver.check_put` checked them, as the scripts read them."""
+        """Encode options that `Driver.check_put` has checked."""
         new = task_codec.write(self._shared_tube.driver, self._shared_tube.options, options)
         words = (new.flags, new.due, new.pri, new.lane, new.header)
         keyed = "key" in options
         return Head((*words, *self._port._key_words(options)) if keyed else words, keyed)
 
     def buried(self, reason: str) -> Head:
-        """Those of tasks that are buried as they are put, for this reason."""
+        """Encode the options of tasks that are put in the state buried, with this reason."""
         plain = self.head({})
         return Head((*plain.words, reason.encode("utf-8", "surrogatepass"), b"bury"), keyed=True)
 
-    def chunks(self, runs: Iterable[tuple[Head, list[bytes]]], most: int = CHUNK) -> Iterator[Words]:
-        """Runs of tasks with the same options in chunks of at most `most`; where there are lanes or keys of fewer."""
+    def chunks(self, runs: Iterable[tuple[Head, list[bytes]]], max_tasks: int = CHUNK) -> Iterator[Words]:
+        """Combine runs of tasks into chunks of at most `max_tasks`; smaller ones if the tasks have lanes or keys."""
         if self._lanes:
-            most = min(most, CHUNK_WITH_LANES)
-        most = min(most, self._shared_tube.options.get("capacity") or most)
+            max_tasks = min(max_tasks, CHUNK_WITH_LANES)
+        max_tasks = min(max_tasks, self._shared_tube.options.get("capacity") or max_tasks)
         words: list[Word] = []
         count = size = 0
         keyed = False
         for head, raws in runs:
-            at = 0
-            while at < len(raws):
-                limit = min(most, CHUNK_WITH_LANES) if head.keyed or (keyed and count) else most
-                some = raws[at : at + max(limit - count, 1)]
-                length = sum(map(len, some))
-                while len(some) > 1 and size + length > BYTES:
-                    some = some[: len(some) // 2]
-                    length = sum(map(len, some))
+            start = 0
+            while start < len(raws):
+                limit = min(max_tasks, CHUNK_WITH_LANES) if head.keyed or (keyed and count) else max_tasks
+                part = raws[start : start + max(limit - count, 1)]
+                length = sum(map(len, part))
+                while len(part) > 1 and size + length > BYTES:
+                    part = part[: len(part) // 2]
+                    length = sum(map(len, part))
                 if count and (count >= limit or size + length > BYTES or (head.keyed and not keyed)):
                     yield Words(words, count, keyed)
                     words, count, size = [], 0, 0
                     continue
                 keyed = head.keyed or (keyed and count > 0)
-                # Among those with keys the others say that they have none.
-                words += (len(some), *head.words, *(("", "") if keyed and not head.keyed else ()))
-                words += some
-                at += len(some)
-                count += len(some)
+                # In a chunk with keys, tasks without a key have two empty words in its place.
+                words += (len(part), *head.words, *(("", "") if keyed and not head.keyed else ()))
+                words += part
+                start += len(part)
+                count += len(part)
                 size += length
         if count:
             yield Words(words, count, keyed)
 
-    # -- at once -------------------------------------------------------------------------------------------------------
+    # -- immediate writes ----------------------------------------------------------------------------------------------
 
     def put(self, chunk: Words, timeout: float = 0.0) -> None:
-        """Put a chunk, all of it or nothing. Waits `timeout` seconds for room, then `TubeFull`."""
+        """Put a chunk, all of it or nothing. Waits up to `timeout` seconds for room, then raises `TubeFull`."""
         self._put(chunk.keyed, chunk.tasks, "", len(chunk.words), chunk.words, timeout)
 
     def _put(self, keyed: bool, tasks: int, name: str, count: int, words: Sequence[Word], timeout: float) -> int:
-        """Put a chunk; how many tasks it had: none if it was brought, and is put already."""
+        """Put a chunk, and return the number of its tasks, or 0 for a staged chunk that has already been put."""
         room = self._shared_tube.options.get("capacity") or ""
         parts = (f"staged:{name}",) if name else ()
-        ends = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout
         while True:
             flow = self._port.ask(
                 "put_keyed" if keyed else "put_many", tasks, name, count, room, "", "", *words, parts=parts
@@ -151,42 +155,43 @@ class Writer:
             lane_full = type(reply) is ErrorReply and reply.code == "LANEFULL"
             if reply is not None and not lane_full:
                 return 0 if type(reply) is ErrorReply else tasks
-            if time.monotonic() >= ends:
+            if time.monotonic() >= deadline:
                 if type(reply) is ErrorReply:
                     raise self._port.lane_full(reply)
                 raise TubeFull(tube=self._shared_tube.name, capacity=room, tasks=tasks)
             time.sleep(_POLL)
 
-    # -- all or none ---------------------------------------------------------------------------------------------------
+    # -- transactional writes ------------------------------------------------------------------------------------------
 
     def stage(self, write: str, chunk: Words) -> Staged:
-        """Bring a chunk for a write. Raises `WriteAborted` if that was given up."""
+        """Upload a chunk for a write. Raises `WriteAborted` if the write was aborted."""
         name = uuid4().hex
         parts = (f"chunks:{write}", f"staged:{name}")
         born = self._call("write_stage", write, name, STAY, packed(chunk.words), parts=parts)
         return Staged(name, chunk.tasks, len(chunk.words), chunk.keyed, bytes_of(born).decode())
 
-    def publish(self, name: str, number: int, brought: Iterable[Staged], timeout: float = 0.0) -> int:
-        """Put what was brought for the write `name-number`; how many tasks that put.
+    def publish(self, name: str, number: int, staged: Iterable[Staged], timeout: float = 0.0) -> int:
+        """Put the staged chunks of the write `name-number`, and return the number of tasks put.
 
-        Writes of one name come in the order of their numbers, each once: one that was done, or has a lower number than
-        one that was, puts nothing. One that a process has left unfinished is finished first.
+        Writes of one name are put once, in the order of their numbers: a write has no effect if it, or one with a
+        higher number, is done. Writes that a process has left unfinished are finished first.
         """
         count = self._finish_others()
-        plan = list(brought)
-        gone = self._keep(plan)
-        while (sealed := self._seal(name, number, plan, gone)) is not None:
+        plan = list(staged)
+        missing = self._keep(plan)
+        while (sealed := self._seal(name, number, plan, missing)) is not None:
             count += self._finish(name, *sealed, KNOWN, timeout)
         self.clean(f"{name}-{number}", put=True)
         return count
 
-    def publish_once(self, write: str, brought: Iterable[Staged], timeout: float = 0.0) -> int:
-        """Put what was brought for a write that nobody does again, of which nothing is kept; how many tasks that put.
+    def publish_once(self, write: str, staged: Iterable[Staged], timeout: float = 0.0) -> int:
+        """Put the staged chunks of a write that is never repeated, and return the number of tasks put.
 
-        Where the tube has a capacity there must be room for all of it, within `timeout` seconds, before any is put.
+        The server keeps no record of such a write. If the tube has a capacity, wait up to `timeout` seconds until all
+        tasks fit, then raise `TubeFull`.
         """
         count = self._finish_others()
-        plan = list(brought)
+        plan = list(staged)
         self._wait_for_room(sum(chunk.tasks for chunk in plan), timeout)
         sealed = self._seal(write, 0, plan, self._keep(plan))
         if sealed is not None:
@@ -196,57 +201,57 @@ class Writer:
 
     def _wait_for_room(self, tasks: int, timeout: float) -> None:
         room = self._shared_tube.options.get("capacity")
-        ends = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout
         while room and tasks + self.tube.statistics().tasks["total"] > room:
-            if tasks > room or time.monotonic() >= ends:
+            if tasks > room or time.monotonic() >= deadline:
                 raise TubeFull(tube=self._shared_tube.name, capacity=room, tasks=tasks)
             time.sleep(_POLL)
 
     def _keep(self, plan: list[Staged]) -> int:
-        """What was brought stays until it is put; returns how many chunks of it are gone."""
-        gone = 0
-        for first in range(0, len(plan), _LOOKS):
-            names = [some.name for some in plan[first : first + _LOOKS]]
-            parts = tuple(f"staged:{chunk}" for chunk in names)
-            gone += number_of(self._call("write_keep", KNOWN, *names, parts=parts))
-        return gone
+        """Extend the expiry of the chunks until they are put, and return the number of missing chunks."""
+        missing = 0
+        for first in range(0, len(plan), _KEEP_BATCH):
+            names = [chunk.name for chunk in plan[first : first + _KEEP_BATCH]]
+            parts = tuple(f"staged:{name}" for name in names)
+            missing += number_of(self._call("write_keep", KNOWN, *names, parts=parts))
+        return missing
 
-    def _seal(self, name: str, number: int, plan: list[Staged], gone: int) -> tuple[str, list[str]] | None:
-        """Decide what is put; returns the number of the write that is to be finished, and its chunks."""
-        words = " ".join(f"{some.name} {some.tasks} {some.words} {some.keyed:d}" for some in plan)
-        # Of chunks of two tubes of this name, one after the other, those of the first are none of the second's.
-        born = " ".join({some.born for some in plan})
-        reply = self._call("write_seal", name, number, words, gone, KNOWN, born, parts=_of(name))
+    def _seal(self, name: str, number: int, plan: list[Staged], missing: int) -> tuple[str, list[str]] | None:
+        """Fix the chunks of a write, and return the number and chunks of the next write to finish, or None."""
+        words = " ".join(f"{chunk.name} {chunk.tasks} {chunk.words} {chunk.keyed:d}" for chunk in plan)
+        # Chunks staged for an earlier tube of this name must not be put into the present one.
+        born = " ".join({chunk.born for chunk in plan})
+        reply = self._call("write_seal", name, number, words, missing, KNOWN, born, parts=_write_keys(name))
         if reply is None:
             return None
-        with validation.reading(self._what(name)):
+        with validation.reading(self._describe(name)):
             sealed, _, chunks = bytes_of(reply).decode().partition(" ")
             return sealed, chunks.split()
 
     def _finish(self, name: str, number: str, chunks: list[str], known: int | str, timeout: float) -> int:
         count = 0
-        with validation.reading(self._what(name)):
+        with validation.reading(self._describe(name)):
             plan = [
                 (keyed == "1", int(tasks), chunk, int(words))
                 for chunk, tasks, words, keyed in zip(*(iter(chunks),) * 4, strict=True)
             ]
-        for one in plan:
-            count += self._put(*one, (), timeout)
-        is_known = self._call("write_done", name, number, known, parts=_of(name))
-        # Else others have put the rest, and said so.
+        for chunk_args in plan:
+            count += self._put(*chunk_args, (), timeout)
+        is_known = self._call("write_done", name, number, known, parts=_write_keys(name))
+        # If the write is known as done, other processes have put the remaining chunks.
         if not is_known and count < sum(tasks for _, tasks, _, _ in plan):
             raise WriteAborted(write=name, tube=self._shared_tube.name, why="the server has lost the uploaded tasks")
         return count
 
     def _finish_others(self) -> int:
-        """Finish writes that somebody sealed a while ago, and has not put: who did it may be gone."""
+        """Finish writes sealed more than `ABANDONED` seconds ago, and return the number of tasks put."""
         count = 0
         others = self._call("write_others", ABANDONED, parts=("sealed",))
         for name, number, chunks in zip(*(map(bytes_of, list_of(others)),) * 3, strict=True):
-            # One for which there is no room, or that is lost, is none of this write's business.
+            # Other writes that do not fit, or whose chunks are lost, must not make this one fail.
             with suppress(TubeFull, WriteAborted):
                 try:
-                    with validation.reading(self._what(name)):
+                    with validation.reading(self._describe(name)):
                         words = name.decode(), number.decode(), chunks.decode().split()
                     count += self._finish(*words, KNOWN, 0.0)
                 except Unreadable as error:
@@ -255,26 +260,27 @@ class Writer:
                     )
         return count
 
-    def _what(self, name: str | bytes) -> str:
+    def _describe(self, name: str | bytes) -> str:
         return f"tube {self._shared_tube.name!r}: write {name!r}"
 
     def clean(self, write: str, *, aborted: bool = False, put: bool = False) -> None:
-        """Remove what was brought for a write.
+        """Remove the staged chunks of a write.
 
-        `aborted`: what comes later is refused. `put`: whatever of it is going to be put is; else what is sealed stays.
+        `aborted`: reject chunks staged later, with `WriteAborted`. `put`: the write has been put, so remove all chunks;
+        otherwise chunks of a sealed write stay.
         """
-        left = 1
-        while left:
+        remaining = 1
+        while remaining:
             words = (STAY if aborted else "", "" if put else STAY)
-            left = number_of(self._call("write_clean", write, *words, parts=(f"chunks:{write}",)))
+            remaining = number_of(self._call("write_clean", write, *words, parts=(f"chunks:{write}",)))
 
-    def _call(self, verb: str, *args: Word, parts: tuple[str, ...] = ()) -> Reply:
-        reply = self._port.run(self._port.ask_alone(verb, *args, parts=parts))
+    def _call(self, script: str, *args: Word, parts: tuple[str, ...] = ()) -> Reply:
+        reply = self._port.run(self._port.ask_alone(script, *args, parts=parts))
         if type(reply) is ErrorReply:
             raise WriteAborted(write=args[0], tube=self._shared_tube.name, why=str(reply).partition(" ")[2])
         return reply
 
 
-def _of(name: str) -> tuple[str, ...]:
-    """What a sealed write uses besides what a tube always has."""
+def _write_keys(name: str) -> tuple[str, ...]:
+    """Return the keys of a sealed write, in addition to the keys that every tube has."""
     return (f"written:{name}", "sealed")

@@ -1,9 +1,9 @@
-"""Streams: tasks of one tube taken in numbered batches, which outlive the process that took them.
+"""Streams: take the tasks of a tube in numbered batches that outlive the process that took them.
 
-A stream has a name. What it takes is written down on the server by the script that takes it: batch by batch, in chunks
-of bounded size. Whoever opens the stream next, after a crash or while the one before still runs, finds the batches that
-are not done, and is the only one who goes on. The tasks are held by a session that all who open the stream share; its
-lease, not the ttr of the tasks, says for how long they stay the stream's when nobody is there.
+A stream has a name. The script that takes tasks for it also records them on the server, batch by batch, in chunks of
+bounded size. The next process that opens the stream, after a crash or while another one still runs, finds the batches
+that are not done, and fences off the others. All processes that open a stream share one session, which holds its tasks.
+When no process runs, the lease of this session limits how long the stream keeps its tasks; the ttr of tasks does not.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from tubes.sync import Queue, Task, Tube
 
 _log = logging.getLogger("tubes")
-#: Tasks that one script takes or acks.
+#: Maximum number of tasks per script.
 CHUNK: Final = 1_000
 CHUNK_WITH_LANES: Final = TAKES_WITH_LANES
-#: Tasks that are taken first where bytes are limited.
+#: Tasks in the first take if bytes are limited.
 _FIRST: Final = 20
 
 
 class Chunk(NamedTuple):
-    """Tasks that were taken together: their ids, the number of attempts that each take made it, and the takes."""
+    """Tasks taken together: their ids, their attempts including this take, and their take numbers."""
 
     ids: list[int]
     attempts: list[int]
@@ -44,35 +44,38 @@ class Chunk(NamedTuple):
 
     @classmethod
     def of(cls, reply: bytes) -> Chunk:
-        """Read a chunk from what the scripts write down of it."""
+        """Parse a chunk in the form in which the scripts record it."""
         ids, attempts, takes = (list(map(int, words.split())) for words in reply.split(b":"))
         size = len(ids)
         return cls(ids, attempts * size if len(attempts) == 1 else attempts, takes * size if len(takes) == 1 else takes)
 
 
 class Claim(NamedTuple):
-    """A stream for those who read what was taken: until another one opens it, or its tube is dropped."""
+    """A handle by which executors read the batches of a stream.
+
+    It is valid until another process opens the stream, or the tube is dropped.
+    """
 
     stream: str
     epoch: bytes
     born: bytes
 
     def skip(self, tube: Tube, takes: Sequence[tuple[int, int]]) -> None:
-        """These were left out, by id and take number: an ack of their batch does not end them. Raises `StreamFenced`.
+        """Record tasks that were not delivered, by id and take number, so that an ack of their batch does not end them.
 
-        A task that comes back by itself counts as the stream's own as long as nobody else has taken it; but not if it
-        was buried, say, when its batch was read, and is kicked before that is acked.
+        Raises `StreamFenced`. Without this record an ack would end them: it also ends tasks that are ready again and
+        not taken by another consumer, such as a task that was buried when the batch was read and has been kicked since.
         """
         parts = (f"skipped:{self.stream}", f"stream:{self.stream}")
         for first in range(0, len(takes), CHUNK):
-            some = [f"{id}.{take}" for id, take in takes[first : first + CHUNK]]
+            words = [f"{id}.{take}" for id, take in takes[first : first + CHUNK]]
             port = cast("Port[Task]", tube._port)
-            flow = port.ask_alone("stream_skip", self.stream, self.epoch, IDLE, *some, parts=parts)
+            flow = port.ask_alone("stream_skip", self.stream, self.epoch, IDLE, *words, parts=parts)
             if port.run(flow).__class__ is ErrorReply:
                 raise StreamFenced(stream=self.stream, tube=tube.name)
 
     def skipped(self, tube: Tube) -> frozenset[tuple[int, int]]:
-        """What `skip` was told: whoever reads a batch again leaves the same out."""
+        """Return the tasks passed to `skip`: a second read of the batch must skip them, too."""
         port = cast("Port[Task]", tube._port)
         (takes,) = port.run(port.look(pack("SMEMBERS", f"{port.shared.key}:skipped:{self.stream}")))
         with validation.reading(f"stream {self.stream!r} of tube {tube.name!r}"):
@@ -80,12 +83,12 @@ class Claim(NamedTuple):
             return frozenset((int(id), int(take)) for id, _, take in parts)
 
     def note_slots(self, tube: Tube, slots: int) -> None:
-        """Tell the one who plans for how many at a time."""
+        """Store the number of Spark tasks that run at a time, for the driver that plans partitions."""
         port = cast("Port[Task]", tube._port)
         port.run(port.ask_alone("stream_slots", self.stream, self.epoch, slots, parts=(f"stream:{self.stream}",)))
 
     def check(self, tube: Tube) -> None:
-        """Raises `StreamFenced` if another one goes on with it, `TubeNotFound` if this is another tube of its name."""
+        """Raise `StreamFenced` if another process has opened the stream, `TubeNotFound` if the tube was replaced."""
         port = cast("Port[Task]", tube._port)
         key = port.shared.key
         looks = pack("HGET", f"{key}:stream:{self.stream}", "epoch"), pack("HGET", key, "born")
@@ -97,10 +100,10 @@ class Claim(NamedTuple):
 
 
 class Stream:
-    """A stream, as the one who goes on with it sees it. For threads; each call is some round trips.
+    """A stream that this process has opened. Blocking; each call takes some round trips.
 
-    A batch is `take`n once: again with the same number it is the same one, if that is not done. `ack` ends it, `retake`
-    takes what its lease has lost. Each raises `StreamFenced` when another one has opened the stream since.
+    `take` with the number of an open batch returns the same batch again. `ack` ends a batch; `retake` takes its tasks
+    again that the lease has lost. Each method raises `StreamFenced` if another process has opened the stream since.
 
     >>> import tubes
     >>> from tubes.spark.server.streams import Stream
@@ -118,33 +121,33 @@ class Stream:
         self.tube: Final = tube
         self.name: Final = name
         self._port: Final[Port[Task]] = cast("Port[Task]", tube._port)
-        #: Whether its tasks keep others of their lane back.
+        #: True if the tube has lanes, where taken tasks block others of their lane.
         self.lanes: Final = self._port.shared.driver.lane is not None
-        self._most: Final = CHUNK_WITH_LANES if self.lanes else CHUNK
+        self._chunk_size: Final = CHUNK_WITH_LANES if self.lanes else CHUNK
         self._parts: Final = (f"stream:{name}", f"skipped:{name}")
         self._epoch = b""
-        #: For those who read what was taken.
+        #: The handle for executors.
         self.claim = Claim(name, b"", b"")
-        #: The first batch that is not done, and the last one that was taken.
+        #: The first batch that is not done, and the last batch taken.
         self.first, self.last = 1, 0
-        #: How many tasks its batches had that others took or ended meanwhile, since this one has opened it.
+        #: Tasks of its batches that others took or ended, counted since this process opened the stream.
         self.left_out = 0
-        #: How many tasks Spark runs at a time, as executors have said, by the last `progress`.
+        #: Number of Spark tasks that run at a time, stored by executors; read by `progress`.
         self.slots: int | None = None
-        #: The id behind those that were taken last.
+        #: The id after the last task taken.
         self._next = 0
 
     @classmethod
     def open(cls, queue: Queue, tube: str, name: str) -> Stream:
-        """Go on with the stream of this name, or begin it; whoever did it until now is fenced off.
+        """Continue the stream of this name, or start it, and fence off the process that had it open.
 
-        `queue` is for this stream alone: it becomes the stream's session, which lives for its `session_ttl` when the
-        process is gone. Leave it by `detach`: `close` would give back what is not done.
+        `queue` must be used by this stream alone: it joins the stream's session, which lives for `session_ttl` seconds
+        after the process has ended. End it with `detach`: `close` would release the tasks that are not done.
         """
         text("stream", name)
         connection = cast("Connection", queue._connection)
         digest = sha1(f"{tube}\0{name}".encode("utf-8", "surrogatepass"), usedforsecurity=False).digest()
-        # Others may speak for the same session: answers are kept by caller. By the version the scripts know a stream.
+        # Other processes may use the same session, since replies are stored per caller. UUID version 5 marks a stream.
         connection.session.go_by(UUID(bytes=digest[:16], version=5).hex)
         stream = cls(queue.tube(tube), name)
         reply = stream._run("stream_open")
@@ -155,28 +158,28 @@ class Stream:
         return stream
 
     def take(self, batch: int, limit: int, max_bytes: int | None = None) -> list[Chunk]:
-        """Take up to `limit` tasks as this batch, in chunks. What was taken as it before is part of it, all of it.
+        """Take up to `limit` tasks as this batch, in chunks. Tasks taken earlier as this batch are all part of it.
 
-        `max_bytes`: with so many bytes they are enough; the last one may go beyond.
+        `max_bytes`: stop once the data reach this size, in bytes; the last task may exceed it.
         """
         positive("limit", limit)
         chunks: list[Chunk] = []
         if batch <= self.last:
             while (reply := self._run("stream_take", self._epoch, batch, len(chunks), 0, "")) is not None:
                 chunks.append(self._chunk(reply))
-            if chunks and len(chunks[-1].ids) < self._most:
-                return chunks  # There was no more then.
+            if chunks and len(chunks[-1].ids) < self._chunk_size:
+                return chunks  # The batch is complete: the tube was empty after it.
             limit -= sum(len(chunk.ids) for chunk in chunks)
         count = size = 0
         while limit > 0:
-            wanted = min(limit, self._most)
+            wanted = min(limit, self._chunk_size)
             room: Word = ""
             if max_bytes is not None:
                 size += sum(map(self._size_of, chunks[count:]))
                 count = len(chunks)
                 room = max_bytes - size
                 taken = sum(len(chunk.ids) for chunk in chunks)
-                # A few tasks say how many more there may be: the script is to look at few for nothing.
+                # Estimate the number of tasks from the sizes so far, so that the script reads few in vain.
                 wanted = min(wanted, room * taken // size if size else _FIRST)
                 if wanted <= 0:
                     break
@@ -199,29 +202,29 @@ class Stream:
         return sum(map(number_of, sizes))
 
     def retake(self, batch: int, *, counts: bool = False) -> list[Chunk]:
-        """The chunks of a batch; tasks of it that the lease has lost are taken again, if nobody else took them.
+        """Return the chunks of a batch. Tasks that the lease has lost are taken again if no other consumer took them.
 
-        `counts`: that the lease was over counts as an attempt of these, and one that had no more is buried.
+        `counts`: losing the lease counts as an attempt, and a task without attempts left is buried.
         """
         chunks: list[Chunk] = []
         lost = 0
         while (reply := self._run("stream_retake", self._epoch, batch, len(chunks), "1" if counts else "")) is not None:
-            less, _, known = bytes_of(reply).partition(b" ")
-            chunks.append(self._chunk(known))
-            lost += int(less)
+            missing, _, chunk = bytes_of(reply).partition(b" ")
+            chunks.append(self._chunk(chunk))
+            lost += int(missing)
         if lost:
             self.left_out += lost
             whole = lost + sum(len(chunk.ids) for chunk in chunks)
-            text = "stream %r of tube %r: batch %d goes on without %d of its %d tasks: others have taken or ended them"
+            text = "stream %r of tube %r: batch %d lacks %d of its %d tasks, which others have taken or ended"
             _log.warning(text, self.name, self.tube.name, batch, lost, whole)
         return chunks
 
     def progress(self) -> dict[str, float | None]:
-        """How much is behind the stream, in tasks by their state, and `leftOut`; in seconds `oldest` and `lease`.
+        """Return the backlog: the number of tasks by state, `leftOut`, and `oldest` and `lease` in seconds.
 
-        `oldest`: the age of the oldest task that is ready, in tubes without lanes among those that were put after what
-        was taken; None: there is none, or thousands of others stand before it. `lease`: how long the stream would keep
-        its tasks from now on.
+        `oldest`: the age of the oldest ready task (in a tube without lanes, put after the last task taken). None: no
+        task is ready, or thousands of other tasks are in front of it. `lease`: the remaining time for which the stream
+        keeps its tasks.
         """
         tasks = self.tube.statistics().tasks
         counts: dict[str, float | None] = {state: tasks[state] for state in ("ready", "taken", "delayed", "buried")}
@@ -246,7 +249,7 @@ class Stream:
             return Chunk.of(bytes_of(reply))
 
     def ack(self, batch: int) -> int:
-        """All batches up to this one are done; how many tasks that ended. Those that others took since are theirs."""
+        """End all batches up to this one, and return the number of tasks ended. Tasks that others took stay taken."""
         count = 0
         for number in range(self.first, min(batch, self.last) + 1):
             left = 1
@@ -256,8 +259,8 @@ class Stream:
             self.first = number + 1
         return count
 
-    def _run(self, verb: str, *args: Word) -> Reply:
-        reply = self._port.run(self._port.ask(verb, self.name, *args, parts=self._parts))
+    def _run(self, script: str, *args: Word) -> Reply:
+        reply = self._port.run(self._port.ask(script, self.name, *args, parts=self._parts))
         if type(reply) is ErrorReply:
             raise StreamFenced(stream=self.name, tube=self.tube.name)
         return reply

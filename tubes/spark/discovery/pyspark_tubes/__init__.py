@@ -1,6 +1,6 @@
-"""What Spark looks for: it loads `DefaultSource` of every top-level module `pyspark_…`.
+"""The module by which Spark discovers the data source: it loads `DefaultSource` of every top-level module `pyspark_…`.
 
-So `format("tubes")` works where the package is installed, and nothing needs to be registered.
+So `format("tubes")` works wherever the package is installed, without registration.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ __all__ = ["DefaultSource"]
 
 
 class Unusable(DataSource):
-    """Stands for a data source that cannot be imported, and raises that error when it is used.
+    """Replaces a data source that cannot be imported, and raises the import error when it is used.
 
-    An error during the import would keep Spark from finding anybody's data sources.
+    An error during the import itself would stop Spark from discovering any data source.
     """
 
-    why: Exception
+    error: Exception
 
     def __init__(self, options: dict[str, str]) -> None:
-        raise self.why
+        raise self.error
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format`."""
+        """Return the name to pass to `format`."""
         return "tubes"
 
 
@@ -31,5 +31,5 @@ DefaultSource: type[DataSource]
 try:
     from tubes.spark.source import TubesDataSource as DefaultSource
 except Exception as error:
-    Unusable.why = error
+    Unusable.error = error
     DefaultSource = Unusable
