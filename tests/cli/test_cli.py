@@ -128,7 +128,7 @@ def test_a_backoff_is_written_as_delays_or_as_a_rule(
     ("word", "said"),
     [
         ("soon", "--option backoff=soon: must be 1,5 or [1, 5] (seconds), or"),
-        ('{"frist": 1}', "of which only first is needed"),
+        ('{"frist": 1}', "only first is required"),
         ('{"first": -1}', "first=-1: must be"),
         ("1,-5", "backoff=-5.0: must be"),
         ("[]", "backoff=[]: must have 1 to 1000 delays"),
@@ -335,7 +335,7 @@ def test_json_task_has_all_fields_even_if_unset(shell: Shell) -> None:
 
 def test_take_with_hold_reports_lease_duration(shell: Shell, queue: tubes.Queue) -> None:
     queue.create_tube("mail", "fifottl", ttr=60).put_many([1, 2])
-    assert "holds 1 for 60 s, which is the ttr, and not 300: 0" in shell("take", "mail", "--hold", 300).stderr
+    assert "holds 1 for 60 s (their ttr, shorter than 300 s): 0" in shell("take", "mail", "--hold", 300).stderr
     assert "holds 1 for 30 s: 1" in shell("take", "mail", "--hold", 30).stderr
 
 
@@ -489,7 +489,7 @@ def test_key_is_put_only_once(shell: Shell) -> None:
             Exit.USAGE,
             "memory://of-nobody-here is empty in every new process",
         ),
-        (["take", "nosuch"], Exit.NOT_FOUND, "`tubes create nosuch` makes it"),
+        (["take", "nosuch"], Exit.NOT_FOUND, "`tubes create nosuch` creates it"),
         (["take", "mail", "--hold", "-1"], Exit.USAGE, "--hold=-1.0: must"),
         (["create", "mail", "nosuch"], Exit.NOT_FOUND, "no driver"),
         (["create", "a tube"], Exit.USAGE, "must be 1 to 255"),
@@ -623,8 +623,8 @@ DEEP = "[" * 200_000
         (("put", "mail"), b"1\n\xff\n", "line 2 of stdin: byte 0xff at 0 is not UTF-8"),
         (("put", "mail"), DEEP.encode(), "nested too deeply"),
         (("put", "mail", DEEP), None, "nested too deeply"),
-        (("import", "mail"), b'{"data": 1}\n{"data": "\xff"}', "line 2: is no JSON: byte 0xff at 10 is not UTF-8"),
-        (("import", "mail"), DEEP.encode(), "line 1: is no JSON: it is nested too deeply"),
+        (("import", "mail"), b'{"data": 1}\n{"data": "\xff"}', "line 2: is not JSON: byte 0xff at 10 is not UTF-8"),
+        (("import", "mail"), DEEP.encode(), "line 1: is not JSON: it is nested too deeply"),
         (("import", "mail"), b'{"data": ' + DEEP.encode() + b"]" * 200_000 + b"}", "nested too deeply"),
         (("bench", "--url", "memory://", "--size", "99999999999999"), None, "--size"),
         (("stats", "\x1b[2J\u202e"), None, "there is no tube"),

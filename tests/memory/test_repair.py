@@ -67,7 +67,7 @@ def test_check_command_reports_damage_by_its_exit_code(shell: Callable[..., Resu
     for words in (("check",), ("check", "mail"), ("repair", "--dry-run"), ("repair", "mail", "--dry-run")):
         result = shell(*words, code=Exit.DAMAGED)
         assert "mail: tasks in no index, which nobody can take: 0, 1, 2; repair adds them" in result.stdout
-        assert result.stderr == "tubes: this tube is damaged: mail; `tubes repair` mends what it can\n"
+        assert result.stderr == "tubes: this tube is damaged: mail; `tubes repair` repairs as much as possible\n"
     assert shell("check", "fine").stdout == "fine: fine\n"
     assert shell("check", "nowhere", code=Exit.NOT_FOUND).stdout == ""
 
@@ -102,4 +102,4 @@ def test_repair_command_reports_unrepairable_damage_by_its_exit_code(
         client: Any = valkey.client()
         client.hset(port.shared.key, "driver", "?")
     result = shell("repair", "mail", code=Exit.DAMAGED)
-    assert result.stderr == "tubes: this tube is damaged: mail, and cannot be mended\n"
+    assert result.stderr == "tubes: this tube is damaged: mail; it cannot be repaired\n"

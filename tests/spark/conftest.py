@@ -1,4 +1,4 @@
-"""One Spark for all tests of a process; a tube on a server for each."""
+"""Fixtures: one Spark session per process, and one queue on a server per test."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ sys.path.insert(0, str(ROOT / "examples"))
 
 import local_spark  # noqa: E402
 
-#: With a data source of somebody else, which Spark finds beside ours.
+#: Folder with an unrelated data source, which Spark must discover together with ours.
 NEIGHBOUR = str(ROOT / "tests" / "spark" / "neighbour")
 
 
 @cache
 def folder() -> TemporaryDirectory[str]:
-    """What every Spark of this process writes into."""
+    """Return the folder for all files of Spark in this process."""
     return TemporaryDirectory(prefix="tubes-spark-", ignore_cleanup_errors=True)
 
 
 @cache
 def environment() -> dict[str, str]:
-    """What a program needs in its environment to use a small, quick Spark: that of the examples."""
+    """Return the environment variables for a small, fast Spark, as in the examples."""
     known = local_spark.environment(Path(folder().name))
     return known | {"PYTHONPATH": os.pathsep.join([NEIGHBOUR, known["PYTHONPATH"]])}
 
@@ -43,7 +43,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     os.environ.update(environment())
     from pyspark.sql import SparkSession
 
-    # Each of its tasks is tried twice, and its log of events is read.
+    # Spark runs a failed task once more. A test reads the event log.
     events = {"enabled": "true", "compress": "false", "dir": tmp_path_factory.mktemp("events").as_uri()}
     builder = SparkSession.builder.master("local[2,2]")
     for name, value in events.items():
@@ -57,7 +57,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def _own_connections() -> Iterator[None]:
-    """Connections that other tests have left may lead to servers that are gone."""
+    """Drop idle connections of other tests, whose servers may have stopped."""
     workers._idle.clear()
     yield
     workers._idle.clear()
@@ -71,5 +71,5 @@ def queue(url: str) -> Iterator[tubes.Queue]:
 
 @pytest.fixture
 def options(url: str) -> dict[str, str]:
-    """What every read and write of the tube `t` is told."""
+    """Options for all reads and writes of the tube `t`."""
     return {"url": url, "tube": "t"}

@@ -1,4 +1,4 @@
-"""What Spark does with the objects of a data source, without a Java: it copies them to executors and back."""
+"""Stand-in for Spark without a JVM: pickles the objects of a data source as Spark does between driver and executors."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tubes.spark.arrow import pa
 
 
 def source(options: dict[str, str]) -> TubesDataSource:
-    """The data source, as Spark makes it: names of options are in lower case."""
+    """Create the data source like Spark, with option names in lower case."""
     return TubesDataSource({name.lower(): value for name, value in options.items()})
 
 
-def copied(thing: Any) -> Any:
+def copy_by_pickle(thing: Any) -> Any:
     return pickle.loads(pickle.dumps(thing))
 
 
 def schema(ddl: str) -> types.StructType:
-    """A schema of "name type, name type": Spark itself asks a JVM."""
+    """Parse a schema "name type, name type". Spark's own parser needs a JVM."""
     found = types.StructType()
     for part in _parts(ddl):
         name, _, kind = part.replace(":", " ").partition(" ")
@@ -55,7 +55,7 @@ def _type(kind: str) -> types.DataType:
 
 
 def _parts(ddl: str) -> list[str]:
-    """What stands between commas, but for those in brackets."""
+    """Split at commas that are outside of brackets."""
     parts, depth = [""], 0
     for letter in ddl:
         depth += (letter in "<(") - (letter in ">)")
@@ -67,22 +67,27 @@ def _parts(ddl: str) -> list[str]:
 
 
 def read(options: dict[str, str], ddl: str | None = None) -> list[dict[str, Any]]:
-    """What a batch read has."""
-    made = source(options)
-    reader = made.reader(schema(ddl or str(made.schema())))
+    """Return the rows of a batch read."""
+    data_source = source(options)
+    reader = data_source.reader(schema(ddl or str(data_source.schema())))
     return rows_of(reader, reader.partitions())
 
 
 def rows_of(reader: Any, partitions: Sequence[Any]) -> list[dict[str, Any]]:
-    """What a reader reads, each part by a copy of it."""
-    return [row for part in partitions for batch in copied(reader).read(copied(part)) for row in batch.to_pylist()]
+    """Read each partition with a copy of the reader, and return all rows."""
+    return [
+        row
+        for part in partitions
+        for batch in copy_by_pickle(reader).read(copy_by_pickle(part))
+        for row in batch.to_pylist()
+    ]
 
 
 def write(options: dict[str, str], parts: list[list[dict[str, Any]]], ddl: str, *, ends: str = "commit") -> Any:
-    """A batch write of these rows, each part by a Spark task."""
+    """Write rows in a batch, each part in its own Spark task."""
     writer = source(options).writer(schema(ddl), overwrite=False)
-    messages = [copied(writer).write(iter([batch_of(part, ddl)])) for part in parts]
-    getattr(copied(writer), ends)([copied(message) for message in messages])
+    messages = [copy_by_pickle(writer).write(iter([batch_of(part, ddl)])) for part in parts]
+    getattr(copy_by_pickle(writer), ends)([copy_by_pickle(message) for message in messages])
     return writer
 
 

@@ -1,4 +1,4 @@
-"""Two streams, for a test that runs them in a process of their own and kills it: options, folder."""
+"""Program with two streams, for a test that runs and kills it. Arguments: options as JSON, folder."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 
 def stream(spark: Any, options: dict[str, str], folder: str) -> None:
-    """Take what is in two tubes, to their ends: of `t` into files, of `u` into the tube `results`."""
+    """Drain two tubes: `t` into files, and `u` into the tube `results`."""
 
-    def begin(name: str, kind: str, **told: str) -> Any:
+    def start(name: str, kind: str, **sink_options: str) -> Any:
         source = spark.readStream.format("tubes").options(**{**options, "tube": name}, maxTasksPerTrigger="1000").load()
-        writer = source.select("data").writeStream.format(kind).options(**told)
+        writer = source.select("data").writeStream.format(kind).options(**sink_options)
         return writer.option("checkpointLocation", f"{folder}/check-{name}").trigger(availableNow=True).start()
 
     sink = {**options, "tube": "results", "delivery": "exactly-once"}
     with ExitStack() as stack:
-        queries = [begin("t", "parquet", path=f"{folder}/out"), begin("u", "tubes", **sink)]
+        queries = [start("t", "parquet", path=f"{folder}/out"), start("u", "tubes", **sink)]
         for query in queries:
             stack.callback(query.stop)
         for query in queries:
@@ -28,7 +28,7 @@ def stream(spark: Any, options: dict[str, str], folder: str) -> None:
 if __name__ == "__main__":
     from pyspark.sql import SparkSession
 
-    told, place = sys.argv[1:]
+    source_options, target = sys.argv[1:]
     session = SparkSession.builder.getOrCreate()
-    stream(session, json.loads(told), place)
+    stream(session, json.loads(source_options), target)
     session.stop()

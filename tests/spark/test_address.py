@@ -1,4 +1,4 @@
-"""Passwords and files beside the URL: read where the connection is made, in no repr and no error."""
+"""Passwords and TLS files in options: they are read on connect, and never appear in a repr or an error."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tubes import ConnectionLost, InvalidOption, ServerRefused
 from tubes.spark.settings import read_settings
 from tubes.testing import LocalServer
 
-from .objects import copied, read, source, write
+from .objects import copy_by_pickle, read, source, write
 
-#: What needs escapes in a URL.
+#: A password with characters that a URL must escape.
 PASSWORD = "sword/fish@4711?#%:"
 
 
 @pytest.fixture
 def ann(valkey: LocalServer) -> Iterator[str]:
-    """A user of the server, who has a password."""
+    """A user of the server with this password."""
     with valkey.client() as client:
         client.acl_setuser(
             "ann", enabled=True, passwords=[f"+{PASSWORD}"], keys=["*"], channels=["*"], commands=["+@all"]
@@ -32,8 +32,8 @@ def ann(valkey: LocalServer) -> Iterator[str]:
 
 
 @pytest.fixture
-def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """A password in each of the places where it may be."""
+def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Option -> its value, for each option that can provide the password."""
     (tmp_path / "password").write_text(f"{PASSWORD}\n")
     monkeypatch.setenv("TUBES_TEST_PASSWORD", PASSWORD)
     return {
@@ -41,19 +41,19 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("way", ["password", "passwordEnv", "passwordFile"])
-def test_a_password_comes_from_an_option_a_variable_or_a_file(
-    queue: tubes.Queue, options: dict[str, str], valkey: LocalServer, ann: str, there: dict[str, str], way: str
+@pytest.mark.parametrize("option", ["password", "passwordEnv", "passwordFile"])
+def test_password_is_read_from_option_variable_or_file(
+    queue: tubes.Queue, options: dict[str, str], valkey: LocalServer, ann: str, secrets: dict[str, str], option: str
 ) -> None:
     queue.create_tube("t")
-    told = {**options, "username": ann, way: there[way]}
-    write(told, [[{"data": "one"}]], "data string")
-    assert [row["data"] for row in read(told, "data string")] == ["one"]
+    overrides = {**options, "username": ann, option: secrets[option]}
+    write(overrides, [[{"data": "one"}]], "data string")
+    assert [row["data"] for row in read(overrides, "data string")] == ["one"]
     with valkey.client() as client:
         client.acl_setuser("ann", reset_passwords=True, passwords=["+other"])
-        client.client_kill_filter(user="ann")  # A connection that stays needs no password.
+        client.client_kill_filter(user="ann")  # An open connection would not need the password again.
     with pytest.raises((ConnectionLost, ServerRefused), match="invalid username-password pair") as refused:
-        read(told, "data string")
+        read(overrides, "data string")
     assert "4711" not in str(refused.value)
 
 
@@ -61,14 +61,14 @@ def test_tls_files_are_set_by_options(queue: tubes.Queue, url: str, valkey: Loca
     queue.create_tube("t").put("one")
     with TlsProxy(valkey) as proxy:
         place = f"rediss://127.0.0.1:{proxy.port}?{url.partition('?')[2]}"
-        told = {"url": place, "tube": "t", "tlsCaFile": str(CERTIFICATE)}
-        keyed = {**told, "tlsCertFile": str(CERTIFICATE), "tlsKeyFile": str(CERTIFICATE)}
-        for options in (told, keyed):
+        overrides = {"url": place, "tube": "t", "tlsCaFile": str(CERTIFICATE)}
+        keyed = {**overrides, "tlsCertFile": str(CERTIFICATE), "tlsKeyFile": str(CERTIFICATE)}
+        for options in (overrides, keyed):
             assert [row["data"] for row in read(options, "data string")] == ["one"]
 
 
 @pytest.mark.parametrize(
-    ("told", "rule"),
+    ("overrides", "rule"),
     [
         ({"password": PASSWORD, "passwordEnv": "P"}, "^passwordEnv='P': is given twice: give one of password, "),
         ({"passwordEnv": "P", "passwordFile": "/p"}, r"^passwordFile='\*\*\*': is given twice"),
@@ -88,14 +88,14 @@ def test_tls_files_are_set_by_options(queue: tubes.Queue, url: str, valkey: Loca
         ({"url": "rediss://h", "tlsKeyFile": "/key"}, "^tlsKeyFile='/key': needs tlsCertFile"),
     ],
 )
-def test_conflicting_address_options_are_refused(told: dict[str, str], rule: str) -> None:
+def test_conflicting_address_options_are_refused(overrides: dict[str, str], rule: str) -> None:
     with pytest.raises(InvalidOption, match=rule) as refused:
-        read_settings({"url": "redis://h", "tube": "t", **told})
+        read_settings({"url": "redis://h", "tube": "t", **overrides})
     assert "4711" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("told", "rule"),
+    ("overrides", "rule"),
     [
         (
             {"passwordEnv": "TUBES_NOT_SET"},
@@ -110,19 +110,19 @@ def test_conflicting_address_options_are_refused(told: dict[str, str], rule: str
         ({"tlsCaFile": "{path}/none"}, "^tlsCaFile=.*: cannot be read on this machine"),
     ],
 )
-def test_missing_file_or_variable_is_reported_on_connect(told: dict[str, str], rule: str, tmp_path: Path) -> None:
+def test_missing_file_or_variable_is_reported_on_connect(overrides: dict[str, str], rule: str, tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
-    told = {name: value.format(path=tmp_path) for name, value in told.items()}
-    # Options are checked on the driver; each process looks for itself when it connects.
-    settings = copied(read_settings({"url": "rediss://h", "tube": "t", **told}))
+    overrides = {name: value.format(path=tmp_path) for name, value in overrides.items()}
+    # The driver checks the options, and each process reads the file or variable when it connects.
+    settings = copy_by_pickle(read_settings({"url": "rediss://h", "tube": "t", **overrides}))
     with pytest.raises(InvalidOption, match=rule):
         settings.connect()
 
 
-def test_repr_hides_password_and_pickle_omits_resolved_secret(there: dict[str, str]) -> None:
-    for name, value in there.items():
-        told = {"url": "redis://h", "tube": "t", name: value}
-        settings = read_settings(told)
-        assert "4711" not in repr(settings) + repr(source(told))
+def test_repr_hides_password_and_pickle_omits_resolved_secret(secrets: dict[str, str]) -> None:
+    for name, value in secrets.items():
+        overrides = {"url": "redis://h", "tube": "t", name: value}
+        settings = read_settings(overrides)
+        assert "4711" not in repr(settings) + repr(source(overrides))
         assert (PASSWORD.encode() in pickle.dumps(settings)) == (name == "password")
     assert "4711" not in repr(read_settings({"url": "redis://:4711@h", "tube": "t"}))

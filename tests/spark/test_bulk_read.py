@@ -1,4 +1,4 @@
-"""Looking at many tasks without taking any."""
+"""Tests for `BulkReader`, which reads many tasks without taking them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_heads_are_records_without_data(url: str) -> None:
         tube.put("delayed", delay=50)
         tube.put("buried").bury(long)
         rows: list[Row] = []
-        for _ in range(2):  # Nothing is taken, then something is.
+        for _ in range(2):  # No task is taken in the first pass, and one in the second.
             rows = rows_of(BulkReader(tube).between(0, 10))
             assert rows_of(BulkReader(tube).heads_of(range(10))) == [row._replace(data=b"") for row in rows]
             assert {row.state for row in rows} >= {"r", "~", "!"}
@@ -109,7 +109,7 @@ def test_extent_skips_removed_ids(url: str) -> None:
         tube.ack_many(tube.take_many(500, timeout=0))
         assert records.extent() == (1500, 500, 2000)
         mine = tube.take_many(100, timeout=0)
-        assert records.extent() == (1500, 500, 2000), "taken tasks are there too"
+        assert records.extent() == (1500, 500, 2000), "taken tasks are counted, too"
         tube.ack_many(mine[10:])
         assert records.extent() == (1410, 500, 2000)
         mine[3].release()
@@ -143,7 +143,7 @@ def test_uniform_and_mixed_tasks_are_read_alike(url: str) -> None:
         plain = rows_of(BulkReader(tube).between(0, 10))
         tube.take_many(5, timeout=0)
         taken = rows_of(BulkReader(tube).between(0, 5))
-        tube.put("one that is not", max_attempts=3)
+        tube.put("with an option", max_attempts=3)
         rows = rows_of(BulkReader(tube).between(0, 11))
         assert rows[5:10] == plain[5:]
         assert rows[:5] == taken
@@ -174,12 +174,12 @@ def test_reading_dropped_tube_raises_tube_not_found(url: str) -> None:
         tube.put("x")
         records = BulkReader(tube)
         tube.drop()
-        for look in (
+        for call in (
             records.extent, lambda: rows_of(records.between(0, 5)), lambda: rows_of(records.of([0, 3])),
             lambda: rows_of(records.heads_of([0, 3])),
         ):  # fmt: skip
             with pytest.raises(TubeNotFound):
-                look()
+                call()
 
 
 def test_large_tasks_after_many_small_ones_are_read_in_small_parts(url: str) -> None:

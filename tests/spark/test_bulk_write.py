@@ -1,4 +1,4 @@
-"""Writes: many tasks at once, or all or none."""
+"""Tests for `Writer`: immediate and transactional writes."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def stage(writer: Writer, write: str, rows: list[bytes] = ROWS, **options: objec
     return [writer.stage(write, chunk) for chunk in writer.chunks([(head, rows)], 10)]
 
 
-def seal(writer: Writer, name: str, number: int, brought: list[Staged]) -> None:
-    writer._seal(name, number, brought, writer._keep(brought))
+def seal(writer: Writer, name: str, number: int, staged: list[Staged]) -> None:
+    writer._seal(name, number, staged, writer._keep(staged))
 
 
-def died(tube: tubes.Tube, done: int) -> tuple[Writer, list[Staged]]:
-    """A writer that has sealed a write and put so many of its chunks, and what it had brought."""
+def put_partially(tube: tubes.Tube, done: int) -> tuple[Writer, list[Staged]]:
+    """Seal a write and put only the first `done` chunks. Return the writer and the staged chunks."""
     writer = Writer(tube)
-    brought = stage(writer, "load-1")
-    seal(writer, "load", 1, brought)
-    for chunk in brought[:done]:
+    staged = stage(writer, "load-1")
+    seal(writer, "load", 1, staged)
+    for chunk in staged[:done]:
         writer._put(chunk.keyed, chunk.tasks, chunk.name, chunk.words, (), 0.0)
-    return writer, brought
+    return writer, staged
 
 
 def data(tube: tubes.Tube) -> list[Any]:
@@ -54,7 +54,7 @@ def data(tube: tubes.Tube) -> list[Any]:
 
 
 def leftovers(server: LocalServer, url: str) -> set[str]:
-    """The kinds of keys that are there besides those of a tube with tasks."""
+    """Return the kinds of keys on the server, except those of every tube with tasks."""
     with redis.Redis.from_url(server.url) as client:
         keys = {key.decode() for key in client.scan_iter(f"{url.partition('=')[2]}:*")}
     kinds = {key.partition("}:")[2].partition(":")[0] for key in keys if "}:" in key}
@@ -72,7 +72,7 @@ def test_chunks_are_small_and_keep_the_order(tube: tubes.Tube) -> None:
     assert data(tube) == [raw.decode().strip('"') for raw in [*ROWS, *ROWS, ROWS[0], ROWS[0]]]
 
 
-def test_chunks_of_large_data_are_cut_by_their_bytes(tube: tubes.Tube) -> None:
+def test_chunks_are_limited_by_bytes(tube: tubes.Tube) -> None:
     writer = Writer(tube)
     large = [b"x" * (bulk_write.BYTES // 3)] * 7 + [b"x" * bulk_write.BYTES * 2]
     chunks = list(writer.chunks([(writer.head({}), large)]))
@@ -83,9 +83,9 @@ def test_chunks_of_large_data_are_cut_by_their_bytes(tube: tubes.Tube) -> None:
 
 def test_staged_chunks_are_invisible_until_published(tube: tubes.Tube, valkey: LocalServer, url: str) -> None:
     writer = Writer(tube)
-    brought = stage(writer, "w")
+    staged = stage(writer, "w")
     assert tube.statistics().tasks["total"] == 0
-    assert writer.publish_once("w", brought) == 25
+    assert writer.publish_once("w", staged) == 25
     assert data(tube) == [str(number) for number in range(25)]
     assert leftovers(valkey, url) <= {"taken"}
 
@@ -120,13 +120,13 @@ def test_repeated_write_is_put_once(tube: tubes.Tube, valkey: LocalServer, url: 
 
 @pytest.mark.parametrize("done", range(4))
 def test_next_writer_finishes_interrupted_publish(tube: tubes.Tube, done: int) -> None:
-    _, brought = died(tube, done)
+    _, staged = put_partially(tube, done)
     writer = Writer(tube)
-    assert writer.publish("load", 1, stage(writer, "load-1")) == 25 - sum(chunk.tasks for chunk in brought[:done])
+    assert writer.publish("load", 1, stage(writer, "load-1")) == 25 - sum(chunk.tasks for chunk in staged[:done])
     assert data(tube) == [str(number) for number in range(25)]
 
 
-def test_a_later_write_finishes_the_one_before(tube: tubes.Tube) -> None:
+def test_later_write_finishes_unfinished_write(tube: tubes.Tube) -> None:
     writer = Writer(tube)
     seal(writer, "load", 1, stage(writer, "load-1", [b"1"]))
     assert writer.publish("load", 2, stage(writer, "load-2", [b"2"])) == 2
@@ -150,15 +150,15 @@ def test_aborted_write_removes_chunks_and_refuses_more(tube: tubes.Tube, valkey:
     writer.clean("w", aborted=True)
     with pytest.raises(WriteAborted, match="given up"):
         stage(writer, "w")
-    assert leftovers(valkey, url) == {"chunks"}  # that it was given up is known for a day
+    assert leftovers(valkey, url) == {"chunks"}  # The server remembers the abort for a day.
 
 
-def test_a_write_whose_chunks_are_gone_puts_nothing(tube: tubes.Tube) -> None:
+def test_write_with_missing_chunks_puts_nothing(tube: tubes.Tube) -> None:
     writer = Writer(tube)
-    brought = stage(writer, "w")
+    staged = stage(writer, "w")
     writer.clean("w")
     with pytest.raises(WriteAborted, match="gone"):
-        writer.publish_once("w", brought)
+        writer.publish_once("w", staged)
     assert tube.statistics().tasks["total"] == 0
 
 
@@ -172,9 +172,9 @@ def test_write_beyond_capacity_raises_tube_full(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", capacity=12)
         writer = Writer(tube)
-        brought = stage(writer, "load-1")
+        staged = stage(writer, "load-1")
         with pytest.raises(TubeFull, match="capacity is 12"):
-            writer.publish("load", 1, brought)
+            writer.publish("load", 1, staged)
         assert tube.statistics().tasks["total"] == 10
         with pytest.raises(TubeFull):
             writer.put(next(writer.chunks([(writer.head({}), ROWS)])))
@@ -189,32 +189,32 @@ def test_write_to_dropped_tube_raises_tube_not_found(tube: tubes.Tube) -> None:
 
 @pytest.mark.parametrize("done", range(3))
 def test_sealed_write_is_put_despite_later_abort(tube: tubes.Tube, done: int) -> None:
-    dead, _ = died(tube, done)
+    dead, _ = put_partially(tube, done)
     dead.clean("load-1", aborted=True)
     Writer(tube).publish("load", 1, [])
     assert data(tube) == [str(number) for number in range(25)]
 
 
-def test_a_write_of_many_chunks_is_sealed_by_short_calls(tube: tubes.Tube, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_of_many_chunks_is_sealed_in_short_calls(tube: tubes.Tube, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk_write, "_KEEP_BATCH", 2)
     writer = Writer(tube)
-    brought = stage(writer, "w")
+    staged = stage(writer, "w")
     with pytest.raises(WriteAborted, match="are gone"):
-        writer.publish_once("w", [*brought, brought[0]._replace(name="never brought")])
+        writer.publish_once("w", [*staged, staged[0]._replace(name="never staged")])
     assert tube.statistics().tasks["total"] == 0
-    assert writer.publish_once("w", brought) == 25
+    assert writer.publish_once("w", staged) == 25
 
 
 def test_sealed_chunks_outlive_staged_chunks(tube: tubes.Tube, valkey: LocalServer) -> None:
-    _, brought = died(tube, 1)
+    _, staged = put_partially(tube, 1)
     with redis.Redis.from_url(valkey.url) as client:
-        left = [client.pttl(f"{port_of(tube).shared.key}:staged:{chunk.name}") for chunk in brought]
+        left = [client.pttl(f"{port_of(tube).shared.key}:staged:{chunk.name}") for chunk in staged]
     assert left[0] == -2
     assert min(left[1:]) > bulk_write.STAY
 
 
 def test_dropping_tube_removes_sealed_write(tube: tubes.Tube, valkey: LocalServer, url: str) -> None:
-    died(tube, 1)
+    put_partially(tube, 1)
     assert "staged" in leftovers(valkey, url)
     tube.drop()
     assert leftovers(valkey, url) <= {"chunks"}
@@ -224,7 +224,12 @@ def test_rows_with_and_without_keys_share_chunks(tube: tubes.Tube) -> None:
     writer = Writer(tube)
     rows = [(writer.head({"key": f"{number}"} if number % 2 else {}), [b"%d" % number]) for number in range(100)]
     chunks = list(writer.chunks(rows, 1000))
-    assert [chunk.tasks for chunk in chunks[:4]] == [1, 5, 1, 5]  # Five with keys at a time, here.
+    assert [chunk.tasks for chunk in chunks[:4]] == [
+        1,
+        5,
+        1,
+        5,
+    ]  # A chunk has at most five tasks with keys in this test.
     assert sum(chunk.tasks for chunk in chunks) == 100
     writer.publish_once("w", [writer.stage("w", chunk) for chunk in chunks])
     tasks = tube.take_many(1000, timeout=0)
@@ -240,7 +245,7 @@ def test_write_without_room_does_not_block_other_writes(url: str, valkey: LocalS
         with pytest.raises(TubeFull):
             writer.publish("large", 1, large)
         with redis.Redis.from_url(valkey.url) as client:
-            client.zadd(f"{port_of(tube).shared.key}:sealed", {"large": 1})  # A while ago.
+            client.zadd(f"{port_of(tube).shared.key}:sealed", {"large": 1})  # Sealed long ago.
         tube.truncate()
         tube.put_many(range(20))
         assert writer.publish("small", 1, stage(writer, "small-1", ROWS[:5])) == 5
@@ -249,11 +254,11 @@ def test_write_without_room_does_not_block_other_writes(url: str, valkey: LocalS
 def test_chunks_of_dropped_tube_are_not_put_into_its_successor(url: str) -> None:
     with tubes.connect(url) as queue:
         writer = Writer(queue.create_tube("t", "utubettl"))
-        brought = stage(writer, "w", utube="lane", pri=5)
+        staged = stage(writer, "w", utube="lane", pri=5)
         writer.tube.drop()
         tube = queue.create_tube("t")
         with pytest.raises(WriteAborted, match="made again"):
-            Writer(tube).publish_once("w", brought)
+            Writer(tube).publish_once("w", staged)
         assert tube.statistics().tasks["total"] == 0
 
 
@@ -262,9 +267,9 @@ def test_publish_once_needs_room_for_whole_write(url: str) -> None:
         tube = queue.create_tube("t", capacity=30)
         writer = Writer(tube)
         tube.put_many(range(10))
-        for brought in (stage(writer, "w"), [*stage(writer, "v"), *stage(writer, "v")]):
+        for staged in (stage(writer, "w"), [*stage(writer, "v"), *stage(writer, "v")]):
             with pytest.raises(TubeFull):
-                writer.publish_once("w", brought)
+                writer.publish_once("w", staged)
             assert tube.statistics().tasks["total"] == 10
         tube.truncate()
         assert writer.publish_once("w", stage(writer, "w")) == 25

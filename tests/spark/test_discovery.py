@@ -1,4 +1,4 @@
-"""Spark finds the data source, and those of others, also where it is old or PyArrow is missing."""
+"""Spark discovers ours and other data sources, even if Spark is old or PyArrow is missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tubes
 
 from .conftest import environment
 
-#: Looks for data sources by Spark's own code, and uses ours.
+#: Discovers data sources with Spark's own code, and uses ours.
 PROGRAM = """
 import io, struct, sys
 from pyspark.sql import datasource
@@ -31,7 +31,7 @@ for use, more in ("reader", ()), ("writer", (False,)), ("streamReader", ()), ("s
     except Exception as error:
         print(use, type(error).__name__)
 """
-#: What Spark 4.1 does not have, and 4.0 even less.
+#: Statements that remove the features missing in Spark 4.1, and in Spark 4.0.
 NO_LIMITS = "sys.modules['pyspark.sql.streaming.datasource'] = None"
 NO_ARROW_SINK = f"{NO_LIMITS}; del datasource.DataSourceStreamArrowWriter"
 WORKS, OLD, MISSING = "works", "SparkTooOld", "ExtraMissing"

@@ -1,4 +1,4 @@
-"""Done tasks that a tube keeps: reads of them, and streams that begin with them."""
+"""Kept done tasks: batch reads, and streams that start with a replay of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def moment(seconds: float | None) -> datetime:
 
 @pytest.fixture
 def tube(queue: tubes.Queue) -> tubes.Tube:
-    """Six tasks are kept: of all ends, with and without results; two others are ready, one is taken."""
+    """A tube with six kept tasks, which ended in different ways; two tasks are ready, and one is taken."""
     tube = queue.create_tube("t", "utubettl", keep_done=3600)
     for number in range(5):
         tube.put(f"{number}", utube=f"lane {number % 2}", pri=number)
@@ -59,7 +59,7 @@ def test_done_task_rows_match_peek(tube: tubes.Tube, options: dict[str, str]) ->
 
 
 @pytest.mark.parametrize(
-    ("told", "ids"),
+    ("overrides", "ids"),
     [
         ({"state": "-", "ids": "1-6"}, [1, 2, 3, 6]),
         ({"state": "done", "lane": "lane 1"}, [1, 3]),
@@ -71,13 +71,13 @@ def test_done_task_rows_match_peek(tube: tubes.Tube, options: dict[str, str]) ->
     ],
 )
 def test_filters_apply_to_done_tasks(
-    tube: tubes.Tube, options: dict[str, str], told: dict[str, str], ids: list[int]
+    tube: tubes.Tube, options: dict[str, str], overrides: dict[str, str], ids: list[int]
 ) -> None:
     for columns in ("id bigint", "id bigint, data string"):
-        assert [row["id"] for row in read({**options, **told}, columns)] == ids
+        assert [row["id"] for row in read({**options, **overrides}, columns)] == ids
 
 
-def test_a_read_begins_with_the_task_that_ended_at_the_starting_time(tube: tubes.Tube, options: dict[str, str]) -> None:
+def test_read_includes_task_that_ended_at_starting_time(tube: tubes.Tube, options: dict[str, str]) -> None:
     since = moment(tube.peek(2).ended).isoformat()
     assert [row["id"] for row in read({**options, "state": "done", "startingTime": since})] == [2, 3, 6, 7]
 
@@ -118,7 +118,7 @@ def test_results_are_read_with_other_codecs(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "match"),
+    ("overrides", "match"),
     [
         (
             {"startingTime": LONG_AGO},
@@ -131,9 +131,11 @@ def test_results_are_read_with_other_codecs(url: str) -> None:
         ({"state": "gone"}, "state='gone': must be one of ready, taken, buried, delayed, done"),
     ],
 )
-def test_bad_options_are_refused(tube: tubes.Tube, options: dict[str, str], told: dict[str, str], match: str) -> None:
+def test_bad_options_are_refused(
+    tube: tubes.Tube, options: dict[str, str], overrides: dict[str, str], match: str
+) -> None:
     with pytest.raises(InvalidOption, match=match):
-        source({**options, **told}).reader(schema("id bigint"))
+        source({**options, **overrides}).reader(schema("id bigint"))
 
 
 # -- streams -----------------------------------------------------------------------------------------------------------
@@ -141,7 +143,7 @@ def test_bad_options_are_refused(tube: tubes.Tube, options: dict[str, str], told
 
 @pytest.fixture
 def log(queue: tubes.Queue) -> tubes.Tube:
-    """100 tasks that are done, of which ten each ended by one call, and ten that are ready."""
+    """A tube with 100 done tasks, acked in groups of ten, and ten ready tasks."""
     tube = queue.create_tube("t", keep_done=3600)
     for first in range(0, 100, 10):
         tube.put_many([f"{number}" for number in range(first, first + 10)])
@@ -150,42 +152,42 @@ def log(queue: tubes.Queue) -> tubes.Tube:
     return tube
 
 
-def starting(options: dict[str, str], since: str = LONG_AGO, **more: str) -> Query:
+def replay_query(options: dict[str, str], since: str = LONG_AGO, **more: str) -> Query:
     return Query({**options, "startingTime": since, "maxTasksPerTrigger": "30", "lease": "1", **more})
 
 
 def test_stream_replays_done_tasks_then_reads_ready_tasks(log: tubes.Tube, options: dict[str, str]) -> None:
-    query = starting(options, numPartitions="4")
+    query = replay_query(options, numPartitions="4")
     query.run()
     assert [len(batch) for batch in query.sink if batch] == [30, 30, 30, 10, 10]
-    assert sorted(query.got, key=int) == [f"{number}" for number in range(110)]
+    assert sorted(query.delivered, key=int) == [f"{number}" for number in range(110)]
     log.put("new")
     query.run()
     assert query.sink[-1] == ["new"]
-    # What is done meanwhile is no part of a replay that is over.
+    # Tasks that end after the replay are not replayed.
     assert log.statistics().kept == 111
     query.start()
     assert not query.plan()
 
 
 def test_replay_covers_tasks_done_from_starting_time_until_its_start(log: tubes.Tube, options: dict[str, str]) -> None:
-    query = starting(options, moment(log.peek(70).ended).isoformat())
+    query = replay_query(options, moment(log.peek(70).ended).isoformat())
     for task in log.take_many(10, timeout=0):
         task.ack()
     query.run()
-    assert query.got == [f"{number}" for number in range(70, 100)]
+    assert query.delivered == [f"{number}" for number in range(70, 100)]
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
 def test_interrupted_replay_resumes_with_same_tasks(log: tubes.Tube, options: dict[str, str], steps: int) -> None:
-    query = starting(options)
+    query = replay_query(options)
     for _ in range(steps):
         query.step()
     query.plan()
     query.deliver()
     before = query.sink[-1]
     query.crash()
-    if not steps:  # Spark has no offset of a query whose first batch was not done.
+    if not steps:  # Spark stores no start offset for a query that has not completed its first batch.
         query.options["startingTime"] = "2020-01-02"
         query.offsets[0] = source(query.options).streamReader(schema("id bigint, data string")).initialOffset()
         query.offsets[0]["consumer"] = query.offsets[1]["consumer"]
@@ -194,15 +196,15 @@ def test_interrupted_replay_resumes_with_same_tasks(log: tubes.Tube, options: di
     assert query.sink[-1] == before
     query.commit()
     query.run()
-    assert sorted(query.got, key=int) == [f"{number}" for number in range(110)]
+    assert sorted(query.delivered, key=int) == [f"{number}" for number in range(110)]
 
 
 def test_tasks_no_longer_kept_are_not_replayed(log: tubes.Tube, options: dict[str, str]) -> None:
-    query = starting(options)
+    query = replay_query(options)
     query.step()
     log.truncate(state="done")
     query.run()
-    assert sorted(query.got, key=int) == [f"{number}" for number in [*range(30), *range(100, 110)]]
+    assert sorted(query.delivered, key=int) == [f"{number}" for number in [*range(30), *range(100, 110)]]
 
 
 def test_started_stream_ignores_starting_time(log: tubes.Tube, options: dict[str, str]) -> None:
@@ -211,12 +213,12 @@ def test_started_stream_ignores_starting_time(log: tubes.Tube, options: dict[str
     query.options = {**options, "startingTime": LONG_AGO}
     query.start()
     query.run()
-    assert sorted(query.got, key=int) == [f"{number}" for number in range(100, 110)]
+    assert sorted(query.delivered, key=int) == [f"{number}" for number in range(100, 110)]
 
 
 def test_replay_rows_match_read_rows(log: tubes.Tube, options: dict[str, str]) -> None:
-    made = source({**options, "startingTime": LONG_AGO})
-    reader: Any = made.streamReader(schema(str(made.schema())))
+    data_source = source({**options, "startingTime": LONG_AGO})
+    reader: Any = data_source.streamReader(schema(str(data_source.schema())))
     start = reader.initialOffset()
     rows = rows_of(reader, reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit())))
     assert sorted(rows, key=lambda row: row["id"]) == read({**options, "state": "done"})

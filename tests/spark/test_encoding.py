@@ -1,4 +1,4 @@
-"""Columns of data as the bytes that a tube stores."""
+"""Encoding of data columns as the bytes that a tube stores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tubes.spark.settings import Settings
 
 UTC = datetime.UTC
 BERLIN = ZoneInfo("Europe/Berlin")
-#: By a type: values, and what stands in the JSON for each.
+#: Name -> an Arrow type, and pairs of a value and its JSON form.
 KNOWN: dict[str, tuple[Any, list[tuple[Any, Any]]]] = {
     "text": (pa.string(), [("ü\n\"\\\x00\u2028", "ü\n\"\\\x00\u2028"), ("", ""), (None, None)]),
     "numbers": (pa.int64(), [(2**62, 2**62), (-1, -1), (None, None)]),
@@ -52,30 +52,30 @@ KNOWN: dict[str, tuple[Any, list[tuple[Any, Any]]]] = {
 }  # fmt: skip
 
 
-def encoded(values: list[Any], kind: Any, skipped: int = 0, **options: Any) -> list[Any]:
+def encode_values(values: list[Any], kind: Any, skipped: int = 0, **options: Any) -> list[Any]:
     settings = Settings(address=Address("redis://localhost"), tube="t", **options)
     raws = encoding.encoder(settings)(pa.array([*values[:1] * skipped, *values], kind).slice(skipped))
     return [json.loads(raw) for raw in raws]
 
 
 @pytest.mark.parametrize("name", KNOWN)
-@pytest.mark.parametrize("without", [False, True], ids=["msgspec", "without msgspec"])
-def test_values_are_encoded_as_json_at_any_depth(name: str, without: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if without:
+@pytest.mark.parametrize("no_msgspec", [False, True], ids=["msgspec", "without msgspec"])
+def test_values_are_encoded_as_json_at_any_depth(name: str, no_msgspec: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if no_msgspec:
         monkeypatch.setattr(encoding, "msgspec", None)
     kind, pairs = KNOWN[name]
     values, expected = [value for value, _ in pairs], [known for _, known in pairs]
-    assert encoded(values, kind) == expected
-    assert encoded(values, kind, skipped=2) == expected
+    assert encode_values(values, kind) == expected
+    assert encode_values(values, kind, skipped=2) == expected
     lists = [values, None, [], values[:1]]
-    assert encoded(lists, pa.list_(kind), skipped=1) == [expected, None, [], expected[:1]]
+    assert encode_values(lists, pa.list_(kind), skipped=1) == [expected, None, [], expected[:1]]
     inside = pa.struct([("a", kind), ("in", pa.struct([("b", pa.list_(kind))]))])
     rows = [{"a": value, "in": None if value is None else {"b": [value, None]}} for value in values]
-    known = [{"a": told, "in": None if told is None else {"b": [told, None]}} for told in expected]
-    assert encoded([None, *rows], inside, skipped=3) == [None, *known]
+    known = [{"a": item, "in": None if item is None else {"b": [item, None]}} for item in expected]
+    assert encode_values([None, *rows], inside, skipped=3) == [None, *known]
 
 
-#: In microseconds since 1970: the first moment that ISO 8601 text has, and the last one.
+#: First and last time that ISO 8601 text can express, in microseconds since 1970.
 FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 BAD_TIMES: list[tuple[Any, int]] = [
     (pa.timestamp("us", "UTC"), 1_700_000_000_000_000_000),
@@ -109,10 +109,10 @@ def test_times_outside_iso_range_are_refused_at_any_depth(kind: Any, number: int
 def test_first_and_last_iso_times_are_encoded() -> None:
     moments = pa.array([FIRST, LAST], pa.int64()).cast(pa.timestamp("us", "UTC"))
     days = pa.array([-719_162, 2_932_896], pa.int32()).cast(pa.date32())
-    assert encoded([*moments, None], moments.type) == [
+    assert encode_values([*moments, None], moments.type) == [
         "0001-01-01T00:00:00+00:00", "9999-12-31T23:59:59.999999+00:00", None,
     ]  # fmt: skip
-    assert encoded([*days, None], days.type) == ["0001-01-01", "9999-12-31", None]
+    assert encode_values([*days, None], days.type) == ["0001-01-01", "9999-12-31", None]
 
 
 def deep(levels: int) -> Any:
@@ -143,12 +143,12 @@ def test_numbers_outside_json_are_refused_at_any_depth(number: float) -> None:
     inside, in_maps = pa.struct([("a", pa.list_(pa.float64()))]), pa.map_(pa.string(), pa.float64())
     for kind, value in ((pa.float64(), number), (inside, {"a": [1.0, number]}), (in_maps, [("a", number)])):
         with pytest.raises(CodecError):
-            encoded([value], kind)
+            encode_values([value], kind)
 
 
-@pytest.mark.parametrize("without", [False, True], ids=["msgspec", "without msgspec"])
-def test_json_text_is_checked_and_kept_as_it_is(without: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if without:
+@pytest.mark.parametrize("no_msgspec", [False, True], ids=["msgspec", "without msgspec"])
+def test_json_text_is_checked_and_stored_unchanged(no_msgspec: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if no_msgspec:
         monkeypatch.setattr(encoding, "_is_json", None)
     encode = encoding.encoder(Settings(address=Address("redis://localhost"), tube="t", data_format="json"))
     assert encode(pa.array([' {"a": 1e999} ', '"\\ud800"', None])) == [b'{"a": 1e999}', b'"\\ud800"', b"null"]

@@ -1,4 +1,4 @@
-"""Rows become tasks and tasks rows, by the objects that Spark calls."""
+"""Batch reads and writes, with the objects that Spark calls."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def test_option_columns_match_put_options(queue: tubes.Queue, options: dict[str,
         "data string, utube string, pri int, ttl double, ttr bigint, delay interval day to second, key string,"
         " max_attempts int"
     )
-    given: dict[str, Any] = {
+    row_values: dict[str, Any] = {
         "data": "x", "utube": "a", "pri": 3, "ttl": 60.5, "ttr": 5, "delay": datetime.timedelta(seconds=2), "key": "k",
         "max_attempts": 7,
     }  # fmt: skip
-    write(options, [[given, {**dict.fromkeys(given), "data": "y"}]], ddl)
+    write(options, [[row_values, {**dict.fromkeys(row_values), "data": "y"}]], ddl)
     task, plain = tube.peek(0), tube.peek(1)
     assert (task.utube, task.pri, task.ttl, task.ttr, task.state) == ("a", 3, 62.5, 5.0, "~")
     assert (task.key, task.max_attempts) == ("k", 7)
@@ -84,15 +84,15 @@ def test_option_columns_match_put_options(queue: tubes.Queue, options: dict[str,
 def test_write_options_apply_where_column_is_null_or_missing(queue: tubes.Queue, options: dict[str, str]) -> None:
     tube = queue.create_tube("t", "utubettl")
     rows: list[dict[str, Any]] = [{"data": "x", "pri": 3, "key": None}, {"data": "y", "pri": None, "key": "k"}]
-    told = {"pri": "5", "ttl": "60", "maxAttempts": "2", "keyTtl": "9", "onDuplicate": "replace"}
-    write({**options, **told}, [rows], "data string, pri int, key string")
+    overrides = {"pri": "5", "ttl": "60", "maxAttempts": "2", "keyTtl": "9", "onDuplicate": "replace"}
+    write({**options, **overrides}, [rows], "data string, pri int, key string")
     assert [(task.pri, task.ttl, task.max_attempts) for task in (tube.peek(0), tube.peek(1))] == [
         (3, 60.0, 2),
         (5, 60.0, 2),
     ]
 
 
-def test_a_key_is_put_once(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_task_with_key_is_put_once(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t", "utube")
     rows = [{"data": f"{number}", "key": f"{number % 7}", "utube": f"{number % 3}"} for number in range(40)]
     write(options, [rows[:20], rows[20:]], "data string, key string, utube string")
@@ -109,11 +109,11 @@ def test_tasks_keep_row_order(
     assert data(queue) == [row["data"] for row in rows]
 
 
-def test_a_write_that_fails_has_put_nothing(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_failed_write_puts_nothing(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t")
     writer = write(options, [[{"data": "x"}]], "data string", ends="abort")
     assert queue.tube("t").statistics().tasks["total"] == 0
-    with pytest.raises(tubes.WriteAborted):  # a Spark task that does not know of it
+    with pytest.raises(tubes.WriteAborted):  # by a Spark task that is still running
         writer.write(iter([_batch()]))
 
 
@@ -123,7 +123,7 @@ def _batch() -> Any:
     return batch_of([{"data": "late"}], "data string")
 
 
-def test_a_write_with_an_id_is_put_once(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_write_with_id_is_put_once(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t")
     for _ in range(3):
         write({**options, "writeId": "2026-11-21"}, [[{"data": "x"}]], "data string")
@@ -131,7 +131,7 @@ def test_a_write_with_an_id_is_put_once(queue: tubes.Queue, options: dict[str, s
     assert data(queue) == ["x", "y"]
 
 
-def test_a_bad_value_of_a_row_is_named_and_puts_nothing(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_bad_row_value_is_reported_and_puts_nothing(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t", "utubettl")
     rows = [{"data": "x", "pri": 1}, {"data": "y", "pri": -1}]
     with pytest.raises(InvalidOption, match="pri=-1"):
@@ -148,8 +148,8 @@ def test_bad_rows_option_buries_invalid_rows_with_their_values(
     rows[3]["score"] = float("nan")
     rows[11]["ttl"] = -1
     rows[19]["key"] = ""
-    told = {**options, "delivery": delivery, "badRows": "bury"}
-    write(told, [rows], "url string, score double, ttl int, key string")
+    overrides = {**options, "delivery": delivery, "badRows": "bury"}
+    write(overrides, [rows], "url string, score double, ttl int, key string")
     assert tube.statistics().tasks["ready"] == 17
     buried = {task.data["url"]: task for task in tube.buried()}
     assert [task.data for task in buried.values()] == [{**rows[3], "score": "NaN"}, rows[11], rows[19]]
@@ -180,12 +180,12 @@ def test_row_with_time_out_of_range_is_buried_with_its_other_values(
     assert "1700000000000000000" in bad.data["data"]["when"]
 
 
-def test_maps_with_a_key_twice_are_buried_with_both_values(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_map_with_duplicate_key_is_buried_with_both_values(queue: tubes.Queue, options: dict[str, str]) -> None:
     tube = queue.create_tube("t")
     maps = pa.MapArray.from_arrays([0, 1, 3], pa.array(["a", "b", "b"]), pa.array([1, 2, 3]))
     batch = pa.RecordBatch.from_arrays([maps], names=["data"])
-    told = {**options, "badRows": "bury", "delivery": "at-least-once"}
-    source(told).writer(schema("data map<string,bigint>"), overwrite=False).write(iter([batch]))
+    overrides = {**options, "badRows": "bury", "delivery": "at-least-once"}
+    source(overrides).writer(schema("data map<string,bigint>"), overwrite=False).write(iter([batch]))
     assert data(queue) == [{"a": 1}]
     (bad,) = tube.buried()
     assert bad.data == {"data": [{"key": "b", "value": 2}, {"key": "b", "value": 3}]}
@@ -193,13 +193,13 @@ def test_maps_with_a_key_twice_are_buried_with_both_values(queue: tubes.Queue, o
     assert bad.reason.endswith("a map has the same key twice")
 
 
-def test_rows_that_are_nested_too_deeply_are_buried(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_too_deeply_nested_row_is_buried(queue: tubes.Queue, options: dict[str, str]) -> None:
     tube = queue.create_tube("t")
     kind = "array<" * 400 + "date" + ">" * 400
     rows: list[dict[str, Any]] = [{"data": None}]
     batch = batch_of(rows, f"data {kind}")
-    told = {**options, "badRows": "bury", "delivery": "at-least-once"}
-    source(told).writer(schema(f"data {kind}"), overwrite=False).write(iter([batch]))
+    overrides = {**options, "badRows": "bury", "delivery": "at-least-once"}
+    source(overrides).writer(schema(f"data {kind}"), overwrite=False).write(iter([batch]))
     assert [task.data for task in tube.buried()] == [{"data": None}]
 
 
@@ -207,27 +207,27 @@ def test_bad_rows_are_buried_with_any_codec(url: str, options: dict[str, str]) -
     moment = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
     with tubes.connect(url, codec="raw") as queue:
         tube = queue.create_tube("raw")
-        told = {**options, "tube": "raw", "codec": "raw", "badRows": "bury"}
-        write(told, [[{"data": b"x"}, {"data": None}, {"data": b"y"}]], "data binary")
+        overrides = {**options, "tube": "raw", "codec": "raw", "badRows": "bury"}
+        write(overrides, [[{"data": b"x"}, {"data": None}, {"data": b"y"}]], "data binary")
         assert [task.data for task in tube.buried()] == [b'{"data": null}']
         assert [task.data for task in tube.take_many(3, timeout=0)] == [b"x", b"y"]
-    told = {**options, "codec": "msgpack", "badRows": "bury"}
+    overrides = {**options, "codec": "msgpack", "badRows": "bury"}
     with tubes.connect(url, codec="msgpack") as queue:
         queue.create_tube("t", "utubettl")
-        write(told, [[{"when": moment, "pri": -1}, {"when": moment, "pri": 1}]], "when timestamp, pri int")
+        write(overrides, [[{"when": moment, "pri": -1}, {"when": moment, "pri": 1}]], "when timestamp, pri int")
         bad = {task.data["pri"]: task.data for task in queue.tube("t").buried()}
         assert bad == {-1: {"when": "2020-01-01 00:00:00+00:00", "pri": -1}}
 
 
 def test_json_format_writes_and_reads_text_unchanged(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t")
-    told = {**options, "dataFormat": "json"}
-    write(told, [[{"data": '{"a":[1,2]}'}, {"data": '"text"'}, {"data": None}]], "data string")
-    assert [row["data"] for row in read(told, "data string")] == ['{"a":[1,2]}', '"text"', "null"]
+    overrides = {**options, "dataFormat": "json"}
+    write(overrides, [[{"data": '{"a":[1,2]}'}, {"data": '"text"'}, {"data": None}]], "data string")
+    assert [row["data"] for row in read(overrides, "data string")] == ['{"a":[1,2]}', '"text"', "null"]
     assert data(queue) == [{"a": [1, 2]}, "text", None]
     for text in ("nonsense", '{"a":NaN}'):
         with pytest.raises(CodecError):
-            write(told, [[{"data": text}]], "data string")
+            write(overrides, [[{"data": text}]], "data string")
 
 
 @pytest.mark.parametrize("codec", ["raw", "msgpack"])
@@ -304,7 +304,7 @@ def test_snapshot_is_complete_for_any_number_of_partitions(
     assert all(row["data"] == str(row["id"]) for row in rows)
 
 
-def test_a_snapshot_of_nothing_is_empty(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_snapshot_of_empty_tube_is_empty(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t")
     assert read(options) == []
 
@@ -324,7 +324,7 @@ def test_large_rows_are_written_in_several_chunks(queue: tubes.Queue, options: d
     assert [len(text) for text in data(queue)] == [len(large)] * 5
 
 
-def test_surrogates_do_not_end_a_read(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_surrogates_do_not_fail_read(queue: tubes.Queue, options: dict[str, str]) -> None:
     tube = queue.create_tube("t", "utube")
     tube.put("x", utube="caf\udce9", key="caf\udce9")
     tube.bury(0, "no file caf\udce9")
@@ -332,7 +332,7 @@ def test_surrogates_do_not_end_a_read(queue: tubes.Queue, options: dict[str, str
     assert (row["utube"], row["key"], row["reason"]) == ("caf?", "caf?", "no file caf?")
 
 
-def test_large_data_are_handed_over_in_small_batches(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_large_data_are_read_in_small_batches(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t").put_many(["x" * 1_000_000] * 30)
     reader = source(options).reader(schema("data string"))
     sizes = [batch.nbytes for part in reader.partitions() for batch in reader.read(part)]
@@ -340,6 +340,6 @@ def test_large_data_are_handed_over_in_small_batches(queue: tubes.Queue, options
     assert max(sizes) < 10_000_000
 
 
-def test_there_are_no_more_partitions_than_tasks(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_partitions_are_at_most_as_many_as_tasks(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t").put_many(range(10))
     assert len(source({**options, "numPartitions": "3000"}).reader(schema("data string")).partitions()) == 10

@@ -1,4 +1,4 @@
-"""The source of streams, by the objects that Spark calls: what it promises through crashes of the driver."""
+"""The stream source, with the objects that Spark calls: its guarantees in crashes of the driver."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .objects import read, rows_of, schema, source
 
 
 class Query:
-    """A query as Spark runs it: an offset log and a commit log that outlive it, and what its sink has got."""
+    """Runs a query like Spark: with an offset log, a commit log, and the rows of a sink, which survive a crash."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self.options = options
@@ -36,25 +36,25 @@ class Query:
             self.offsets.append(self.reader.initialOffset())
 
     def crash(self, seconds: float = 0.0) -> None:
-        """The process of the driver is gone, and nobody renews its lease."""
+        """Kill the driver, so that its lease is not renewed."""
         stream = self.reader._stream
         if stream is not None:
             port_of(stream.tube).connection.close(lost=True)
         time.sleep(seconds)
 
     def plan(self, limit: Any = None) -> bool:
-        """A batch is in the offset log; False: there is no new one."""
+        """Add a batch to the offset log. Return False if there is no new batch."""
         if self.committed == len(self.offsets) - 1:
-            at = self.offsets[-1]
-            latest = self.reader.latestOffset(at, limit or self.reader.getDefaultReadLimit())
-            if latest == at:
+            start = self.offsets[-1]
+            latest = self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit())
+            if latest == start:
                 return False
             self.offsets.append(latest)
-            self.reader.commit(at)
+            self.reader.commit(start)
         return True
 
     def deliver(self) -> None:
-        """The sink has got the batch that was planned last; again, and it is the same to it."""
+        """Deliver the last planned batch to the sink. A repeated delivery replaces the batch."""
         parts = self.reader.partitions(self.offsets[-2], self.offsets[-1])
         rows = [row["data"] for row in rows_of(self.reader, parts)]
         del self.sink[len(self.offsets) - 2 :]
@@ -64,19 +64,19 @@ class Query:
         self.committed = len(self.offsets) - 1
 
     def step(self) -> None:
-        """One batch, through to the commit log."""
+        """Plan, deliver and commit one batch."""
         self.plan()
         self.deliver()
         self.commit()
 
     def run(self, limit: Any = None) -> None:
-        """Until there is nothing left."""
+        """Process batches until the tube is empty."""
         while self.plan(limit):
             self.deliver()
             self.commit()
 
     @property
-    def got(self) -> list[str]:
+    def delivered(self) -> list[str]:
         return [row for batch in self.sink for row in batch]
 
 
@@ -95,15 +95,15 @@ def query(tube: tubes.Tube, options: dict[str, str]) -> Query:
 EVERYTHING = [f"{number}" for number in range(100)]
 
 
-def test_a_query_gets_every_task_once_and_acks_it(query: Query, tube: tubes.Tube) -> None:
+def test_query_delivers_each_task_once_and_acks_it(query: Query, tube: tubes.Tube) -> None:
     query.run()
     assert [len(batch) for batch in query.sink] == [30, 30, 30, 10]
-    assert query.got == EVERYTHING
+    assert query.delivered == EVERYTHING
     assert tube.statistics().tasks["total"] == 0
     assert tube.statistics().calls["ack"] == 100
 
 
-def test_a_batch_is_acked_when_it_is_committed_and_not_before(query: Query, tube: tubes.Tube) -> None:
+def test_batch_is_acked_only_after_commit(query: Query, tube: tubes.Tube) -> None:
     query.plan()
     query.deliver()
     assert tube.statistics().tasks["taken"] == 30
@@ -115,7 +115,7 @@ def test_a_batch_is_acked_when_it_is_committed_and_not_before(query: Query, tube
 
 def test_full_batches_in_succession_are_taken_ahead(query: Query, tube: tubes.Tube) -> None:
     query.plan()
-    assert tube.statistics().tasks["taken"] == 30, "nobody knows yet that they follow at once"
+    assert tube.statistics().tasks["taken"] == 30, "the first batch is not taken ahead"
     query.deliver()
     query.commit()
     query.plan()
@@ -124,7 +124,7 @@ def test_full_batches_in_succession_are_taken_ahead(query: Query, tube: tubes.Tu
     assert (tasks["done"], tasks["taken"]) == (30, 60)
     query.run()
     assert [len(batch) for batch in query.sink] == [30, 30, 30, 10]
-    assert query.got == EVERYTHING
+    assert query.delivered == EVERYTHING
 
 
 def test_late_or_partial_batch_prevents_taking_ahead(query: Query, tube: tubes.Tube) -> None:
@@ -142,34 +142,34 @@ def test_late_or_partial_batch_prevents_taking_ahead(query: Query, tube: tubes.T
 
 
 BROKEN = b"\xc1"
-#: What MessagePack knows and JSON does not: an extension.
+#: A MessagePack extension, which JSON cannot represent.
 EXTENSION = b"\xd4\x05x"
 
 
-def unreadable(url: str, **more: str) -> tuple[tubes.Tube, dict[str, str]]:
-    """A tube of whose tasks 3 and 7 nobody can decode the data."""
+def create_undecodable(url: str, **more: str) -> tuple[tubes.Tube, dict[str, str]]:
+    """Create a tube whose tasks 3 and 7 have undecodable data."""
     tube = tubes.connect(url, codec="raw").create_tube("bad")
     tube.put_many([{3: BROKEN, 7: EXTENSION}.get(number, b"\xa1x") for number in range(10)])
     return tube, {"url": url, "tube": "bad", "codec": "msgpack", "lease": "1", **more}
 
 
 def test_undecodable_data_fails_query_and_names_task(url: str) -> None:
-    _, told = unreadable(url)
-    query = Query(told)
+    _, overrides = create_undecodable(url)
+    query = Query(overrides)
     query.plan()
     with pytest.raises(tubes.Unreadable, match="tube 'bad': the data of task 3"):
         query.deliver()
 
 
 def test_bad_rows_option_buries_undecodable_data(url: str) -> None:
-    tube, told = unreadable(url, badRows="bury")
-    query = Query(told)
+    tube, overrides = create_undecodable(url, badRows="bury")
+    query = Query(overrides)
     query.plan()
     query.deliver()
     query.crash()
     query.start()
     query.run()
-    assert query.got == ["x"] * 8
+    assert query.delivered == ["x"] * 8
     assert [(task.id, task.reason) for task in tube.buried()] == [
         (id, "bad row: codec 'msgpack' cannot decode the data") for id in (3, 7)
     ]
@@ -177,11 +177,11 @@ def test_bad_rows_option_buries_undecodable_data(url: str) -> None:
 
 
 def test_batch_read_of_undecodable_data_fails_or_yields_null(url: str) -> None:
-    _, told = unreadable(url)
-    del told["lease"]
+    _, overrides = create_undecodable(url)
+    del overrides["lease"]
     with pytest.raises(tubes.Unreadable, match="tube 'bad': the data of task 3"):
-        read(told)
-    assert [row["id"] for row in read({**told, "badRows": "null"}) if row["data"] is None] == [3, 7]
+        read(overrides)
+    assert [row["id"] for row in read({**overrides, "badRows": "null"}) if row["data"] is None] == [3, 7]
 
 
 @pytest.mark.parametrize("bad_rows", ["fail", "bury"])
@@ -211,18 +211,18 @@ def test_tasks_in_lanes_are_not_taken_ahead(queue: tubes.Queue, options: dict[st
 def test_batch_taken_ahead_survives_driver_crash(query: Query, tube: tubes.Tube) -> None:
     for _ in range(2):
         query.step()
-    query.reader.latestOffset(query.offsets[-1], ReadMaxRows(30))  # the third, and the fourth ahead of it
+    query.reader.latestOffset(query.offsets[-1], ReadMaxRows(30))  # takes the third batch, and the fourth ahead
     query.reader._join_background()
     assert tube.statistics().tasks["taken"] == 40
     query.crash()
     query.start()
     query.run()
     assert [len(batch) for batch in query.sink] == [30, 30, 30, 10]
-    assert query.got == EVERYTHING
+    assert query.delivered == EVERYTHING
     assert tube.statistics().tasks["total"] == 0
 
 
-def lose(*_: object) -> None:
+def raise_connection_lost(*_: object) -> None:
     raise tubes.ConnectionLost(url="redis://nowhere", why="it is gone")
 
 
@@ -231,21 +231,21 @@ def test_failed_take_ahead_is_raised_on_next_plan(query: Query, monkeypatch: pyt
         query.step()
     query.reader._join_background()
     with monkeypatch.context() as patched:
-        patched.setattr(query.reader._stream, "take", lose)
-        query.plan()  # the third was taken ahead; what follows fails
+        patched.setattr(query.reader._stream, "take", raise_connection_lost)
+        query.plan()  # The third batch was taken ahead; the next take fails.
         query.deliver()
         query.commit()
         with pytest.raises(tubes.ConnectionLost):
             query.plan()
     query.run()
-    assert query.got == EVERYTHING
+    assert query.delivered == EVERYTHING
 
 
-def test_no_batch_is_delivered_before_the_one_before_it_is_acked(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_is_not_delivered_until_previous_batch_is_acked(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         query.step()
     query.reader._join_background()
-    monkeypatch.setattr(query.reader._stream, "ack", lose)
+    monkeypatch.setattr(query.reader._stream, "ack", raise_connection_lost)
     query.plan()
     with pytest.raises(tubes.ConnectionLost):
         query.deliver()
@@ -258,7 +258,7 @@ def test_driver_crash_at_any_stage_loses_and_repeats_nothing(
     query: Query, tube: tubes.Tube, stage: str, down: float
 ) -> None:
     query.step()
-    if stage == "claimed":  # and it is not in the offset log
+    if stage == "claimed":  # The batch is taken, but not in the offset log.
         query.reader.latestOffset(query.offsets[-1], ReadMaxRows(30))
     else:
         query.plan()
@@ -268,24 +268,22 @@ def test_driver_crash_at_any_stage_loses_and_repeats_nothing(
         query.commit()
     query.crash(down)
     query.start()
-    if query.committed < len(query.offsets) - 1:  # Spark does again what is in the one log and not in the other.
+    if query.committed < len(query.offsets) - 1:  # Spark repeats a batch that is planned, but not committed.
         query.deliver()
         query.commit()
     query.run()
-    assert sorted(query.got, key=int) == EVERYTHING
+    assert sorted(query.delivered, key=int) == EVERYTHING
     assert tube.statistics().tasks["total"] == 0
 
 
 @pytest.mark.full
-def test_one_row_that_fails_its_batch_again_and_again_buries_nothing(
-    queue: tubes.Queue, options: dict[str, str]
-) -> None:
+def test_repeatedly_failing_row_buries_no_tasks(queue: tubes.Queue, options: dict[str, str]) -> None:
     tube = queue.create_tube("poison", max_attempts=3)
     tube.put_many([f"{number}" for number in range(100)])
     query = Query({**options, "tube": "poison", "lease": "1"})
     for _ in range(4):
         query.plan()
-        query.deliver()  # and a function of the user's fails, so nothing is committed
+        query.deliver()  # A function of the user fails, so the batch is not committed.
         query.crash(1.3)
         query.start()
     assert tube.buried() == []
@@ -310,21 +308,21 @@ def test_count_retakes_option_counts_restarts_as_attempts(queue: tubes.Queue, op
 
 def test_only_tasks_taken_meanwhile_are_delivered_twice(query: Query, tube: tubes.Tube) -> None:
     query.plan()
-    query.deliver()  # the sink has it; its commit log does not
+    query.deliver()  # The sink has stored the batch; the commit log does not contain it.
     query.crash(1.3)
     stolen = [task.data for task in tube.take_many(7, timeout=0)]
     query.start()
-    query.sink.append([])  # a sink that keeps what it has got
+    query.sink.append([])  # The sink keeps the batch, and the next delivery does not replace it.
     query.committed = len(query.offsets) - 1
     query.run()
-    assert sorted([*query.got, *stolen], key=int) == sorted([*EVERYTHING, *stolen], key=int)
+    assert sorted([*query.delivered, *stolen], key=int) == sorted([*EVERYTHING, *stolen], key=int)
 
 
 def test_second_query_with_same_consumer_fences_first_query(tube: tubes.Tube, options: dict[str, str]) -> None:
-    told = {**options, "maxTasksPerTrigger": "30", "consumer": "nightly"}
-    first = Query(told)
+    overrides = {**options, "maxTasksPerTrigger": "30", "consumer": "nightly"}
+    first = Query(overrides)
     first.plan()
-    second = Query(told)
+    second = Query(overrides)
     assert second.offsets == [{"consumer": "nightly", "seq": 0}]
     second.plan()
     with pytest.raises(StreamFenced, match="'nightly'"):
@@ -332,19 +330,19 @@ def test_second_query_with_same_consumer_fences_first_query(tube: tubes.Tube, op
     second.deliver()
     second.commit()
     second.run()
-    assert second.got == EVERYTHING
+    assert second.delivered == EVERYTHING
 
 
-def test_a_named_consumer_goes_on_where_it_was_with_a_new_checkpoint(tube: tubes.Tube, options: dict[str, str]) -> None:
-    told = {**options, "maxTasksPerTrigger": "30", "consumer": "nightly"}
-    first = Query(told)
+def test_named_consumer_continues_with_new_checkpoint(tube: tubes.Tube, options: dict[str, str]) -> None:
+    overrides = {**options, "maxTasksPerTrigger": "30", "consumer": "nightly"}
+    first = Query(overrides)
     first.step()
     first.plan()
     first.crash()
-    second = Query(told)
+    second = Query(overrides)
     assert second.offsets[0]["seq"] == 1
     second.run()
-    assert second.got == EVERYTHING[30:]
+    assert second.delivered == EVERYTHING[30:]
 
 
 def test_old_checkpoint_does_not_repeat_done_batches(tube: tubes.Tube, options: dict[str, str]) -> None:
@@ -356,7 +354,7 @@ def test_old_checkpoint_does_not_repeat_done_batches(tube: tubes.Tube, options: 
     tube.put("new")
     query.start()
     query.run()
-    assert query.got == ["new"]
+    assert query.delivered == ["new"]
 
 
 def test_trigger_limit_bounds_batch(query: Query) -> None:
@@ -377,23 +375,23 @@ def test_batch_is_bounded_by_max_bytes_per_trigger(queue: tubes.Queue, options: 
     assert [len(batch) for batch in query.sink] == [50, 50, 50, 50]
     tube.put_many(["x" * 100_000] * 3)
     query.run()
-    assert query.got[200:] == ["x" * 100_000] * 3, "a batch has one task at least"
+    assert query.delivered[200:] == ["x" * 100_000] * 3, "a batch has one task at least"
 
 
 @pytest.mark.parametrize("driver", ["fifo", "fifottl", "utube"])
 @pytest.mark.parametrize("loose", [False, True])
-def test_a_batch_goes_beyond_its_bytes_by_one_task_at_most(
+def test_batch_exceeds_max_bytes_by_at_most_one_task(
     queue: tubes.Queue, options: dict[str, str], driver: str, loose: bool
 ) -> None:
     tube = queue.create_tube("sizes", driver)
     sizes = [1] * 60 + [100_000] * 40 + [1] * 60
     lanes: list[dict[str, Any]] = [{"utube": f"{n}"} if driver == "utube" else {} for n in range(len(sizes))]
     tube.put_many(tubes.Item("x" * size, **lane) for size, lane in zip(sizes, lanes, strict=True))
-    if loose:  # Some have come back, so that the list of ready ones has ids of others.
+    if loose:  # Released tasks, so that the ready tasks are not in the order of their ids.
         tube.release_many(tube.take_many(5, timeout=0))
     query = Query({**options, "tube": "sizes", "maxBytesPerTrigger": "250k"})
     query.run()
-    assert [len(row) for row in query.got] == sizes
+    assert [len(row) for row in query.delivered] == sizes
     assert all(sum(map(len, batch[:-1])) < 250 * 1024 for batch in query.sink)
     assert len(query.sink) < 25, "and it is not much smaller"
     assert queue.check("sizes") == []
@@ -431,16 +429,18 @@ def test_available_now_does_not_wait_for_min_tasks(tube: tubes.Tube, options: di
     query = Query({**options, "minTasksPerTrigger": "1000"})
     query.reader.prepareForTriggerAvailableNow()
     query.run()
-    assert query.got == EVERYTHING
+    assert query.delivered == EVERYTHING
 
 
 def test_available_now_takes_only_tasks_ready_at_start(query: Query, tube: tubes.Tube) -> None:
     query.reader.prepareForTriggerAvailableNow()
     tube.put_many([f"{number}" for number in range(100, 150)])
     query.run()
-    assert query.got == EVERYTHING
+    assert query.delivered == EVERYTHING
     assert tube.statistics().tasks["ready"] == 50
-    assert tube.statistics().tasks["taken"] == 0, "nobody gives back what is taken ahead when Spark ends the process"
+    assert tube.statistics().tasks["taken"] == 0, (
+        "tasks taken ahead would be lost until the lease ends when Spark ends the process"
+    )
 
 
 def test_available_now_includes_pending_batch(query: Query, tube: tubes.Tube) -> None:
@@ -449,19 +449,19 @@ def test_available_now_includes_pending_batch(query: Query, tube: tubes.Tube) ->
     query.start()
     query.reader.prepareForTriggerAvailableNow()
     query.run()
-    assert query.got == EVERYTHING
+    assert query.delivered == EVERYTHING
 
 
 @pytest.mark.full
-def test_the_lease_is_renewed_while_a_batch_runs(query: Query, tube: tubes.Tube) -> None:
+def test_lease_is_renewed_while_batch_runs(query: Query, tube: tubes.Tube) -> None:
     query.plan()
     time.sleep(2.5)
     assert tube.statistics().tasks["taken"] == 30
     query.deliver()
-    assert query.got == EVERYTHING[:30]
+    assert query.delivered == EVERYTHING[:30]
 
 
-def test_parts_are_of_about_the_same_size(tube: tubes.Tube, options: dict[str, str]) -> None:
+def test_partitions_have_equal_size(tube: tubes.Tube, options: dict[str, str]) -> None:
     query = Query({**options, "numPartitions": "4"})
     query.plan()
     assert [len(vars(part)["ids"]) for part in query.reader.partitions(*query.offsets)] == [25] * 4
@@ -499,8 +499,8 @@ def test_progress_of_a_stream_reports_tasks_by_state(query: Query) -> None:
     assert report is not None
     assert report["oldest"] > 0
     assert 0 < report["lease"] <= 1
-    told = {name: report[name] for name in report.keys() - {"consumer", "oldest", "lease"}}
-    assert told == {"seq": 1, "ready": 70, "taken": 30, "delayed": 0, "buried": 0, "leftOut": 0}
+    counts = {name: report[name] for name in report.keys() - {"consumer", "oldest", "lease"}}
+    assert counts == {"seq": 1, "ready": 70, "taken": 30, "delayed": 0, "buried": 0, "leftOut": 0}
 
 
 def test_resumed_batch_with_fewer_tasks_is_logged(
@@ -526,7 +526,7 @@ def test_resumed_batch_with_fewer_tasks_is_logged(
     assert (report["leftOut"], report["buried"], report["oldest"]) == (9, 2, None)
 
 
-def test_a_reader_that_is_stopped_leaves_its_tasks_to_the_next(query: Query, tube: tubes.Tube) -> None:
+def test_stopped_reader_leaves_tasks_to_next_reader(query: Query, tube: tubes.Tube) -> None:
     query.plan()
     query.reader.stop()
     assert tube.statistics().tasks["taken"] == 30
@@ -534,7 +534,7 @@ def test_a_reader_that_is_stopped_leaves_its_tasks_to_the_next(query: Query, tub
     query.deliver()
     query.commit()
     query.run()
-    assert query.got == EVERYTHING
+    assert query.delivered == EVERYTHING
 
 
 def test_batch_stays_complete_after_restart_with_smaller_limit(tube: tubes.Tube, options: dict[str, str]) -> None:
@@ -543,7 +543,7 @@ def test_batch_stays_complete_after_restart_with_smaller_limit(tube: tubes.Tube,
     query.crash()
     other = Query({**options, "maxTasksPerTrigger": "7", "lease": "1", "consumer": "c"})
     other.run()
-    assert other.got == EVERYTHING
+    assert other.delivered == EVERYTHING
     assert tube.statistics().tasks["total"] == 0
 
 
@@ -554,7 +554,7 @@ def test_undelivered_task_is_not_acked(query: Query, tube: tubes.Tube) -> None:
     tube.kick()
     query.commit()
     query.run()
-    assert sorted(query.got, key=int) == EVERYTHING
+    assert sorted(query.delivered, key=int) == EVERYTHING
     assert tube.statistics().tasks["total"] == 0
 
 
@@ -573,16 +573,16 @@ def test_lease_out_of_range_is_refused(tube: tubes.Tube, options: dict[str, str]
         Query({**options, "lease": lease})
 
 
-def slow(query: Query) -> list[Any]:
-    """The parts of a batch that somebody reads when the driver that planned them has slept through its lease."""
+def plan_and_crash(query: Query) -> list[Any]:
+    """Return the partitions of a batch whose driver has lost its lease after planning."""
     query.plan()
     parts = query.reader.partitions(query.offsets[-2], query.offsets[-1])
     query.crash(1.3)
     return parts
 
 
-def follow(query: Query) -> Query:
-    """Another driver that goes on by the same checkpoint."""
+def restart_elsewhere(query: Query) -> Query:
+    """Start another driver with the same checkpoint."""
     second = Query(query.options)
     second.offsets, second.committed = list(query.offsets), query.committed
     second.start()
@@ -590,14 +590,14 @@ def follow(query: Query) -> Query:
 
 
 def test_driver_whose_lease_expired_delivers_nothing(query: Query, tube: tubes.Tube) -> None:
-    old = slow(query)
-    second = follow(query)
+    old = plan_and_crash(query)
+    second = restart_elsewhere(query)
     second.deliver()
     with pytest.raises(StreamFenced):
         rows_of(query.reader, old)
     second.commit()
     second.run()
-    assert second.got == EVERYTHING
+    assert second.delivered == EVERYTHING
 
 
 def test_partitions_of_dropped_tube_do_not_read_its_successor(
@@ -619,7 +619,7 @@ def test_skipped_task_is_delivered_once_in_another_batch(query: Query, tube: tub
     query.deliver()
     query.crash()
     query.start()
-    query.deliver()  # the same batch, without it
+    query.deliver()  # the same batch without task 3
     query.commit()
     tube.kick()
     while query.plan():
@@ -628,7 +628,7 @@ def test_skipped_task_is_delivered_once_in_another_batch(query: Query, tube: tub
         if "3" in query.sink[-1]:
             query.crash(1.3)
             query.start()
-    assert sorted(query.got, key=int) == EVERYTHING
+    assert sorted(query.delivered, key=int) == EVERYTHING
 
 
 def test_spark_task_retry_skips_same_tasks(query: Query, tube: tubes.Tube) -> None:
@@ -638,16 +638,16 @@ def test_spark_task_retry_skips_same_tasks(query: Query, tube: tubes.Tube) -> No
     assert len(rows_of(query.reader, parts)) == 29
     tube.kick()
     query.deliver()
-    assert "3" not in query.got
+    assert "3" not in query.delivered
     query.commit()
     query.run()
-    assert sorted(query.got, key=int) == EVERYTHING
+    assert sorted(query.delivered, key=int) == EVERYTHING
 
 
 def test_task_missing_from_stored_batch_is_delivered_later(query: Query, tube: tubes.Tube) -> None:
     query.plan()
     tube.bury(3)
-    query.deliver()  # and the sink keeps this, whatever it is told again
+    query.deliver()  # The sink keeps these rows even if the batch is delivered again.
     kept = query.sink[-1]
     query.crash()
     tube.kick()
@@ -656,25 +656,25 @@ def test_task_missing_from_stored_batch_is_delivered_later(query: Query, tube: t
     assert query.sink[-1] == kept
     query.commit()
     query.run()
-    assert sorted(query.got, key=int) == EVERYTHING
+    assert sorted(query.delivered, key=int) == EVERYTHING
 
 
 @pytest.mark.full
 def test_dropping_tube_forgets_skipped_tasks(queue: tubes.Queue, tube: tubes.Tube, options: dict[str, str]) -> None:
-    told = {**options, "consumer": "nightly", "lease": "1"}
-    first = Query(told)
+    overrides = {**options, "consumer": "nightly", "lease": "1"}
+    first = Query(overrides)
     first.plan()
     tube.bury(3)
     first.deliver()
     first.crash(1.3)
     tube.drop(force=True)
     queue.create_tube("t").put_many([f"{number}" for number in range(10)])
-    query = Query(told)
+    query = Query(overrides)
     query.step()
     query.crash(1.3)
     query.start()
     query.run()
-    assert sorted(query.got) == [f"{number}" for number in range(10)]
+    assert sorted(query.delivered) == [f"{number}" for number in range(10)]
 
 
 def test_fenced_query_does_not_shorten_lease_of_its_successor(tube: tubes.Tube, options: dict[str, str]) -> None:
@@ -688,8 +688,8 @@ def test_fenced_query_does_not_shorten_lease_of_its_successor(tube: tubes.Tube, 
 
 
 def test_stale_executor_does_not_affect_next_driver(query: Query, tube: tubes.Tube) -> None:
-    old = slow(query)
-    second = follow(query)
+    old = plan_and_crash(query)
+    second = restart_elsewhere(query)
     parts = second.reader.partitions(second.offsets[-2], second.offsets[-1])
     with pytest.raises(StreamFenced):
         rows_of(query.reader, old)
@@ -697,7 +697,7 @@ def test_stale_executor_does_not_affect_next_driver(query: Query, tube: tubes.Tu
     second.deliver()
     second.commit()
     second.run()
-    assert second.got == EVERYTHING
+    assert second.delivered == EVERYTHING
 
 
 def test_stale_attempt_does_not_skip_tasks_of_next_batch(query: Query, tube: tubes.Tube) -> None:
@@ -712,7 +712,7 @@ def test_stale_attempt_does_not_skip_tasks_of_next_batch(query: Query, tube: tub
     query.deliver()
     query.commit()
     query.run()
-    assert sorted(query.got, key=int) == EVERYTHING
+    assert sorted(query.delivered, key=int) == EVERYTHING
 
 
 def test_executor_of_dead_driver_does_not_skip_retaken_tasks(query: Query, tube: tubes.Tube) -> None:
@@ -721,14 +721,14 @@ def test_executor_of_dead_driver_does_not_skip_retaken_tasks(query: Query, tube:
     query.crash()
     tube.bury(3)
     tube.kick()
-    second = follow(query)
+    second = restart_elsewhere(query)
     parts = second.reader.partitions(second.offsets[-2], second.offsets[-1])
     with pytest.raises(StreamFenced):
         rows_of(query.reader, old)
     second.sink.append([row["data"] for row in rows_of(second.reader, parts)])
     second.commit()
     second.run()
-    assert sorted(second.got, key=int) == EVERYTHING
+    assert sorted(second.delivered, key=int) == EVERYTHING
 
 
 def test_task_skipped_in_one_batch_and_taken_in_next_is_delivered(query: Query, tube: tubes.Tube) -> None:
@@ -744,13 +744,13 @@ def test_task_skipped_in_one_batch_and_taken_in_next_is_delivered(query: Query, 
     query.commit()
     query.plan()
     query.reader._join_background()
-    rows_of(query.reader, parts)  # once more, after somebody else has it: the stream's own next batch
+    rows_of(query.reader, parts)  # Read again after the stream's next batch has taken task 63.
     query.crash()
     query.start()
     query.deliver()
     query.commit()
     query.run()
-    assert sorted(query.got, key=int) == EVERYTHING
+    assert sorted(query.delivered, key=int) == EVERYTHING
 
 
 def test_restart_acks_committed_batch_before_delivering_next(query: Query, tube: tubes.Tube) -> None:
@@ -758,14 +758,14 @@ def test_restart_acks_committed_batch_before_delivering_next(query: Query, tube:
     stream = query.reader._stream
     assert stream is not None
     query.offsets.append({"consumer": stream.name, "seq": 2})
-    stream.take(2, 30)  # planned, and the driver dies before it has acked the first
+    stream.take(2, 30)  # Batch 2 is planned, and the driver dies before it has acked batch 1.
     query.crash()
     query.start()
     query.deliver()
     assert tube.statistics().tasks["taken"] == 30
     query.commit()
     query.run()
-    assert query.got == EVERYTHING
+    assert query.delivered == EVERYTHING
 
 
 @pytest.mark.full
@@ -778,10 +778,10 @@ def test_batch_taken_ahead_does_not_get_tasks_of_expired_batch(query: Query, tub
     before = stream.last
     query.crash(1.3)
     assert tube.statistics().tasks["taken"] == 0
-    second = follow(query)
+    second = restart_elsewhere(query)
     stream = second.reader._open(second.offsets[-1]["consumer"])
     assert stream.take(before + 1, 30) == []
     second.deliver()
     second.commit()
     second.run()
-    assert second.got == EVERYTHING[30:]
+    assert second.delivered == EVERYTHING[30:]

@@ -1,4 +1,4 @@
-"""The data pipeline on Spark, as a user runs it."""
+"""The example of a data pipeline on Spark, run as a program."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 
 def environment(scratch: Path) -> dict[str, str]:
-    """One with a new folder for what is temporary."""
+    """Return the environment with a new folder for temporary files."""
     scratch.mkdir()
     return os.environ | {"TMPDIR": str(scratch)}
 
@@ -28,17 +28,17 @@ def run(command: list[str], scratch: Path) -> subprocess.CompletedProcess[str]:
 
 
 def processes_of(scratch: Path) -> Iterator[str]:
-    """What still runs of all that was started with this folder."""
+    """Yield the command lines of running processes that were started with this folder."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if f"TMPDIR={scratch}\0".encode() in (process / "environ").read_bytes():
                 yield (process / "cmdline").read_text().replace("\0", " ")
-        except OSError:  # It has ended meanwhile, or is not ours.
+        except OSError:  # The process has ended, or belongs to another user.
             continue
 
 
-def waited(condition: Callable[[], bool]) -> bool:
-    """Whether it comes true within a minute."""
+def wait_until(condition: Callable[[], bool]) -> bool:
+    """Wait up to a minute for the condition. Return True if it holds."""
     ends = time.monotonic() + 60
     while not (true := condition()) and time.monotonic() < ends:
         time.sleep(0.02)
@@ -54,7 +54,7 @@ def test_killed_pipeline_resumes_and_leaves_only_its_parquet_files(tmp_path: Pat
     before, _, after = ended.stdout.partition("killed by SIGKILL, with ")
     assert " rows/s" in before
     assert " rows/s" in after
-    # Other programs read it too: a batch that was broken off left nothing.
+    # Other programs read the folder, too: an aborted batch must not leave files.
     pages = parquet.read_table(list((kept / "pages").glob("*/*.parquet")), columns=["url", "links"]).to_pylist()
     assert f"{len(pages)} URLs answered once, 0 again" in ended.stdout
     assert len({page["url"] for page in pages}) == len(pages) > 12
@@ -67,12 +67,12 @@ def test_sigterm_ends_all_started_processes(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     command = [sys.executable, str(EXAMPLES / "pipeline.py"), "--pages", "40", "--hosts", "2"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment(scratch)) as process:
-        # The last one that is started is the job's JVM.
-        assert waited(lambda: any("/bin/java " in found for found in processes_of(scratch)))
+        # The JVM of the job is started last.
+        assert wait_until(lambda: any("/bin/java " in found for found in processes_of(scratch)))
         process.terminate()
         assert process.wait(60) == 143
     assert list(scratch.iterdir()) == []
-    assert waited(lambda: not list(processes_of(scratch)))
+    assert wait_until(lambda: not list(processes_of(scratch)))
 
 
 @pytest.mark.parametrize(

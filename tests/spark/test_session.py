@@ -1,4 +1,4 @@
-"""The data source in a real Spark, one session for all: batch, streams, and the examples of the guide."""
+"""The data source in a real Spark session: batches, streams, and the examples of the guide."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def stream(spark: Any, options: dict[str, str], **more: str) -> Any:
 
 
 def run(stream: Any, options: dict[str, str], checkpoint: Path, **more: str) -> Any:
-    """A query that takes what is there, to its end."""
+    """Run a query with the trigger availableNow to its end."""
     writer = stream.select("data").writeStream.format("tubes").options(**options, **more)
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     assert query.awaitTermination(120)
     return query
 
 
-def test_a_frame_is_written_and_read_without_registering_anything(
+def test_frame_is_written_and_read_without_registration(
     spark: Any, queue: tubes.Queue, options: dict[str, str]
 ) -> None:
     queue.create_tube("t", "utube")
@@ -102,7 +102,7 @@ def test_invalid_queries_are_refused_during_analysis(spark: Any, queue: tubes.Qu
 def test_frame_reads_current_tasks_on_each_use(spark: Any, queue: tubes.Queue, options: dict[str, str]) -> None:
     tube = queue.create_tube("t")
     tube.put_many(range(1000))
-    # Spark would give filters to a source that takes them, and keep them for what else is done with the frame.
+    # If the source accepted filters, Spark would keep them for later uses of the frame.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
         tasks = read(spark, options)
@@ -121,15 +121,15 @@ def test_stream_moves_tasks_from_tube_to_tube(
 ) -> None:
     source, results = queue.create_tube("t"), queue.create_tube("results")
     source.put_many([f"{number}" for number in range(500)])
-    told = {**options, "tube": "results", "delivery": "exactly-once"}
-    query = run(stream(spark, options, maxTasksPerTrigger="200"), told, tmp_path)
+    overrides = {**options, "tube": "results", "delivery": "exactly-once"}
+    query = run(stream(spark, options, maxTasksPerTrigger="200"), overrides, tmp_path)
     assert [batch["numInputRows"] for batch in query.recentProgress if batch["numInputRows"]] == [200, 200, 100]
     assert query.recentProgress[0]["sources"][0]["latestOffset"]
     assert json.loads(query.recentProgress[0]["sources"][0]["latestOffset"])["ready"] == 300
     assert source.statistics().tasks["total"] == 0
     assert sorted(int(task.data) for task in results.take_many(1000, timeout=0)) == list(range(500))
     source.put("more")
-    run(stream(spark, options), told, tmp_path)
+    run(stream(spark, options), overrides, tmp_path)
     assert [task.data for task in results.take_many(1000, timeout=0)] == ["more"]
 
 
@@ -170,8 +170,8 @@ def test_spark_connect_supports_data_source(
 
 
 @pytest.mark.parametrize("page", ["spark.md", "howto/spark-production.md"])
-def test_the_examples_of_the_pages_run(page: str, spark: Any, valkey: LocalServer) -> None:
-    # The pages talk of a whole server.
+def test_examples_of_pages_run(page: str, spark: Any, valkey: LocalServer) -> None:
+    # The pages use a server without a prefix.
     url = f"{valkey.url}?prefix={page.replace('/', '-')}"
     blocks = FENCE.findall((DOCS / page).read_text())
     assert len(blocks) >= 4

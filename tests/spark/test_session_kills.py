@@ -1,4 +1,4 @@
-"""Streams whose driver is killed again and again, with its JVM and all."""
+"""Streams whose driver, with its JVM and executors, is killed repeatedly."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ PROGRAM = Path(__file__).parent / "program.py"
 def test_repeatedly_killed_queries_lose_and_repeat_nothing(
     spark: Any, queue: tubes.Queue, options: dict[str, str], tmp_path: Path
 ) -> None:
-    """One into files and one into a tube; `make soak-faults` has more tasks and more kills."""
+    """One query writes files and one a tube. `make soak-faults` uses more tasks and more kills."""
     tasks, kills = int(os.environ.get("TUBES_KILL_TASKS", 3000)), int(os.environ.get("TUBES_KILLS", 1))
     sources = [queue.create_tube(name) for name in ("t", "u")]
     results = queue.create_tube("results")
     for source in sources:
         source.put_many([f"{number}" for number in range(tasks)])
-    told = [sys.executable, str(PROGRAM), json.dumps(options), str(tmp_path)]
+    command = [sys.executable, str(PROGRAM), json.dumps(options), str(tmp_path)]
     for kill in range(kills):
         goal = tasks * (kill + 1) // (kills + 2)
-        assert any(_was_killed(told, sources, goal, tmp_path / "said") for _ in range(5))
-    # The Spark of this process goes on with them.
+        assert any(_was_killed(command, sources, goal, tmp_path / "log") for _ in range(5))
+    # The Spark session of this process continues the streams.
     assert any(_has_ended(spark, options, tmp_path) for _ in range(5))
     everything = Counter(f"{number}" for number in range(tasks))
     assert Counter(task.data for task in iter(lambda: results.take(timeout=0), None)) == everything
@@ -46,33 +46,33 @@ def test_repeatedly_killed_queries_lose_and_repeat_nothing(
     assert [source.statistics().tasks["total"] for source in sources] == [0, 0]
 
 
-#: Spark writes down a stage that it still changes, and fails the query: a race of its own. It is started again then.
+#: Error of a race within Spark, which serializes a stage while it changes it. The test restarts the query.
 _GAVE_UP = "Task serialization failed: java.lang.IllegalStateException: Illegal size"
 
 
-def _was_killed(told: list[str], sources: list[tubes.Tube], goal: int, said: Path) -> bool:
-    """Run the program until so many tasks are done, and kill it. False: Spark gave up by itself."""
-    with said.open("w") as stderr:
-        process = subprocess.Popen(told, env={**os.environ, **environment()}, stderr=stderr, start_new_session=True)
+def _was_killed(command: list[str], sources: list[tubes.Tube], goal: int, log: Path) -> bool:
+    """Run the program until `goal` tasks are done, and kill it. Return False if Spark failed by itself."""
+    with log.open("w") as stderr:
+        process = subprocess.Popen(command, env={**os.environ, **environment()}, stderr=stderr, start_new_session=True)
     try:
         ends = time.monotonic() + 400
         while min(source.statistics().tasks["done"] for source in sources) < goal:
             if (code := process.poll()) is not None:
-                if code and _GAVE_UP in said.read_text():
+                if code and _GAVE_UP in log.read_text():
                     return False
-                assert code == 0, said.read_text()[-5000:]
+                assert code == 0, log.read_text()[-5000:]
                 break
             assert time.monotonic() < ends
             time.sleep(0.02)
     finally:
-        if process.poll() is None:  # The driver, its JVM and all executors at once.
+        if process.poll() is None:  # Kill the driver, its JVM and all executors together.
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     return True
 
 
 def _has_ended(spark: Any, options: dict[str, str], folder: Path) -> bool:
-    """Run the streams to their ends. False: Spark gave up by itself."""
+    """Run the streams to their ends. Return False if Spark failed by itself."""
     from pyspark.errors import StreamingQueryException
 
     try:
@@ -85,11 +85,11 @@ def _has_ended(spark: Any, options: dict[str, str], folder: Path) -> bool:
 
 
 def _rows_in(folder: Path) -> list[str]:
-    """What is in the files that Spark's file sink has committed, by its log."""
+    """Return the rows of all files that Spark's file sink has committed according to its log."""
     parquet: Any = import_module("pyarrow.parquet")
     names: dict[str, None] = {}
-    for log in (folder / "_spark_metadata").iterdir():
-        if not log.name.startswith("."):
-            for line in log.read_text().splitlines()[1:]:
+    for entry in (folder / "_spark_metadata").iterdir():
+        if not entry.name.startswith("."):
+            for line in entry.read_text().splitlines()[1:]:
                 names[json.loads(line)["path"].removeprefix("file://")] = None
     return [text for name in names for text in parquet.read_table(name)["data"].to_pylist()]

@@ -1,4 +1,4 @@
-"""The proof that the pipeline ends with: it sees what is wrong. And what its job makes of results."""
+"""The final proof of the pipeline detects errors, and its job sorts results."""
 
 import json
 from importlib import import_module
@@ -19,7 +19,7 @@ LINKS = {A: [B], B: [A]}
 
 
 def fetches(proof: Any, *urls: str) -> list[Any]:
-    """What the server of one host has seen."""
+    """Return the request log of the server of one host."""
     seen = [proof.Fetch(url[-2:], 200, float(n), float(n), 0) for n, url in enumerate(urls)]
     return [proof.Record("http://h:1/", 1, seen)]
 
@@ -48,7 +48,7 @@ def test_proof_detects_violations(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Fetched, stored once; none of the hosts' is lost; links followed; hopeless ones given up; one in flight."""
+    """The verdicts: fetched once, stored once, no page lost, links followed, dead pages given up, one in flight."""
     monkeypatch.syspath_prepend(EXAMPLES)
     findings, page_stream, proof = (import_module(name) for name in ("findings", "page_stream", "proof"))
     queue.create_tube("dead").put_many({"url": page, "attempt": 5, "outcome": "503"} for page in dead)

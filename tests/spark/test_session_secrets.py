@@ -1,4 +1,4 @@
-"""No password is in what Spark shows, logs and stores."""
+"""Passwords do not appear in Spark's output, logs and files."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PASSWORD = "swordfish4711"
 
 
 @pytest.fixture
-def seen(spark: Any) -> Callable[[], str]:
-    """All that the session has logged up to now."""
+def logged(spark: Any) -> Callable[[], str]:
+    """Function that returns all log lines of the session so far."""
 
     def read() -> str:
         spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
@@ -31,7 +31,7 @@ def seen(spark: Any) -> Callable[[], str]:
 
 
 def test_plans_logs_checkpoints_progress_and_errors_hide_password(
-    spark: Any, queue: tubes.Queue, valkey: LocalServer, url: str, tmp_path: Path, seen: Callable[[], str]
+    spark: Any, queue: tubes.Queue, valkey: LocalServer, url: str, tmp_path: Path, logged: Callable[[], str]
 ) -> None:
     from pyspark.errors import AnalysisException
 
@@ -82,7 +82,7 @@ def test_plans_logs_checkpoints_progress_and_errors_hide_password(
     assert query.awaitTermination(300)
     shown += [json.dumps(query.lastProgress, default=str), query._jsq.explainInternal(True)]
     spark.sql("DROP VIEW seen")
-    log = seen()
+    log = logged()
     for kept in ("CreateTable", "AppendData", "(redacted)"):
         assert kept in log
     stored = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "here"]

@@ -1,4 +1,4 @@
-"""SQL on tubes in a real Spark: tables of the catalog, and temporary views."""
+"""SQL in a real Spark session: tables of the catalog, and temporary views."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.full
 
 @pytest.fixture
 def sql(spark: Any) -> Iterator[Any]:
-    """Runs a statement, and returns its rows. There are no tables and views, those of other tests either."""
+    """Function that runs a statement, and returns its rows. Tables and views of other tests are dropped."""
 
     def run(statement: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in spark.sql(statement).collect()]
@@ -31,24 +31,24 @@ def sql(spark: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def told(options: dict[str, str]) -> str:
+def sql_options(options: dict[str, str]) -> str:
     """The options of the tube `t`, in SQL."""
     return f"OPTIONS (url '{options['url']}', tube 't')"
 
 
-def refused(sql: Any, statement: str, why: str) -> None:
+def assert_refused(sql: Any, statement: str, why: str) -> None:
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException, match=why):
         sql(statement)
 
 
-def test_a_table_is_written_and_read(
-    sql: Any, spark: Any, queue: tubes.Queue, options: dict[str, str], told: str
+def test_table_is_written_and_read(
+    sql: Any, spark: Any, queue: tubes.Queue, options: dict[str, str], sql_options: str
 ) -> None:
     from pyspark.errors import PySparkException
 
-    more = told.replace(")", ", NumPartitions 2, state 'ready', batchSize 500)")
+    more = sql_options.replace(")", ", NumPartitions 2, state 'ready', batchSize 500)")
     sql(f"CREATE TABLE crawl USING tubes {more} COMMENT 'pages' TBLPROPERTIES ('team' = 'ann', 'tube' = 'no')")
     shown = f"tube t on {options['url'].partition('?')[0]}"
     assert any(comment.startswith(shown) for name, _, comment in sql("DESCRIBE crawl") if name == "data")
@@ -70,47 +70,49 @@ def test_a_table_is_written_and_read(
     assert queue.tubes() == ["t"]
 
 
-def test_unsupported_tables_and_statements_are_refused(sql: Any, queue: tubes.Queue, told: str) -> None:
+def test_unsupported_tables_and_statements_are_refused(sql: Any, queue: tubes.Queue, sql_options: str) -> None:
     queue.create_tube("t")
-    sql(f"CREATE TABLE narrow (data string) USING tubes {told}")
+    sql(f"CREATE TABLE narrow (data string) USING tubes {sql_options}")
     for statement in (
         "SELECT * FROM narrow",
         "INSERT INTO narrow VALUES ('one')",
-        f"CREATE TABLE made USING tubes {told} AS SELECT 'one' AS data",
+        f"CREATE TABLE made USING tubes {sql_options} AS SELECT 'one' AS data",
     ):
-        refused(sql, statement, "Spark loses the options of a table that has columns of its own")
-    sql("CREATE TABLE crawl USING tubes " + told)
-    refused(
+        assert_refused(sql, statement, "Spark loses the options of a table that has columns of its own")
+    sql("CREATE TABLE crawl USING tubes " + sql_options)
+    assert_refused(
         sql, "INSERT INTO crawl (id, data) VALUES (1, 'one')", "column='id': must be null: the tube 't' takes no such"
     )
-    refused(sql, "INSERT INTO crawl (data, utube) VALUES ('one', 'lane')", "column='utube': must be null")
-    refused(sql, "INSERT OVERWRITE crawl (data) VALUES ('one')", "a tube cannot be overwritten")
-    refused(sql, "TRUNCATE TABLE crawl", "does not support truncates")
-    refused(sql, "DELETE FROM crawl WHERE id = 1", "does not support deletes")
+    assert_refused(sql, "INSERT INTO crawl (data, utube) VALUES ('one', 'lane')", "column='utube': must be null")
+    assert_refused(sql, "INSERT OVERWRITE crawl (data) VALUES ('one')", "a tube cannot be overwritten")
+    assert_refused(sql, "TRUNCATE TABLE crawl", "does not support truncates")
+    assert_refused(sql, "DELETE FROM crawl WHERE id = 1", "does not support deletes")
     assert queue.tube("t").statistics().tasks["total"] == 0
 
 
-def test_a_table_with_bad_options_is_not_made(sql: Any, told: str) -> None:
+def test_table_with_bad_options_is_not_made(sql: Any, sql_options: str) -> None:
     why = r"password='\*\*\*': would stand in Spark's catalog in clear text: use passwordEnv or passwordFile"
-    refused(sql, f"CREATE TABLE crawl USING tubes {told.removesuffix(')')}, password 'horse')", why)
-    refused(sql, f"CREATE TABLE crawl USING tubes {told} LOCATION '/tmp/none'", "LOCATION='.*': is for files")
+    assert_refused(sql, f"CREATE TABLE crawl USING tubes {sql_options.removesuffix(')')}, password 'horse')", why)
+    assert_refused(
+        sql, f"CREATE TABLE crawl USING tubes {sql_options} LOCATION '/tmp/none'", "LOCATION='.*': is for files"
+    )
     assert sql("SHOW TABLES") == []
 
 
-def test_a_view_is_written_and_read(sql: Any, queue: tubes.Queue, told: str) -> None:
+def test_view_is_written_and_read(sql: Any, queue: tubes.Queue, sql_options: str) -> None:
     queue.create_tube("t")
-    sql(f"CREATE TEMPORARY VIEW crawl USING tubes {told}")
+    sql(f"CREATE TEMPORARY VIEW crawl USING tubes {sql_options}")
     assert sql("SELECT data FROM crawl") == []
     sql("INSERT INTO crawl (data) VALUES ('one')")
-    sql(f"CREATE TEMPORARY VIEW narrow (data string) USING tubes {told}")
+    sql(f"CREATE TEMPORARY VIEW narrow (data string) USING tubes {sql_options}")
     sql("INSERT INTO narrow VALUES ('two')")
     assert sql("SELECT data, state FROM crawl ORDER BY data") == [("one", "r"), ("two", "r")]
     assert sql("SELECT * FROM narrow WHERE data = 'two'") == [("two",)]
 
 
-def test_a_stream_reads_a_table(sql: Any, spark: Any, queue: tubes.Queue, told: str, tmp_path: Path) -> None:
+def test_stream_reads_from_table(sql: Any, spark: Any, queue: tubes.Queue, sql_options: str, tmp_path: Path) -> None:
     queue.create_tube("t").put_many(["one", "two"])
-    sql(f"CREATE TABLE crawl USING tubes {told}")
+    sql(f"CREATE TABLE crawl USING tubes {sql_options}")
     writer = spark.readStream.table("crawl").select("data").writeStream.format("memory").queryName(f"q{uuid4().hex}")
     query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
     assert query.awaitTermination(120)
@@ -119,14 +121,14 @@ def test_a_stream_reads_a_table(sql: Any, spark: Any, queue: tubes.Queue, told: 
 
 
 def test_put_options_without_table_column_come_from_options_or_view(
-    sql: Any, spark: Any, queue: tubes.Queue, told: str
+    sql: Any, spark: Any, queue: tubes.Queue, sql_options: str
 ) -> None:
     queue.create_tube("t", "fifottl")
-    sql(f"CREATE TABLE crawl USING tubes {told.removesuffix(')')}, delay '60', dataFormat 'json')")
+    sql(f"CREATE TABLE crawl USING tubes {sql_options.removesuffix(')')}, delay '60', dataFormat 'json')")
     sql("INSERT INTO crawl WITH (delay = '70') (data) SELECT to_json(struct('one' AS url))")
     columns = ", ".join("'2'" if name == "data" else f"CAST(NULL AS {kind})" for name, kind, _ in sql("DESCRIBE crawl"))
     spark.sql(f"SELECT {columns}").write.insertInto("crawl")
-    sql(f"CREATE TEMPORARY VIEW narrow (data STRING, delay DOUBLE) USING tubes {told}")
+    sql(f"CREATE TEMPORARY VIEW narrow (data STRING, delay DOUBLE) USING tubes {sql_options}")
     sql("INSERT INTO narrow VALUES ('three', 80)")
     waits = "round(CAST(due AS double) - CAST(created AS double))"
     assert sql(f"SELECT data, {waits} FROM crawl ORDER BY due") == [("2", 60), ('{"url":"one"}', 70), ('"three"', 80)]

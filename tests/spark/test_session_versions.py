@@ -1,4 +1,4 @@
-"""What works on which Spark: `make matrix` runs this file with old ones, too."""
+"""Features by version of Spark. `make matrix` also runs this file with old versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options and schemas: what is wrong is said at once, by name."""
+"""Invalid options and schemas are reported by name before a query runs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def test_backend_of_single_process_is_refused(options: dict[str, str], url: str)
         ("dataFormat", "xml"),
     ],
 )
-def test_a_bad_option_of_a_read_is_named(queue: tubes.Queue, options: dict[str, str], name: str, value: str) -> None:
+def test_bad_read_option_is_reported_by_name(
+    queue: tubes.Queue, options: dict[str, str], name: str, value: str
+) -> None:
     queue.create_tube("t")
     refuse(lambda: source({**options, name: value}).reader(schema(ANY)), f"{name}={value!r}")
 
@@ -75,7 +77,9 @@ def test_a_bad_option_of_a_read_is_named(queue: tubes.Queue, options: dict[str, 
         ("state", "r"),
     ],
 )
-def test_a_bad_option_of_a_stream_is_named(queue: tubes.Queue, options: dict[str, str], name: str, value: str) -> None:
+def test_bad_stream_option_is_reported_by_name(
+    queue: tubes.Queue, options: dict[str, str], name: str, value: str
+) -> None:
     queue.create_tube("t")
     refuse(lambda: source({**options, name: value}).streamReader(schema(ANY)), f"{name}='{value[:100]}|option='{name}'")
 
@@ -94,7 +98,9 @@ def test_a_bad_option_of_a_stream_is_named(queue: tubes.Queue, options: dict[str
         ("timeout", "inf"),
     ],
 )
-def test_a_bad_option_of_a_write_is_named(queue: tubes.Queue, options: dict[str, str], name: str, value: str) -> None:
+def test_bad_write_option_is_reported_by_name(
+    queue: tubes.Queue, options: dict[str, str], name: str, value: str
+) -> None:
     queue.create_tube("t", "utubettl")
     refuse(lambda: source({**options, name: value}).writer(schema(ANY), overwrite=False), value)
 
@@ -132,11 +138,11 @@ def test_misspelled_option_gets_suggestion(queue: tubes.Queue, options: dict[str
     ("text", "seconds"), [("90", 90), ("1.5m", 90), ("1500ms", 1.5), ("2h", 7200), (" 1 D ", 86400)]
 )
 def test_all_time_options_accept_same_formats(text: str, seconds: float) -> None:
-    told = {"url": "redis://localhost", "tube": "t"}
-    of_streams = stream_settings({**told, "lease": text, "maxTriggerDelay": text})
+    overrides = {"url": "redis://localhost", "tube": "t"}
+    of_streams = stream_settings({**overrides, "lease": text, "maxTriggerDelay": text})
     assert (of_streams.lease, of_streams.max_delay) == (seconds, seconds)
     names = ("timeout", "ttl", "ttr", "delay", "keyTtl")
-    of_writes = write_settings({**told, **dict.fromkeys(names, text)}, streams=False)
+    of_writes = write_settings({**overrides, **dict.fromkeys(names, text)}, streams=False)
     assert of_writes.timeout == seconds
     assert of_writes.defaults == dict.fromkeys(("ttl", "ttr", "delay", "key_ttl"), seconds)
 
@@ -157,10 +163,10 @@ def test_empty_lane_option_is_same_lane_as_in_put(queue: tubes.Queue, options: d
     assert tube.take(timeout=0) is None, "both are in one lane"
 
 
-def test_a_write_id_is_for_writes_that_are_put_once(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_write_id_requires_exactly_once_delivery(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t")
-    told = {**options, "writeId": "x", "delivery": "at-least-once"}
-    refuse(lambda: source(told).writer(schema(ANY), overwrite=False), "writeId='x'")
+    overrides = {**options, "writeId": "x", "delivery": "at-least-once"}
+    refuse(lambda: source(overrides).writer(schema(ANY), overwrite=False), "writeId='x'")
 
 
 def test_timeout_option_sets_wait_for_room(queue: tubes.Queue, options: dict[str, str]) -> None:
@@ -169,7 +175,7 @@ def test_timeout_option_sets_wait_for_room(queue: tubes.Queue, options: dict[str
     assert (writer._settings.timeout, writer._settings.defaults) == (1.5, {})
 
 
-def test_a_tube_is_not_overwritten(queue: tubes.Queue, options: dict[str, str]) -> None:
+def test_overwrite_mode_is_refused(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t")
     refuse(lambda: source(options).writer(schema(ANY), overwrite=True), "append")
     # Spark itself refuses the mode update.
@@ -193,15 +199,15 @@ def test_write_with_driver_option_creates_tube(queue: tubes.Queue, options: dict
     assert queue.tube("t").driver.name == "utube"
 
 
-def test_a_write_that_is_refused_makes_no_tube(queue: tubes.Queue, options: dict[str, str]) -> None:
-    for told, ddl in (
+def test_refused_write_does_not_create_tube(queue: tubes.Queue, options: dict[str, str]) -> None:
+    for overrides, ddl in (
         ({"driver": "fifo"}, "data string, utube string"),
         ({"driver": "utube"}, "data string, ttl int"),
         ({"driver": "fifo", "pri": "3"}, "data string"),
         ({"driver": "fifo"}, "data string, extra int"),
     ):
         with pytest.raises(tubes.TubesError):
-            source({**options, **told}).writer(schema(ddl), overwrite=False)
+            source({**options, **overrides}).writer(schema(ddl), overwrite=False)
         assert queue.tubes() == []
 
 
@@ -237,9 +243,7 @@ def test_unsupported_column_type_or_name_is_refused(
 
 
 @pytest.mark.parametrize("ddl", ["data string, utube string", "data string, ttl int"])
-def test_a_column_that_the_driver_does_not_know_is_refused(
-    queue: tubes.Queue, options: dict[str, str], ddl: str
-) -> None:
+def test_column_unknown_to_driver_is_refused(queue: tubes.Queue, options: dict[str, str], ddl: str) -> None:
     queue.create_tube("t", "fifo")
     with pytest.raises(OptionNotSupported):
         source(options).writer(schema(ddl), overwrite=False)
@@ -254,7 +258,7 @@ def test_data_type_unsupported_by_codec_is_refused(
 
 
 @pytest.mark.parametrize("ddl", ["nonsense string", "id string", "data binary"])
-def test_a_schema_of_other_columns_is_refused(queue: tubes.Queue, options: dict[str, str], ddl: str) -> None:
+def test_schema_with_unknown_columns_is_refused(queue: tubes.Queue, options: dict[str, str], ddl: str) -> None:
     queue.create_tube("t")
     refuse(lambda: source(options).reader(schema(ddl)), "must be among id bigint")
 

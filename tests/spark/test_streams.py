@@ -1,4 +1,4 @@
-"""Streams: batches that outlive the process that took them."""
+"""Tests for `Stream`: batches outlive the process that took them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tubes.testing import LocalServer, ManualClock
 LEASE = 30.0
 
 
-class Desk:
-    """A tube, and processes that come and go on with its stream."""
+class Harness:
+    """A tube, and the processes that open its streams."""
 
     def __init__(self, url: str, clock: ManualClock) -> None:
         self._url, self._clock = url, clock
@@ -35,16 +35,16 @@ class Desk:
         return Stream.open(tubes.connect(self._url, clock=self._clock, session_ttl=LEASE), "t", name)
 
     def crash(self, stream: Stream, seconds: float = 0.0) -> None:
-        """The process of a stream is gone, and nobody is there for so long."""
+        """Kill the process of a stream, and let `seconds` pass."""
         port_of(stream.tube).connection.close(lost=True)
         self._clock.advance(seconds)
 
 
 @pytest.fixture
-def desk(url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Desk:
+def harness(url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Harness:
     monkeypatch.setattr(streams, "CHUNK", 10)
     monkeypatch.setattr(streams, "CHUNK_WITH_LANES", 5)
-    return Desk(url, clock)
+    return Harness(url, clock)
 
 
 def take(tube: tubes.Tube) -> tubes.Task:
@@ -65,9 +65,9 @@ every_driver = pytest.mark.parametrize("driver", ["fifo", "fifottl", "utube", "u
 
 
 @every_driver
-def test_batch_is_taken_once_and_removed_by_ack(desk: Desk, driver: str) -> None:
-    tube = desk.tube(driver, 60)
-    stream = desk.open()
+def test_batch_is_taken_once_and_removed_by_ack(harness: Harness, driver: str) -> None:
+    tube = harness.tube(driver, 60)
+    stream = harness.open()
     assert ids(stream.take(1, 25)) == list(range(25))
     assert ids(stream.take(1, 25)) == list(range(25))
     assert ids(stream.take(2, 25)) == list(range(25, 50))
@@ -80,9 +80,9 @@ def test_batch_is_taken_once_and_removed_by_ack(desk: Desk, driver: str) -> None
 
 
 @every_driver
-def test_next_take_repeats_ack_lost_by_server(desk: Desk, driver: str, valkey: LocalServer) -> None:
-    tube = desk.tube(driver, 60)
-    stream = desk.open()
+def test_next_take_repeats_ack_lost_by_server(harness: Harness, driver: str, valkey: LocalServer) -> None:
+    tube = harness.tube(driver, 60)
+    stream = harness.open()
     assert ids(stream.take(1, 25)) == list(range(25))
     client: Any = valkey.client()
     keys = [key for key in client.scan_iter(match=f"{port_of(tube).shared.key}*") if not key.endswith(b":leases")]
@@ -93,18 +93,18 @@ def test_next_take_repeats_ack_lost_by_server(desk: Desk, driver: str, valkey: L
     assert ids(stream.take(2, 25)) == list(range(25, 50))
     assert stream.ack(2) == 50
     assert tube.statistics().tasks == {**tube.statistics().tasks, "taken": 0, "total": 10}
-    assert ids(desk.open().take(3, 25)) == list(range(50, 60))
+    assert ids(harness.open().take(3, 25)) == list(range(50, 60))
 
 
-def test_reopened_stream_is_fenced_even_if_server_lost_the_opening(desk: Desk, valkey: LocalServer) -> None:
-    tube = desk.tube("fifo", 60)
-    desk.open()
+def test_reopened_stream_is_fenced_even_if_server_lost_the_opening(harness: Harness, valkey: LocalServer) -> None:
+    tube = harness.tube("fifo", 60)
+    harness.open()
     client: Any = valkey.client()
     key = f"{port_of(tube).shared.key}:stream:s"
     before = client.dump(key)
-    lost = desk.open()
+    lost = harness.open()
     client.restore(key, 0, before, replace=True)
-    stream = desk.open()
+    stream = harness.open()
     assert ids(stream.take(1, 5)) == list(range(5))
     with pytest.raises(StreamFenced):
         lost.take(2, 1)
@@ -112,9 +112,9 @@ def test_reopened_stream_is_fenced_even_if_server_lost_the_opening(desk: Desk, v
 
 
 @every_driver
-def test_repeated_take_returns_original_batch(desk: Desk, driver: str) -> None:
-    tube = desk.tube(driver, 3)
-    stream = desk.open()
+def test_repeated_take_returns_original_batch(harness: Harness, driver: str) -> None:
+    tube = harness.tube(driver, 3)
+    stream = harness.open()
     assert ids(stream.take(1, 100)) == [0, 1, 2]
     tube.put("late")
     assert ids(stream.take(1, 100)) == [0, 1, 2]
@@ -123,12 +123,12 @@ def test_repeated_take_returns_original_batch(desk: Desk, driver: str) -> None:
 
 
 @every_driver
-def test_restart_within_lease_finds_taken_batch(desk: Desk, driver: str) -> None:
-    tube = desk.tube(driver, 60)
-    before = desk.open()
+def test_restart_within_lease_finds_taken_batch(harness: Harness, driver: str) -> None:
+    tube = harness.tube(driver, 60)
+    before = harness.open()
     taken = before.take(1, 25)
-    desk.crash(before, LEASE - 1)
-    stream = desk.open()
+    harness.crash(before, LEASE - 1)
+    stream = harness.open()
     assert (stream.first, stream.last) == (1, 1)
     assert tube.statistics().tasks["taken"] == 25
     assert stream.retake(1) == taken
@@ -136,12 +136,12 @@ def test_restart_within_lease_finds_taken_batch(desk: Desk, driver: str) -> None
 
 
 @every_driver
-def test_take_reports_attempts_of_each_task(desk: Desk, driver: str) -> None:
-    tube = desk.tube(driver, 12)
+def test_take_reports_attempts_of_each_task(harness: Harness, driver: str) -> None:
+    tube = harness.tube(driver, 12)
     for task in [take(tube) for _ in range(3)]:
         task.release()
     take(tube).ack()
-    stream = desk.open()
+    stream = harness.open()
     attempts = {id: by for chunk in stream.take(1, 8) for id, by in zip(chunk.ids, chunk.attempts, strict=True)}
     assert sorted(attempts.values()) == [1, 1, 1, 1, 1, 1, 2, 2]
     assert stream.ack(1) == 8
@@ -150,14 +150,14 @@ def test_take_reports_attempts_of_each_task(desk: Desk, driver: str) -> None:
 
 
 @every_driver
-def test_retake_after_expired_lease_skips_tasks_taken_elsewhere(desk: Desk, driver: str) -> None:
-    tube = desk.tube(driver, 60)
-    before = desk.open()
+def test_retake_after_expired_lease_skips_tasks_taken_elsewhere(harness: Harness, driver: str) -> None:
+    tube = harness.tube(driver, 60)
+    before = harness.open()
     before.take(1, 25)
-    desk.crash(before, LEASE + 1)
+    harness.crash(before, LEASE + 1)
     assert tube.statistics().tasks["taken"] == 0
     stolen = take(tube)
-    stream = desk.open()
+    stream = harness.open()
     assert ids(stream.retake(1)) == list(range(1, 25))
     assert {attempts for chunk in stream.retake(1) for attempts in chunk.attempts} == {1}
     assert stream.ack(1) == 24
@@ -166,42 +166,42 @@ def test_retake_after_expired_lease_skips_tasks_taken_elsewhere(desk: Desk, driv
 
 
 @every_driver
-def test_ack_after_expired_lease_applies_to_tasks_not_taken_since(desk: Desk, driver: str) -> None:
-    tube = desk.tube(driver, 60)
-    before = desk.open()
+def test_ack_after_expired_lease_applies_to_tasks_not_taken_since(harness: Harness, driver: str) -> None:
+    tube = harness.tube(driver, 60)
+    before = harness.open()
     before.take(1, 25)
-    desk.crash(before, LEASE + 1)
+    harness.crash(before, LEASE + 1)
     stolen, given_back = take(tube), take(tube)
     given_back.release()
-    assert desk.open().ack(1) == 23
+    assert harness.open().ack(1) == 23
     assert stolen.ack().state == "done"
     assert tube.peek(given_back.id).state == "ready"
 
 
 @every_driver
-def test_interrupted_ack_is_finished_by_next_reader(desk: Desk, driver: str) -> None:
-    tube = desk.tube(driver, 60)
-    before = desk.open()
+def test_interrupted_ack_is_finished_by_next_reader(harness: Harness, driver: str) -> None:
+    tube = harness.tube(driver, 60)
+    before = harness.open()
     chunks = before.take(1, 25)
-    before._run("stream_ack", before._epoch, 1)  # one of its chunks only
-    desk.crash(before)
-    stream = desk.open()
+    before._run("stream_ack", before._epoch, 1)  # acks only one of the chunks
+    harness.crash(before)
+    stream = harness.open()
     assert ids(stream.retake(1)) == ids(chunks[:-1])
     assert stream.ack(1) == 25 - len(chunks[-1].ids)
     assert tube.statistics().tasks["total"] == 35
 
 
-def test_interrupted_take_is_completed_by_next_reader(desk: Desk) -> None:
-    desk.tube("fifo", 60)
-    before = desk.open()
+def test_interrupted_take_is_completed_by_next_reader(harness: Harness) -> None:
+    harness.tube("fifo", 60)
+    before = harness.open()
     before.take(1, 10)
-    desk.crash(before)
-    assert ids(desk.open().take(1, 25)) == list(range(25))
+    harness.crash(before)
+    assert ids(harness.open().take(1, 25)) == list(range(25))
 
 
-def test_ttr_does_not_apply_to_tasks_taken_by_stream(desk: Desk, clock: ManualClock) -> None:
-    tube = desk.tube("fifottl", 5, ttr=1)
-    stream = desk.open()
+def test_ttr_does_not_apply_to_tasks_taken_by_stream(harness: Harness, clock: ManualClock) -> None:
+    tube = harness.tube("fifottl", 5, ttr=1)
+    stream = harness.open()
     stream.take(1, 5)
     clock.advance(10)
     assert tube.take(timeout=0) is None
@@ -209,189 +209,191 @@ def test_ttr_does_not_apply_to_tasks_taken_by_stream(desk: Desk, clock: ManualCl
     assert stream.ack(1) == 5
 
 
-def test_expired_task_is_not_acked_with_its_batch(desk: Desk, clock: ManualClock) -> None:
-    desk.tube("fifottl", 5, ttl=60)
-    stream = desk.open()
+def test_expired_task_is_not_acked_with_its_batch(harness: Harness, clock: ManualClock) -> None:
+    harness.tube("fifottl", 5, ttl=60)
+    stream = harness.open()
     stream.take(1, 5)
     clock.advance(61)
     assert stream.ack(1) == 0
 
 
-def test_a_lane_gives_one_task_to_a_batch(desk: Desk) -> None:
-    tube = desk.other.create_tube("t", "utube")
+def test_batch_contains_one_task_per_lane(harness: Harness) -> None:
+    tube = harness.other.create_tube("t", "utube")
     tube.put_many([tubes.Item(number, utube=f"{number % 3}") for number in range(9)])
-    stream = desk.open()
+    stream = harness.open()
     assert ids(stream.take(1, 9)) == [0, 1, 2]
     assert stream.take(2, 9) == []
     stream.ack(1)
     assert ids(stream.take(2, 9)) == [3, 4, 5]
 
 
-def test_retake_skips_tasks_of_busy_lane(desk: Desk) -> None:
-    tube = desk.other.create_tube("t", "utube")
+def test_retake_skips_tasks_of_busy_lane(harness: Harness) -> None:
+    tube = harness.other.create_tube("t", "utube")
     tube.put_many([tubes.Item(number, utube="same") for number in range(2)])
-    before = desk.open()
+    before = harness.open()
     before.take(1, 9)
-    desk.crash(before, LEASE + 1)
+    harness.crash(before, LEASE + 1)
     first = take(tube)
     first.release()
     second = take(tube)
     assert (first.id, second.id) == (0, 0)
-    assert ids(desk.open().retake(1)) == []
+    assert ids(harness.open().retake(1)) == []
 
 
 @every_driver
 @pytest.mark.parametrize("ends", ["lease", "release_all"])
-def test_lost_lease_uses_no_attempt(desk: Desk, driver: str, ends: str) -> None:
-    tube = desk.tube(driver, 12, max_attempts=1)
+def test_lost_lease_uses_no_attempt(harness: Harness, driver: str, ends: str) -> None:
+    tube = harness.tube(driver, 12, max_attempts=1)
     for round in range(3):
-        stream = desk.open()
+        stream = harness.open()
         chunks = stream.retake(1) if round else stream.take(1, 12)
         assert ids(chunks) == list(range(12))
         assert {attempts for chunk in chunks for attempts in chunk.attempts} == {1}
-        desk.crash(stream, LEASE + 1 if ends == "lease" else 0)
+        harness.crash(stream, LEASE + 1 if ends == "lease" else 0)
         if ends == "release_all":
             tube.release_all()
         assert [tube.peek(id).attempts for id in range(12)] == [0] * 12
-    assert desk.open().ack(1) == 12
+    assert harness.open().ack(1) == 12
     assert tube.buried() == []
 
 
-def test_lost_lease_uses_no_attempt_if_later_batch_takes_task(desk: Desk) -> None:
-    tube = desk.other.create_tube("t", "utube", max_attempts=1)
+def test_lost_lease_uses_no_attempt_if_later_batch_takes_task(harness: Harness) -> None:
+    tube = harness.other.create_tube("t", "utube", max_attempts=1)
     tube.put_many([tubes.Item(number, utube="same") for number in range(2)])
-    stream = desk.open()
+    stream = harness.open()
     stream.take(1, 1)
-    desk.crash(stream, LEASE + 1)
+    harness.crash(stream, LEASE + 1)
     stolen = take(tube)
-    stream = desk.open()
+    stream = harness.open()
     assert ids(stream.retake(1)) == []
     stolen.bury()
     stream.ack(1)
     tube.kick(attempts=1)
-    assert [(chunk.ids, chunk.attempts) for chunk in stream.take(2, 1)] == [([0], [2])], "the other taker's counts"
+    assert [(chunk.ids, chunk.attempts) for chunk in stream.take(2, 1)] == [([0], [2])], (
+        "only the other consumer's attempt counts"
+    )
 
 
 @every_driver
-def test_lost_lease_counts_as_attempt_on_request(desk: Desk, driver: str) -> None:
-    tube = desk.tube(driver, 3, max_attempts=2)
-    stream = desk.open()
+def test_lost_lease_counts_as_attempt_on_request(harness: Harness, driver: str) -> None:
+    tube = harness.tube(driver, 3, max_attempts=2)
+    stream = harness.open()
     stream.take(1, 3)
-    desk.crash(stream, LEASE + 1)
-    stream = desk.open()
+    harness.crash(stream, LEASE + 1)
+    stream = harness.open()
     assert [chunk.attempts for chunk in stream.retake(1, counts=True)] == [[2, 2, 2]]
-    desk.crash(stream, LEASE + 1)
-    stream = desk.open()
+    harness.crash(stream, LEASE + 1)
+    stream = harness.open()
     assert ids(stream.retake(1, counts=True)) == []
     assert stream.ack(1) == 0
     assert [task.reason for task in tube.buried()] == ["max_attempts: session"] * 3
 
 
 @every_driver
-def test_task_lost_by_two_streams_is_delivered_by_one_of_them(desk: Desk, driver: str) -> None:
-    tube = desk.tube(driver, 3)
-    one = desk.open("one")
+def test_task_lost_by_two_streams_is_delivered_by_one_of_them(harness: Harness, driver: str) -> None:
+    tube = harness.tube(driver, 3)
+    one = harness.open("one")
     one.take(1, 3)
-    desk.crash(one, LEASE + 1)
-    other = desk.open("other")
+    harness.crash(one, LEASE + 1)
+    other = harness.open("other")
     assert ids(other.take(1, 3)) == [0, 1, 2]
-    assert ids(desk.open("one").retake(1)) == []
-    desk.crash(other, LEASE + 1)
-    other = desk.open("other")
+    assert ids(harness.open("one").retake(1)) == []
+    harness.crash(other, LEASE + 1)
+    other = harness.open("other")
     assert ids(other.retake(1)) == [0, 1, 2]
-    assert desk.open("one").ack(1) == 0
+    assert harness.open("one").ack(1) == 0
     assert other.ack(1) == 3
     assert tube.statistics().tasks["total"] == 0
 
 
-def test_opening_stream_fences_previous_reader(desk: Desk) -> None:
-    desk.tube("fifo", 60)
-    before = desk.open()
+def test_opening_stream_fences_previous_reader(harness: Harness) -> None:
+    harness.tube("fifo", 60)
+    before = harness.open()
     before.take(1, 25)
-    stream = desk.open()
+    stream = harness.open()
     for act in (lambda: before.take(2, 25), lambda: before.retake(1), lambda: before.ack(1)):
         with pytest.raises(StreamFenced, match="stream 's' of tube 't'"):
             act()
     assert stream.ack(1) == 25
 
 
-def test_streams_with_different_names_are_independent(desk: Desk) -> None:
-    desk.tube("fifo", 60)
-    one, two = desk.open("one"), desk.open("two")
+def test_streams_with_different_names_are_independent(harness: Harness) -> None:
+    harness.tube("fifo", 60)
+    one, two = harness.open("one"), harness.open("two")
     assert ids(one.take(1, 5)) == [0, 1, 2, 3, 4]
     assert ids(two.take(1, 5)) == [5, 6, 7, 8, 9]
     assert one.ack(1) == 5
     assert ids(two.retake(1)) == [5, 6, 7, 8, 9]
 
 
-def test_recreated_tube_has_no_streams_of_its_predecessor(desk: Desk) -> None:
-    desk.tube("fifo", 60)
-    desk.open().take(1, 5)
-    tube = desk.other.tube("t")
+def test_recreated_tube_has_no_streams_of_its_predecessor(harness: Harness) -> None:
+    harness.tube("fifo", 60)
+    harness.open().take(1, 5)
+    tube = harness.other.tube("t")
     tube.truncate()
     tube.drop()
-    desk.tube("fifo", 3)
-    stream = desk.open()
+    harness.tube("fifo", 3)
+    stream = harness.open()
     assert (stream.first, stream.last) == (1, 0)
     assert ids(stream.take(1, 5)) == [0, 1, 2]
 
 
-def test_task_of_stream_cannot_be_acked_by_tube(desk: Desk) -> None:
-    tube = desk.tube("fifo", 3)
-    desk.open().take(1, 1)
+def test_task_of_stream_cannot_be_acked_by_tube(harness: Harness) -> None:
+    tube = harness.tube("fifo", 3)
+    harness.open().take(1, 1)
     with pytest.raises(TaskNotTaken):
         tube.ack(0)
 
 
 @every_driver
-def test_taken_batch_stays_complete_with_smaller_limit(desk: Desk, driver: str) -> None:
-    desk.tube(driver, 60)
-    stream = desk.open()
+def test_taken_batch_stays_complete_with_smaller_limit(harness: Harness, driver: str) -> None:
+    harness.tube(driver, 60)
+    stream = harness.open()
     stream.take(1, 35)
-    desk.crash(stream)
-    assert ids(desk.open().take(1, 12)) == list(range(35))
+    harness.crash(stream)
+    assert ids(harness.open().take(1, 12)) == list(range(35))
 
 
-def test_batch_that_lost_tasks_is_not_refilled(desk: Desk) -> None:
-    tube = desk.tube("fifo", 60)
-    stream = desk.open()
+def test_batch_that_lost_tasks_is_not_refilled(harness: Harness) -> None:
+    tube = harness.tube("fifo", 60)
+    stream = harness.open()
     stream.take(1, 35)
-    desk.crash(stream, LEASE + 1)
+    harness.crash(stream, LEASE + 1)
     thief = [take(tube).id for _ in range(3)]
-    stream = desk.open()
+    stream = harness.open()
     assert ids(stream.retake(1)) == ids(stream.take(1, 35)) == [id for id in range(35) if id not in thief]
     assert stream.ack(1) == 32
     assert tube.statistics().tasks["taken"] == 3
 
 
 @pytest.mark.parametrize("how", ["kicked", "released later"])
-def test_ack_excludes_skipped_tasks(desk: Desk, how: str, clock: ManualClock) -> None:
-    tube = desk.tube("fifottl", 20)
-    stream = desk.open()
+def test_ack_excludes_skipped_tasks(harness: Harness, how: str, clock: ManualClock) -> None:
+    tube = harness.tube("fifottl", 20)
+    stream = harness.open()
     chunks = stream.take(1, 20)
     if how == "kicked":
         tube.bury(4)
         stream.claim.skip(tube, [(4, take_of(chunks, 4))])
         tube.kick()
     else:
-        desk.crash(stream, LEASE + 1)
+        harness.crash(stream, LEASE + 1)
         tube.update(4, delay=60)
         stream.claim.skip(tube, [(4, take_of(chunks, 4))])
         clock.advance(60)
-        stream = desk.open()
+        stream = harness.open()
     assert stream.ack(1) == 19
     assert [task.id for task in tube.take_many(100, timeout=0)] == [4]
 
 
 @every_driver
-def test_skipped_task_stays_out_of_its_batch_and_joins_another(desk: Desk, driver: str) -> None:
-    tube = desk.tube(driver, 5)
-    stream = desk.open()
+def test_skipped_task_stays_out_of_its_batch_and_joins_another(harness: Harness, driver: str) -> None:
+    tube = harness.tube(driver, 5)
+    stream = harness.open()
     left_out = (4, take_of(stream.take(1, 5), 4))
     stream.claim.skip(tube, [left_out])
     assert stream.claim.skipped(tube) == {left_out}
-    desk.crash(stream, LEASE + 1)
-    stream = desk.open()
+    harness.crash(stream, LEASE + 1)
+    stream = harness.open()
     assert ids(stream.retake(1)) == [0, 1, 2, 3]
     assert stream.ack(1) == 4
     assert ids(stream.take(2, 5)) == [4]
@@ -399,13 +401,13 @@ def test_skipped_task_stays_out_of_its_batch_and_joins_another(desk: Desk, drive
     assert stream.ack(2) == 1
 
 
-def test_batch_numbers_may_have_gaps(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk.tube("fifo", 30)
-    stream = desk.open()
+def test_batch_numbers_may_have_gaps(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness.tube("fifo", 30)
+    stream = harness.open()
     assert ids(stream.take(300_000, 10)) == list(range(10))
     assert (stream.first, stream.last) == (300_000, 300_000)
-    desk.crash(stream)
-    stream = desk.open()
+    harness.crash(stream)
+    stream = harness.open()
     calls: list[str] = []
     run = stream._run
 

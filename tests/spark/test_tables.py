@@ -1,4 +1,4 @@
-"""Tables of the catalog, without a JVM: what Spark passes when it makes one, reads it and writes to it."""
+"""Tables of the catalog, without a JVM: with the options and schemas that Spark passes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .objects import batch_of, read, rows_of, schema, source
 
 
 def create(options: dict[str, str]) -> StructType:
-    """The schema that Spark keeps of a table with these options."""
+    """Return the schema that Spark stores for a table with these options."""
     added = {"provider": "tubes", "owner": "me", "comment": "pages", "team": "a property"}
     made = source({**added, **options, **{f"option.{name}": value for name, value in options.items()}}).schema()
     assert isinstance(made, StructType)
@@ -28,7 +28,7 @@ def insert(table: StructType, row: dict[str, Any], **options: str) -> None:
     writer.commit([writer.write(iter([batch_of([row], schema_of("json"))]))])
 
 
-def test_a_table_has_the_columns_of_a_read(options: dict[str, str]) -> None:
+def test_table_has_columns_of_read(options: dict[str, str]) -> None:
     for codec in ("json", "raw"):
         made = create({**options, "codec": codec})
         plain = schema(schema_of(codec))
@@ -36,8 +36,8 @@ def test_a_table_has_the_columns_of_a_read(options: dict[str, str]) -> None:
 
 
 def test_table_comment_shows_tube_but_hides_secrets(options: dict[str, str]) -> None:
-    told = {"url": "redis://h/1?client_name=ann", "passwordFile": "/secret", "tube": "t"}
-    assert create(told)["data"].metadata["comment"] == "tube t on redis://h/1?client_name=***"
+    overrides = {"url": "redis://h/1?client_name=ann", "passwordFile": "/secret", "tube": "t"}
+    assert create(overrides)["data"].metadata["comment"] == "tube t on redis://h/1?client_name=***"
 
 
 def test_table_options_apply_to_reads_and_writes(queue: tubes.Queue, options: dict[str, str]) -> None:
@@ -50,7 +50,7 @@ def test_table_options_apply_to_reads_and_writes(queue: tubes.Queue, options: di
     assert reader._settings.num_partitions == 2
     assert [row["data"] for row in rows_of(reader, reader.partitions())] == ["one"]
     assert source({}).streamReader(table)._settings.lease == 30
-    # Options of the query win; one that names a tube has nothing of the table.
+    # Options of the query override those of the table. A query with its own tube ignores the table's options.
     assert source({"state": "buried"}).reader(table)._settings.states == {"!"}
     assert source({**options, "numPartitions": "1"}).reader(table)._settings.states > {"r"}
     with pytest.raises(InvalidOption, match="url=None: is required"):
@@ -79,7 +79,7 @@ def test_table_options_apply_to_reads_and_writes(queue: tubes.Queue, options: di
         ({"location": "file:/t"}, "^LOCATION='file:/t': is for files: a table names its tube$"),
     ],
 )
-def test_a_table_with_bad_options_is_not_made(options: dict[str, str], more: dict[str, str], why: str) -> None:
+def test_table_with_bad_options_is_not_made(options: dict[str, str], more: dict[str, str], why: str) -> None:
     with pytest.raises(InvalidOption, match=why) as refused:
         create({**options, **more})
     assert "horse" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""The connections of worker processes."""
+"""Pooled connections and slots of Spark's worker processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tubes.testing import LocalServer
 from .objects import read, write
 
 
-def made(valkey: LocalServer) -> int:
+def connection_count(valkey: LocalServer) -> int:
     client: Any = valkey.client()
     with client:
         return int(client.info("stats")["total_connections_received"])
@@ -31,10 +31,10 @@ def test_reads_and_writes_share_connection_of_process(
         read(options)
 
     use()
-    before = made(valkey)
+    before = connection_count(valkey)
     for _ in range(3):
         use()
-    assert made(valkey) - before == 1, "that which asks"
+    assert connection_count(valkey) - before == 1, "that which asks"
 
 
 def test_connection_is_shared_per_url_and_used_exclusively(url: str) -> None:
@@ -71,7 +71,7 @@ def test_idle_connections_are_limited(url: str) -> None:
     assert [key[0] for key in workers._idle] == [f"{url}{number}" for number in range(5, 9)]
 
 
-def test_a_connection_that_has_failed_is_not_used_again(url: str) -> None:
+def test_failed_connection_is_not_reused(url: str) -> None:
     with pytest.raises(tubes.TubeNotFound), shared_queue(url, "json") as failed:
         failed.tube("nowhere")
     with shared_queue(url, "json") as queue:
@@ -90,7 +90,7 @@ def test_connection_closed_by_server_is_reopened(url: str, valkey: LocalServer) 
         assert again.tube("t").statistics().tasks["ready"] == 1
 
 
-def test_a_process_that_was_forked_has_connections_of_its_own(url: str) -> None:
+def test_forked_process_opens_its_own_connections(url: str) -> None:
     with shared_queue(url, "json") as queue:
         queue.create_tube("t").put("x")
     child = os.fork()

@@ -1,6 +1,6 @@
-"""The command `tubes`: see, put, move and measure tasks from a shell. Extra `cli`; docs/cli.md is its manual.
+"""The command `tubes`: inspect, put, move and measure tasks from a shell. Extra `cli`; docs/cli.md is its manual.
 
-May import all of `tubes` but `tubes.spark`.
+It may import all of `tubes` except `tubes.spark`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from tubes.errors import ExtraMissing, needs
 
 
 def main() -> None:
-    """Run the command with the words of the command line. Exits with one of `tubes.cli.exits.Exit`."""
+    """Run the command with the arguments of the process, and exit with a code of `tubes.cli.exits.Exit`."""
     try:
         _run()
-    except KeyboardInterrupt:  # So early that the command itself was not there yet.
+    except KeyboardInterrupt:  # During the import of the command, which handles Ctrl-C itself once it is loaded.
         _leave(130, "interrupted")
 
 
@@ -28,8 +28,8 @@ def _run() -> None:
     app()
 
 
-def _leave(code: int, why: str) -> NoReturn:
-    """End before there is anything that knows how."""
+def _leave(code: int, reason: str) -> NoReturn:
+    """Exit before `tubes.cli.exits` is loaded."""
     if sys.stderr is not None:
-        sys.stderr.write(f"tubes: {why}\n")
+        sys.stderr.write(f"tubes: {reason}\n")
     sys.exit(code)

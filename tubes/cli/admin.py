@@ -1,4 +1,4 @@
-"""Commands on whole tubes: create, alter, pause, resume, truncate, drop."""
+"""Commands for whole tubes: create, alter, pause, resume, truncate, drop."""
 
 from __future__ import annotations
 
@@ -9,9 +9,19 @@ from typing import Annotated, Any, cast
 import typer
 
 import tubes
-from tubes.cli.common import AsJson, Name, Url, Yes, complete_drivers, complete_states, connected, pairs, sure
+from tubes.cli.common import (
+    AsJson,
+    Name,
+    Url,
+    Yes,
+    complete_drivers,
+    complete_states,
+    open_queue,
+    pairs,
+    require_confirmation,
+)
 from tubes.cli.exits import Exit, Stop, say
-from tubes.cli.show import as_json, options_json, until
+from tubes.cli.show import options_json, pause_end_json, print_json
 from tubes.cli.streams import from_json
 from tubes.drivers.moves import State, check_state
 from tubes.drivers.registry import known_drivers
@@ -35,10 +45,10 @@ def create(
 ) -> None:
     """Create a tube."""
     options = tube_options(option or [])
-    with connected(url) as queue:
+    with open_queue(url) as queue:
         queue.create_tube(name, driver, if_not_exists=if_not_exists, **options)
     if as_json_:
-        as_json({"tube": name, "driver": driver})
+        print_json({"tube": name, "driver": driver})
 
 
 def alter(
@@ -51,19 +61,19 @@ def alter(
 ) -> None:
     """Change options of a tube while it is used."""
     changes = tube_options(option)
-    with connected(url) as queue:
+    with open_queue(url) as queue:
         tube = queue.tube(name)
         tube.alter(**changes)
         if as_json_:
-            as_json({"tube": name, "options": options_json(tube.options)})
+            print_json({"tube": name, "options": options_json(tube.options)})
 
 
 def tube_options(words: list[str]) -> dict[str, Any]:
-    """The options of a tube, from words like `ttr=60` and `backoff=1,5`."""
+    """Parse options of a tube, such as `ttr=60` and `backoff=1,5`."""
     options = {name: _value(word) for name, word in pairs(words, "--option").items()}
     if options.get("backoff") is not None:
         options["backoff"] = _backoff(options["backoff"])
-    if options.get("buried_ttl") == "inf":  # JSON has no word for it.
+    if options.get("buried_ttl") == "inf":  # JSON cannot express it.
         options["buried_ttl"] = math.inf
     return options
 
@@ -76,7 +86,7 @@ def _value(word: str) -> Any:
 
 
 def _backoff(value: Any) -> Any:
-    """A backoff as `create_tube` takes it, from `1,5`, `[1, 5]`, `30` or `{"first": 1, "factor": 2}`."""
+    """Convert `1,5`, `[1, 5]`, `30` or `{"first": 1, "factor": 2}` to a backoff for `create_tube`."""
     try:
         if isinstance(value, str):
             return [float(word) for word in value.split(",")]
@@ -86,7 +96,7 @@ def _backoff(value: Any) -> Any:
         raise
     except (TypeError, ValueError):
         forms = '1,5 or [1, 5] (seconds), or {"first": 1, "factor": 2, "cap": 3600, "jitter": 0, "seed": 0}'
-        raise Stop(f"--option backoff={value}: must be {forms}, of which only first is needed", Exit.USAGE) from None
+        raise Stop(f"--option backoff={value}: must be {forms}; only first is required", Exit.USAGE) from None
     return [value] if isinstance(value, (int, float)) else value
 
 
@@ -98,23 +108,23 @@ def pause(
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
-    """Pause a tube: nobody can take its tasks.
+    """Pause a tube: its tasks cannot be taken.
 
     Producers can still put.
     """
-    with connected(url) as queue:
+    with open_queue(url) as queue:
         tube = queue.tube(name)
         tube.pause(seconds)
         if as_json_:
-            as_json({"tube": name, "paused": until(tube.statistics().paused)})
+            print_json({"tube": name, "paused": pause_end_json(tube.statistics().paused)})
 
 
 def resume(name: Name, url: Url = None, as_json_: AsJson = False) -> None:
     """End the pause of a tube."""
-    with connected(url) as queue:
+    with open_queue(url) as queue:
         queue.tube(name).resume()
     if as_json_:
-        as_json({"tube": name, "paused": None})
+        print_json({"tube": name, "paused": None})
 
 
 def truncate(
@@ -129,14 +139,14 @@ def truncate(
 ) -> None:
     """Delete all tasks of a tube."""
     known = None if state is None else check_state(state)
-    with connected(url) as queue:
+    with open_queue(url) as queue:
         tube = queue.tube(name)
         counted = tube.statistics()
         count = counted.kept if known is State.DONE else counted.tasks[known or "total"]
-        sure(f"delete {count} {f'{known} ' if known else ''}tasks of tube {name!r}", yes=yes)
+        require_confirmation(f"delete {count} {f'{known} ' if known else ''}tasks of tube {name!r}", yes=yes)
         tube.truncate(state=known)
         if as_json_:
-            as_json({"tube": name, "removed": count})
+            print_json({"tube": name, "removed": count})
         else:
             say(f"deleted {count} tasks")
 
@@ -152,13 +162,13 @@ def drop(
 
     With --force workers and waiting callers get TubeNotFound.
     """
-    with connected(url) as queue:
+    with open_queue(url) as queue:
         tube = queue.tube(name)
         count = tube.statistics().tasks["total"]
-        sure(f"drop tube {name!r} with {count} tasks", yes=yes)
+        require_confirmation(f"drop tube {name!r} with {count} tasks", yes=yes)
         tube.drop(force=force)
         if as_json_:
-            as_json({"tube": name, "dropped": True, "removed": count})
+            print_json({"tube": name, "dropped": True, "removed": count})
         else:
             say(f"dropped {name} with {count} tasks")
 

@@ -1,4 +1,4 @@
-"""All commands of `tubes`."""
+"""The Typer application with all commands of `tubes`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def tubes(
         bool | None, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = None,
 ) -> None:
-    """Look at the tubes on a server, put and take tasks, and run workers.
+    """Inspect the tubes on a server, put and take tasks, and run workers.
 
     --url or TUBES_URL names the server: redis://host, rediss://, unix://, redis+sentinel:// or redis+cluster://.
     Or it names a folder: file:jobs.

@@ -1,4 +1,4 @@
-"""`tubes backup`: copies a store in a folder."""
+"""`tubes backup`: copy a store in a folder."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tubes.cli.exits import Exit, Stop, say
 from tubes.durable.database import back_up
 
 Folder = Annotated[
-    Path, typer.Argument(metavar="FOLDER", help="A folder for the copy, which is made.", show_default=False)
+    Path, typer.Argument(metavar="FOLDER", help="The folder for the copy, which is created.", show_default=False)
 ]
 
 
 def backup(folder: Folder, url: Url = None) -> None:
     """Copy a store in a folder to another folder.
 
-    Its process can go on meanwhile: the copy has what was there at one moment.
+    The process that uses the store can continue: the copy is a snapshot of one moment.
     """
     place = read(place_of(url))
     if place.scheme != "file":
-        raise Stop(f"{redact_url(place.shown)} is no folder: backups of a server are its own", Exit.USAGE)
+        raise Stop(f"{redact_url(place.shown)} is not a folder: back up a server with its own tools", Exit.USAGE)
     if (folder / "tubes.db").exists():
-        raise Stop(f"{folder} has a store already: name a new folder", Exit.REFUSED)
+        raise Stop(f"{folder} already has a store: name a new folder", Exit.REFUSED)
     back_up(Path(place.path), folder, place.shown)
     say(f"copied {place.shown} to {folder}")
 

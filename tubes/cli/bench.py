@@ -1,4 +1,4 @@
-"""`tubes bench`: how fast a server is, from here."""
+"""`tubes bench`: measure the speed of a server from this machine."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tubes.backend.url import redact_url
 from tubes.cli.columns import Column, Grid
 from tubes.cli.common import PATIENCE, Url, complete_drivers, place_of
 from tubes.cli.exits import say
-from tubes.cli.show import as_json, console, text
+from tubes.cli.show import console, print_json, text
 
-#: Signals that would end the process before its tube is dropped.
-_ENDS = (signal.SIGTERM, signal.SIGHUP)
-#: How many tasks one call of a batch has.
+#: Signals that by default would end the process without dropping its tube.
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+#: Maximum tasks per batch call.
 _BATCH = 500
-#: How much data a task may have: ten such tasks still fit into the memory of most machines.
-_LARGEST = 10_000_000
+#: Maximum data size of a task and of a batch, in characters: they must fit into memory several times.
+_MAX_SIZE = 10_000_000
 
 
 def bench(
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="The number of tasks.")] = 2000,
-    size: Annotated[int, typer.Option("--size", min=0, max=_LARGEST, help="Characters of data in each task.")] = 100,
+    size: Annotated[int, typer.Option("--size", min=0, max=_MAX_SIZE, help="Characters of data in each task.")] = 100,
     driver: Annotated[
         str, typer.Option("--driver", help="The driver of the tube.", autocompletion=complete_drivers)
     ] = "fifo",
@@ -41,11 +41,10 @@ def bench(
 ) -> None:
     """Measure how fast put, take and ack are.
 
-    It measures single tasks and batches, in a tube that it creates, and drops at the end. --url memory:// measures the
-    backend in memory.
+    It measures single tasks and batches in a temporary tube. --url memory:// measures the backend in memory.
     """
     place = place_of(url)
-    with _told_to_end(), tubes.connect(place, codec="json", connect_timeout=PATIENCE) as queue:
+    with _exit_on_signals(), tubes.connect(place, codec="json", connect_timeout=PATIENCE) as queue:
         tube = queue.create_tube(f"bench-{uuid4().hex[:12]}", driver)
         try:
             results = [_result(method, spans, per) for method, spans, per in _measure(tube, count, "x" * size)]
@@ -53,19 +52,19 @@ def bench(
             tube.drop(force=True)
     if as_json_:
         for result in results:
-            as_json(result)
+            print_json(result)
         return
-    made = Grid([Column("method"), *(Column(name, right=True) for name in ("tasks/s", "median", "99 %"))])
+    grid = Grid([Column("method"), *(Column(name, right=True) for name in ("tasks/s", "median", "99 %"))])
     for result in results:
         spans = (f"{result['median_ms']:.3f} ms", f"{result['p99_ms']:.3f} ms")
-        made.add_row(text(result["method"]), text(f"{result['per_second']:,.0f}"), *map(text, spans))
+        grid.add_row(text(result["method"]), text(f"{result['per_second']:,.0f}"), *map(text, spans))
     say(f"{count} tasks of {size} characters, {driver}, one thread, {redact_url(place)}")
-    console().print(made)
+    console().print(grid)
 
 
 @contextmanager
-def _told_to_end() -> Generator[None]:
-    """SIGTERM, and a terminal that is closed, end the block as Ctrl-C does: with what it does at its end."""
+def _exit_on_signals() -> Generator[None]:
+    """Let SIGTERM and SIGHUP raise SystemExit in the block, so that its `finally` clauses run."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -73,29 +72,29 @@ def _told_to_end() -> Generator[None]:
     def end(number: int, _: object) -> None:
         sys.exit(128 + number)
 
-    before = {number: signal.signal(number, end) for number in _ENDS}
+    handlers = {number: signal.signal(number, end) for number in _SIGNALS}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 class _Stopwatch:
-    """The seconds that calls took."""
+    """Records the durations of calls, in seconds."""
 
     def __init__(self) -> None:
         self.spans: list[float] = []
 
     @contextmanager
     def lap(self) -> Generator[None]:
-        began = time.perf_counter()
+        start = time.perf_counter()
         yield
-        self.spans.append(time.perf_counter() - began)
+        self.spans.append(time.perf_counter() - start)
 
 
 def _measure(tube: tubes.Tube, count: int, data: str) -> Iterator[tuple[str, list[float], int]]:
-    """What was measured: the method, the seconds of each call, how many tasks a call had."""
+    """Yield results: the method, the seconds of each call, and the number of tasks per call."""
     options: dict[str, Any] = {}
     puts, takes, acks = _Stopwatch(), _Stopwatch(), _Stopwatch()
     for number in range(count):
@@ -109,18 +108,18 @@ def _measure(tube: tubes.Tube, count: int, data: str) -> Iterator[tuple[str, lis
         with acks.lap():
             task.ack()
     yield from (("put", puts.spans, 1), ("take", takes.spans, 1), ("ack", acks.spans, 1))
-    size = max(1, min(_BATCH, count, _LARGEST // max(len(data), 1)))
-    many: tuple[_Stopwatch, ...] = (_Stopwatch(), _Stopwatch(), _Stopwatch())
+    size = max(1, min(_BATCH, count, _MAX_SIZE // max(len(data), 1)))
+    watches: tuple[_Stopwatch, ...] = (_Stopwatch(), _Stopwatch(), _Stopwatch())
     for start in range(0, count - size + 1, size):
         lanes = range(start, start + size)
         items = [tubes.Item(data, utube=str(lane)) if tube.driver.lane else tubes.Item(data) for lane in lanes]
-        with many[0].lap():
+        with watches[0].lap():
             tube.put_many(items)
-        with many[1].lap():
+        with watches[1].lap():
             tasks = tube.take_many(size)
-        with many[2].lap():
+        with watches[2].lap():
             tube.ack_many(tasks)
-    for method, watch in zip(("put_many", "take_many", "ack_many"), many, strict=True):
+    for method, watch in zip(("put_many", "take_many", "ack_many"), watches, strict=True):
         yield f"{method} {size}", watch.spans, size
 
 

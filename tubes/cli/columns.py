@@ -1,4 +1,4 @@
-"""Tables that fit into a terminal: what must not be cut is not, and what matters least leaves first."""
+"""Tables that fit into a terminal: the least important columns are dropped first, then cells are truncated."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _GAP = 2
 
 @dataclass(frozen=True)
 class Column:
-    """What may become of a column where there is no room for it."""
+    """A column, and how it shrinks in a narrow terminal."""
 
     name: str
-    #: Set to the right: a number.
+    #: Align to the right, for numbers.
     right: bool = False
-    #: May be cut to so many cells, with an …; None: never.
+    #: Minimum width to which cells may be truncated, with an …; None: never truncate.
     least: int | None = None
-    #: Leaves as a whole, those with the smallest number first; 0: it stays.
+    #: Order in which columns are dropped, the smallest number first; 0: never drop it.
     leaves: int = 0
 
 
 class Grid:
-    """Rows under columns, as many as there is room for."""
+    """A table that shows as many of its columns as fit."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = columns
         self._rows: list[list[Text]] = []
 
     def add_row(self, *cells: Text) -> None:
-        """A row: a cell for each column."""
+        """Add a row with a cell for each column."""
         self._rows.append(list(cells))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -48,23 +48,23 @@ class Grid:
     def _table(self, width: int) -> Table:
         sizes = [max((row[number].cell_len for row in self._rows), default=0) for number in range(len(self._columns))]
         widths = fit(self._columns, sizes, width)
-        lined = box.SIMPLE_HEAD if sys.stdout.isatty() else None
-        made = Table(box=lined, show_edge=False, pad_edge=False, padding=(0, _GAP - bool(lined), 0, 0))
-        made.header_style = "bold"
+        header_line = box.SIMPLE_HEAD if sys.stdout.isatty() else None
+        table = Table(box=header_line, show_edge=False, pad_edge=False, padding=(0, _GAP - bool(header_line), 0, 0))
+        table.header_style = "bold"
         for number, size in widths.items():
             column = self._columns[number]
             side = "right" if column.right else "left"
-            made.add_column(column.name, justify=side, overflow="ellipsis", no_wrap=True, width=size)  # type: ignore[arg-type]
+            table.add_column(column.name, justify=side, overflow="ellipsis", no_wrap=True, width=size)  # type: ignore[arg-type]
         for row in self._rows:
-            made.add_row(*(row[number] for number in widths))
-        return made
+            table.add_row(*(row[number] for number in widths))
+        return table
 
 
 def fit(columns: Sequence[Column], sizes: Sequence[int], width: int) -> dict[int, int]:
-    """Which columns are shown, by their numbers, and how wide each is; `sizes`: what their cells need.
+    """Return the index and width of each column to show. `sizes` has the widths that their cells need.
 
-    Where there is no room columns leave that have nothing to say, then those that matter least; what is left over goes
-    to those that may be cut.
+    If the columns do not fit, drop empty columns first, then the least important ones. Distribute the remaining width
+    over the truncated columns.
     """
     natural = [max(size, len(column.name)) for size, column in zip(sizes, columns, strict=True)]
     least = [
@@ -72,21 +72,24 @@ def fit(columns: Sequence[Column], sizes: Sequence[int], width: int) -> dict[int
         for size, column in zip(natural, columns, strict=True)
     ]
     shown = set(range(len(columns)))
-    leaving = sorted((number for number in shown if columns[number].leaves), key=lambda number: columns[number].leaves)
+    droppable = sorted(
+        (number for number in shown if columns[number].leaves), key=lambda number: columns[number].leaves
+    )
 
     def room(wanted: Sequence[int]) -> int:
         return width - sum(wanted[number] for number in shown) - _GAP * (len(shown) - 1)
 
-    for number in leaving:
+    for number in droppable:
         if not sizes[number] and room(natural) < 0:
             shown.remove(number)
-    for number in leaving:
+    for number in droppable:
         if number in shown and room(least) < 0:
             shown.remove(number)
-    left = max(0, room(least))
+    remaining = max(0, room(least))
     widths = {number: least[number] for number in sorted(shown)}
-    for place, number in enumerate(wanting := sorted(shown, key=lambda number: natural[number] - least[number])):
-        more = min(natural[number] - least[number], left // (len(wanting) - place))
-        widths[number] += more
-        left -= more
+    growing = sorted(shown, key=lambda number: natural[number] - least[number])
+    for place, number in enumerate(growing):
+        extra = min(natural[number] - least[number], remaining // (len(growing) - place))
+        widths[number] += extra
+        remaining -= extra
     return widths

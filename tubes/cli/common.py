@@ -1,4 +1,4 @@
-"""What all commands share: their options, and the queue that they work on."""
+"""Options and helpers that commands share."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ import typer
 
 import tubes
 from tubes.backend.url import read, redact_url, url_of_environment
-from tubes.cli.exits import Exit, Stop, code_of, in_words_of_the_command, say
-from tubes.cli.streams import somebody_types
+from tubes.cli.exits import Exit, Stop, code_of, describe_error, say
+from tubes.cli.streams import is_interactive
 from tubes.drivers.registry import known_drivers
 from tubes.memory.store import named
 
-#: Seconds after which somebody who looks on is told that the server does not answer.
+#: Seconds after which a terminal shows that the server does not reply.
 _SILENCE = 1.0
-#: Seconds after which a first connection is given up: whoever typed the command can type it again.
+#: Connect timeout in seconds. It is short because the user can repeat the command.
 PATIENCE = 2.0
-#: The same in the middle of somebody's typing.
-_TYPING = 0.5
+#: Connect timeout in seconds for shell completion, while the user types.
+_COMPLETION_TIMEOUT = 0.5
 
 
 def complete_tubes(incomplete: str) -> list[str]:
-    """The names of tubes that begin so, for the shell's completion: none where no server answers."""
+    """Return the names of tubes with this prefix for shell completion, or [] if no server replies."""
     try:
-        with tubes.connect(_to_look_at(place_of(None)), connect_timeout=_TYPING) as queue:
+        with tubes.connect(_read_only_url(place_of(None)), connect_timeout=_COMPLETION_TIMEOUT) as queue:
             return [name for name in queue.tubes() if name.startswith(incomplete)]
-    except Exception:  # In the middle of somebody's typing nothing may be said.
+    except Exception:  # An error message would disturb the user's typing.
         return []
 
 
 def complete_drivers(incomplete: str) -> list[str]:
-    """The names of drivers that begin so."""
+    """Return the names of drivers with this prefix."""
     return [name for name in known_drivers() if name.startswith(incomplete)]
 
 
 def complete_states(incomplete: str) -> list[str]:
-    """The states of tasks that begin so."""
+    """Return the states of tasks with this prefix."""
     return [name for name in ("ready", "taken", "buried", "delayed", "done") if name.startswith(incomplete)]
 
 
@@ -81,34 +81,34 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 
 
 def place_of(url: str | None) -> str:
-    """The URL that was given, or that of the environment."""
+    """Return `url`, or the URL of the environment."""
     place = url or url_of_environment()
     if not place:
         raise Stop("no server is given: pass --url redis://host or set TUBES_URL", Exit.USAGE)
     return place
 
 
-def _to_look_at(place: str) -> str:
-    """The URL for a command that only looks: a folder may belong to another process."""
-    about = read(place)
-    if about.scheme != "file" or "mode" in about.settings:
+def _read_only_url(place: str) -> str:
+    """Return the URL for a command that only reads: another process may own the folder."""
+    parsed = read(place)
+    if parsed.scheme != "file" or "mode" in parsed.settings:
         return place
-    return f"{place}{'&' if about.settings else '?'}mode=read"
+    return f"{place}{'&' if parsed.settings else '?'}mode=read"
 
 
 @contextmanager
-def connected(
+def open_queue(
     url: str | None,
     codec: str | None = None,
     session_ttl: float | None = None,
     patience: float | None = None,
     *,
-    looks: bool = False,
+    read_only: bool = False,
 ) -> Generator[tubes.Queue]:
-    """The queue that the command works on; closed at the end.
+    """Open the queue that the command uses, and close it at the end.
 
-    `looks`: the command only looks. Then it needs no folder for itself, and makes none.
-    `patience`: seconds to wait for a connection where the URL has no `connect_timeout`; `PATIENCE` unless told.
+    `read_only`: the command only reads, so it neither owns nor creates a folder.
+    `patience`: connect timeout in seconds if the URL has no `connect_timeout`. Default: `PATIENCE`.
     """
     place = place_of(url)
     scheme, _, name = place.partition("?")[0].partition("://")
@@ -117,15 +117,15 @@ def connected(
             f"{redact_url(place)} is empty in every new process, so it has no tubes: give the URL of a server",
             Exit.USAGE,
         )
-    if looks:
-        place = _to_look_at(place)
+    if read_only:
+        place = _read_only_url(place)
     timeout = None
     if "connect_timeout" not in read(place).settings:
         timeout = PATIENCE if patience is None else patience
-    with _notice(place), warnings.catch_warnings(record=True) as warned:
+    with _notice(place), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         queue = tubes.connect(place, codec=codec, session_ttl=session_ttl, connect_timeout=timeout)
-    for warning in warned:
+    for warning in caught:
         say(f"warning: {warning.message}")
     with queue:
         yield queue
@@ -133,8 +133,8 @@ def connected(
 
 @contextmanager
 def _notice(place: str) -> Generator[None]:
-    """A word to whoever looks on, if it takes long."""
-    notice = threading.Timer(_SILENCE, say, [f"no answer from {redact_url(place)} yet, still trying; Ctrl-C stops it"])
+    """Print a notice on a terminal if the block takes long."""
+    notice = threading.Timer(_SILENCE, say, [f"no reply from {redact_url(place)} yet, still trying; Ctrl-C stops it"])
     notice.daemon = True
     if sys.stderr.isatty():
         notice.start()
@@ -144,47 +144,47 @@ def _notice(place: str) -> Generator[None]:
         notice.cancel()
 
 
-def each(ids: Iterable[int], act: Callable[[int], object], done: str) -> list[int]:
-    """Do this to tasks one by one; answers their ids. What goes wrong in the middle says what was done before."""
-    did: list[int] = []
+def apply_to_each(ids: Iterable[int], act: Callable[[int], object], action: str) -> list[int]:
+    """Call `act` for each id, and return the ids. An error reports the tasks that were handled before it."""
+    done: list[int] = []
     try:
         for task in ids:
             act(task)
-            did.append(task)
+            done.append(task)
     except tubes.TubesError as error:
-        if not did:
+        if not done:
             raise
-        raise Stop(f"{in_words_of_the_command(error)}; {done}: {listed(did)}", code_of(error)) from error
-    return did
+        raise Stop(f"{describe_error(error)}; {action}: {join_ids(done)}", code_of(error)) from error
+    return done
 
 
-def listed(ids: Iterable[int]) -> str:
-    """Ids in a sentence."""
+def join_ids(ids: Iterable[int]) -> str:
+    """Return ids as text, separated by commas."""
     return ", ".join(map(str, ids))
 
 
-def sure(what: str, *, yes: bool) -> None:
-    """Ask before something is destroyed; where nobody can be asked `--yes` must have said so."""
+def require_confirmation(what: str, *, yes: bool) -> None:
+    """Ask for confirmation on a terminal; elsewhere `--yes` is required."""
     if yes:
         return
-    if not somebody_types():
+    if not is_interactive():
         raise Stop(f"this would {what}: pass --yes to confirm it", Exit.USAGE)
     if not typer.confirm(f"This will {what}. Continue?", err=True):
         raise Stop("nothing was done", Exit.NOTHING)
 
 
-def given(**options: object) -> dict[str, Any]:
-    """Those options that were given."""
+def drop_none(**options: object) -> dict[str, Any]:
+    """Return the options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def lanes(tube: tubes.Tube, utube: str | None) -> dict[str, str]:
-    """The option that names a task's lane."""
+    """Return the option of put for the lane `utube`, if any."""
     return {} if utube is None else {"utube": utube}
 
 
 def pairs(words: Iterable[str], option: str) -> dict[str, str]:
-    """`name=value` words as a dict."""
+    """Parse `name=value` words into a dict."""
     found: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")

@@ -1,4 +1,4 @@
-"""How the command ends: with a code that says what happened, and one line where something went wrong."""
+"""Exit codes of the command, and its error messages of one line."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from tubes.drivers.tube_options import WAYS_TO_USE_IT
 
 
 class Exit(IntEnum):
-    """What the exit code of the command says."""
+    """Exit codes of the command."""
 
     DONE = 0
-    #: There was nothing to do it with: no task was ready or done in time, nothing was buried, the tube is full.
+    #: No effect: no task was ready or done in time, no task was buried, or the tube is full.
     NOTHING = 1
-    #: The command line makes no sense, the data is not what the codec takes, or there is no such worker.
+    #: Invalid arguments, data that the codec does not accept, or an unknown worker.
     USAGE = 2
-    #: There is no such tube, task, session or driver.
+    #: Unknown tube, task, session or driver.
     NOT_FOUND = 3
-    #: No server answers, or it lets nobody in.
+    #: The server does not reply, or rejects the login.
     UNREACHABLE = 4
-    #: The queue does not do that now: the tube is busy or there already, the task is somebody else's, the server full.
+    #: The queue refused: the tube is in use or exists already, another session holds the task, the server is full.
     REFUSED = 5
-    #: A worker was told to end, and its grace was over before its handlers: their tasks were released.
+    #: A worker was stopped, and its grace ended before its handlers did: their tasks were released.
     CUT_OFF = 6
-    #: A worker was told to end at once.
+    #: A worker was stopped without grace.
     AT_ONCE = 7
     #: `tubes check` has found damage, or `tubes repair` cannot repair it, or tasks are lost or uncertain.
     DAMAGED = 8
-    #: The processes of `tubes worker --processes` died again and again before they began to work.
+    #: The processes of `tubes worker --processes` died repeatedly before they began to work.
     CRASHED = 9
-    #: A bug, of tubes or of the program that has the worker; with TUBES_DEBUG=1 there is a traceback.
+    #: A bug in tubes or in the program of the worker; TUBES_DEBUG=1 prints the traceback.
     INTERNAL = 70
     #: Ctrl-C.
     INTERRUPTED = 130
-    #: Whoever read the output has gone.
+    #: The reader of the output has closed it.
     BROKEN_PIPE = 141
 
 
@@ -62,32 +62,32 @@ SHOWS_WHERE = "TUBES_DEBUG=1 shows where"
 
 
 class Stop(Exception):
-    """Ends the command with a line and a code."""
+    """Ends the command with a message of one line and an exit code."""
 
-    def __init__(self, why: str, code: Exit) -> None:
-        super().__init__(why)
+    def __init__(self, message: str, code: Exit) -> None:
+        super().__init__(message)
         self.code = code
 
 
-# A login, with what stands before it; and a URL. One may stand where none belongs: as the name of a tube, say.
+# A login with the text in front of it, and a URL. Either may be an argument by mistake, for example a tube's name.
 _SCHEMES = r"(?:rediss?|redis\+\w+|unix|memory):"
 _LOGIN = re.compile(rf"{_SCHEMES}(?!//\*\*\*[@']).*@\S*|\S*:(?!//\*\*\*@)\S*@\S*", re.IGNORECASE)
 _URL = re.compile(rf"{_SCHEMES}(?!//(?:[\s'\",)]|$))[^\s'\")]*[^\s'\",).:]", re.IGNORECASE)
 
 
-def _without_passwords(words: str) -> str:
+def _redact(words: str) -> str:
     return _URL.sub(lambda found: redact_url(found[0]), _LOGIN.sub("***", words))
 
 
 def say(words: str) -> None:
-    """One line for whoever looks on, without passwords; what is for programs goes to stdout."""
-    with suppress(OSError, ValueError):  # Nobody may be there to hear it.
-        sys.stderr.write(f"tubes: {printable(_without_passwords(' '.join(words.split())))}\n")
+    """Print a line without passwords on stderr. Output for programs goes to stdout."""
+    with suppress(OSError, ValueError):  # stderr may be closed.
+        sys.stderr.write(f"tubes: {printable(_redact(' '.join(words.split())))}\n")
         sys.stderr.flush()
 
 
 class Group(TyperGroup):
-    """The commands: whatever ends one of them ends it with a code, and a line instead of a traceback."""
+    """The group of all commands. It turns exceptions into an exit code and a message of one line."""
 
     @override
     def main(self, *args: Any, **extra: Any) -> NoReturn:
@@ -95,21 +95,21 @@ class Group(TyperGroup):
         extra |= {"prog_name": "tubes", "standalone_mode": False}
         try:
             prepare()
-            answer: object = super().main(*args, **extra)
+            result: object = super().main(*args, **extra)
             sys.stdout.flush()
-            code = answer if isinstance(answer, int) else Exit.DONE
-            if code == Exit.INTERRUPTED:  # Typer has caught it.
+            code = result if isinstance(result, int) else Exit.DONE
+            if code == Exit.INTERRUPTED:  # Typer has caught the KeyboardInterrupt.
                 say("interrupted")
         except BaseException as error:
             code = _end(error)
         sys.exit(int(code))
 
 
-def in_words_of_the_command(error: BaseException) -> str:
-    """What an error says, without the names that only Python knows."""
+def describe_error(error: BaseException) -> str:
+    """Return the message of an error, with hints for the command line instead of Python."""
     if isinstance(error, tubes.TubeNotFound):
         name = error.facts["name"]
-        return f"there is no tube {name!r}: `tubes tubes` lists those that are there, `tubes create {name}` makes it"
+        return f"there is no tube {name!r}: `tubes tubes` lists all tubes, `tubes create {name}` creates it"
     if isinstance(error, tubes.TubeExists):
         name = error.facts["name"]
         return str(error).replace(WAYS_TO_USE_IT, f"--if-not-exists uses it, `tubes alter {name}` changes its options")
@@ -117,17 +117,17 @@ def in_words_of_the_command(error: BaseException) -> str:
 
 
 def code_of(error: tubes.TubesError) -> Exit:
-    """What the code says of an error of the queue."""
+    """Return the exit code for an error of the queue."""
     return next(code for kinds, code in _KINDS if isinstance(error, kinds))
 
 
 def _end(error: BaseException) -> int:
-    """Say what went wrong; answers the code."""
+    """Print a message for an error, and return the exit code."""
     if os.environ.get("TUBES_DEBUG") == "1":
         raise error
-    # Typer ends by itself where a pipe breaks, with a code of its own.
+    # Typer turns a broken pipe into an exit with its own code.
     if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
-        # Else the interpreter complains when it flushes at its end.
+        # Otherwise the interpreter prints an error when it flushes stdout at exit.
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.BROKEN_PIPE
@@ -140,17 +140,17 @@ def _end(error: BaseException) -> int:
         say(str(error))
         return error.code
     if isinstance(error, tubes.TubesError):
-        say(in_words_of_the_command(error))
+        say(describe_error(error))
         return code_of(error)
-    # An error of the command line: typer brings click along under names of its own.
-    shown: Any = getattr(error, "format_message", None)
+    # Errors of the command line are recognized by their attributes: Typer may bundle Click under other names.
+    format_message: Any = getattr(error, "format_message", None)
     if type(error).__name__ == "NoArgsIsHelpError":
-        sys.stderr.write(f"{shown()}\n")
+        sys.stderr.write(f"{format_message()}\n")
         return Exit.USAGE
-    if shown is not None:
+    if format_message is not None:
         context: Any = getattr(error, "ctx", None)
         command = "tubes" if context is None else context.command_path
-        say(f"{shown()} ({command} --help)")
+        say(f"{format_message()} ({command} --help)")
         return Exit.USAGE
     if isinstance(error, OSError):
         say(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")

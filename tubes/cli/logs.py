@@ -1,4 +1,4 @@
-"""What the command shows of what the library logs: nothing of it where the program has set up logs of its own."""
+"""Print log records of the library on stderr, unless the program has configured logging itself."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing_extensions import override
 from tubes.cli.exits import say
 
 _NAME: Final = "tubes"
-#: The loggers whose handlers get what a worker logs.
+#: The loggers whose handlers receive the records of a worker.
 _LOGGERS: Final = (None, _NAME, f"{_NAME}.worker")
 
 
-class _Ours(logging.Handler):
-    """Has no say where the program has set up its logs."""
+class _StderrHandler(logging.Handler):
+    """Prints records on stderr, unless the program has configured logging itself."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__()
@@ -35,8 +35,8 @@ class _Ours(logging.Handler):
             sys.stderr.flush()
 
 
-class _LeftOut(_Ours):
-    """Says in a line what is left out of what a command shows."""
+class _WarningHandler(_StderrHandler):
+    """Prints a line about data that a command leaves out of its output."""
 
     @override
     def _print(self, words: str) -> None:
@@ -44,30 +44,30 @@ class _LeftOut(_Ours):
 
 
 _SILENT: Final = logging.NullHandler()
-_LEFT_OUT: Final = _LeftOut("warning: ")
+_WARNINGS: Final = _WarningHandler("warning: ")
 
 
 def _has_own_logs() -> bool:
-    """Whether the program has set up logs: then those have what the library logs, and nothing is printed twice."""
+    """Return True if the program has configured logging: its handlers get the records, so the command prints none."""
     handlers = [handler for name in _LOGGERS for handler in logging.getLogger(name).handlers]
-    return not all(isinstance(handler, (_Ours, logging.NullHandler)) for handler in handlers)
+    return not all(isinstance(handler, (_StderrHandler, logging.NullHandler)) for handler in handlers)
 
 
 def hide_logs() -> None:
-    """What goes wrong in the background is no news for a command: what it asks for fails, and says so."""
+    """Hide log records about background errors: if they matter to a command, its own call fails with a message."""
     logging.getLogger(_NAME).addHandler(_SILENT)
-    logging.getLogger(f"{_NAME}.told").addHandler(_LEFT_OUT)
+    logging.getLogger(f"{_NAME}.told").addHandler(_WARNINGS)
 
 
 def show_logs(*, is_one_of_many: bool) -> None:
-    """A worker has news: it starts, handlers fail, a server is away."""
-    logging.getLogger(f"{_NAME}.told").removeHandler(_LEFT_OUT)
+    """Print the log records of a worker, such as its start, failing handlers and lost connections."""
+    logging.getLogger(f"{_NAME}.told").removeHandler(_WARNINGS)
     prefix = f"tubes[{os.getpid()}]: " if is_one_of_many else "tubes: "
-    logging.getLogger(_NAME).addHandler(_Ours(prefix))
+    logging.getLogger(_NAME).addHandler(_StderrHandler(prefix))
 
 
 def log_from(level: int) -> None:
-    """Log from this level on, unless the program has set up its logs: then it has chosen the level, too."""
+    """Set the log level, unless the program has configured logging or the level itself."""
     logger = logging.getLogger(_NAME)
     if logger.level == logging.NOTSET and not _has_own_logs():
         logger.setLevel(level)

@@ -1,4 +1,4 @@
-"""Commands that look and change nothing: tubes, namespaces, stats, peek, buried, utubes, workers."""
+"""Commands that only read: tubes, namespaces, stats, peek, result, buried, utubes, workers."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from rich.table import Table
 
 import tubes as library
 from tubes.cli.columns import Column, Grid
-from tubes.cli.common import AsJson, Codec, Ids, Name, OfState, Url, complete_tubes, connected
+from tubes.cli.common import AsJson, Codec, Ids, Name, OfState, Url, complete_tubes, open_queue
 from tubes.cli.exits import Exit, Stop
 from tubes.cli.show import (
     COLORS,
-    as_json,
     console,
-    line,
     moment,
     options_json,
+    pause_end_json,
+    print_json,
+    print_line,
     result_of,
     span,
     task_json,
     tasks_table,
     text,
-    until,
     words_of,
 )
 from tubes.metrics.spans import Spans
 
 _COUNTED = ("ready", "taken", "delayed", "buried", "done")
-#: The longest time for which `stats` measures.
-_LONGEST = 86_400
-#: Within so many seconds tasks move by themselves, in the statistics of a tube.
-_SOON = (60.0, 3600.0)
+#: Maximum of `stats --measure`, in seconds.
+_MAX_MEASURE = 86_400
+#: Edges of the histogram of due times in the statistics of a tube, in seconds from now.
+_DUE_EDGES = (60.0, 3600.0)
 
 
 def tubes(url: Url = None, as_json_: AsJson = False) -> None:
@@ -47,13 +47,13 @@ def tubes(url: Url = None, as_json_: AsJson = False) -> None:
 
     With --json each tube has its driver, too.
     """
-    with connected(url, looks=True) as queue:
+    with open_queue(url, read_only=True) as queue:
         if as_json_:
             for name, seen in queue.overview().items():
-                as_json({"tube": name, "driver": seen.driver})
+                print_json({"tube": name, "driver": seen.driver})
         else:
             for name in queue.tubes():
-                line(name)
+                print_line(name)
 
 
 def namespaces(url: Url = None, as_json_: AsJson = False) -> None:
@@ -61,12 +61,12 @@ def namespaces(url: Url = None, as_json_: AsJson = False) -> None:
 
     A URL with ?namespace=NAME names the tubes of one of them, for all commands.
     """
-    with connected(url, looks=True) as queue:
+    with open_queue(url, read_only=True) as queue:
         for name in queue.namespaces():
             if as_json_:
-                as_json({"namespace": name})
+                print_json({"namespace": name})
             else:
-                line(name)
+                print_line(name)
 
 
 def stats(
@@ -82,56 +82,56 @@ def stats(
     measure: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS", min=0, max=_LONGEST, help="Measure so long how long tasks of TUBE wait and are held."
+            metavar="SECONDS", min=0, max=_MAX_MEASURE, help="Measure for this long how long tasks wait and are held."
         ),
     ] = None,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
-    """Show what is in the tubes.
+    """Show statistics of tubes.
 
-    Without a name it prints a line for each tube. With a name it prints all that is counted in this tube.
+    Without a name it prints a line for each tube. With a name it prints all counters of this tube.
     """
     if name is None and measure is not None:
         raise Stop("--measure needs the name of a TUBE", Exit.USAGE)
-    with connected(url, looks=measure is None) as queue:
-        times = {} if name is None or measure is None else _measured(queue.tube(name), measure)
-        seen = queue.overview(ages=True)
+    with open_queue(url, read_only=measure is None) as queue:
+        times = {} if name is None or measure is None else _measure(queue.tube(name), measure)
+        overviews = queue.overview(ages=True)
         if name is not None:
-            if name not in seen:
+            if name not in overviews:
                 raise library.TubeNotFound(name=name)
-            seen = {name: seen[name]}
+            overviews = {name: overviews[name]}
         if as_json_:
-            for one, about in seen.items():
-                as_json(overview_json(one, about) | times)
+            for tube, overview in overviews.items():
+                print_json(overview_json(tube, overview) | times)
         elif name is None:
-            console().print(_many(seen))
+            console().print(_tubes_table(overviews))
         else:
-            due = queue.tube(name).due_histogram(_SOON)
-            console().print(_one(seen[name], due, times))
+            due = queue.tube(name).due_histogram(_DUE_EDGES)
+            console().print(_tube_table(overviews[name], due, times))
 
 
 class _Times:
-    """Seconds for which tasks have waited and were held, while somebody listens."""
+    """Collects the seconds for which tasks wait and are held."""
 
     def __init__(self) -> None:
         self.waits: Final = array("d")
         self.holds: Final = array("d")
 
     def waited(self, tube: str, seconds: float) -> None:
-        """A task was ready for so long."""
+        """Record the seconds for which a task was ready."""
         self.waits.append(seconds)
 
     def held(self, tube: str, seconds: float) -> None:
-        """A task was taken for so long."""
+        """Record the seconds for which a task was taken."""
         self.holds.append(seconds)
 
     def buried(self, tube: str, reason: str | None) -> None:
-        """A task was buried."""
+        """Ignore a buried task."""
 
 
-def _measured(tube: library.Tube, seconds: float) -> dict[str, dict[str, float | None]]:
-    """How long tasks wait until they are taken, and are held then: of those that do so in these seconds."""
+def _measure(tube: library.Tube, seconds: float) -> dict[str, dict[str, float | None]]:
+    """Measure for `seconds` how long tasks wait until they are taken, and how long they are held."""
     times = _Times()
     tube.on_task_change(Spans(times, time.monotonic))
     time.sleep(seconds)
@@ -140,29 +140,30 @@ def _measured(tube: library.Tube, seconds: float) -> dict[str, dict[str, float |
 
 
 def _spread(spans: array[float]) -> dict[str, float | None]:
-    """How many they are, their sum, and how they are spread."""
+    """Return count, sum, median, 99th percentile and maximum."""
     ordered = sorted(spans)
 
-    def at(share: float) -> float | None:
+    def quantile(share: float) -> float | None:
         return ordered[math.ceil(share * len(ordered)) - 1] if ordered else None
 
-    return {"count": len(ordered), "sum": sum(ordered), "median": at(0.5), "p99": at(0.99), "max": at(1)}
+    quantiles = {"median": quantile(0.5), "p99": quantile(0.99), "max": quantile(1)}
+    return {"count": len(ordered), "sum": sum(ordered), **quantiles}
 
 
-def overview_json(name: str, seen: library.Overview) -> dict[str, object]:
-    """A tube at a glance, for JSON."""
-    facts = dataclasses.asdict(seen)
-    counted = facts.pop("statistics")
-    options = None if seen.options is None else options_json(seen.options)
-    return {"tube": name, **facts, **counted, "options": options, "paused": until(counted["paused"])}
+def overview_json(name: str, overview: library.Overview) -> dict[str, object]:
+    """Return the overview of a tube as a JSON object."""
+    facts = dataclasses.asdict(overview)
+    statistics = facts.pop("statistics")
+    options = None if overview.options is None else options_json(overview.options)
+    return {"tube": name, **facts, **statistics, "options": options, "paused": pause_end_json(statistics["paused"])}
 
 
-def pause_of(seen: library.Overview) -> str:
-    """For how long a tube pauses."""
-    paused = seen.statistics.paused
+def pause_of(overview: library.Overview) -> str:
+    """Describe the pause of a tube with its remaining time, or return an empty string."""
+    paused = overview.statistics.paused
     if paused is None:
         return ""
-    return "paused" if paused == math.inf else f"paused {span(paused - seen.at)}"
+    return "paused" if paused == math.inf else f"paused {span(paused - overview.at)}"
 
 
 _TUBES = (
@@ -182,47 +183,49 @@ _TUBES = (
 )
 
 
-def _many(seen: dict[str, library.Overview]) -> Grid:
-    made = Grid(_TUBES)
-    for name, one in seen.items():
-        tasks = one.statistics.tasks
+def _tubes_table(overviews: dict[str, library.Overview]) -> Grid:
+    grid = Grid(_TUBES)
+    for name, overview in overviews.items():
+        tasks, kept = overview.statistics.tasks, overview.statistics.kept
         counts = [text(tasks[state], COLORS.get(state, "") if tasks[state] else "dim") for state in _COUNTED]
-        counts.append(text(one.statistics.kept, "" if one.statistics.kept else "dim"))
-        late = text(span(one.due_lag) if one.due_lag >= 1 else "", "red")
-        others = (span(one.oldest_ready_age), one.statistics.waiting, one.sessions)
-        made.add_row(text(name), text(one.driver), *counts, *map(text, others), late, text(pause_of(one), "yellow"))
-    return made
+        counts.append(text(kept, "" if kept else "dim"))
+        facts = (span(overview.oldest_ready_age), overview.statistics.waiting, overview.sessions)
+        lag = text(span(overview.due_lag) if overview.due_lag >= 1 else "", "red")
+        pause = text(pause_of(overview), "yellow")
+        grid.add_row(text(name), text(overview.driver), *counts, *map(text, facts), lag, pause)
+    return grid
 
 
-def _one(seen: library.Overview, due: list[int], times: dict[str, dict[str, float | None]]) -> Any:
-    made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    made.add_column(no_wrap=True)
-    made.add_column(overflow="fold")
-    counted = seen.statistics
+def _tube_table(overview: library.Overview, due: list[int], times: dict[str, dict[str, float | None]]) -> Any:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    statistics = overview.statistics
     for state in ("ready", "taken", "delayed", "buried", "total", "done"):
-        made.add_row(text(state), text(counted.tasks[state], COLORS.get(state, "")))
-    made.add_row(text("kept"), text(counted.kept))
-    made.add_row(text("oldest ready"), text(span(seen.oldest_ready_age)))
-    soon = f"{due[0]} within a minute, {due[1]} within an hour, {due[2]} later"
-    made.add_row(text("moves by itself"), text(soon))
-    if seen.due_lag >= 1:
-        made.add_row(text("late"), text(f"{span(seen.due_lag)}: nobody works here", "red"))
-    made.add_row(text("callers waiting"), text(counted.waiting))
-    made.add_row(text("sessions"), text(seen.sessions))
-    if seen.utubes:
-        made.add_row(text("utubes"), text(f"{seen.utubes}, of which {seen.resting} rest"))
-    made.add_row(text("pause"), text(pause_of(seen) or "no", "yellow" if counted.paused else ""))
-    made.add_row(text("calls"), text("  ".join(f"{call} {count}" for call, count in counted.calls.items() if count)))
+        table.add_row(text(state), text(statistics.tasks[state], COLORS.get(state, "")))
+    table.add_row(text("kept"), text(statistics.kept))
+    table.add_row(text("oldest ready"), text(span(overview.oldest_ready_age)))
+    counts = f"{due[0]} within a minute, {due[1]} within an hour, {due[2]} later"
+    table.add_row(text("moves by itself"), text(counts))
+    if overview.due_lag >= 1:
+        table.add_row(text("late"), text(f"{span(overview.due_lag)}: no client uses this tube", "red"))
+    table.add_row(text("callers waiting"), text(statistics.waiting))
+    table.add_row(text("sessions"), text(overview.sessions))
+    if overview.utubes:
+        table.add_row(text("utubes"), text(f"{overview.utubes}, {overview.resting} in cool-down"))
+    table.add_row(text("pause"), text(pause_of(overview) or "no", "yellow" if statistics.paused else ""))
+    calls = "  ".join(f"{call} {count}" for call, count in statistics.calls.items() if count)
+    table.add_row(text("calls"), text(calls))
     for what, spread in times.items():
         words = "  ".join(f"{name} {value:.3g}s" for name, value in spread.items() if name != "count" and value)
-        made.add_row(text(what), text(f"{spread['count']} times  {words}"))
-    made.add_row(text("driver"), text(seen.driver))
-    if seen.options is None:
-        made.add_row(text("options"), text("cannot be read: see tubes check", "red"))
+        table.add_row(text(what), text(f"{spread['count']} times  {words}"))
+    table.add_row(text("driver"), text(overview.driver))
+    if overview.options is None:
+        table.add_row(text("options"), text("cannot be read: see tubes check", "red"))
     else:
-        given = (f"{name}={json.dumps(value)}" for name, value in options_json(seen.options).items())
-        made.add_row(text("options"), text("  ".join(given)))
-    return made
+        options = (f"{name}={json.dumps(value)}" for name, value in options_json(overview.options).items())
+        table.add_row(text("options"), text("  ".join(options)))
+    return table
 
 
 def peek(
@@ -236,11 +239,11 @@ def peek(
 ) -> None:
     """Show tasks by id, or the first ones.
 
-    It takes nothing.
+    It does not take them.
     """
     if state is not None and state not in map(str, library.State):
         raise Stop(f"--state {state!r}: must be ready, taken, buried, delayed or done", Exit.USAGE)
-    with connected(url, codec, looks=True) as queue:
+    with open_queue(url, codec, read_only=True) as queue:
         tube = queue.tube(name)
         found = [tube.peek(id) for id in ids] if ids else tube.tasks(limit=limit, state=state)
         _show(found, as_json_=as_json_)
@@ -262,19 +265,19 @@ def result(
 
     The task has keep_done, of its tube or its put.
     """
-    with connected(url, codec, looks=True) as queue:
+    with open_queue(url, codec, read_only=True) as queue:
         found = queue.tube(name).result(id, timeout)
         known = result_of(lambda: found)
         if as_json_:
-            as_json({"tube": name, "id": id, **known})
+            print_json({"tube": name, "id": id, **known})
         else:
-            line(words_of(known))
+            print_line(words_of(known))
 
 
 def _show(found: list[library.Task], *, as_json_: bool, reasons: bool = False) -> None:
     if as_json_:
         for task in found:
-            as_json(task_json(task))
+            print_json(task_json(task))
     elif found:
         console().print(tasks_table(found, reasons=reasons))
 
@@ -288,9 +291,9 @@ def buried(
 ) -> None:
     """List the buried tasks and the reasons.
 
-    They come in the order in which kick takes them. The last lines count the tasks shown for each reason.
+    Their order is that of kick. The last lines count the tasks shown for each reason.
     """
-    with connected(url, codec, looks=True) as queue:
+    with open_queue(url, codec, read_only=True) as queue:
         found = queue.tube(name).buried(limit)
         _show(found, as_json_=as_json_, reasons=True)
         if not as_json_ and found:
@@ -308,23 +311,23 @@ def utubes(
 
     It reads all lanes: O(n).
     """
-    with connected(url, looks=True) as queue:
-        seen = queue.overview().get(name)
-        if seen is None:
+    with open_queue(url, read_only=True) as queue:
+        overview = queue.overview().get(name)
+        if overview is None:
             raise library.TubeNotFound(name=name)
-        for made in [busiest(queue.tube(name).utubes(max(seen.utubes, 1) + 1000), limit)]:
-            if as_json_:
-                for lane in made:
-                    as_json(lane._asdict())
-            elif made:
-                console().print(lanes_table(made, seen.at))
-            else:
-                raise Stop(f"tube {name!r} has no lanes now", Exit.NOTHING)
+        lanes = busiest(queue.tube(name).utubes(max(overview.utubes, 1) + 1000), limit)
+        if as_json_:
+            for lane in lanes:
+                print_json(lane._asdict())
+        elif lanes:
+            console().print(lanes_table(lanes, overview.at))
+        else:
+            raise Stop(f"tube {name!r} has no lanes now", Exit.NOTHING)
 
 
-def busiest(found: list[library.Utube], limit: int) -> list[library.Utube]:
-    """The lanes with the most tasks."""
-    return sorted(found, key=lambda lane: (-lane.ready - lane.taken, lane.name))[:limit]
+def busiest(lanes: list[library.Utube], limit: int) -> list[library.Utube]:
+    """Return the `limit` lanes with the most tasks."""
+    return sorted(lanes, key=lambda lane: (-lane.ready - lane.taken, lane.name))[:limit]
 
 
 _LANES = (
@@ -336,13 +339,13 @@ _LANES = (
 )
 
 
-def lanes_table(found: list[library.Utube], now: float) -> Grid:
-    """Lanes, one a row."""
-    made = Grid(_LANES)
-    for lane in found:
+def lanes_table(lanes: list[library.Utube], now: float) -> Grid:
+    """Build a table with one lane per row."""
+    grid = Grid(_LANES)
+    for lane in lanes:
         facts = (lane.ready, f"{lane.taken}/{lane.max_in_flight}", moment(lane.next_start, now))
-        made.add_row(text(lane.name), *map(text, facts), text(span(lane.interval) if lane.interval else ""))
-    return made
+        grid.add_row(text(lane.name), *map(text, facts), text(span(lane.interval) if lane.interval else ""))
+    return grid
 
 
 _WORKERS = (
@@ -360,15 +363,15 @@ _WORKERS = (
 
 
 def workers(url: Url = None, as_json_: AsJson = False) -> None:
-    """List the running workers and what they work on.
+    """List the running workers and their tasks.
 
-    A worker that has died is listed for up to fifteen seconds. With --json each worker has all its tasks in hand.
+    A dead worker stays listed for up to fifteen seconds. With --json each worker has all its tasks in hand.
     """
-    with connected(url, looks=True) as queue:
+    with open_queue(url, read_only=True) as queue:
         found = queue.workers()
     if as_json_:
         for worker in found:
-            as_json(dataclasses.asdict(worker))
+            print_json(dataclasses.asdict(worker))
     elif found:
         console().print(_workers(found, time.time()))
     if not found:
@@ -376,15 +379,15 @@ def workers(url: Url = None, as_json_: AsJson = False) -> None:
 
 
 def _workers(found: list[library.WorkerInfo], now: float) -> Grid:
-    made = Grid(_WORKERS)
+    grid = Grid(_WORKERS)
     for worker in found:
         names = ", ".join(name for handler in worker.handlers for name in handler.tubes)
         oldest = worker.tasks[0] if worker.tasks else None
         task = "" if oldest is None else f"{oldest.tube} {oldest.id}, for {span(now - oldest.since)}"
         counts = (f"{worker.in_hand}/{worker.concurrency}", worker.acked, worker.released, worker.buried)
         facts = (worker.host, worker.pid, span(now - worker.started), names, *counts, task)
-        made.add_row(*map(text, facts), text("stopping" if worker.stopping else "", "yellow"))
-    return made
+        grid.add_row(*map(text, facts), text("stopping" if worker.stopping else "", "yellow"))
+    return grid
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (tubes, namespaces, stats, peek, result, buried, utubes, workers)

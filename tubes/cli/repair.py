@@ -1,4 +1,4 @@
-"""Commands on tubes that somebody has damaged: check, repair."""
+"""Commands for damaged tubes: check, repair."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import typer
 
 import tubes
 from tubes.backend.url import read
-from tubes.cli.common import AsJson, Url, complete_tubes, connected, place_of
+from tubes.cli.common import AsJson, Url, complete_tubes, open_queue, place_of
 from tubes.cli.exits import Exit, Stop
-from tubes.cli.show import as_json, line
+from tubes.cli.show import print_json, print_line
 from tubes.cli.streams import printable
 from tubes.durable.repair import examine
 from tubes.durable.repair import repair as repair_folder
@@ -36,7 +36,7 @@ def check(names: _Names = None, url: Url = None, as_json_: AsJson = False) -> No
     A tube is damaged if its keys on the server contradict each other, or its rows in the file of a folder make no
     sense. The command changes nothing.
     """
-    _examine(names, url, mends=False, as_json_=as_json_)
+    _examine(names, url, fixes=False, as_json_=as_json_)
 
 
 def repair(
@@ -47,48 +47,47 @@ def repair(
 ) -> None:
     """Repair damaged tubes.
 
-    Others can use the tubes of a server meanwhile; a folder must be free. It prints what was wrong and what was done,
-    and fails if tasks of a folder are lost or uncertain.
+    Other clients can use the tubes of a server meanwhile; no process may use a folder. It prints each problem and its
+    repair, and fails if tasks of a folder are lost or uncertain.
     """
-    _examine(names, url, mends=not dry_run, as_json_=as_json_)
+    _examine(names, url, fixes=not dry_run, as_json_=as_json_)
 
 
-def _examine(names: list[str] | None, url: str | None, *, mends: bool, as_json_: bool) -> None:
+def _examine(names: list[str] | None, url: str | None, *, fixes: bool, as_json_: bool) -> None:
     damaged: list[str] = []
     place = read(place_of(url))
     if place.scheme == "file":
-        found = (repair_folder if mends else examine)(Path(place.path), place.shown)
+        found = (repair_folder if fixes else examine)(Path(place.path), place.shown)
         for problem in found:
             _show(problem.tube or place.shown, problem, as_json_=as_json_)
         if not all(problem.mended for problem in found):
-            raise Stop(f"{place.shown} is damaged; `tubes repair` saves what can be read", Exit.DAMAGED)
+            raise Stop(f"{place.shown} is damaged; `tubes repair` saves all readable data", Exit.DAMAGED)
         if losses := LOSSES & {problem.kind for problem in found}:
             has_losses = losses & {"lost", "uncertain"}
-            some = "tasks are lost or uncertain" if has_losses else "parts of the file are unreadable"
-            raise Stop(f"{place.shown} was repaired, but {some}", Exit.DAMAGED)
-    with connected(url, looks=not mends) as queue:
+            damage = "tasks are lost or uncertain" if has_losses else "parts of the file are unreadable"
+            raise Stop(f"{place.shown} was repaired, but {damage}", Exit.DAMAGED)
+    with open_queue(url, read_only=not fixes) as queue:
         for name in names or queue.tubes():
-            found = queue.repair(name) if mends else queue.check(name)
+            found = queue.repair(name) if fixes else queue.check(name)
             for problem in found:
                 _show(name, problem, as_json_=as_json_)
             if not all(problem.mended for problem in found):
                 damaged.append(name)
             elif not found and not as_json_:
-                line(f"{name}: fine")
+                print_line(f"{name}: fine")
     if damaged:
-        which = f"{'this tube is' if len(damaged) == 1 else 'these tubes are'} damaged: {', '.join(damaged)}"
-        raise Stop(
-            f"{which}{', and cannot be mended' if mends else '; `tubes repair` mends what it can'}", Exit.DAMAGED
-        )
+        subject = f"{'this tube is' if len(damaged) == 1 else 'these tubes are'} damaged: {', '.join(damaged)}"
+        hint = "it cannot be repaired" if len(damaged) == 1 else "they cannot be repaired"
+        raise Stop(f"{subject}; {hint if fixes else '`tubes repair` repairs as much as possible'}", Exit.DAMAGED)
 
 
 def _show(name: str, problem: tubes.Problem, *, as_json_: bool) -> None:
     if as_json_:
         facts = dataclasses.asdict(problem)
-        as_json({**facts, "tube": name, "what": problem.what, "remedy": problem.remedy})
+        print_json({**facts, "tube": name, "what": problem.what, "remedy": problem.remedy})
     else:
-        who = "" if problem.mended else "repair "
-        line(printable(f"{name}: {problem.what}; {who}{problem.remedy}"))
+        prefix = "" if problem.mended else "repair "
+        print_line(printable(f"{name}: {problem.what}; {prefix}{problem.remedy}"))
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (check, repair)

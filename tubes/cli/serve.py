@@ -1,4 +1,4 @@
-"""`tubes serve` and `tubes token`: the service over HTTP, and who may use it."""
+"""`tubes serve` and `tubes token`: the HTTP service, and its access tokens."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from tubes.cli.columns import Column, Grid
 from tubes.cli.common import AsJson, Url, pairs
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.logs import show_logs
-from tubes.cli.show import as_json, console, line
+from tubes.cli.show import console, print_json, print_line
 from tubes.cli.show import text as cell
 
 if TYPE_CHECKING:
     from tubes.serve import Tokens
 
-#: The folder that is served where nothing else is named, if it is there.
+#: The folder that is served by default, if it exists.
 _FOLDER: Final = "tubes-data"
-#: Seconds for which lines of the access log are collected.
-_MOMENT: Final = 0.1
-#: Seconds for which the session of a service outlives all its processes: longer than a restart takes.
+#: Seconds for which lines of the access log are buffered.
+_FLUSH_INTERVAL: Final = 0.1
+#: Seconds for which the session of a service outlives all its processes. It must be longer than a restart.
 _SESSION_TTL: Final = 600.0
 
 
-def _configured(context: typer.Context, path: Path | None) -> Path | None:
-    """The options of a file are the defaults of the command's."""
+def _load_config(context: typer.Context, path: Path | None) -> Path | None:
+    """Use the options of a TOML file as defaults of the command's options."""
     if path is not None:
         try:
-            given = tomllib.loads(path.read_text())
+            content = tomllib.loads(path.read_text())
         except (OSError, ValueError) as error:
             raise typer.BadParameter(f"{path}: {error}") from None
         known = {str(option.name): option for option in context.command.params}
-        chosen = {name.replace("-", "_"): value for name, value in given.get("serve", given).items()}
-        strange = sorted(chosen.keys() - known.keys())
-        if strange:
-            raise typer.BadParameter(f"{path}: {strange[0]!r} is no option of tubes serve")
-        context.default_map = {**(context.default_map or {}), **chosen}
+        values = {name.replace("-", "_"): value for name, value in content.get("serve", content).items()}
+        unknown = sorted(values.keys() - known.keys())
+        if unknown:
+            raise typer.BadParameter(f"{path}: {unknown[0]!r} is not an option of tubes serve")
+        context.default_map = {**(context.default_map or {}), **values}
     return path
 
 
@@ -65,7 +65,7 @@ def serve(
     tokens: Annotated[
         Path | None,
         typer.Option(
-            "--tokens", metavar="FILE", help="Who may do what: see `tubes token create`.", envvar="TUBES_TOKENS"
+            "--tokens", metavar="FILE", help="The file of tokens: see `tubes token create`.", envvar="TUBES_TOKENS"
         ),
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="FILE", help="The certificate.")] = None,
@@ -98,7 +98,7 @@ def serve(
         typer.Option(
             "--callback",
             metavar="PREFIX",
-            help="Have the API of later, and call callbacks that begin so: https://a.example/.",
+            help="Enable the API of later, and callbacks to URLs with this prefix: https://a.example/.",
         ),
     ] = None,
     callback_network: Annotated[
@@ -106,7 +106,7 @@ def serve(
         typer.Option(
             "--callback-network",
             metavar="ADDRESSES",
-            help="Callbacks may also go to these: 10.1.0.0/16. Default: none.",
+            help="Allow callbacks to these addresses, too: 10.1.0.0/16. Default: none.",
         ),
     ] = None,
     callback_secret: Annotated[
@@ -114,7 +114,7 @@ def serve(
         typer.Option(
             "--callback-secret",
             metavar="SECRET",
-            help="Sign callbacks as Standard Webhooks says: whsec_...",
+            help="Sign callbacks according to Standard Webhooks: whsec_...",
             envvar="TUBES_CALLBACK_SECRET",
             show_envvar=True,
         ),
@@ -129,7 +129,9 @@ def serve(
     push_network: Annotated[
         list[str] | None,
         typer.Option(
-            "--push-network", metavar="ADDRESSES", help="Tasks may also be posted to these: 10.1.0.0/16. Default: none."
+            "--push-network",
+            metavar="ADDRESSES",
+            help="Allow posts to these addresses, too: 10.1.0.0/16. Default: none.",
         ),
     ] = None,
     push_secret: Annotated[
@@ -137,7 +139,7 @@ def serve(
         typer.Option(
             "--push-secret",
             metavar="SECRET",
-            help="Sign what is posted as Standard Webhooks says: whsec_...",
+            help="Sign posts according to Standard Webhooks: whsec_...",
             envvar="TUBES_PUSH_SECRET",
             show_envvar=True,
         ),
@@ -152,47 +154,47 @@ def serve(
             metavar="FILE",
             help="A TOML file with these options, in a table [serve].",
             is_eager=True,
-            callback=_configured,
+            callback=_load_config,
         ),
     ] = None,
 ) -> None:
     """Serve tubes over HTTP until SIGTERM or Ctrl-C.
 
-    Without --url and TUBES_URL it serves the folder tubes-data, if there is one here, and else tubes in memory. Several
-    processes may serve one Redis or Valkey, behind one address with --reuse-port.
+    Without --url and TUBES_URL it serves the folder tubes-data if it exists here, and tubes in memory otherwise.
+    Several processes may serve one Redis or Valkey, behind one address with --reuse-port.
     """
     from tubes.serve import Limits, create_app
     from tubes.serve.server import Listen, run
     from tubes.serve.server import serve as serving
 
     if (tls_cert is None) != (tls_key is None):
-        raise Stop("--tls-cert and --tls-key belong together", Exit.USAGE)
-    others: dict[str, Any] = {"cert": tls_cert and str(tls_cert), "key": tls_key and str(tls_key)}
-    listen = Listen.read(http, shared=reuse_port, **others)
-    admin_listen = None if admin is None else Listen.read(admin, shared=reuse_port, **others)
+        raise Stop("--tls-cert and --tls-key must be used together", Exit.USAGE)
+    tls: dict[str, Any] = {"cert": tls_cert and str(tls_cert), "key": tls_key and str(tls_key)}
+    listen = Listen.read(http, shared=reuse_port, **tls)
+    admin_listen = None if admin is None else Listen.read(admin, shared=reuse_port, **tls)
     known = None if tokens is None else _tokens(tokens)
     is_missing = known is not None and not known.path.exists()
     if is_missing and admin is None:
-        raise Stop(f"there is no {tokens}: tubes token create --tokens {tokens} makes it", Exit.USAGE)
+        raise Stop(f"{tokens} does not exist: tubes token create --tokens {tokens} creates it", Exit.USAGE)
     for place in (listen, admin_listen):
         if place is not None:
             place.check(has_tokens=known is not None, insecure=insecure)
     if known is not None and is_missing:
         known.begin()  # Tokens can be created over the administration API.
     show_logs(is_one_of_many=False)
-    place_of_tubes, why = _place(url)
-    settings = read(place_of_tubes).settings
+    tubes_url, note = _choose_url(url)
+    settings = read(tubes_url).settings
     pushes = None
-    codec: Any = None if "codec" in settings or not place_of_tubes.startswith("memory:") else "json"
+    codec: Any = None if "codec" in settings or not tubes_url.startswith("memory:") else "json"
     if push:
         from tubes.serve.pushes import AnyJson, Push, Pushes
 
-        each = tuple(map(Push.read, push))
-        pushes = Pushes(each, tuple(push_network or ()), tuple(push_secret or ()), push_concurrency, grace=grace / 2)
+        targets = tuple(map(Push.read, push))
+        pushes = Pushes(targets, tuple(push_network or ()), tuple(push_secret or ()), push_concurrency, grace=grace / 2)
         codec = None if "codec" in settings else AnyJson()
     session_ttl = None if "session_ttl" in settings else _SESSION_TTL
-    queue = tubes.aio.connect(place_of_tubes, codec=codec, session_ttl=session_ttl)
-    write = _Lines().write if access_log else None
+    queue = tubes.aio.connect(tubes_url, codec=codec, session_ttl=session_ttl)
+    write = _LineBuffer().write if access_log else None
     callbacks = None
     if callback:
         from tubes.serve.later import Callbacks
@@ -202,44 +204,44 @@ def serve(
     limits = Limits(body=max_body, headers_within=headers_within, body_within=body_within, read_within=read_within)
     app = create_app(queue, tokens=known, limits=limits, access_log=write, callbacks=callbacks, pushes=pushes)
 
-    def started(urls: list[str]) -> None:
-        say(f"serves {redact_url(place_of_tubes)}{why} at {' and '.join(urls)}")
+    def announce(urls: list[str]) -> None:
+        say(f"serves {redact_url(tubes_url)}{note} at {' and '.join(urls)}")
         if known is None:
-            say("there are no tokens: everybody who gets here may do everything")
+            say("no tokens are configured: every client may do everything")
 
     local_only = known is None and listen.is_local
-    run(serving(app, listen, admin_listen, local_only=local_only, grace=grace, started=started))
+    run(serving(app, listen, admin_listen, local_only=local_only, grace=grace, started=announce))
 
 
-def _place(url: str | None) -> tuple[str, str]:
-    """The URL that is served, and why it is this one."""
+def _choose_url(url: str | None) -> tuple[str, str]:
+    """Return the URL to serve, and a note on the choice for the user."""
     place = url or url_of_environment()
     if place:
         return place, ""
     if Path(_FOLDER).is_dir():
-        return f"file:{_FOLDER}", " (which is here, and no --url is given)"
+        return f"file:{_FOLDER}", " (it exists here, and no --url is given)"
     return "memory://", f" (no --url is given: tasks are lost at the end; --url file:{_FOLDER} keeps them)"
 
 
-class _Lines:
-    """Lines for stdout, some at a time: a call for each would cost as much as the request that it is about."""
+class _LineBuffer:
+    """Prints lines on stdout in groups: to print each line separately would cost as much as the request itself."""
 
     def __init__(self) -> None:
-        self._waiting: Final[list[str]] = []
+        self._pending: Final[list[str]] = []
 
     def write(self, words: str) -> None:
-        """Print a line, a moment later."""
-        if not self._waiting:
-            asyncio.get_running_loop().call_later(_MOMENT, self._print)
-            atexit.register(self._print)
-        self._waiting.append(words)
+        """Print a line, up to `_FLUSH_INTERVAL` seconds later."""
+        if not self._pending:
+            asyncio.get_running_loop().call_later(_FLUSH_INTERVAL, self._flush)
+            atexit.register(self._flush)
+        self._pending.append(words)
 
-    def _print(self) -> None:
-        atexit.unregister(self._print)
-        some = "".join(f"{words}\n" for words in self._waiting)
-        self._waiting.clear()
-        with suppress(OSError, ValueError):  # Nobody may be there to read it.
-            sys.stdout.write(some)
+    def _flush(self) -> None:
+        atexit.unregister(self._flush)
+        lines = "".join(f"{words}\n" for words in self._pending)
+        self._pending.clear()
+        with suppress(OSError, ValueError):  # stdout may be closed.
+            sys.stdout.write(lines)
             sys.stdout.flush()
 
 
@@ -261,7 +263,7 @@ def create_token(
         list[str],
         typer.Option("--grant", "-g", metavar="'RIGHTS [NAMESPACE [TUBE]]'", help="For example 'put,take shop mail*'."),
     ],
-    description: Annotated[str, typer.Option("--description", "-d", help="Whose it is.")] = "",
+    description: Annotated[str, typer.Option("--description", "-d", help="A note on its owner.")] = "",
     rate: Annotated[
         list[str] | None,
         typer.Option("--rate", metavar="RIGHT=CALLS/SECONDS", help="How often, for example put=100/60."),
@@ -272,9 +274,9 @@ def create_token(
     ] = None,
     days: Annotated[float | None, typer.Option("--days", min=0, help="When it expires. Default: never.")] = None,
 ) -> None:
-    """Create a token and print it. Nobody can read it again.
+    """Create a token and print it. It cannot be shown again.
 
-    RIGHTS are some of put,take,look,manage,admin. A service that runs knows the token within a second.
+    RIGHTS are some of put,take,look,manage,admin. A running service accepts the token within a second.
     """
     from tubes.serve import Grant, Rate
 
@@ -285,9 +287,9 @@ def create_token(
             raise Stop(f"--limit {name}={number}: must be a whole number, at least 0", Exit.USAGE)
         limits[name] = int(number)
     ttl = None if days is None else days * 86_400
-    grants = [Grant.read(each) for each in grant]
+    grants = [Grant.read(words) for words in grant]
     _, text = _tokens(tokens).create(grants, description, ttl, rates=rates, limits=limits)
-    line(text)
+    print_line(text)
 
 
 @token.command("list")
@@ -296,16 +298,16 @@ def list_tokens(tokens: TokenFile, as_json_: AsJson = False) -> None:
     table = Grid(
         (Column("TOKEN"), Column("EXPIRES"), Column("GRANTS"), Column("LIMITS"), Column("DESCRIPTION", least=8))
     )
-    for each in _tokens(tokens).all():
-        grants = [str(grant) for grant in each.grants]
+    for entry in _tokens(tokens).all():
+        grants = [str(grant) for grant in entry.grants]
         if as_json_:
-            facts = {"created": each.created, "expires": each.expires, "description": each.description}
-            rates = {right: str(rate) for right, rate in each.rates.items()}
-            as_json({"id": each.id, "grants": grants, "rates": rates, "limits": dict(each.limits), **facts})
+            facts = {"created": entry.created, "expires": entry.expires, "description": entry.description}
+            rates = {right: str(rate) for right, rate in entry.rates.items()}
+            print_json({"id": entry.id, "grants": grants, "rates": rates, "limits": dict(entry.limits), **facts})
             continue
-        ends = "never" if each.expires is None else time.strftime("%Y-%m-%d", time.gmtime(each.expires))
-        limits = " ".join(f"{name}={value}" for name, value in {**each.rates, **each.limits}.items())
-        table.add_row(*map(cell, (each.id, ends, "; ".join(grants), limits, each.description)))
+        expiry = "never" if entry.expires is None else time.strftime("%Y-%m-%d", time.gmtime(entry.expires))
+        limits = " ".join(f"{name}={value}" for name, value in {**entry.rates, **entry.limits}.items())
+        table.add_row(*map(cell, (entry.id, expiry, "; ".join(grants), limits, entry.description)))
     if not as_json_:
         console().print(table)
 
@@ -315,7 +317,7 @@ def revoke_token(
     tokens: TokenFile,
     id: Annotated[str, typer.Argument(metavar="ID", help="The id, as `tubes token list` shows it.")],
 ) -> None:
-    """Revoke a token: within a second no service accepts it."""
+    """Revoke a token: services reject it within a second."""
     if not _tokens(tokens).revoke(id):
         raise Stop(f"there is no token {id!r}", Exit.NOT_FOUND)
 

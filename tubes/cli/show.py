@@ -1,4 +1,4 @@
-"""How the command shows things: tables for people, JSON lines for programs."""
+"""Output of the command: tables for people, JSON lines for programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLORS = {"ready": "green", "taken": "cyan", "delayed": "yellow", "buried": "red
 
 
 class _Output(Console):
-    """Stdout; a reader who has gone ends the command as it ends others."""
+    """A console on stdout that raises BrokenPipeError when the reader has closed it."""
 
     @override
     def on_broken_pipe(self) -> None:
@@ -33,29 +33,29 @@ class _Output(Console):
 
 
 def console() -> Console:
-    """Stdout as it is now; what is not read by a person is not cut to a width."""
+    """Return a console on stdout. Output that does not go to a terminal is not truncated."""
     terminal = sys.stdout.isatty()
     return _Output(file=sys.stdout, width=None if terminal else 10**9, highlight=False, soft_wrap=not terminal)
 
 
-def line(words: str) -> None:
-    """A line of output."""
+def print_line(words: str) -> None:
+    """Print a line on stdout."""
     sys.stdout.write(f"{words}\n")
     sys.stdout.flush()
 
 
-def as_json(thing: object) -> None:
-    """A line of JSON."""
-    line(to_json(thing, sys.stdout.encoding))
+def print_json(thing: object) -> None:
+    """Print a line of JSON on stdout."""
+    print_line(to_json(thing, sys.stdout.encoding))
 
 
-def until(moment: float | None) -> float | str | None:
-    """The end of a pause for JSON; one without an end is `"for ever"`."""
+def pause_end_json(moment: float | None) -> float | str | None:
+    """Return the end of a pause as JSON. A pause without an end is `"for ever"`."""
     return "for ever" if moment == math.inf else moment
 
 
 def options_json(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a tube for JSON, in the form that `-o` takes."""
+    """Return the options of a tube as JSON, in the form that `-o` accepts."""
     return {name: _option_json(value) for name, value in options.items()}
 
 
@@ -66,12 +66,12 @@ def _option_json(value: object) -> object:
 
 
 def data_of(task: tubes.Task) -> dict[str, object]:
-    """A task's data for JSON: `data`, or `data_base64` where it is bytes, or `error` where it cannot be read."""
+    """Return a task's data as JSON: `data`, or `data_base64` for bytes, or `error` if the data cannot be decoded."""
     return _value_of("data", "error", lambda: task.data)
 
 
 def result_of(read: Callable[[], object]) -> dict[str, object]:
-    """The result of a task for JSON: `result`, `result_base64` or `result_error`."""
+    """Return the result of a task as JSON: `result`, `result_base64` or `result_error`."""
     return _value_of("result", "result_error", read)
 
 
@@ -87,7 +87,7 @@ def _value_of(name: str, error_name: str, read: Callable[[], object]) -> dict[st
 
 
 def task_json(task: tubes.Task) -> dict[str, object]:
-    """All that is known of a task."""
+    """Return all fields of a task as JSON."""
     return {
         "tube": task.tube,
         "id": task.id,
@@ -112,13 +112,13 @@ def task_json(task: tubes.Task) -> dict[str, object]:
 
 
 def context_of(task: tubes.Task) -> dict[str, object]:
-    """The context that travels with a task, if it has one."""
+    """Return the field `context` of a task, or {} if it has no context."""
     context: Mapping[str, str] | None = getattr(task, "context", None)
     return {"context": dict(context)} if context else {}
 
 
 def words_of(known: Mapping[str, object]) -> str:
-    """What `data_of` or `result_of` knows, in a line: strings as they are, all else as JSON."""
+    """Format the value from `data_of` or `result_of` as a line: strings unchanged, other values as JSON."""
     if error := known.get("error", known.get("result_error")):
         return f"<{error}>"
     data = next(iter(known.values()))
@@ -126,7 +126,7 @@ def words_of(known: Mapping[str, object]) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """Seconds for people: 0.2s, 45s, 3m12s, 5h04m, 12d03h."""
+    """Format seconds for people: 0.2s, 45s, 3m12s, 5h04m, 12d03h."""
     if seconds is None:
         return ""
     if seconds < 10:
@@ -140,16 +140,16 @@ def span(seconds: float | None) -> str:
 
 
 def moment(at: float | None, now: float) -> str:
-    """A moment for people, as a span from now."""
+    """Format a time for people, relative to now."""
     return "" if at is None else f"in {span(at - now)}" if at > now else f"{span(now - at)} ago"
 
 
 def text(value: object, style: str = "") -> Text:
-    """What somebody else has written, or a number, as it is: it has no say in colours."""
+    """Format a value literally: unlike a plain string, it is not interpreted as colour markup."""
     return Text("" if value is None else printable(str(value)), style=style)
 
 
-#: Of a task: its id and its state's reason are what one looks for.
+#: Columns of a table of tasks. The id, and the reason of a state, are the most important ones.
 _TASKS = (
     Column("id", right=True),
     Column("state", leaves=6),
@@ -165,17 +165,16 @@ _DATA = Column("data", least=12)
 
 
 def tasks_table(tasks: Iterable[tubes.Task], *, reasons: bool = False) -> Grid:
-    """Tasks, one a row."""
+    """Build a table with one task per row."""
     now = time.time()
-    those = list(tasks)
-    results = any(task.ended is not None for task in those)
-    made = Grid((*_TASKS, _WHY if reasons or results else _MOVES, *([_RESULT] if results else ()), _DATA))
-    for task in those:
+    rows = list(tasks)
+    results = any(task.ended is not None for task in rows)
+    grid = Grid((*_TASKS, _WHY if reasons or results else _MOVES, *([_RESULT] if results else ()), _DATA))
+    for task in rows:
         state = str(task.state)
-        tries = f"{task.attempts}/{task.max_attempts}" if task.max_attempts else task.attempts
-        facts = (task.pri, task.utube, tries, span(now - task.created))
-        about = task.why or task.reason if reasons or results else moment(task.due, now)
-        ended = (words_of(result_of(partial(getattr, task, "result"))),) if results else ()
-        others = (*facts, about, *ended, words_of(data_of(task)))
-        made.add_row(text(task.id), text(state, COLORS.get(state, "")), *map(text, others))
-    return made
+        attempts = f"{task.attempts}/{task.max_attempts}" if task.max_attempts else task.attempts
+        reason = task.why or task.reason if reasons or results else moment(task.due, now)
+        result = (words_of(result_of(partial(getattr, task, "result"))),) if results else ()
+        facts = (task.pri, task.utube, attempts, span(now - task.created), reason, *result, words_of(data_of(task)))
+        grid.add_row(text(task.id), text(state, COLORS.get(state, "")), *map(text, facts))
+    return grid

@@ -1,4 +1,4 @@
-"""Stdin and stdout as the command needs them: data is UTF-8 whatever the locale, and a stream may be closed."""
+"""Stdin and stdout for the command: data is UTF-8 in any locale, and a stream may be closed."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from typing import IO, Any
 
 
 def prepare() -> None:
-    """Make stdout and stderr fit to be written to. Raises OSError where stdout is closed."""
+    """Set up stdout and stderr for output. Raises OSError if stdout is closed."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:
-        # Before anything is done: a task that is taken and can't be printed is no use to anybody.
-        raise OSError(errno.EBADF, "stdout is closed; > /dev/null throws away what is printed")
+        # Fail before any work: a task that is taken but cannot be printed would be lost.
+        raise OSError(errno.EBADF, "stdout is closed; > /dev/null discards the output")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # Names and tables are for people, who would rather see an escape than no table.
+            # In names and tables an escape is better than an error.
             stream.reconfigure(errors="backslashreplace")
 
 
 def stdin() -> IO[bytes]:
-    """Stdin, as bytes. Raises OSError where it is closed."""
+    """Return stdin as a binary stream. Raises OSError if it is closed."""
     if sys.stdin is None:
         raise OSError(errno.EBADF, "stdin is closed")
     return sys.stdin.buffer
 
 
-def somebody_types() -> bool:
-    """Whether stdin is a terminal."""
+def is_interactive() -> bool:
+    """Return True if stdin is a terminal."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
 def encodable(words: str, encoding: str | None) -> bool:
-    """Whether an encoding has all these characters; None: UTF-8."""
+    """Return True if the encoding has all these characters. None means UTF-8."""
     try:
         words.encode(encoding or "utf-8")
     except UnicodeEncodeError:
@@ -45,14 +45,14 @@ def encodable(words: str, encoding: str | None) -> bool:
 
 
 def printable(words: str) -> str:
-    """Without what would move a terminal's cursor."""
+    """Escape characters that would move a terminal's cursor."""
     if words.isprintable():
         return words
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in words)
 
 
 def text_of(raw: bytes) -> str:
-    """What is UTF-8 as text. Raises ValueError."""
+    """Decode UTF-8. Raises ValueError."""
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
@@ -64,7 +64,7 @@ class TooDeep(ValueError):
 
 
 def from_json(words: str) -> Any:
-    """What JSON says. Raises ValueError, of which `TooDeep` is one."""
+    """Parse JSON. Raises ValueError; its subclass `TooDeep` for JSON that is nested too deeply."""
     try:
         return json.loads(words)
     except RecursionError:
@@ -72,7 +72,7 @@ def from_json(words: str) -> Any:
 
 
 def to_json(thing: object, encoding: str | None = None) -> str:
-    r"""JSON in a line. What would move a terminal's cursor is escaped, and what the encoding lacks: it reads alike.
+    r"""Format JSON in a line. Escapes characters that would move a terminal's cursor or that the encoding lacks.
 
     >>> print(to_json("Zoë \x9b31m \u202e"))
     "Zoë \u009b31m \u202e"

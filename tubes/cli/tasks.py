@@ -1,4 +1,4 @@
-"""Commands on tasks: put, take, ack, release, kick, bury, again, move, delete."""
+"""Commands for tasks: put, take, ack, release, kick, bury, again, move, delete."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from tubes.cli.common import (
     Name,
     SomeIds,
     Url,
+    apply_to_each,
     complete_states,
     complete_tubes,
-    connected,
-    each,
-    given,
+    drop_none,
+    join_ids,
     lanes,
-    listed,
+    open_queue,
     pairs,
 )
 from tubes.cli.exits import Exit, Stop, say
-from tubes.cli.show import as_json, data_of, line, span, task_json, words_of
+from tubes.cli.show import data_of, print_json, print_line, span, task_json, words_of
 from tubes.cli.streams import TooDeep, encodable, from_json, printable, stdin, text_of
 from tubes.drivers.moves import check_state
 from tubes.drivers.options import SECOND, micros
 
-#: How many lines of stdin are put in one call.
-_LINES = 1000
-#: How many characters of data an error quotes.
-_LONGEST = 80
+#: Lines of stdin per call of `put_many`.
+_BATCH = 1000
+#: Maximum characters of data that an error quotes.
+_MAX_QUOTE = 80
 
 Session = Annotated[
     str | None,
@@ -64,7 +64,7 @@ def put(
     max_attempts: Annotated[int | None, typer.Option(help="How often the task may be taken.")] = None,
     key: Annotated[str | None, typer.Option(help="A unique key: no other task can have it.")] = None,
     on_duplicate: Annotated[str | None, typer.Option(help="If the key is in use: keep, replace or raise.")] = None,
-    keep_done: Annotated[float | None, typer.Option(help="Seconds for which it is kept once it is done.")] = None,
+    keep_done: Annotated[float | None, typer.Option(help="Seconds for which the task is kept when it is done.")] = None,
     context: Annotated[
         list[str] | None,
         typer.Option("--context", metavar="NAME=VALUE", help="Context of the task, for example a trace id."),
@@ -78,32 +78,32 @@ def put(
     if strict and (text or codec == "raw"):
         raise Stop(f"--strict and {'--text' if text else '--codec raw'} cannot be used together", Exit.USAGE)
     read = partial(_datum, text=text, strict=strict)
-    with connected(url, codec) as queue:
+    with open_queue(url, codec) as queue:
         if create is not None and name not in queue.tubes():
             queue.create_tube(name, create, if_not_exists=True)
         tube = queue.tube(name)
-        options = given(
+        options = drop_none(
             pri=pri, delay=delay, ttl=ttl, ttr=ttr, max_attempts=max_attempts, key=key, on_duplicate=on_duplicate
         )
-        options |= given(keep_done=keep_done)
+        options |= drop_none(keep_done=keep_done)
         options |= lanes(tube, utube)
         if context:
             options["context"] = pairs(context, "--context")
         codec = "raw" if isinstance(tube._port.codec, tubes.RawCodec) else "json"  # The URL may give it, too.
         words = _lines(codec, read) if data in (None, [], ["-"]) else _arguments(data or [], codec, read)
-        while batch := list(islice(words, _LINES)):
-            put_tasks = tube.put_many(batch, timeout=0, errors="raise", **options)
-            if not put_tasks:
-                raise Stop(f"tube {name!r} is full: nothing was put", Exit.NOTHING)
-            for task in put_tasks:
+        while batch := list(islice(words, _BATCH)):
+            tasks = tube.put_many(batch, timeout=0, errors="raise", **options)
+            if not tasks:
+                raise Stop(f"tube {name!r} is full: no task was put", Exit.NOTHING)
+            for task in tasks:
                 if as_json_:
-                    as_json(task_json(task) | {"created_now": task.created_now})
+                    print_json(task_json(task) | {"created_now": task.created_now})
                 else:
-                    line(str(task.id))
+                    print_line(str(task.id))
 
 
 def _arguments(words: list[str], codec: str, read: Callable[[str], Any]) -> Iterator[Any]:
-    """What words of the command line say."""
+    """Yield the data of tasks from arguments of the command line."""
     for word in words:
         try:
             yield os.fsencode(word) if codec == "raw" else read(word)
@@ -112,7 +112,7 @@ def _arguments(words: list[str], codec: str, read: Callable[[str], Any]) -> Iter
 
 
 def _lines(codec: str, read: Callable[[str], Any]) -> Iterator[Any]:
-    """What the lines of stdin say."""
+    """Yield the data of tasks from the lines of stdin."""
     for number, raw in enumerate(stdin(), 1):
         if codec == "raw":
             yield raw.removesuffix(b"\n")
@@ -120,7 +120,7 @@ def _lines(codec: str, read: Callable[[str], Any]) -> Iterator[Any]:
         try:
             word = text_of(raw).rstrip("\r\n")
         except ValueError as error:
-            raise Stop(f"line {number} of stdin: {error}; --codec raw puts bytes as they are", Exit.USAGE) from error
+            raise Stop(f"line {number} of stdin: {error}; --codec raw puts bytes unchanged", Exit.USAGE) from error
         try:
             yield read(word)
         except ValueError as error:
@@ -128,15 +128,15 @@ def _lines(codec: str, read: Callable[[str], Any]) -> Iterator[Any]:
 
 
 def _datum(word: str, *, text: bool, strict: bool) -> Any:
-    """JSON, or a string where it is none. Raises ValueError; `strict`: also for a string that is not JSON."""
+    """Parse JSON, or return `word` as a string if it is not JSON. `strict`: raise ValueError instead."""
     if text:
         return word
     try:
         return from_json(word)
     except ValueError as error:
         if strict or isinstance(error, TooDeep):
-            shown = word if len(word) <= _LONGEST else f"{word[:_LONGEST]}..."
-            raise ValueError(f"{shown!r} is not JSON: {error}; --text puts it as a string") from None
+            quote = word if len(word) <= _MAX_QUOTE else f"{word[:_MAX_QUOTE]}..."
+            raise ValueError(f"{quote!r} is not JSON: {error}; --text puts it as a string") from None
         return word
 
 
@@ -147,7 +147,7 @@ def take(
     release: Annotated[bool, typer.Option("--release", help="Release the tasks instead of acking them.")] = False,
     hold: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Hold the tasks so long, for `tubes ack` and `release`."),
+        typer.Option(metavar="SECONDS", help="Hold the tasks for this long, for `tubes ack` and `release`."),
     ] = None,
     url: Url = None,
     codec: Codec = None,
@@ -162,72 +162,72 @@ def take(
         raise Stop("--release and --hold cannot be used together", Exit.USAGE)
     if hold is not None and micros("--hold", hold) < SHORTEST_LEASE:
         raise Stop(f"--hold {hold:g}: must be at least {SHORTEST_LEASE / SECOND} seconds", Exit.USAGE)
-    with connected(url, codec, hold) as queue:
+    with open_queue(url, codec, hold) as queue:
         tube = queue.tube(name)
         session = None if hold is None else queue.identify()
         tasks = tube.take_many(count, timeout)
         if not tasks:
-            raise Stop(_why_nothing(queue, name), Exit.NOTHING)
+            raise Stop(_describe_empty(queue, name), Exit.NOTHING)
         held: list[tubes.Task] = []
-        back: dict[int, str] = {}
+        errors: dict[int, str] = {}
         for task in tasks:
-            why = _shown(task, session, as_json_=as_json_)
-            if why is not None:
-                back[task.id] = why
+            error = _print_task(task, session, as_json_=as_json_)
+            if error is not None:
+                errors[task.id] = error
                 task.release()
             elif session is not None:
                 held.append(task)
             else:
                 task.release() if release else task.ack()
         if held and hold is not None:
-            seconds, ends = _held_for(held, hold)
+            seconds, note = _hold_time(held, hold)
             ids = " ".join(str(task.id) for task in held)
-            say(f"session {session} holds {len(held)} for {seconds:g} s{ends}: {ids}")
+            say(f"session {session} holds {len(held)} for {seconds:g} s{note}: {ids}")
             queue.detach()
-    if back:
-        more = f", and {len(back) - 1} others, too" if len(back) > 1 else ""
-        raise Stop(f"task {next(iter(back))} was released{more}: {next(iter(back.values()))}", Exit.USAGE)
+    if errors:
+        others = f", and {len(errors) - 1} others, too" if len(errors) > 1 else ""
+        raise Stop(f"task {next(iter(errors))} was released{others}: {next(iter(errors.values()))}", Exit.USAGE)
 
 
-def _shown(task: tubes.Task, session: str | None, *, as_json_: bool) -> str | None:
-    """Print a task; answers why it could not be."""
+def _print_task(task: tubes.Task, session: str | None, *, as_json_: bool) -> str | None:
+    """Print a task. Return an error message if its data cannot be printed."""
     known = data_of(task)
     if "error" in known:
         return str(known["error"])
     if as_json_:
-        as_json(task_json(task) | given(session=session))
+        print_json(task_json(task) | drop_none(session=session))
         return None
     words = words_of(known)
     if sys.stdout.isatty():
         words = printable(words)
     elif not encodable(words, sys.stdout.encoding):
         return f"the output is {sys.stdout.encoding}, which lacks some of its characters; --json escapes them"
-    line(words)
+    print_line(words)
     return None
 
 
-def _why_nothing(queue: tubes.Queue, name: str) -> str:
-    """Why there was no task to take."""
-    seen = queue.overview().get(name)
-    paused = None if seen is None else seen.statistics.paused
-    if seen is None or paused is None:
+def _describe_empty(queue: tubes.Queue, name: str) -> str:
+    """Explain why no task could be taken."""
+    overview = queue.overview().get(name)
+    paused = None if overview is None else overview.statistics.paused
+    if overview is None or paused is None:
         return f"no task of tube {name!r} is ready"
-    until = f"for {span(paused - seen.at)} more" if paused < math.inf else "until it is resumed"
-    end = f"`tubes resume {name}` ends that"
-    return f"tube {name!r} is paused {until}, and {seen.statistics.tasks['ready']} tasks are ready: {end}"
+    until = f"for {span(paused - overview.at)} more" if paused < math.inf else "until it is resumed"
+    hint = f"`tubes resume {name}` ends the pause"
+    return f"tube {name!r} is paused {until}, and {overview.statistics.tasks['ready']} tasks are ready: {hint}"
 
 
-def _held_for(tasks: list[tubes.Task], hold: float) -> tuple[float, str]:
-    """For how many seconds they stay taken, and what ends that if it is not the session."""
+def _hold_time(tasks: list[tubes.Task], hold: float) -> tuple[float, str]:
+    """Return the seconds for which the tasks stay taken, and a note if their ttr is shorter than `hold`."""
     ttr = min((task.ttr for task in tasks if task.ttr is not None), default=hold)
-    return (ttr, f", which is the ttr, and not {hold:g}") if ttr < hold else (hold, "")
+    return (ttr, f" (their ttr, shorter than {hold:g} s)") if ttr < hold else (hold, "")
 
 
 def ack(name: Name, ids: SomeIds, session: Session = None, url: Url = None, as_json_: AsJson = False) -> None:
     """Ack tasks that `take --hold` has taken."""
     done = _settle(name, ids, session, url, lambda tube, task: tube.ack(task), "acked")
     if as_json_:
-        as_json({"tube": name, "acked": done})
+        print_json({"tube": name, "acked": done})
 
 
 def release(
@@ -235,31 +235,31 @@ def release(
     ids: Ids = None,
     session: Session = None,
     delay: Annotated[float | None, typer.Option(help="Seconds until the tasks are ready again.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Release all taken tasks, whoever holds them.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Release all taken tasks, of all sessions.")] = False,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
     """Release tasks that `take --hold` has taken.
 
-    With --all it releases all taken tasks and prints how many there were. Workers lose the tasks they work on.
+    With --all it releases all taken tasks and prints their number. Workers lose the tasks they work on.
     """
     if everything:
-        with connected(url) as queue:
+        with open_queue(url) as queue:
             tube = queue.tube(name)
             count = tube.statistics().tasks["taken"]
             tube.release_all()
-        _tell(as_json_, {"tube": name, "released": count}, str(count))
+        _print_result(as_json_, {"tube": name, "released": count}, str(count))
         return
     done = _settle(name, ids, session, url, lambda tube, task: tube.release(task, delay), "released")
     if as_json_:
-        as_json({"tube": name, "released": done})
+        print_json({"tube": name, "released": done})
 
 
-def _tell(as_json_: bool, facts: dict[str, object], words: str) -> None:
+def _print_result(as_json_: bool, facts: dict[str, object], words: str) -> None:
     if as_json_:
-        as_json(facts)
+        print_json(facts)
     else:
-        line(words)
+        print_line(words)
 
 
 def _settle(
@@ -268,17 +268,17 @@ def _settle(
     session: str | None,
     url: str | None,
     act: Callable[[tubes.Tube, int], object],
-    done: str,
+    action: str,
 ) -> list[int]:
     if not ids or session is None:
-        raise Stop("the ids of tasks and --session UUID are needed", Exit.USAGE)
-    with connected(url) as queue:
+        raise Stop("the ids of tasks and --session UUID are required", Exit.USAGE)
+    with open_queue(url) as queue:
         queue.identify(session)
         tube = queue.tube(name)
         try:
-            return each(ids, lambda task: act(tube, task), done)
+            return apply_to_each(ids, lambda task: act(tube, task), action)
         finally:
-            queue.detach()  # The session may have more: it ends by itself.
+            queue.detach()  # The session may hold more tasks; it expires by itself.
 
 
 def kick(
@@ -292,32 +292,32 @@ def kick(
         str,
         typer.Option("--state", "-s", help="Their state: buried or delayed.", autocompletion=complete_states),
     ] = "buried",
-    attempts: Annotated[int | None, typer.Option(help="Give the tasks so many more attempts.")] = None,
+    attempts: Annotated[int | None, typer.Option(help="Give the tasks this many more attempts.")] = None,
     ttl: Annotated[float | None, typer.Option(help="Seconds until the tasks expire, from now.")] = None,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
-    """Make buried or delayed tasks ready and print how many.
+    """Make buried or delayed tasks ready and print their number.
 
-    Tasks that are named by their ids may be in either state.
+    Tasks selected by id may be in either state.
     """
-    with connected(url) as queue:
+    with open_queue(url) as queue:
         tube = queue.tube(name)
         if ids:
             found: list[int] = []
 
             def kick_one(task: int) -> None:
-                was = tube.peek(task).state
+                old = tube.peek(task).state
                 tube.kick_task(task, attempts=attempts, ttl=ttl)
-                found.extend([task] * (was in (tubes.State.BURIED, tubes.State.DELAYED)))
+                found.extend([task] * (old in (tubes.State.BURIED, tubes.State.DELAYED)))
 
-            each(ids, kick_one, "kicked")
+            apply_to_each(ids, kick_one, "kicked")
             kicked = len(found)
         else:
             known = check_state(state, (tubes.State.BURIED, tubes.State.DELAYED))
             wanted = tube.statistics().tasks[known] if everything else count
             kicked = tube.kick(wanted, attempts=attempts, ttl=ttl, state=known)
-        _tell(as_json_, {"tube": name, "kicked": kicked}, str(kicked))
+        _print_result(as_json_, {"tube": name, "kicked": kicked}, str(kicked))
         if not kicked:
             raise Stop(f"tube {name!r} has no such {'buried or delayed' if ids else state} tasks", Exit.NOTHING)
 
@@ -331,30 +331,30 @@ def bury(
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
-    """Bury tasks, whatever their state.
+    """Bury tasks in any state.
 
     Workers lose the tasks they work on.
     """
-    with connected(url) as queue:
+    with open_queue(url) as queue:
         tube = queue.tube(name)
-        done = each(ids, lambda task: tube.bury(task, reason), "buried")
+        done = apply_to_each(ids, lambda task: tube.bury(task, reason), "buried")
         if as_json_:
-            as_json({"tube": name, "buried": done})
+            print_json({"tube": name, "buried": done})
 
 
 def again(name: Name, ids: SomeIds, url: Url = None, as_json_: AsJson = False) -> None:
-    """Put done tasks that are kept again and print their new ids.
+    """Put kept done tasks again and print their new ids.
 
-    The old ones are forgotten.
+    The old tasks are forgotten.
     """
-    with connected(url) as queue:
+    with open_queue(url) as queue:
         tube = queue.tube(name)
 
         def put_again(task: int) -> None:
             new = tube.again(task).id
-            _tell(as_json_, {"tube": name, "again": task, "id": new}, str(new))
+            _print_result(as_json_, {"tube": name, "again": task, "id": new}, str(new))
 
-        each(ids, put_again, "again")
+        apply_to_each(ids, put_again, "again")
 
 
 def move(
@@ -369,13 +369,13 @@ def move(
     codec: Codec = None,
     as_json_: AsJson = False,
 ) -> None:
-    """Move tasks to another tube and print how many.
+    """Move tasks to another tube and print their number.
 
-    They are ready there, or delayed as they were. They get new ids.
+    They become ready there, or stay delayed. They get new ids.
     """
-    with connected(url, codec) as queue:
+    with open_queue(url, codec) as queue:
         moved = queue.tube(name).move_to(queue.tube(to), state=state, limit=limit)
-        _tell(as_json_, {"tube": name, "to": to, "moved": moved}, str(moved))
+        _print_result(as_json_, {"tube": name, "to": to, "moved": moved}, str(moved))
         if not moved:
             raise Stop(f"tube {name!r} has no {state} tasks", Exit.NOTHING)
 
@@ -390,19 +390,19 @@ def delete(
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
-    """Delete tasks and print how many.
+    """Delete tasks and print their number.
 
     Without --state workers lose the tasks they work on.
     """
-    with connected(url) as queue:
-        answers = queue.tube(name).delete_many(ids, state=state or None)
-        done = [id for id, was in answers.items() if was]
-        _tell(as_json_, {"tube": name, "deleted": done}, str(len(done)))
-        if len(done) < len(answers):
-            missing = listed(id for id, was in answers.items() if not was)
-            rest = f"; deleted: {listed(done)}" if done else ""
+    with open_queue(url) as queue:
+        results = queue.tube(name).delete_many(ids, state=state or None)
+        done = [id for id, is_deleted in results.items() if is_deleted]
+        _print_result(as_json_, {"tube": name, "deleted": done}, str(len(done)))
+        if len(done) < len(results):
+            missing = join_ids(id for id, is_deleted in results.items() if not is_deleted)
+            note = f"; deleted: {join_ids(done)}" if done else ""
             kind = f"{' or '.join(state)} task" if state else "task"
-            raise Stop(f"there is no {kind} {missing} in tube {name!r}{rest}", Exit.NOT_FOUND)
+            raise Stop(f"there is no {kind} {missing} in tube {name!r}{note}", Exit.NOT_FOUND)
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (put, take, ack, release, kick, bury, again, move, delete)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotInTime
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import count as counted
@@ -22,17 +22,17 @@ from rich.text import Text
 import tubes
 from tubes.backend.url import read, redact_url
 from tubes.cli.columns import Column, Grid
-from tubes.cli.common import Url, connected, place_of
+from tubes.cli.common import Url, open_queue, place_of
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.look import busiest, lanes_table, overview_json, pause_of
-from tubes.cli.show import COLORS, as_json, console, span, text
-from tubes.cli.streams import somebody_types
+from tubes.cli.show import COLORS, console, print_json, span, text
+from tubes.cli.streams import is_interactive
 
-#: A tube with more lanes is not looked at lane by lane; the others are, every so many seconds.
-_LANES, _LANES_EVERY = 1000, 5.0
-#: Seconds to wait for a look before the screen goes on without it, and for the end of the connection.
+#: Read the lanes of tubes with up to `_MAX_LANES` lanes, once per `_LANES_INTERVAL` seconds.
+_MAX_LANES, _LANES_INTERVAL = 1000, 5.0
+#: Seconds to wait for a reply before the screen is drawn without it, and for the connection to close.
 _PATIENCE = 1.0
-#: What is counted per second.
+#: Calls whose rates are shown.
 _RATES = ("put", "take", "ack")
 _COLUMNS = (
     Column("tube", least=16),
@@ -52,141 +52,143 @@ _COLUMNS = (
 
 
 class Look(NamedTuple):
-    """What was seen at one look."""
+    """A snapshot of all tubes."""
 
-    seen: dict[str, tubes.Overview]
-    #: Those lanes that were looked at this time; None: it was not their turn.
+    overviews: dict[str, tubes.Overview]
+    #: Tube -> its busiest lanes; None: the lanes were not read this time.
     lanes: dict[str, list[tubes.Utube]] | None
 
 
 class Board:
-    """What is known from one look to the next."""
+    """The data on the screen, and the request that updates them."""
 
-    def __init__(self, opened: Callable[[], AbstractContextManager[tubes.Queue]], lanes: int) -> None:
-        self._opened = opened
-        self._lanes_shown = lanes
-        self.seen: dict[str, tubes.Overview] = {}
+    def __init__(self, connect: Callable[[], AbstractContextManager[tubes.Queue]], lanes: int) -> None:
+        self._connect = connect
+        self._lane_count = lanes
+        self.overviews: dict[str, tubes.Overview] = {}
         self.rates: dict[str, dict[str, float]] = {}
         self.lanes: dict[str, list[tubes.Utube]] = {}
-        self._lanes_at = -_LANES_EVERY
-        # The look that is on its way, in a thread: a server that is gone must not stop the screen.
-        self._looking: Future[Look] | None = None
-        self._heard = time.monotonic()
-        #: Why there is no answer; nothing is known of a server that only does not say anything.
+        self._lanes_at = -_LANES_INTERVAL
+        #: The request in progress. It runs in a thread, so that an unreachable server does not block the screen.
+        self._request: Future[Look] | None = None
+        self._last_reply = time.monotonic()
+        #: Error of the last request; empty if it succeeded or the server has not replied yet.
         self.error = ""
 
     @property
     def silence(self) -> float | None:
-        """For how many seconds the server has not answered; None: it did when it was last asked."""
-        return time.monotonic() - self._heard if self._looking is not None or self.error else None
+        """Seconds since the last reply, or None if the last request has succeeded."""
+        return time.monotonic() - self._last_reply if self._request is not None or self.error else None
 
     def look(self, patience: float | None = None) -> None:
-        """Look at all tubes: two calls on a server, and one for each tube that has ready tasks.
+        """Read all tubes. This takes two calls on a server, and one for each tube that has ready tasks.
 
-        Waits so many seconds for what is seen; a look that takes longer is the next one too.
+        Waits up to `patience` seconds for the reply. A request that takes longer continues, and the next call waits
+        for it.
         """
-        if self._looking is None:
-            self._looking = Future()
-            threading.Thread(target=self._look, args=(self._looking,), name="tubes-top", daemon=True).start()
+        if self._request is None:
+            self._request = Future()
+            threading.Thread(target=self._look, args=(self._request,), name="tubes-top", daemon=True).start()
         try:
-            look = self._looking.result(patience)
-        except NotInTime:
+            look = self._request.result(patience)
+        except FutureTimeout:
             return
         except (tubes.ConnectionLost, tubes.ServerRefused) as error:
-            self._looking, self.error = None, str(error)
+            self._request, self.error = None, str(error)
             return
-        self._looking, self.error = None, ""
-        self._heard = time.monotonic()
-        self.rates = {name: _rates(self.seen.get(name), one) for name, one in look.seen.items()}
-        self.seen = look.seen
+        self._request, self.error = None, ""
+        self._last_reply = time.monotonic()
+        self.rates = {name: _rates(self.overviews.get(name), new) for name, new in look.overviews.items()}
+        self.overviews = look.overviews
         if look.lanes is not None:
             self.lanes = look.lanes
 
-    def _look(self, answer: Future[Look]) -> None:
+    def _look(self, future: Future[Look]) -> None:
         try:
-            with self._opened() as queue:
-                seen, lanes = queue.overview(ages=True), None
+            with self._connect() as queue:
+                overviews, lanes = queue.overview(ages=True), None
                 now = time.monotonic()
-                if self._lanes_shown and now - self._lanes_at >= _LANES_EVERY:
+                if self._lane_count and now - self._lanes_at >= _LANES_INTERVAL:
                     self._lanes_at = now
-                    lanes = self._look_at_lanes(queue, seen)
-            answer.set_result(Look(seen, lanes))
+                    lanes = self._read_lanes(queue, overviews)
+            future.set_result(Look(overviews, lanes))
         except BaseException as error:
-            answer.set_exception(error)
+            future.set_exception(error)
 
-    def _look_at_lanes(self, queue: tubes.Queue, seen: dict[str, tubes.Overview]) -> dict[str, list[tubes.Utube]]:
+    def _read_lanes(self, queue: tubes.Queue, overviews: dict[str, tubes.Overview]) -> dict[str, list[tubes.Utube]]:
         found: dict[str, list[tubes.Utube]] = {}
-        for name in _by_work(seen)[:3]:
-            if 0 < seen[name].utubes <= _LANES:
-                # Who may only look sees all but the lanes.
+        for name in _sort_by_work(overviews)[:3]:
+            if 0 < overviews[name].utubes <= _MAX_LANES:
+                # A user with the right to look may read all but the lanes.
                 with suppress(tubes.TubeNotFound, tubes.DriverNotFound, tubes.ServerRefused):
-                    found[name] = busiest(queue.tube(name).utubes(), self._lanes_shown)
+                    found[name] = busiest(queue.tube(name).utubes(), self._lane_count)
         return found
 
     def json(self) -> None:
-        """A line for each tube."""
-        for name in _by_work(self.seen):
-            as_json(overview_json(name, self.seen[name]) | {"rates": self.rates[name]})
+        """Print a line of JSON for each tube."""
+        for name in _sort_by_work(self.overviews):
+            print_json(overview_json(name, self.overviews[name]) | {"rates": self.rates[name]})
 
     def show(self, rows: int) -> Group:
-        """The tables, as far as they have room."""
-        made = Grid(_COLUMNS)
-        names = _by_work(self.seen)
+        """Build the tables, cut to this number of rows."""
+        grid = Grid(_COLUMNS)
+        names = _sort_by_work(self.overviews)
         for name in names[:rows]:
-            made.add_row(*self._row(name))
-        parts: list[RenderableType] = [made]
+            grid.add_row(*self._row(name))
+        parts: list[RenderableType] = [grid]
         if len(names) > rows:
             parts.append(text(f"… and {len(names) - rows} tubes with less", "dim"))
-        left = rows - len(names) - 4
+        remaining = rows - len(names) - 4
         for name, lanes in self.lanes.items():
-            if lanes and name in self.seen and left > 3:
-                parts += [text(f"busiest utubes of {name}", "bold"), lanes_table(lanes[:left], self.seen[name].at)]
-                left -= len(lanes) + 4
+            if lanes and name in self.overviews and remaining > 3:
+                table = lanes_table(lanes[:remaining], self.overviews[name].at)
+                parts += [text(f"busiest utubes of {name}", "bold"), table]
+                remaining -= len(lanes) + 4
         if self.silence is not None:
-            why = f": {self.error}" if self.error else ""
-            parts.append(text(f"no answer for {span(self.silence)}{why}", "bold red"))
+            error = f": {self.error}" if self.error else ""
+            parts.append(text(f"no reply for {span(self.silence)}{error}", "bold red"))
         return Group(*parts)
 
     def _row(self, name: str) -> list[Text]:
-        one = self.seen[name]
-        tasks, rates = one.statistics.tasks, self.rates[name]
+        overview = self.overviews[name]
+        tasks, rates = overview.statistics.tasks, self.rates[name]
         states = ("ready", "taken", "delayed", "buried")
         counts = [text(tasks[state], COLORS[state] if tasks[state] else "dim") for state in states]
         speeds = [text(f"{rates[call]:.1f}" if call in rates else "") for call in _RATES]
         return [
             text(name),
             *counts,
-            text(span(one.oldest_ready_age)),
+            text(span(overview.oldest_ready_age)),
             *speeds,
-            text(one.statistics.waiting),
-            text(one.sessions),
-            text(span(one.due_lag) if one.due_lag >= 1 else "", "bold red"),
-            text(pause_of(one), "yellow"),
+            text(overview.statistics.waiting),
+            text(overview.sessions),
+            text(span(overview.due_lag) if overview.due_lag >= 1 else "", "bold red"),
+            text(pause_of(overview), "yellow"),
         ]
 
 
-def _by_work(seen: dict[str, tubes.Overview]) -> list[str]:
-    """The tubes, those with the most work first."""
+def _sort_by_work(overviews: dict[str, tubes.Overview]) -> list[str]:
+    """Return the names of tubes, the ones with the most ready and taken tasks first."""
 
-    def work(name: str) -> tuple[int, str]:
-        tasks = seen[name].statistics.tasks
+    def sort_key(name: str) -> tuple[int, str]:
+        tasks = overviews[name].statistics.tasks
         return -tasks["ready"] - tasks["taken"], name
 
-    return sorted(seen, key=work)
+    return sorted(overviews, key=sort_key)
 
 
-def _rates(before: tubes.Overview | None, now: tubes.Overview) -> dict[str, float]:
-    """Calls per second since the last look; none at the first."""
-    if before is None or now.at <= before.at:
+def _rates(old: tubes.Overview | None, new: tubes.Overview) -> dict[str, float]:
+    """Return calls per second between two overviews, or {} without an old one."""
+    if old is None or new.at <= old.at:
         return {}
-    were, are = before.statistics.calls, now.statistics.calls
-    return {call: max(0.0, (are[call] - were[call]) / (now.at - before.at)) for call in _RATES}
+    old_calls, new_calls = old.statistics.calls, new.statistics.calls
+    return {call: max(0.0, (new_calls[call] - old_calls[call]) / (new.at - old.at)) for call in _RATES}
 
 
 def top(
     interval: Annotated[float, typer.Option("--interval", "-i", min=0.1, help="Seconds between two updates.")] = 1.0,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Exit after so many updates.", show_default=False)
+        int | None, typer.Option("--count", "-n", min=1, help="Exit after this many updates.", show_default=False)
     ] = None,
     lanes: Annotated[int, typer.Option("--utubes", min=0, help="How many of the busiest lanes to show.")] = 5,
     url: Url = None,
@@ -196,15 +198,15 @@ def top(
 ) -> None:
     """Show a live table of all tubes.
 
-    q or Ctrl-C ends it. In a pipe, and with --json, it prints each update below the one before, until --count or Ctrl-C
+    q or Ctrl-C ends it. In a pipe, and with --json, it prints each update below the last one, until --count or Ctrl-C
     ends it.
     """
-    with _soon() as stack:
-        opened = partial(connected, url, looks=True)
-        if read(place_of(url)).scheme == "file":  # Each connection sees it as it was at one moment.
-            board = Board(opened, 0 if as_json_ else lanes)
+    with _close_quickly() as stack:
+        connect = partial(open_queue, url, read_only=True)
+        if read(place_of(url)).scheme == "file":  # A connection to a folder is a snapshot: open one per update.
+            board = Board(connect, 0 if as_json_ else lanes)
         else:
-            queue = stack.enter_context(opened())
+            queue = stack.enter_context(connect())
             board = Board(lambda: nullcontext(queue), 0 if as_json_ else lanes)
         board.look()
         if as_json_ or count is not None or not sys.stdout.isatty():
@@ -213,20 +215,20 @@ def top(
         output = console()
         title = redact_url(place_of(url))
 
-        def shown_now() -> Group:
+        def render() -> Group:
             head = text(f"tubes top · {title} · {time.strftime('%H:%M:%S')} · q ends", "bold")
             return Group(head, board.show(max(1, output.height - 6)))
 
-        screen = Live(shown_now(), console=output, screen=True, auto_refresh=False)
+        screen = Live(render(), console=output, screen=True, auto_refresh=False)
         with suppress(KeyboardInterrupt), _keys() as key, screen as live:
             while key(interval) != "q":
                 board.look(min(interval, _PATIENCE))
-                live.update(shown_now(), refresh=True)
+                live.update(render(), refresh=True)
 
 
 @contextmanager
-def _soon() -> Generator[ExitStack]:
-    """Ends what it is given, but waits only a moment for that: a server that is gone keeps nobody here."""
+def _close_quickly() -> Generator[ExitStack]:
+    """Close the stack in the background at the end, and wait for this only a moment: the server may be unreachable."""
     stack = ExitStack()
 
     def end() -> None:
@@ -236,13 +238,13 @@ def _soon() -> Generator[ExitStack]:
     try:
         yield stack
     finally:
-        ending = threading.Thread(target=end, daemon=True)
-        ending.start()
-        ending.join(_PATIENCE)
+        thread = threading.Thread(target=end, daemon=True)
+        thread.start()
+        thread.join(_PATIENCE)
 
 
 def _print(board: Board, interval: float, looks: int | None, *, as_json_: bool) -> None:
-    """For pipes: each look below the one before; so many of them, or until Ctrl-C."""
+    """Print updates one below the other, `looks` of them or until Ctrl-C."""
     with suppress(KeyboardInterrupt):
         for look in counted(1):
             if board.error and look == looks:
@@ -261,8 +263,11 @@ def _print(board: Board, interval: float, looks: int | None, *, as_json_: bool) 
 
 @contextmanager
 def _keys() -> Generator[Callable[[float], str]]:
-    """What waits so many seconds for a key, and answers it; where stdin is no terminal it only waits."""
-    if not somebody_types():
+    """Provide a function that waits up to this many seconds for a key, and returns it.
+
+    If stdin is not a terminal, it only waits.
+    """
+    if not is_interactive():
 
         def wait(seconds: float) -> str:
             time.sleep(seconds)
@@ -274,7 +279,7 @@ def _keys() -> Generator[Callable[[float], str]]:
     import tty
 
     number = sys.stdin.fileno()
-    before = termios.tcgetattr(number)
+    attributes = termios.tcgetattr(number)
 
     def key(seconds: float) -> str:
         return sys.stdin.read(1) if select.select([number], [], [], seconds)[0] else ""
@@ -283,7 +288,7 @@ def _keys() -> Generator[Callable[[float], str]]:
         tty.setcbreak(number)
         yield key
     finally:
-        termios.tcsetattr(number, termios.TCSADRAIN, before)
+        termios.tcsetattr(number, termios.TCSADRAIN, attributes)
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (top,)

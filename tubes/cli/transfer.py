@@ -19,25 +19,25 @@ from rich.console import Console
 from rich.progress import Progress
 
 import tubes
-from tubes.cli.common import Codec, Create, Name, OfState, Url, connected, given, lanes
+from tubes.cli.common import Codec, Create, Name, OfState, Url, drop_none, lanes, open_queue
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.show import context_of, data_of, result_of
 from tubes.cli.streams import from_json, stdin, text_of, to_json
 from tubes.errors import TaskNotFound, TubesError
 
-#: How many tasks one call reads or writes.
+#: Tasks per call.
 _PAGE = 500
-#: Seconds for which a full tube is waited for.
+#: Seconds to wait for room in a full tube.
 PATIENCE = 60.0
-#: Seconds for which a buried task is out of reach until it is buried again, where the driver knows delays.
-_ASIDE = 3600.0
+#: Delay in seconds that keeps a task from workers until it is buried again, if the driver has delays.
+_BURY_DELAY = 3600.0
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A file, or - for stdin or stdout.")]
 
 
 @contextmanager
 def _progress(what: str, total: int | None) -> Generator[Callable[[int], None]]:
-    """A bar on stderr, where somebody looks on."""
+    """Show a progress bar if stderr is a terminal."""
     with Progress(console=Console(file=sys.stderr), disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(what, total=total)
         yield lambda count: bar.advance(task, count)
@@ -60,24 +60,24 @@ def export(
 ) -> None:
     """Write the tasks of a tube as lines of JSON.
 
-    It writes tasks in all states but done, ordered by id, and does not change the tube. It is not a snapshot of one
-    moment: a task that is put or done while it runs may be missing. With --state it writes the tasks in that state, in
-    their order, done ones with their results. With --drain it writes the ready tasks only and removes them from the
-    tube.
+    It writes tasks in all states except done, ordered by id, and does not change the tube. It is not a snapshot of one
+    moment: a task that is put or done while it runs may be missing. With --state it writes the tasks in this state in
+    the order of the state, and done tasks with their results. With --drain it writes only ready tasks, and removes them
+    from the tube.
     """
     if state is not None and (drain or state not in map(str, tubes.State)):
         raise Stop(f"--state {state!r}: must be ready, taken, buried, delayed or done, without --drain", Exit.USAGE)
-    with connected(url, codec, looks=not drain) as queue:
+    with open_queue(url, codec, read_only=not drain) as queue:
         tube = queue.tube(name)
-        seen = queue.overview()[name]
-        which = "ready" if drain else state or "total"
-        total = seen.statistics.kept if which == "done" else seen.statistics.tasks[which]
-        # How far the queue's clock is ahead: what is left of a delay is written, not when it ends.
-        ahead = seen.at - time.time()
+        overview = queue.overview()[name]
+        counter = "ready" if drain else state or "total"
+        total = overview.statistics.kept if counter == "done" else overview.statistics.tasks[counter]
+        # The offset of the queue's clock: lines have the remaining delay, not its end.
+        offset = overview.at - time.time()
         written = 0
-        with _written(file, force=force) as out, _progress(f"export {name}", total) as advance:
-            for page in _drained(tube, out) if drain else _pages(tube, state):
-                now = time.time() + ahead
+        with _open_output(file, force=force) as out, _progress(f"export {name}", total) as advance:
+            for page in _drain(tube, out) if drain else _pages(tube, state):
+                now = time.time() + offset
                 for task in page:
                     out.write(to_json(record_of(task, now), out.encoding) + "\n")
                 written += len(page)
@@ -87,7 +87,7 @@ def export(
 
 
 @contextmanager
-def _written(file: Path, *, force: bool) -> Generator[TextIO]:
+def _open_output(file: Path, *, force: bool) -> Generator[TextIO]:
     if str(file) == "-":
         yield sys.stdout
         return
@@ -102,8 +102,8 @@ def _pages(tube: tubes.Tube, state: str | None) -> Iterator[list[tubes.Task]]:
         last = page[-1]
 
 
-def _drained(tube: tubes.Tube, out: IO[str]) -> Iterator[list[tubes.Task]]:
-    """Pages of taken tasks; each page is acked when the next one is asked for, after it has reached the file."""
+def _drain(tube: tubes.Tube, out: IO[str]) -> Iterator[list[tubes.Task]]:
+    """Yield pages of taken tasks. A page is flushed to the file and acked before the next one is taken."""
     while page := tube.take_many(_PAGE, timeout=0):
         yield page
         out.flush()
@@ -113,16 +113,16 @@ def _drained(tube: tubes.Tube, out: IO[str]) -> Iterator[list[tubes.Task]]:
 
 
 def record_of(task: tubes.Task, now: float) -> dict[str, object]:
-    """A task as a line has it: times are seconds from the moment of the export."""
+    """Return a task as the object of an export line. Delay and ttl are the remaining seconds at the time `now`."""
     known = data_of(task)
     if "error" in known:
-        raise Stop(f"task {task.id}: {known['error']}; --codec raw exports data as it is", Exit.USAGE)
+        raise Stop(f"task {task.id}: {known['error']}; --codec raw exports the bytes unchanged", Exit.USAGE)
     state = str(task.state)
     return {
         "id": task.id,
         "state": state,
         **known,
-        **given(
+        **drop_none(
             utube=task.utube,
             pri=task.pri or None,
             key=task.key,
@@ -143,10 +143,10 @@ def record_of(task: tubes.Task, now: float) -> dict[str, object]:
 
 # -- import ------------------------------------------------------------------------------------------------------------
 
-#: What of a line is an option of put.
+#: Fields of a line that are options of put.
 _OPTIONS = ("pri", "key", "delay", "ttl", "ttr", "max_attempts", "context")
-#: Those that every driver knows.
-_OF_ALL = frozenset({"key", "max_attempts", "context"})
+#: Options that every driver supports.
+_COMMON_OPTIONS = frozenset({"key", "max_attempts", "context"})
 _NUMBERS: Final[set[type]] = {int, float}
 
 
@@ -159,22 +159,22 @@ def import_(
 ) -> None:
     """Put tasks from lines of JSON.
 
-    The lines are those of `tubes export`, or others that have at least `data`. Tasks keep their order, data, utube,
-    pri, key, context, ttr, max_attempts, and what was left of their delay and ttl. Buried tasks are buried again. Tasks
-    get new ids, and taken ones are ready. Options that the driver of the tube does not have are left out. If a key is
-    in use, the existing task stays.
+    The lines come from `tubes export`, or have at least `data`. Tasks keep their order, data, utube, pri, key, context,
+    ttr, max_attempts, and the remaining part of their delay and ttl. Buried tasks are buried again, and taken ones
+    become ready. Tasks get new ids. Options that the driver of the tube does not have are left out. If a key is in use,
+    the existing task stays.
     """
-    with connected(url, codec) as queue:
+    with open_queue(url, codec) as queue:
         if create is not None and name not in queue.tubes():
             queue.create_tube(name, create, if_not_exists=True)
         tube = queue.tube(name)
-        with _read(file) as lines, _progress(f"import {name}", _lines_of(file)) as advance:
-            counted = _import(tube, lines, advance)
-        left_out = sorted(counted.left_out)
-        without = f", without {', '.join(left_out)}: {tube.driver.name} has none" if left_out else ""
-        kept = f", {counted.kept} keys were in use" if counted.kept else ""
-        gone = f", {counted.gone} were gone before they could be buried" if counted.gone else ""
-        say(f"imported {counted.put - counted.kept} tasks into {name}{kept}{gone}{without}")
+        with _read(file) as lines, _progress(f"import {name}", _count_lines(file)) as advance:
+            progress = _import(tube, lines, advance)
+        dropped = ", ".join(sorted(progress.dropped))
+        notes = f", {progress.duplicates} keys were in use" if progress.duplicates else ""
+        notes += f", {progress.lost} disappeared before they could be buried" if progress.lost else ""
+        notes += f", without {dropped}, which {tube.driver.name} does not support" if dropped else ""
+        say(f"imported {progress.put - progress.duplicates} tasks into {name}{notes}")
 
 
 @contextmanager
@@ -186,8 +186,8 @@ def _read(file: Path) -> Generator[IO[bytes]]:
         yield lines
 
 
-def _lines_of(file: Path) -> int | None:
-    """How many lines the bar is for; nobody counts them for nothing."""
+def _count_lines(file: Path) -> int | None:
+    """Count the lines for the progress bar. Return None if there is no bar or the input is stdin."""
     if str(file) == "-" or not sys.stderr.isatty():
         return None
     with file.open("rb") as lines:
@@ -195,120 +195,121 @@ def _lines_of(file: Path) -> int | None:
 
 
 @dataclass
-class _Counted:
-    """How far an import has come."""
+class _ImportProgress:
+    """Counters of an import."""
 
-    #: Lines whose tasks are in, how many of them found their key in use, and the last of them.
+    #: Lines put, the number of them whose key was in use, and the last line put.
     put: int = 0
-    kept: int = 0
+    duplicates: int = 0
     line: int = 0
-    #: What was to be buried, and was gone before.
-    gone: int = 0
-    #: What is in and still to be buried.
+    #: Tasks that disappeared before they could be buried.
+    lost: int = 0
+    #: Tasks that are put, but not buried yet.
     unburied: int = 0
-    #: The last line of the call that is under way.
-    trying: int = 0
-    #: Options that the driver lacks.
-    left_out: set[str] = field(default_factory=set[str])
+    #: The last line of the call in progress; 0: no call is in progress.
+    uncertain: int = 0
+    #: Options that the driver does not support.
+    dropped: set[str] = field(default_factory=set[str])
 
     def __str__(self) -> str:
-        said = f"{self.put} tasks were imported, up to line {self.line}"
+        message = f"{self.put} tasks were imported, up to line {self.line}"
         if self.unburied:
-            said += f", of which {self.unburied} are not buried yet"
-        return said + (f"; those up to line {self.trying} may be in too" if self.trying else "")
+            message += f", but {self.unburied} of them are not buried yet"
+        return message + (f"; lines up to {self.uncertain} may be imported, too" if self.uncertain else "")
 
 
-def _import(tube: tubes.Tube, lines: IO[bytes], advance: Callable[[int], None]) -> _Counted:
-    """Put them. Whatever ends it says how far it came."""
-    counted = _Counted()
+def _import(tube: tubes.Tube, lines: IO[bytes], advance: Callable[[int], None]) -> _ImportProgress:
+    """Put the tasks of all lines. Errors and Ctrl-C print the progress."""
+    progress = _ImportProgress()
     try:
-        _put_all(tube, lines, advance, counted)
+        _put_all(tube, lines, advance, progress)
     except KeyboardInterrupt:
-        raise Stop(f"interrupted: {counted}", Exit.INTERRUPTED) from None
+        raise Stop(f"interrupted: {progress}", Exit.INTERRUPTED) from None
     except TubesError:
-        say(str(counted))
+        say(str(progress))
         raise
-    return counted
+    return progress
 
 
-def _put_all(tube: tubes.Tube, lines: IO[bytes], advance: Callable[[int], None], counted: _Counted) -> None:
+def _put_all(tube: tubes.Tube, lines: IO[bytes], advance: Callable[[int], None], progress: _ImportProgress) -> None:
     numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
     while page := list(islice(numbered, _PAGE)):
-        records = [_record(number, line, counted) for number, line in page]
-        items = [_item(tube, record, counted.left_out) for record in records]
-        counted.trying = page[-1][0]
+        records = [_record(number, line, progress) for number, line in page]
+        items = [_item(tube, record, progress.dropped) for record in records]
+        progress.uncertain = page[-1][0]
         try:
             tasks = tube.put_many(items, timeout=PATIENCE)
         except TubesError as error:
             item: int | None = error.facts.get("item")
             if item is None:
                 raise
-            counted.trying = 0
-            raise _refused(page[item][0], str(error).removeprefix(f"item {item}: "), counted) from error
-        at, counted.trying = time.monotonic(), 0
+            progress.uncertain = 0
+            raise _line_error(page[item][0], str(error).removeprefix(f"item {item}: "), progress) from error
+        put_time, progress.uncertain = time.monotonic(), 0
         if not tasks:
-            raise Stop(f"tube {tube.name!r} is full: {counted}", Exit.NOTHING)
+            raise Stop(f"tube {tube.name!r} is full: {progress}", Exit.NOTHING)
         pairs = list(zip(tasks, records, strict=True))
-        counted.put, counted.line = counted.put + len(tasks), page[-1][0]
-        counted.kept += sum(not task.created_now for task in tasks)
-        dead = [(task, record) for task, record in pairs if record.get("state") == "buried" and task.created_now]
-        counted.unburied = len(dead)
-        for task, record in dead:
-            counted.gone += not _bury(tube, task, record.get("reason") or None, time.monotonic() - at)
-            counted.unburied -= 1
+        progress.put, progress.line = progress.put + len(tasks), page[-1][0]
+        progress.duplicates += sum(not task.created_now for task in tasks)
+        buried = [(task, record) for task, record in pairs if record.get("state") == "buried" and task.created_now]
+        progress.unburied = len(buried)
+        for task, record in buried:
+            progress.lost += not _bury(tube, task, record.get("reason") or None, time.monotonic() - put_time)
+            progress.unburied -= 1
         advance(len(tasks))
 
 
-def _bury(tube: tubes.Tube, task: tubes.Task, reason: str | None, since: float) -> bool:
-    """Bury what was put so many seconds ago; whether it was still there."""
+def _bury(tube: tubes.Tube, task: tubes.Task, reason: str | None, age: float) -> bool:
+    """Bury a task put `age` seconds ago. Return False if it does not exist any more."""
     try:
         if "delay" in tube.driver.options and task.expires is not None:
-            # The delay that has kept it from workers has prolonged its life.
-            tube.update(task, ttl=max(0.0, task.expires - task.created - _ASIDE - since))
+            # Undo the extension of the ttl by the delay that has kept the task from workers.
+            tube.update(task, ttl=max(0.0, task.expires - task.created - _BURY_DELAY - age))
         return tube.bury(task, reason).state is tubes.State.BURIED
     except TaskNotFound:
         return False
 
 
-def _refused(number: int, why: str, done: _Counted) -> Stop:
-    return Stop(f"line {number}: {why.rstrip('.')}; {done}", Exit.USAGE)
+def _line_error(number: int, rule: str, progress: _ImportProgress) -> Stop:
+    return Stop(f"line {number}: {rule.rstrip('.')}; {progress}", Exit.USAGE)
 
 
-def _record(number: int, line: bytes, done: _Counted) -> Mapping[str, Any]:
+def _record(number: int, line: bytes, progress: _ImportProgress) -> Mapping[str, Any]:
+    """Parse and check a line."""
     try:
         record: Any = from_json(text_of(line))
     except ValueError as error:
-        raise _refused(number, f"is no JSON: {error}", done) from error
+        raise _line_error(number, f"is not JSON: {error}", progress) from error
     if not isinstance(record, dict) or not ("data" in record or "data_base64" in record):
-        raise _refused(number, "must be an object with data", done)
+        raise _line_error(number, "must be an object with data", progress)
     found = cast("dict[str, Any]", record)
-    # What is buried with it is put before: it is looked at now.
+    # Check the reason here: tasks are put before they are buried with it.
     if not isinstance(found.get("reason") or "", str):
-        raise _refused(number, f"reason must be a string, not {found['reason']!r}", done)
+        raise _line_error(number, f"reason must be a string, not {found['reason']!r}", progress)
     if "data_base64" in found:
         try:
             return {**found, "data": base64.b64decode(found["data_base64"], validate=True)}
         except (binascii.Error, TypeError, ValueError) as error:
-            raise _refused(number, f"data_base64: {error}", done) from error
+            raise _line_error(number, f"data_base64: {error}", progress) from error
     return found
 
 
-def _item(tube: tubes.Tube, record: Mapping[str, Any], left_out: set[str]) -> tubes.Item:
-    """What is put for a line."""
+def _item(tube: tubes.Tube, record: Mapping[str, Any], dropped: set[str]) -> tubes.Item:
+    """Return the item to put for a line, and add options that the driver does not support to `dropped`."""
     options = {name: record[name] for name in _OPTIONS if record.get(name) is not None}
-    lacking = {name for name in options if name not in _OF_ALL and name not in tube.driver.options}
+    unsupported = {name for name in options if name not in _COMMON_OPTIONS and name not in tube.driver.options}
     if record.get("utube") is not None:
         if tube.driver.lane is None:
-            lacking.add("utube")
+            unsupported.add("utube")
         else:
             options |= lanes(tube, record["utube"])
-    left_out |= lacking
-    options = {name: value for name, value in options.items() if name not in lacking}
+    dropped |= unsupported
+    options = {name: value for name, value in options.items() if name not in unsupported}
     delay, ttl = options.get("delay"), options.get("ttl")
     if record.get("state") == "buried" and "delay" in tube.driver.options and type(delay) in _NUMBERS | {type(None)}:
-        options["delay"] = _ASIDE
+        options["delay"] = _BURY_DELAY
     elif delay is not None and ttl is not None and {type(delay), type(ttl)} <= _NUMBERS:
-        # A delay prolongs the ttl, and what was left had that in it.
+        # A delay extends the ttl, and the exported ttl includes this extension.
         options["ttl"] = max(0.0, ttl - delay)
     return tubes.Item(record["data"], **options)
 

@@ -1,4 +1,4 @@
-"""`tubes worker`: runs a worker of a program."""
+"""`tubes worker`: run a worker of a program."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ import typer
 
 import tubes
 from tubes.backend.url import url_of_environment
-from tubes.cli.common import AsJson, Url, connected
+from tubes.cli.common import AsJson, Url, open_queue
 from tubes.cli.exits import SHOWS_WHERE, Exit, Stop, say
 from tubes.cli.logs import log_from, show_logs
-from tubes.cli.show import as_json
-from tubes.cli.supervisor import Line, Supervisor, child_command
+from tubes.cli.show import print_json
+from tubes.cli.supervisor import Supervisor, SupervisorLink, child_command
 from tubes.memory import connection as memory
 from tubes.worker import Worker
 from tubes.worker.signals import end_soon, leaving
 from tubes.worker.summary import AT_ONCE, CUT_OFF
 
-#: Seconds for which a first connection is tried.
+#: Connect timeout in seconds. It is longer than that of other commands: a script may start worker and server together.
 _PATIENCE = 10.0
-_ALONE = "memory:// is in one process, as file: is, and --processes starts several: give the URL of a server"
+_NOT_SHARED = "memory:// and file: work in one process only, but --processes starts several: give the URL of a server"
 _CODES: dict[int, Exit] = {CUT_OFF: Exit.CUT_OFF, AT_ONCE: Exit.AT_ONCE}
 
 
@@ -50,9 +50,10 @@ def worker(
         typer.Option("--grace", min=0, help="Seconds that handlers have to finish after a signal."),
     ] = None,
     processes: Annotated[
-        int | None, typer.Option("--processes", "-p", min=1, help="Run so many processes, and replace those that end.")
+        int | None,
+        typer.Option("--processes", "-p", min=1, help="Run this many processes, and restart them when they end."),
     ] = None,
-    max_tasks: Annotated[int | None, typer.Option("--max-tasks", min=1, help="Exit after so many tasks.")] = None,
+    max_tasks: Annotated[int | None, typer.Option("--max-tasks", min=1, help="Exit after this many tasks.")] = None,
     max_memory: Annotated[
         int | None,
         typer.Option("--max-memory", metavar="MB", min=1, help="Exit when the process uses more memory than this."),
@@ -69,37 +70,37 @@ def worker(
     Then it takes no more tasks, and handlers have --grace seconds to finish. A second signal ends it at once. MODULE
     may be in this folder. A Worker has its own queue. A function, `def make(queue)`, gets the queue of --url.
 
-    With --processes a supervisor starts several processes of this worker, and replaces those that end.
+    With --processes a supervisor starts several processes of this worker, and restarts them when they end.
     """
     if supervisor is None and (processes is not None or reload):
         options = {"--concurrency": concurrency, "--grace": grace, "--processes": processes}
         options |= {"--max-tasks": max_tasks, "--max-memory": max_memory}
         flags = {"--burst": burst, "--verbose": verbose, "--quiet": quiet, "--json": as_json_}
-        words = [target, *(name for name, given in flags.items() if given)]
+        words = [target, *(name for name, is_set in flags.items() if is_set)]
         words += [word for name, value in options.items() if value is not None for word in (name, str(value))]
         _supervise(words, processes or 1, url, burst=burst, reload=reload)
         return
     codes = [Exit.DONE]
     with ExitStack() as stack:
         stack.enter_context(leaving(lambda: codes[-1]))
-        line = None if supervisor is None else Line(supervisor)
-        show_logs(is_one_of_many=line is not None)
-        made = _found(target)
-        if not isinstance(made, Worker):
-            made = _make(target, made, lambda: stack.enter_context(_reached(url)))
+        link = None if supervisor is None else SupervisorLink(supervisor)
+        show_logs(is_one_of_many=link is not None)
+        loaded = _load(target)
+        if not isinstance(loaded, Worker):
+            loaded = _make(target, loaded, lambda: stack.enter_context(_connect(url)))
         log_from(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
         if concurrency is not None:
-            made.concurrency = concurrency
+            loaded.concurrency = concurrency
         if grace is not None:
-            made.grace = grace
-        limit(made, max_tasks, max_memory)
-        made._code_at_once = Exit.AT_ONCE
-        if line is not None:
-            _check_shared(made, processes or 1)
-            line.stop = partial(_stop, made)
-            _tell_when_ready(made, line)
+            loaded.grace = grace
+        limit(loaded, max_tasks, max_memory)
+        loaded._code_at_once = Exit.AT_ONCE
+        if link is not None:
+            _check_shared(loaded, processes or 1)
+            link.stop = partial(_stop, loaded)
+            _report_start(loaded, link)
         try:
-            summary = made.run(burst=burst)
+            summary = loaded.run(burst=burst)
         except tubes.TubesError:
             raise
         except Exception as error:
@@ -107,22 +108,22 @@ def worker(
         codes.append(_CODES.get(summary.exit_code, Exit.DONE))
         if as_json_:
             facts = ("acked", "released", "buried", "lost", "cut_off")
-            as_json({name: getattr(summary, name) for name in facts})
+            print_json({name: getattr(summary, name) for name in facts})
         if burst and not summary.exit_code:
-            _look_for_tubes(made)
+            _check_tubes(loaded)
     if summary.exit_code:
-        # Threads of handlers that were cut off may go on, and Python waits for some of them.
+        # Threads of handlers that were cut off may still run, and Python would wait for some of them at exit.
         end_soon(codes[-1])
         raise typer.Exit(int(codes[-1]))
 
 
 def _supervise(words: list[str], processes: int, url: str | None, *, burst: bool, reload: bool) -> None:
-    """Run processes of `tubes worker` with these words."""
+    """Run processes of `tubes worker` with these arguments."""
     place = url or url_of_environment() or ""
     if processes > 1 and place.partition(":")[0].lower() in ("memory", "file"):
-        raise Stop(_ALONE, Exit.USAGE)
+        raise Stop(_NOT_SHARED, Exit.USAGE)
     if url is not None:
-        os.environ["TUBES_URL"] = url  # Its password does not belong into a list of processes.
+        os.environ["TUBES_URL"] = url  # As an argument its password would be visible in the list of processes.
     supervisor = Supervisor(child_command(*words), processes, burst=burst, reload=reload)
     what = "a process" if processes == 1 else f"{processes} processes"
     say(f"starts {what} of {words[0]}; Ctrl-C ends {'it' if processes == 1 else 'them'}")
@@ -132,17 +133,17 @@ def _supervise(words: list[str], processes: int, url: str | None, *, burst: bool
 
 
 def _check_shared(worker: Worker, processes: int) -> None:
-    """Several processes need a queue that they share."""
+    """Raise `Stop` if several processes would use a queue that they cannot share."""
     if processes > 1 and isinstance(worker._queue._connection, memory.Connection):
-        raise Stop(_ALONE, Exit.USAGE)
+        raise Stop(_NOT_SHARED, Exit.USAGE)
 
 
-def _tell_when_ready(worker: Worker, line: Line) -> None:
-    """The supervisor is told when the program has opened all that it needs."""
+def _report_start(worker: Worker, link: SupervisorLink) -> None:
+    """Notify the supervisor when the worker's lifespans have started."""
 
     @worker.lifespan
     def _() -> Iterator[None]:
-        line.ready()
+        link.ready()
         yield
 
 
@@ -153,10 +154,10 @@ def _stop(worker: Worker, now: bool) -> None:
 
 
 def limit(worker: Worker, tasks: int | None, megabytes: int | None) -> None:
-    """Stop a worker after so many tasks, and when its process has grown larger than this."""
+    """Stop a worker after this many tasks, or when its process uses more memory than this."""
     if tasks is None and megabytes is None:
         return
-    numbers = count(1)  # Atomic: handlers in threads share it.
+    numbers = count(1)  # `next` is atomic, so handlers in threads can share it.
 
     @worker.around
     def _(task: object) -> Iterator[None]:
@@ -172,7 +173,7 @@ def limit(worker: Worker, tasks: int | None, megabytes: int | None) -> None:
 
 
 def _memory() -> int:
-    """How many megabytes of memory this process uses; where only the most that it ever used is known, that."""
+    """Return the memory of this process in MB, or its peak if the system reports only that."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
@@ -182,63 +183,63 @@ def _memory() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE") // 2**20
 
 
-def _reached(url: str | None) -> AbstractContextManager[tubes.Queue]:
-    """A worker is begun by a program, as the server may be: it has the patience of a program."""
-    return connected(url, patience=_PATIENCE)
+def _connect(url: str | None) -> AbstractContextManager[tubes.Queue]:
+    """Open the queue of the worker, with a longer connect timeout than other commands."""
+    return open_queue(url, patience=_PATIENCE)
 
 
 def _make(target: str, factory: Callable[[tubes.Queue], object], queue: Callable[[], tubes.Queue]) -> Worker:
-    """What the program's function makes of the queue."""
+    """Call the program's function with the queue, and return its worker."""
     try:
         inspect.signature(factory).bind(None)
     except TypeError as error:
         raise Stop(f"{target} must be a function of one argument, the queue: {error}", Exit.USAGE) from error
-    except ValueError:  # It does not tell its arguments.
+    except ValueError:  # The signature is unknown, as for some builtins.
         pass
-    reached = queue()
+    connection = queue()
     try:
-        made: object = factory(reached)
+        result: object = factory(connection)
     except tubes.TubesError:
         raise
     except Exception as error:
         raise Stop(f"{target} failed: {type(error).__name__}: {error}", Exit.USAGE) from error
-    if not isinstance(made, Worker):
-        raise Stop(f"{target} made no Worker, but {type(made).__name__}", Exit.USAGE)
-    return made
+    if not isinstance(result, Worker):
+        raise Stop(f"{target} must return a Worker, not {type(result).__name__}", Exit.USAGE)
+    return result
 
 
-def _look_for_tubes(worker: Worker) -> None:
-    """A worker waits for tubes that are not there; a burst has ended without them."""
+def _check_tubes(worker: Worker) -> None:
+    """Raise `TubeNotFound` if a tube of the worker does not exist. A burst, unlike a worker, does not wait for it."""
     with tubes.connect(worker._queue) as queue:
         for route in worker._routes:
             for name in route.tubes:
                 queue.tube(name)
 
 
-def _found(target: str) -> Any:
-    """What stands in the module under this name."""
+def _load(target: str) -> Any:
+    """Import the module, and return its attribute."""
     module, _, name = target.partition(":")
     if not module or not name:
         raise Stop(f"{target!r}: must be module:worker", Exit.USAGE)
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        loaded = importlib.import_module(module)
+        imported = importlib.import_module(module)
     except tubes.TubesError:
         raise
     except Exception as error:
-        # What the module needs may be missing too.
+        # A ModuleNotFoundError may also be about an import within the module.
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
-            raise Stop(f"there is no module {module!r} here, or on the path of Python", Exit.USAGE) from error
-        why = f"{type(error).__name__}: {error}"
-        raise Stop(f"module {module!r} cannot be imported: {why}", Exit.USAGE) from error
-    found: Any = loaded
+            raise Stop(f"there is no module {module!r} in this folder or on the Python path", Exit.USAGE) from error
+        message = f"{type(error).__name__}: {error}"
+        raise Stop(f"module {module!r} cannot be imported: {message}", Exit.USAGE) from error
+    found: Any = imported
     for part in name.split("."):
         found = getattr(found, part, None)
     if found is None:
         raise Stop(f"module {module!r} has no {name!r}", Exit.USAGE)
     if not isinstance(found, Worker) and not callable(found):
-        raise Stop(f"{target} is no Worker, but {type(found).__name__}", Exit.USAGE)
+        raise Stop(f"{target} must be a Worker or a function, not {type(found).__name__}", Exit.USAGE)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Somebody else's data source, which Spark finds as it finds ours."""
+"""An unrelated data source, which Spark discovers in the same way as ours."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pyspark.sql.types import StructType
 
 
 class DefaultSource(DataSource):
-    """One row."""
+    """A source with one row."""
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format`."""
+        """Return the name to pass to `format`."""
         return "neighbour"
 
     def schema(self) -> str:
-        """One column."""
+        """Return a schema of one column."""
         return "answer int"
 
     def reader(self, schema: StructType) -> Reader:
-        """Of a batch."""
+        """Return the batch reader."""
         return Reader()
 
 
@@ -29,5 +29,5 @@ class Reader(DataSourceReader):
     """Reads one row."""
 
     def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
-        """The row."""
+        """Yield the row."""
         yield (42,)

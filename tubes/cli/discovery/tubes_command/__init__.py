@@ -1,4 +1,7 @@
-"""The command `tubes` as a shell finds it: beside the package, whose import takes longer than a quick Ctrl-C."""
+"""The entry point of the command `tubes`.
+
+It is outside of the package `tubes`, because Ctrl-C must be handled even during the slow import of that package.
+"""
 
 from __future__ import annotations
 
