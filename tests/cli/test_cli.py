@@ -1,4 +1,4 @@
-"""The command `tubes`, in process: what it prints, and how it ends."""
+"""Output and exit codes of the command `tubes`, run in this process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tubes.worker import Worker
 
 
 class Shell:
-    """Runs commands on one queue."""
+    """Runs commands with the URL of one server."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -57,9 +57,9 @@ class Shell:
 def shell(request: pytest.FixtureRequest) -> Iterator[Shell]:
     if request.param == "memory":
         name = uuid4().hex
-        tubes.connect(f"memory://{name}", codec="json")  # The name keeps the store, and its codec.
+        tubes.connect(f"memory://{name}", codec="json")  # A named store outlives its connections, and keeps its codec.
         yield Shell(f"memory://{name}")
-    else:  # With no more rights than the page of rights gives to a program.
+    else:  # As a user with the rights that docs recommend for a program.
         users = users_of(request.getfixturevalue("valkey"))
         users.forget()
         yield Shell(f"{users.url('app')}?prefix={uuid4().hex}")
@@ -96,9 +96,9 @@ def test_strict_option_refuses_data_that_is_not_json(shell: Shell, queue: tubes.
     tube = queue.create_tube("mail")
     assert shell.lines("put", "mail", '{"to": "ann"}', "5", "--strict") == ["0", "1"]
     for data in ("{bad json", "hello", '["a",]'):
-        said = shell("put", "mail", "6", data, "--strict", code=Exit.USAGE).stderr
-        assert f"{data!r} is not JSON: " in said
-        assert "--text puts it as a string" in said
+        message = shell("put", "mail", "6", data, "--strict", code=Exit.USAGE).stderr
+        assert f"{data!r} is not JSON: " in message
+        assert "--text puts it as a string" in message
     assert "line 2 of stdin: 'x...' is not JSON" in shell(
         "put", "mail", "--strict", stdin=f"1\n{'x' * 100}\n", code=Exit.USAGE
     ).stderr.replace("x" * 80, "x")
@@ -117,15 +117,15 @@ def test_strict_option_refuses_data_that_is_not_json(shell: Shell, queue: tubes.
         ('{"first": 1, "factor": 3, "cap": 60, "jitter": 0.5, "seed": 7}', tubes.Backoff(1, 3, 60, 0.5, 7)),
     ],
 )
-def test_a_backoff_is_written_as_delays_or_as_a_rule(
+def test_create_accepts_backoff_as_delays_or_rule(
     shell: Shell, queue: tubes.Queue, word: str, backoff: tubes.Backoff | list[float]
 ) -> None:
     shell("create", "mail", "fifottl", "-o", f"backoff={word}")
-    queue.create_tube("mail", "fifottl", backoff=backoff, if_not_exists=True)  # Else it would be another tube.
+    queue.create_tube("mail", "fifottl", backoff=backoff, if_not_exists=True)  # This fails if the options differ.
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "message"),
     [
         ("soon", "--option backoff=soon: must be 1,5 or [1, 5] (seconds), or"),
         ('{"frist": 1}', "only first is required"),
@@ -135,8 +135,8 @@ def test_a_backoff_is_written_as_delays_or_as_a_rule(
         ("true", "backoff=True: must"),
     ],
 )
-def test_create_refuses_invalid_backoff(shell: Shell, queue: tubes.Queue, word: str, said: str) -> None:
-    assert said in shell("create", "mail", "fifottl", "-o", f"backoff={word}", code=Exit.USAGE).stderr
+def test_create_refuses_invalid_backoff(shell: Shell, queue: tubes.Queue, word: str, message: str) -> None:
+    assert message in shell("create", "mail", "fifottl", "-o", f"backoff={word}", code=Exit.USAGE).stderr
     assert queue.tubes() == []
 
 
@@ -195,10 +195,10 @@ def test_peek_shows_first_tasks_or_selects_by_id_or_state(shell: Shell, queue: t
 def test_done_tasks_and_their_results_are_shown(shell: Shell, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail", keep_done=60)
     tube.put_many(["a", "b", "c"])
-    for answer in ({"sent": True}, "text"):
+    for outcome in ({"sent": True}, "text"):
         task = tube.take(0)
         assert task is not None
-        task.ack(answer)
+        task.ack(outcome)
     assert shell.lines("result", "mail", 0) == ['{"sent": true}']
     peeked = shell("peek", "mail", "--state", "done").stdout.splitlines()
     assert peeked[0].split() == ["id", "state", "pri", "utube", "tries", "age", "why", "result", "data"]
@@ -215,8 +215,8 @@ def test_done_tasks_and_their_results_are_shown(shell: Shell, queue: tubes.Queue
     (id,) = shell.lines("put", "plain", "x", "--keep-done", 60)
     queue.tube("plain").take(0).ack("done")  # type: ignore[union-attr]
     assert shell.lines("result", "plain", id) == ["done"]
-    (seen,) = shell.json("peek", "mail", 0)
-    assert (seen["state"], seen["why"], seen["result"], seen["keep_done"]) == ("done", "ack", {"sent": True}, 60)
+    (row,) = shell.json("peek", "mail", 0)
+    assert (row["state"], row["why"], row["result"], row["keep_done"]) == ("done", "ack", {"sent": True}, 60)
     assert {task["id"] for task in shell.json("peek", "mail", "--state", "done")} == {0, 1}
     assert shell.json("stats", "mail")[0]["kept"] == 2
     assert ["kept", "2"] in [row.split() for row in shell("stats", "mail").stdout.splitlines()]
@@ -259,18 +259,18 @@ def test_measure_option_reports_waiting_and_holding_times(shell: Shell, queue: t
     worker = threading.Thread(target=work)
     worker.start()
     try:
-        (seen,) = shell.json("stats", "mail", "--measure", 0.5)
+        (row,) = shell.json("stats", "mail", "--measure", 0.5)
         shown = shell("stats", "mail", "--measure", 0.2).stdout
     finally:
         over.set()
         worker.join()
-    for times in (seen["waited"], seen["held"]):
+    for times in (row["waited"], row["held"]):
         assert times["count"] > 0
         assert 0 <= times["median"] <= times["p99"] <= times["max"] <= times["sum"] < 10
     assert re.search(r"^waited +[1-9]\d* times  sum ", shown, re.MULTILINE)
     idle = queue.create_tube("idle").name
-    (seen,) = shell.json("stats", idle, "--measure", 0)
-    assert seen["held"] == {"count": 0, "sum": 0, "median": None, "p99": None, "max": None}
+    (row,) = shell.json("stats", idle, "--measure", 0)
+    assert row["held"] == {"count": 0, "sum": 0, "median": None, "p99": None, "max": None}
     shell("stats", "--measure", 1, code=Exit.USAGE)
     shell("stats", "mail", "--measure", -1, code=Exit.USAGE)
 
@@ -294,13 +294,13 @@ def test_task_commands_accept_state_filter(shell: Shell, queue: tubes.Queue) -> 
 def test_error_message_lists_tasks_already_processed(shell: Shell, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail")
     tube.put_many(range(4))
-    said = shell("bury", "mail", 0, 1, 99, 2, code=Exit.NOT_FOUND).stderr
-    assert said == "tubes: there is no task 99 in tube 'mail': it never existed, or it is done; buried: 0, 1\n"
+    message = shell("bury", "mail", 0, 1, 99, 2, code=Exit.NOT_FOUND).stderr
+    assert message == "tubes: there is no task 99 in tube 'mail': it never existed, or it is done; buried: 0, 1\n"
     assert tube.statistics().tasks["buried"] == 2
     assert "; kicked: 1\n" in shell("kick", "mail", 1, 99, code=Exit.NOT_FOUND).stderr
     (held,) = shell.json("take", "mail", "--hold", 60)
-    said = shell("ack", "mail", held["id"], 99, "--session", held["session"], code=Exit.REFUSED).stderr
-    assert f"; acked: {held['id']}\n" in said
+    message = shell("ack", "mail", held["id"], 99, "--session", held["session"], code=Exit.REFUSED).stderr
+    assert f"; acked: {held['id']}\n" in message
 
 
 def test_json_output_reports_effect_of_each_command(shell: Shell, queue: tubes.Queue) -> None:
@@ -327,10 +327,10 @@ def test_json_output_reports_effect_of_each_command(shell: Shell, queue: tubes.Q
 def test_json_task_has_all_fields_even_if_unset(shell: Shell) -> None:
     shell("put", "mail", 1, "--create", "fifo")
     shell("put", "mail", 2, "--context", "trace=4bf9")
-    without, with_one = shell.json("peek", "mail")
-    assert without.keys() == with_one.keys()
-    assert (without["context"], with_one["context"]) == (None, {"trace": "4bf9"})
-    assert without["calls"] == {"release": 0, "ttr": 0, "bury": 0, "kick": 0}
+    unset, set_ = shell.json("peek", "mail")
+    assert unset.keys() == set_.keys()
+    assert (unset["context"], set_["context"]) == (None, {"trace": "4bf9"})
+    assert unset["calls"] == {"release": 0, "ttr": 0, "bury": 0, "kick": 0}
 
 
 def test_take_with_hold_reports_lease_duration(shell: Shell, queue: tubes.Queue) -> None:
@@ -341,8 +341,8 @@ def test_take_with_hold_reports_lease_duration(shell: Shell, queue: tubes.Queue)
 
 def test_create_accepts_existing_tube_with_if_not_exists(shell: Shell) -> None:
     shell("create", "mail")
-    told = "exists already: --if-not-exists uses it, `tubes alter mail` changes its options"
-    assert told in shell("create", "mail", code=Exit.REFUSED).stderr
+    hint = "exists already: --if-not-exists uses it, `tubes alter mail` changes its options"
+    assert hint in shell("create", "mail", code=Exit.REFUSED).stderr
     shell("create", "mail", "--if-not-exists")
 
 
@@ -366,9 +366,9 @@ def test_url_selects_namespace(shell: Shell, queue: tubes.Queue) -> None:
     with queue.namespace("the+team") as namespace:
         assert repr(namespace).endswith("namespace=the%2Bteam>")
         assert (namespace.tubes(), queue.tubes()) == (["mail"], [])
-    for one in (shell, team):
-        assert one.lines("namespaces") == ["the+team"]
-        assert one.json("namespaces") == [{"namespace": "the+team"}]
+    for shell_ in (shell, team):
+        assert shell_.lines("namespaces") == ["the+team"]
+        assert shell_.json("namespaces") == [{"namespace": "the+team"}]
     assert team.lines("take", "mail") == ["to ann"]
     shell("stats", "mail", code=Exit.NOT_FOUND)
 
@@ -394,8 +394,8 @@ def test_stats_match_queue_statistics(shell: Shell, queue: tubes.Queue) -> None:
 def test_take_from_paused_tube_gets_nothing_until_resume(shell: Shell, queue: tubes.Queue) -> None:
     queue.create_tube("mail").put("hello")
     shell("pause", "mail")
-    said = shell("take", "mail", code=Exit.NOTHING).stderr
-    assert "tube 'mail' is paused until it is resumed, and 1 tasks are ready: `tubes resume mail`" in said
+    message = shell("take", "mail", code=Exit.NOTHING).stderr
+    assert "tube 'mail' is paused until it is resumed, and 1 tasks are ready: `tubes resume mail`" in message
     assert "paused" in shell("stats").stdout
     assert shell.json("stats")[0]["paused"] == "for ever"
     shell("resume", "mail")
@@ -433,18 +433,18 @@ def test_workers_command_is_refused_for_folder(shell: Shell, tmp_path: Path) -> 
 @pytest.mark.sample(1)
 def test_workers_command_lists_running_workers_and_their_tasks(shell: Shell, queue: tubes.Queue) -> None:
     assert shell("workers", code=Exit.NOTHING).stderr == "tubes: no worker runs\n"
-    worker, go, begun = Worker(queue, concurrency=2), threading.Event(), threading.Event()
+    worker, go, started = Worker(queue, concurrency=2), threading.Event(), threading.Event()
 
     @worker.on(queue.create_tube("mail"))
     def send(task: tubes.Task) -> None:
-        begun.set()
+        started.set()
         go.wait()
 
     queue.tube("mail").put(1)
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
-        assert begun.wait(60)
+        assert started.wait(60)
         assert eventually(lambda: any(one.in_hand for one in queue.workers()))
         (line,) = shell.lines("workers")[1:]
         assert re.search(rf"\b{os.getpid()} .*\bmail +1/2 +0 +0 +0 +mail 0, for \d", line)
@@ -480,14 +480,14 @@ def test_key_is_put_only_once(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (["stats", "--url", "nonsense"], Exit.USAGE, "must be memory://"),
         (["stats", "--url", "memory://"], Exit.USAGE, "the URL of a server"),
         (
-            ["stats", "--url", "memory://of-nobody-here"],
+            ["stats", "--url", "memory://unknown"],
             Exit.USAGE,
-            "memory://of-nobody-here is empty in every new process",
+            "memory://unknown is empty in every new process",
         ),
         (["take", "nosuch"], Exit.NOT_FOUND, "`tubes create nosuch` creates it"),
         (["take", "mail", "--hold", "-1"], Exit.USAGE, "--hold=-1.0: must"),
@@ -506,23 +506,23 @@ def test_key_is_put_only_once(shell: Shell) -> None:
         (["import", "mail", "/nosuch/file"], Exit.NOT_FOUND, "mail"),
     ],
 )
-def test_usage_error_is_reported_in_one_line(shell: Shell, words: list[str], code: int, said: str) -> None:
-    assert said in shell(*words, code=code).stderr
+def test_usage_error_is_reported_in_one_line(shell: Shell, words: list[str], code: int, message: str) -> None:
+    assert message in shell(*words, code=code).stderr
 
 
-def test_a_url_must_be_given() -> None:
+def test_missing_url_is_usage_error() -> None:
     result = CliRunner().invoke(app, ["stats"], env={"TUBES_URL": ""})
     assert (result.exit_code, "TUBES_URL" in result.stderr) == (Exit.USAGE, True)
 
 
 @pytest.mark.full
-def test_command_gives_up_on_unreachable_server_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_gives_up_quickly_on_unreachable_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tubes.redis.transport.script_call.PATIENCE", 60.0)
     for words in (["stats"], ["bench", "-n", "1"]):
-        began = time.monotonic()
+        start = time.monotonic()
         result = CliRunner().invoke(app, words, env={"TUBES_URL": "redis://127.0.0.1:1"})
         assert result.exit_code == Exit.UNREACHABLE
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - start < 30
         assert "there is no connection to redis://127.0.0.1:1" in result.stderr
 
 
@@ -533,7 +533,7 @@ def test_missing_command_shows_help() -> None:
         assert f"{code.value} {code.name.lower().replace('_', ' ')}" in " ".join(result.stderr.split())
 
 
-def test_the_manual_has_every_command_and_every_exit_code() -> None:
+def test_manual_lists_all_commands_and_exit_codes() -> None:
     manual = (Path(__file__).parent.parent.parent / "docs/cli.md").read_text()
     names = {
         command.name or command.callback.__name__.strip("_") for command in app.registered_commands if command.callback
@@ -552,7 +552,7 @@ def test_unexpected_error_is_reported_in_one_line(shell: Shell, monkeypatch: pyt
     shell("stats", code=Exit.INTERRUPTED)
 
 
-def test_the_bench_measures_in_a_tube_of_its_own(shell: Shell, queue: tubes.Queue) -> None:
+def test_bench_measures_in_temporary_tube(shell: Shell, queue: tubes.Queue) -> None:
     results = [json.loads(line) for line in shell.lines("bench", "-n", 20, "--json", "--driver", "utube")]
     assert [result["method"].split()[0] for result in results] == [
         "put",
@@ -569,7 +569,7 @@ def test_the_bench_measures_in_a_tube_of_its_own(shell: Shell, queue: tubes.Queu
 
 @pytest.fixture
 def bytes_in(url: str) -> Iterator[tubes.Tube]:
-    """A tube with two tasks that are no JSON, and one that is."""
+    """A tube with three tasks. The data of the second one are JSON, those of the others are not."""
     with tubes.connect(url, codec="raw") as queue:
         tube = queue.create_tube("bytes")
         tube.put_many([b"\xff1", b"5", b"\xff2"])
@@ -608,7 +608,7 @@ def test_peek_marks_undecodable_data(url: str, bytes_in: tubes.Tube) -> None:
     assert "cannot decode" in third["error"]
 
 
-def test_bytes_are_put_as_they_are(url: str) -> None:
+def test_raw_bytes_are_put_unchanged(url: str) -> None:
     Shell(url)("put", "bytes", "--codec", "raw", "--create", "fifo", stdin=b"\xff\x00\r\n\n\x80")
     with tubes.connect(url, codec="raw") as queue:
         assert [task.data for task in queue.tube("bytes").tasks()] == [b"\xff\x00\r", b"", b"\x80"]
@@ -618,7 +618,7 @@ DEEP = "[" * 200_000
 
 
 @pytest.mark.parametrize(
-    ("words", "stdin", "said"),
+    ("words", "stdin", "message"),
     [
         (("put", "mail"), b"1\n\xff\n", "line 2 of stdin: byte 0xff at 0 is not UTF-8"),
         (("put", "mail"), DEEP.encode(), "nested too deeply"),
@@ -629,21 +629,21 @@ DEEP = "[" * 200_000
         (("bench", "--url", "memory://", "--size", "99999999999999"), None, "--size"),
         (("stats", "\x1b[2J\u202e"), None, "there is no tube"),
     ],
-    ids=lambda value: str(value)[:50],  # pytest keeps it in the environment, where a process can't be started with more
+    ids=lambda value: str(value)[:50],  # pytest stores the id in the environment, which has a limited size.
 )
 def test_malformed_input_is_usage_error(
-    shell: Shell, queue: tubes.Queue, words: list[str], stdin: bytes | None, said: str
+    shell: Shell, queue: tubes.Queue, words: list[str], stdin: bytes | None, message: str
 ) -> None:
     queue.create_tube("mail")
     code = Exit.NOT_FOUND if words[0] == "stats" else Exit.USAGE
-    told = shell(*words, stdin=stdin, code=code).stderr
-    assert said in told
-    assert told.removesuffix("\n").isprintable()
+    stderr = shell(*words, stdin=stdin, code=code).stderr
+    assert message in stderr
+    assert stderr.removesuffix("\n").isprintable()
     assert queue.tube("mail").tasks() == []
 
 
-def in_shell(url: str, words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A command with what a shell does to its streams."""
+def run_in_shell(url: str, words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a shell, with redirections of its streams."""
     command = f"exec {shlex.quote(sys.executable)} -m tubes {words}"
     known = {**os.environ, "TUBES_URL": url, **environment}
     return subprocess.run(["/bin/sh", "-c", command], env=known, capture_output=True, text=True, check=False)
@@ -654,14 +654,14 @@ def test_closed_standard_stream_is_reported_without_losing_tasks(url: str) -> No
     with tubes.connect(url) as queue:
         mail = queue.create_tube("mail")
         mail.put(5)
-        taken = in_shell(url, "take mail >&-")
+        taken = run_in_shell(url, "take mail >&-")
         assert (taken.returncode, taken.stderr.startswith("tubes: stdout is closed")) == (Exit.USAGE, True)
-        put = in_shell(url, "put mail <&-")
+        put = run_in_shell(url, "put mail <&-")
         assert (put.returncode, put.stderr) == (Exit.USAGE, "tubes: stdin is closed\n")
-        assert in_shell(url, "drop mail <&-").returncode == Exit.USAGE
+        assert run_in_shell(url, "drop mail <&-").returncode == Exit.USAGE
         assert mail.statistics().tasks["ready"] == 1
-        assert in_shell(url, "take nothing 2>&-").returncode == Exit.NOT_FOUND
-        silent = in_shell(url, "take mail 2>&-")
+        assert run_in_shell(url, "take nothing 2>&-").returncode == Exit.NOT_FOUND
+        silent = run_in_shell(url, "take mail 2>&-")
         assert (silent.returncode, silent.stdout) == (Exit.DONE, "5\n")
 
 
@@ -671,12 +671,12 @@ def test_unencodable_output_does_not_lose_task(url: str) -> None:
     with tubes.connect(url) as queue:
         mail = queue.create_tube("mail")
         mail.put("Zo\xeb")
-        taken = in_shell(url, "take mail", **poor)
+        taken = run_in_shell(url, "take mail", **poor)
         assert (taken.returncode, taken.stdout) == (Exit.USAGE, "")
         assert "the output is ascii" in taken.stderr
-        assert "Zo\\xeb" in in_shell(url, "peek mail", **poor).stdout
-        assert json.loads(in_shell(url, "export mail", **poor).stdout)["data"] == "Zo\xeb"
-        assert json.loads(in_shell(url, "take mail --json", **poor).stdout)["data"] == "Zo\xeb"
+        assert "Zo\\xeb" in run_in_shell(url, "peek mail", **poor).stdout
+        assert json.loads(run_in_shell(url, "export mail", **poor).stdout)["data"] == "Zo\xeb"
+        assert json.loads(run_in_shell(url, "take mail --json", **poor).stdout)["data"] == "Zo\xeb"
 
 
 def test_json_output_escapes_control_characters(shell: Shell, queue: tubes.Queue) -> None:
@@ -743,7 +743,7 @@ def test_missing_cli_extra_names_package_to_install(module: str) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("words", [["--version"], ["--help"]])
-def test_python_m_tubes_is_the_command(words: list[str]) -> None:
+def test_python_m_tubes_runs_command(words: list[str]) -> None:
     run = subprocess.run([sys.executable, "-m", "tubes", *words], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout.split()[0], run.stderr) == (0, "tubes" if "--version" in words else "Usage:", "")
 
@@ -756,19 +756,19 @@ def test_import_tubes_does_not_load_cli_dependencies() -> None:
 
 def test_options_are_altered_and_shown(shell: Shell, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail", "fifottl", ttr=60, capacity=9)
-    (said,) = shell.json("alter", "mail", "-o", "ttr=120", "-o", "capacity=null", "-o", "backoff=1,5,30")
-    assert said == {"tube": "mail", "options": {"backoff": [1.0, 5.0, 30.0], "ttr": 120.0}}
+    (result,) = shell.json("alter", "mail", "-o", "ttr=120", "-o", "capacity=null", "-o", "backoff=1,5,30")
+    assert result == {"tube": "mail", "options": {"backoff": [1.0, 5.0, 30.0], "ttr": 120.0}}
     assert tube.put("to ann").ttr == 120
-    assert shell.json("stats", "mail")[0]["options"] == said["options"]
+    assert shell.json("stats", "mail")[0]["options"] == result["options"]
     assert "ttr=120.0" in shell("stats", "mail").stdout
     shell("alter", "mail", "-o", 'backoff={"first": 2, "cap": 60}')
     backoff = shell.json("stats", "mail")[0]["options"]["backoff"]
     assert backoff == {"first": 2.0, "factor": 2.0, "cap": 60.0, "jitter": 0.0, "seed": 0}
     shell("create", "copy", "fifottl", "-o", f"backoff={json.dumps(backoff)}")
     assert queue.tube("copy").options == {"backoff": tube.options["backoff"]}
-    (said,) = shell.json("alter", "copy", "-o", "buried_ttl=inf", "-o", "backoff=null")
-    assert (said["options"], queue.tube("copy").options) == ({"buried_ttl": "inf"}, {"buried_ttl": math.inf})
-    assert shell.json("stats", "copy")[0]["options"] == said["options"]
+    (result,) = shell.json("alter", "copy", "-o", "buried_ttl=inf", "-o", "backoff=null")
+    assert (result["options"], queue.tube("copy").options) == ({"buried_ttl": "inf"}, {"buried_ttl": math.inf})
+    assert shell.json("stats", "copy")[0]["options"] == result["options"]
     shell("alter", "mail", "-o", "backoff=null", "-o", "ttr=null")
     assert queue.tube("mail").options == {}
 

@@ -1,4 +1,4 @@
-"""What the manual of the command shows is what it prints."""
+"""The examples in the manual of the command match its output."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ MANUAL = (Path(__file__).parent.parent.parent / "docs/cli.md").read_text()
 SESSIONS = re.findall(r"^```console\n(.*?)^```", MANUAL, re.DOTALL | re.MULTILINE)
 
 
-def matches(shown: str, printed: str) -> bool:
-    """Whether a line is what is shown; `...` is anything, and blanks are blanks."""
-    parts = [re.escape(" ".join(part.split())) for part in shown.split("...")]
-    return re.fullmatch(" ?.* ?".join(parts), " ".join(printed.split())) is not None
+def matches(pattern: str, line: str) -> bool:
+    """Return True if the line matches: `...` stands for any text, and the number of blanks is ignored."""
+    parts = [re.escape(" ".join(part.split())) for part in pattern.split("...")]
+    return re.fullmatch(" ?.* ?".join(parts), " ".join(line.split())) is not None
 
 
 def test_manual_shows_actual_command_output(url: str) -> None:
     assert len(SESSIONS) == 3
     for session in SESSIONS:
         for step in session.split("$ tubes ")[1:]:
-            command, *shown = step.splitlines()
+            command, *patterns = step.splitlines()
             result = CliRunner().invoke(app, command, env={"TUBES_URL": url})
             assert result.exit_code == 0, (command, result.output)
-            printed = result.stdout.splitlines()
-            assert len(printed) == len(shown), (command, printed)
-            for one, other in zip(shown, printed, strict=True):
-                assert matches(one, other), (command, one, other)
+            lines = result.stdout.splitlines()
+            assert len(lines) == len(patterns), (command, lines)
+            for pattern, line in zip(patterns, lines, strict=True):
+                assert matches(pattern, line), (command, pattern, line)
 
 
-@pytest.mark.parametrize(("shown", "printed", "same"), [("a ... c", "a b c", True), ("a", "a b", False)])
-def test_ellipsis_matches_any_text(shown: str, printed: str, same: bool) -> None:
-    assert matches(shown, printed) is same
+@pytest.mark.parametrize(("pattern", "line", "same"), [("a ... c", "a b c", True), ("a", "a b", False)])
+def test_ellipsis_matches_any_text(pattern: str, line: str, same: bool) -> None:
+    assert matches(pattern, line) is same

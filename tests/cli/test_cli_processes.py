@@ -1,4 +1,4 @@
-"""`tubes worker --processes` and `--reload`: real processes that are killed, stopped and replaced."""
+"""`tubes worker --processes` and `--reload`, with real processes that are killed, stopped and restarted."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def in_memory(queue):
     return worker
 """
 
-#: It dies while it is imported: so many times, or always.
+#: A module that kills its process on import, the first DEATHS times.
 DYING = """
 import os
 from pathlib import Path
@@ -109,24 +109,24 @@ def supervisor(url: str, folder: Path, *words: str, **variables: str) -> Generat
             process.kill()
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    said = process.communicate(timeout=60)[1]
-    return process.returncode, said
+def wait_for_end(process: subprocess.Popen[str]) -> tuple[int, str]:
+    message = process.communicate(timeout=60)[1]
+    return process.returncode, message
 
 
-def children(process: subprocess.Popen[str]) -> list[int]:
+def child_pids(process: subprocess.Popen[str]) -> list[int]:
     return list(map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()))
 
 
-def is_there(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:
         return False
 
 
-def done(queue: tubes.Queue, count: int) -> list[int]:
-    """The processes that have begun with so many tasks."""
+def started_pids(queue: tubes.Queue, count: int) -> list[int]:
+    """Wait until `count` tasks have started, and return the ids of their processes."""
     found: list[int] = []
     while len(found) < count:
         task = queue.tube("done").take(timeout=60)
@@ -136,30 +136,28 @@ def done(queue: tubes.Queue, count: int) -> list[int]:
     return found
 
 
-def test_processes_share_the_work_and_end_by_sigterm(
-    url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube
-) -> None:
+def test_processes_share_work_and_end_on_sigterm(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:
     jobs.put_many([("await", str(folder / "go"))] * 2)
     with supervisor(url, folder, "jobs:make", "--processes", "2") as process:
-        assert set(done(queue, 2)) == set(children(process))
+        assert set(started_pids(queue, 2)) == set(child_pids(process))
         (folder / "go").touch()
         process.terminate()
-        code, said = ended(process)
+        code, message = wait_for_end(process)
     assert (code, jobs.statistics().calls["ack"]) == (Exit.DONE, 2)
-    assert "starts 2 processes of jobs:make; Ctrl-C ends them" in said
+    assert "starts 2 processes of jobs:make; Ctrl-C ends them" in message
 
 
 def test_stopping_processes_finish_their_tasks(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:
     jobs.put_many([("await", str(folder / "go"))] * 3)
     with supervisor(url, folder, "jobs:make", "--processes", "2") as process:
-        workers = done(queue, 2)
+        workers = started_pids(queue, 2)
         process.send_signal(signal.SIGINT)
-        for worker in workers:  # As systemd does with all processes of a service: it counts for nothing.
+        for worker in workers:  # systemd also signals all processes of a service. Children ignore this signal.
             os.kill(worker, signal.SIGTERM)
         time.sleep(0.5)
         assert process.poll() is None
         (folder / "go").touch()
-        assert ended(process)[0] == Exit.DONE
+        assert wait_for_end(process)[0] == Exit.DONE
     assert (jobs.statistics().calls["ack"], jobs.statistics().tasks["ready"]) == (2, 1)
 
 
@@ -169,48 +167,48 @@ def test_exit_code_reports_processes_that_were_cut_off(
 ) -> None:
     jobs.put_many([("sleep", 600)] * 2)
     with supervisor(url, folder, "jobs:make", "--processes", "2", "--grace", grace) as process:
-        workers = done(queue, 2)
+        workers = started_pids(queue, 2)
         for _ in range(signals):
             process.terminate()
-            time.sleep(0.5)  # Two signals that come together are one.
-        assert ended(process)[0] == code
-    assert not any(map(is_there, workers))
+            time.sleep(0.5)  # Two signals in quick succession count as one.
+        assert wait_for_end(process)[0] == code
+    assert not any(map(is_alive, workers))
     assert eventually(lambda: jobs.statistics().tasks["ready"] == 2)
 
 
-def test_a_process_that_is_killed_is_replaced(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:
+def test_killed_process_is_replaced(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:
     jobs.put(("die", 0))
     with supervisor(url, folder, "jobs:make", "--processes", "2") as process:
-        killed, *others = done(queue, 3)  # Its task comes again when its ttr is over.
+        killed, *others = started_pids(queue, 3)  # The task is taken again when its ttr ends.
         assert killed not in others
         jobs.put_many([("await", str(folder / "go"))] * 2)
-        assert len(set(done(queue, 2))) == 2
+        assert len(set(started_pids(queue, 2))) == 2
         (folder / "go").touch()
         process.terminate()
-        code, said = ended(process)
+        code, message = wait_for_end(process)
     assert code == Exit.DONE
-    assert f"process {killed} was killed by SIGKILL; another one starts in 0.5 s" in said
+    assert f"process {killed} was killed by SIGKILL; another one starts in 0.5 s" in message
     assert eventually(lambda: jobs.statistics().tasks["buried"] == 1)
 
 
-def test_no_process_outlives_its_supervisor(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:
+def test_processes_end_when_supervisor_dies(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:
     jobs.put_many([("await", str(folder / "go"))] * 2)
     with supervisor(url, folder, "jobs:make", "--processes", "2") as process:
-        workers = done(queue, 2)
+        workers = started_pids(queue, 2)
         process.kill()
         time.sleep(0.3)
-        assert all(map(is_there, workers))  # They finish what they have in hand.
+        assert all(map(is_alive, workers))  # Children finish their tasks in hand.
         (folder / "go").touch()
-        assert eventually(lambda: not any(map(is_there, workers)))
+        assert eventually(lambda: not any(map(is_alive, workers)))
     assert jobs.statistics().calls["ack"] == 2
 
 
 def test_supervisor_gives_up_after_repeated_failed_starts(url: str, folder: Path, jobs: tubes.Tube) -> None:
     with supervisor(url, folder, "dying:make", "--processes", "2", DEATHS="1000") as process:
-        code, said = ended(process)
+        code, message = wait_for_end(process)
     assert code == Exit.CRASHED
-    assert "has ended with exit code 99; another one starts in 0.5 s" in said
-    assert said.splitlines()[-1] == (
+    assert "has ended with exit code 99; another one starts in 0.5 s" in message
+    assert message.splitlines()[-1] == (
         "tubes: the processes do not start: 5 in a row have died, the last one has ended with exit code 99"
     )
     assert len((folder / "starts").read_text()) == 5
@@ -225,28 +223,30 @@ def test_unreachable_server_restarts_processes_but_ends_burst(
     starts.touch()
 
     async def main() -> Exit:
-        made = supervising.Supervisor(["sh", "-c", f"echo >> {starts}; exit {int(Exit.UNREACHABLE)}"], 2, burst=burst)
-        running = asyncio.create_task(made.run())
+        instance = supervising.Supervisor(
+            ["sh", "-c", f"echo >> {starts}; exit {int(Exit.UNREACHABLE)}"], 2, burst=burst
+        )
+        running = asyncio.create_task(instance.run())
         while not running.done() and starts.stat().st_size <= 6:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        made._stop()
+        instance._stop()
         return await running
 
     assert asyncio.run(main()) == code
     assert (starts.stat().st_size > 6) is not burst
 
 
-def test_a_start_that_fails_is_tried_again(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:
+def test_failed_start_is_retried(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:
     jobs.put_many([("await", str(folder / "go"))] * 2)
     with supervisor(url, folder, "dying:make", "--processes", "2", DEATHS="2") as process:
-        assert len(set(done(queue, 2))) == 2
+        assert len(set(started_pids(queue, 2))) == 2
         (folder / "go").touch()
         process.terminate()
-        assert ended(process)[0] == Exit.DONE
+        assert wait_for_end(process)[0] == Exit.DONE
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("target", "message"),
     [
         ("broken:make", "module 'broken' cannot be imported: SyntaxError"),
         ("nosuch:make", "no module 'nosuch'"),
@@ -255,53 +255,51 @@ def test_a_start_that_fails_is_tried_again(url: str, folder: Path, queue: tubes.
         ("jobs:in_memory", "--processes starts several: give the URL of a server"),
     ],
 )
-def test_unusable_target_is_reported_once(url: str, folder: Path, jobs: tubes.Tube, target: str, said: str) -> None:
+def test_unusable_target_is_reported_once(url: str, folder: Path, jobs: tubes.Tube, target: str, message: str) -> None:
     with supervisor(url, folder, target, "--processes", "3") as process:
-        code, error = ended(process)
-    assert (code, error.count(said), len(error.splitlines())) == (Exit.USAGE, 1, 2)
+        code, error = wait_for_end(process)
+    assert (code, error.count(message), len(error.splitlines())) == (Exit.USAGE, 1, 2)
 
 
 @pytest.mark.parametrize("words", [["--url", "memory://mine"], []])
 def test_memory_url_is_refused_for_several_processes(folder: Path, words: list[str]) -> None:
     with supervisor("memory://", folder, "jobs:make", "--processes", "2", *words) as process:
-        code, error = ended(process)
+        code, error = wait_for_end(process)
     assert (code, len(error.splitlines())) == (Exit.USAGE, 1)
-    assert "memory:// is in one process" in error
+    assert "memory:// and file: work in one process only" in error
 
 
 def test_process_is_replaced_after_max_tasks(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:
     jobs.put_many([("sleep", 0)] * 6)
     with supervisor(url, folder, "jobs:make", "--processes", "1", "--max-tasks", "2") as process:
-        one, two, three, four, five, six = done(queue, 6)
+        one, two, three, four, five, six = started_pids(queue, 6)
         process.terminate()
-        code, said = ended(process)
+        code, message = wait_for_end(process)
     assert (one, three, five) == (two, four, six)
     assert len({one, three, five}) == 3
-    assert (code, f"process {one} stops after 2 tasks" in said) == (Exit.DONE, True)
-    assert f"process {one} has ended; another one takes its place" in said
+    assert (code, f"process {one} stops after 2 tasks" in message) == (Exit.DONE, True)
+    assert f"process {one} has ended; another one takes its place" in message
     assert jobs.statistics().calls["ack"] == 6
 
 
 def test_process_is_replaced_above_max_memory(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:
     jobs.put_many([("sleep", 0), ("grow", 500 * 2**20), ("sleep", 0)])
     with supervisor(url, folder, "jobs:make", "--processes", "1", "--max-memory", "400") as process:
-        one, two, three = done(queue, 3)
+        one, two, three = started_pids(queue, 3)
         process.terminate()
-        code, said = ended(process)
+        code, message = wait_for_end(process)
     assert one == two != three
-    assert (code, f"process {one} stops: it uses " in said) == (Exit.DONE, True)
+    assert (code, f"process {one} stops: it uses " in message) == (Exit.DONE, True)
 
 
-def test_a_worker_without_a_supervisor_has_limits_too(
-    url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube
-) -> None:
+def test_worker_without_supervisor_obeys_limits(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:
     jobs.put_many([("sleep", 0)] * 3)
     with supervisor(url, folder, "jobs:make", "--max-tasks", "2") as process:
-        assert ended(process)[0] == Exit.DONE
+        assert wait_for_end(process)[0] == Exit.DONE
     assert jobs.statistics().calls["ack"] == 2
 
 
-def test_processes_end_after_a_burst(url: str, folder: Path, jobs: tubes.Tube) -> None:
+def test_processes_end_after_burst(url: str, folder: Path, jobs: tubes.Tube) -> None:
     jobs.put_many([("sleep", 0)] * 10)
     with supervisor(url, folder, "jobs:make", "--processes", "2", "--burst", "--json") as process:
         out, _ = process.communicate(timeout=60)
@@ -309,30 +307,30 @@ def test_processes_end_after_a_burst(url: str, folder: Path, jobs: tubes.Tube) -
     assert sum(json.loads(line)["acked"] for line in out.splitlines()) == 10
 
 
-def test_a_change_of_a_file_replaces_the_worker(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:
+def test_changed_file_restarts_worker(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:
     pytest.importorskip("watchfiles")
     jobs.put(("sleep", 0))
     with supervisor(url, folder, "jobs:make", "--reload") as process:
-        (one,) = done(queue, 1)
+        (one,) = started_pids(queue, 1)
         assert process.stderr is not None
         (folder / "jobs.py").write_text("def make(:")
         assert any("jobs.py changed: reload" in line for line in process.stderr)
         assert any("the next change of a file starts another one" in line for line in process.stderr)
         (folder / "jobs.py").write_text(PROGRAM.replace("os.getpid()", "-os.getpid()", 1))
         jobs.put(("sleep", 0))
-        (two,) = done(queue, 1)
+        (two,) = started_pids(queue, 1)
         assert two < 0 < one
         process.terminate()
-        assert ended(process)[0] == Exit.DONE
+        assert wait_for_end(process)[0] == Exit.DONE
 
 
 def test_missing_reload_extra_names_package_to_install(url: str, folder: Path) -> None:
     (folder / "watchfiles.py").write_text("raise ModuleNotFoundError('no watchfiles', name='watchfiles')")
     with supervisor(url, folder, "jobs:make", "--reload") as process:
-        code, said = ended(process)
-    assert (code, said) == (Exit.USAGE, "tubes: --reload needs watchfiles: pip install 'tubes-queue[reload]'\n")
+        code, message = wait_for_end(process)
+    assert (code, message) == (Exit.USAGE, "tubes: --reload needs watchfiles: pip install 'tubes-queue[reload]'\n")
 
 
 def test_burst_of_processes_reports_missing_tube(url: str, folder: Path) -> None:
     with supervisor(url, folder, "jobs:make", "--processes", "2", "--burst") as process:
-        assert ended(process)[0] == Exit.NOT_FOUND
+        assert wait_for_end(process)[0] == Exit.NOT_FOUND

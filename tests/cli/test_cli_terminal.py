@@ -1,4 +1,4 @@
-"""The command `tubes` in a real terminal, against a real server."""
+"""The command `tubes` in a real terminal, with a real server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tubes.cli.exits import Exit
 from tubes.testing import LocalServer
 
 COMMAND = [sys.executable, "-m", "tubes"]
-#: How many real seconds a terminal may take to show something.
+#: Seconds to wait for output of the terminal.
 PATIENCE = 30
 
 
@@ -45,7 +45,7 @@ def spawn(url: str, *words: str, rows: int = 24, columns: int = 120) -> Any:
     return pexpect.spawn(program, rest, env=environment(url), timeout=PATIENCE, dimensions=size, encoding="utf-8")
 
 
-def ended(process: Any) -> int:
+def wait_for_end(process: Any) -> int:
     process.expect(pexpect.EOF)
     process.close()
     code: int = process.exitstatus
@@ -69,11 +69,11 @@ def test_top_updates_until_q_is_pressed(url: str, queue: tubes.Queue) -> None:
     mail.pause()
     top.expect("paused")
     top.send("q")
-    assert ended(top) == Exit.DONE
+    assert wait_for_end(top) == Exit.DONE
 
 
 @pytest.mark.full
-def test_top_ends_by_ctrl_c_and_leaves_the_terminal_as_it_was(url: str, queue: tubes.Queue) -> None:
+def test_ctrl_c_ends_top_and_restores_terminal(url: str, queue: tubes.Queue) -> None:
     queue.create_tube("mail")
     shell = spawn(url, "/bin/sh", "-i")
     shell.sendline(f"{' '.join(COMMAND)} top; echo code=$?")
@@ -86,34 +86,34 @@ def test_top_ends_by_ctrl_c_and_leaves_the_terminal_as_it_was(url: str, queue: t
     shell.expect(r"mode:(-?icanon)")
     assert shell.match.group(1) == "icanon"
     shell.sendline("exit")
-    assert ended(shell) == 0
+    assert wait_for_end(shell) == 0
 
 
 @pytest.mark.full
-def test_top_shows_no_more_tubes_than_there_are_rows(url: str, queue: tubes.Queue) -> None:
+def test_top_shows_as_many_tubes_as_fit(url: str, queue: tubes.Queue) -> None:
     for number in range(30):
         queue.create_tube(f"tube-{number}")
     top = terminal(url, "top", rows=20)
     top.expect("and 16 tubes with less")
     top.send("q")
-    assert ended(top) == Exit.DONE
+    assert wait_for_end(top) == Exit.DONE
 
 
 @pytest.mark.full
-def test_top_goes_on_when_the_server_is_back() -> None:
+def test_top_continues_after_server_restart() -> None:
     with LocalServer() as server:
         with tubes.connect(server.url) as queue:
             queue.create_tube("mail").put(1)
         top = terminal(server.url, "top", "--interval", "0.1")
         top.expect("mail")
         server.kill()
-        top.expect("no answer for")
+        top.expect("no reply for")
         server.start()
         with tubes.connect(server.url) as queue:
             queue.create_tube("anew")
         top.expect("anew")
         top.send("q")
-        assert ended(top) == Exit.DONE
+        assert wait_for_end(top) == Exit.DONE
 
 
 @pytest.mark.full
@@ -125,23 +125,23 @@ def test_top_shows_how_long_server_has_not_responded() -> None:
         top.expect("mail")
         server.signal(signal.SIGSTOP)
         try:
-            top.expect(r"mail.*no answer for \d\.\ds")  # What was seen stays.
-            top.expect(r"no answer for [2-9]\.\ds")
+            top.expect(r"mail.*no reply for \d\.\ds")  # The last data stay on the screen.
+            top.expect(r"no reply for [2-9]\.\ds")
             top.send("q")
-            assert ended(top) == Exit.DONE
+            assert wait_for_end(top) == Exit.DONE
         finally:
             server.signal(signal.SIGCONT)
 
 
 @pytest.mark.full
-def test_ctrl_c_ends_a_take_that_waits(url: str, queue: tubes.Queue) -> None:
+def test_ctrl_c_ends_waiting_take(url: str, queue: tubes.Queue) -> None:
     mail = queue.create_tube("mail")
     take = terminal(url, "take", "mail", "--timeout", "60")
     while not mail.statistics().waiting:
         assert take.isalive()
     take.sendintr()
     take.expect("tubes: interrupted")
-    assert ended(take) == Exit.INTERRUPTED
+    assert wait_for_end(take) == Exit.INTERRUPTED
     assert "Traceback" not in take.before
 
 
@@ -153,12 +153,12 @@ def test_drop_does_nothing_if_not_confirmed(url: str, queue: tubes.Queue) -> Non
     drop.expect("drop tube 'mail' with 1 tasks. Continue?")
     drop.sendline("n")
     drop.expect("nothing was done")
-    assert ended(drop) == Exit.NOTHING
+    assert wait_for_end(drop) == Exit.NOTHING
     assert queue.tubes() == ["mail"]
     drop = terminal(url, "drop", "mail")
     drop.expect("Continue?")
     drop.sendline("y")
-    assert ended(drop) == Exit.DONE
+    assert wait_for_end(drop) == Exit.DONE
     assert queue.tubes() == []
 
 
@@ -170,19 +170,19 @@ def test_export_and_import_show_progress(url: str, queue: tubes.Queue, tmp_path:
     export.expect("export many")
     export.expect("100%")
     export.expect("exported 2000 tasks of many")
-    assert ended(export) == Exit.DONE
+    assert wait_for_end(export) == Exit.DONE
     back = terminal(url, "import", "copy", file, "--create", "fifo")
     back.expect("100%")
     back.expect("imported 2000 tasks into copy")
-    assert ended(back) == Exit.DONE
+    assert wait_for_end(back) == Exit.DONE
 
 
 @pytest.mark.full
 def test_terminal_shows_that_server_does_not_respond() -> None:
     stats = terminal("redis://127.0.0.1:1", "stats")
-    stats.expect("no answer from 127.0.0.1:1 yet|no answer from redis://127.0.0.1:1 yet")
+    stats.expect("no reply from 127.0.0.1:1 yet|no reply from redis://127.0.0.1:1 yet")
     stats.sendintr()
-    assert ended(stats) == Exit.INTERRUPTED
+    assert wait_for_end(stats) == Exit.INTERRUPTED
 
 
 @pytest.mark.full
@@ -204,9 +204,9 @@ def test_closed_output_pipe_ends_command_quietly(url: str, queue: tubes.Queue) -
         assert command.stderr is not None
         assert command.stdout.read(1)
         command.stdout.close()
-        said = command.stderr.read()
+        message = command.stderr.read()
         command.stderr.close()
-        assert (command.wait(), said) == (Exit.BROKEN_PIPE, "")
+        assert (command.wait(), message) == (Exit.BROKEN_PIPE, "")
 
 
 @pytest.mark.full
@@ -225,14 +225,18 @@ def test_take_releases_tasks_that_could_not_be_printed(url: str, queue: tubes.Qu
 
 
 @pytest.mark.full
-def test_the_shell_completes_the_names_of_tubes(url: str, queue: tubes.Queue) -> None:
+def test_shell_completes_tube_names(url: str, queue: tubes.Queue) -> None:
     for name in ("mail", "main", "other"):
         queue.create_tube(name)
-    asked = environment(url) | {"_TUBES_COMPLETE": "complete_bash", "COMP_WORDS": "tubes stats ma", "COMP_CWORD": "2"}
-    run = subprocess.run(COMMAND, env=asked, capture_output=True, text=True, check=False)
+    variables = environment(url) | {
+        "_TUBES_COMPLETE": "complete_bash",
+        "COMP_WORDS": "tubes stats ma",
+        "COMP_CWORD": "2",
+    }
+    run = subprocess.run(COMMAND, env=variables, capture_output=True, text=True, check=False)
     assert run.stdout.split() == ["mail", "main"]
-    asked |= {"COMP_WORDS": "tubes peek mail --state b", "COMP_CWORD": "4"}
-    run = subprocess.run(COMMAND, env=asked, capture_output=True, text=True, check=False)
+    variables |= {"COMP_WORDS": "tubes peek mail --state b", "COMP_CWORD": "4"}
+    run = subprocess.run(COMMAND, env=variables, capture_output=True, text=True, check=False)
     assert run.stdout.split() == ["buried"]
 
 
@@ -252,7 +256,7 @@ def test_interrupted_take_leaves_no_task_taken(url: str, queue: tubes.Queue) -> 
     assert mail.statistics().tasks["ready"] == 1
 
 
-#: Runs several commands in one process; what it prints on stderr is in the same terminal.
+#: Runs several commands in one process. Its stderr goes to the same terminal.
 SEVERAL = """
 import sys
 from tubes.cli.app import app
@@ -267,7 +271,7 @@ for words in sys.argv[1:]:
 @pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("columns", [60, 80, 120, 200])
-def test_ids_and_numbers_are_never_cut(url: str, queue: tubes.Queue, columns: int) -> None:
+def test_ids_and_numbers_are_never_truncated(url: str, queue: tubes.Queue, columns: int) -> None:
     name = "a-tube-with-a-name-of-32-letters"
     tube = queue.create_tube(name, "utubettl", ttr=60, max_attempts=5)
     assert len(name) == 32
@@ -281,13 +285,15 @@ def test_ids_and_numbers_are_never_cut(url: str, queue: tubes.Queue, columns: in
     screen.close()
     assert screen.exitstatus == 0
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in screen.before.splitlines()]
-    said = [line for line in lines if not line.startswith("tubes: ")]  # No answer yet: the machine is busy.
-    assert max(map(len, said)) <= columns
-    rows = [line.split() for line in said]
+    message = [
+        line for line in lines if not line.startswith("tubes: ")
+    ]  # Without the notice that a busy machine prints.
+    assert max(map(len, message)) <= columns
+    rows = [line.split() for line in message]
     assert [row[0] for row in rows if "buried" in row[1:2]] == ["9998", "9999", "9998"]
     assert ["9997", "ready"] in [row[:2] for row in rows]
     assert ["total", "10000"] in rows
-    # All tubes, the lanes, and the lanes of top; then all tubes of top.
+    # The tube occurs in `stats` and `top`, the lane in `utubes` and `top`.
     shown = [row for row in rows if row[0].startswith(("a-tube-with-", "www.some-long-"))]
     assert len(shown) == 4
     assert all("9998" in row for row in shown)
@@ -299,11 +305,11 @@ def test_ids_and_numbers_are_never_cut(url: str, queue: tubes.Queue, columns: in
     ("width", "widths"),
     [
         (40, {0: 4, 1: 10, 2: 12, 3: 3}),
-        (30, {0: 4, 1: 10, 2: 12}),  # What says nothing goes first.
-        (24, {0: 4, 1: 10, 2: 6}),  # Then what may be cut is cut,
-        (22, {0: 4, 2: 12}),  # but not too short: what matters least goes.
+        (30, {0: 4, 1: 10, 2: 12}),  # Empty columns are dropped first.
+        (24, {0: 4, 1: 10, 2: 6}),  # Then cells are truncated,
+        (22, {0: 4, 2: 12}),  # down to a minimum width; then the least important column is dropped.
         (12, {0: 4, 2: 6}),
-        (5, {0: 4, 2: 5}),  # No terminal is so small.
+        (5, {0: 4, 2: 5}),  # narrower than any real terminal
     ],
 )
 def test_narrow_table_drops_columns_before_truncating_numbers(width: int, widths: dict[int, int]) -> None:

@@ -1,4 +1,4 @@
-"""`tubes export` and `tubes import`: what is written is what is there, and comes back as it was."""
+"""`tubes export` and `tubes import`: an import restores the exported tasks."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def test_done_tasks_are_exported_and_imported_with_their_results(
     ann = tube.take(0)
     assert ann is not None
     ann.ack({"sent": True})
-    told = run(place, "export", "mail", tmp_path / "done", "--state", "done")
-    assert "exported 1 task of mail" in told.stderr
+    result = run(place, "export", "mail", tmp_path / "done", "--state", "done")
+    assert "exported 1 task of mail" in result.stderr
     (record,) = records((tmp_path / "done").read_text())
     assert [record[name] for name in ("id", "state", "why", "result")] == [ann.id, "done", "ack", {"sent": True}]
     assert record["ended"] >= record["created"]
@@ -83,7 +83,7 @@ def test_done_tasks_are_exported_and_imported_with_their_results(
     assert [record["id"] for record in records(run(place, "export", "mail", "--state", "ready").stdout)] == [1]
 
 
-def test_more_than_a_page_is_exported_and_imported_in_order(place: str, queue: tubes.Queue, tmp_path: Path) -> None:
+def test_several_pages_are_exported_and_imported_in_order(place: str, queue: tubes.Queue, tmp_path: Path) -> None:
     queue.create_tube("many").put_many(range(1203))
     run(place, "export", "many", tmp_path / "tasks")
     run(place, "import", "copy", tmp_path / "tasks", "--create", "fifo")
@@ -111,11 +111,12 @@ def test_bytes_are_exported_through_base64(place: str) -> None:
         assert task.data == b"\x00\xff"
 
 
-def test_options_that_the_driver_lacks_are_left_out_and_named(place: str, queue: tubes.Queue) -> None:
+def test_import_reports_options_not_supported_by_driver(place: str, queue: tubes.Queue) -> None:
     lines = '{"data": 1, "ttl": 5, "utube": "a", "pri": 2}\n\n{"data": 2, "key": "k"}\n{"data": 3, "key": "k"}\n'
-    said = run(place, "import", "plain", "--create", "fifo", stdin=lines).stderr
+    message = run(place, "import", "plain", "--create", "fifo", stdin=lines).stderr
     assert (
-        "imported 2 tasks into plain, 1 keys were in use, without pri, ttl, utube, which fifo does not support" in said
+        "imported 2 tasks into plain, 1 keys were in use, without pri, ttl, utube, which fifo does not support"
+        in message
     )
     assert [task.data for task in queue.tube("plain").tasks()] == [1, 2]
 
@@ -123,13 +124,13 @@ def test_options_that_the_driver_lacks_are_left_out_and_named(place: str, queue:
 @pytest.mark.parametrize("line", ["nonsense", "[1]", "{}", '{"data_base64": "?"}'])
 def test_import_reports_number_of_invalid_line(place: str, queue: tubes.Queue, line: str) -> None:
     queue.create_tube("mail")
-    said = run(place, "import", "mail", code=Exit.USAGE, stdin=f'{{"data": 1}}\n{line}\n').stderr
-    assert said.startswith("tubes: line 2: ")
+    message = run(place, "import", "mail", code=Exit.USAGE, stdin=f'{{"data": 1}}\n{line}\n').stderr
+    assert message.startswith("tubes: line 2: ")
     assert queue.tube("mail").tasks() == []
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ('"ttl": "long"', "ttl='long': must be a number of seconds;"),
         ('"ttl": 5, "delay": [1]', "delay=[1]: must be a number of seconds;"),
@@ -141,18 +142,18 @@ def test_import_reports_number_of_invalid_line(place: str, queue: tubes.Queue, l
     ],
 )
 def test_invalid_option_is_reported_by_line_and_its_page_is_not_put(
-    place: str, queue: tubes.Queue, line: str, said: str
+    place: str, queue: tubes.Queue, line: str, message: str
 ) -> None:
     queue.create_tube("mail", "utubettl")
     good = '{"data": 1}\n' * 501
-    told = run(place, "import", "mail", code=Exit.USAGE, stdin=f'{good}{{"data": 2, {line}}}\n').stderr
-    assert told.startswith("tubes: line 502: ")
-    assert said in told
-    assert told.endswith("; 500 tasks were imported, up to line 500\n")
+    stderr = run(place, "import", "mail", code=Exit.USAGE, stdin=f'{good}{{"data": 2, {line}}}\n').stderr
+    assert stderr.startswith("tubes: line 502: ")
+    assert message in stderr
+    assert stderr.endswith("; 500 tasks were imported, up to line 500\n")
     assert [task.data for task in queue.tube("mail").tasks(499)] == []
 
 
-def test_a_file_is_not_overwritten_unasked(place: str, queue: tubes.Queue, tmp_path: Path) -> None:
+def test_export_overwrites_file_only_with_force(place: str, queue: tubes.Queue, tmp_path: Path) -> None:
     queue.create_tube("mail").put(1)
     (tmp_path / "tasks").write_text("precious")
     run(place, "export", "mail", tmp_path / "tasks", code=Exit.USAGE)
@@ -167,8 +168,8 @@ def test_full_tube_stops_import_and_reports_progress(
     monkeypatch.setattr("tubes.cli.transfer.PATIENCE", 0)
     queue.create_tube("small", capacity=500)
     lines = "".join(f'{{"data": {number}}}\n' for number in range(700))
-    said = run(place, "import", "small", code=Exit.NOTHING, stdin=lines).stderr
-    assert "500 tasks were imported, up to line 500" in said
+    message = run(place, "import", "small", code=Exit.NOTHING, stdin=lines).stderr
+    assert "500 tasks were imported, up to line 500" in message
 
 
 @pytest.mark.parametrize(
@@ -179,15 +180,15 @@ def test_imported_buried_task_keeps_remaining_ttl(
 ) -> None:
     tube = queue.create_tube("mail", "fifottl", **options)
     run(place, "import", "mail", stdin=f'{{"data": 1, {line}"state": "buried", "reason": "no"}}')
-    (dead,) = tube.buried()
-    assert dead.expires is not None
-    assert dead.expires - dead.created == pytest.approx(100, abs=5)
+    (buried,) = tube.buried()
+    assert buried.expires is not None
+    assert buried.expires - buried.created == pytest.approx(100, abs=5)
 
 
 def test_import_counts_buried_tasks_that_expired(place: str, queue: tubes.Queue) -> None:
     queue.create_tube("mail", "fifottl")
-    said = run(place, "import", "mail", stdin='{"data": 1, "ttl": 0, "state": "buried"}\n{"data": 2}\n').stderr
-    assert "imported 2 tasks into mail, 1 disappeared before they could be buried" in said
+    message = run(place, "import", "mail", stdin='{"data": 1, "ttl": 0, "state": "buried"}\n{"data": 2}\n').stderr
+    assert "imported 2 tasks into mail, 1 disappeared before they could be buried" in message
     assert [task.data for task in queue.tube("mail").tasks()] == [2]
 
 
@@ -197,21 +198,21 @@ def test_import_continues_if_worker_removes_task_before_bury(
     tube = queue.create_tube("plain")
     bury = tubes.Tube.bury
 
-    def after_the_worker(there: tubes.Tube, task: tubes.Task, reason: str | None = None) -> tubes.Task:
+    def delete_then_bury(self: tubes.Tube, task: tubes.Task, reason: str | None = None) -> tubes.Task:
         if task.id == 0:
             tube.delete(task.id)
-        return bury(there, task, reason)
+        return bury(self, task, reason)
 
-    monkeypatch.setattr(tubes.Tube, "bury", after_the_worker)
-    said = run(
+    monkeypatch.setattr(tubes.Tube, "bury", delete_then_bury)
+    message = run(
         place, "import", "plain", stdin='{"data": 0, "state": "buried"}\n{"data": 1, "state": "buried"}\n'
     ).stderr
-    assert "imported 2 tasks into plain, 1 disappeared before they could be buried" in said
+    assert "imported 2 tasks into plain, 1 disappeared before they could be buried" in message
     assert [(task.data, task.state.value) for task in tube.tasks()] == [(1, "!")]
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "starts"),
+    ("error", "code", "prefix"),
     [
         (KeyboardInterrupt(), Exit.INTERRUPTED, "tubes: interrupted: "),
         (tubes.ConnectionLost(url="x", why="y"), Exit.UNREACHABLE, "tubes: "),
@@ -219,7 +220,7 @@ def test_import_continues_if_worker_removes_task_before_bury(
     ids=["ctrl-c", "lost"],
 )
 def test_failed_import_reports_progress(
-    place: str, queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, starts: str
+    place: str, queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, prefix: str
 ) -> None:
     queue.create_tube("mail", "fifottl")
     lines = "".join(
@@ -227,22 +228,22 @@ def test_failed_import_reports_progress(
     )
     put_many, bury, calls = tubes.Tube.put_many, tubes.Tube.bury, list[str]()
 
-    def breaks(verb: str, at: int) -> Any:
+    def fail_on_call(method: str, number: int) -> Any:
         def call(tube: tubes.Tube, *args: Any, **options: Any) -> Any:
-            calls.append(verb)
-            if calls.count(verb) == at:
+            calls.append(method)
+            if calls.count(method) == number:
                 raise error
-            return (put_many if verb == "put_many" else bury)(tube, *args, **options)
+            return (put_many if method == "put_many" else bury)(tube, *args, **options)
 
         return call
 
-    monkeypatch.setattr(tubes.Tube, "put_many", breaks("put_many", 3))
-    said = run(place, "import", "mail", code=code, stdin=lines).stderr
-    assert said.startswith(
-        starts + "1000 tasks were imported, up to line 1000; lines up to 1500 may be imported, too\n"
+    monkeypatch.setattr(tubes.Tube, "put_many", fail_on_call("put_many", 3))
+    message = run(place, "import", "mail", code=code, stdin=lines).stderr
+    assert message.startswith(
+        prefix + "1000 tasks were imported, up to line 1000; lines up to 1500 may be imported, too\n"
     )
     calls.clear()
     monkeypatch.setattr(tubes.Tube, "put_many", put_many)
-    monkeypatch.setattr(tubes.Tube, "bury", breaks("bury", 4))
-    said = run(place, "import", "mail", code=code, stdin=lines).stderr
-    assert said.startswith(starts + "1000 tasks were imported, up to line 1000, but 1 of them are not buried yet\n")
+    monkeypatch.setattr(tubes.Tube, "bury", fail_on_call("bury", 4))
+    message = run(place, "import", "mail", code=code, stdin=lines).stderr
+    assert message.startswith(prefix + "1000 tasks were imported, up to line 1000, but 1 of them are not buried yet\n")

@@ -1,4 +1,4 @@
-"""`tubes worker`: runs a worker of a program, and says how it ended."""
+"""`tubes worker`: it runs a worker of a program, and reports the result."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def begin(url: str, folder: Path, *words: str) -> subprocess.Popen[str]:
+def start_worker(url: str, folder: Path, *words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tubes", "worker", *words]
     environment = os.environ | {"TUBES_URL": url, "PYTHONPATH": f"{Path(tubes.__file__).parent.parent}"}
     return subprocess.Popen(
@@ -96,65 +96,65 @@ def begin(url: str, folder: Path, *words: str) -> subprocess.Popen[str]:
     )
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, said = process.communicate(timeout=60)
-    return process.returncode, out, said
+def wait_for_end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, message = process.communicate(timeout=60)
+    return process.returncode, out, message
 
 
 @pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("target", ["jobs:make", "jobs:own"])
-def test_a_burst_ends_when_nothing_is_left(url: str, queue: tubes.Queue, folder: Path, target: str) -> None:
+def test_burst_ends_when_no_task_is_left(url: str, queue: tubes.Queue, folder: Path, target: str) -> None:
     jobs = queue.create_tube("jobs", max_attempts=1)
     jobs.put_many(["one", "bad"])
-    code, out, said = ended(begin(url, folder, target, "--burst", "--concurrency", "3"))
+    code, out, message = wait_for_end(start_worker(url, folder, target, "--burst", "--concurrency", "3"))
     assert (code, out) == (Exit.DONE, "one 3\n")
-    assert "tubes: has ended: 1 acked, 0 released, 1 buried" in said
+    assert "tubes: has ended: 1 acked, 0 released, 1 buried" in message
     assert jobs.statistics().tasks["buried"] == 1
 
 
 @pytest.mark.full
 def test_json_output_summarizes_worker_run(url: str, queue: tubes.Queue, folder: Path) -> None:
     queue.create_tube("jobs")
-    _, out, _ = ended(begin(url, folder, "jobs:make", "--burst", "--json"))
+    _, out, _ = wait_for_end(start_worker(url, folder, "jobs:make", "--burst", "--json"))
     found: Any = json.loads(out)
     assert found == {"acked": 0, "released": 0, "buried": 0, "lost": 0, "cut_off": 0}
 
 
 @pytest.mark.full
-def test_a_worker_ends_by_sigterm(url: str, queue: tubes.Queue, folder: Path) -> None:
+def test_worker_ends_on_sigterm(url: str, queue: tubes.Queue, folder: Path) -> None:
     jobs = queue.create_tube("jobs")
-    process = begin(url, folder, "jobs:make")
+    process = start_worker(url, folder, "jobs:make")
     jobs.put("one")
     assert eventually(lambda: jobs.statistics().calls["ack"] == 1)
     process.send_signal(signal.SIGTERM)
-    assert ended(process)[0] == Exit.DONE
+    assert wait_for_end(process)[0] == Exit.DONE
 
 
 @pytest.mark.full
 def test_exit_code_reports_tasks_cut_off_after_grace(url: str, queue: tubes.Queue, folder: Path) -> None:
     jobs = queue.create_tube("jobs")
     jobs.put("slow")
-    process = begin(url, folder, "jobs:make", "--grace", "0")
+    process = start_worker(url, folder, "jobs:make", "--grace", "0")
     assert process.stdout is not None
-    assert process.stdout.readline() == "begun\n"  # What no handler has begun with is no work that is cut off.
+    assert process.stdout.readline() == "begun\n"  # Only tasks with a running handler count as cut off.
     process.send_signal(signal.SIGINT)
-    code, _, said = ended(process)
-    assert (code, "Traceback" in said) == (Exit.CUT_OFF, False)
+    code, _, message = wait_for_end(process)
+    assert (code, "Traceback" in message) == (Exit.CUT_OFF, False)
     assert jobs.statistics().tasks["ready"] == 1
 
 
 @pytest.mark.full
 def test_burst_reports_missing_tube_by_exit_code(url: str, queue: tubes.Queue, folder: Path) -> None:
-    code, _, said = ended(begin(url, folder, "jobs:make", "--burst"))
+    code, _, message = wait_for_end(start_worker(url, folder, "jobs:make", "--burst"))
     assert code == Exit.NOT_FOUND
-    assert "there is no tube 'jobs'" in said.splitlines()[-1]
+    assert "there is no tube 'jobs'" in message.splitlines()[-1]
 
 
 @pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
-    ("target", "code", "said"),
+    ("target", "code", "message"),
     [
         ("jobs", Exit.USAGE, "must be module:worker"),
         ("nosuch:worker", Exit.USAGE, "no module 'nosuch'"),
@@ -171,11 +171,11 @@ def test_burst_reports_missing_tube_by_exit_code(url: str, queue: tubes.Queue, f
     ],
 )
 def test_invalid_worker_target_is_reported_in_one_line(
-    url: str, folder: Path, target: str, code: int, said: str
+    url: str, folder: Path, target: str, code: int, message: str
 ) -> None:
-    found, out, error = ended(begin(url, folder, target, "--burst"))
+    found, out, error = wait_for_end(start_worker(url, folder, target, "--burst"))
     assert (found, out, len(error.splitlines())) == (code, "", 1)
-    assert said in error
+    assert message in error
 
 
 LOGGING = """
@@ -193,15 +193,15 @@ logging.getLogger({logger!r}).addHandler(logging.StreamHandler(sys.stdout))
 @pytest.mark.parametrize("logger", ["", "tubes", "tubes.worker"])
 def test_worker_log_records_are_printed_once(url: str, queue: tubes.Queue, folder: Path, logger: str) -> None:
     queue.create_tube("jobs", max_attempts=1).put("bad")
-    _, _, said = ended(begin(url, folder, "jobs:make", "--burst"))
-    assert said.count("Traceback") == 1
+    _, _, message = wait_for_end(start_worker(url, folder, "jobs:make", "--burst"))
+    assert message.count("Traceback") == 1
     (folder / "logging_jobs.py").write_text(LOGGING.format(logger=logger))
     queue.tube("jobs").put("bad")
-    _, out, said = ended(begin(url, folder, "logging_jobs:make", "--burst"))
-    assert (out.count("Traceback"), said.count("Traceback")) == (1, 0)
+    _, out, message = wait_for_end(start_worker(url, folder, "logging_jobs:make", "--burst"))
+    assert (out.count("Traceback"), message.count("Traceback")) == (1, 0)
 
 
-TELLING = """
+LOG_LEVELS = """
 import logging
 from tubes.worker import Worker
 
@@ -210,9 +210,9 @@ def make(queue):
     worker = Worker(queue)
 
     @worker.on("jobs")
-    def tell(task):
+    def log(task):
         for level in ("warning", "info", "debug"):
-            getattr(logging.getLogger("tubes.worker"), level)("told by %s", level)
+            getattr(logging.getLogger("tubes.worker"), level)("logged at %s", level)
 
     return worker
 """
@@ -228,6 +228,6 @@ def test_quiet_and_verbose_set_worker_log_level(
     url: str, queue: tubes.Queue, folder: Path, words: list[str], shown: list[str]
 ) -> None:
     queue.create_tube("jobs").put(1)
-    (folder / "telling.py").write_text(TELLING)
-    _, _, said = ended(begin(url, folder, "telling:make", "--burst", *words))
-    assert [line.split()[-1] for line in said.splitlines() if line.startswith("tubes: told by")] == shown
+    (folder / "log_levels.py").write_text(LOG_LEVELS)
+    _, _, message = wait_for_end(start_worker(url, folder, "log_levels:make", "--burst", *words))
+    assert [line.split()[-1] for line in message.splitlines() if line.startswith("tubes: logged at")] == shown
