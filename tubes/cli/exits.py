@@ -101,7 +101,7 @@ class Group(TyperGroup):
             if code == Exit.INTERRUPTED:  # Typer has caught the KeyboardInterrupt.
                 say("interrupted")
         except BaseException as error:
-            code = _end(error)
+            code = _handle(error)
         sys.exit(int(code))
 
 
@@ -121,7 +121,7 @@ def code_of(error: tubes.TubesError) -> Exit:
     return next(code for kinds, code in _KINDS if isinstance(error, kinds))
 
 
-def _end(error: BaseException) -> int:
+def _handle(error: BaseException) -> int:
     """Print a message for an error, and return the exit code."""
     if os.environ.get("TUBES_DEBUG") == "1":
         raise error

@@ -81,7 +81,7 @@ class Supervisor:
         self._command: Final = command
         self._processes: Final = processes
         self._burst: Final = burst
-        self._changes: Final = _changes() if reload else None
+        self._changes: Final = _watch_changes() if reload else None
         self._children: Final[set[_Child]] = set()
         self._code = Exit.DONE
         #: Number of stop requests: 1 stops with grace, 2 without.
@@ -204,7 +204,7 @@ class Supervisor:
             self._stop()
 
 
-def _changes() -> AsyncIterator[str]:
+def _watch_changes() -> AsyncIterator[str]:
     """Yield the names of .py files that change in this folder, except in virtual environments and similar folders."""
     with needs("--reload", "reload"):
         watchfiles = import_module("watchfiles")

@@ -212,9 +212,9 @@ def _describe_empty(queue: tubes.Queue, name: str) -> str:
     paused = None if overview is None else overview.statistics.paused
     if overview is None or paused is None:
         return f"no task of tube {name!r} is ready"
-    until = f"for {span(paused - overview.at)} more" if paused < math.inf else "until it is resumed"
+    duration = f"for {span(paused - overview.at)} more" if paused < math.inf else "until it is resumed"
     hint = f"`tubes resume {name}` ends the pause"
-    return f"tube {name!r} is paused {until}, and {overview.statistics.tasks['ready']} tasks are ready: {hint}"
+    return f"tube {name!r} is paused {duration}, and {overview.statistics.tasks['ready']} tasks are ready: {hint}"
 
 
 def _hold_time(tasks: list[tubes.Task], hold: float) -> tuple[float, str]:

@@ -243,11 +243,11 @@ def _close_quickly() -> Generator[ExitStack]:
         thread.join(_PATIENCE)
 
 
-def _print(board: Board, interval: float, looks: int | None, *, as_json_: bool) -> None:
-    """Print updates one below the other, `looks` of them or until Ctrl-C."""
+def _print(board: Board, interval: float, updates: int | None, *, as_json_: bool) -> None:
+    """Print updates one below the other, `updates` of them or until Ctrl-C."""
     with suppress(KeyboardInterrupt):
-        for look in counted(1):
-            if board.error and look == looks:
+        for number in counted(1):
+            if board.error and number == updates:
                 raise Stop(board.error, Exit.UNREACHABLE)
             if board.error:
                 say(board.error)
@@ -255,7 +255,7 @@ def _print(board: Board, interval: float, looks: int | None, *, as_json_: bool) 
                 board.json()
             else:
                 console().print(board.show(10**6))
-            if look == looks:
+            if number == updates:
                 return
             time.sleep(interval)
             board.look()

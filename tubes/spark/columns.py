@@ -121,7 +121,7 @@ class Columns:
                 arrays.append(pa.array(column, kind) if build is None else build(column))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def undecodable(self, table: Table) -> list[int]:
+    def find_undecodable(self, table: Table) -> list[int]:
         """Return the ids of tasks whose data the codec cannot decode. JSON is never decoded, so it always passes."""
         if "data" not in self.names or self._codec != "msgpack":
             return []

@@ -135,7 +135,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._join_background()
         done, now = start["seq"], time.monotonic()
         is_fast, self._last_request = now - self._last_request < _AHEAD_WINDOW, now
-        replay = Replay.of(start)
+        replay = Replay.from_offset(start)
         batch = max(done + 1, stream.first)
         count = self._settings.max_tasks or _MAX_TASKS
         if isinstance(limit, ReadMaxRows):
@@ -230,9 +230,9 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             LeasePartition(stream.claim, ids[cut], attempts[cut], takes[cut], stream.slots)
             for cut in self._cuts(len(ids), stream.slots)
         ]
-        replay = Replay.of(end)
+        replay = Replay.from_offset(end)
         if replay is not None:
-            done_ids = replay.ids(stream.tube, Replay.of(start))
+            done_ids = replay.ids(stream.tube, Replay.from_offset(start))
             parts += [ReplayPartition(replay, done_ids[cut]) for cut in self._cuts(len(done_ids), stream.slots)]
         return parts
 
@@ -320,7 +320,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     yield ours
                 # A value that is not a task can be neither delivered nor buried, and must not be acked.
                 missing = sorted(set(ids).difference(found)) if len(found) < len(ids) else []
-                for id in reader.stored(missing)[:1]:
+                for id in reader.find_stored(missing)[:1]:
                     raise Unreadable(
                         what=f"tube {tube.name!r}: task {id}", why="its value is not a task; see `tubes repair`"
                     )
@@ -333,7 +333,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _bury_undecodable(self, tube: Tube, table: Table) -> Table:
         """Bury the tasks whose data cannot be decoded, and return the others."""
-        bad = set(self._columns.undecodable(table))
+        bad = set(self._columns.find_undecodable(table))
         for id in bad:
             with suppress(TaskNotFound):
                 tube.bury(id, f"bad row: codec {self._settings.codec!r} cannot decode the data")

@@ -149,7 +149,7 @@ class Payload:
                 yield from self._bisect(writer, batch.slice(0, half))
                 yield from self._bisect(writer, batch.slice(half))
             else:
-                yield writer.buried(f"bad row: {error}"), [self._dump(batch)]
+                yield writer.buried_head(f"bad row: {error}"), [self._dump(batch)]
 
     def _dump(self, batch: RecordBatch) -> bytes:
         """Encode the only row of a batch for inspection: values that JSON lacks become text."""

@@ -31,7 +31,7 @@ class Replay(NamedTuple):
         return cls(since, BulkReader(tube).now(), since)
 
     @classmethod
-    def of(cls, offset: Mapping[str, Any]) -> Replay | None:
+    def from_offset(cls, offset: Mapping[str, Any]) -> Replay | None:
         """Return the replay in an offset, or None."""
         return cls(*offset[_NAME]) if _NAME in offset else None
 

@@ -91,19 +91,19 @@ class Settings:
         """Return the tube. A write with `driver` creates it if it does not exist."""
         if self.driver is not None and self.tube not in queue.tubes():
             return queue.create_tube(self.tube, self.driver, if_not_exists=True)
-        return self._existing(queue)
+        return self._find_existing(queue)
 
     def find_driver(self, queue: Queue) -> Driver:
         """Return the driver of the tube, or of the tube that `find` would create."""
         if self.driver is not None and self.tube not in queue.tubes():
             return Registry().find(self.driver)
-        driver: Driver = self._existing(queue).driver
+        driver: Driver = self._find_existing(queue).driver
         if self.driver not in (None, driver.name):
             rule = f"must be the driver of the existing tube {self.tube!r}, which is {driver.name!r}"
             raise InvalidOption(option="driver", value=self.driver, rule=rule)
         return driver
 
-    def _existing(self, queue: Queue) -> Tube:
+    def _find_existing(self, queue: Queue) -> Tube:
         try:
             return queue.tube(self.tube)
         except TubeNotFound as error:
@@ -205,7 +205,7 @@ def _any(_: str, value: str) -> str:
 
 def _url(name: str, value: str) -> str:
     if value.lower().startswith("memory:"):
-        rule = "works in one process only, but Spark's executors are other processes: use redis://… or another URL of a server"
+        rule = "works in one process only, but Spark has several: use redis://… or another URL of a server"
         raise InvalidOption(option=name, value=redact_url(value), rule=rule)
     return _text(name, value)
 

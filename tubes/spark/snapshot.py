@@ -69,7 +69,7 @@ class SnapshotReader(DataSourceReader):
         """
         states, records = self._settings.states - {"-"}, BulkReader(tube)
         if not states:
-            return self._kept(records, first, end)
+            return self._kept_ids(records, first, end)
         tasks, lowest, next_id = records.extent()
         candidates = range(max(first, lowest), min(end, next_id))
         if "r" not in states:
@@ -97,11 +97,11 @@ class SnapshotReader(DataSourceReader):
                     seen.update(table.values("id"))
                 yield table
         if "-" in states:
-            ids = [id for id in self._kept(records, part.first, part.end) if id not in seen]
+            ids = [id for id in self._kept_ids(records, part.first, part.end) if id not in seen]
             since = (self._settings.starting_time or 0) - 1
             yield from map(self._select, records.done(ids, data="data" in self._columns.names, since=since))
 
-    def _kept(self, records: BulkReader, first: int, end: int) -> list[int]:
+    def _kept_ids(self, records: BulkReader, first: int, end: int) -> list[int]:
         return [id for id in records.kept() if first <= id < end]
 
     def _read_open(self, records: BulkReader, ids: Sequence[int]) -> Iterable[Table]:

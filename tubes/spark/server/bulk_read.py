@@ -221,7 +221,7 @@ class BulkReader:
             if cursor == b"0":
                 return
 
-    def stored(self, ids: Sequence[int]) -> list[int]:
+    def find_stored(self, ids: Sequence[int]) -> list[int]:
         """Return the ids for which the server stores a value, even an unreadable one."""
         key = f"{self._port.shared.key}:tasks"
         found: list[int] = []

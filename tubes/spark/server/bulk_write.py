@@ -100,7 +100,7 @@ class Writer:
         keyed = "key" in options
         return Head((*words, *self._port._key_words(options)) if keyed else words, keyed)
 
-    def buried(self, reason: str) -> Head:
+    def buried_head(self, reason: str) -> Head:
         """Encode the options of tasks that are put in the state buried, with this reason."""
         plain = self.head({})
         return Head((*plain.words, reason.encode("utf-8", "surrogatepass"), b"bury"), keyed=True)

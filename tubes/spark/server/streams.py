@@ -43,7 +43,7 @@ class Chunk(NamedTuple):
     takes: list[int]
 
     @classmethod
-    def of(cls, reply: bytes) -> Chunk:
+    def parse(cls, reply: bytes) -> Chunk:
         """Parse a chunk in the form in which the scripts record it."""
         ids, attempts, takes = (list(map(int, words.split())) for words in reply.split(b":"))
         size = len(ids)
@@ -214,9 +214,9 @@ class Stream:
             lost += int(missing)
         if lost:
             self.left_out += lost
-            whole = lost + sum(len(chunk.ids) for chunk in chunks)
+            total = lost + sum(len(chunk.ids) for chunk in chunks)
             text = "stream %r of tube %r: batch %d lacks %d of its %d tasks, which others have taken or ended"
-            _log.warning(text, self.name, self.tube.name, batch, lost, whole)
+            _log.warning(text, self.name, self.tube.name, batch, lost, total)
         return chunks
 
     def progress(self) -> dict[str, float | None]:
@@ -246,7 +246,7 @@ class Stream:
 
     def _chunk(self, reply: Reply) -> Chunk:
         with validation.reading(f"stream {self.name!r} of tube {self.tube.name!r}"):
-            return Chunk.of(bytes_of(reply))
+            return Chunk.parse(bytes_of(reply))
 
     def ack(self, batch: int) -> int:
         """End all batches up to this one, and return the number of tasks ended. Tasks that others took stay taken."""
