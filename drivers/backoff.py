@@ -1,4 +1,4 @@
-"""How long a task waits after a failed attempt."""
+"""Delays after failed attempts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tubes.drivers.chance import varied
 from tubes.drivers.options import MAX_SECONDS, SECOND, Seconds, fraction, micros, positive, whole
 from tubes.errors import InvalidOption
 
-#: How many delays may differ; the last one repeats.
+#: The most delays of a list; the last one repeats.
 MOST_DELAYS: Final = 1000
-# So many delays are rather a list than a Backoff.
+# Up to this many delays are shown to users as a list rather than as a Backoff.
 _LISTED: Final = 4
-# Delays in a message.
+# The most delays in a message.
 _SHOWN: Final = 5
-#: From a microsecond to the longest time in one step.
+#: The largest factor: from a microsecond to the longest time in one step.
 STEEPEST: Final = 10**18
 
 
@@ -46,13 +46,13 @@ class Backoff:
         RetryDelays.of(self)
 
     def delay(self, attempts: int, id: int = 0) -> float:
-        """Seconds that a task waits after so many attempts, from 1."""
+        """Return the delay in seconds after this number of attempts, from 1."""
         return RetryDelays.of(self).after(whole("id", id), positive("attempts", attempts)) / SECOND
 
 
 @dataclass(frozen=True, slots=True)
 class RetryDelays:
-    """A backoff in the machine's units: microseconds after each attempt, the last one repeats."""
+    """A backoff in the machine's units: the delay in microseconds after each attempt. The last delay repeats."""
 
     delays: tuple[int, ...]
     jitter: float
@@ -66,21 +66,21 @@ class RetryDelays:
 
     @classmethod
     def of(cls, value: Any) -> RetryDelays:
-        """From the value of the option `backoff`: a `Backoff`, or a list of seconds."""
+        """Convert a value of the option `backoff`: a `Backoff`, or a list of seconds."""
         if isinstance(value, RetryDelays):
             return value
         if isinstance(value, Backoff):
             return cls(_growing(value), fraction("jitter", value.jitter), whole("seed", value.seed))
         if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
             raise InvalidOption(option="backoff", value=value, rule="must be a tubes.Backoff, or a list of seconds")
-        given: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
-        if not 1 <= len(given) <= MOST_DELAYS:
+        delays: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
+        if not 1 <= len(delays) <= MOST_DELAYS:
             raise InvalidOption(option="backoff", value=value, rule=f"must have 1 to {MOST_DELAYS} delays")
-        return cls(tuple(micros("backoff", delay) for delay in given), 0.0, 0)
+        return cls(tuple(micros("backoff", delay) for delay in delays), 0.0, 0)
 
     @classmethod
     def from_fields(cls, value: Any) -> RetryDelays:
-        """From a stored list of its fields."""
+        """Restore from a stored list of its fields."""
         fields: list[Any] = list(value) if isinstance(value, (list, tuple)) else []  # pyright: ignore[reportUnknownArgumentType]
         if len(fields) != 3 or not isinstance(fields[0], (list, tuple)):
             raise InvalidOption(option="backoff", value=value, rule="must be a list of delays, jitter and seed")
@@ -94,14 +94,14 @@ class RetryDelays:
 
     @property
     def fields(self) -> tuple[tuple[int, ...], float, int]:
-        """The delays, jitter and seed, from which `from_fields` makes an equal one."""
+        """The delays, jitter and seed, for `from_fields`."""
         return self.delays, self.jitter, self.seed
 
-    def given(self) -> Backoff | list[float] | RetryDelays:
-        """As a user may have given it: a list of few seconds, a `Backoff` if one means the same, or a longer list.
+    def as_argument(self) -> Backoff | list[float] | RetryDelays:
+        """Convert to an argument of `create_tube`: a short list of seconds, an equal `Backoff`, or a longer list.
 
-        Nothing stored says which it was. A list has no jitter. Where no factor is found that makes just these delays it
-        is what it is: `of` takes that.
+        The original form is not stored. If no factor produces exactly these delays and there is a jitter, the result is
+        this object, which `of` accepts as well.
         """
         delays = [delay / SECOND for delay in self.delays]
         if len(delays) <= _LISTED and not (self.jitter or self.seed):
@@ -114,13 +114,13 @@ class RetryDelays:
         return self if self.jitter or self.seed else delays
 
     def after(self, id: int, attempts: int) -> int:
-        """How long this task waits after so many attempts."""
+        """Return the delay of this task after this number of attempts."""
         span = self.delays[min(max(attempts, 1), len(self.delays)) - 1]
         return varied(span, -self.jitter, self.seed, id, attempts)
 
 
 def _guesses(delays: list[float]) -> Iterator[tuple[float, float]]:
-    """By which factor delays may grow, and up to which cap: of the factors the roundest first."""
+    """Yield possible factors and caps of growing delays, the roundest factors first."""
     first, last = delays[0], delays[-1]
     if len(delays) == 1:
         yield from ((1, 3600), (1, first))

@@ -1,4 +1,4 @@
-"""Random numbers that can be repeated, and are equal on every backend, so that runs can be compared."""
+"""Reproducible random numbers, equal on every backend."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _MODULUS: Final = 2**31 - 1
 
 
 def random_of(seed: int, id: int, attempts: int) -> float:
-    """A number from 0 up to 1 that looks random, for an attempt at a task.
+    """Return a pseudo-random number from 0 up to 1 for an attempt at a task.
 
     Lehmer's generator with the multipliers of Park and Miller. Every product is below 2**53, so Lua, whose numbers are
     doubles, gets the same results (`drivers/lua/lib/chance.lua`).
@@ -23,7 +23,7 @@ def random_of(seed: int, id: int, attempts: int) -> float:
 
 
 def varied(span: int, fraction: float, seed: int, id: int, attempts: int) -> int:
-    """A span of microseconds, longer by up to this fraction of it; shorter where the fraction is negative."""
+    """Return a span of microseconds, longer by up to this fraction, or shorter if the fraction is negative."""
     if not fraction:
         return span
     return int(span * (1.0 + fraction * random_of(seed, id, attempts)) + 0.5)

@@ -1,4 +1,4 @@
-"""Done tasks that are kept for some time after their ends."""
+"""Done tasks that are kept for some time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 #: Larger than every id.
 _LAST_ID: Final = NEVER
-#: How many one call forgets at most, and how many microseconds later the next ones go.
-_SOME: Final = 500
-_REST: Final = 1000
+#: The most tasks that one call forgets, and the microseconds until the next ones are forgotten.
+_BATCH: Final = 500
+_PAUSE: Final = 1000
 
 
 class Done:
-    """A done task that is kept: what can be seen of it, and nothing that only living tasks need. It never changes."""
+    """The immutable record of a kept done task: everything that users can see of it."""
 
     __slots__ = (
         "attempts", "created", "data", "dead", "ended", "id", "more", "pri", "result", "ttl", "ttr", "until", "utube",
@@ -40,13 +40,13 @@ class Done:
     ttr: int | None
     dead: int
     more: More | None
-    #: When it ended, why (the move), and with which result.
+    #: The time of its end, the name of the move that ended it, and its result.
     ended: int
     why: str
     result: Any
-    #: When it is forgotten.
+    #: The time at which it is forgotten.
     until: int
-    # As every task has it.
+    # The same fields as in `Entry`.
     state: Final = State.DONE
     due: Final = NEVER
     hold: Final = None
@@ -54,11 +54,11 @@ class Done:
 
     @classmethod
     def of(cls, entry: Entry, now: int, why: str, result: Any, span: int) -> Done:
-        """A task that is about to end now, and is kept for so long."""
+        """Make the record of a task that ends now and is kept for `span` microseconds."""
         done = cls()
         done.id, done.data, done.created, done.attempts = entry.id, entry.data, entry.created, entry.attempts
         done.pri, done.utube, done.more = entry.pri, entry.utube, entry.more
-        # Where the driver knows no times there are none.
+        # Entries of drivers without times lack these fields.
         done.ttl, done.ttr = getattr(entry, "ttl", None), getattr(entry, "ttr", None)
         done.dead = getattr(entry, "dead", NEVER)
         done.ended, done.why, done.result, done.until = now, why, result, now + span
@@ -66,9 +66,9 @@ class Done:
 
 
 class DoneTasks:
-    """The done tasks of a tube that are kept, in the order in which they are forgotten.
+    """The kept done tasks of a tube, in the order in which they are forgotten.
 
-    It stands in the timers of its tube, like a task, as long as there is any.
+    While there are any, this object is an item of the tube's timers, as a task is.
     """
 
     __slots__ = ("_by_id", "_order", "changed", "due", "id", "queued")
@@ -76,14 +76,14 @@ class DoneTasks:
     def __init__(self) -> None:
         self._by_id: Final[dict[int, Done]] = {}
         self._order: Final[SortedList[tuple[int, int]]] = SortedList()
-        #: The ids of those that were added or forgotten since a journal has looked; None: there is no journal.
+        #: The ids added or forgotten since the journal last read this set; None: there is no journal.
         self.changed: set[int] | None = None
-        # Smaller than those of all others in the timers.
+        # Smaller than the id of any other item of the timers.
         self.id: Final = -NEVER - 1
         self.due = self.queued = NEVER
 
     def add(self, done: Done, most: int) -> None:
-        """Keep a task. `most`: so many are kept, and the first of them are forgotten; 0: no limit. Cost: O(log n)."""
+        """Keep a task, and forget the oldest tasks beyond `most`; 0: no limit. Cost: O(log n)."""
         self._by_id[done.id] = done
         self._order.add((done.until, done.id))
         self._note(done.id)
@@ -92,14 +92,14 @@ class DoneTasks:
         self._watch()
 
     def trim(self, most: int) -> bool:
-        """Forget the first of them, some at a time, where there are more than this; whether there still are."""
+        """Forget up to one batch of the tasks beyond `most`; return True if more remain."""
         over = len(self._order) - most
         if over > 0:
-            self._forget(min(over, _SOME))
-        return over > _SOME
+            self._forget(min(over, _BATCH))
+        return over > _BATCH
 
     def find(self, now: int, id: int) -> Done | None:
-        """The task of this id, if it is kept. Cost: O(1)."""
+        """Return the kept task with this id, or None. Cost: O(1)."""
         done = self._by_id.get(id)
         return done if done is not None and done.until > now else None
 
@@ -112,14 +112,14 @@ class DoneTasks:
             self._watch()
 
     def expire(self, now: int) -> None:
-        """Forget those whose time is over: some now, the others a moment later. Nobody finds them meanwhile."""
+        """Forget expired tasks, one batch now and the others a moment later. `find` no longer returns them."""
         over = self._order.bisect((now, _LAST_ID))
-        self._forget(min(over, _SOME))
-        if over > _SOME:
-            self.due = now + _REST
+        self._forget(min(over, _BATCH))
+        if over > _BATCH:
+            self.due = now + _PAUSE
 
     def _forget(self, count: int) -> None:
-        """Forget so many, in their order."""
+        """Forget the first `count` tasks."""
         for _, id in self._order[:count]:
             del self._by_id[id]
             self._note(id)
@@ -127,7 +127,7 @@ class DoneTasks:
         self._watch()
 
     def after(self, now: int, last: tuple[int, int] | None, limit: int, utube: str | None) -> list[Done]:
-        """Up to so many, those first that are forgotten last; `last`: after this end and id. Cost: O(limit)."""
+        """List up to `limit` tasks, from the last to be forgotten to the first, after `last`. Cost: O(limit)."""
         order: Iterator[tuple[int, int]] = self._order.irange(
             (now + 1, -1), last, inclusive=(True, last is None), reverse=True
         )
@@ -137,22 +137,22 @@ class DoneTasks:
         return list(islice(found, limit))
 
     def count(self, now: int) -> int:
-        """How many are kept. Cost: O(log n)."""
+        """Count the kept tasks. Cost: O(log n)."""
         return len(self._order) - self._order.bisect((now, _LAST_ID))
 
     def all(self) -> list[Done]:
-        """All that are stored."""
+        """Return all stored tasks."""
         return list(self._by_id.values())
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all tasks."""
         if self.changed is not None:
             self.changed.update(self._by_id)
         self._by_id.clear()
         self.rebuild()
 
     def rebuild(self) -> None:
-        """Make the order anew. The timers are new."""
+        """Rebuild the order, after the timers were rebuilt."""
         self.queued = NEVER
         self._order.clear()
         self._order.update((done.until, done.id) for done in self._by_id.values())

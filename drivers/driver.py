@@ -15,10 +15,10 @@ from tubes.errors import InvalidOption, OptionNotSupported
 #: Checks the value of an option by its name, and returns it in the machine's units.
 Check = Callable[[str, Any], Any]
 
-# What an update may change besides the data.
+# The options that `update` may change.
 _CHANGES: Final = frozenset({"pri", "delay", "ttl"})
 DRIVER_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}")
-#: What matches the names of tubes and namespaces.
+#: Matches the names of tubes and namespaces.
 TUBE_NAME: Final = re.compile(r"[A-Za-z0-9_.:+/;$()-]{1,255}")
 _ORDERS: Final = {
     "id": (0, 1),
@@ -32,7 +32,7 @@ _ORDERS: Final = {
 }
 
 
-#: Names of the tubes that the library makes itself: the list of workers, and the replies of calls.
+#: Matches the names of the library's own tubes: the list of workers, and the reply tubes of calls.
 RESERVED: Final = re.compile(r"tubes\..*|reply\.[0-9a-f]{26}")
 #: The rule for names of drivers and of stores in memory.
 NAMES: Final = "1 to 32 characters of A-Z, a-z, 0-9, '_', '-' and '.'"
@@ -41,34 +41,34 @@ TUBE_NAMES: Final = "1 to 255 characters of A-Z, a-z, 0-9, and _ - . : + / ; $ (
 
 
 def is_name(name: str) -> bool:
-    """Whether this may be the name of a driver, or of a store in memory."""
+    """Return True if this is a valid name of a driver or of a store in memory."""
     return DRIVER_NAME.fullmatch(name) is not None
 
 
 def is_tube_name(name: str) -> bool:
-    """Whether this may be the name of a tube, or of a namespace.
+    """Return True if this is a valid name of a tube or of a namespace.
 
-    All keys of a tube have both in braces, with an @ between them, so they must not have any of these.
+    Each key of a tube contains both names in braces, with an @ between them, so names must not contain these.
     """
     return TUBE_NAME.fullmatch(name) is not None
 
 
 def check_name(what: str, name: Any) -> str:
-    """The name of a driver, or of a store in memory."""
+    """Check the name of a driver or of a store in memory."""
     if not isinstance(name, str) or not is_name(name):
         raise InvalidOption(option=what, value=name, rule=f"must be {NAMES}")
     return str.__str__(name)
 
 
 def check_namespace(name: Any) -> str:
-    """The name of a namespace; '': that of the tubes that are in none."""
+    """Check the name of a namespace; '' is the namespace of tubes without one."""
     if not isinstance(name, str) or (name and not is_tube_name(name)):
         raise InvalidOption(option="namespace", value=name, rule=f"must be {TUBE_NAMES}, or '' for none")
     return str.__str__(name)
 
 
 def check_tube_name(name: Any) -> str:
-    """The name of a user's tube."""
+    """Check the name of a user's tube."""
     if not isinstance(name, str) or not is_tube_name(name):
         raise InvalidOption(option="tube", value=name, rule=f"must be {TUBE_NAMES}")
     if RESERVED.fullmatch(name):
@@ -78,14 +78,14 @@ def check_tube_name(name: Any) -> str:
 
 
 def _check_options(options: Any, lane: Any) -> frozenset[str]:
-    """The options of a driver: known ones, and the name of its lane."""
+    """Check the options of a driver: known names, and the name of its lane."""
     if isinstance(options, str) or not isinstance(options, Iterable):
         raise InvalidOption(option="options", value=options, rule="must be a collection of names")
     wanted: list[Any] = list(options)  # pyright: ignore[reportUnknownArgumentType]
     if not all(isinstance(option, str) for option in wanted):
         raise InvalidOption(option="options", value=options, rule="must be a collection of names")
     if lane is not None and not (isinstance(lane, str) and lane in wanted and _may_name_a_lane(lane)):
-        rule = "must be one of the driver's options: a Python name that put does not use otherwise"
+        rule = "must be one of the driver's options, a Python name that is not another option of put"
         raise InvalidOption(option="lane", value=lane, rule=rule)
     for option in sorted(set(wanted) - {lane}):
         if option in ("utube", "at") or option not in known.OF_TASKS | OF_TUBES:
@@ -101,7 +101,7 @@ def _may_name_a_lane(name: str) -> bool:
 
 
 class Ranked(Protocol):
-    """What a `rank` hook gets: the facts of a task that never change while it waits."""
+    """The argument of a `rank` function: the facts of a task that never change while it waits."""
 
     @property
     def id(self) -> int: ...
@@ -113,17 +113,17 @@ class Ranked(Protocol):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Driver:
-    """How the tasks of a tube behave. Two drivers with equal fields are the same driver.
+    """The behavior of the tasks of a tube. Two drivers with equal fields are the same driver.
 
     `options`: the options of `put`: any of `ttl ttr delay pri` and the name of the lane. Every driver has the general
     options, such as `key`, `max_attempts` or a tube's `capacity`.
     `order`: which ready task comes first: `id` (oldest), `-id` (newest), `pri` (smallest number), `-pri`. After a
-    priority, `,id` (the default) or `,-id` orders equal ones.
+    priority, `,id` (the default) or `,-id` orders tasks of equal priority.
     `lane`: the option that names a task's lane. At most one task of a lane is taken at a time, unless `max_in_flight`
     allows more. A put may also call it `utube`, the name that type checkers know.
-    `ttl_spares_taken`: the holder of a task may finish it after its ttl has run out.
-    `rank`: a function that replaces `order`: it returns a number for the facts of a task. Smaller ones come first, and
-    equal ones by id.
+    `ttl_spares_taken`: the holder of a task may finish it after its ttl has expired.
+    `rank`: a function that replaces `order`. It returns a number for the facts of a task; smaller numbers come first,
+    and ties go by id.
     `rank_lua`: the same as a Lua expression, for servers.
 
     >>> Driver("lifo", options={"ttr"}, order="-id")
@@ -142,7 +142,7 @@ class Driver:
     # The checks of the options of a put and of a tube.
     _of_tasks: Mapping[str, Check] = field(init=False, repr=False, compare=False)
     _of_tubes: Mapping[str, Check] = field(init=False, repr=False, compare=False)
-    # By the option of a put, what a whole number is multiplied by.
+    # The factor for whole numbers, by the option of a put.
     _units: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __init__(
@@ -189,21 +189,21 @@ class Driver:
             object.__setattr__(self, slot, value)
 
     def __repr__(self) -> str:
-        given: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for each in fields(self)[1:]:
             if each.compare and (value := getattr(self, each.name)) != each.default:
-                given[each.name] = sorted(value) if each.name == "options" else value
-        return f"Driver({', '.join([repr(self.name), *(f'{name}={value!r}' for name, value in given.items())])})"
+                arguments[each.name] = sorted(value) if each.name == "options" else value
+        return f"Driver({', '.join([repr(self.name), *(f'{name}={value!r}' for name, value in arguments.items())])})"
 
     def check_put(self, options: Mapping[str, Any], *, alone: bool = True) -> dict[str, Any]:
-        """The options of a put, checked and in the machine's units; None counts as not given.
+        """Check the options of a put, and convert them to the machine's units; options with None are dropped.
 
-        `alone`: these are all options of the put; else an item may add more, such as a key.
+        `alone`: these are all options of the put. Otherwise an item may add options, such as a key.
         """
         checked: dict[str, Any] = {}
         units = self._units
         for option, value in options.items():
-            # Most are whole numbers or lanes, which need no call: so it takes 30 % less time.
+            # Most values are whole numbers or lanes. Checking them here takes 30 % less time.
             if value.__class__ is int and option in units and 0 <= value <= known.MAX_SECONDS:
                 checked[option] = value * units[option]
             elif option == self.lane and value.__class__ is str:
@@ -213,31 +213,31 @@ class Driver:
         return checked
 
     def _check_put(self, options: Mapping[str, Any], *, alone: bool) -> dict[str, Any]:
-        """The options of any put, checked."""
+        """Check the options of a put that has more than whole numbers and a lane."""
         if "utube" in options and self.lane is not None and self.lane != "utube":
             options = self._with_own_name(self.lane, options)
-        # None counts as not given, also where the driver lacks the option.
+        # None is allowed even if the driver lacks the option.
         unset = {option for option, value in options.items() if value is None and option in known.OF_TASKS}
-        given = {option: value for option, value in options.items() if option not in unset}
-        most_waiting = given.pop(known.MAX_WAITING, None)
-        checked = self._check(given, self._of_tasks)
+        remaining = {option: value for option, value in options.items() if option not in unset}
+        most_waiting = remaining.pop(known.MAX_WAITING, None)
+        checked = self._check(remaining, self._of_tasks)
         if most_waiting is not None:
             checked[known.MAX_WAITING] = most_waiting
         if "at" in checked and "delay" in checked:
-            raise InvalidOption(option="at", value=options["at"], rule="must be left out where a delay is given")
+            raise InvalidOption(option="at", value=options["at"], rule="must be left out if a delay is given")
         if alone and "key" not in checked and ("on_duplicate" in checked or "key_ttl" in checked):
             self.check_keyless(options)
         return checked
 
     @staticmethod
     def _with_own_name(lane: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options of a put, with `utube` renamed to the driver's own name for the lane."""
+        """Rename `utube` in the options of a put to the driver's own name for the lane."""
         renamed = dict(options)
         utube = renamed.pop("utube")
         if utube is None:
             return renamed
         if renamed.get(lane) is not None:
-            raise InvalidOption(option="utube", value=utube, rule=f"and {lane} name the same lane: give one of them")
+            raise InvalidOption(option="utube", value=utube, rule=f"and {lane} name the same lane: use one of them")
         return renamed | {lane: utube}
 
     @staticmethod
@@ -248,15 +248,15 @@ class Driver:
                 raise InvalidOption(option=option, value=options[option], rule="is only for a put with a key")
 
     def takes_put(self, option: str) -> bool:
-        """Whether tasks of this driver can be put with this option."""
+        """Return True if tasks of this driver can be put with this option."""
         return option in self._of_tasks or (option == "utube" and self.lane is not None)
 
     def check_tube(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options of a tube, checked and in the machine's units; None counts as not given."""
+        """Check the options of a tube, and convert them to the machine's units; options with None are dropped."""
         return self._check(options, self._of_tubes)
 
     def check_alter(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """The changes of a tube's options, checked and in the machine's units; None stays, and means the default."""
+        """Check changes of a tube's options, and convert them to the machine's units; None means the default."""
         for option in ("driver", "temporary"):
             if option in changes:
                 rule = "cannot change while the tube lives: make a new tube, and let workers empty this one"
@@ -264,15 +264,15 @@ class Driver:
         return dict.fromkeys(changes) | self.check_tube(changes)
 
     def fill(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """These options of a tube, and None for the others that its driver knows."""
+        """Return these options of a tube, and None for each other option of its driver."""
         return dict.fromkeys(self._of_tubes) | dict(options)
 
     def check_of(self, option: str) -> Check | None:
-        """The check of this option of a tube; None: there is no such option."""
+        """Return the check of an option of a tube, or None if there is no such option."""
         return self._of_tubes.get(option)
 
     def check_update(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """The changes of an update, checked and in the machine's units, without those that are `KEEP`."""
+        """Check the changes of an update, and convert them to the machine's units; `KEEP` values are dropped."""
         changes = {option: value for option, value in changes.items() if value is not known.KEEP}
         data = {"data": changes.pop("data")} if "data" in changes else {}
         checks = {option: check for option, check in self._of_tasks.items() if option in _CHANGES}
@@ -284,7 +284,7 @@ class Driver:
         return data | self._check(changes, checks)
 
     def cannot_update(self, changes: Mapping[str, Any], state: State) -> InvalidOption:
-        """The error for a change that a task of this state does not allow."""
+        """Make the error for a change that is not allowed in this state."""
         if "delay" in changes and state not in (State.READY, State.DELAYED):
             rule = "needs a ready or delayed task: release a taken one with a delay, kick a buried one first"
             return InvalidOption(option="delay", value=changes["delay"] / known.SECOND, rule=rule, current=str(state))
@@ -292,12 +292,12 @@ class Driver:
         return InvalidOption(option="ttl", value=changes["ttl"] / known.SECOND, rule=rule, current=str(state))
 
     def id_at(self, place: bytes) -> int:
-        """The id at the end of a place in the order: see `drivers/lua/lib/place.lua`."""
+        """Return the id at the end of a place in the order: see `drivers/lua/lib/place.lua`."""
         id = int.from_bytes(place[-6:], "big")
         return 2**48 - 1 - id if self.signs[1] < 0 else id
 
     def check_kick(self, attempts: Any, ttl: Any) -> tuple[int | None, int | None]:
-        """The options of a kick, checked and in the machine's units."""
+        """Check the options of a kick, and convert them to the machine's units."""
         most = None if attempts is None else known.attempts("attempts", attempts)
         if ttl is not None and "ttl" not in self._of_tasks:
             raise self._without("ttl", ["attempts"], "kick")
@@ -314,11 +314,11 @@ class Driver:
         return checked
 
     def lacks(self, option: str) -> OptionNotSupported:
-        """The error for an option that this driver does not have."""
+        """Make the error for an option that this driver does not have."""
         return self._without(option, self.options)
 
     def lacks_lanes(self) -> OptionNotSupported:
-        """The error for a method that needs lanes."""
+        """Make the error for a method that needs lanes."""
         why = "use utube, utubettl, or a driver of your own with a lane"
         return OptionNotSupported(driver=self.name, option="utube", what="lanes", why=why)
 

@@ -1,7 +1,9 @@
-"""Executes any driver in memory: the methods of one tube, each a move of one task or of several.
+"""The machine in memory: the tasks of one tube, for any driver.
 
-The engine takes the time as an argument, `now` in microseconds; it has no clock, no lock and does no I/O. Its callers
-run `expire` first, so that all that is due by `now` has happened before the call.
+The engine has no clock, no lock and does no I/O. Time is the argument `now`, in microseconds. Callers first call
+`expire(now)`, so that all tasks that are due by then have moved. All state changes go through `Engine._move`, by the
+table `MOVES`; `add` and the quick methods of the memory backend inline its steps. After an interrupt
+`rebuild_indexes` derives everything else from the states of the tasks.
 """
 
 from __future__ import annotations
@@ -42,17 +44,17 @@ from tubes.errors import DuplicateKey, InvalidOption, TaskNotFound, TaskNotTaken
 
 _READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIED, State.DELAYED, State.DONE
 
-#: What most tasks have to which something happens, by what that is, and for how many of these it is shared.
+#: Shared `More` values by their `past`, for tasks that have no other rare field; and the most that are shared.
 _ONLY: Final = {what: More(past=what) for what in (TIMED_OUT, KICKED, BURIED, BURIED_WHILE_HELD)}
 _SHARED: Final = 1000
 
 
-def _nothing() -> None:
-    """The ready tasks during a pause: none."""
+def _pop_nothing() -> None:
+    """Replace `pop` of the tasks on offer during a pause."""
 
 
 class _Step:
-    """A row of the table, with a count of its uses."""
+    """A row of the table `MOVES`, with a count of its uses."""
 
     __slots__ = ("event", "to", "uses")
 
@@ -65,11 +67,11 @@ class _Step:
 class Engine:
     """The tasks of one tube, and the methods on them.
 
-    `find` and `held` return an entry, or raise `TaskNotFound` or `TaskNotTaken`; the other methods take one. Every move
-    calls `listener`, if there is one, with the entry and the name of the event.
+    `find` and `held` return an entry, or raise `TaskNotFound` or `TaskNotTaken`; most other methods take an entry.
+    Every move calls `listener`, if set, with the entry and the name of the event.
     """
 
-    # Not for memory alone: verbs find slots faster than the items of a dict.
+    # Slots save memory, and access to them is faster than to a dict.
     __slots__ = (
         "_ack", "_buried", "_buried_ttl", "_delayed", "_done_most", "_ends_taken", "_holds", "_hook", "_in_rounds",
         "_key_ttl", "_keys", "_lanes", "_more", "_offers", "_past", "_pop", "_pri", "_put", "_put_delayed", "_ranks",
@@ -79,7 +81,7 @@ class Engine:
         "timers",
     )  # fmt: skip
 
-    #: Returns the 64 bits by which a key is known after its task has gone.
+    #: Makes the digest of a known key.
     key_digest: ClassVar[staticmethod[[str], int]] = staticmethod(quick_digest)
 
     def __init__(self, name: str, driver: Driver, options: Mapping[str, Any] | None = None) -> None:
@@ -88,79 +90,79 @@ class Engine:
         self.driver: Final = driver
         self.listener: Callable[[Entry, str], None] | None = None
         self._steps: Final = {why: {was: _Step(move) for was, move in rows.items()} for why, rows in MOVES.items()}
-        # Those of every program's inner loop.
+        # The steps of inner loops.
         self._put: Final = self._steps["put"][None]
         self._put_delayed: Final = self._steps["put_delayed"][None]
         self._take: Final = self._steps["take"][_READY]
         self._ack: Final = self._steps["ack"][_TAKEN]
-        # By identity: holds are dicts, and two empty ones are equal.
+        # By identity, since holds are dicts, and two empty dicts are equal.
         self._holds: Final[dict[int, Hold]] = {}
-        #: Whether the driver knows any of ttl, ttr and delay.
+        #: True if the driver has ttl, ttr or delay.
         self.timed: Final = not driver.options.isdisjoint({"ttl", "ttr", "delay"})
         self._keys = Keys(self.key_digest)
         self._signs: Final = driver.signs
         self._hook: Final = driver.rank
-        # Whether a task's place is more than its id.
+        # True if the rank of a task is not just its id.
         self._ranks: Final = driver.signs != (0, 1) or driver.rank is not None or "pri" in driver.options
         self._ends_taken: Final = not driver.ttl_spares_taken
-        #: The option that names the lane of a put; None: there are no lanes.
+        #: The option that names the lane of a put; None if the driver has no lanes.
         self.lane_option: Final[Any] = driver.lane
         self._in_rounds: Final = options.get("order") == "round_robin"
-        #: Whether any task ever had a ttl, ttr or delay.
+        #: True once a task has had a ttl, ttr or delay.
         self.dated = False
-        #: Whether a lane may have a rate limit.
+        #: True if a lane may have a rate limit.
         self.throttled = self._in_rounds
-        #: Whether a lane may have a capacity.
+        #: True if a lane may have a capacity.
         self.lanes_bounded = False
-        #: Whether time plays a part, or a plain tube was altered: until then verbs need not be told the time.
+        #: True once any task or option depends on time, or a plain tube was altered; until then `now` may be 0.
         self.ticking = False
         more = "max_attempts" in options or any(options.get(name, 0) > 0 for name in ("capacity", "keep_done"))
-        #: Whether its tasks are ids and data and nothing else, in the order in which they came, unless it is altered.
+        #: True if tasks have only an id and data and are taken in the order of puts, unless the tube is altered.
         self.plain: Final = not (self.timed or self._ranks or driver.lane or more)
-        #: What the tube was given, as `Driver.check_tube` answers it; `alter` changes it.
+        #: The options as `Driver.check_tube` returns them; `alter` changes them.
         self.options = options
         self.read_options()
-        #: The done tasks that are kept.
+        #: The kept done tasks.
         self.done = DoneTasks()
-        #: While a task ends that is kept: the task, and what is kept of it.
+        #: While a kept task ends: the task and its record.
         self.ending: tuple[Entry, Done] | None = None
-        #: Called with the id of a task that would be kept, when it has ended or was buried, and what is kept of it.
+        #: Called with the id of a task that has ended or was buried, and its record if it is kept.
         self.on_end: Callable[[int, Done | None], object] | None = None
-        #: While a put replaces a task: the old one, the new one, and the move that adds it.
+        #: While a put replaces a task: the old task, the new task, and the step that adds it.
         self.replacing: tuple[Entry, Entry, _Step] | None = None
-        #: While a task moves with another priority: the task, and its copy.
+        #: While a task moves with a new priority or data: the task and its copy.
         self.moving: tuple[Entry, Entry] | None = None
         #: The id of the next put, and the number of the next take.
         self.next_id = 0
         self.next_take = 1
-        # When a task was last released after the end of its ttl: what was due before is due only since then.
+        # Lower bound for due times: set when a task is released after its ttl has expired.
         self._past = 0
         self.pause: Final = Pause(self._apply_pause)
-        # The first task that may be taken, out of its index.
+        # Removes the first available task from its index and returns it.
         self._pop: Callable[[], Entry | None]
         self.tasks: dict[int, Entry] = {}
         self._clear_indexes()
 
     def read_options(self) -> None:
-        """Note what the options mean for tasks."""
+        """Set the attributes that depend on options."""
         options = self.options
         self._pri: int = options.get("pri", 0)
         self._ttl: int | None = options.get("ttl")
         self._ttr: int | None = options.get("ttr", self._ttl) if "ttr" in self.driver.options else None
         self._retry_delays = options.get("backoff")
-        # The defaults of what few tasks have.
+        # The defaults of rare fields.
         most, keep_done = options.get("max_attempts", 0), options.get("keep_done", 0)
         self._more = More(max_attempts=most, keep_done=keep_done) if most or keep_done else None
         self._done_most: int = options.get("keep_done_max", 0)
         self._key_ttl: int = options.get("key_ttl", 0)
-        #: For how long buried tasks live from then on; None: their ttl goes on.
+        #: The lifetime of a task from its burial; None: its ttl continues.
         self._buried_ttl: int | None = options.get("buried_ttl")
-        #: How many tasks have room; 0: no limit.
+        #: The maximum number of tasks; 0: no limit.
         self.capacity: int = options.get("capacity", 0)
         self.lanes_bounded = self.lanes_bounded or options.get("lane_capacity", 0) > 0
-        #: Whether a put may find no room.
+        #: True if a put may be refused for lack of room.
         self.bounded: bool = self.capacity > 0 or self.lanes_bounded
-        # Whether a task's place is more than its id where its put names no priority.
+        # True if the rank of a task is not just its id even if its put has no priority.
         self._ranks_all = self._signs[1] < 0 or self._hook is not None or self._pri > 0
         self.dated = self.dated or self._ttl is not None or self._ttr is not None
         self.throttled = self.throttled or options.get("interval", 0) > 0
@@ -168,15 +170,15 @@ class Engine:
         self.ticking = self.ticking or self.dated or self.throttled or no_more_plain or keep_done > 0
 
     def alter(self, now: int, options: Mapping[str, Any]) -> None:
-        """Give the tube other options: tasks that are there keep what they were put with. Cost: O(1), O(n) of lanes."""
-        # With this it is done, whatever interrupts the rest: `rebuild_indexes` reads them too.
+        """Change the options of the tube. Existing tasks keep their own. Cost: O(1), O(n) of the lanes."""
+        # After this line the change is complete: `rebuild_indexes` repairs an interrupt below.
         self.options = options
         self.read_options()
         if self._lanes is not None:
             self._lanes.alter(now, options)
 
     def trim_done(self) -> bool:
-        """Forget done tasks, some at a time, where more are kept than the tube keeps; whether there still are more."""
+        """Forget some of the done tasks beyond the tube's maximum; return True if more remain."""
         more = self._done_most > 0 and self.done.trim(self._done_most)
         self.timers.watch(self.done)
         return more
@@ -196,23 +198,23 @@ class Engine:
         self.timers.watch(self.done)
 
     def _apply_pause(self) -> None:
-        """Let takes find what the pause allows, and let the timers end it."""
+        """Apply the pause to takes, and let the timers end it."""
         self.timers.watch(self.pause)
         if self.pause.due != NEVER:
             self.ticking = True
-        # Without a pause this costs a take nothing.
-        self._pop = self._offers.pop if self.pause.until is None else _nothing
+        # A take outside of a pause needs no check.
+        self._pop = self._offers.pop if self.pause.until is None else _pop_nothing
 
-    # -- the one place where a state changes -----------------------------------------------------------------------
+    # -- the only place that changes states ------------------------------------------------------------------------
 
     def _go(self, entry: Entry, why: str, hold: Hold | None = None) -> None:
-        """Move by the table: a KeyError says that it has no such move."""
+        """Move a task by the name of a move. Raises `KeyError` if the table has no such move."""
         self._move(entry, self._steps[why][entry.state], hold)
 
     def _move(self, entry: Entry, step: _Step, hold: Hold | None = None) -> None:
-        """Take one step of the row for the entry's state. `hold`: the holder after the move."""
+        """Move a task by a row of the table. `hold`: the hold that it gets, if it becomes taken."""
         was, to, lane = entry.state, step.to, entry.lane
-        # Leave.
+        # Leave the old state.
         if was is _READY:
             if entry.index is not None:
                 entry.index.discard(entry)
@@ -230,7 +232,7 @@ class Engine:
                 lane.taken += 1
             if was is _TAKEN:
                 lane.taken -= 1
-        # Enter. The state changes at once and before all else: `rebuild_indexes` relies on it.
+        # Enter the new state. This line comes first: `rebuild_indexes` relies on it.
         entry.state = to
         step.uses += 1
         if to is _READY:
@@ -247,7 +249,7 @@ class Engine:
             self._buried[entry.rank] = entry
         else:
             self._delayed += 1
-        # Watch the time.
+        # Set the deadline.
         if self.dated:
             if to is _TAKEN:
                 due = entry.until
@@ -262,7 +264,7 @@ class Engine:
                 self.timers.add(entry, due)
             elif to is _DONE and entry.queued != NEVER:
                 self.timers.remove(entry)
-        # Offer a neighbour.
+        # Offer the next task of the lane.
         if lane is not None:
             if lane.rate is not None or (lane.head is None and lane.behind is not None):
                 lane.offer_next()
@@ -270,19 +272,19 @@ class Engine:
                 lane.living -= 1
                 if not lane.living:
                     lane.forget()
-        # Tell.
+        # Notify.
         if self.listener is not None:
             self.listener(entry, step.event)
 
     def note(self, entries: Iterable[Entry]) -> None:
-        """These tasks move without `_move`. For engines that keep more than memory does."""
+        """Record tasks that have moved without `_move`. For the engine of a folder, which journals them."""
 
     # -- time --------------------------------------------------------------------------------------------------------
 
     def expire(self, now: int) -> None:
-        """Do all that is due by now, in order: ends of delays, times to run and to live, and intervals.
+        """Move all tasks that are due by now, in order, and end pauses and intervals.
 
-        Each counts from its own moment, however late this call is: so do the backoff after it, and `key_ttl`.
+        Each move counts from its own deadline, however late this call is, and so do a following backoff and `key_ttl`.
         """
         at = 0
         while self.timers.soonest <= now:
@@ -305,16 +307,16 @@ class Engine:
                 self._end(at, entry, "ttl")
 
     def _time_out(self, at: int, entry: Entry) -> None:
-        """End an attempt whose time to run is over, or the time to live of its task."""
+        """End an attempt whose ttr, or the ttl of its task, has expired."""
         self._note(entry, TIMED_OUT)
         if self.throttled:
             self._end_run(at, entry)
         if self._ends_taken and entry.dead <= entry.until:
-            self._go(entry, "ttr")  # And then its ttl ends it, wherever it is.
+            self._go(entry, "ttr")  # Its ttl ends it right afterwards.
         elif self._is_last(entry):
             if not self._ends_taken:
                 self._note_late(at, entry)
-            self._set_aside(at, entry, "ttr_last", BURIED, "max_attempts: ttr")
+            self._bury(at, entry, "ttr_last", BURIED, "max_attempts: ttr")
         elif self._retry_delays is not None:
             self._delay(at, entry, self._retry_delays.after(entry.id, entry.attempts))
             self._go(entry, "ttr_delayed")
@@ -324,31 +326,31 @@ class Engine:
             self._go(entry, "ttr")
 
     def _note_late(self, now: int, entry: Entry) -> None:
-        """Note that a task is released after the end of its ttl: what follows from that end counts from now."""
+        """Record that a task is released after its ttl has expired: its end by the ttl counts from now."""
         if self.dated and entry.dead < now:
             self._past = now
 
-    # -- verbs -------------------------------------------------------------------------------------------------------
+    # -- methods -----------------------------------------------------------------------------------------------------
 
     def open_hold(self) -> Hold:
-        """Open a hold for the tasks that one session takes."""
+        """Make a hold for the tasks that one session takes."""
         hold = Hold()
         self._holds[id(hold)] = hold
         return hold
 
     def close_hold(self, now: int, hold: Hold) -> None:
-        """Release what a session that has ended holds, in the order of the ids."""
+        """Release the tasks of an ended session, in the order of their ids."""
         for _, entry in sorted(hold.items()):
             self.release(now, entry, why="session")
         self._holds.pop(id(hold), None)
 
     @property
     def taken(self) -> int:
-        """How many tasks are taken. Cost: O(sessions)."""
+        """The number of taken tasks. Cost: O(sessions)."""
         return sum(map(len, self._holds.values()))
 
     def admits(self, now: int, options: Mapping[str, Any]) -> bool:
-        """Whether a put has room, or needs none, because its key is in use or remembered.
+        """Return True if a put has room, or needs none because its key is in use or remembered.
 
         Raises `TubeFull` if only its lane is full.
         """
@@ -360,11 +362,11 @@ class Engine:
         return True
 
     def has_room(self, count: int) -> bool:
-        """Whether there is room for so many more tasks."""
+        """Return True if there is room for `count` more tasks."""
         return not self.capacity or len(self.tasks) + count <= self.capacity
 
     def check_lanes(self, now: int, tasks: Iterable[tuple[Any, Mapping[str, Any]]]) -> None:
-        """Raise `TubeFull` if puts of all these gave a lane more tasks than its capacity. Cost: O(n) of them."""
+        """Raise `TubeFull` if these puts would exceed the capacity of a lane. Cost: O(n) of the puts."""
         if not self.lanes_bounded:
             return
         needed: Counter[str] = Counter()
@@ -376,7 +378,7 @@ class Engine:
                 found = made[key] if key in made else self._keys.find(now, key)
                 if found is not None and options.get("on_duplicate", "keep") != "replace":
                     continue
-                # The one that it replaces makes room in its own lane.
+                # The replaced task makes room in its own lane.
                 if not isinstance(found, int) and found is not None:
                     needed[found if isinstance(found, str) else found.lane.name] -= 1  # type: ignore[union-attr]
                 made[key] = name
@@ -387,7 +389,7 @@ class Engine:
                 raise TubeFull(tube=self.name, utube=name, tasks=count, capacity=capacity)
 
     def check_waiting(self, now: int, tasks: Iterable[tuple[Any, Mapping[str, Any]]], most: int) -> None:
-        """Raise `TubeFull` if puts of all these made more than `most` tasks ready or delayed. Cost: O(sessions)."""
+        """Raise `TubeFull` if these puts would make more than `most` tasks ready or delayed. Cost: O(sessions)."""
         needed = self.count_new(now, tasks, among=(_READY, _DELAYED))
         if needed and len(self.tasks) - self.taken - len(self._buried) + needed > most:
             raise TubeFull(tube=self.name, tasks=needed, max_waiting=most)
@@ -395,7 +397,7 @@ class Engine:
     def count_new(
         self, now: int, tasks: Iterable[tuple[Any, Mapping[str, Any]]], among: Collection[State] = tuple(State)
     ) -> int:
-        """Return by how much puts of all these increase the number of tasks in the states `among`.
+        """Return by how much these puts would increase the number of tasks in the states `among`.
 
         Raises `DuplicateKey` if one of the puts would raise it.
         """
@@ -411,7 +413,7 @@ class Engine:
                     raise DuplicateKey(key=key, tube=self.name, id=id, item=number)
                 if how == "keep":
                     continue
-            # The one that it replaces makes room for it.
+            # The replaced task makes room.
             if key not in made and not (isinstance(found, Entry) and found.state in among):
                 needed += 1
             if key is not None:
@@ -431,12 +433,12 @@ class Engine:
     def put(self, now: int, data: Any, options: Mapping[str, Any]) -> Entry:
         """Add a task; options as `Driver.check_put` returns them. Cost: O(1), O(log n) out of order.
 
-        If a task has its key, and is kept, it returns a copy of that, which is not in the tube.
+        If another task keeps its key, it returns a copy of that task, which is not in the tube.
         """
         if not options:
             return self.add(now, data, None, None, None, 0, None)
         if "key" in options:
-            kept = self._meet(now, data, options)
+            kept = self._find_kept(now, data, options)
             if kept is not None:
                 return kept
         if MAX_WAITING in options:
@@ -457,9 +459,9 @@ class Engine:
         name: str | None,
         more: More | None = None,
     ) -> Entry:
-        """Add a task. None: as the tube says. `name`: that of its lane; `more`: what few tasks have.
+        """Add a task. None: the tube's value. `name`: the name of its lane; `more`: its rare fields.
 
-        In the usual case the steps of `_move` are written out: a put with options takes 6 % less time.
+        The usual case inlines the steps of `_move`: a put with options takes 6 % less time.
         """
         id = self.next_id
         entry = FullEntry()
@@ -500,7 +502,7 @@ class Engine:
             entry.rank = (line << 64) + id * by_id
         else:
             self._rank(entry)
-        # A hook that raises has changed nothing up to here.
+        # Nothing has changed up to here, in case the hook raises.
         self.next_id = id + 1
         lanes, lane = self._lanes, None
         if lanes is not None:
@@ -516,7 +518,7 @@ class Engine:
         entry.state = _READY
         self._put.uses += 1
         if lane is None:
-            offers: Any = self._offers  # Without lanes there are no rounds.
+            offers: Any = self._offers  # A tube without lanes has a `Ready`.
             line = offers._lines.get(entry.line)
             if line is None:
                 offers.push(entry)
@@ -526,7 +528,7 @@ class Engine:
         else:
             lane.push(entry)
         if due != NEVER:
-            # Most share a slot with others; one that is in the heap already has none.
+            # Most deadlines share a slot with others. A deadline before the horizon goes to the heap.
             start = due & SLOT
             slot = self.timers._slots.get(start)
             if slot:
@@ -539,12 +541,12 @@ class Engine:
         return entry
 
     def _enter(self, entry: Entry, step: _Step) -> None:
-        """Let a new task in. If it has a key, and replaces another one, that goes first."""
+        """Add a new task to the tube. If it replaces the task with its key, that task is deleted first."""
         more = entry.more
         if more is None or more.key is None:
             self._move(entry, step)
             return
-        if more.key_ttl:  # From now on an ack needs the time.
+        if more.key_ttl:  # From now on acks need the time.
             self.ticking = True
         if more.met == REPLACED:
             replaced = self._keys.living[more.key]
@@ -558,8 +560,8 @@ class Engine:
         self.replacing = None
         self.keep()
 
-    def _meet(self, now: int, data: Any, options: Mapping[str, Any]) -> Entry | None:
-        """A copy of the task that a put with a key keeps; None if the new one is added."""
+    def _find_kept(self, now: int, data: Any, options: Mapping[str, Any]) -> Entry | None:
+        """Return a copy of the task that keeps the key of a put, or None if the put adds a task."""
         key = options["key"]
         found = self._keys.find(now, key)
         if found is None:
@@ -571,7 +573,7 @@ class Engine:
             return None
         if isinstance(found, Entry):
             kept = found.copy()
-            kept.hold = kept.index = None  # Methods need the entry that is in the tube.
+            kept.hold = kept.index = None  # Only the tube's own entry has a hold and an index.
         else:
             kept = FullEntry()
             kept.id, kept.data, kept.state, kept.hold = found, data, _DONE, None
@@ -583,28 +585,28 @@ class Engine:
         return kept
 
     def _more_of(self, options: Mapping[str, Any]) -> More:
-        """What few tasks have."""
+        """Make the rare fields of a task."""
         key = options.get("key")
         key_ttl = options.get("key_ttl", self._key_ttl) if key is not None else 0
         most = options.get("max_attempts", (self._more or NOTHING_MORE).max_attempts)
         met = REPLACED if key in self._keys.living else ""
         keep_done = options.get("keep_done", (self._more or NOTHING_MORE).keep_done)
-        if keep_done:  # From now on an ack needs the time.
+        if keep_done:  # From now on acks need the time.
             self.ticking = True
         return More(key, key_ttl, most, met=met, context=options.get("context"), keep_done=keep_done)
 
     def _leave_key(self, now: int, entry: Entry, *, remember: bool = True) -> None:
-        """Note for its key that a task has gone."""
+        """Release the key of a task that ends."""
         if entry.more is not None:
             self._keys.leave(now, entry, remember=remember)
 
     def _set(self, entry: Entry, **facts: Any) -> None:
-        """Change what few tasks have."""
+        """Change rare fields of a task."""
         entry.more = (entry.more or NOTHING_MORE)._replace(**facts)
 
     @staticmethod
     def _note(entry: Entry, what: int, reason: str | None = None) -> None:
-        """Note that this has happened to a task, and why it is buried from then on."""
+        """Count an event of a task, and set the reason of its burial."""
         more = entry.more
         past = what if more is None else more.past + what
         if reason is None and (more is None or _ONLY.get(more.past) is more):
@@ -615,17 +617,17 @@ class Engine:
                     _ONLY[past] = only
             entry.more = only
         else:
-            # `_replace` takes three times as long.
+            # This is three times as fast as `_replace`.
             key, key_ttl, most, _, met, context, keep_done, _ = more or NOTHING_MORE
             facts: tuple[Any, ...] = key, key_ttl, most, reason, met, context, keep_done, past
             entry.more = tuple.__new__(More, facts)  # pyright: ignore[reportUnknownMemberType]
 
     def _is_last(self, entry: Entry) -> bool:
-        """Whether the attempt that ends is the last one."""
+        """Return True if the ending attempt is the last one."""
         return entry.more is not None and 0 < entry.more.max_attempts <= entry.attempts
 
     def _rank(self, entry: Entry) -> None:
-        """Give an entry its place, if that is more than its id."""
+        """Set the rank of an entry whose rank is not just its id."""
         if self._hook is None:
             entry.line = line = entry.pri * self._signs[0]
             entry.rank = (line << 64) + entry.id * self._signs[1]
@@ -641,7 +643,7 @@ class Engine:
         entry.line = None
 
     def take(self, now: int, hold: Hold) -> Entry | None:
-        """The first task that may be taken, for this hold; None if there is none. Cost: O(1), at most O(log n)."""
+        """Take the first available task for this hold; return None if there is none. Cost: O(1), at most O(log n)."""
         entry = self._pop()
         if entry is not None:
             entry.take = take = self.next_take
@@ -655,18 +657,18 @@ class Engine:
         return entry
 
     def take_for(self, now: int, hold: Hold, ttr: int) -> Entry | None:
-        """The first task that may be taken, as `take`, for so long instead of its ttr."""
+        """Take the first available task with this ttr instead of its own."""
         entry = self._pop()
         if entry is not None:
             self._start(now, entry, hold, ttr)
         return entry
 
     def take_task(self, now: int, hold: Hold, entry: Entry, ttr: int | None) -> bool:
-        """Take this task, whatever stands before it; False if it may not be taken now. Cost: O(log n)."""
+        """Take this task out of turn; return False if it may not be taken now. Cost: O(log n)."""
         lane: Any = entry.lane
         if entry.state is not _READY or self.pause.until is not None or (lane and lane.taken >= lane.limit):
             return False
-        # As if it had been on offer: a start may change the place of its lane.
+        # Withdraw the lane's offer first: the start may change the place of the lane.
         if lane and lane.head is not None and lane.head is not entry:
             lane.withdraw()
         entry.index.discard(entry)  # type: ignore[union-attr]
@@ -674,7 +676,7 @@ class Engine:
         return True
 
     def _start(self, now: int, entry: Entry, hold: Hold, ttr: int | None) -> None:
-        """Take a task, for so long; None: for its ttr. A task without a ttr keeps this one."""
+        """Take a task with this ttr; None: its own ttr. A task without a ttr keeps this one."""
         if ttr is not None:
             self.dated = self.ticking = True
             if entry.ttr is None:
@@ -690,33 +692,33 @@ class Engine:
         self._move(entry, self._take, hold)
 
     def first(self) -> Entry | None:
-        """The first task that may be taken, which stays where it is. Cost: O(log n)."""
+        """Return the first available task without taking it. Cost: O(log n)."""
         entry = self._pop()
         if entry is not None:
             self._offers.push(entry)
         return entry
 
     def held(self, hold: Hold, id: int, take: int = 0) -> Entry:
-        """The task if this hold has it (by this take, if one is given), else `TaskNotTaken`."""
+        """Return a task of this hold, held by this take if given; raise `TaskNotTaken` otherwise."""
         entry = hold.get(id)
         if entry is None or (take and entry.take != take):
             raise TaskNotTaken(id=id, tube=self.name)
         return entry
 
     def find_leased(self, id: int, take: int) -> Entry | None:
-        """The task if it is still taken by this take, whoever has it."""
+        """Return a task if it is still held by this take, in any session; None otherwise."""
         entry = self.tasks.get(id)
         return entry if entry is not None and entry.take == take and entry.state is _TAKEN else None
 
     def leased(self, id: int, take: int) -> Entry:
-        """The task if it is still taken by this take, whoever has it, else `TaskNotTaken`."""
+        """Return a task if it is still held by this take, in any session; raise `TaskNotTaken` otherwise."""
         entry = self.find_leased(id, take)
         if entry is None:
             raise TaskNotTaken(id=id, tube=self.name, leased=True)
         return entry
 
     def ack(self, now: int, entry: Entry, result: Any = None) -> None:
-        """End a held task: it is done."""
+        """End a held task as done."""
         more = entry.more
         if more is None or (more.key is None and not more.keep_done):
             if self.throttled:
@@ -726,7 +728,7 @@ class Engine:
             self._end(now, entry, "ack", result)
 
     def _end(self, now: int, entry: Entry, why: str, result: Any = None) -> None:
-        """End a task. It leaves its key, and is kept if it should be."""
+        """End a task: release its key, and keep its record if it has `keep_done`."""
         if self.throttled:
             self._end_run(now, entry)
         if entry.more is None:
@@ -739,17 +741,17 @@ class Engine:
 
     @staticmethod
     def _end_run(now: int, entry: Entry) -> None:
-        """Tell the lane of a taken task that its run ends, before it moves. For tubes with rate limits."""
+        """Record the end of a run in the lane of a taken task, before the task moves. For tubes with rate limits."""
         if entry.state is _TAKEN:
             entry.lane.end_run(now)  # type: ignore[union-attr]
 
     def _note_end(self, now: int, entry: Entry, why: str, result: Any = None) -> None:
-        """Note what is kept of a task, before it ends."""
+        """Make the record of a task with `keep_done`, before it ends."""
         if entry.more is not None and entry.more.keep_done:
             self.ending = entry, Done.of(entry, now, why, result, entry.more.keep_done)
 
     def keep(self) -> None:
-        """Keep the task that was noted, if there is one: it has ended."""
+        """Store the record that `_note_end` has made, if any, after the task has ended."""
         if self.ending is not None:
             _, done = self.ending
             self.done.add(done, self._done_most)
@@ -759,13 +761,13 @@ class Engine:
                 self.on_end(done.id, done)
 
     def restore_done(self, done: Done) -> None:
-        """Keep a done task again that was forgotten. It may be repeated."""
+        """Store the record of a forgotten done task again. The call may be repeated."""
         self.done.remove(done.id)
         self.done.add(done, self._done_most)
         self.timers.watch(self.done)
 
     def find_done(self, now: int, id: int) -> Done:
-        """A done task that is kept, else `TaskNotFound`."""
+        """Return a kept done task; raise `TaskNotFound` otherwise."""
         done = self.done.find(now, id)
         if done is None:
             raise TaskNotFound(id=id, tube=self.name)
@@ -774,17 +776,17 @@ class Engine:
     def release(
         self, now: int, entry: Entry, delay: int | None = 0, why: str = "release", reason: str | None = None
     ) -> None:
-        """Give a held task back to its place, now or after a delay; bury it if that was its last attempt.
+        """Give a held task back to its place, now or after a delay; bury it if this was its last attempt.
 
-        A delay prolongs its life; None: the tube's backoff. `why`: what has ended the attempt.
-        `reason`: why it is buried, if it is.
+        A delay extends its ttl; None: the tube's backoff. `why`: the event that ended the attempt.
+        `reason`: the reason of its burial, if it is buried.
         """
         if self.throttled:
             self._end_run(now, entry)
         if self._is_last(entry):
             if not self._ends_taken:
                 self._note_late(now, entry)
-            self._set_aside(now, entry, "release_last", BURIED, reason or f"max_attempts: {why}")
+            self._bury(now, entry, "release_last", BURIED, reason or f"max_attempts: {why}")
             return
         if delay is None:
             delay = 0 if self._retry_delays is None else self._retry_delays.after(entry.id, entry.attempts)
@@ -797,9 +799,9 @@ class Engine:
         self._go(entry, "release")
 
     def decline(self, now: int, entry: Entry, delay: int) -> None:
-        """Give a held task back as if it had not been taken. Its attempt does not count.
+        """Give a held task back without counting the attempt.
 
-        A delay does not prolong its life, so a task that everybody declines ends by its ttl.
+        A delay does not extend its ttl, so a task that all workers decline ends by its ttl.
         """
         if self.throttled:
             self._end_run(now, entry)
@@ -814,16 +816,16 @@ class Engine:
         self._go(entry, "release")
 
     def _delay(self, now: int, entry: Entry, delay: int) -> None:
-        """Set the end of a delay that is about to begin; it prolongs the task's life."""
+        """Set the end of a delay that is about to start, and extend the ttl by it."""
         self.dated = self.ticking = True
         entry.until = now + delay
         self._prolong(now, entry, delay)
 
     def untake(self, now: int, entry: Entry) -> None:
-        """Undo a take whose caller has gone before it got the task, as if it had never happened.
+        """Undo a take whose caller did not get the task.
 
-        A call that was interrupted may be repeated: the negative number of the take says that its attempt is undone.
-        The take may have been numbered only, and not moved the task yet.
+        An interrupted call may be repeated: the number of the take is negative once its attempt is undone. The take may
+        have got a number without moving the task yet.
         """
         if entry.take > 0:
             if entry.lane is not None:
@@ -836,19 +838,19 @@ class Engine:
             self._go(entry, "untake")
 
     def unput(self, now: int, entry: Entry) -> None:
-        """Undo a put whose caller has gone before it returned, as if it had never happened.
+        """Undo a put whose caller did not get its result.
 
-        A put that has replaced a task stays: the old one is gone.
+        A put that has replaced another task is not undone, since that task no longer exists.
         """
         if entry.more is None or entry.more.met != REPLACED:
             self._leave_key(now, entry, remember=False)
             self._go(entry, "unput")
 
     def touch(self, now: int, entry: Entry, span: int) -> None:
-        """Give a held task more time to run, and to live, now and for later takes."""
+        """Extend the ttr and the ttl of a held task, now and for later takes."""
         if not span:
             return
-        self._prolong(now, entry, span)  # First: no interrupt comes between this and the next call.
+        self._prolong(now, entry, span)  # First, so that no interrupt comes before the next call.
         if (ttr := entry.ttr) is not None:
             ttr += span
             entry.ttr = ttr if ttr < LONGEST else LONGEST
@@ -858,7 +860,7 @@ class Engine:
         self._go(entry, "touch", entry.hold)
 
     def set_ttr(self, now: int, entry: Entry, span: int | None, *, gives: bool = False) -> None:
-        """Let a held task with a ttr run for so long from now on; None: for its ttr. `gives`: one without gets it."""
+        """End the current take `span` from now; None: its ttr from now. `gives`: a task without a ttr gets this one."""
         if gives and entry.ttr is None:
             self.dated = self.ticking = True
             entry.ttr = span
@@ -867,9 +869,9 @@ class Engine:
             self._go(entry, "touch", entry.hold)
 
     def renew(self, now: int, entry: Entry, span: int) -> None:
-        """Let a held task have at least so much time to run from now on.
+        """Give a held task at least `span` to run from now on.
 
-        If a ttl ends taken tasks, it lives at least as long. Later takes get no more time.
+        If the driver ends taken tasks by their ttl, the ttl is extended as far as needed. Later takes do not change.
         """
         ends = now + span
         runs_out = entry.until < ends
@@ -884,21 +886,21 @@ class Engine:
 
     @staticmethod
     def _prolong(now: int, entry: Entry, span: int) -> None:
-        """Prolong its life, not beyond `LONGEST` from now on."""
+        """Extend the ttl, at most to `LONGEST` from now."""
         if entry.ttl is not None:
             dead = entry.dead + span
             entry.dead = dead = dead if dead - now < LONGEST else now + LONGEST
             entry.ttl = dead - entry.created
 
     def find(self, id: int) -> Entry:
-        """The task, in whatever state, else `TaskNotFound`."""
+        """Return a task in any state; raise `TaskNotFound` otherwise."""
         try:
             return self.tasks[id]
         except KeyError:
             raise TaskNotFound(id=id, tube=self.name) from None
 
     def bury(self, now: int, entry: Entry, reason: str | None = None) -> None:
-        """Put a task aside until it is kicked; a buried one stays as it is."""
+        """Bury a task; a buried task does not change."""
         if entry.state is not _BURIED:
             if self.throttled:
                 self._end_run(now, entry)
@@ -907,11 +909,11 @@ class Engine:
                 what = BURIED_WHILE_HELD
                 if not self._ends_taken:
                     self._note_late(now, entry)
-            self._set_aside(now, entry, "bury", what, reason)
+            self._bury(now, entry, "bury", what, reason)
 
-    def _set_aside(self, now: int, entry: Entry, why: str, what: int, reason: str | None) -> None:
-        """Bury a task, for as long as the tube says."""
-        if reason is None and entry.more is None:  # As `_note` does it: that saves a call.
+    def _bury(self, now: int, entry: Entry, why: str, what: int, reason: str | None) -> None:
+        """Bury a task, with the tube's `buried_ttl`."""
+        if reason is None and entry.more is None:  # The body of `_note`, to save a call.
             entry.more = _ONLY[what]
         else:
             self._note(entry, what, reason)
@@ -925,15 +927,15 @@ class Engine:
             self.on_end(entry.id, None)
 
     def kick(self, now: int, count: int, attempts: int | None = None, ttl: int | None = None) -> int:
-        """Make up to so many buried tasks ready, in the order of their places; returns how many. O(log n) each."""
-        # A slice takes three times as long for one.
+        """Make up to `count` buried tasks ready, in their order; return their number. O(log n) each."""
+        # For one task this is three times as fast as a slice.
         kicked = [self._buried.peekitem(0)[1]] if count == 1 and self._buried else self._buried.values()[:count]
         for entry in kicked:
             self._kick(now, entry, attempts, ttl)
         return len(kicked)
 
     def kick_delayed(self, now: int, count: int, attempts: int | None = None, ttl: int | None = None) -> int:
-        """Make up to so many delayed tasks ready, those first whose delays end first; returns how many. O(n)."""
+        """Make up to `count` delayed tasks ready, by the end of their delay; return their number. O(n)."""
         delayed = (entry for entry in self.tasks.values() if entry.state is _DELAYED)
         chosen = nsmallest(count, delayed, key=lambda entry: (entry.until, entry.id))
         for entry in chosen:
@@ -941,7 +943,7 @@ class Engine:
         return len(chosen)
 
     def kick_task(self, now: int, entry: Entry, attempts: int | None = None, ttl: int | None = None) -> None:
-        """Make a buried or delayed task ready, with so many attempts and so long to live; others stay as they are."""
+        """Make a buried or delayed task ready, with these further attempts and ttl. Other tasks do not change."""
         if entry.state is _BURIED or entry.state is _DELAYED:
             self._kick(now, entry, attempts, ttl)
 
@@ -954,20 +956,20 @@ class Engine:
         self._go(entry, "kick")
 
     def _live(self, now: int, entry: Entry, ttl: int) -> None:
-        """Let it live so long from now on; from its put on, if the clock was set back to before that."""
+        """Set the end of the ttl: `ttl` from now, or from the put if the clock was set back before it."""
         self.dated = self.ticking = True
         entry.ttl = max(now - entry.created, 0) + ttl
         entry.dead = entry.created + entry.ttl
 
     def delete(self, now: int, task: Entry | Done) -> None:
-        """Remove a task in whatever state; forget one that is done."""
+        """Remove a task in any state; forget a done task."""
         if isinstance(task, Done):
             self.done.remove(task.id)
         else:
             self._end(now, task, "delete")
 
     def move_out(self, now: int, entry: Entry) -> None:
-        """Remove a task that lives on in another tube: nothing is kept of it, and its key is free."""
+        """Remove a task that has moved to another tube: its record is not kept, and its key is free."""
         if self.throttled:
             self._end_run(now, entry)
         self._go(entry, "delete")
@@ -984,9 +986,9 @@ class Engine:
         delay: int | None = None,
         ttl: int | None = None,
     ) -> Entry:
-        """Change a task in whatever state; returns the entry that stands for it from now on.
+        """Change a task in any state; return its new entry.
 
-        Tasks that were returned before keep the old entry.
+        Snapshots that were made before keep the old entry.
         """
         if (delay is not None and entry.state not in (_READY, _DELAYED)) or (ttl is not None and entry.state is _TAKEN):
             changes = {"ttl": ttl} if delay is None else {"delay": delay}
@@ -1007,7 +1009,7 @@ class Engine:
             self._go(new, "update_delayed" if delay else "update_ready")
         else:
             self._go(new, "update", new.hold)
-        # Now it is done: an earlier interrupt leaves the task as it was.
+        # The change is complete with the next line. An earlier interrupt leaves the task unchanged.
         self.tasks[entry.id] = new
         entry.hold = None
         return new
@@ -1015,7 +1017,8 @@ class Engine:
     def begin_move(self, entry: Entry, pri: int | None, data: Any = KEEP) -> Entry:
         """Replace a task by a copy with another priority or data, which the caller moves next. A buried task stays.
 
-        If the copy has not moved, `rebuild_indexes` brings the task back. The caller ends with `end_move`.
+        The caller calls `end_move` at the end. After an interrupt, if the copy has not moved, `rebuild_indexes`
+        restores the task.
         """
         if entry.state is _BURIED:
             return entry
@@ -1034,7 +1037,7 @@ class Engine:
         return new
 
     def end_move(self) -> None:
-        """Let the copy of `begin_move`, if there is one, stand for the task from now on, if it has moved."""
+        """Complete `begin_move`: keep the copy if it has moved, and restore the task otherwise."""
         if self.moving is not None:
             old, new = self.moving
             if new.state is old.state:
@@ -1044,7 +1047,7 @@ class Engine:
             self.moving = None
 
     def _swap(self, entry: Entry, new: Entry) -> None:
-        """Replace an entry by a copy. It leaves the ready index: the next move enters it again."""
+        """Replace an entry by a copy. The copy is in no ready index until its next move."""
         new.index = None
         if entry.index is not None:
             entry.index.discard(entry)
@@ -1060,15 +1063,15 @@ class Engine:
             self._keys.living[new.more.key] = new
 
     def release_all(self, now: int) -> None:
-        """Release all taken tasks, in the order of the ids."""
+        """Release all taken tasks, in the order of their ids."""
         taken = (item for hold in self._holds.values() for item in hold.items())
         for _, entry in sorted(taken):
             self.release(now, entry)
 
     def truncate(self) -> None:
-        """Remove all tasks at once, the done ones too. Listeners are not called; counts and ids continue."""
+        """Remove all tasks, including kept done tasks. Listeners are not called; counts and ids continue."""
         tasks, keys, done = self.tasks, Keys(self.key_digest), DoneTasks()
-        # All at once: an interrupt comes before this line or after it, and then `rebuild_indexes` does the rest.
+        # One assignment: after an interrupt below, `rebuild_indexes` does the rest.
         self.tasks, self._keys, self.done = {}, keys, done
         for hold in self._holds.values():
             for entry in hold.values():
@@ -1080,11 +1083,11 @@ class Engine:
                 self.on_end(id, None)
 
     def forget_key(self, now: int, key: str) -> bool:
-        """Forget a key that is remembered after its task has gone; return whether it was remembered. Cost: O(log n)."""
+        """Forget a known key; return whether it was known. Cost: O(log n)."""
         return self._keys.forget(now, key)
 
     def truncate_state(self, now: int, state: State) -> None:
-        """Remove the tasks that are in one state; the done ones are forgotten. O(n)."""
+        """Remove the tasks in one state; done tasks are forgotten. O(n)."""
         if state is _DONE:
             self.done.clear()
         for entry in [entry for entry in self.tasks.values() if entry.state is state]:
@@ -1093,7 +1096,7 @@ class Engine:
     # -- lanes -----------------------------------------------------------------------------------------------------
 
     def block(self, now: int, name: str, span: int, *, extend: bool = False) -> None:
-        """Let no task of this lane start for so long; 0 ends that. `extend`: keep a later end. Cost: O(log n)."""
+        """Let no task of a lane start for `span`; 0 ends the block. `extend`: keep a later end. Cost: O(log n)."""
         lanes = self.lanes
         rate = lanes.rate(name) if span else lanes.known_rate(name)
         if rate is not None:
@@ -1102,7 +1105,7 @@ class Engine:
             rate.block(now, max(until, rate.blocked) if extend else until)
 
     def configure(self, now: int, name: str, changes: Mapping[str, Any]) -> None:
-        """Give a lane limits of its own; None: the tube's again. Cost: O(log n)."""
+        """Set limits of one lane; None: the tube's. Cost: O(log n)."""
         lanes = self.lanes
         rate = lanes.rate(name) if set(changes.values()) - {None} else lanes.known_rate(name)
         if rate is not None:
@@ -1113,7 +1116,7 @@ class Engine:
 
     @property
     def lanes(self) -> Lanes:
-        """The lanes, else `OptionNotSupported`."""
+        """The lanes; raises `OptionNotSupported` if the driver has none."""
         if self._lanes is None:
             raise self.driver.lacks_lanes()
         return self._lanes
@@ -1121,7 +1124,7 @@ class Engine:
     # -- looking ---------------------------------------------------------------------------------------------------
 
     def calls(self) -> dict[str, int]:
-        """How often each call was made. Cost: O(1)."""
+        """Count the calls of each kind. Cost: O(1)."""
         totals = dict.fromkeys(CALLS, 0)
         for why, rows in MOVES.items():
             for was, move in rows.items():
@@ -1130,15 +1133,15 @@ class Engine:
         return totals
 
     def reasons(self) -> dict[str | None, int]:
-        """How many buried tasks there are by reason; None: by none. O(n) of them."""
+        """Count buried tasks by reason, which may be None. O(n) of the buried tasks."""
         return Counter(None if entry.more is None else entry.more.reason for entry in self._buried.values())
 
     def oldest_ready(self) -> Entry | None:
-        """The ready task with the smallest id. Cost: O(n) of those that are older, and not ready."""
+        """Return the ready task with the smallest id. Cost: O(n) of the older tasks that are not ready."""
         return next((entry for entry in self.tasks.values() if entry.state is _READY), None)
 
     def due_histogram(self, edges: Sequence[int]) -> list[int]:
-        """How many tasks change by time before the first of these moments, before the second, … O(n)."""
+        """Count the tasks that are due before the first of these moments, before the second, … O(n)."""
         counts = [0] * (len(edges) + 1)
         if self.timed:
             for entry in self.tasks.values():
@@ -1148,11 +1151,11 @@ class Engine:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no task is ready, delayed or taken. Cost: O(1)."""
+        """True if no task is ready, delayed or taken. Cost: O(1)."""
         return len(self.tasks) == len(self._buried)
 
     def counts(self) -> dict[str, int]:
-        """How many tasks there are by state. Cost: O(sessions)."""
+        """Count tasks by state. Cost: O(sessions)."""
         calls = self.calls()
         total = len(self.tasks)
         taken = self.taken

@@ -1,4 +1,4 @@
-"""A task as the engine keeps it."""
+"""A task as the engine stores it."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from tubes.drivers.moves import State
 
 
 class More(NamedTuple):
-    """What few tasks have. It is replaced, never changed: snapshots share it."""
+    """Rarely used fields of a task. Immutable, since snapshots share it: a change replaces it."""
 
     key: str | None = None
-    #: Microseconds for which the key is remembered after the task is gone.
+    #: Microseconds for which the key is remembered after the end of the task.
     key_ttl: int = 0
-    #: How often the task may be taken; 0: any number of times.
+    #: The maximum number of takes; 0: no limit.
     max_attempts: int = 0
-    #: Why it is buried.
+    #: The reason why it is buried.
     reason: str | None = None
-    #: What its put has done with another task of its key: `KEPT`, and so added nothing, or `REPLACED`; "": nothing.
+    #: The effect of its put on the task with the same key: `KEPT` (nothing was added), `REPLACED`, or "" (none).
     met: str = ""
     #: The context of the task; it never changes.
     context: dict[str, str] | None = None
     #: Microseconds for which the task is kept after its end.
     keep_done: int = 0
-    #: What has happened to it: `TIMED_OUT` and the others, each so often.
+    #: The counters `TIMED_OUT`, `KICKED`, `BURIED` and `BURIED_WHILE_HELD`, 32 bits each.
     past: int = 0
 
 
 NOTHING_MORE = More()
-#: Values of `More.met`. A put that has replaced a task is not undone.
+#: Values of `More.met`. A put that has replaced another task is not undone.
 KEPT: Final = "kept"
 REPLACED: Final = "replaced"
-#: What `More.past` counts, in 32 bits each. A release, which is frequent, has nothing to note: it is what has ended all
-#: other attempts.
+#: The counters of `More.past`, as the amounts that are added. Releases are frequent, so they have no counter: they are
+#: the attempts that ended in no other way.
 TIMED_OUT: Final = 1
 KICKED: Final = 1 << 32
 BURIED: Final = 1 << 64
@@ -40,7 +40,7 @@ BURIED_WHILE_HELD: Final = BURIED + (1 << 96)
 
 
 class Hold(dict[int, "Entry"]):
-    """What one session holds of one tube: its taken tasks by id."""
+    """The tasks of one tube that one session has taken, by id."""
 
     __slots__ = ()
 
@@ -54,7 +54,7 @@ class Index(Protocol):
 
 
 class TaskLane(Protocol):
-    """What the engine asks of a task's lane: see `lanes.Lane`."""
+    """The part of `lanes.Lane` that the engine uses."""
 
     living: int
     taken: int
@@ -72,37 +72,37 @@ class TaskLane(Protocol):
     def forget(self) -> None: ...
 
 
-# What every task has.
+# Fields of every task.
 _ALWAYS = (
-    "attempts",  # how often it was taken
-    "created",  # when it was put
-    "data",  # what the user gave, or its encoded form; the engine never looks at it
-    "hold",  # its holder
+    "attempts",  # the number of its takes
+    "created",  # the time of its put
+    "data",  # the user's data, or its encoded form; the engine never looks at it
+    "hold",  # the Hold of the session that has taken it
     "id",
-    "index",  # the Ready or Rounds that it counts in
-    "more",  # what few tasks have; None: nothing
-    "rank",  # its place: smaller comes first
+    "index",  # the Ready or Rounds that contains it
+    "more",  # its rarely used fields; None: all have their defaults
+    "rank",  # its place in the order: smaller comes first
     "state",
-    "take",  # the number of its last take in the tube, which no other take has; below 0: the take was undone
+    "take",  # the number of its last take, unique in the tube; negative if the take was undone
 )
 _FURTHER = (
-    "dead",  # when its ttl runs out
-    "due",  # its next timed move
+    "dead",  # the end of its ttl
+    "due",  # the time of its next timed move
     "lane",
-    "line",  # the line of a Ready where tasks come in the order of their rank
+    "line",  # its line in a Ready, if tasks arrive in the order of their rank
     "pri",
-    "queued",  # the earliest moment at which the timers look at it
-    "ttl",  # None: it lives for ever
+    "queued",  # the time at which the timers will look at it
+    "ttl",  # None: no limit
     "ttr",  # None: no limit
-    "until",  # when its delay (delayed) or its time to run (taken) is over
-    "utube",  # the lane that the user named
+    "until",  # the end of its delay (delayed) or of its time to run (taken)
+    "utube",  # the name of its lane
 )
 
 
 class Entry:
     """A living task; only the engine changes it. Moments and spans are in microseconds.
 
-    An `Entry` itself has no room for more than what every task has, half the memory: it is for tubes that know no more.
+    A plain `Entry` has only the fields of every task, which halves its memory. Other tubes use `FullEntry`.
     """
 
     __slots__ = _ALWAYS
@@ -122,7 +122,7 @@ class Entry:
     line: int | None = 0
     utube: str | None = None
     lane: TaskLane | None = None
-    # These are there only where the driver knows any of ttl, ttr and delay.
+    # These fields are set only if the driver has ttl, ttr or delay.
     ttl: int | None
     ttr: int | None
     until: int
@@ -131,11 +131,11 @@ class Entry:
     queued: int
 
     def __lt__(self, other: Entry) -> bool:
-        # Heaps ask where the places are equal: of an entry and its copy, one of which has left.
+        # Heaps compare entries of equal rank: an entry and its copy, one of which has left the heap.
         return False
 
     def copy(self) -> Entry:
-        """Another entry that says the same."""
+        """Return a copy of this entry."""
         other = self.__class__()
         for name in self._facts:
             if hasattr(self, name):
@@ -144,7 +144,7 @@ class Entry:
 
 
 class FullEntry(Entry):
-    """A task that may have a priority, a lane and times, too."""
+    """A task that may also have a priority, a lane and times."""
 
     __slots__ = _FURTHER
     _facts = (*_ALWAYS, *_FURTHER)

@@ -1,4 +1,4 @@
-"""What must hold between any two verbs of an engine: how to check it, and how to bring it about again."""
+"""The invariants of an engine between two calls: a check for tests, and a rebuild after an interrupt."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIE
 def rebuild_indexes(engine: Engine, now: int) -> None:
     """Rebuild all indexes from the tasks: their state, holder, lane and deadlines. Cost: O(n).
 
-    A method that was interrupted has moved a task or has not; each task counts by its state. A rebuild that was
-    interrupted is run again: until its end nothing is lost that it needs.
+    An interrupted method either has moved a task or has not; the state of the task decides. An interrupted rebuild is
+    run again: it keeps all data that it needs until its end.
     """
     if engine.replacing is not None:
         old, new, step = engine.replacing
-        if old.state is _DONE and new.state is None:  # It has made room: the new one is in.
+        if old.state is _DONE and new.state is None:  # The old task has ended, so the new one is put.
             new.state = step.to
             step.uses += 1
         engine.replacing = None
@@ -39,7 +39,7 @@ def rebuild_indexes(engine: Engine, now: int) -> None:
         engine._keys.leave(now, entry)
     for hold in engine._holds.values():
         for entry in hold.values():
-            if engine.tasks.get(entry.id) is not entry:  # It was truncated.
+            if engine.tasks.get(entry.id) is not entry:  # The task was truncated.
                 entry.hold = None
         hold.clear()
     lanes = engine._lanes
@@ -49,13 +49,13 @@ def rebuild_indexes(engine: Engine, now: int) -> None:
     for entry in list(engine.tasks.values()):
         if entry.state is _TAKEN and entry.hold is None:
             entry.state = _READY
-        if entry.state is None or entry.state is _DONE:  # It was just coming in, or going out.
+        if entry.state is None or entry.state is _DONE:  # An interrupted put, or an interrupted end.
             del engine.tasks[entry.id]
         else:
             _enter(engine, entry)
     if engine._lanes is not None:
         engine._lanes.adopt()
-    # Only now it is known which lanes are busy, and which rest.
+    # Only now it is known which lanes are busy or cool down.
     for entry in engine.tasks.values():
         if entry.state is _READY:
             if entry.lane is None:
@@ -67,7 +67,7 @@ def rebuild_indexes(engine: Engine, now: int) -> None:
 
 
 def _enter(engine: Engine, entry: Entry) -> None:
-    """Note an entry everywhere but among the ready ones."""
+    """Add an entry to all indexes except the ready tasks."""
     entry.index = None
     if engine._lanes is not None:
         name = NO_LANE if entry.utube is None else entry.utube
@@ -97,7 +97,7 @@ def _enter(engine: Engine, entry: Entry) -> None:
 
 
 def check_engine(engine: Engine) -> None:
-    """Assert what must hold between any two verbs. For tests. Cost: O(n)."""
+    """Assert the invariants that hold between two calls. For tests. Cost: O(n)."""
     by_state: dict[State | None, list[Entry]] = {state: [] for state in State}
     for id, entry in engine.tasks.items():
         assert entry.id == id
@@ -152,5 +152,9 @@ def _check_rates(engine: Engine, lanes: Lanes) -> None:
         assert name not in lanes.by_name
     for rate in (*rates, *lanes.rates.alone.values()):
         assert rate.due == NEVER or engine.timers.soonest <= rate.queued <= rate.due == rate.next_start()
-        asked = rate.own_limits != (None, None, None, None)
-        assert asked or rate.due != NEVER or (rate.lane is not None and (rate.lane.taken or rate.lane.head is not None))
+        has_limits = rate.own_limits != (None, None, None, None)
+        assert (
+            has_limits
+            or rate.due != NEVER
+            or (rate.lane is not None and (rate.lane.taken or rate.lane.head is not None))
+        )

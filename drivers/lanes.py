@@ -1,4 +1,4 @@
-"""Lanes: how many tasks of each may be taken at a time, and how often."""
+"""Lanes: groups of tasks with a limit of taken tasks and a rate limit each."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 class Lanes:
-    """The lanes of a tube. The first ready task of every free lane is on offer, and the others wait behind it.
+    """The lanes of a tube. The first ready task of every free lane is on offer; the others wait in their lane.
 
-    So a take looks only at tasks on offer, however many wait behind lanes that are busy or cool down.
+    A take looks only at the tasks on offer, so waiting tasks of lanes that are busy or cool down cost it nothing.
     """
 
     def __init__(self, offers: Index, rates: RateLimits, before: Lanes | None = None, *, newest_first: bool) -> None:
         self.offers: Final = offers
-        #: The lanes whose rate limits are not adopted yet.
+        #: After a rebuild, the old lanes until `adopt` has taken over their rate limits.
         self.before = before
         self.rates: Final = rates
         self.newest_first: Final = newest_first
         self.by_name: Final[dict[str, Lane]] = {}
-        #: The lane that was removed last, for reuse: many lanes are made for one task each.
+        #: The last removed lane, for reuse, since many lanes have only one task.
         self.spare: Lane | None = None
 
     def make(self, name: str) -> Lane:
@@ -47,7 +47,7 @@ class Lanes:
         return lane
 
     def rate(self, name: str) -> RateLimit:
-        """Find the rate limit of a lane, or make one; the caller changes it, or it is never forgotten."""
+        """Find or make the rate limit of a lane. The caller must change it: an unchanged one is never forgotten."""
         return self.known_rate(name) or self.rates.make(name, self.by_name.get(name))
 
     def known_rate(self, name: str) -> RateLimit | None:
@@ -56,12 +56,12 @@ class Lanes:
         return self.rates.alone.get(name) if lane is None else lane.rate
 
     def capacity(self, name: str) -> int:
-        """How many tasks a lane has room for; 0: no limit."""
+        """Return the maximum number of tasks of a lane; 0: no limit."""
         rate = self.known_rate(name)
         return self.rates.capacity if rate is None or rate.capacity is None else rate.capacity
 
     def adopt(self) -> None:
-        """Adopt the rate limits of `before`. Lanes that may cool down do so until the timers have looked."""
+        """Take over the rate limits of `before`. Lanes that may cool down do so until the next look of the timers."""
         before = self.before
         if before is None:
             return
@@ -72,10 +72,10 @@ class Lanes:
             rate.apply(-1)
 
     def alter(self, now: int, options: Mapping[str, Any]) -> None:
-        """Go by what a tube with these options asks of its lanes. Cost: O(n) if that is anything else than before."""
-        rates, before = self.rates, self.rates.asked
+        """Apply the limits in the options of the tube. Cost: O(n) if they have changed."""
+        rates, before = self.rates, self.rates.limits
         rates.alter(options)
-        if rates.asked == before:
+        if rates.limits == before:
             return
         for lane in self.by_name.values():
             if lane.rate is None:
@@ -88,28 +88,28 @@ class Lanes:
             self.spare.limit = rates.max_in_flight
 
     def see(self, limit: int) -> Iterator[tuple[str, int, int, float | None, float, int, int]]:
-        """List the first lanes by name as users see them: the fields of `Utube`."""
+        """Yield the fields of `Utube` for the first lanes by name."""
         named = (name for name, lane in self.by_name.items() if lane.taken or lane.rate is not None or lane.has_ready())
         for name in nsmallest(limit, chain(named, self.rates.alone)):
             lane, rate = self.by_name.get(name), self.known_rate(name)
             ready, taken = (0, 0) if lane is None else (lane.ready(), lane.taken)
-            resting, interval, most = NEVER, None, None
+            due, interval, most = NEVER, None, None
             if rate is not None:
-                resting, interval, most = rate.due, rate.interval, rate.max_in_flight
+                due, interval, most = rate.due, rate.interval, rate.max_in_flight
             interval = self.rates.interval if interval is None else interval
             most = self.rates.max_in_flight if most is None else most
-            start = None if resting == NEVER else resting / SECOND
+            start = None if due == NEVER else due / SECOND
             yield name, ready, taken, start, interval / SECOND, most, self.capacity(name)
 
     def count(self) -> tuple[int, int]:
-        """Count the lanes that `see` shows, and those of them that cool down. Cost: O(n)."""
+        """Count the lanes that `see` lists, and how many of them cool down. Cost: O(n)."""
         known = [lane.rate for lane in self.by_name.values() if lane.taken or lane.ready() or lane.rate is not None]
         rates = [*known, *self.rates.alone.values()]
         return len(rates), sum(rate is not None and rate.due != NEVER for rate in rates)
 
 
 class Lane:
-    """One lane: how many tasks it has, how many are taken, which one is on offer, and which wait behind it."""
+    """One lane: its counts, the task on offer (`head`), and the ready tasks that wait (`behind`)."""
 
     __slots__ = ("behind", "head", "lanes", "limit", "living", "name", "rate", "taken")
 
@@ -118,27 +118,27 @@ class Lane:
         self.lanes: Final = lanes
         self.living = 0
         self.taken = 0
-        #: How many may be taken now; 0 while the lane cools down.
+        #: The number of tasks that may be taken now; 0 while the lane cools down.
         self.limit = lanes.rates.max_in_flight
         self.head: Entry | None = None
         self.behind: Ready | None = None
         self.rate: RateLimit | None = None
 
     def push(self, entry: Entry) -> None:
-        """Put a ready task on offer if it is certainly the first of a free lane, else behind.
+        """Put a ready task on offer if it is certainly the first task of a free lane; otherwise let it wait.
 
-        If others wait behind a lane that has just become free, `offer` finds the first of them all.
+        If tasks wait in a lane that has just become free, `offer` finds the first of them.
         """
         head, behind = self.head, self.behind
         if self.taken >= self.limit or (head.rank < entry.rank if head is not None else behind is not None):
             if behind is None or self.rate is not None:
-                self._stand_behind(entry)
+                self._push_behind(entry)
             else:
                 behind.push(entry)
             return
         if head is not None:
             self.lanes.offers.discard(head)
-            self._stand_behind(head)
+            self._push_behind(head)
         self.head = entry
         self.lanes.offers.push(entry)
 
@@ -147,14 +147,14 @@ class Lane:
         return (self.rate or self.lanes.rates.make(self.name, self)).place()
 
     def start(self, now: int, entry: Entry) -> None:
-        """Note that a task is about to be taken, if the lane has a rate limit."""
+        """Record that a task is about to be taken, if the lane has a rate limit."""
         if self.rate is None and self.lanes.rates.interval:
             self.lanes.rates.make(self.name, self)
         if self.rate is not None:
             self.rate.start(now, entry)
 
     def end_run(self, now: int) -> None:
-        """Note that the run of a taken task ends, if the lane has a rate limit."""
+        """Record the end of the run of a taken task, if the lane has a rate limit."""
         rates = self.lanes.rates
         if self.rate is None and rates.interval and rates.interval_from == "ack":
             rates.make(self.name, self)
@@ -162,14 +162,14 @@ class Lane:
             self.rate.end_run(now)
 
     def undo_start(self, now: int, entry: Entry) -> None:
-        """Forget that take, as if it had never happened."""
+        """Undo the record of a take."""
         if self.rate is not None:
             self.rate.undo_start(now, entry)
 
     def offer_next(self) -> None:
-        """Put the next task on offer after one has moved, and remove a rate limit that is not needed any more.
+        """Put the next task on offer after another one has moved, and remove an unneeded rate limit.
 
-        It does nothing if no task waits behind and there is no rate limit: the engine checks that first.
+        It has no effect if no task waits and there is no rate limit: the engine checks that before the call.
         """
         if self.behind is not None and self.head is None and self.taken < self.limit:
             self.offer()
@@ -188,7 +188,7 @@ class Lane:
         lanes.spare = self
 
     def offer(self) -> None:
-        """Put the first task that waits behind on offer. For a free lane without one."""
+        """Put the first waiting task on offer. For a free lane without a task on offer."""
         if self.behind is not None:
             self.head = self.behind.pop()
             if self.head is None:
@@ -197,28 +197,28 @@ class Lane:
                 self.lanes.offers.push(self.head)
 
     def adjust(self) -> None:
-        """Have the best task on offer if one more may be taken, and else none."""
+        """Put the first task on offer if one more may be taken, and otherwise withdraw the offer."""
         if self.head is not None and self.taken >= self.limit:
             self.withdraw()
         elif self.head is None and self.taken < self.limit:
             self.offer()
 
     def withdraw(self) -> None:
-        """Take the task on offer back behind."""
+        """Withdraw the task on offer; it waits in its lane again."""
         head: Entry = self.head  # type: ignore[assignment]
         self.lanes.offers.discard(head)
         self.head = None
-        self._stand_behind(head)
+        self._push_behind(head)
 
     def has_ready(self) -> bool:
-        """Whether any of its tasks is ready."""
+        """Return True if any of its tasks is ready."""
         return self.head is not None or (self.behind is not None and self.behind.count() > 0)
 
     def ready(self) -> int:
-        """How many of its tasks are ready."""
+        """Count its ready tasks."""
         return (self.head is not None) + (0 if self.behind is None else self.behind.count())
 
-    def _stand_behind(self, entry: Entry) -> None:
+    def _push_behind(self, entry: Entry) -> None:
         if self.behind is None:
             self.behind = Ready(newest_first=self.lanes.newest_first, short=True)
         self.behind.push(entry)

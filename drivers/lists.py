@@ -1,4 +1,4 @@
-"""Lists of the tasks of a tube: all of them by id, or those in one state in the order in which they move next."""
+"""Lists of the tasks of a tube: all tasks by id, or the tasks in one state in the order of their next moves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIE
 
 
 class Place(NamedTuple):
-    """Where a list goes on: after the task with this id, rank and end of its delay."""
+    """The start of a page: after the task with this id, rank and end of its delay."""
 
     id: int = -1
     rank: Any = None
@@ -37,10 +37,10 @@ def is_by_id(driver: Driver, state: State | None) -> bool:
 def tasks_after(
     engine: Engine, place: Place, limit: int, state: State | None = None, utube: str | None = None
 ) -> list[Entry]:
-    """Up to so many tasks in a state (None: in any) and a lane, after a place in their order.
+    """List up to `limit` tasks in a state (None: any) and a lane, after a place in their order.
 
-    By id it costs O(limit) where few ids between them are of other tasks or missing, else O(n); of taken ones O(n) of
-    those. Of other states it costs O(limit), and O(1) for each timer that ends before the delays.
+    By id the cost is O(limit) if few ids between them are missing or have other states, otherwise O(n); for taken tasks
+    O(n) of them. For other states the cost is O(limit), and for delayed tasks O(1) for each earlier timer.
     """
     found: Iterable[Entry]
     if state is _TAKEN:
@@ -54,7 +54,7 @@ def tasks_after(
     elif state is _DELAYED:
         found = (one for one in engine.timers.after(place.due, place.id) if isinstance(one, Entry))
     else:
-        offers: Any = engine._offers  # Without lanes there are no rounds.
+        offers: Any = engine._offers  # A tube without lanes has a `Ready`.
         found = offers.after(place.rank, limit)
     if state is not None:
         found = (entry for entry in found if entry.state is state)

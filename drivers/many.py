@@ -1,8 +1,8 @@
-"""Many plain tasks at once: the same as the engine's methods, written out.
+"""Batches of plain tasks: the engine's methods, inlined.
 
 With the engine's methods a batch of plain tasks takes 1.7 times as long to put, 1.3 times to take and 1.25 times to
-ack. Plain: no lanes, no listener, and no times. The steps are those of `Engine._move`, in the same order, so that
-`rebuild_indexes` finds what it expects. All other tasks go through `_move`.
+ack. Plain tasks have no lane, no listener and no times. The steps are those of `Engine._move`, in the same order, so
+that `rebuild_indexes` works after an interrupt. All other tasks go through `_move`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _is_plain(engine: Engine) -> bool:
 
 
 def put_many(engine: Engine, now: int, runs: Iterable[tuple[Mapping[str, Any], list[Any]]]) -> list[Entry]:
-    """Add tasks, run by run. Those of a run have the same options."""
+    """Add tasks, run by run. The tasks of a run share their options."""
     entries: list[Entry] = []
     plain = not engine.timed and not engine._ranks and _is_plain(engine)
     for options, data in runs:
@@ -43,7 +43,7 @@ def _put_plain(engine: Engine, now: int, data: list[Any]) -> list[Entry]:
     """Add plain tasks without options."""
     entries: list[Entry] = []
     id, more = engine.next_id, engine._more
-    offers: Any = engine._offers  # Without lanes there are no rounds.
+    offers: Any = engine._offers  # A tube without lanes has a `Ready`.
     for each in data:
         entry = Entry()
         entry.id = entry.rank = id
@@ -65,7 +65,7 @@ def _put_plain(engine: Engine, now: int, data: list[Any]) -> list[Entry]:
 
 
 def take_many(engine: Engine, now: int, hold: Hold, limit: int, span: int | None = None) -> list[Entry]:
-    """The first tasks that may be taken, up to so many; `span`: for so long instead of their ttr."""
+    """Take up to `limit` available tasks; `span` replaces their ttr."""
     entries: list[Entry] = []
     if span is not None or not _is_plain(engine):
         while len(entries) < limit:
@@ -92,7 +92,7 @@ def take_many(engine: Engine, now: int, hold: Hold, limit: int, span: int | None
 
 
 def ack_many(engine: Engine, now: int, entries: list[Entry]) -> None:
-    """Held tasks are done."""
+    """End held tasks as done."""
     if not _is_plain(engine):
         for entry in entries:
             engine.ack(now, entry)

@@ -1,6 +1,6 @@
-"""The states of a task and every way from one to the next. Everything about states lives here.
+"""The states of a task and the moves between them.
 
-The table follows `tarantool/queue` 1.5.0; where it differs, the project's README says how and why.
+The table `MOVES` follows `tarantool/queue` 1.5.0. The README lists the differences and their reasons.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from tubes.errors import InvalidOption
 
 
 def _names(letter: str, word: str) -> Any:
-    """Both names of a state. Untyped: type checkers that knew them would say that `state == "ready"` is never true."""
+    """Return both names of a state. Untyped, so that type checkers accept `state == "ready"`."""
     return letter, word
 
 
 class State(StrEnum):
-    """Where a task stands: a word. It equals that word, and also the letter of Tarantool's queue, which is its `value`.
+    """The state of a task: a word. It also equals the letter of Tarantool's queue, which is its `value`.
 
     >>> State.READY == "ready", State.READY == "r", str(State.READY), State.READY.value
     (True, True, 'ready', 'r')
 
-    In a dict or a set it is found by its word, not by its letter:
+    As a key of a dict or a set it has the hash of the word:
 
     >>> State.READY in {"ready"}, State.READY in {"r"}
     (True, False)
@@ -39,7 +39,7 @@ class State(StrEnum):
     DELAYED = _names("~", "delayed")
 
     def __new__(cls, letter: str, word: str = "") -> Self:
-        """The state of this letter, or of this word."""
+        """Make a state from its letter and its word."""
         state = str.__new__(cls, word)
         state._value_ = letter
         state._both = word, letter
@@ -55,7 +55,7 @@ class State(StrEnum):
     def __ne__(self, other: object) -> bool:
         return self is not other and other not in self._both
 
-    # Enum hashes in Python; a state is the key of a lookup in every move.
+    # Enum's own hash is written in Python, and every move looks up a state.
     __hash__ = str.__hash__
 
 
@@ -65,7 +65,7 @@ _NAMED: Final[dict[str, State]] = {name: state for state in _STATES for name in 
 
 
 def check_state(state: object, among: Sequence[State] = _STATES, *, several: str = "") -> State:
-    """The state that a caller names, one of these, else `InvalidOption`; `several`: how the rule ends that it names."""
+    """Convert a user's state; raise `InvalidOption` unless it is among these. `several` ends the text of the rule."""
     found = _NAMED.get(state) if isinstance(state, str) else None
     if found is not None and found in among:
         return found
@@ -74,7 +74,7 @@ def check_state(state: object, among: Sequence[State] = _STATES, *, several: str
 
 
 def check_states(states: object) -> tuple[State, ...]:
-    """The states that a caller names, one or several; None: none."""
+    """Convert one state or several states of a user; None: no states."""
     if states is None:
         return ()
     named: Any = [states] if isinstance(states, str) or not isinstance(states, Iterable) else [*states] or [states]
@@ -82,7 +82,7 @@ def check_states(states: object) -> tuple[State, ...]:
 
 
 class Move(NamedTuple):
-    """One row of the table: where a task goes, what listeners hear, which calls are counted and by how much."""
+    """One row of the table: the new state, the event for listeners, the counters and by how much they grow."""
 
     to: State
     event: str
@@ -92,8 +92,7 @@ class Move(NamedTuple):
 
 _R, _T, _DONE, _BURIED, _DELAYED = State.READY, State.TAKEN, State.DONE, State.BURIED, State.DELAYED
 
-#: Why a task moves -> from which state (None: it is not there yet) -> the move.
-#: Whatever is not in this table cannot happen.
+#: The name of the move, then the old state (None: the task is new), then the move. No other moves are possible.
 MOVES: Final[dict[str, dict[State | None, Move]]] = {
     "put": {None: Move(_R, "put", ("put",))},
     "put_delayed": {None: Move(_DELAYED, "put", ("put",))},
@@ -104,9 +103,9 @@ MOVES: Final[dict[str, dict[State | None, Move]]] = {
     "release_delayed": {_T: Move(_DELAYED, "release", ("release",))},
     # The last attempt has failed.
     "release_last": {_T: Move(_BURIED, "bury", ("release", "bury"))},
-    # Undo a take whose caller is gone before it got the task.
+    # Undo a take whose caller left before it got the task.
     "untake": {_T: Move(_R, "release", ("take",), -1)},
-    # Undo a put whose caller is gone before it heard that there was room.
+    # Undo a put whose caller left before it got the result.
     "unput": {state: Move(_DONE, "delete", ("put",), -1) for state in (_R, _DELAYED)},
     "bury": {state: Move(_BURIED, "bury", ("bury",)) for state in (_R, _T, _DELAYED)},
     "kick": {state: Move(_R, "kick", ("kick",)) for state in (_BURIED, _DELAYED)},
@@ -123,7 +122,7 @@ MOVES: Final[dict[str, dict[State | None, Move]]] = {
     "ttl": {state: Move(_DONE, "ttl", ("ttl", "delete")) for state in (_R, _BURIED)},
 }
 
-#: What `Statistics.calls` counts.
+#: The counters of `Statistics.calls`.
 CALLS: Final[tuple[str, ...]] = (
     "put",
     "take",

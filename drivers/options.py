@@ -1,8 +1,8 @@
 """The options of tasks and tubes with their units and limits. Bad values raise `InvalidOption`.
 
 Inside the machine, time is a whole number of microseconds, as in the original, so that sums are exact and equal on
-every backend; outside it is seconds. Numbers and strings of other classes, such as members of an `IntEnum`, become
-plain ones here: servers know no others.
+every backend; outside it is seconds. Subclasses of numbers and strings, such as members of an `IntEnum`, are converted
+to plain values here, as a server would store them.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ Seconds: TypeAlias = float | timedelta
 SECOND: Final = 1_000_000
 _MICROSECOND: Final = timedelta(microseconds=1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-#: The longest time that any option may name: 100 years, the default ttl of the original.
+#: The longest time of any option: 100 years, the default ttl of the original.
 MAX_SECONDS: Final = 100 * 365 * 24 * 3600
 #: The latest time that delays and touches can reach, in microseconds from now: the largest ttl and delay of a put.
 LONGEST: Final = 2 * MAX_SECONDS * SECOND
 MAX_PRI: Final = 2**32 - 1
 MAX_COUNT: Final = 2**53 - 1
 MAX_ATTEMPTS: Final = 2**20 - 2
-#: The lane of tasks that were put without one; it has this name in the original, too.
+#: The lane of tasks that were put without one. It has this name in the original, too.
 NO_LANE: Final = "nil"
 
 
 class _Keep:
-    """The default of an argument that may be left out, as `help` shows it."""
+    """The default of an optional argument, with a `repr` for `help`."""
 
     def __repr__(self) -> str:
         return "<as it is>"
@@ -43,7 +43,7 @@ KEEP: Final[Any] = _Keep()
 
 
 def micros(option: str, value: Any) -> int:
-    """Seconds, or a `timedelta`, to microseconds.
+    """Convert seconds or a `timedelta` to microseconds.
 
     >>> micros("ttl", 0.25), micros("ttl", timedelta(minutes=1))
     (250000, 60000000)
@@ -69,13 +69,13 @@ def _rule_of_seconds(option: str, value: object) -> str:
 
 
 def seconds(option: str, value: Any) -> float:
-    """Check seconds, and return them as a number."""
+    """Check seconds or a `timedelta`, and return the number of seconds."""
     micros(option, value)
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def moment(option: str, value: Any) -> int:
-    """A `datetime` with a time zone to microseconds since the epoch.
+    """Convert a `datetime` with a time zone to microseconds since the epoch.
 
     >>> moment("at", datetime(1970, 1, 1, 0, 1, tzinfo=UTC))
     60000000
@@ -83,33 +83,33 @@ def moment(option: str, value: Any) -> int:
     try:
         if isinstance(value, datetime) and value.utcoffset() is not None:
             return (value - _EPOCH) // _MICROSECOND
-    except Exception as error:  # Too near the ends of the calendar, or the time zone's own.
-        rule = f"must be a datetime that UTC has, too: {type(error).__name__}"
+    except Exception as error:  # Out of the calendar's range, or an error of the time zone.
+        rule = f"must be representable in UTC: {type(error).__name__}"
         raise InvalidOption(option=option, value=value, rule=rule) from error
     raise InvalidOption(option=option, value=value, rule="must be a datetime with a time zone")
 
 
 def until(at: int, now: int) -> int:
-    """Microseconds from now until a moment; 0 if it is past."""
+    """Return the microseconds from now until a moment; 0 if it is in the past."""
     if at - now > MAX_SECONDS * SECOND:
         far: object = at / SECOND
-        with suppress(OverflowError):  # It is in UTC's calendar.
+        with suppress(OverflowError):  # Show a date if there is one.
             far = _EPOCH + at * _MICROSECOND
         raise InvalidOption(option="at", value=far, rule=f"must be within {MAX_SECONDS} seconds (100 years)")
     return max(at - now, 0)
 
 
 def delay_of(delay: Any, at: Any, now: Callable[[], int]) -> Any:
-    """The delay that a caller gave, or the time until the moment that it gave instead."""
+    """Return the delay, or the time until `at` if that is given instead."""
     if at is None:
         return delay
     if delay is not None and delay is not KEEP:
-        raise InvalidOption(option="at", value=at, rule="must be left out where a delay is given")
+        raise InvalidOption(option="at", value=at, rule="must be left out if a delay is given")
     return timedelta(microseconds=until(moment("at", at), now()))
 
 
 def whole(option: str, value: Any, most: int = MAX_COUNT, *, least: int = 0) -> int:
-    """A whole number from `least` to `most`."""
+    """Check a whole number from `least` to `most`."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidOption(option=option, value=value, rule="must be a whole number")
     if not least <= value <= most:
@@ -118,39 +118,39 @@ def whole(option: str, value: Any, most: int = MAX_COUNT, *, least: int = 0) -> 
 
 
 def positive(option: str, value: Any) -> int:
-    """A whole number from 1."""
+    """Check a whole number of at least 1."""
     return whole(option, value, least=1)
 
 
 def attempts(option: str, value: Any) -> int:
-    """How often a task may be taken."""
+    """Check a maximum number of takes."""
     return whole(option, value, MAX_ATTEMPTS, least=1)
 
 
 def fraction(option: str, value: Any) -> float:
-    """A number from 0 to 1."""
+    """Check a number from 0 to 1."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise InvalidOption(option=option, value=value, rule="must be a number from 0 to 1")
     return float(value)
 
 
 def text(option: str, value: Any) -> str:
-    """A non-empty string."""
+    """Check a non-empty string."""
     if not isinstance(value, str) or not value:
         raise InvalidOption(option=option, value=value, rule="must be a non-empty string")
     return str.__str__(value)
 
 
-#: The prefix of the names that the library itself writes into a context.
+#: The prefix of the library's own names in a context.
 RESERVED: Final = "tubes."
 
 
 class Addressed(dict[str, str]):
-    """A context that the library made: it may have names with that prefix."""
+    """A context that the library has made, which may contain reserved names."""
 
 
 def context(option: str, value: Any) -> dict[str, str] | None:
-    """Strings by name, as a copy; None if there are none."""
+    """Check a mapping of strings to strings, and return a copy; None if it is empty."""
     if not isinstance(value, Mapping):
         raise InvalidOption(option=option, value=value, rule="must be a mapping of strings to strings")
     pairs: dict[Any, Any] = dict(value)  # pyright: ignore[reportUnknownArgumentType]
@@ -160,13 +160,13 @@ def context(option: str, value: Any) -> dict[str, str] | None:
                 option=option, value=value, rule=f"must map strings to strings, not {name!r}: {words!r}"
             )
         if name.startswith(RESERVED) and not isinstance(value, Addressed):
-            rule = f"must not have names that begin with {RESERVED!r}, as {name!r} does: the library uses those"
+            rule = f"must not have names that begin with {RESERVED!r}, which are reserved, but has {name!r}"
             raise InvalidOption(option=option, value=value, rule=rule)
     return pairs or None
 
 
 def one_of(*known: str) -> Callable[[str, Any], str]:
-    """One of these words."""
+    """Make the check for one of these words."""
 
     def check(option: str, value: Any) -> str:
         if not isinstance(value, str) or value not in known:
@@ -176,36 +176,36 @@ def one_of(*known: str) -> Callable[[str, Any], str]:
     return check
 
 
-#: From which moment the interval of a lane counts.
+#: Checks the event from which the interval of a lane counts.
 INTERVAL_FROM: Final = one_of("take", "ack")
 
 
 def edges(values: Any) -> list[int]:
-    """Seconds, ascending: the borders of a histogram."""
+    """Check the edges of a histogram: ascending seconds."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise InvalidOption(option="edges", value=values, rule="must be a list of seconds")
     spans: list[int] = [micros("edges", value) for value in values]  # pyright: ignore[reportUnknownVariableType]
     if spans != sorted(spans):
-        raise InvalidOption(option="edges", value=values, rule="must ascend")
+        raise InvalidOption(option="edges", value=values, rule="must be in ascending order")
     return spans
 
 
 def flag(option: str, value: Any) -> bool:
-    """True or False, and no other value."""
+    """Check True or False."""
     if not isinstance(value, bool):
         raise InvalidOption(option=option, value=value, rule="must be True or False")
     return value
 
 
 def priority(option: str, value: Any) -> int:
-    """A priority: 0 comes first."""
+    """Check a priority: 0 comes first."""
     if value.__class__ is int and 0 <= value <= MAX_PRI:
         return value
     return whole(option, value, MAX_PRI)
 
 
 def lane(option: str, value: Any) -> str:
-    """The name of a lane. Numbers and booleans become strings as in the original: 1 is "1", True is "true"."""
+    """Check the name of a lane. Numbers and booleans become strings as in the original: 1 is "1", True is "true"."""
     if value.__class__ is str:
         return value
     if isinstance(value, str):
@@ -234,23 +234,23 @@ OF_TASKS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "keep_done": micros,
 }
 
-#: What a whole number that is given for an option of `put` is multiplied by. Each may be as large as `MAX_SECONDS`.
+#: The factors for whole numbers of options of `put`. The largest allowed number of each is at least `MAX_SECONDS`.
 UNITS: Final = {"pri": 1, "ttl": SECOND, "ttr": SECOND, "delay": SECOND}
 
-#: The internal option of a put that the service uses: raise `TubeFull` if this put made the number of ready and delayed
-#: tasks of the tube greater than this.
+#: An internal option of the service: the put raises `TubeFull` if it would make the number of ready and delayed tasks
+#: of the tube greater than this.
 MAX_WAITING: Final = "_max_waiting"
 
-#: Options that few tasks have.
+#: Options that are stored in `More`.
 OF_FEW: Final = frozenset({"key", "max_attempts", "context", "keep_done"})
 
 #: Options that every driver has.
 ANYWHERE: Final = frozenset(
     {"timeout", "capacity", "max_attempts", "key", "on_duplicate", "key_ttl", "context", "keep_done", "keep_done_max"}
 )
-#: Options of a tube, or of its tasks, whose driver has the option `delay`.
+#: More options of drivers that have the option `delay`.
 WITH_DELAY: Final = frozenset({"at", "backoff"})
-#: Options of a tube whose driver has the option `ttl`.
+#: More options of drivers that have the option `ttl`.
 WITH_TTL: Final = frozenset({"buried_ttl"})
-#: Options of a tube whose driver has lanes.
+#: More options of drivers with lanes.
 WITH_LANE: Final = frozenset({"lane_capacity", "max_in_flight", "interval", "interval_from", "jitter", "order"})

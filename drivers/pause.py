@@ -1,4 +1,4 @@
-"""The pause of a tube: until it ends, no task is taken."""
+"""The pause of a tube, during which no task can be taken."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ if TYPE_CHECKING:
 
 
 class Pause:
-    """Whether a tube is paused. A pause with an end is in the timers, like a task."""
+    """The pause of a tube. A pause with an end is an item of the timers, as a task is."""
 
     __slots__ = ("_changed", "_on", "due", "id", "queued")
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed: Final = changed
-        #: Smaller than those of tasks and lanes: at one moment the pause ends first.
+        #: Smaller than the ids of tasks and lanes, so that the pause ends before them at the same moment.
         self.id: Final = -NEVER
         self._on = False
         self.due = self.queued = NEVER
 
     @property
     def until(self) -> int | None:
-        """When it ends; NEVER: at `resume`; None: there is no pause."""
+        """The end of the pause; NEVER: at `resume`; None: the tube is not paused."""
         return self.due if self._on else None
 
     def begin(self, now: int, span: int | None) -> None:
-        """Stop takes for so long; None: until `resume`. All else goes on. Cost: O(1)."""
+        """Stop takes for `span` microseconds, or until `resume` if None. Cost: O(1)."""
         if span == 0:
             self.end()
             return
         self.due = NEVER if span is None else now + span
-        # The end comes first: an interrupted call may leave no pause, but never one without an end.
+        # Set the end first: an interrupt must not leave a pause without an end.
         self._on = True
         self._changed()
 
     def end(self) -> None:
-        """Let tasks be taken again."""
+        """Allow takes again."""
         self._on = False
         self.due = NEVER
         self._changed()

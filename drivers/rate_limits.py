@@ -1,4 +1,4 @@
-"""The rate limit of a lane: its last takes, how long it cools down, and its own limits."""
+"""The rate limit of a lane: its last takes, its cool-down, and its own limits."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Start(NamedTuple):
-    """A take of one of the lane's tasks: the task, its take number, and the lane's place in the round.
+    """A take of one of the lane's tasks: its id and attempts, and the lane's place in the round (`number`).
 
-    `at`: from when the interval counts: the take, or the last end of a run since then with interval_from="ack".
-    For a lane without a take only the place counts, and `at`.
+    The interval counts from `at`: the time of the take, or with interval_from="ack" of the last end of a run since. A
+    lane without a take has only `at` and `number`.
     """
 
     at: int
@@ -32,7 +32,7 @@ _NO_LIMITS: Final = (None, None, None, None)
 
 
 class LimitedLane(Protocol):
-    """The lane, as its rate limit needs it: see `lanes.Lane`."""
+    """The part of `lanes.Lane` that its rate limit uses."""
 
     taken: int
     limit: int
@@ -44,19 +44,19 @@ class LimitedLane(Protocol):
 
 
 class RateLimits:
-    """What the rate limits of a tube share: its limits for each lane, its timers, and the numbers of starts."""
+    """Shared by the rate limits of a tube: its default limits, its timers, and the counter of starts."""
 
     def __init__(self, options: Mapping[str, Any], timers: Timers[Any]) -> None:
         self.timers: Final = timers
         self.alter(options)
-        #: Those of lanes that have no tasks.
+        #: Rate limits of lanes without tasks, by name.
         self.alone: Final[dict[str, RateLimit]] = {}
-        #: The number of the last start, or of the last place in the round.
+        #: The last number of a start or of a place in the round.
         self.last_number = 0
         self.last_id = 0
 
     def alter(self, options: Mapping[str, Any]) -> None:
-        """Ask of each lane what a tube with these options does."""
+        """Set the default limits from the options of the tube."""
         self.max_in_flight: int = options.get("max_in_flight", 1)
         self.interval: int = options.get("interval", 0)
         self.jitter: float = options.get("jitter", 0.0)
@@ -64,12 +64,12 @@ class RateLimits:
         self.capacity: int = options.get("lane_capacity", 0)
 
     @property
-    def asked(self) -> tuple[int, int, float]:
-        """What the tube asks of each lane."""
+    def limits(self) -> tuple[int, int, float]:
+        """The default limits that affect the cool-down."""
         return self.max_in_flight, self.interval, self.jitter
 
     def next_number(self) -> int:
-        """Number a start, or a place in the round."""
+        """Return a new number for a start or a place in the round."""
         self.last_number += 1
         return self.last_number
 
@@ -81,7 +81,7 @@ class RateLimits:
         return rate
 
     def bind(self, rate: RateLimit, lane: LimitedLane | None) -> None:
-        """Give a rate limit to its lane; None: that has no tasks."""
+        """Bind a rate limit to its lane; None: the lane has no tasks."""
         rate.shared, rate.lane, rate.queued = self, lane, NEVER
         if lane is None:
             self.alone[rate.name] = rate
@@ -90,10 +90,10 @@ class RateLimits:
 
 
 class RateLimit:
-    """The state of a lane besides its tasks. Most lanes of most tubes have none.
+    """The starts and limits of a lane. Most lanes of most tubes need none.
 
-    While the lane cools down, this is in the timers like a task: `due` is the moment of its next start. A lane that
-    cools down has no task on offer, so takes never see it.
+    While the lane cools down, this object is an item of the timers, as a task is: `due` is the time of its next start.
+    A lane that cools down has no task on offer, so takes never see it.
     """
 
     __slots__ = (
@@ -104,19 +104,19 @@ class RateLimit:
     def __init__(self, shared: RateLimits, name: str, id: int) -> None:
         self.shared = shared
         self.name: Final = name
-        #: None: it has no tasks.
+        #: None if the lane has no tasks.
         self.lane: LimitedLane | None = None
-        #: Below zero: no task's.
+        #: Negative, unlike the ids of tasks.
         self.id: Final = id
         self.due = self.queued = NEVER
-        #: No start before this moment.
+        #: The end of the block: no start before this time.
         self.blocked = 0
-        # Instead of the tube's; None: the tube's.
+        # The lane's own limits; None: the tube's.
         self.interval: int | None = None
         self.max_in_flight: int | None = None
         self.interval_from: str | None = None
         self.capacity: int | None = None
-        #: The last start and the one before, to which the lane goes back when the last one is undone.
+        #: The last start, and the one before it, which counts again when the last one is undone.
         self.starts = (_NO_START, _NO_START)
 
     @property
@@ -126,13 +126,13 @@ class RateLimit:
 
     @property
     def limit(self) -> int:
-        """How many of the lane's tasks may be taken at a time."""
+        """The number of the lane's tasks that may be taken at a time."""
         if self.due != NEVER:
             return 0
         return self.shared.max_in_flight if self.max_in_flight is None else self.max_in_flight
 
     def next_start(self) -> int:
-        """When the lane may start again; a moment that has passed: now."""
+        """Return the time of the lane's next start; if it is in the past, the lane may start now."""
         interval = self.shared.interval if self.interval is None else self.interval
         last = self.starts[0]
         if last.at < 0:
@@ -141,34 +141,34 @@ class RateLimit:
         return max(self.blocked, last.at + span)
 
     def start(self, now: int, entry: Entry) -> None:
-        """Note that a task of the lane is about to be taken, and cool down."""
+        """Record that a task of the lane is about to be taken, and cool down."""
         start = Start(now, entry.id, entry.attempts, self.shared.next_number())
         self.starts = (start, self.starts[0])
-        self._rest(now)
+        self._cool_down(now)
 
     def end_run(self, now: int) -> None:
-        """Cool down again at the end of a run, before its task moves, if the interval counts from there."""
+        """Cool down again at the end of a run, before its task moves, if the interval counts from the end."""
         if (self.interval_from or self.shared.interval_from) == "ack":
             last, before = self.starts
             self.starts = last._replace(at=now), before._replace(at=now)
             self.apply(now)
 
     def undo_start(self, now: int, entry: Entry) -> None:
-        """Bring the lane back to where it was before this take, unless it has started since."""
+        """Undo the record of a take, unless the lane has started again since."""
         last, before = self.starts
         if (last.id, last.attempts) == (entry.id, entry.attempts):
             if self.lane is not None and self.lane.head is not None:
-                self.lane.withdraw()  # It may get another place in the round.
+                self.lane.withdraw()  # The lane may get another place in the round.
             self.starts = (before, _NO_START)
             self.apply(now)
 
     def block(self, now: int, until: int) -> None:
-        """Let no task start before this moment; 0 ends that."""
+        """Let no task start before `until`; 0 ends the block."""
         self.blocked = until
         self.apply(now)
 
     def configure(self, now: int, changes: Mapping[str, Any]) -> None:
-        """Give the lane limits instead of the tube's; None: the tube's again."""
+        """Set the lane's own limits; None returns to the tube's."""
         self.interval = changes.get("interval", self.interval)
         self.max_in_flight = changes.get("max_in_flight", self.max_in_flight)
         self.interval_from = changes.get("interval_from", self.interval_from)
@@ -176,7 +176,7 @@ class RateLimit:
         self.apply(now)
 
     def place(self) -> int:
-        """Find its place in the round: that of its last start, or of when it got something that can be taken."""
+        """Return its place in the round: of its last start, or of the time at which it got a ready task."""
         last, before = self.starts
         if not last.number:
             last = last._replace(number=self.shared.next_number())
@@ -185,13 +185,13 @@ class RateLimit:
 
     def apply(self, now: int) -> None:
         """Apply the limit: cool down and withdraw the lane's first task, or offer it."""
-        self._rest(now)
+        self._cool_down(now)
         if self.lane is not None:
             self.lane.adjust()
         self.forget_if_idle()
 
     def forget_if_idle(self) -> None:
-        """Forget the starts of a free lane without ready tasks, and its rate limit, unless that was configured."""
+        """Forget the starts of a free lane without ready tasks, and its rate limit unless it was configured."""
         lane = self.lane
         if self.due != NEVER or (lane is not None and (lane.taken or lane.head is not None)):
             return
@@ -202,10 +202,10 @@ class RateLimit:
             else:
                 del self.shared.alone[self.name]
 
-    def _rest(self, now: int) -> None:
-        """Cool down until the next start, if that is not now."""
+    def _cool_down(self, now: int) -> None:
+        """Cool down until the next start, if it is in the future."""
         last, before = self.starts
-        # If its last start lies ahead, the clock was set back.
+        # A last start in the future means that the clock was set back.
         if 0 <= now < last.at:
             self.starts = (last._replace(at=now), before)
         moment = self.next_start()

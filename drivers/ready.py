@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from tubes.drivers.entry import Entry
 
-# How many priorities get a line of their own; the others share the heap.
+# The most priorities with a line; tasks of the others go to the heap.
 _LINES: Final = 32
-# A lane with no more tasks than this needs no lines: most lanes of a crawler are short.
+# A lane with up to this many tasks has no lines: most lanes of a crawler are short.
 _SHORT: Final = 8
-# Tasks that left are removed when they are more than the others, and more than this.
+# Entries that have left are removed when they outnumber the others by more than this.
 _STALE: Final = 64
 
 _NO_LINES: Final[dict[Any, deque[Entry]]] = {}
@@ -26,11 +26,11 @@ _RANK: Final[Any] = attrgetter("rank")
 
 
 class Ready:
-    """Entries by rank. Push and pop are O(1) for tasks that come in order, O(log n) for the ones that come back.
+    """Entries by rank. Push and pop are O(1) for tasks in order, O(log n) for tasks that return.
 
-    New tasks of one priority come in order, so each priority has a line that only grows at its end. A task that returns
-    to its own place goes to the heap `back`, and the first of both comes first.
-    A task that leaves from the middle stays where it is and is passed over later: `entry.index` says where it counts.
+    New tasks of one priority arrive in the order of their rank, so each priority has a line that grows at its end. A
+    task that returns to its place goes to the heap `_back`. `pop` compares the heap with the first line. A task that
+    leaves from the middle of a line stays there, and is skipped later: it counts only if `entry.index` is this object.
     """
 
     __slots__ = ("_back", "_lines", "_order", "_rising", "_stale")
@@ -55,7 +55,7 @@ class Ready:
             heappush(self._back, (entry.rank, entry))
 
     def push_all(self, entries: list[Entry]) -> None:
-        """Add entries, of which each is younger than all before it, and none has a priority."""
+        """Add entries in the order of their rank, without priorities."""
         for entry in entries:
             entry.index = self
         line = self._lines.get(0)
@@ -68,7 +68,7 @@ class Ready:
                 self.push(entry)
 
     def pop(self) -> Entry | None:
-        """Take out the entry with the smallest rank; None if there is none."""
+        """Remove and return the entry with the smallest rank; return None if empty."""
         back = self._back
         if back:
             if self._order:
@@ -90,7 +90,7 @@ class Ready:
         return None
 
     def _pop_best(self) -> Entry | None:
-        """Take out the first that came back or the first of a line, whichever has the smaller rank."""
+        """Remove and return the first entry of the heap or of the lines, the one with the smaller rank."""
         back = self._back
         while back and back[0][1].index is not self:
             heappop(back)
@@ -113,11 +113,11 @@ class Ready:
         return entry
 
     def discard(self, entry: Entry) -> None:
-        """Take out an entry, wherever it stands. O(1), amortized."""
+        """Remove an entry. O(1), amortized."""
         entry.index = None
         self._stale += 1
         line = self._lines.get(entry.line)
-        # Tasks that left are removed at the ends, and everywhere if all have left.
+        # Remove the entries that have left at both ends of the line.
         while line and line[0].index is not self:
             line.popleft()
             self._stale -= 1
@@ -131,36 +131,36 @@ class Ready:
             self._compact()
 
     def after(self, rank: Any, limit: int) -> Iterable[Entry]:
-        """Entries with greater ranks (None: all), in their order; up to `limit` of those that came back.
+        """Yield the entries with greater ranks (None: all) in order, up to `limit` of the heap.
 
-        O(1) for each, O(n) of those that came back, and some nanoseconds for each that stands before in its line.
+        O(1) for each, O(n) of the heap, and some nanoseconds for each earlier entry of a line.
         """
         returned = {key: entry for key, entry in self._back if entry.index is self and (rank is None or key > rank)}
         back = [returned[key] for key in nsmallest(limit, returned)]
         last: Entry | None = None
         for entry in merge(chain.from_iterable(self._rest(line, rank) for line in self._order), back, key=_RANK):
-            # One that came back may still stand in its line, too.
+            # An entry of the heap may also still be in its line.
             if entry.index is self and entry is not last:
                 last = entry
                 yield entry
 
     def _rest(self, line: deque[Entry], rank: Any) -> Iterable[Entry]:
-        """The entries of a line after a rank, those that have left included."""
+        """Return the entries of a line after a rank, including entries that have left."""
         if self._rising:
             return line if rank is None else islice(line, bisect_right(line, rank, key=_RANK), None)
         passed = 0 if rank is None else len(line) - bisect_left(line, -rank, key=lambda entry: -entry.rank)
         return islice(reversed(line), passed, None)
 
     def kept(self) -> int:
-        """How many entries are kept, those that have left included."""
+        """Count the stored entries, including entries that have left."""
         return len(self._back) + sum(map(len, self._lines.values()))
 
     def count(self) -> int:
-        """How many entries there are."""
+        """Count the entries."""
         return self.kept() - self._stale
 
     def _open(self, key: Any) -> deque[Entry] | None:
-        """Open a line for this key, if it is worth its memory. A key of None never has one."""
+        """Open a line for this key, unless there are too many lines. None has no line."""
         if key is None:
             return None
         if len(self._lines) >= _LINES:
@@ -172,20 +172,20 @@ class Ready:
         return line
 
     def _arrange(self, lines: dict[Any, deque[Entry]]) -> None:
-        """Use these lines from now on."""
+        """Set the lines and their order."""
         self._lines = lines
         self._order = [lines[key] for key in sorted(lines)]
 
     def _compact(self) -> None:
         seen: set[int] = set()
 
-        def stays(entry: Entry) -> bool:
+        def is_current(entry: Entry) -> bool:
             if entry.index is not self or entry.id in seen:
                 return False
             seen.add(entry.id)
             return True
 
-        self._arrange({key: deque(filter(stays, line)) for key, line in self._lines.items()})
-        self._back = [pair for pair in self._back if stays(pair[1])]
+        self._arrange({key: deque(filter(is_current, line)) for key, line in self._lines.items()})
+        self._back = [pair for pair in self._back if is_current(pair[1])]
         heapify(self._back)
         self._stale = 0

@@ -1,4 +1,4 @@
-"""Finds drivers by name."""
+"""Drivers by name."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from tubes.errors import DriverExists, DriverNotFound, InvalidOption
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-#: Those that every queue knows.
+#: The drivers of every queue.
 BUILT_IN: Final = (Fifo, FifoTtl, LimFifoTtl, Utube, UtubeTtl)
 
 
 class Registry:
-    """The drivers of one store: the built-in ones, those of entry points `tubes.drivers`, and those registered."""
+    """The drivers of one store: built-in, from entry points `tubes.drivers`, and registered."""
 
     def __init__(self) -> None:
         self._drivers = {driver.name: driver for driver in BUILT_IN}
 
     def register(self, driver: Driver) -> None:
-        """Add a driver. An equal one changes nothing; another one with its name raises `DriverExists`."""
+        """Add a driver. Raises `DriverExists` if a different driver has its name."""
         self.admit(driver)
         # In one step: another thread may register a driver after a lookup.
         if self._drivers.setdefault(driver.name, driver) != driver:
             raise DriverExists(name=driver.name)
 
     def admit(self, driver: Driver) -> None:
-        """Raise what `register` would raise, and add nothing."""
+        """Raise the error that `register` would raise, without adding the driver."""
         if not isinstance(driver, Driver):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(option="driver", value=driver, rule="must be a Driver")
         check_name("driver", driver.name)
@@ -43,11 +43,11 @@ class Registry:
             raise DriverExists(name=driver.name)
 
     def find(self, name: str) -> Driver:
-        """The driver of this name."""
+        """Find a driver by its name."""
         check_name("driver", name)
         found = self._known(name)
         if found is None:
-            _points.cache_clear()  # It may have been installed since.
+            _points.cache_clear()  # The driver may have been installed since.
             found = self._known(name)
         if found is None:
             raise DriverNotFound(name=name, known=", ".join(sorted(_points().keys() | self._drivers.keys())))
@@ -61,15 +61,15 @@ class Registry:
 
 
 def known_drivers() -> list[str]:
-    """The names of the drivers that are built in or installed."""
+    """List the names of the built-in and installed drivers."""
     return sorted({driver.name for driver in BUILT_IN} | _points().keys())
 
 
 @cache
 def _points() -> dict[str, EntryPoint]:
-    """The entry points by name; of several with one name the first.
+    """Return the entry points by name; the first one wins.
 
-    Read once, and only where a driver is not built in: that takes milliseconds, and so does the import.
+    Read once, and only for drivers that are not built in, since reading and importing take milliseconds.
     """
     from importlib.metadata import entry_points
 

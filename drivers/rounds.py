@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class Rounds:
-    """The tasks on offer, like `Ready`, but the lane whose last start is longest ago comes first.
+    """The tasks on offer, like `Ready`, with the lane of the oldest last start first.
 
-    A lane that has not started counts from when it got a ready task. O(log n) each; nearly O(1) at the end,
-    where a lane that has just started goes, and at the front, from where the next one is taken.
+    A lane without a start counts from the time at which it got a ready task. O(log n); nearly O(1) at the end, where a
+    lane goes after its start, and at the front, from which tasks are taken.
     """
 
     __slots__ = ("_by_number",)
@@ -23,12 +23,12 @@ class Rounds:
         self._by_number: SortedDict[Any, Entry] = SortedDict()
 
     def push(self, entry: Entry) -> None:
-        """Offer an entry for its lane, which has none on offer."""
+        """Offer an entry for its lane, which has no other entry on offer."""
         entry.index = self
         self._by_number[_number(entry)] = entry
 
     def pop(self) -> Entry | None:
-        """Take out the first; None if there is none."""
+        """Remove and return the first entry; return None if empty."""
         if not self._by_number:
             return None
         entry: Entry = self._by_number.popitem(0)[1]
@@ -36,7 +36,7 @@ class Rounds:
         return entry
 
     def discard(self, entry: Entry) -> None:
-        """Take out an entry."""
+        """Remove an entry."""
         entry.index = None
         del self._by_number[_number(entry)]
 

@@ -1,4 +1,10 @@
-"""Deadlines of tasks, and of lanes that cool down, in the order in which they fall due."""
+"""Deadlines of tasks, lanes and pauses, in chronological order.
+
+Most deadlines never come: the task is acked first. So setting a deadline only adds the item to the slot of that time, a
+slot for each 65 ms. When its time comes, a slot is opened: its items go to a heap, in order. An item is in at most one
+slot, the one that `item.queued` names. If its deadline is postponed, it stays there, and moves on when the slot is
+opened. An item in the heap counts only if `item.queued` still equals its key there.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +14,26 @@ from typing import Final, Generic, Protocol, TypeVar
 
 #: Later than every deadline.
 NEVER: Final = 1 << 62
-# Deadlines that differ only in so many low bits share a slot.
+# Deadlines that differ only in this many low bits share a slot.
 _BITS: Final = 16
 _SPAN: Final = 1 << _BITS
-#: Of a moment it leaves the beginning of its slot.
+#: A mask: `moment & SLOT` is the start of the slot of a moment.
 SLOT: Final = -_SPAN
-# Deadlines that no longer count are removed when they are more than the others, and more than this.
+# Stale items and empty slots are removed when they outnumber the others by more than this.
 _STALE: Final = 64
 
 
 class Timed(Protocol):
-    """What can fall due."""
+    """An item with a deadline."""
 
-    #: Its deadline.
+    #: The deadline.
     due: int
-    #: The earliest moment at which the timers look at it; they set it.
+    #: The time at which the timers will look at the item; they set it.
     queued: int
 
     @property
     def id(self) -> int:
-        """Orders those that fall due at one moment: no two have the same."""
+        """A unique number that orders items with the same deadline."""
         ...
 
 
@@ -35,36 +41,30 @@ T = TypeVar("T", bound=Timed)
 
 
 class Timers(Generic[T]):
-    """A deadline per entry, `entry.due`. Setting and removing it is O(1), O(log n) if it is the only one within 65 ms.
-
-    Most deadlines never fall due: the task is acked first. So an entry is just thrown into the slot of its moment, and
-    the entries of a slot are put in order only when its time has come: they go to the heap `_next`. An entry stands in
-    one slot at most, where `entry.queued` says. When its deadline is put off it stays there, and moves on when the slot
-    is opened; what the heap has of it counts if `entry.queued` agrees.
-    """
+    """Items by their deadline `due`. Setting or removing one is O(1); O(log n) if it is the only one within 65 ms."""
 
     __slots__ = ("_empty", "_horizon", "_most", "_next", "_slots", "_starts", "soonest")
 
     def __init__(self) -> None:
-        # Deadlines before it are in the heap, the others in the slots.
+        # Earlier deadlines are in the heap, later ones in slots.
         self._horizon = 0
         self._next: list[tuple[int, int, T]] = []
-        # With more than so many, those that no longer count are removed.
+        # The size of the heap at which stale items are removed.
         self._most = _STALE
         self._slots: dict[int, set[T]] = {}
-        # The moments at which the slots begin: a heap.
+        # The start times of the slots, a heap.
         self._starts: list[int] = []
-        # How many slots are empty.
+        # The number of empty slots.
         self._empty = 0
-        #: No deadline is before this moment.
+        #: A lower bound of all deadlines.
         self.soonest = NEVER
 
     def add(self, entry: T, due: int) -> None:
-        """Look at the entry when it is due, sooner than `entry.queued` says."""
+        """Queue the entry for the time `due`, which is before `entry.queued`."""
         if entry.queued != NEVER:
             self.remove(entry)
         if due < self._horizon:
-            self._hurry(entry, due)
+            self._push(entry, due)
             return
         start = entry.queued = due & SLOT
         slot = self._slots.get(start)
@@ -75,7 +75,7 @@ class Timers(Generic[T]):
         slot.add(entry)
 
     def remove(self, entry: T) -> None:
-        """Look at the entry no more."""
+        """Remove the entry from the queue."""
         if entry.queued >= self._horizon:
             slot = self._slots[entry.queued]
             slot.remove(entry)
@@ -84,14 +84,14 @@ class Timers(Generic[T]):
         entry.queued = NEVER
 
     def watch(self, entry: T) -> None:
-        """Look at the entry when it is due; NEVER: no more."""
+        """Follow a change of `entry.due`; NEVER removes the entry."""
         if entry.due < entry.queued:
             self.add(entry, entry.due)
         elif entry.due == NEVER and entry.queued != NEVER:
             self.remove(entry)
 
     def pop(self, now: int) -> T | None:
-        """Take out the entry that fell due first, by `now`; ties go by id. None if none is due."""
+        """Remove and return the first due entry, ties by id; return None if there is none."""
         while self.soonest <= now:
             if not self._next or (self._starts and self._starts[0] <= self._next[0][0]):
                 self._open_slot()
@@ -107,10 +107,7 @@ class Timers(Generic[T]):
         return None
 
     def after(self, due: int, id: int) -> Iterator[T]:
-        """What is due after this moment, or then and has a greater id, in the order in which it falls due.
-
-        O(log n) for each, and O(1) for each that is due before.
-        """
+        """Yield the entries after this deadline and id, in order. O(log n) for each, and O(1) for each earlier one."""
         last = due, id
         later: list[tuple[int, int, T]] = []
         found: Iterable[T] = [entry for queued, _, entry in self._next if queued == entry.queued]
@@ -122,15 +119,15 @@ class Timers(Generic[T]):
             end = starts[0] if starts else NEVER
             while later and later[0][0] < end:
                 *this, entry = heappop(later)
-                if tuple(this) != last:  # The heap may have an entry twice.
+                if tuple(this) != last:  # The heap may contain an entry twice.
                     last = entry.due, entry.id
                     yield entry
             if not starts:
                 return
             found = self._slots[heappop(starts)]
 
-    def _hurry(self, entry: T, due: int) -> None:
-        """Put an entry that is due soon into the order."""
+    def _push(self, entry: T, due: int) -> None:
+        """Push an entry that is due before the horizon onto the heap."""
         if len(self._next) > self._most:
             self._next = [item for item in self._next if item[0] == item[2].queued]
             heapify(self._next)
@@ -148,7 +145,7 @@ class Timers(Generic[T]):
         return slot
 
     def _note_empty(self) -> None:
-        # Empty slots are often used again: they are removed only when there are many.
+        # Empty slots are often used again, so they are removed only when there are many.
         self._empty += 1
         if self._empty > _STALE and self._empty * 2 > len(self._slots):
             self._slots = {start: slot for start, slot in self._slots.items() if slot}
@@ -157,7 +154,7 @@ class Timers(Generic[T]):
             self._note_soonest()
 
     def _open_slot(self) -> None:
-        """The time of the first slot has come."""
+        """Move the entries of the first slot to the heap."""
         start = heappop(self._starts)
         self._horizon = start + _SPAN
         slot = self._slots.pop(start)
@@ -173,7 +170,7 @@ class Timers(Generic[T]):
                 entry.queued = NEVER
                 if due != NEVER:
                     self.add(entry, due)
-        # In order it is a heap, and one from which the first are taken quickly.
+        # A sorted list is a heap, and `sort` is faster than pushing.
         next.sort()
         self._note_soonest()
 

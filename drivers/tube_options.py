@@ -13,7 +13,7 @@ from tubes.errors import InvalidOption
 
 
 def _span_or_ever(option: str, value: Any) -> int:
-    """Seconds to microseconds; infinity: for ever."""
+    """Convert seconds to microseconds; infinity means forever."""
     return NEVER if isinstance(value, float) and value == math.inf else micros(option, value)
 
 
@@ -37,47 +37,48 @@ OF_TUBES: Final[dict[str, Callable[[str, Any], Any]]] = {
     "order": one_of("fifo", "round_robin"),
 }
 
-#: What no tube can be given later: its ready tasks stand in this order. With the value that it has if nothing was said.
+#: The option that cannot change, since ready tasks are stored in this order; and its default.
 _ORDER: Final = "order", "fifo"
 
-#: Options that stay in a tube once it has had them, as 0: no task is kept any more, lanes have no limit any more.
+#: Options that stay in a tube, as 0, when they are reset to the default.
 _STAYING: Final = ("keep_done", "lane_capacity")
 
-#: What a caller may do whose `create_tube` finds a tube that it does not expect.
+#: The advice in the error of a `create_tube` for a tube that already exists.
 WAYS_TO_USE_IT: Final = (
     'if_exists="update" gives it these options, "keep" uses it as it is, tube.alter() changes options'
 )
 
 
 def altered(there: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a tube after checked changes; None: back to the default.
+    """Return the options of a tube after checked changes; None resets an option.
 
-    Raises `InvalidOption` for a change of what cannot change while a tube lives.
+    Raises `InvalidOption` for a change of an option that cannot change.
     """
     option, default = _ORDER
     now = there.get(option, default)
     if (wanted := changes.get(option, now) or default) != now:
-        rule = f"cannot change from {now!r} while the tube lives: ready tasks stand in that order; make a new tube"
+        rule = f"cannot change from {now!r} while the tube lives: ready tasks are stored in that order; make a new tube"
         raise InvalidOption(option=option, value=wanted, rule=rule, current=now)
-    # Scripts of a server go on counting the tasks of lanes, and know that tasks that were put before may be kept.
+    # Scripts of a server still need to know that the tube had the option: earlier tasks may have `keep_done`, and the
+    # tasks of lanes are counted.
     changes = {**changes, **{option: 0 for option in _STAYING if option in there and changes.get(option, 0) is None}}
     return {option: value for option, value in {**there, **changes}.items() if value is not None}
 
 
 def shown(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The checked options of a tube as `create_tube` takes them: seconds, and a `Backoff` or a list of seconds."""
-    given = {option: value for option, value in sorted(options.items()) if option in OF_TUBES}
-    return {option: _shown(option, value) for option, value in without_usual(given).items()}
+    """Convert the checked options of a tube to arguments of `create_tube`: seconds, and a `Backoff` or a list."""
+    known = {option: value for option, value in sorted(options.items()) if option in OF_TUBES}
+    return {option: _as_argument(option, value) for option, value in without_usual(known).items()}
 
 
 def without_usual(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a tube without those of `_STAYING` that are 0."""
+    """Return the options of a tube without options of `_STAYING` that are 0."""
     return {option: value for option, value in options.items() if option not in _STAYING or value}
 
 
-def _shown(option: str, value: Any) -> Any:
+def _as_argument(option: str, value: Any) -> Any:
     if isinstance(value, RetryDelays):
-        return value.given()
+        return value.as_argument()
     return _in_seconds(option, value)
 
 
@@ -88,10 +89,10 @@ def _in_seconds(option: str, value: Any) -> Any:
 
 
 def difference(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """The first option, by name, in which two tubes differ, as a caller gave it."""
+    """Describe the first option, by name, in which two tubes differ."""
     option = min(name for name in there.keys() | wanted.keys() if there.get(name) != wanted.get(name))
-    return f"with {option}={_given(option, there.get(option))}, not {_given(option, wanted.get(option))}"
+    return f"with {option}={_text(option, there.get(option))}, not {_text(option, wanted.get(option))}"
 
 
-def _given(option: str, value: Any) -> str:
+def _text(option: str, value: Any) -> str:
     return repr(None if value is None else _in_seconds(option, value))

@@ -217,7 +217,7 @@ class StoreBusy(TubesError):
 
 
 class StoreReadOnly(TubesError):
-    """{url} is open with mode=read: it shows the state at connect, and nothing can be changed or waited for."""
+    """{url} is open with mode=read: it shows the state at connect, without workers, and cannot change or wait."""
 
 
 class StoreFull(TubesError):

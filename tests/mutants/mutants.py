@@ -205,7 +205,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "key is forgotten with its old end",
         "drivers/keys.py",
-        "at = len(bucket) if bucket[-_SIZE:] < record else _after(bucket, until)",
+        "at = len(bucket) if bucket[-_SIZE:] < record else _offset_after(bucket, until)",
         "at = len(bucket)",
         _of("tests/api/test_keys.py", "known_keys_share_a_bucket_and_expire_in_their_own_order"),
     ),
@@ -550,8 +550,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "waiter with a take on its way gets another",
         "tubes/redis/wait_queue.py",
-        "elif line[waiter] is not _ARMED:",
-        "else:",
+        "elif line[waiter] is not _ARMED and not (",
+        "elif not (",
         ("tests/unit/test_wait_states.py",),
     ),
     Mutant(

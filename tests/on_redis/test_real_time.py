@@ -249,7 +249,7 @@ def test_wait_empty_waits_for_puts_that_wait_for_room(url: str, monkeypatch: pyt
         first = tube.put(1)
         may_be_served = threading.Event()
         serve = shared.serving._serve_putter
-        monkeypatch.setattr(shared.serving, "_serve_putter", lambda: (may_be_served.wait(60), serve())[1])
+        monkeypatch.setattr(shared.serving, "_serve_putter", lambda full: (may_be_served.wait(60), serve(full))[1])
         put = pool.submit(tube.put, 2, timeout=60)
         assert eventually(lambda: len(shared.queue.putters) == 1)
         call = pool.submit(tube.wait_empty, 60)
