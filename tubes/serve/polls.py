@@ -150,12 +150,12 @@ async def _take_ready(
     size = 0
     while len(tasks) < limit and size < MAX_REPLY:
         step = min(limit - len(tasks), MAX_STEP)
-        found = await take(space, names, step, 0, ttr, order)
-        tasks += found
-        if len(found) < step:
+        batch = await take(space, names, step, 0, ttr, order)
+        tasks += batch
+        if len(batch) < step:
             break
         if limit > MAX_STEP:
-            size += sum(len(task.data) for task in found)
+            size += sum(len(task.data) for task in batch)
     return tasks
 
 

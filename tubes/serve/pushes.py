@@ -49,9 +49,9 @@ class Push:
     @classmethod
     def read(cls, text: str) -> Push:
         """Parse `[NAMESPACE ]TUBE=URL`."""
-        name, found, url = text.partition("=")
+        name, separator, url = text.partition("=")
         namespace, _, tube = name.rpartition(" ")
-        if not found:
+        if not separator:
             raise InvalidOption(option="push", value=name, rule="must be [NAMESPACE ]TUBE=URL")
         check_namespace("" if namespace in ("", NO_NAMESPACE) else namespace)
         return cls(namespace or NO_NAMESPACE, check_tube_name(tube), url)

@@ -87,7 +87,9 @@ class Token:
 
     def patterns(self, right: str, namespace: str) -> list[str]:
         """Return the patterns of the tubes of a namespace on which a grant gives this right."""
-        return [each.tube for each in self.grants if right in each.rights and fnmatchcase(namespace, each.namespace)]
+        return [
+            grant.tube for grant in self.grants if right in grant.rights and fnmatchcase(namespace, grant.namespace)
+        ]
 
     def may_somewhere(self, right: str, namespace: str) -> bool:
         """True if a grant gives this right on some tubes of a namespace."""
@@ -200,11 +202,11 @@ class Tokens:
         """Read the file if it has changed."""
         self._checked_at = time.monotonic()
         try:
-            found = self.path.stat()
+            status = self.path.stat()
         except FileNotFoundError:
             self._tokens, self._stamp = {}, None
             return
-        stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
+        stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
         if stamp == self._stamp:
             return
         try:

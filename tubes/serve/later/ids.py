@@ -29,8 +29,8 @@ class Ids:
     def encode(self, id: int) -> UUID:
         """Return the uuid of a task, of version 4."""
         tag = self._bits(b"tag", id.to_bytes(8, "big"), _TAG)
-        whole = tag << _ID | id ^ self._mask(tag)
-        high, low = whole >> _LOW, whole & (1 << _LOW) - 1
+        bits = tag << _ID | id ^ self._mask(tag)
+        high, low = bits >> _LOW, bits & (1 << _LOW) - 1
         return UUID(int=(high >> 12) << 80 | 4 << 76 | (high & 0xFFF) << 64 | 2 << 62 | low)
 
     def read(self, text: str) -> int | None:
@@ -40,9 +40,9 @@ class Ids:
         except ValueError:
             return None
         high = (number >> 80) << 12 | number >> 64 & 0xFFF
-        whole = high << _LOW | number & (1 << _LOW) - 1
-        tag = whole >> _ID
-        id = whole & (1 << _ID) - 1 ^ self._mask(tag)
+        bits = high << _LOW | number & (1 << _LOW) - 1
+        tag = bits >> _ID
+        id = bits & (1 << _ID) - 1 ^ self._mask(tag)
         return id if str(self.encode(id)) == text.lower() else None
 
     def _mask(self, tag: int) -> int:

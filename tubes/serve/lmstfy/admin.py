@@ -246,10 +246,10 @@ def _other_rates(token: Token) -> dict[str, Rate]:
 
 
 def _read_limit(body: bytes) -> dict[str, int]:
-    found = parse_object(body)
+    members = parse_object(body)
     limit: dict[str, int] = {}
     for name in ("read", "write", "interval"):
-        value = found.get(name)
+        value = members.get(name)
         if value is not None and (value.__class__ is not int or value < 0):
             raise InvalidOption(option=name, value=value, rule="must be a whole number, at least 0")
         limit[name] = value or 0
@@ -268,13 +268,13 @@ def _limit_of(rates: Mapping[str, Rate]) -> dict[str, int] | None:
 
 async def _list_limits(call: AdminCall) -> Response:
     """List the limits of all tokens."""
-    found: list[dict[str, Any]] = []
+    limits: list[dict[str, Any]] = []
     for token in [] if call.service.tokens is None else call.service.tokens.all():
         limit = _limit_of(token.rates)
         spaces = {grant.namespace for grant in token.grants}
         if limit is not None:
-            found.append({"namespace": ",".join(sorted(spaces)), "token": token.id, "limiter": limit})
-    return json_reply(found)
+            limits.append({"namespace": ",".join(sorted(spaces)), "token": token.id, "limiter": limit})
+    return json_reply(limits)
 
 
 async def _info(call: AdminCall) -> Response:
@@ -357,10 +357,10 @@ class _Endpoint:
         path: dict[str, str] = scope["path_params"]
         if "token" in path:  # It may contain the text of a token.
             notes_of(scope)["path"] = f"/token/{quote(path['namespace'])}/{quote(_id_in(path))}"
-        found = self._handlers.get(scope["method"])
-        if found is None:
+        entry = self._handlers.get(scope["method"])
+        if entry is None:
             raise not_found()
-        handler, right = found
+        handler, right = entry
         call = AdminCall(self._service, scope, receive)
         if right is not None:
             call.check(right)

@@ -53,10 +53,10 @@ async def delete(call: Call) -> Response:
     async def remove(tube: AsyncTube) -> None:
         remaining = limit
         while remaining:
-            found = await tube.buried(min(remaining, _STEP))
-            await tube.delete_many(found, state="buried")
-            remaining -= len(found)
-            if not found:
+            tasks = await tube.buried(min(remaining, _STEP))
+            await tube.delete_many(tasks, state="buried")
+            remaining -= len(tasks)
+            if not tasks:
                 break
 
     await call.apply_or(remove, None)

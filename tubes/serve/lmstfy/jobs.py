@@ -64,7 +64,9 @@ async def publish_bulk(call: Call) -> Response:
         raise bad_request("no jobs")
     if any(len(element) > max_body for element in elements):
         raise HTTPException(413, "job too large")
-    options |= await call.service.check_put(call.token, sum(size_of(each, options) for each in elements), len(elements))
+    options |= await call.service.check_put(
+        call.token, sum(size_of(element, options) for element in elements), len(elements)
+    )
     tasks = await call.apply_creating(lambda tube: tube.put_many(elements, errors="raise", **options))
     call.metrics.record_published(call.space.name, call.queue, len(tasks))
     ids = [call.job_id(call.queue, task.id) for task in tasks]
@@ -91,17 +93,17 @@ def _options(call: Call) -> dict[str, Any]:
 
 def _attributes(call: Call) -> dict[str, str]:
     """Return the attributes of a job: headers `Job-Attr-*`, if the header `Enable-Job-Version` is YES."""
-    found: dict[str, str] = {}
+    attributes: dict[str, str] = {}
     enabled = False
     for name, value in call.scope["headers"]:
         if name == b"enable-job-version":
             enabled = value.upper() == b"YES"
         elif name.startswith(_ATTRIBUTE_PREFIX) and value:
             attribute = name[len(_ATTRIBUTE_PREFIX) :].decode("latin-1")[:_MAX_ATTRIBUTE_NAME]
-            found.setdefault(attribute, value.decode("latin-1")[:_MAX_ATTRIBUTE_VALUE])
-    if enabled and len(found) > _MAX_ATTRIBUTES:
+            attributes.setdefault(attribute, value.decode("latin-1")[:_MAX_ATTRIBUTE_VALUE])
+    if enabled and len(attributes) > _MAX_ATTRIBUTES:
         raise bad_request(f"too many attributes, cannot exceed {_MAX_ATTRIBUTES}")
-    return found if enabled else {}
+    return attributes if enabled else {}
 
 
 def _refuse_constant(name: str) -> Any:
@@ -116,27 +118,27 @@ def _elements(body: bytes) -> list[bytes]:
     """Return the elements of a JSON array, each as its original text. Raise `HTTPException` if there are too many."""
     try:
         text = body.decode()
-        found: list[bytes] = []
+        elements: list[bytes] = []
         position = _skip(text, 0)
         if text[position] != "[":
             raise bad_request(_NOT_A_LIST)
         position = _skip(text, position + 1)
-        while found or text[position] != "]":
+        while elements or text[position] != "]":
             _, end = _decoder.raw_decode(text, position)
-            found.append(text[position:end].encode())
+            elements.append(text[position:end].encode())
             position = _skip(text, end)
             if text[position] == "]":
                 break
             if text[position] != ",":
                 raise bad_request(_NOT_A_LIST)
-            if len(found) == _MAX_BULK:  # Stop early: the remaining elements need not be read.
+            if len(elements) == _MAX_BULK:  # Stop early: the remaining elements need not be read.
                 raise bad_request("too many jobs")
             position = _skip(text, position + 1)
         if _skip(text, position + 1) != len(text):
             raise bad_request(_NOT_A_LIST)
     except (ValueError, IndexError, RecursionError):
         raise bad_request(_NOT_A_LIST) from None
-    return found
+    return elements
 
 
 def _skip(text: str, position: int) -> int:

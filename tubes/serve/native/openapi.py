@@ -27,8 +27,8 @@ _PROBLEM: Final[Schema] = {
 def description(operations: Iterable[Operation], version: str) -> dict[str, Any]:
     """Return the OpenAPI document of these operations."""
     paths: dict[str, Any] = {}
-    for each in operations:
-        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Task tubes", "version": version},
@@ -41,18 +41,18 @@ def description(operations: Iterable[Operation], version: str) -> dict[str, Any]
     }
 
 
-def _operation(one: Operation) -> dict[str, Any]:
-    named = re.findall(r"{(\w+)}", one.path)
-    summary, _, details = one.doc.partition("\n")
+def _operation(operation: Operation) -> dict[str, Any]:
+    path_names = re.findall(r"{(\w+)}", operation.path)
+    summary, _, details = operation.doc.partition("\n")
     document: dict[str, Any] = {
-        "operationId": one.name,
+        "operationId": operation.name,
         "summary": summary,
         "parameters": [
-            *({"name": name, "in": "path", "required": True, "schema": PATH[name]} for name in named),
-            *({"name": name, "in": "query", "schema": schema} for name, schema in one.query.items()),
+            *({"name": name, "in": "path", "required": True, "schema": PATH[name]} for name in path_names),
+            *({"name": name, "in": "query", "schema": schema} for name, schema in operation.query.items()),
         ],
         "responses": {
-            **{str(status): _reply(schema, one.media_type) for status, schema in one.replies.items()},
+            **{str(status): _reply(schema, operation.media_type) for status, schema in operation.replies.items()},
             "default": {
                 "description": "A problem.",
                 "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
@@ -61,12 +61,12 @@ def _operation(one: Operation) -> dict[str, Any]:
     }
     if details:
         document["description"] = " ".join(details.split())
-    if one.takes_bytes:
+    if operation.takes_bytes:
         document["requestBody"] = {"required": True, "content": {"application/octet-stream": {}}}
-    elif one.body["properties"]:
+    elif operation.body["properties"]:
         document["requestBody"] = {
-            "required": _is_required(one.body),
-            "content": {"application/json": {"schema": one.body}},
+            "required": _is_required(operation.body),
+            "content": {"application/json": {"schema": operation.body}},
         }
     return document
 

@@ -79,23 +79,23 @@ class Call(BaseCall):
         text: bytes = self.scope["query_string"]
         if not text:
             return {}
-        found: dict[str, Any] = {}
+        parameters: dict[str, Any] = {}
         for name, value in parse_qsl(text.decode("latin-1"), keep_blank_values=True):
-            if name in found:
+            if name in parameters:
                 raise InvalidOption(option=name, value=value, rule="must be given only once")
-            found[name] = _parse_value(value, self.operation.query.get(name, schemas.TEXT))
-        self.operation.check_query("query", found)
-        return found
+            parameters[name] = _parse_value(value, self.operation.query.get(name, schemas.TEXT))
+        self.operation.check_query("query", parameters)
+        return parameters
 
     @property
     def trace(self) -> dict[str, str]:
         """The trace headers of the request, for the context of a task."""
-        found = {
+        headers = {
             name.decode(): value.decode("latin-1")
             for name, value in self.scope["headers"]
             if name in (b"traceparent", b"tracestate")
         }
-        return found if _TRACE.fullmatch(found.get("traceparent", "")) else {}
+        return headers if _TRACE.fullmatch(headers.get("traceparent", "")) else {}
 
     async def raw(self) -> bytes:
         """Return the raw body."""
@@ -103,9 +103,9 @@ class Call(BaseCall):
 
     async def body(self) -> dict[str, Any]:
         """Return the members of the JSON body."""
-        found = parse_object(await self.raw())
-        self.operation.check_body("body", found)
-        return found
+        members = parse_object(await self.raw())
+        self.operation.check_body("body", members)
+        return members
 
 
 @dataclass(frozen=True)
@@ -200,8 +200,8 @@ def _is_allowed(token: Token, right: str, path: dict[str, str]) -> bool:
 def routes_of(service: Service, operations: Iterable[Operation]) -> list[BaseRoute]:
     """Return a route for each path."""
     by_path: dict[str, dict[str, Operation]] = {}
-    for each in operations:
-        by_path.setdefault(each.path, {})[each.method] = each
+    for operation in operations:
+        by_path.setdefault(operation.path, {})[operation.method] = operation
     routes: list[BaseRoute] = []
     for path, methods in by_path.items():
         routes.append(Route(path.replace("}", ":name}"), _Endpoint(service, methods), name=path))

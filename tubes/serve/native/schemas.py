@@ -110,14 +110,14 @@ def compile_schema(schema: Schema) -> Check:
     if not schema:
         return _accept
     kinds: list[str] = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
-    checks = {each: make(schema) for kind in kinds for each, make in _TYPES[kind][1].items()}
+    checks = {python_type: make(schema) for kind in kinds for python_type, make in _TYPES[kind][1].items()}
     rule = f"must be {' or '.join(_TYPES[kind][0] for kind in kinds)}"
 
     def check(name: str, value: object) -> Any:
-        found = checks.get(type(value))
-        if found is None:
+        type_check = checks.get(type(value))
+        if type_check is None:
             raise InvalidOption(option=name, value=value, rule=rule)
-        return found(name, value)
+        return type_check(name, value)
 
     return check
 
@@ -193,14 +193,14 @@ def _items(schema: Schema) -> Check:
 
 def _members(schema: Schema) -> Check:
     checks = {name: compile_schema(member) for name, member in schema.get("properties", {}).items()}
-    others = schema.get("additionalProperties", ANY)
-    check_other = None if others is False else compile_schema(others)
+    other_schema = schema.get("additionalProperties", ANY)
+    check_other = None if other_schema is False else compile_schema(other_schema)
     required: list[str] = schema.get("required", [])
     needs: dict[str, list[str]] = schema.get("dependentRequired", {})
     excludes: dict[str, str] = {
-        second: first for first, second in (each["not"]["required"] for each in schema.get("allOf", ()))
+        second: first for first, second in (rule["not"]["required"] for rule in schema.get("allOf", ()))
     }
-    choice: list[str] = [each["required"][0] for each in schema.get("anyOf", ())]
+    choice: list[str] = [option["required"][0] for option in schema.get("anyOf", ())]
     conditional = needs.keys() | excludes.keys()
 
     def rule_of(name: str, members: Mapping[str, Any]) -> str | None:

@@ -213,26 +213,26 @@ def facts_json(task: AsyncTask[Any]) -> str:
     )
 
 
-def statistics_json(seen: Statistics) -> dict[str, Any]:
+def statistics_json(statistics: Statistics) -> dict[str, Any]:
     """Return the counts of a tube as JSON members."""
     return {
-        "tasks": seen.tasks,
-        "calls": seen.calls,
-        "kept": seen.kept,
-        "waiting": seen.waiting,
-        "paused": seen.paused is not None,
-        "paused_until": None if seen.paused is None or math.isinf(seen.paused) else seen.paused,
+        "tasks": statistics.tasks,
+        "calls": statistics.calls,
+        "kept": statistics.kept,
+        "waiting": statistics.waiting,
+        "paused": statistics.paused is not None,
+        "paused_until": None if statistics.paused is None or math.isinf(statistics.paused) else statistics.paused,
     }
 
 
-def overview_json(seen: Overview) -> dict[str, Any]:
+def overview_json(overview: Overview) -> dict[str, Any]:
     """Return a tube of an overview as JSON members."""
     return {
-        "driver": seen.driver,
-        "options": None if seen.options is None else options_json(seen.options),
-        **statistics_json(seen.statistics),
-        "sessions": seen.sessions,
-        "oldest_ready_age": seen.oldest_ready_age,
+        "driver": overview.driver,
+        "options": None if overview.options is None else options_json(overview.options),
+        **statistics_json(overview.statistics),
+        "sessions": overview.sessions,
+        "oldest_ready_age": overview.oldest_ready_age,
     }
 
 
@@ -244,9 +244,9 @@ def options_json(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def tube_options(given: dict[str, Any]) -> dict[str, Any]:
+def tube_options(values: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a tube in a body: `"inf"` means forever, a backoff is a list of seconds or an object."""
-    options = dict(given)
+    options = dict(values)
     if options.get("buried_ttl") == "inf":
         options["buried_ttl"] = math.inf
     if isinstance(options.get("backoff"), dict):

@@ -45,8 +45,8 @@ _OPTIONS: Final[Fields] = {"options": shapes.OPTIONS}
 async def list_tubes(call: Call) -> Response:
     """List the tubes that the token may see, with their counts."""
     patterns = call.token.patterns("look", call.space.name)
-    seen = await call.space.overview(patterns, ages=call.query().get("ages") in _TRUE)
-    return json_reply({"tubes": {name: shapes.overview_json(each) for name, each in seen.items()}})
+    overviews = await call.space.overview(patterns, ages=call.query().get("ages") in _TRUE)
+    return json_reply({"tubes": {name: shapes.overview_json(overview) for name, overview in overviews.items()}})
 
 
 @operation("GET", "/tubes/{tube}", "look", replies={200: _TUBE})
@@ -260,8 +260,8 @@ async def configure_lane(call: Call) -> Response:
 )
 async def block_lane(call: Call) -> Response:
     """Stop takes from a lane for `seconds`. With `extend`, an earlier block is never shortened."""
-    given: Any = await call.body()
-    await call.space.apply(call.tube, lambda tube: tube.block(call.path["lane"], **given))
+    options: Any = await call.body()
+    await call.space.apply(call.tube, lambda tube: tube.block(call.path["lane"], **options))
     return Response(status_code=204)
 
 
