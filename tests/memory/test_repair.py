@@ -66,7 +66,7 @@ def damaged(url: str, valkey: LocalServer) -> None:
 def test_check_command_reports_damage_by_its_exit_code(shell: Callable[..., Result]) -> None:
     for words in (("check",), ("check", "mail"), ("repair", "--dry-run"), ("repair", "mail", "--dry-run")):
         result = shell(*words, code=Exit.DAMAGED)
-        assert "mail: tasks in no index, which nobody can take: 0, 1, 2; repair adds them" in result.stdout
+        assert "mail: tasks that are in no index and cannot be taken: 0, 1, 2; repair adds them" in result.stdout
         assert result.stderr == "tubes: this tube is damaged: mail; `tubes repair` repairs as much as possible\n"
     assert shell("check", "fine").stdout == "fine: fine\n"
     assert shell("check", "nowhere", code=Exit.NOT_FOUND).stdout == ""
@@ -76,7 +76,7 @@ def test_check_command_reports_damage_by_its_exit_code(shell: Callable[..., Resu
 def test_repair_command_fixes_and_reports_problems(shell: Callable[..., Result]) -> None:
     told = shell("repair").stdout.splitlines()
     assert told[0] == "fine: fine"
-    assert told[1] == "mail: tasks in no index, which nobody can take: 0, 1, 2; added them to their indexes"
+    assert told[1] == "mail: tasks that are in no index and cannot be taken: 0, 1, 2; added them to their indexes"
     assert shell("check").stdout == "fine: fine\nmail: fine\n"
     assert shell("take", "mail", "-n", "3").stdout == "0\n1\n2\n"
 

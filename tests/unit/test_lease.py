@@ -10,7 +10,7 @@ from tubes.serve.leases import Leases
 
 def test_lease_of_take_0_is_refused() -> None:
     text = str(Lease.of("mail", 1, 1, 0, 0, 0))
-    with pytest.raises(InvalidOption, match="is no lease"):
+    with pytest.raises(InvalidOption, match="is not a lease"):
         Lease(text)
 
 

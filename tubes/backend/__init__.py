@@ -1,4 +1,4 @@
-"""The common part of all backends: the interface that queues and tubes call, waiters, clocks, and URLs.
+"""The code that all backends share: the interface that queues and tubes call, waiters, clocks, and URLs.
 
 May import `tubes.values`, `tubes.drivers` and `tubes.errors`.
 """

@@ -1,7 +1,7 @@
-"""Alarms: calls at a given moment.
+"""Alarms: callbacks at a given time.
 
-A store has an alarm per tube. It sets the alarm to the next deadline only while a take waits or a listener is set;
-otherwise the next call does what is due. Nothing here polls.
+A store has one alarm per tube. It sets the alarm to the next deadline only while a take waits or a listener is set;
+otherwise the next call moves the due tasks. Nothing here polls.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tubes.drivers.timers import NEVER
 
 _log = logging.getLogger("tubes")
 
-#: Called with the time when an alarm rings.
+#: Callback of an alarm; its argument is the current time in microseconds.
 Ring = Callable[[int], None]
-# Moments that are out of date are removed when they are more than the others, and more than this.
+# A schedule drops its stale entries once it has more of them than of live ones, and more than this many.
 _STALE: Final = 64
 
 
@@ -34,7 +34,7 @@ class Scheduler(Protocol):
 
 
 class Alarm:
-    """A tube's or a session's call at a moment. `when` is set under their store's lock."""
+    """A callback of a tube or session at one time. `when` is set under the lock of the store."""
 
     __slots__ = ("__weakref__", "_clock", "_ring", "when")
 
@@ -44,32 +44,32 @@ class Alarm:
         self.when = NEVER
 
     def set(self, when: int) -> None:
-        """Ring at this moment, if that is sooner than the alarm is set to. Cheap when it is not."""
+        """Fire at `when` if that is sooner than the current setting; otherwise return at once."""
         if when < self.when:
             self.when = when
             try:
                 self._clock.schedule(when, self)
             except BaseException:
-                self.when = NEVER  # Not set: the next time it is tried again.
+                self.when = NEVER  # The alarm is not set, so that the next call tries again.
                 raise
 
     def silence(self) -> None:
-        """Do not ring."""
+        """Cancel the alarm."""
         self.when = NEVER
 
     def is_set_to(self, when: int) -> bool:
-        """Whether it is still to ring at this moment, and its owner is there."""
+        """True if the alarm will still fire at `when`, and its owner exists."""
         return self.when == when and self._ring() is not None
 
     def ring(self, when: int, now: int) -> None:
-        """Ring, unless it was set to another moment than `when` since or its owner is gone."""
+        """Call back, unless the alarm was set to another time than `when` since, or its owner was collected."""
         ring = self._ring()
         if ring is not None and self.when == when:
             ring(now)
 
 
 class Schedule:
-    """Alarms by the moments that they were set to. Not safe to share between threads by itself."""
+    """A heap of alarms by time. Not thread-safe."""
 
     def __init__(self) -> None:
         self._moments: list[tuple[int, int, Alarm]] = []
@@ -78,11 +78,11 @@ class Schedule:
 
     @property
     def first(self) -> int:
-        """The soonest moment."""
+        """The earliest time."""
         return self._moments[0][0] if self._moments else NEVER
 
     def add(self, when: int, alarm: Alarm) -> None:
-        """Note a moment. O(log n), amortized."""
+        """Add an alarm at `when`. Cost: O(log n), amortized."""
         heapq.heappush(self._moments, (when, next(self._order), alarm))
         if len(self._moments) > self._many:
             held = {(moment[0], id(moment[2])): moment for moment in self._moments if moment[2].is_set_to(moment[0])}
@@ -90,7 +90,7 @@ class Schedule:
             self._many = 2 * len(held) + _STALE
 
     def pop(self, until: int) -> tuple[int, Alarm | None]:
-        """Take out the soonest moment and its alarm; `until` and None if there is none up to then."""
+        """Remove and return the time and alarm that come first; return `until` and None if they come after `until`."""
         if not self._moments or self._moments[0][0] > until:
             return until, None
         when, _, alarm = heapq.heappop(self._moments)
@@ -98,25 +98,26 @@ class Schedule:
 
 
 class Ringer:
-    """The thread that rings alarms by the machine's time: started when the first one is set, one per process."""
+    """The thread that fires alarms by the machine's clock: one per process, started when the first alarm is set."""
 
     def __init__(self, micros: Callable[[], int]) -> None:
         self._micros = micros
-        # A SimpleQueue, because a finalizer may set an alarm in the middle of anything.
+        # A SimpleQueue is reentrant: a finalizer may set an alarm at any point.
         self._inbox: SimpleQueue[tuple[int, Alarm]] = SimpleQueue()
         self._starting = threading.RLock()
         self._runs = False
 
     def schedule(self, when: int, alarm: Alarm) -> None:
-        """Ring the alarm at this moment."""
+        """Fire the alarm at `when`."""
         if not self._runs:
             with self._starting:
                 if not self._runs:
-                    # In this order a finalizer starts no second thread, and no interrupt comes between the two lines.
+                    # Set the flag first: otherwise a finalizer could start a second thread. No interrupt can come
+                    # between the two lines.
                     self._runs = True
                     try:
                         start_new_thread(self._run, ())
-                    except Exception:  # No more threads, for now.
+                    except Exception:  # The process has reached its limit of threads.
                         self._runs = False
                         raise
         self._inbox.put((when, alarm))
@@ -129,15 +130,15 @@ class Ringer:
                 try:
                     alarm.ring(when, now)
                 except BaseException:
-                    # The other alarms must go on after any error.
+                    # An error must not stop the other alarms.
                     _log.exception("an alarm failed")
                 continue
             if (one := self._wait(schedule.first)) is not None:
                 schedule.add(*one)
 
     def _wait(self, until: int) -> tuple[int, Alarm] | None:
-        """Wait until then for an alarm that is set; returns it, or None."""
-        # One day at most: no platform's longest wait is shorter.
+        """Wait until `until` for another thread to set an alarm; return it, or None."""
+        # Wait one day at most: every platform allows that.
         patience = None if until == NEVER else max(0, min((until - self._micros()) / SECOND, 86_400))
         try:
             return self._inbox.get(timeout=patience)

@@ -1,4 +1,4 @@
-"""Clocks: the time, and calls at a given moment."""
+"""Clocks: the current time, and alarms."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tubes.drivers.options import SECOND
 
 
 class Clock(Protocol):
-    """Time for a queue. `SystemClock` is the real one, `tubes.testing.ManualClock` the one for tests."""
+    """The clock of a queue: `SystemClock`, or `tubes.testing.ManualClock` in tests."""
 
     def micros(self) -> int:
-        """The time: microseconds since the epoch. Never goes back."""
+        """Return the time in microseconds since the epoch. It never decreases."""
         ...
 
     def schedule(self, when: int, alarm: Alarm) -> None:
-        """Ring the alarm at `when`."""
+        """Fire the alarm at `when`."""
         ...
 
     def patience(self, deadline: int | None) -> float | None:
-        """How many real seconds a caller may sleep until `deadline`; None: until it is woken."""
+        """Return the real seconds that a caller may sleep until `deadline`; None: until it is woken."""
         ...
 
 
@@ -34,7 +34,7 @@ _monotonic_ns: Final = time.monotonic_ns
 
 
 class SystemClock(Clock):
-    """The machine's time: the wall clock when the process began, and from there on the monotonic clock."""
+    """The machine's clock: the wall-clock time when the process started, plus the monotonic time since."""
 
     @override
     def micros(self) -> int:
@@ -52,7 +52,7 @@ class SystemClock(Clock):
 
 
 def soon(alarm: Alarm) -> None:
-    """Have the alarm thread ring at once. Takes no store's lock: a finalizer may call it in the middle of anything."""
+    """Fire the alarm at once, in the alarm thread. It needs no lock of a store, so that a finalizer may call it."""
     alarm.when = 0
     _ringer.schedule(0, alarm)
 

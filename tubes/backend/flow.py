@@ -1,8 +1,8 @@
-"""Flows: work that is written once, and runs in a thread or in an event loop.
+"""Flows: code that is written once, and runs in a thread or in an event loop.
 
-A flow is a generator. It yields steps, gets the result of each, and returns its own result. `ask` carries a step out:
-at once for `run`, as an awaitable for `run_async`. An error of a step is raised in the flow at its yield. A `Rest` is a
-step of any flow.
+A flow is a generator. It yields steps, receives the result of each step, and returns its own result. The function
+`ask` runs a step: `run` uses its result, `run_async` awaits it. If a step raises, the error is raised in the flow, at
+the yield. Any flow may yield a `Rest`, which sleeps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Rest:
-    """A step that waits for some time."""
+    """A step that sleeps."""
 
     __slots__ = ("seconds",)
 
@@ -25,16 +25,16 @@ class Rest:
         self.seconds: Final = seconds
 
     def sleep(self) -> None:
-        """Let the time pass in a thread."""
+        """Sleep in this thread."""
         time.sleep(self.seconds)
 
 
-#: The type of a result depends on the step.
+#: The steps send results of any type: the type depends on the step.
 Flow: TypeAlias = Generator[S | Rest, Any, T]
 
 
 def run(flow: Flow[S, T], ask: Callable[[S], object]) -> T:
-    """The result of a flow whose steps are carried out at once, in this thread."""
+    """Run a flow in this thread and return its result."""
     try:
         step = next(flow)
         while True:
@@ -52,12 +52,12 @@ def run(flow: Flow[S, T], ask: Callable[[S], object]) -> T:
         result: T = end.value
         return result
     except BaseException:
-        flow.close()  # It was interrupted between two steps.
+        flow.close()  # An interrupt came between two steps.
         raise
 
 
 async def run_async(flow: Flow[S, T], ask: Callable[[S], Awaitable[object]]) -> T:
-    """The result of a flow whose steps are awaited."""
+    """Run a flow in the event loop and return its result."""
     try:
         step = next(flow)
         while True:

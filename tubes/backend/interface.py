@@ -1,8 +1,8 @@
 """The interface of a backend, as protocols.
 
-`Queue` works through a `Connection`, `Tube` through a `Port`; for asyncio those are `AsyncConnection` and
-`AsyncPort`. For asyncio a backend may return a result at once, as memory does, or an awaitable: `Soon`. So every
-`Port` is an `AsyncPort`, too.
+A `Queue` uses a `Connection`, and a `Tube` uses a `Port`; their asyncio versions use an `AsyncConnection` and an
+`AsyncPort`. An asyncio method of a backend may return its result directly, as memory does, or an awaitable: the type
+`Soon`. So every `Port` is also an `AsyncPort`.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The result of a backend for asyncio: at once, or an awaitable.
+#: The result of an asyncio method: the value itself, or an awaitable of it.
 Soon: TypeAlias = "T | CoroutineType[Any, Any, T]"
-#: Options by name, as users give them, or checked and in the machine's units.
+#: Options by name: as the user gave them, or checked and in microseconds.
 Options: TypeAlias = Mapping[str, object]
-#: What happens if there is a tube of the name: "same" is for one with the same driver and options, else "raise".
+#: How to handle an existing tube of the name. "same" keeps it if driver and options are equal, and raises otherwise.
 IfExists: TypeAlias = Literal["raise", "same", "keep", "update"]
-#: A put: its encoded data, and its checked options.
+#: The encoded data and the checked options of a put.
 PreparedPut: TypeAlias = tuple[Any, Options]
 #: Makes the listener of an API from a user's callback.
 Wrap: TypeAlias = "Callable[[Any], Listener]"
 
 
 class ApiKind(NamedTuple):
-    """Which API a connection is for: the class of its tasks, what makes a tube of a port, whether calls are awaited."""
+    """The API that a connection serves: its class of tasks, its constructor of tubes, and True if calls are awaited."""
 
     task: type[TaskView]
     tube: Callable[[Any], Any]
@@ -53,22 +53,22 @@ class ApiKind(NamedTuple):
 
 
 class Replies(Protocol):
-    """The replies to a connection's calls."""
+    """The object that receives the replies to the calls of a connection."""
 
     def close(self) -> None: ...
     def close_later(self) -> None: ...
 
 
 class AnyConnection(Protocol):
-    """The part of a connection that returns at once in both APIs."""
+    """The methods of a connection that are synchronous in both APIs."""
 
     url: str
-    #: Where it gets the replies to its calls.
+    #: Receives the replies to the calls of this connection.
     replies: Any
 
     @property
     def closed(self) -> Callable[[], TubesError] | None:
-        """Makes the error for a connection that is closed; None: it is open."""
+        """Factory of the error to raise if the connection is closed; None: it is open."""
         ...
 
     def check(self) -> None: ...
@@ -119,7 +119,7 @@ class AsyncConnection(AnyConnection, Protocol[F]):
 
 
 class AnyPort(WaitLine, Protocol):
-    """The part of a port that returns at once in both APIs."""
+    """The methods of a port that are synchronous in both APIs."""
 
     @property
     def connection(self) -> Any: ...
@@ -140,7 +140,7 @@ class AnyPort(WaitLine, Protocol):
 
 
 class Port(AnyPort, Protocol[F]):
-    """What the connection of a `Queue` can do with one tube."""
+    """The methods of a `Queue`'s connection on one tube."""
 
     def put(
         self,
@@ -211,7 +211,7 @@ class Port(AnyPort, Protocol[F]):
 
 
 class AsyncPort(AnyPort, Protocol[F]):
-    """What the connection of an `AsyncQueue` can do with one tube."""
+    """The methods of an `AsyncQueue`'s connection on one tube."""
 
     def put(
         self,

@@ -1,4 +1,4 @@
-"""Listeners: functions that are called at every change of a tube."""
+"""Listeners: functions that are called after every change of a tube."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Listener(Protocol):
 
 
 def check_listener(callback: object, wrap: Callable[[Listener], Listener] | None) -> Listener | None:
-    """Check a user's callback; returns its listener, None for none. `wrap`: makes the listener that the API needs."""
+    """Check a user's callback and return its listener, or None for None. `wrap`: makes the listener of the API."""
     if callback is None:
         return None
     if not callable(callback):
@@ -35,7 +35,7 @@ def check_listener(callback: object, wrap: Callable[[Listener], Listener] | None
 
 
 def tell(listener: Listener, task: Any, event: str) -> None:
-    """Call a listener for one change, and log its errors."""
+    """Call a listener for one change, and log its error if it raises."""
     try:
         listener(task, event)
     except KeyboardInterrupt:
@@ -45,18 +45,18 @@ def tell(listener: Listener, task: Any, event: str) -> None:
 
 
 def thread_listener(callback: Listener) -> Listener:
-    """The listener of a caller with threads: the thread that made the change calls it."""
+    """Return the listener for threads: the thread that made the change calls it."""
     return callback
 
 
 class LoopListener:
-    """Calls back in the event loop that registered it, in the order of the changes, from any thread."""
+    """Calls a callback in the event loop that registered it, in the order of the changes, from any thread."""
 
     def __init__(self, callback: Listener) -> None:
         self.callback = callback
         self._loop = asyncio.get_running_loop()
         self._pending: deque[tuple[Any, str]] = deque()
-        # Only the loop's thread looks at it.
+        # Only the thread of the loop uses it.
         self._hearing = False
 
     def __call__(self, task: Any, event: str) -> None:
@@ -66,11 +66,11 @@ class LoopListener:
             return
         try:
             self._loop.call_soon_threadsafe(self._hear)
-        except RuntimeError:  # The loop has ended, and nobody listens any more.
+        except RuntimeError:  # The loop is closed, so that the callback cannot be called any more.
             self._pending.clear()
 
     def _hear(self) -> None:
-        if self._hearing:  # The callback itself has made a change: it gets that after this one.
+        if self._hearing:  # The callback made a change itself: it is notified of that after this one.
             return
         self._hearing = True
         try:
@@ -81,5 +81,5 @@ class LoopListener:
 
 
 def callback_of(listener: Listener | None) -> Listener | None:
-    """The user's callback that this listener calls."""
+    """Return the user's callback that this listener calls."""
     return listener.callback if isinstance(listener, LoopListener) else listener

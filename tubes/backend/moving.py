@@ -1,4 +1,4 @@
-"""Moving tasks from one tube to another: which ones, and what of them the other tube gets."""
+"""Helpers that move tasks between tubes: batch sizes, and the data and options for the other tube."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tubes.errors import InvalidOption, TubeFull, TubesError
 from tubes.values.batch import Item
 from tubes.values.task import TaskView
 
-#: How many tasks are moved at a time.
+#: The default number of tasks per batch.
 SOME: Final = 250
 
 
 def check_move(source: Any, target: Any, kind: type, state: object, limit: object) -> int | None:
-    """How many tasks are moved at most; None: all."""
+    """Check the arguments of `move` and return the checked limit; None: move all tasks."""
     if not isinstance(target, kind):
         raise InvalidOption(option="tube", value=target, rule=f"must be a {kind.__name__}")
-    # Another URL may lead to the same tube.
+    # Two URLs may lead to the same tube.
     if (target.name, target._port.born) == (source.shared.name, source.born):  # type: ignore[attr-defined]
         raise InvalidOption(option="tube", value=source.tube.name, rule="must be another tube")
     check_state(state, (State.READY, State.DELAYED, State.BURIED))
@@ -28,14 +28,14 @@ def check_move(source: Any, target: Any, kind: type, state: object, limit: objec
 
 
 def next_some(limit: int | None, moved: int, most: int = SOME) -> int:
-    """How many tasks are moved next, after so many; `most`: those that go at once."""
+    """Return the size of the next batch after `moved` tasks; `most`: the largest batch."""
     return most if limit is None else min(most, limit - moved)
 
 
 def fewer(error: TubesError, tasks: Sequence[TaskView], name: str) -> int:
-    """How many tasks go at once after another tube, of this name, did not accept these: half, if there is no room.
+    """Return the next batch size after the tube `name` refused these tasks: half as many if it had no room.
 
-    Raises an error that does not depend on how many they are; it names the task.
+    Any other error does not depend on the size: raise it, with the id of the task.
     """
     facts = dict(error.facts)
     if isinstance(error, TubeFull) or (isinstance(error, InvalidOption) and facts.get("option") == "items"):
@@ -48,12 +48,12 @@ def fewer(error: TubesError, tasks: Sequence[TaskView], name: str) -> int:
 
 
 def items_of(tasks: Iterable[TaskView], now: int) -> list[Item]:
-    """What another tube gets of tasks: all that was put, and what is left of their times."""
+    """Return the items to put in another tube: the same data and options, with the remaining delay and ttl."""
     return [Item(task.data, **_options_of(task, now)) for task in tasks]
 
 
 def item_again(task: TaskView) -> Item:
-    """What is put where a done task is to be done again."""
+    """Return the item that puts a done task again."""
     if task._state is not State.DONE:
         rule = f"must be a done task: it is {task._state}"
         raise InvalidOption(option="task", value=task.id, rule=rule, current=str(task._state))
@@ -68,7 +68,7 @@ def _options_of(task: TaskView, now: int) -> Any:
         delay = max(due - now, 0)
         options["delay"] = delay / SECOND
     if ttl is not None and dead is not None and dead != NEVER:
-        # A delay prolongs the ttl, and what is left has that in it.
+        # The delay was added to the ttl when the task was put, and the new put adds it again.
         options["ttl"] = max(dead - now - delay, 0) / SECOND
     if ttr is not None:
         options["ttr"] = ttr / SECOND

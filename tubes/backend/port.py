@@ -1,4 +1,4 @@
-"""The common part of ports and connections: they check options, encode data and resolve tasks."""
+"""Base classes of ports and connections: they check options, encode data and resolve tasks."""
 
 from __future__ import annotations
 
@@ -24,58 +24,58 @@ if TYPE_CHECKING:
     from tubes.values.codecs import Codec
     from tubes.values.overview import FolderUsage
 
-#: Looked up once: a member of an enum costs a call.
+#: A constant, because each access to a member of an enum costs a call.
 _TAKEN: Final = State.TAKEN
 _if_exists: Final = one_of("raise", "keep", "update")
 
 
 class PortBase(Generic[F]):
-    """The methods of one connection on one tube: the part that every backend has."""
+    """The methods of one connection on one tube that all backends share."""
 
-    #: The API's class of tasks, and its tube.
+    #: The class of tasks and the tube of the API.
     kind: type[F]
     tube: Any
-    #: A number that no other tube of its name has had, in any store.
+    #: A number that differs for every tube of this name, in any store.
     born: int
 
     def __init__(self, driver: Driver, codec: Codec | None) -> None:
         self._driver: Final = driver
         self.codec = codec
-        #: Makes the error for a dropped tube or a closed queue.
+        #: Factory of the error to raise after the tube was dropped or the queue closed.
         self.gone: Callable[[], TubesError] | None = None
-        #: What is called at every change of the tube, if this port listens.
+        #: The listener of this port.
         self.listener: Listener | None = None
 
     def prepare(self, data: object, options: Options) -> PreparedPut:
-        """Encode the data of a put, and check its options."""
+        """Encode the data of a put and check its options."""
         if options:
             options = self._driver.check_put(options)
         return (data if self.codec is None else encode(self.codec, data)), options
 
     def gather(self, items: object, options: Options, errors: object = "raise") -> Batch:
-        """What `put_many` puts, checked and encoded."""
+        """Check and encode the arguments of `put_many`."""
         return gather(self._driver, self.codec, items, options, errors)
 
     def full(self, tasks: int) -> TubeFull:
-        """The error if so many tasks have no room."""
+        """Return the error for a put of `tasks` tasks that have no room."""
         return TubeFull(tube=self.tube.name, tasks=tasks, capacity=self.tube.options.get("capacity"))
 
     def prepare_update(self, changes: Options) -> dict[str, Any]:
-        """The changes of an update, checked, with encoded data."""
+        """Check the changes of an update and encode its data."""
         checked = self._driver.check_update(changes)
         if self.codec is not None and "data" in checked:
             checked["data"] = encode(self.codec, checked["data"])
         return checked
 
     def need(self, option: str) -> None:
-        """Raise `OptionNotSupported` if the driver lacks an option that a method needs."""
+        """Raise `OptionNotSupported` if the driver lacks this option."""
         if option not in self._driver.options:
             raise self._driver.lacks(option)
 
     def check_list(
         self, after: object, limit: object, state: object, utube: object
     ) -> tuple[int, TaskView | None, int, State | None, str | None]:
-        """The task after which a list begins (its id, -1: at the first), how many there are at most, state and lane."""
+        """Check the arguments of `tasks`: return the id (-1: none) and task of `after`, limit, state and lane."""
         id, _, known = (-1, 0, None) if after is None else self.refer(after)
         task = known if isinstance(known, TaskView) else None
         lane = None if utube is None else lane_of(self._driver, utube)
@@ -83,9 +83,9 @@ class PortBase(Generic[F]):
         return id, task, whole("limit", limit), wanted, lane
 
     def refer(self, task: object) -> Reference:
-        """Resolve a task, a lease or an id of a caller: see `Reference`.
+        """Resolve a task, a lease or an id that a caller passed: see `Reference`.
 
-        The id is -1 for a task of another tube that had the same name.
+        The id is -1 for a task of a former tube of the same name.
         """
         if not isinstance(task, TaskView):
             if task.__class__ is not int and isinstance(task, str):
@@ -100,30 +100,30 @@ class PortBase(Generic[F]):
         return task._record.id, task._take if task._state is _TAKEN else 0, task  # pyright: ignore[reportUnknownVariableType]
 
     def refer_untaken(self, task: object) -> Reference:
-        """The same of a task to be taken: a lease is of one that is taken."""
+        """Resolve a task or an id for a take. Raises `InvalidOption` for a lease: its task is already taken."""
         if isinstance(task, str):
             raise InvalidOption(option="task", value=task, rule="must be a task or an id, not a lease")
         return self.refer(task)
 
     def check_pri(self, pri: object) -> int:
-        """A new priority."""
+        """Check a new priority."""
         self.need("pri")
         return priority("pri", pri)
 
     def read_lease(self, text: str) -> tuple[int, int, Lease]:
-        """What a lease says: the id, the take, and the lease."""
+        """Parse a lease and check that it belongs to this tube; return id, take number and lease."""
         lease = text if isinstance(text, Lease) else Lease(text)
         name = self.tube.name
         if lease.tube != name:
             raise InvalidOption(option="lease", value=text, rule=f"is for tube {lease.tube!r}, not for {name!r}")
         if lease.born != self.born:
-            rule = f"is for another tube {name!r}: one of another store, or one that was dropped since"
+            rule = f"is for another tube {name!r}: in another store, or dropped since"
             raise InvalidOption(option="lease", value=text, rule=rule)
         return lease.id, lease.take, lease
 
 
 def check_end(task: F) -> F | None:
-    """The task, as it was just seen, if it is done; None: not yet. Raises `CallFailed` if it will have no result."""
+    """Return a task that was just read if it is done, else None. Raises `CallFailed` if it can't get a result."""
     if task._state is State.DONE and task.why == "ack":
         return task
     if task._state is State.DONE:
@@ -139,7 +139,7 @@ def check_end(task: F) -> F | None:
 
 
 def check_reason(reason: str | None) -> str | None:
-    """Why a task is released or buried."""
+    """Check the reason of a release or bury."""
     return None if reason is None else text("reason", reason)
 
 
@@ -150,11 +150,11 @@ def mark_finished(task: object) -> None:
 
 
 class ConnectionBase:
-    """One connection: the part that every backend has."""
+    """The methods of a connection that all backends share."""
 
-    #: Makes the error for a connection that is closed; None: it is open.
+    #: Factory of the error to raise if the connection is closed; None: it is open.
     closed: Callable[[], TubesError] | None = None
-    #: Where it gets the replies to its calls.
+    #: Receives the replies to the calls of this connection.
     replies: Replies | None = None
 
     def __init__(self, url: str) -> None:
@@ -162,18 +162,18 @@ class ConnectionBase:
         self._pid: Final = os.getpid()
 
     def check(self) -> None:
-        """Raise `QueueClosed` if this connection is closed, `QueueForked` if it is another process's."""
+        """Raise `QueueClosed` if this connection is closed, and `QueueForked` if a parent process opened it."""
         if self._pid != os.getpid():
             raise self._forked()
         if self.closed is not None:
             raise self.closed()
 
     def folder_usage(self) -> FolderUsage | None:
-        """What a store in a folder uses of its disk; None of other stores."""
+        """Return the disk usage of a store in a folder; None for other stores."""
         return None
 
     def meet(self) -> None:
-        """Try the connection, if that was not done yet."""
+        """Connect to the server, unless that was done before."""
 
     def _forked(self) -> TubesError:
         return QueueForked(parent=self._pid, child=os.getpid())
@@ -183,25 +183,25 @@ P = TypeVar("P", bound=PortBase[Any])
 
 
 def with_json(port: P) -> P:
-    """The port of an internal tube, which programs with other codecs read, too."""
+    """Let the port of an internal tube use JSON, so that programs with any codec can read it."""
     if port.codec is not None:
         port.codec = find_codec("json")
     return port
 
 
 def how_if_exists(if_not_exists: Any, if_exists: Any) -> IfExists:
-    """What `create_tube` does where there is a tube of the name, by both options that say so."""
+    """Combine `if_not_exists` and `if_exists` of `create_tube` to one value."""
     flag("if_not_exists", if_not_exists)
     if if_exists is None:
         return "same" if if_not_exists else "raise"
     if if_not_exists:
-        raise InvalidOption(option="if_exists", value=if_exists, rule="is not for a call with if_not_exists=True")
+        raise InvalidOption(option="if_exists", value=if_exists, rule="cannot be combined with if_not_exists=True")
     chosen: IfExists = _if_exists("if_exists", if_exists)  # type: ignore[assignment]
     return chosen
 
 
 def session_name(uuid: str | UUID | None, create: bool = False) -> str | None:
-    """The hexadecimal digits of a session's uuid; `create`: it may be a new one."""
+    """Check a session's uuid and return its hexadecimal digits; `create`: the session may be new."""
     flag("create", create)
     if uuid is None:
         if create:
@@ -211,6 +211,6 @@ def session_name(uuid: str | UUID | None, create: bool = False) -> str | None:
         known = uuid if isinstance(uuid, UUID) else UUID(hex=uuid)
     except (ValueError, TypeError, AttributeError):
         raise InvalidOption(option="uuid", value=uuid, rule="must be 32 hexadecimal digits") from None
-    if create and known.version != 4:  # Those of version 5 are sessions of streams.
+    if create and known.version != 4:  # Streams use sessions with uuids of version 5.
         raise InvalidOption(option="uuid", value=uuid, rule="must be a random one (version 4), as of uuid.uuid4()")
     return known.hex

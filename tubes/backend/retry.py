@@ -1,4 +1,4 @@
-"""How failed calls are tried again, and how that is logged."""
+"""Delays between retries, and the log of an outage."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _random: Final = SystemRandom()
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long to wait after each failure.
+    """Delays after failures.
 
-    `delays`: seconds after the first failure, the second, and so on; the last one repeats.
-    `jitter`: the fraction by which a delay may be longer or shorter, at random, so that not all retry at once.
+    `delays`: seconds to wait after the first failure, the second, and so on; the last one repeats.
+    `jitter`: the fraction by which a delay is made longer or shorter at random, so that clients do not retry together.
 
     >>> RetryPolicy((0.0, 0.5, 2.0)).delay(7)
     2.0
@@ -30,7 +30,7 @@ class RetryPolicy:
 
     @classmethod
     def growing(cls, first: float, longest: float, *, growth: float = 2.0, jitter: float = 0.0) -> RetryPolicy:
-        """Each delay is `growth` times the one before, up to the longest.
+        """Return a policy whose delays grow by the factor `growth`, from `first` up to `longest`.
 
         >>> RetryPolicy.growing(0.2, 1.0).delays
         (0.2, 0.4, 0.8, 1.0)
@@ -42,16 +42,16 @@ class RetryPolicy:
         return cls((*delays, longest), jitter)
 
     def delay(self, failures: int = 1) -> float:
-        """Seconds to wait after so many failures in a row."""
+        """Return the seconds to wait after `failures` failures in a row."""
         delay = self.delays[min(failures, len(self.delays)) - 1]
         return delay * _random.uniform(1 - self.jitter, 1 + self.jitter) if self.jitter else delay
 
 
 class Outage:
-    """A series of failures of a thread that goes on: only the first one is logged."""
+    """A series of failures of a thread that keeps running: only the first one is logged."""
 
     def __init__(self, longest: float = 5.0) -> None:
-        """`longest`: the most seconds that the thread waits."""
+        """`longest`: the longest delay in seconds."""
         self._policy: Final = RetryPolicy.growing(0.2, longest)
         self._failures = 0
         self._is_logged = False
@@ -60,11 +60,11 @@ class Outage:
         """Log the first error of this outage; a bug with its traceback."""
         if not self._is_logged:
             self._is_logged = True
-            with suppress(Exception):  # A log that fails must not end the thread.
+            with suppress(Exception):  # A logger that raises must not end the thread.
                 _log.warning("%s: %s", what, error, exc_info=None if isinstance(error, TubesError) else error)
 
     def rest(self, what: str, error: BaseException) -> float:
-        """Log an error as `log` does, and return the seconds to wait: few for a lost server, which may be back soon."""
+        """Log an error as `log` does, and return the delay in seconds: the shortest one if the connection was lost."""
         self.log(what, error)
         if isinstance(error, ConnectionLost):
             return self._policy.delay()
@@ -72,6 +72,6 @@ class Outage:
         return self._policy.delay(self._failures)
 
     def end(self) -> None:
-        """The outage is over."""
+        """End the outage after a success."""
         self._failures = 0
         self._is_logged = False

@@ -1,7 +1,7 @@
-"""Callers that wait on several tubes at once.
+"""Takes that wait on several tubes at once.
 
-The caller has one waiter, with a `SubWaiter` in the line of each tube. The first one that gets a task wins. The others
-count as gone: a task for one of them is given back.
+The caller has one waiter, and a `SubWaiter` in the line of each tube. The first sub-waiter that gets a task wins. A
+task that another sub-waiter gets is given back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ P = TypeVar("P", bound="AnyPort")
 T = TypeVar("T", bound="AnyTube")
 
 _order: Final = one_of("tubes", "pri")
-# Numbers of fair calls.
+# Numbers the fair calls.
 _calls: Final = count(1)
 
 
@@ -37,11 +37,11 @@ class AnyTube(Protocol):
 def listed(
     tubes: object, fair: bool, kind: type[T], connection: AnyConnection, order: object = "tubes"
 ) -> list[T | str]:
-    """Check the tubes of a `take_any`, and list them: each is a tube of the caller's queue, or a name."""
+    """Check the tubes of a `take_any` and return them as a list of tubes of this queue, or names."""
     connection.check()
     flag("fair", fair)
     if _order("order", order) == "pri" and fair:
-        raise InvalidOption(option="order", value=order, rule="is not for a call with fair=True")
+        raise InvalidOption(option="order", value=order, rule="cannot be combined with fair=True")
     if isinstance(tubes, (str, kind)) or not isinstance(tubes, Iterable):
         raise InvalidOption(option="tubes", value=tubes, rule="must be a list of tubes or tube names")
     named: list[object] = [*tubes]
@@ -58,10 +58,10 @@ def listed(
 
 
 def in_turn(ports: Iterable[P], fair: bool) -> list[P]:
-    """The ports in the order in which they are asked, each once.
+    """Return the distinct ports in the order in which `take_any` tries them.
 
-    `fair`: the first is the one that was first longest ago. So calls with one list begin with each of its tubes in
-    turn, whatever other calls do.
+    `fair`: start with the tube that came first longest ago. So repeated calls with one list start with each of its
+    tubes in turn, independently of calls with other lists.
     """
     order = list(dict.fromkeys(ports))
     if fair:
@@ -80,12 +80,12 @@ class AnyOf:
         self._sub_waiters: list[SubWaiter] = []
         self._lock: Final = threading.Lock()
         self._winner: SubWaiter | None = None
-        # How many sub-waiters still have time.
+        # The number of sub-waiters that have not timed out.
         self._left = len(ports)
         self._woken = False
 
     def enlist(self, waiter: Waiter) -> None:
-        """Put a sub-waiter in the line of each tube, until one is answered."""
+        """Put a sub-waiter in the line of each tube; stop once one of them has a result."""
         clock = self._ports[0].clock
         if waiter.timeout is not None:
             waiter.deadline = clock.micros() + waiter.timeout
@@ -95,8 +95,8 @@ class AnyOf:
             sub_waiter = SubWaiter(self, waiter, port)
             self._sub_waiters.append(sub_waiter)
             port.enlist(sub_waiter)
-        # A test may have advanced its clock meanwhile, which does not ring for the past. Each tube
-        # looks once more: what became ready at that moment still counts.
+        # A test may have advanced its clock meanwhile, past the deadline: then no alarm fires for it. Let each
+        # tube serve its waiters once more, so that a task which became ready at that time is still found.
         if (
             waiter.deadline is not None
             and clock.patience(waiter.deadline) is None
@@ -106,29 +106,29 @@ class AnyOf:
                 port.shared.ring(clock.micros())
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
-        """Take the sub-waiters out of their lines; returns what the winner was given, if there is one."""
+        """Remove the sub-waiters from their lines; return the result of the winner, if there is one."""
         for sub_waiter in self._sub_waiters:
             sub_waiter.owner.withdraw(sub_waiter, undo=undo)
         return None if self._winner is None else self._winner.answer
 
     def keeps(self, waiter: Waiter) -> bool:
-        """Takes that come too late are undone."""
+        """Return False: a take that comes after the timeout is undone."""
         return False
 
     def abandon(self, waiter: Waiter) -> None:
-        """Withdraw and undo, a moment later."""
+        """Withdraw and undo in another thread, for finalizers."""
         for sub_waiter in self._sub_waiters:
             sub_waiter.owner.abandon(sub_waiter)
 
     def lost(self, waiter: Waiter) -> bool:
-        """Whether the caller needs no more results."""
+        """True if the caller needs no result any more."""
         return self._winner is not None or waiter.lost()
 
     def answered(self, waiter: Waiter, sub_waiter: SubWaiter) -> bool:
-        """A sub-waiter has a result, or no more time; False if its result comes too late."""
+        """Handle the result or the timeout of a sub-waiter; return False if its result comes too late."""
         with self._lock:
             if sub_waiter.answer is PENDING:
-                # A task that becomes ready at the same moment in another tube still counts: the last one ends the wait.
+                # Only the last timeout ends the wait: another tube may have a task that becomes ready at that time.
                 self._left -= 1
                 return self._left > 0 or self._wake(waiter)
             if self._winner is None:
@@ -136,14 +136,14 @@ class AnyOf:
             return self._winner is sub_waiter and self._wake(waiter)
 
     def _wake(self, waiter: Waiter) -> bool:
-        if self._woken:  # Twice would be an error.
+        if self._woken:  # A waiter must not be woken twice.
             return True
         self._woken = waiter.wake()
         return self._woken
 
 
 class SubWaiter:
-    """Stands in the line of one tube for a caller that waits on several."""
+    """The waiter in the line of one tube for a caller that waits on several."""
 
     __slots__ = ("_any_of", "_parent", "answer", "deadline", "owner", "request", "timeout")
 
@@ -151,20 +151,20 @@ class SubWaiter:
         self._any_of: Final = any_of
         self._parent: Final = parent
         self.answer: object = PENDING
-        # All have the same one, which is set already.
+        # All sub-waiters share the deadline, which is already set.
         self.timeout: Final = None
         self.deadline: int | None = parent.deadline
         self.owner: AnyPort = port
         self.request: Final = None
 
     def lost(self) -> bool:
-        """Whether another sub-waiter was answered, or the caller's time is over, or it was cancelled."""
+        """True if another sub-waiter has won, or the caller has timed out or was cancelled."""
         return self._any_of.lost(self._parent)
 
     def is_gone(self) -> bool:
-        """Whether nobody waits here any more, although the sub-waiter stands in a line."""
+        """True if the caller has left, although this sub-waiter is still in a line."""
         return self._any_of.lost(self._parent) or self._parent.is_gone()
 
     def wake(self) -> bool:
-        """End the wait of all; False if another sub-waiter was answered first, or the caller is gone for good."""
+        """End the wait of the caller; return False if another sub-waiter has won, or the caller has left."""
         return self._any_of.answered(self._parent, self)

@@ -1,4 +1,4 @@
-"""URLs: their parts, their rules, and their form without passwords."""
+"""Parse and check URLs, and remove passwords from them."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from tubes.drivers.driver import NAMES, is_name
 from tubes.drivers.options import SECOND
 from tubes.errors import InvalidOption
 
-#: Schemes of the backend on Redis, which is imported when it is first asked for.
+#: Schemes of the Redis backend, which is imported when it is first used.
 _REDIS: Final = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
 
-#: The scheme of a folder.
+#: The scheme of a store in a folder.
 _FILE: Final = "file:"
 
-#: Microseconds: a shorter lease of a server can't be renewed in time. In memory there are no leases to renew.
+#: In microseconds: a shorter lease on a server cannot be renewed in time. In memory leases need no renewal.
 SHORTEST_LEASE: Final = SECOND // 10
 
 _SCHEME: Final = re.compile(rf"({'|'.join(map(re.escape, _REDIS))}|memory):(//)?", re.IGNORECASE)
-# A host, or an IPv6 address, perhaps with a zone; and a port.
+# A host name or an IPv6 address, with an optional zone, and an optional port.
 _HOST: Final = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])?(?::([0-9]{0,5}))?")
-# What is often given instead, and may be shown. Any other word may be a password that got into the wrong variable.
+# Schemes of other systems, which errors may show. Any other word may be a password that got into the wrong variable.
 _OTHER: Final = re.compile(r"(valkeys?|https?|tcp|amqps?|sqs|kafka|nats|mongodb|mysql|postgres(ql)?|ftp)://", re.I)
 _HOST_ONLY: Final = re.compile(r"(localhost|[0-9]{1,3}(\.[0-9]{1,3}){3})(:[0-9]{1,5})?", re.ASCII)
 _SETTING: Final = re.compile(r"[a-z_]+", re.IGNORECASE | re.ASCII)
-#: Arguments of `connect` that a URL may give as settings.
+#: Arguments of `connect` that may also be settings of a URL.
 ARGUMENTS: Final = ("codec", "connect_timeout", "session_ttl")
-#: Settings whose values may be shown, if they match `_VALUE`.
+#: Settings whose values errors may show, if they match `_VALUE`.
 _SHOWN: Final = ("prefix", "namespace", "db", "sync", "mode", *ARGUMENTS)
 _VALUE: Final = re.compile(r"[\w.:-]*")
 _HIDDEN: Final = "***"
@@ -39,38 +39,38 @@ _RULE: Final = f"cannot be read: {_ESCAPES}"
 
 
 class _DefaultUrl:
-    """The default of a URL that may be left out, as `help` shows it."""
+    """The default value of a `url` parameter, as `help` shows it."""
 
     def __repr__(self) -> str:
         return "<TUBES_URL, else memory://>"
 
 
-#: The default of a URL. None is an error, as from a missing setting.
+#: The default value of a `url` parameter. None is refused, because it may come from a missing setting.
 DEFAULT_URL: Final[Any] = _DefaultUrl()
 
 
 def url_of_environment() -> str | None:
-    """The URL that `TUBES_URL` gives; None if it is not set, or empty."""
+    """Return the value of `TUBES_URL`; None if it is unset or empty."""
     return os.environ.get("TUBES_URL") or None
 
 
 class Place(NamedTuple):
-    """A URL that could be read."""
+    """A parsed URL."""
 
     scheme: str
-    #: Hosts and ports, as they are written.
+    #: Hosts and ports, in the order of the URL.
     hosts: tuple[tuple[str, int | None], ...]
     path: str
     settings: dict[str, list[str]]
-    #: The URL without passwords and users, for errors and logs.
+    #: The URL without users and passwords, for errors and logs.
     shown: str
 
     def setting(self, name: str) -> str | None:
-        """The value of a setting, the last one if there are several."""
+        """Return the value of a setting: the last one if there are several, None if there is none."""
         return self.settings[name][-1] if name in self.settings else None
 
     def check_settings(self, known: Collection[str], ignored: Collection[str] = ()) -> None:
-        """Raise `InvalidOption` for a setting that is not known; the error names those that are."""
+        """Raise `InvalidOption` for an unknown setting; the error lists the known ones."""
         for name in self.settings:
             if name not in known and name not in ignored:
                 rule = f"has an unknown setting {name!r}: known settings are {', '.join(sorted(known))}"
@@ -78,7 +78,7 @@ class Place(NamedTuple):
 
 
 def without(url: str, place: Place, settings: Collection[str]) -> str:
-    """This URL without these settings."""
+    """Remove these settings from a URL."""
     if place.settings.keys().isdisjoint(settings):
         return url
     rest = {name: value for name, value in place.settings.items() if name not in settings}
@@ -86,21 +86,21 @@ def without(url: str, place: Place, settings: Collection[str]) -> str:
 
 
 def in_namespace(url: str, namespace: str) -> str:
-    """The URL of a namespace of the store that has this one; '': of the tubes that are in none."""
+    """Add a namespace to a URL; '': tubes without a namespace."""
     if not namespace:
         return url
     return f"{url}{'&' if '?' in url else '?'}{urlencode({'namespace': namespace})}"
 
 
 def read(url: str) -> Place:
-    """The parts of a URL. Raises `InvalidOption`, which quotes only the scheme.
+    """Parse a URL. Raises `InvalidOption`, which quotes only the scheme.
 
-    If a password has an unescaped `/ ? # @`, the rest of it looks like another part. So `@` is allowed only before the
-    hosts, and each part must match its rule.
+    If a password contains an unescaped `/ ? # @`, its second half looks like another part of the URL. So `@` is allowed
+    only before the hosts, and each part must match its rule.
     """
     found = _SCHEME.match(url)
     hidden = f"{found[0].lower()}{_HIDDEN}" if found and found[2] else _HIDDEN
-    # urlsplit drops such characters silently: two URLs would become one.
+    # urlsplit removes such characters silently, so that two different URLs would become equal.
     if not url.isprintable() or " " in url:
         raise InvalidOption(option="url", value=hidden, rule="must be printable, without spaces")
     if url[:5].lower() == _FILE:
@@ -131,11 +131,11 @@ def read(url: str) -> Place:
 
 
 def _read_file(url: str) -> Place:
-    """The parts of the URL of a folder."""
+    """Parse the URL of a folder."""
     parts = _split(url)
     if parts is None or parts.netloc or not parts.path:
         rule = f"must name a folder, as in file:jobs or file:///var/lib/jobs; {_ESCAPES}"
-        # What stands before an @ may be a password that got into the wrong URL.
+        # The text before an @ may be a password that got into the wrong URL.
         raise InvalidOption(option="url", value=f"{_FILE}{_HIDDEN}" if "@" in url else url.partition("?")[0], rule=rule)
     settings = _settings(parts.query, f"{_FILE}{parts.path}")
     shown = _shown(f"{_FILE}{parts.path}", settings)
@@ -162,7 +162,7 @@ def _shown(place: str, settings: dict[str, list[str]]) -> str:
 
 
 def _of_no_scheme(url: str) -> str:
-    """What may be shown of a text that begins with no scheme of ours."""
+    """Return the part that errors may show of a text without a known scheme."""
     if _HOST_ONLY.fullmatch(url):
         return url
     other = _OTHER.match(url)
@@ -172,14 +172,14 @@ def _of_no_scheme(url: str) -> str:
 def _split(url: str) -> SplitResult | None:
     try:
         parts = urlsplit(url)
-    except ValueError:  # The error may quote the password, and would be the context of ours.
+    except ValueError:  # Do not raise here: the error may quote the password, and would be the context of ours.
         return None
-    # A ? or # at the end is dropped by urlsplit.
+    # urlsplit removes a ? or # at the end.
     return None if "#" in url or "@" in parts.path + parts.query else parts
 
 
 def _rule_of(parts: SplitResult) -> str | None:
-    """The rule of its scheme that a URL breaks."""
+    """Return the rule of its scheme that a URL breaks, or None."""
     if parts.scheme == "unix":
         return "must be unix:///path, or unix://user:password@/path" if parts.netloc.rpartition("@")[2] else None
     if parts.scheme == "memory":
@@ -199,7 +199,7 @@ def _value(name: str, value: str) -> str:
 
 
 def redact_url(url: str) -> str:
-    """The URL without passwords; only the scheme if it cannot be read."""
+    """Return a URL without users and passwords; only the scheme if the URL is invalid."""
     try:
         return read(url).shown
     except InvalidOption as error:

@@ -1,7 +1,7 @@
-"""Callers that wait: in a thread or in an event loop, for a task or for room.
+"""Callers that wait, in a thread or in an event loop, for a task or for room.
 
-A backend that has a task for a waiter sets its `answer`, under the lock of the waiter's line, and wakes it. A waiter
-gets at most one answer.
+A backend that has a result for a waiter sets its `answer`, under the lock of the waiter's line, and wakes it. A waiter
+gets at most one result.
 """
 
 from __future__ import annotations
@@ -19,77 +19,77 @@ from tubes.errors import TubesError
 if TYPE_CHECKING:
     from tubes.backend.clock import Clock
 
-#: The answer that is not there yet.
+#: The value of `answer` until the waiter has a result.
 PENDING: Final = object()
 
 
 class WaitLine(Protocol):
-    """Where waiters wait in order: a port, or several at once."""
+    """A line of waiters, in order: of one port, or of several at once."""
 
     def enlist(self, waiter: Waiter) -> None:
-        """Answer the waiter at once, if that is possible, else put it at the end of the line."""
+        """Serve the waiter at once if possible; otherwise append it to the line."""
         ...
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
-        """Take the waiter out of the line and return None, or what it was given meanwhile; `undo`: give that back."""
+        """Remove the waiter from the line and return its result, if it has one, else None; `undo`: undo the result."""
         ...
 
     def keeps(self, waiter: Waiter) -> bool:
-        """Whether the put of a waiter whose time is over is under way: then it sleeps on, and is woken soon."""
+        """True if the put of a waiter that timed out was already sent: it must go on waiting, and is woken soon."""
         ...
 
     def abandon(self, waiter: Waiter) -> None:
-        """Withdraw and undo, a moment later: for finalizers, which may run in the middle of anything."""
+        """Withdraw and undo in another thread: for finalizers, which must not take locks."""
         ...
 
 
 class Waiter(Protocol):
-    """A caller that stands in a line."""
+    """A caller in a line."""
 
-    #: Its task, its error, or `PENDING`.
+    #: The result, an error, or `PENDING`.
     answer: object
-    #: When its time is over.
+    #: When the wait times out, in microseconds since the epoch.
     deadline: int | None
-    #: The port through which it waits; only the backend reads it.
+    #: The port that it waits on; only the backend reads it.
     owner: Any
 
     @property
     def timeout(self) -> int | None:
-        """Microseconds for which it waits; None: for ever, or until a deadline that is set already."""
+        """Microseconds to wait; None: for ever, or until a deadline that is already set."""
         ...
 
     @property
     def request(self) -> Any:
-        """The put, which only the backend reads; None: this is a take."""
+        """The put, which only the backend reads; None for a take."""
         ...
 
     def lost(self) -> bool:
-        """Whether nobody needs a result any more."""
+        """True if the caller needs no result any more."""
         ...
 
     def is_gone(self) -> bool:
-        """Whether nobody waits here any more, although the waiter is in a line."""
+        """True if the caller has left, although the waiter is still in a line."""
         ...
 
     def wake(self) -> bool:
-        """End the wait; False if the caller is gone for good."""
+        """End the wait; return False if the caller has left."""
         ...
 
 
-#: The longest sleep of a thread at a time, in seconds.
+#: The longest single sleep of a thread, in seconds.
 _PART: Final = 0.25
-#: What a caller asks for who waits until a tube is empty.
+#: The `request` of a caller that waits until a tube is empty.
 EMPTY: Final = object()
 
 
 class EndOf(NamedTuple):
-    """What a caller asks for who waits for the end of a task."""
+    """The `request` of a caller that waits for the end of a task."""
 
     id: int
 
 
 class ThreadWaiter:
-    """A thread that sleeps on a lock of its own."""
+    """A thread that sleeps on its own lock."""
 
     __slots__ = ("_clock", "_lock", "answer", "deadline", "owner", "request", "timeout")
 
@@ -104,13 +104,13 @@ class ThreadWaiter:
         self.request: Final = request
 
     def wait(self, line: WaitLine, then: Callable[[Any], Any] | None = None) -> Any:
-        """Wait for an answer; None if the time is over first. Raises the answer if it is an error.
+        """Wait for the result and return it; None after the timeout. Raises the result if it is an error.
 
-        `then`: a function of the answer, whose result is returned instead.
+        `then`: a function that converts the result.
 
-        An interrupted wait (KeyboardInterrupt) loses nothing, however often it is interrupted: a task that it got
-        meanwhile is given back. CPython raises interrupts only at the start of a function, after a call and in loops,
-        so nothing comes between an `except` and the call below it.
+        A KeyboardInterrupt loses no task, even if several come: a task that the waiter got meanwhile is given back.
+        CPython raises interrupts only at the start of a function, after a call and in loops, so that none can come
+        between an `except` and the call below it.
         """
         try:
             line.enlist(self)
@@ -125,14 +125,14 @@ class ThreadWaiter:
                 line.withdraw(self, undo=True)
             except TubesError:
                 pass
-            except BaseException:  # Interrupted once more. Signals do not reach another thread.
+            except BaseException:  # A second interrupt. Use another thread: signals do not reach it.
                 start_new_thread(line.withdraw, (self,), {"undo": True})
             raise
 
     def _sleep(self, seconds: float | None) -> bool:
-        """Sleep until the waiter is woken; False if the time is over first.
+        """Sleep until the waiter is woken; return False after a timeout.
 
-        It sleeps in parts: CPython raises an interrupt that comes just before a sleep only at the end of the sleep.
+        Sleep in short parts: if an interrupt comes just before a sleep, CPython raises it only at the end of the sleep.
         """
         end = None if seconds is None else time.monotonic() + seconds
         while True:
@@ -143,22 +143,22 @@ class ThreadWaiter:
                 return False
 
     def lost(self) -> bool:
-        """Whether nobody needs a result any more; a thread always does."""
+        """Return False: a thread always needs its result."""
         return False
 
     def is_gone(self) -> bool:
-        """Whether nobody waits here any more, although the waiter is in a line."""
+        """Return False: a thread never leaves without withdrawing."""
         return False
 
     def wake(self) -> bool:
-        """End the sleep. It may be repeated, after an interrupt."""
+        """End the sleep. The call may be repeated after an interrupt."""
         if self._lock.locked():
             self._lock.release()
         return True
 
 
 class LoopWaiter:
-    """An asyncio task that waits for a future of its loop."""
+    """An asyncio task that waits for a future of its event loop."""
 
     __slots__ = ("_clock", "_future", "_loop", "answer", "deadline", "lost", "owner", "request", "timeout")
 
@@ -169,13 +169,13 @@ class LoopWaiter:
         self._future: asyncio.Future[None] = self._loop.create_future()
         self.answer: object = PENDING
         self.deadline: int | None = None
-        # Its time is over, or it was cancelled.
+        # The future is done after a timeout and after a cancel.
         self.lost: Final = self._future.done
         self.owner: Any = None
         self.request: Final = request
 
     async def wait(self, line: WaitLine, then: Callable[[Any], Awaitable[Any]] | None = None) -> Any:
-        """Wait for an answer, as `ThreadWaiter.wait` does. A cancelled wait loses nothing either."""
+        """Wait for the result, as `ThreadWaiter.wait` does. A cancelled wait loses no task either."""
         try:
             line.enlist(self)
             if self.answer is PENDING:
@@ -191,7 +191,7 @@ class LoopWaiter:
             answer = _outcome(self, line)
             return answer if then is None or answer is None else await then(answer)
         except GeneratorExit:
-            # The loop is gone, and the garbage collector may run in the middle of a call.
+            # The loop is closed. The garbage collector may run this at any point, so take no lock here.
             line.abandon(self)
             raise
         except BaseException:
@@ -204,11 +204,11 @@ class LoopWaiter:
             raise
 
     def is_gone(self) -> bool:
-        """Whether nobody waits here any more: the task was cancelled, or its loop has gone."""
+        """True if the task was cancelled, or its loop is closed."""
         return self._future.done() or self._loop.is_closed()
 
     def wake(self) -> bool:
-        """End the wait; False if the loop is closed, and the waiter gone for good."""
+        """End the wait; return False if the loop is closed."""
         if running_loop() is self._loop:
             if not self._future.done():
                 self._future.set_result(None)

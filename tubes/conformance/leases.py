@@ -194,7 +194,7 @@ class Leases(Bench):
                 self.tube.ack(text)
             with self.refused(InvalidOption, match="lease"):
                 Lease(text)
-        with self.refused(InvalidOption, match="later form"):
+        with self.refused(InvalidOption, match="newer format"):
             self.tube.ack_many(["2" + lease[1:]])
         for id in ("7", "17", "1", "9" * 20):
             with self.refused(InvalidOption, match="an id must be an int"):

@@ -1,4 +1,4 @@
-"""The objects that users get: tasks, batches, counts and codecs. They are values, and never call a backend.
+"""The objects that users get: tasks, batches, statistics and codecs. They are values that never call a backend.
 
 May import `tubes.errors` and `tubes.drivers`.
 """

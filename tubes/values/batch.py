@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from tubes.values.codecs import Codec
 
 T_co = TypeVar("T_co", default=Any, covariant=True)
-#: How many tasks one `take_many` may ask for.
+#: The largest `limit` of a `take_many`.
 MOST: Final = 100_000
-#: Options by name: as users give them, or checked and in the machine's units.
+#: Options by name: as the user gave them, or checked and in microseconds.
 Options: TypeAlias = Mapping[str, object]
 _LOOPED: Final = ", in a list or another iterable"
 
 
 class Item(Generic[T_co]):
-    """Data for `Tube.put_many` with options of its own: those of `Tube.put`, except `timeout`.
+    """Data for `Tube.put_many` with its own options. `options`: all options of `Tube.put` except `timeout`.
 
     >>> import tubes
     >>> with tubes.connect() as queue:
@@ -51,7 +51,7 @@ class Item(Generic[T_co]):
         return f"Item({self.data!r}{shown})"
 
 
-#: The options of some tasks, which are put in this order, and their data; checked and encoded.
+#: Consecutive tasks with equal options: the checked options, and the encoded data of each task.
 Run: TypeAlias = tuple[Options, list[Any]]
 
 
@@ -59,46 +59,46 @@ NO_ERRORS: Final[Mapping[int, TubesError]] = MappingProxyType({})
 
 
 class Batch:
-    """Tasks to be put, all or none."""
+    """Tasks to put, all or none."""
 
     __slots__ = ("errors", "keyed", "max_waiting", "runs", "size", "staged", "staged_for")
 
     def __init__(self, runs: list[Run], errors: Mapping[int, TubesError] = NO_ERRORS) -> None:
         self.runs: Final = runs
-        #: How many tasks it puts.
+        #: The number of tasks.
         self.size: Final = sum(len(many) for _, many in runs)
-        #: The errors of the items that are not put, by the numbers of the items.
+        #: The errors of invalid items, which are not put, by their positions.
         self.errors: Final = errors
-        #: Whether any task has a key.
+        #: True if a task has a key.
         self.keyed: Final = any("key" in options for options, _ in runs)
-        #: The value of `MAX_WAITING`, which is an option of the whole batch.
+        #: The value of the option `MAX_WAITING`, which applies to the whole batch.
         self.max_waiting: Final[Any] = runs[0][0].get(MAX_WAITING) if runs else None
-        #: The list on the server that has its tasks, if they were uploaded before.
+        #: The list on the server with its tasks, if they were uploaded before the put.
         self.staged = ""
-        #: By which options of the tube they were written there.
+        #: The options of the tube with which they were uploaded.
         self.staged_for: object = None
 
     def with_errors(self, tasks: list[Any]) -> list[Any]:
-        """The tasks that were put, with the errors of the other items in their places."""
+        """Insert the errors of invalid items at their positions in the list of new tasks."""
         for number, error in sorted(self.errors.items()):
             tasks.insert(number, error)
         return tasks
 
     def is_too_large(self, capacity: int) -> bool:
-        """Whether it never has room in a tube of this capacity, however empty that is; 0: there is always room.
+        """True if not even an empty tube of this capacity has room for it; 0: the capacity is unlimited.
 
-        Of tasks with keys some may be there already.
+        A batch with keys may always fit, because the tube may already have some of its tasks.
         """
         return 0 < capacity < self.size and not self.keyed
 
     def check_size(self, capacity: int) -> None:
-        """Raise `InvalidOption` for more tasks than ever have room."""
+        """Raise `InvalidOption` if the batch is too large for this capacity."""
         if self.is_too_large(capacity):
             rule = f"must be at most {capacity}, the tube's capacity"
             raise InvalidOption(option="items", value=self.size, rule=rule)
 
     def __iter__(self) -> Iterator[tuple[Any, Options]]:
-        """Data and options of each task, in their order."""
+        """Iterate over data and options of the tasks, in order."""
         for options, many in self.runs:
             for data in many:
                 yield data, options
@@ -112,7 +112,7 @@ def lanes_of(driver: Driver, request: Batch | tuple[Any, Options]) -> set[object
 
 
 def gather(driver: Driver, codec: Codec | None, items: object, options: Options, errors: object = "raise") -> Batch:
-    """Check and encode the arguments of `put_many`. An error names the number of its item."""
+    """Check and encode the arguments of `put_many`. An error has the position of its item."""
     if errors not in ("raise", "return"):
         raise InvalidOption(option="errors", value=errors, rule='must be "raise" or "return"')
     if isinstance(items, (str, bytes, bytearray)):
@@ -134,19 +134,19 @@ def gather(driver: Driver, codec: Codec | None, items: object, options: Options,
 
 
 def _plain_run(codec: Codec | None, items: list[object], base: Options) -> list[Run] | None:
-    """The tasks, if all have the same options; None if one has others, or the codec refuses one."""
+    """Return the tasks as one run; None if an item has its own options, or the codec refuses one."""
     if Item in set(map(type, items)):
         return None
     try:
         return [(base, items if codec is None else list(map(codec.encode, items)))]
-    except Exception:  # Reading them one by one finds the item and its error.
+    except Exception:  # `_runs` finds the item and its error.
         return None
 
 
 def _runs(
     driver: Driver, codec: Codec | None, items: list[object], base: Options, errors: dict[int, TubesError] | None
 ) -> list[Run]:
-    """The tasks one by one. Adds the errors of items to `errors`; None: raises the first one."""
+    """Check and encode the items one by one. Add the errors of items to `errors`; None: raise the first error."""
     last = base
     alike: list[Any] = []
     runs = [(last, alike)]
@@ -177,7 +177,7 @@ def _options_of(driver: Driver, base: Options, item: Item) -> Options:
         raise InvalidOption(option="timeout", value=given["timeout"], rule=rule)
     own = driver.check_put(given, alone=False)
     options = {**base, **own} if base else own
-    if "at" in options and "delay" in options:  # The item's own counts.
+    if "at" in options and "delay" in options:  # The item's option overrides the batch's.
         del options["delay" if "at" in own else "at"]
     if "key" not in options and ("on_duplicate" in given or "key_ttl" in given):
         driver.check_keyless(given)
@@ -185,18 +185,18 @@ def _options_of(driver: Driver, base: Options, item: Item) -> Options:
 
 
 def check_limit(value: object) -> int:
-    """Check how many tasks a `take_many` may take."""
+    """Check the limit of a `take_many`."""
     return whole("limit", value, MOST, least=1)
 
 
-#: What a port makes of a task, a lease or an id that a caller gives: the id (-1: no such task), the take number of the
-#: caller's task or lease (0: any), and the task or the lease, unless the caller gave an id.
+#: A resolved task, lease or id of a caller: the id (-1: no such task), the take number of the task or lease (0: any
+#: take), and the task or lease itself, or None for an id.
 Reference: TypeAlias = tuple[int, int, TaskView | Lease | None]
 TasksById: TypeAlias = dict[int, Reference]
 
 
 def tasks_by_id(tasks: object, refer: Callable[[Any], Reference]) -> TasksById:
-    """The tasks that a caller gives, as tasks, leases or ids, each once."""
+    """Resolve tasks, leases or ids that a caller passed, without duplicates."""
     if isinstance(tasks, (str, bytes, bytearray, TaskView)) or not isinstance(tasks, Iterable):
         raise InvalidOption(option="tasks", value=tasks, rule=f"must be tasks, leases or ids{_LOOPED}")
     found: TasksById = {}
@@ -213,7 +213,7 @@ def tasks_by_id(tasks: object, refer: Callable[[Any], Reference]) -> TasksById:
 
 
 def mark_all_finished(those: TasksById, done: dict[int, bool]) -> dict[int, bool]:
-    """Mark the tasks for which the call succeeded as finished by their callers."""
+    """Mark the tasks for which the call succeeded as finished by the caller."""
     finished = those.values() if False not in done.values() else [those[id] for id in those if done[id]]
     for _, _, task in finished:
         if task is not None and task.__class__ is not Lease:

@@ -1,7 +1,7 @@
-"""Codecs: how data becomes bytes and comes back.
+"""Codecs: conversion of data to bytes and back.
 
 `memory://` stores objects unchanged unless a codec is given; a server always needs one.
-There is no pickle codec: anybody who can write to the queue could run code in its readers.
+A pickle codec is left out on purpose: every program that can write to the queue could run code in its readers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tubes.errors import CodecError, InvalidOption, needs
 
 @runtime_checkable
 class Codec(Protocol):
-    """Turns data into bytes and back. The caller of the queue gets any error of its methods as a `CodecError`.
+    """Converts data to bytes and back. The caller of the queue gets any error of its methods as a `CodecError`.
 
     >>> class Text:
     ...     def encode(self, data):
@@ -35,11 +35,11 @@ class Codec(Protocol):
         ...
 
     def decode(self, raw: bytes) -> Any:
-        """Return the data of these bytes: a new object each time."""
+        """Return the data as a new object on each call."""
         ...
 
 
-# Made once: `json.dumps` makes one at each call that has options, `json.loads` looks for other encodings first.
+# Created once: `json.dumps` with options creates an encoder per call, and `json.loads` detects the encoding first.
 _to_json: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _from_json: Final = json.JSONDecoder().decode
 
@@ -51,11 +51,11 @@ class JsonCodec:
     """
 
     def encode(self, data: object) -> bytes:
-        """Compact JSON; NaN, infinities and other objects are refused."""
+        """Return compact JSON. Raises for NaN, infinities and objects of other types."""
         return _to_json(data).encode()
 
     def decode(self, raw: bytes) -> Any:
-        """The data of JSON bytes."""
+        """Return the data of JSON bytes."""
         return _from_json(raw.decode("utf-8", "surrogatepass"))
 
 
@@ -63,13 +63,13 @@ class RawCodec:
     """Bytes, unchanged."""
 
     def encode(self, data: object) -> bytes:
-        """Accepts bytes and bytearray."""
+        """Return a copy of `data`, which must be bytes or a bytearray."""
         if not isinstance(data, (bytes, bytearray)):
-            raise TypeError("it takes only bytes")
+            raise TypeError(f"data must be bytes, got {type(data).__name__}")
         return bytes(data)
 
     def decode(self, raw: bytes) -> bytes:
-        """Return the bytes as they are."""
+        """Return the bytes unchanged."""
         return raw
 
 
@@ -81,12 +81,12 @@ class MsgpackCodec:
             self._msgspec = import_module("msgspec")
 
     def encode(self, data: object) -> bytes:
-        """MessagePack; objects that msgspec does not know are refused."""
+        """Return MessagePack. Raises for objects of types that msgspec does not support."""
         raw: bytes = self._msgspec.msgpack.encode(data)
         return raw
 
     def decode(self, raw: bytes) -> Any:
-        """The data of MessagePack bytes."""
+        """Return the data of MessagePack bytes."""
         return self._msgspec.msgpack.decode(raw)
 
 
@@ -94,7 +94,7 @@ _BY_NAME: Final[dict[str, Callable[[], Codec]]] = {"json": JsonCodec, "raw": Raw
 
 
 def find(codec: str | Codec) -> Codec:
-    """A codec by its name (`json`, `raw`, `msgpack`), or the user's own."""
+    """Return the codec of a name (`json`, `raw`, `msgpack`), or check and return the user's own."""
     if isinstance(codec, str):
         if codec not in _BY_NAME:
             raise InvalidOption(option="codec", value=codec, rule=f"must be one of {', '.join(_BY_NAME)}, or a Codec")
@@ -106,12 +106,12 @@ def find(codec: str | Codec) -> Codec:
 
 
 def same(one: Codec | None, other: Codec | None) -> bool:
-    """Whether two codecs do the same, as far as one can tell."""
+    """True if two codecs are equal, or of the same built-in class."""
     return one == other or (type(one) is type(other) and type(one) in _BY_NAME.values())
 
 
 def encode(codec: Codec, data: object) -> bytes:
-    """The bytes of this data, or `CodecError`."""
+    """Encode data. Raises `CodecError`."""
     try:
         return codec.encode(data)
     except Exception as error:
@@ -119,7 +119,7 @@ def encode(codec: Codec, data: object) -> bytes:
 
 
 def decode(codec: Codec, raw: bytes) -> Any:
-    """The data of these bytes, or `CodecError`."""
+    """Decode bytes. Raises `CodecError`."""
     try:
         return codec.decode(raw)
     except Exception as error:
@@ -127,5 +127,5 @@ def decode(codec: Codec, raw: bytes) -> Any:
 
 
 def name_of(codec: Codec) -> str:
-    """The name of a codec; of the user's own that of its class."""
+    """Return the name of a codec; for the user's own, the name of its class."""
     return next((name for name, kind in _BY_NAME.items() if kind is type(codec)), type(codec).__name__)

@@ -1,4 +1,4 @@
-"""A lane as users see it, and the limits that they may set for it."""
+"""The user's view of a lane, and the check of its limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Utube(NamedTuple):
-    """A lane at one moment: one of `Tube.utubes`.
+    """A snapshot of a lane, as `Tube.utubes` returns it.
 
     >>> import tubes
     >>> with tubes.connect() as queue:
@@ -21,12 +21,12 @@ class Utube(NamedTuple):
     [Utube(name='example.com', ready=1, taken=0, next_start=None, interval=2.0, max_in_flight=1, capacity=0)]
     """
 
-    #: Tasks without a lane share the one called `nil`.
+    #: The name. Tasks without a lane share the lane `nil`.
     name: str
-    #: How many of its tasks are ready, including those that wait for the lane.
+    #: The number of its ready tasks, including tasks that wait until the lane is free.
     ready: int
     taken: int
-    #: When its next task may be taken, in seconds since the epoch, if it cools down or is blocked. None: now.
+    #: If the lane cools down or is blocked: when its next task may be taken, in seconds since the epoch. None: now.
     next_start: float | None
     #: Seconds from one take to the next, or from the end of a run; 0: no interval.
     interval: float
@@ -36,14 +36,14 @@ class Utube(NamedTuple):
 
 
 def lane_of(driver: Driver, utube: object) -> str:
-    """The name of a lane, checked."""
+    """Check the name of a lane. Raises if the driver has no lanes."""
     if driver.lane is None:
         raise driver.lacks_lanes()
     return lane(driver.lane, utube)
 
 
 def changes_of(interval: object, max_in_flight: object, interval_from: object, capacity: object) -> dict[str, Any]:
-    """The limits of a lane, checked and in the machine's units; None: the tube's."""
+    """Check the limits of a lane and convert them to microseconds; None: use the limit of the tube."""
     changes: dict[str, Any] = {}
     if interval is not KEEP:
         changes["interval"] = None if interval is None else micros("interval", interval)

@@ -1,4 +1,4 @@
-"""Leases: the hold of one take on its task, as text."""
+"""Leases: a take of a task, as text."""
 
 from __future__ import annotations
 
@@ -9,37 +9,36 @@ from zlib import crc32
 
 from tubes.errors import InvalidOption
 
-#: The first character of a lease, which says how to read the others.
+#: The first character of a lease: the version of its format.
 _FORM: Final = "1"
 _LATER: Final = tuple("23456789")
-#: The moment at which the tube was made, or another number of this tube alone; the number and half of the uuid of the
-#: session; the take; the id of the task.
+#: `born`, `number`, `session`, `take` and `id`, as in `Lease`.
 _FACTS: Final = struct.Struct(">QIQQQ")
 _SUM: Final = 4
-#: What is shorter is no lease of any form.
+#: The shortest length of a lease in any format.
 _LEAST: Final = 40
 _ALPHABET: Final = b"-_"
-#: The take of a lease that is of none.
+#: A take number that no take has.
 NO_TAKE: Final = 2**64 - 1
 
 
 class Lease(str):
-    """The hold of one take on its task, as text: `task.lease`. Another process may use it in place of the task.
+    """A take of a task as text: `task.lease`. Another process may use it in place of the task.
 
-    It is a string of letters, digits, `-` and `_`, some 60 characters and the name of the tube. `Lease(text)` reads one
-    that comes back as plain text; methods of a `Tube` take that, too.
+    It is a string of letters, digits, `-` and `_`: about 60 characters, and the name of the tube. `Lease(text)` parses
+    plain text; the methods of a `Tube` accept plain text, too.
 
     It ends with its take: when the task is acked, released, buried or deleted, when its ttr or ttl is over, when the
-    session that took it ends, when a server comes back without it. From then on it is refused with `TaskNotTaken`. It
-    is not signed: whoever has it may end the take.
+    session that took it ends, or when the server has lost the take in a restart. From then on methods raise
+    `TaskNotTaken`. It is not signed: every program that has it may end the take.
 
-    Form 1 is the digit 1 and then, in base64url without padding, numbers with their greatest byte first, and a name:
-    what tells the tube from others of its name, 8 bytes (on a server the microsecond in which it was made); the number
-    of the session in the tube, 4, and the first half of its uuid, 8 (in memory both are 0; in a folder the second one
-    is of its opening); the number of the take, 8; the id of the task, 8; the name of the tube; and the CRC-32 of all
-    this, the digit too, 4.
+    Format 1 is the digit 1, followed by these fields in base64url without padding; numbers are big-endian. 8 bytes: a
+    number that differs for each tube of this name (on a server the microsecond of its creation). 4 bytes: the number
+    of the session in the tube (0 in memory and in a folder). 8 bytes: the first half of the uuid of the session (0 in
+    memory; in a folder, of this opening of the store). 8 bytes: the number of the take. 8 bytes: the id of the task.
+    Then the name of the tube, and 4 bytes: the CRC-32 of all this, including the digit.
 
-    Raises `InvalidOption` for a text of another form, and for one that was cut or damaged.
+    Raises `InvalidOption` if the text has another format, or was cut or damaged.
 
     >>> import tubes
     >>> with tubes.connect() as queue:
@@ -57,20 +56,20 @@ class Lease(str):
     tube: str
     #: The id of the task.
     id: int
-    #: Which of the tubes of that name it is; the session's number there, and half of its uuid; which take.
+    #: A number that differs for each tube of that name; the session's number there, and half of its uuid; the take.
     born: int
     number: int
     session: int
     take: int
 
     def __new__(cls, text: str) -> Self:
-        """Read a lease."""
+        """Parse a lease."""
         given: Any = text
         if not isinstance(given, str):
             raise InvalidOption(option="lease", value=given, rule="must be a string")
         lease = super().__new__(cls, text)
         if len(text) >= _LEAST and text.startswith(_LATER):
-            raise InvalidOption(option="lease", value=text, rule=f"has a later form than {_FORM}, which is known here")
+            raise InvalidOption(option="lease", value=text, rule=f"has a newer format than {_FORM}")
         try:
             packed = b64decode(text[1:] + "=" * (-(len(text) - 1) % 4), _ALPHABET, validate=True)
             lease.born, lease.number, lease.session, lease.take, lease.id = _FACTS.unpack_from(packed)
@@ -79,13 +78,13 @@ class Lease(str):
         except (ValueError, struct.error):
             is_whole = False
         if not is_whole:
-            rule = "is no lease, or was cut or damaged; an id must be an int"
+            rule = "is not a lease, or was cut or damaged; an id must be an int"
             raise InvalidOption(option="lease", value=text, rule=rule)
         return lease
 
     @classmethod
     def of(cls, tube: str, id: int, born: int, number: int, session: int, take: int) -> Self:
-        """The lease that says this."""
+        """Create a lease."""
         lease = super().__new__(cls, _text_of(_FACTS.pack(born, number, session, take, id) + tube.encode()))
         lease.born, lease.number, lease.session, lease.take, lease.id = born, number, session, take, id
         lease.tube = tube

@@ -1,6 +1,6 @@
 """The options of tasks and tubes as callers give them, for editors and type checkers.
 
-`drivers/options.py` and `drivers/tube_options.py` check the values. None counts as not given.
+`drivers/options.py` and `drivers/tube_options.py` check the values. None has the same effect as a missing option.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tubes.drivers.options import Seconds
 
 
 class TaskOptions(TypedDict, total=False):
-    """The options of `Tube.call`, as far as the driver of the tube has them.
+    """The options of `Tube.call`. A driver may support only some of them.
 
     A function that forwards them takes `**options: Unpack[tubes.TaskOptions]`.
     """
@@ -28,13 +28,13 @@ class TaskOptions(TypedDict, total=False):
     at: datetime | None
     """When the task becomes ready, instead of a delay: a datetime with a time zone."""
     ttl: Seconds | None
-    """Time to live in seconds: then a task that nobody has taken is removed."""
+    """Time to live in seconds: after it, an untaken task is removed."""
     ttr: Seconds | None
-    """Time to run in seconds: then a taken task is ready again."""
+    """Time to run in seconds: after it, a taken task becomes ready again."""
     max_attempts: int | None
     """How often the task may be taken, 1 to 1048574. When the last attempt fails, the task is buried."""
     context: Mapping[str, str] | None
-    """Strings that the task carries beside its data, such as trace ids."""
+    """Strings that the task carries in addition to its data, such as trace ids."""
     keep_done: Seconds | None
     """Seconds for which the task is kept after its end, with its result; 0: not at all."""
 
@@ -50,9 +50,9 @@ class PutOptions(TaskOptions, total=False):
     """
 
     key: str | None
-    """A unique key: a tube has at most one task with it."""
+    """A unique key: a tube has at most one task with this key."""
     on_duplicate: Literal["keep", "replace", "raise"] | None
-    """What a put does if a task has its key: keep and return that task (the default), replace it, or raise."""
+    """If a task has the same key: keep and return that task (the default), replace it, or raise."""
     key_ttl: Seconds | None
     """Seconds for which the key is remembered after its task is gone."""
 
@@ -60,7 +60,7 @@ class PutOptions(TaskOptions, total=False):
 def put_options(
     options: Mapping[str, Any], utube: Any = None, pri: Any = None, ttl: Any = None, ttr: Any = None, delay: Any = None
 ) -> Mapping[str, Any]:
-    """All options of a put in one mapping: those that `Tube.put` has parameters for, and the others."""
+    """Return all options of a put in one mapping: the parameters of `Tube.put`, and the others."""
     if utube is pri is ttl is ttr is delay is None:
         return options
     given = {"ttl": ttl, "ttr": ttr, "delay": delay, "pri": pri, "utube": utube}
@@ -68,37 +68,37 @@ def put_options(
 
 
 class TubeOptions(TypedDict, total=False):
-    """The options of `Queue.create_tube`, as far as its driver has them."""
+    """The options of `Queue.create_tube`. A driver may support only some of them."""
 
     pri: int | None
     """The priority of tasks that are put without one."""
     ttl: Seconds | None
     """The time to live of tasks that are put without one, in seconds."""
     ttr: Seconds | None
-    """The time to run of tasks that are put without one, in seconds; the ttl if it is left out."""
+    """The time to run of tasks that are put without one, in seconds. Default: the ttl."""
     capacity: int | None
-    """How many tasks the tube has room for; 0: no limit."""
+    """The largest number of tasks; 0: unlimited."""
     max_attempts: int | None
     """How often tasks that are put without `max_attempts` may be taken."""
     key_ttl: Seconds | None
     """Seconds for which keys are remembered, for tasks that are put without `key_ttl`."""
     buried_ttl: Seconds | None
-    """Seconds for which a task lives once it is buried; math.inf: for ever. Its own ttl goes on if it is left out."""
+    """Time to live in seconds of buried tasks; math.inf: for ever. Default: the ttl of the task continues."""
     keep_done: Seconds | None
     """Seconds for which tasks that are put without `keep_done` are kept after their ends; 0: not at all."""
     keep_done_max: int | None
-    """How many done tasks are kept at most: those that would be forgotten first go."""
+    """The largest number of kept done tasks: beyond it, the task that would expire first is removed."""
     backoff: Backoff | Iterable[Seconds] | None
-    """How long a task waits after a failed attempt: a list of seconds, or a `Backoff`."""
+    """The delays after failed attempts: a list of seconds, or a `Backoff`."""
     lane_capacity: int | None
-    """How many tasks each lane has room for; 0: no limit."""
+    """The largest number of tasks of each lane; 0: unlimited."""
     max_in_flight: int | None
-    """How many tasks of one lane may be taken at a time; 1 if it is left out."""
+    """How many tasks of one lane may be taken at a time. Default: 1."""
     interval: Seconds | None
     """Seconds from one take in a lane to the next, or from the end of a run."""
     interval_from: Literal["take", "ack"] | None
-    """From where an interval counts: the last take (the default), or the end of the last run as well."""
+    """The start of an interval: the last take (the default), or the last take and the end of the last run."""
     jitter: float | None
-    """The fraction, 0 to 1, by which an interval may be longer, at random."""
+    """The fraction, 0 to 1, by which an interval is made longer at random."""
     order: Literal["fifo", "round_robin"] | None
-    """Which lane comes first: the one with the first task, or the one whose last take is longest ago."""
+    """The order of the lanes: by their first tasks, or by the time since their last takes, longest first."""

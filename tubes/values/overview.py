@@ -1,4 +1,4 @@
-"""Tubes and folders as monitors see them."""
+"""Snapshots of tubes and folders for monitoring."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A tube at one moment: one of `Queue.overview`.
+    """A snapshot of a tube, as `Queue.overview` returns it.
 
     >>> import tubes
     >>> with tubes.connect() as queue:
@@ -27,25 +27,25 @@ class Overview:
     #: The name of its driver.
     driver: str
     statistics: Statistics
-    #: The moment, by the clock of the queue: seconds since the epoch.
+    #: The time of the snapshot, by the clock of the queue: seconds since the epoch.
     at: float
     #: How many live sessions have opened the tube.
     sessions: int
-    #: What the tube was given, as `Tube.options` shows it; None where the server's options cannot be read.
+    #: The options of the tube, as `Tube.options` returns them; None if the options on the server cannot be read.
     options: dict[str, Any] | None
-    #: How many lanes `Tube.utubes` lists, and how many of them cool down or are blocked.
+    #: The number of lanes that `Tube.utubes` lists, and the number of lanes that cool down or are blocked.
     utubes: int = 0
     resting: int = 0
-    #: How many seconds ago the first thing fell due that has not happened yet. On a server the next call of any program
-    #: does it, so a large lag means that no program uses the tube. In memory always 0.
+    #: The age in seconds of the oldest overdue change. On a server the next call of any program makes it, so that a
+    #: large lag means that no program uses the tube. In memory always 0.
     due_lag: float = 0.0
-    #: As `Tube.oldest_ready_age` returns it, if it was asked for.
+    #: The result of `Tube.oldest_ready_age`, if it was requested.
     oldest_ready_age: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FolderUsage:
-    """What a store in a folder uses of its disk: `Queue.folder_usage`.
+    """The disk usage of a store in a folder: `Queue.folder_usage`.
 
     >>> import tubes, tempfile
     >>> with tempfile.TemporaryDirectory() as folder, tubes.connect(f"file:{folder}") as queue:
@@ -53,11 +53,11 @@ class FolderUsage:
     0
     """
 
-    #: How large its files are: the tasks, the log and the reserve.
+    #: The size of its files: tasks, log and reserve.
     bytes: int
-    #: When the log was last folded into the file of the tasks: seconds since the epoch.
+    #: The time of the last checkpoint, which moves the log into the file of the tasks: seconds since the epoch.
     checkpoint: float
-    #: With `sync=full`: how often this process has waited for the disk, and for how many seconds.
+    #: With `sync=full`: how often this process has called fsync, and its total duration in seconds.
     fsyncs: int
     fsync_seconds: float
 

@@ -1,11 +1,11 @@
-"""Problems that `check` finds in a tube, and how `repair` solves them."""
+"""Problems that `check` finds in a tube, and their repairs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-#: By kind: what is wrong, what `repair` would do, and what it has done. `{}`: ids or names.
+#: By kind: the description, the repair in the present tense, and in the past tense. `{}`: ids or names.
 KINDS: Final[dict[str, tuple[str, str, str]]] = {
     "tube": (
         "the description of the tube cannot be read: {}",
@@ -29,7 +29,7 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {
         "moved them unchanged to the key :broken",
     ),
     "stranded": (
-        "tasks in no index, which nobody can take: {}",
+        "tasks that are in no index and cannot be taken: {}",
         "adds them to their indexes",
         "added them to their indexes",
     ),
@@ -48,7 +48,7 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {
     "session": (
         "sessions that are stored incompletely: {}",
         "ends them; after a minute, if a program may still use them",
-        "ended them; those that a program may still use end in a minute",
+        "ended them; sessions that a program may still use end in a minute",
     ),
     "orphan": ("tasks that are held by sessions that do not exist: {}", "releases them", "released them"),
     "answer": ("replies to sessions that do not exist: {}", "removes them", "removed them"),
@@ -57,8 +57,8 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {
     "counter": ("counters that are wrong: {}", "corrects them", "corrected them"),
     "file": (
         "the file of the store is damaged: {}",
-        "saves what can be read in a new file, and keeps the old one",
-        "saved what could be read in a new file, and kept the old one",
+        "saves all readable rows in a new file, and keeps the old one",
+        "saved all readable rows in a new file, and kept the old one",
     ),
     "saved": ("tasks that can be read: {count}", "saves them", "saved them"),
     "lost": (
@@ -70,19 +70,19 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {
     "unreadable rows": ("unreadable rows of the file: {count}", "leaves them out", "left them out"),
     "uncertain": (
         "tasks that may be damaged: {}",
-        "buries them; leaves out those without data",
-        "buried them; left out those without data",
+        "buries them; leaves out tasks without data",
+        "buried them; left out tasks without data",
     ),
     "facts": (
-        "rows of tubes, keys, lanes or done tasks that make no sense: {}",
-        "makes those of tubes from their tasks; leaves out the others",
-        "made those of tubes from their tasks; left out the others",
+        "invalid rows of tubes, keys, lanes or done tasks: {}",
+        "restores rows of tubes from their tasks; leaves out the others",
+        "restored rows of tubes from their tasks; left out the others",
     ),
     "kept": ("the old files: {}", "keeps them", "kept them in the folder"),
-    "reserve": ("what is not the room that is kept free on the disk: {}", "moves it away", "moved it away"),
+    "reserve": ("a path in place of the reserve file: {}", "renames it", "renamed it"),
     "memory": ("indexes in memory that differ from the tasks: {}", "rebuilds them", "rebuilt them"),
 }
-#: Kinds that say that `repair` has lost something, or may have.
+#: Kinds of problems with which `repair` has lost data, or may have.
 LOSSES: Final = frozenset({"lost", "uncertain", "unreadable pages", "unreadable rows"})
 #: Kinds that `repair` cannot solve.
 BEYOND: Final = frozenset({"tube"})
@@ -90,10 +90,10 @@ BEYOND: Final = frozenset({"tube"})
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem of a tube: `Queue.check` and `Queue.repair` return a list of them.
+    """A problem of a tube, as `Queue.check` and `Queue.repair` return it.
 
     `kind`: a word for programs; `count`: how many tasks, keys or fields have it; `examples`: some ids or names.
-    `what` describes it, and `remedy` how `repair` solves it. `mended`: whether that was done. `tube`: the name of the
+    `what` describes it, and `remedy` describes its repair. `mended`: True if it was repaired. `tube`: the name of the
     tube; "" for the file of a folder.
 
     >>> import tubes
@@ -111,11 +111,11 @@ class Problem:
 
     @property
     def what(self) -> str:
-        """What is wrong."""
+        """The description of the problem."""
         more = f" and {self.count - len(self.examples)} more" if self.count > len(self.examples) else ""
         return KINDS[self.kind][0].format(", ".join(self.examples) + more, count=self.count)
 
     @property
     def remedy(self) -> str:
-        """What `repair` would do; if `mended`, what it has done."""
+        """The description of the repair: in the past tense if `mended`."""
         return KINDS[self.kind][2 if self.mended else 1]

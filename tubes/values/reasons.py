@@ -1,4 +1,4 @@
-"""Why tasks are buried, by kinds of reasons."""
+"""Kinds of reasons for which tasks are buried."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 def kind_of(reason: str | None) -> str:
-    """The kind of a reason: the text before the first colon; `max_attempts: ttr` stays whole.
+    """Return the kind of a reason: the text before the first colon. `max_attempts: ttr` is a kind of its own.
 
     >>> kind_of("ValueError: no such address: x@y"), kind_of("max_attempts: ttr"), kind_of(None)
     ('ValueError', 'max_attempts: ttr', 'none')
@@ -20,7 +20,7 @@ def kind_of(reason: str | None) -> str:
 
 
 def by_kind(counts: Mapping[str | None, int]) -> dict[str, int]:
-    """Counts of reasons as counts of their kinds, the most frequent first, equal ones by name."""
+    """Sum counts of reasons by kind; sort by count, largest first, then by name."""
     found: Counter[str] = Counter()
     for reason, count in counts.items():
         found[kind_of(reason)] += count

@@ -1,4 +1,4 @@
-"""Counts of a tube: its tasks and its calls."""
+"""Counts of the tasks and calls of a tube."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tubes.drivers.timers import NEVER
 class Statistics:
     """Counts of a tube at one moment.
 
-    `tasks`: how many there are, by state: `ready` (including those behind a busy lane), `taken`, `buried`, `delayed`,
-    and their `total`; `done` counts those that were acked, deleted or expired since the tube was created.
-    `calls`: how often each change has happened since then: `put take ack release touch bury kick delete delay ttl ttr`.
-    `ttr` counts timeouts: takes that were ended by their ttr. Updates are not counted. A task that outlives its ttl
-    counts under `ttl` and `delete`, as in Tarantool's queue.
-    `waiting`: how many callers wait on the tube now, for a task or for room; on a server, estimated where more than a
-    thousand processes wait.
-    `kept`: how many done tasks are kept now, see `keep_done`; they count nowhere else but in `done`.
+    `tasks`: the number of tasks by state: `ready` (including tasks behind a busy lane), `taken`, `buried`, `delayed`,
+    and their `total`; `done` counts tasks that were acked, deleted or expired since the tube was created.
+    `calls`: the number of changes since then, by kind: `put take ack release touch bury kick delete delay ttl ttr`.
+    `ttr` counts takes that were ended by their ttr. Updates are not counted. A task that expires counts under `ttl` and
+    `delete`, as in Tarantool's queue.
+    `waiting`: the number of callers that wait on the tube now, for a task or for room; on a server, an estimate if more
+    than a thousand processes wait.
+    `kept`: the number of done tasks that are kept now, see `keep_done`; of the other counts, only `done` has them.
     `paused`: the end of its pause, in seconds since the epoch (`math.inf`: until `resume`); None: it is not paused.
     """
 
@@ -32,7 +32,7 @@ class Statistics:
 
 
 def until(moment: int | None) -> float | None:
-    """The end of a pause as users see it."""
+    """Convert the end of a pause to seconds; `math.inf` for a pause without an end."""
     if moment is None:
         return None
     return math.inf if moment == NEVER else moment / SECOND

@@ -1,4 +1,4 @@
-"""What users see of a task: frozen facts. Its verbs stand with those of its tube, in `tubes/sync.py` and `aio.py`."""
+"""Tasks as users see them: immutable snapshots. `tubes/sync.py` and `tubes/aio.py` add the methods of each API."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("tubes")
-#: The type of a task's data. Nothing checks it when a program runs.
+#: The type of a task's data. It is not checked at run time.
 T = TypeVar("T", default=Any)
-#: The type of what a handler of a tube's tasks returns.
+#: The type of the result of a handler of a tube's tasks.
 R = TypeVar("R", default=Any)
-# Characters of data in what `repr` says of a task.
+# The maximal length of the data in the `repr` of a task.
 _SHOWN: Final = 80
 
 
@@ -36,7 +36,7 @@ def _seconds(micros: int | None) -> float | None:
 
 
 class Record(Protocol):
-    """What a backend keeps of a task and a `Task` shares with it: what never changes while the record lives."""
+    """The immutable part of a backend's task, which a `Task` shares instead of copying it."""
 
     id: int
     data: Any
@@ -46,7 +46,7 @@ class Record(Protocol):
 
 
 class TaskView(Generic[T]):
-    """What is known of a task at the moment of the call that answered it. Nothing here changes later."""
+    """A snapshot of a task at the time of the call that returned it. It does not change later."""
 
     __slots__ = (
         "_attempts",
@@ -64,29 +64,29 @@ class TaskView(Generic[T]):
     _attempts: int
     _more: More | None
     _times: tuple[int | None, int | None, int | None, int | None]  # ttl, ttr, due, dead
-    # Which take of the task this is, and `FINISHED` once the caller has dealt with it through this object.
+    # The number of the take, or `FINISHED` after the caller has ended the take through this object.
     _take: int
 
     @property
     def id(self) -> int:
-        """The number of the task in its tube. Numbers only grow; none is given twice."""
+        """The number of the task in its tube. Numbers increase and are never reused."""
         return self._record.id
 
     @property
     def state(self) -> State:
-        """Where the task stood when the call returned: `"ready"`, `"taken"`, `"done"`, `"buried"` or `"delayed"`."""
+        """The state when the call returned: `"ready"`, `"taken"`, `"done"`, `"buried"` or `"delayed"`."""
         return self._state
 
     @property
     def data(self) -> T:
-        """What was put. Raises `CodecError` if it cannot be decoded; the task itself is in order then."""
+        """The data of the task. Raises `CodecError` if it cannot be decoded; all other attributes remain usable."""
         codec: Codec | None = self._tube._port.codec
         data: T = self._record.data if codec is None else decode(codec, self._record.data)
         return data
 
     @property
     def utube(self) -> str | None:
-        """The task's lane; None if it was put without one, or the driver has no lanes."""
+        """The lane; None if the task was put without one, or the driver has no lanes."""
         return self._record.utube
 
     @property
@@ -96,15 +96,16 @@ class TaskView(Generic[T]):
 
     @property
     def attempts(self) -> int:
-        """How often the task was taken, this take included."""
+        """How often the task was taken, including this take."""
         return self._attempts
 
     @property
     def calls(self) -> dict[str, int]:
-        """How often this has happened to the task, by the names of `Statistics.calls`: `release ttr bury kick`.
+        """How often each of these changes has happened to the task: `release ttr bury kick`.
 
-        `ttr` counts timeouts: takes that were ended by the ttr. A release by the end of a session counts, a task that a
-        worker left to others does not. Of a task that is done the last attempt counts as ended by that.
+        The names are those of `Statistics.calls`. `ttr` counts takes that were ended by the ttr. `release` includes
+        releases by the end of a session, but not tasks that a worker declined. The last attempt of a done task counts
+        under none of them.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -123,25 +124,25 @@ class TaskView(Generic[T]):
 
     @property
     def max_attempts(self) -> int | None:
-        """How often the task may be taken: when the last attempt fails it is buried. None: any number of times."""
+        """How often the task may be taken: it is buried when the last attempt fails. None: any number of times."""
         return None if self._more is None else self._more.max_attempts or None
 
     @property
     def reason(self) -> str | None:
-        """Why the task is buried; None if nobody said so, or it is not."""
+        """Why the task is buried; None if it is not buried, or was buried without a reason."""
         return None if self._more is None else self._more.reason
 
     @property
     def keep_done(self) -> float | None:
-        """For how many seconds the task is kept after its end; None: not at all."""
+        """How long the task is kept after its end, in seconds; None: not at all."""
         return None if self._more is None or not self._more.keep_done else self._more.keep_done / SECOND
 
     @property
     def result(self) -> Any:
-        """What the holder of a done task said when it acked it; None: nothing, or the task is not done.
+        """The result of a done task, which its holder gave to `ack`; None: it has no result, or is not done.
 
-        `peek` and `tasks` find it, and listeners hear it; `Tube.result` waits for it. Raises `CodecError` if it cannot
-        be decoded.
+        `peek`, `tasks` and listeners return tasks with their results; `Tube.result` waits for the result. Raises
+        `CodecError` if it cannot be decoded.
         """
         codec: Codec | None = self._tube._port.codec
         result = getattr(self._record, "result", None)
@@ -149,32 +150,32 @@ class TaskView(Generic[T]):
 
     @property
     def ended(self) -> float | None:
-        """When a done task that is kept ended: seconds since the epoch; None: it is not done, or not kept."""
+        """When the task ended, in seconds since the epoch; None: it is not done, or not kept."""
         return _seconds(getattr(self._record, "ended", None))
 
     @property
     def why(self) -> str | None:
-        """How a done task that is kept ended: "ack", "delete" or "ttl"; None: it is not done, or not kept."""
+        """How the task ended: "ack", "delete" or "ttl"; None: it is not done, or not kept."""
         why: str | None = getattr(self._record, "why", None)
         return why
 
     @property
     def key(self) -> str | None:
-        """The key: while the task lives there is no other one of its key in the tube. None: it has none."""
+        """The unique key: no other task in the tube has the same key while this one exists. None: no key."""
         return None if self._more is None else self._more.key
 
     @property
     def context(self) -> dict[str, str]:
-        """What travels with the task besides its data, trace ids for example: a copy; empty if it was put without.
+        """Strings that the task carries in addition to its data, such as trace ids: a copy, or {} if there are none.
 
-        It may be handed on to another task; who is to hear of this one (`call`) is no part of it.
+        It may be passed to the put of another task: it does not include the address for the reply of a `call`.
         """
         context = None if self._more is None else self._more.context
         return {name: words for name, words in context.items() if not name.startswith(RESERVED)} if context else {}
 
     @property
     def created_now(self) -> bool:
-        """False if a put found a task of this key, and answered that one instead of adding another."""
+        """False if a put found a task with the same key and returned it, instead of adding a new one."""
         return self._more is None or self._more.met != KEPT
 
     @property
@@ -184,22 +185,22 @@ class TaskView(Generic[T]):
 
     @property
     def ttl(self) -> float | None:
-        """The time to live in seconds since it was put, with what delays and touches added to it; None: for ever."""
+        """The time to live, in seconds from the put, including the time added by delays and touches; None: for ever."""
         return _seconds(self._times[0])
 
     @property
     def ttr(self) -> float | None:
-        """The time to run in seconds, that a worker has from its take; None: as long as it likes."""
+        """The time to run, in seconds from the take; None: unlimited."""
         return _seconds(self._times[1])
 
     @property
     def due(self) -> float | None:
-        """When the task moves next by itself (delay, ttr or ttl over): seconds since the epoch; None: never."""
+        """When the next delay, ttr or ttl of the task is over: seconds since the epoch; None: never."""
         return _seconds(self._times[2])
 
     @property
     def expires(self) -> float | None:
-        """When the ttl runs out: seconds since the epoch; None: never."""
+        """When the ttl is over: seconds since the epoch; None: never."""
         return _seconds(self._times[3])
 
     @property
@@ -210,9 +211,10 @@ class TaskView(Generic[T]):
 
     @property
     def lease(self) -> Lease:
-        """The hold of this take as text, by which other sessions and processes may ack the task: see `Lease`.
+        """This take as text, with which other sessions and processes may ack the task: see `Lease`.
 
-        It costs no call. Raises `TaskNotTaken` if the task was not taken, or this object has ended its take.
+        It needs no call to the server. Raises `TaskNotTaken` if the task was not taken, or this object has ended its
+        take.
         """
         self._check_taken()
         if self._take == FINISHED:
@@ -268,14 +270,14 @@ FINISHED: Final = -1
 
 
 class Origin(Protocol):
-    """Where a task comes from: the tube that its verbs go to."""
+    """The tube of a task, which its methods use."""
 
     @property
     def name(self) -> str: ...
 
 
 def snapshot(kind: type[F], tube: Origin, entry: Entry | Done, timed: bool) -> F:
-    """The entry as it is now. In every verb's path: hence no __init__, and plain stores."""
+    """Return a snapshot of an entry. Every call runs this, so it avoids `__init__`."""
     task = kind()
     task._tube = tube
     task._record = entry
@@ -288,7 +290,7 @@ def snapshot(kind: type[F], tube: Origin, entry: Entry | Done, timed: bool) -> F
 
 
 def of_other_api(kind: type[F], tube: Origin, task: TaskView) -> F:
-    """Make a copy of a task, of the same take, for the tube of the other API."""
+    """Copy a task, with the same take, to the tube of the other API."""
     other = kind()
     for slot in TaskView.__slots__:
         setattr(other, slot, getattr(task, slot))
@@ -297,5 +299,5 @@ def of_other_api(kind: type[F], tube: Origin, task: TaskView) -> F:
 
 
 def log_lost(error: TubesError) -> None:
-    """A loop over a tube came back for the next task, and its last one was not its own any more."""
-    _log.warning("a task was finished too late, and may be done twice: %s", error)
+    """Log that a loop over a tube could not ack its last task, because it did not hold it any more."""
+    _log.warning("a task was finished too late and may be done twice: %s", error)

@@ -1,4 +1,4 @@
-"""The data of a task that calls a function: its name and arguments. Other languages can write it too."""
+"""The data of a task that calls a function: name and arguments. Programs in other languages can write it, too."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tubes.values.options import TubeOptions
 
 P = ParamSpec("P")
 
-#: The default tubes of task functions and of schedules, and the options with which they are made if they are missing.
+#: The default tubes of task functions and of schedules, and the options with which `enqueue` creates `tasks`.
 TASKS: Final = "tasks"
 SCHEDULES: Final = "schedules"
 TASKS_OPTIONS: Final[TubeOptions] = {"ttr": 60, "max_attempts": 3, "backoff": Backoff(1, factor=5, cap=600)}
 
-#: Characters of why arguments do not fit: it has the names of keyword arguments, which anybody may have written.
+#: The maximal length of the reason in an error: the reason may quote long names of keyword arguments.
 _WHY: Final = 150
 _MARK: Final = "__tubes_task__"
-#: Ways to call a function that are remembered; with `**kwargs` there is no end of them.
+#: The maximal number of cached signatures of calls per function; with `**kwargs` their number is unlimited.
 _FITS: Final = 100
 
 
@@ -33,8 +33,8 @@ def task_data(function: str, /, *args: object, **kwargs: object) -> dict[str, ob
 def task_data(function: Callable[..., object] | str, /, *args: object, **kwargs: object) -> dict[str, object]:
     """Return the data of a task that calls a function, for `put`, `put_many` and `call` with their options.
 
-    `function`: a function, which checks the arguments against its signature, or a name.
-    `args`, `kwargs`: its arguments. For a server the codec must be able to encode them: JSON by default.
+    `function`: a function, whose signature the arguments must match, or a name.
+    `args`, `kwargs`: its arguments. On a server the codec must be able to encode them: JSON by default.
 
     `Queue.enqueue` is shorter if a task needs no options. The data is a mapping with `task`, the name, `args`, a list,
     and `kwargs`, a mapping. `args` and `kwargs` may be missing.
@@ -56,7 +56,7 @@ def task_data(function: Callable[..., object] | str, /, *args: object, **kwargs:
 def call_of(
     function: Callable[..., object] | str, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[str, dict[str, object]]:
-    """The tube and the data of a task that calls a function, given as a function or by name."""
+    """Return the tube and the data of a task that calls a function. `function`: the function or its name."""
     found: TaskFunction | None = getattr(function, _MARK, None)
     if found is None:
         if isinstance(function, str):
@@ -68,7 +68,7 @@ def call_of(
 
 
 class TaskFunction:
-    """A function that tasks call: its name, its tube, and the arguments that it takes."""
+    """A function that tasks call: its name, tube and signature."""
 
     __slots__ = ("_signature", "fits", "name", "tube")
 
@@ -76,11 +76,11 @@ class TaskFunction:
         self.name: Final = name
         self.tube: Final = tube
         self._signature: Final = _signature_of(function)
-        #: Numbers of positional arguments, with names of keywords, that are known to fit: to bind them takes longer.
+        #: Cache of valid calls: the number of positional arguments, and the keywords. A lookup is faster than `bind`.
         self.fits: Final[set[tuple[object, ...]]] = set()
 
     def check(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        """Raise `InvalidOption` if the arguments do not fit."""
+        """Raise `InvalidOption` if the arguments do not match the signature."""
         if self._signature is None:
             return
         try:
@@ -97,7 +97,7 @@ def _shown(args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[object
 
 
 def _signature_of(function: Callable[..., object]) -> inspect.Signature | None:
-    """The signature without annotations, which are long; None: the function has none."""
+    """Return the signature without annotations, which would make errors long; None: the function has none."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -107,26 +107,26 @@ def _signature_of(function: Callable[..., object]) -> inspect.Signature | None:
 
 
 def name_of(function: object, name: str | None = None) -> str:
-    """The name of a function: the one that is given, or its own."""
+    """Return `name`, or the function's own name if it is None."""
     if name is not None:
         return text("name", name)
     own = getattr(function, "__name__", None)
     if not callable(function) or not isinstance(own, str) or not own.isidentifier():
-        rule = "must be a named function, or the name of one"
+        rule = "must be a named function, or its name"
         raise InvalidOption(option="function", value=function, rule=rule)
     return own
 
 
 def mark(function: Callable[..., object], name: str | None, tube: str) -> TaskFunction:
-    """Note by which name, and in which tube, tasks call a function."""
+    """Register the name and the tube with which tasks call a function."""
     made = TaskFunction(function, name_of(function, name), tube)
-    with suppress(AttributeError, TypeError):  # A method, for example: it is looked at each time.
+    with suppress(AttributeError, TypeError):  # Methods, for example, have no attributes: they are inspected on each call.
         setattr(function, _MARK, made)
     return made
 
 
 def read(data: object) -> tuple[str, list[object], dict[str, object]]:
-    """The name and the arguments in a task's data. Raises `ValueError` for other data."""
+    """Return the function's name and arguments in a task's data. Raises `ValueError` for other data."""
     if isinstance(data, Mapping):
         fields = cast("Mapping[object, object]", data)
         name, args, kwargs = fields.get("task"), fields.get("args", []), fields.get("kwargs", {})

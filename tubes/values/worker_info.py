@@ -1,4 +1,4 @@
-"""Workers that run, as `Queue.workers` returns them."""
+"""Descriptions of running workers, as `Queue.workers` returns them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
     from tubes.values.task import TaskView
 
-#: The tube in which workers describe themselves. `Queue.tubes` does not list it.
+#: The tube of these descriptions. `Queue.tubes` does not list it.
 WORKERS: Final = "tubes.workers"
-#: Seconds between two descriptions of a worker, and seconds after which the last one expires.
+#: Seconds between two heartbeats of a worker, and seconds after which the last one expires.
 BEAT: Final = 5.0
 FORGOTTEN: Final = 15.0
-#: How many of its tasks a worker lists.
+#: The maximal number of tasks that a worker lists.
 NAMED: Final = 100
-#: Seconds since the epoch, at least and at most: about the years 70 and 9998, which every time zone can show.
+#: The range of valid times, in seconds since the epoch: about the years 70 to 9998, which every time zone can show.
 _EARLIEST: Final = -60_000_000_000
 _LATEST: Final = 253_370_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class HandlerInfo:
-    """A handler of a worker: its name, the tubes that it takes from, and how many tasks it works on at a time."""
+    """A handler of a worker: its name, its tubes, and the maximal number of tasks at a time."""
 
     name: str
     tubes: tuple[str, ...]
@@ -37,7 +37,7 @@ class HandlerInfo:
 
 @dataclass(frozen=True, slots=True)
 class HeldTask:
-    """A task that a worker holds. `since`: when it was taken, in seconds since the epoch."""
+    """A task that a worker holds. `since`: the time of the take, in seconds since the epoch."""
 
     tube: str
     id: int
@@ -47,7 +47,7 @@ class HeldTask:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """A worker that runs, as it has last described itself: one of `Queue.workers`.
+    """A running worker, as described by its last heartbeat: `Queue.workers` returns a list of them.
 
     >>> WorkerInfo(id="7f3e", host="web1", pid=4711, started=1.7e9, acked=12).acked
     12
@@ -57,35 +57,35 @@ class WorkerInfo:
     id: str
     host: str
     pid: int
-    #: When it began to run: seconds since the epoch.
+    #: When it started: seconds since the epoch.
     started: float
-    #: When it wrote this: seconds since the epoch.
+    #: The time of the last heartbeat: seconds since the epoch.
     seen: float = 0.0
     handlers: tuple[HandlerInfo, ...] = ()
-    #: How many tasks it holds, and the oldest of them, at most a hundred.
+    #: The number of tasks that it holds, and the oldest of them, at most 100.
     in_hand: int = 0
     tasks: tuple[HeldTask, ...] = field(default=())
-    #: What became of the tasks so far, as in the `Summary` of its run.
+    #: The results of its tasks so far, as in the `Summary` of its run.
     acked: int = 0
     released: int = 0
     buried: int = 0
     lost: int = 0
-    #: Whether it takes no more tasks, and ends when those it holds are finished.
+    #: True if it is stopping: it takes no tasks, and ends when all tasks that it holds are finished.
     stopping: bool = False
 
     @property
     def concurrency(self) -> int:
-        """How many tasks all its handlers together work on at a time."""
+        """The maximal number of tasks that all its handlers together work on at a time."""
         return sum(handler.concurrency for handler in self.handlers)
 
 
 def fields_of(info: WorkerInfo) -> dict[str, object]:
-    """A description as it is stored."""
+    """Return the fields of a description, which are stored."""
     return asdict(info)
 
 
 def infos_of(tasks: Iterable[TaskView]) -> list[WorkerInfo]:
-    """The descriptions that these tasks hold, without those that cannot be read."""
+    """Return the descriptions in these tasks, without unreadable ones."""
     found: list[WorkerInfo] = []
     for task in tasks:
         with suppress(CodecError):
@@ -95,7 +95,7 @@ def infos_of(tasks: Iterable[TaskView]) -> list[WorkerInfo]:
 
 
 def info_of(fields: Any, seen: float) -> WorkerInfo | None:
-    """The stored description; None if it cannot be read, for example because another version wrote it."""
+    """Return a stored description; None if it is unreadable, for example because another version wrote it."""
     try:
         return WorkerInfo(
             id=_text(fields["id"]),
