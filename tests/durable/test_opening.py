@@ -715,7 +715,7 @@ def test_log_of_another_file_is_refused(url: str, tmp_path: Path) -> None:
     assert log.stat().st_size
     killed, said = f"file:{tmp_path / 'killed'}", file.read_bytes()
     file.unlink()
-    with pytest.raises(StoreFailed, match=r"put it back, or remove 'tubes.db-wal'"):
+    with pytest.raises(StoreFailed, match=r"restore the file, or remove 'tubes.db-wal'"):
         tubes.connect(killed)
     file.write_bytes(b"")
     with pytest.raises(StoreFailed, match="is empty"):
@@ -746,7 +746,7 @@ def test_refusal_of_an_older_format_says_how_to_move_its_tasks(url: str, tmp_pat
         file.execute("PRAGMA user_version=1")
     ended = CliRunner().invoke(app, [command, "--url", url])
     assert ended.exit_code == 5
-    assert "export its tasks with the release that wrote it, and import them with this one" in ended.stderr
+    assert "export its tasks with that release, and import them with this one" in ended.stderr
 
 
 def test_symbolic_link_to_the_file_is_refused(url: str, tmp_path: Path) -> None:

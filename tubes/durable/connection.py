@@ -57,7 +57,7 @@ class Connection(MemoryConnection):
 
     @override
     def open_hidden(self, name: str, driver: str, idle: float) -> VerbPort[Any]:
-        if self.store.reads:  # They are not in the files.
+        if self.store.reads:  # Hidden tubes are not in the files.
             raise StoreReadOnly(url=self.store.url)
         return super().open_hidden(name, driver, idle)
 
@@ -85,7 +85,7 @@ class Connection(MemoryConnection):
 
 _mode: Final = one_of("own", "read")
 _sync: Final = one_of("normal", "full")
-#: The stores that this process has open, by folder, and who may open another one.
+#: The open stores of this process by folder, and the lock under which one is opened.
 _open: Final[WeakValueDictionary[Path, DurableStore]] = WeakValueDictionary()
 _opening = threading.Lock()
 
@@ -100,7 +100,7 @@ def connect(
     sync: str | None = None,
     mode: str | None = None,
 ) -> Connection:
-    """A connection to the store of this folder, which a process opens once."""
+    """Connect to the store of this folder. A process opens a store once, and its connections share it."""
     check_clock(clock)
     wanted = None if sync is None else _sync("sync", sync)
     found = find_codec("json" if codec is None else codec)
@@ -111,7 +111,7 @@ def connect(
     with _opening:
         while True:
             store = _open.get(path)
-            if store is not None and not store.is_open:  # Wait until it has closed.
+            if store is not None and not store.is_open:  # Wait until another thread has closed it.
                 store.lock.acquire()
                 store.lock.token[0] = True
             if store is None or not store.is_open:
@@ -120,9 +120,9 @@ def connect(
                     store.sync()
             check_same(store, clock, codec)
             if wanted is not None and (wanted == "full") != (store.syncer is not None):
-                raise InvalidOption(option="sync", value=sync, rule=f"{store.url} is already open with another one")
+                raise InvalidOption(option="sync", value=sync, rule=f"{store.url} is already open with another value")
             connection = Connection(store.within(namespace), lease, api)
-            if store.is_open:  # Its last session may have ended meanwhile.
+            if store.is_open:  # Another thread may have ended its last session meanwhile.
                 return connection
 
 

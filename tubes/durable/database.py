@@ -1,4 +1,4 @@
-"""The file of a store: its tables, its pragmas, and one transaction at a time."""
+"""The SQLite file of a store: schema, pragmas, transactions, copies and backups."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tubes.durable.folder import Folder
 from tubes.durable.rows import FULL, SHORT, ids_of
 from tubes.errors import StoreFailed
 
-#: The version of the tables, and what says that they are ours: "tube".
+#: The version of the schema, and the application id of our files: "tube" in ASCII.
 VERSION: Final = 2
 _APPLICATION: Final = 0x74756265
-# A row of a new task has only `key`, `data`, `created` and `crc`.
+# `PUT_NEW` writes only `key`, `data`, `created` and `crc` of a new task.
 _TASKS: Final = FULL.replace("key", "key INTEGER PRIMARY KEY", 1).replace(
     "state, attempts, moved", "state DEFAULT 0, attempts DEFAULT 0, moved DEFAULT 0"
 )
-#: Changes of the columns are changes of `tubes.durable.pages`, too.
+#: A change of the columns requires a change of `tubes.durable.pages`.
 SCHEMA: Final = f"""
 CREATE TABLE store(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE tubes(number INTEGER PRIMARY KEY, namespace TEXT NOT NULL, name TEXT NOT NULL, driver TEXT NOT NULL,
@@ -35,22 +35,22 @@ CREATE TABLE done(key INTEGER PRIMARY KEY, data, result, until INTEGER, facts TE
 PRAGMA application_id={_APPLICATION};
 PRAGMA user_version={VERSION};
 """
-#: Small pages: most calls write one, and tasks are small. The log is folded into the file every 4 MiB.
+#: Pages are small, since tasks are small and most calls write one page. A checkpoint comes every 4 MiB of log.
 PAGE: Final = 1024
 _LOG_PAGES, _CACHE_KIB = 4096, 16 * 1024
 
-#: Offset of the byte that is 2 if the file may have a log: https://sqlite.org/fileformat2.html#the_database_header.
+#: Offset of the byte that is 2 in WAL mode and 1 otherwise: https://sqlite.org/fileformat2.html#the_database_header.
 _LOGGED: Final = 18
 
 #: The name of the file in its folder.
 NAME: Final = "tubes.db"
-#: Why nothing can be read.
+#: The error for a folder without a store.
 NO_STORE: Final = "there is no store in this folder"
 
-#: The numbers of tubes that are not there any more, and whose rows may be.
+#: Prefix, in the table `store`, of the numbers of dropped tubes whose rows may still exist.
 _GONE: Final = "gone "
 GIVEN_UP: Final = f"FROM store WHERE name LIKE '{_GONE}%'"
-#: What tells the rows of a tube, and how many of them are removed at a time.
+#: The primary key of each table with rows of tubes, and the number of rows that `sweep` removes at a time.
 _KEYS: Final = {"tasks": "key", "done": "key", "keys": "tube, key", "lanes": "tube, name"}
 _SWEPT: Final = 1000
 
@@ -61,24 +61,24 @@ PUT_DONE: Final = "REPLACE INTO done VALUES (?,?,?,?,?)"
 
 
 def check(path: Path, url: str) -> bool:
-    """Return whether there is a file.
+    """Check the file of a store before it is opened; return False if it is missing.
 
-    Raises `StoreFailed` if this release cannot use it, and `sqlite3.Error` if it is damaged. Nothing is written:
-    `immutable` reads the file itself, without its log and its locks.
+    Raises `StoreFailed` if this release cannot use the file, and `sqlite3.Error` if it is damaged. It writes nothing:
+    `immutable` reads the file without its log and its locks.
     """
     log = Path(f"{path}-wal")
-    if path.is_symlink():  # SQLite puts the log beside the target, but the lock is in this folder.
+    if path.is_symlink():  # SQLite would put the log next to the target of the link.
         raise StoreFailed(url=url, why=f"its file {NAME!r} is a symbolic link: link the folder instead")
     if not path.exists():
         if log.exists():
-            why = f"there is a log, and no file {NAME!r}: put it back, or remove {log.name!r}"
+            why = f"there is a log but no file {NAME!r}: restore the file, or remove {log.name!r}"
             raise StoreFailed(url=url, why=why)
         return False
     if not path.stat().st_size:
         raise StoreFailed(url=url, why=f"its file {NAME!r} is empty: restore a backup to another folder")
     _check_log(path, log, url)
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as file:
-        # Else a file to which its process writes may seem to be too short.
+        # Without this a file that its owner is writing may seem too short.
         file.execute("PRAGMA writable_schema=ON")
         application, version = (
             file.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
@@ -87,8 +87,8 @@ def check(path: Path, url: str) -> bool:
         raise StoreFailed(url=url, why="it was written by another program")
     if version != VERSION:
         release = "a newer" if version > VERSION else "an older"
-        why = f"{release} release wrote it: its format is {version}, and this one's {VERSION}"
-        way = "export its tasks with the release that wrote it, and import them with this one"
+        why = f"{release} release wrote it: its format is {version}, this release uses {VERSION}"
+        way = "export its tasks with that release, and import them with this one"
         raise StoreFailed(url=url, why=f"{why}; {way}")
     return True
 
@@ -96,17 +96,17 @@ def check(path: Path, url: str) -> bool:
 def _check_log(path: Path, log: Path, url: str) -> None:
     """Raise `StoreFailed` if the log belongs to another file."""
     with _opening:
-        # Closing the file would drop the locks that SQLite has in this process.
+        # Do not open and close a file in use: this would drop the locks that SQLite holds in this process.
         if any(each.path == path for each in _in_use) or not (log.exists() and log.stat().st_size):
             return
         with path.open("rb") as file:
             if file.read(_LOGGED + 1)[_LOGGED:] == b"\1":
-                why = f"its file {NAME!r} is a backup beside the log of another one: restore it to an empty folder"
+                why = f"its file {NAME!r} is a backup next to the log of another file: restore it to an empty folder"
                 raise StoreFailed(url=url, why=why)
 
 
 def make(folder: Path) -> Path:
-    """Make an empty file, which is not in its place yet: so it is there whole, or not at all."""
+    """Create an empty database under a temporary name; return its path. `put_in_place` renames it, atomically."""
     path = folder / "tubes.new"
     for left in (path, Path(f"{path}-journal")):
         left.unlink(missing_ok=True)
@@ -117,7 +117,7 @@ def make(folder: Path) -> Path:
 
 
 def put_in_place(made: Path, path: Path) -> None:
-    """Put a new file where it is looked for, also if the power goes now."""
+    """Rename a new file to its final name, durably."""
     made.replace(path)
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -127,12 +127,12 @@ def put_in_place(made: Path, path: Path) -> None:
 
 
 class Database:
-    """One open file. Its user sees to it that there is one call at a time."""
+    """An open file. Not thread-safe: the caller ensures that calls do not overlap."""
 
     def __init__(self, path: Path, *, reads: bool = False) -> None:
         if not reads and not path.exists():
             put_in_place(make(path.parent), path)
-        #: Each statement is a transaction, unless one has begun.
+        #: In autocommit mode, except within `transaction`.
         self.connection: Final = sqlite3.connect(
             ":memory:" if reads else path,
             isolation_level=None,
@@ -141,9 +141,9 @@ class Database:
             timeout=10,
         )
         self._is_inherited = self._inside = False
-        #: The file, unless it is only read.
+        #: The path; None for a read-only copy.
         self.path: Final = None if reads else path
-        with _opening:  # The first statement locks the file.
+        with _opening:  # The first statement below locks the file.
             _in_use.add(self)
         self._cursors: Final = self.connection.cursor(), self.connection.cursor()
         self.execute: Final = self._cursors[0].execute
@@ -153,17 +153,17 @@ class Database:
         else:
             self._begin_to_write()
         self.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
-        #: The number of the newest tube.
+        #: The largest number of a tube.
         self._newest = 0
-        #: The numbers of tubes that are not there any more, and whose rows are.
+        #: The numbers of dropped tubes whose rows still exist.
         self.given_up: Final[list[int]] = []
-        #: The last moment of which the file says that it was: it may be a second before the last change.
+        #: The last time in the file: it is at most a second older than the last change.
         self.told = 0
 
     def give_up(self) -> None:
-        """Never close it: in a child of a fork.
+        """Never close the connection: for the child of a fork.
 
-        Where nobody else has the file open SQLite would remove the log, though it may be that of a newer owner.
+        A close could remove the log, which may belong to a newer owner.
         See https://sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork_.
         """
         self._is_inherited = True
@@ -173,22 +173,22 @@ class Database:
         self.execute("PRAGMA journal_mode=WAL")
         self.execute("PRAGMA synchronous=NORMAL")
         self.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
-        # A change that is larger, and for which a full disk had no room, gives back what it has used.
+        # Truncate the log after a larger transaction that failed because the disk was full.
         self.execute(f"PRAGMA journal_size_limit={_LOG_PAGES * PAGE}")
 
     @property
     def row_limit(self) -> int:
-        """The largest size of a row, in bytes."""
+        """The maximal size of a row, in bytes."""
         return self.connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH)
 
     def number(self, statement: str) -> int:
-        """The number that a statement gives."""
+        """Return the single number that a statement selects."""
         found: Any = self.execute(statement).fetchone()[0]
         return int(found)
 
     @contextmanager
     def transaction(self) -> Generator[None]:
-        """All of the block, or nothing. Inside of another one it is a part of that."""
+        """Run the block in a transaction; a nested block joins the outer transaction."""
         if self._inside:
             yield
             return
@@ -205,27 +205,27 @@ class Database:
             self._inside = False
 
     def next_number(self) -> int:
-        """The number of a new tube, which no other one has had since the rows of that were removed."""
+        """Return a number for a new tube that no tube with remaining rows has."""
         self._newest += 1
         return self._newest
 
     def find_numbers(self) -> None:
-        """Find out which numbers are in use."""
+        """Read the numbers in use."""
         self.find_given_up()
         self._newest = max((self.number("SELECT coalesce(max(number), 0) FROM tubes"), *self.given_up))
 
     def remove_tube(self, namespace: str, name: str) -> None:
-        """Remove a tube, and leave its rows to `sweep`. Within a transaction; `find_given_up` is for after it."""
+        """Remove a tube, but leave its rows to `sweep`. Call it within a transaction, and `read_dropped` after that."""
         tube = "FROM tubes WHERE namespace=? AND name=?"
         self.execute(f"REPLACE INTO store SELECT '{_GONE}' || number, number {tube}", (namespace, name))
         self.execute(f"DELETE {tube}", (namespace, name))
 
     def find_given_up(self) -> None:
-        """Note the tubes that are not there any more, and whose rows are."""
+        """Read the numbers of dropped tubes whose rows still exist."""
         self.given_up[:] = (number for (number,) in self.execute(f"SELECT value {GIVEN_UP}").fetchall())
 
     def sweep(self, now: int) -> bool:
-        """Remove some rows of tubes that are not there any more: so few that this needs little room; False: no more."""
+        """Remove some rows of dropped tubes, a few at a time to need little room; return False after the last one."""
         if not self.given_up:
             return False
         number = self.given_up[0]
@@ -240,33 +240,33 @@ class Database:
         return True
 
     def tell(self, now: int) -> bool:
-        """Write what time it is."""
+        """Write the current time."""
         self.execute("REPLACE INTO store VALUES ('now', ?)", (now,))
         self.told = now
         return False
 
     def reset(self) -> None:
-        """Roll back a transaction whose end was interrupted."""
+        """Roll back a transaction if an interrupt came in the middle of its rollback."""
         self._inside = False
         self.rollback()
 
     def rollback(self) -> None:
-        """Forget a transaction that was broken off."""
+        """Roll back the open transaction, if there is one."""
         if self.connection.in_transaction:
             self.execute("ROLLBACK")
 
     def fold(self) -> None:
-        """Fold the log into the file, if there is room: it begins again, and need not grow."""
+        """Run a checkpoint: move the log into the file, if there is room, so that the log need not grow."""
         with suppress(sqlite3.Error):
             self.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def close(self) -> None:
-        """Fold the log into the file, and close both. What could not be written stays in the log."""
+        """Move the log into the file, and close both. Pages that cannot be moved stay in the log."""
         if self._is_inherited:
             return
         with suppress(sqlite3.Error):
             self.rollback()
-        # SQLite keeps the files open as long as there is a statement.
+        # SQLite keeps the files open until all statements are closed.
         for each in (*self._cursors, self.connection):
             with suppress(sqlite3.Error):
                 each.close()
@@ -277,7 +277,7 @@ _in_use: Final[WeakSet[Database]] = WeakSet()
 _opening = threading.Lock()
 
 
-#: How often a copy is tried while owners open and close the folder.
+#: The maximal number of attempts to copy a file while its owners open and close it.
 _TRIES: Final = 10
 
 
@@ -292,20 +292,20 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def copy(path: Path, target: sqlite3.Connection, *, damaged: bool = False) -> None:
-    """Copy a file as it is at one moment, and change nothing. Its process may go on meanwhile.
+    """Copy a consistent snapshot of a file without changing it. Its owner may write meanwhile.
 
-    `damaged`: also one that is too short.
+    `damaged`: accept a file that is too short.
     """
     log = Path(f"{path}-wal")
     tries = 0
     while True:
         tries += 1
-        # Without a log nobody writes: then SQLite must not make one, and looks at no lock.
+        # Without a log the file is not in use. `immutable` keeps SQLite from creating a log and using locks.
         before = None if log.exists() else _look(path)
         how = "mode=ro" if before is None else "mode=ro&immutable=1"
         if Path(f"{path}-shm").exists():
-            # A reader that finds this file unlocked truncates it otherwise. A process that maps it loses its locks when
-            # it closes another descriptor of it, for example to copy the folder, and would die by SIGBUS.
+            # Otherwise a reader that finds this file unlocked truncates it. Its owner maps the file, and loses its
+            # locks when it closes another descriptor of it, for example to copy the folder: it would die from SIGBUS.
             how += "&readonly_shm=1"
         torn: sqlite3.Error | None = None
         try:
@@ -315,22 +315,22 @@ def copy(path: Path, target: sqlite3.Connection, *, damaged: bool = False) -> No
         except sqlite3.Error as error:
             torn = error
             if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN and tries < _TRIES:
-                continue  # The owner has just closed the folder, and removed the log.
+                continue  # The owner has just closed the store and removed the log.
         if before is None or (before == _look(path) and not log.exists()):
             if torn is not None:
                 raise torn
             return
-        # Somebody has begun to write.
+        # A process has begun to write meanwhile: try again.
 
 
 def _look(path: Path) -> tuple[int, int, int]:
-    """What changes when the file is written to, or is another one."""
+    """Return values that change when the file is written or replaced."""
     about = path.stat()
     return about.st_ino, about.st_mtime_ns, about.st_size
 
 
 def back_up(folder: Path, target: Path, url: str) -> None:
-    """Copy a store to another folder, as it is at one moment."""
+    """Copy a consistent snapshot of a store to another folder."""
     owned: Folder | None = None
     try:
         if not check(folder / NAME, url):
@@ -340,7 +340,7 @@ def back_up(folder: Path, target: Path, url: str) -> None:
         try:
             with closing(sqlite3.connect(half)) as other:
                 copy(folder / NAME, other)
-                other.execute("PRAGMA journal_mode=DELETE")  # So `check` knows that a log beside it is not its own.
+                other.execute("PRAGMA journal_mode=DELETE")  # Lets `_check_log` detect a foreign log.
             put_in_place(half, target / NAME)
         finally:
             half.unlink(missing_ok=True)
@@ -352,17 +352,17 @@ def back_up(folder: Path, target: Path, url: str) -> None:
 
 
 def is_full(error: sqlite3.Error | OverflowError) -> bool:
-    """Whether the disk is full."""
+    """True if the disk is full."""
     return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
 
 
 def is_too_large(error: sqlite3.Error | OverflowError) -> bool:
-    """Whether a row exceeds `Database.row_limit`. Python itself refuses values of 2 GiB with an OverflowError."""
+    """True if a row exceeds `Database.row_limit`. Python itself raises OverflowError for values of 2 GiB."""
     return isinstance(error, OverflowError) or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_TOOBIG
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether the file is not as it was written."""
+    """True if the file is damaged."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-    # A table or column that is not there is SQLITE_ERROR.
+    # A missing table or column is SQLITE_ERROR.
     return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)

@@ -1,4 +1,4 @@
-"""The engine of a tube with a journal: it notes what it touches."""
+"""The engine of a tube with a journal: it notes its changes for the journal."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ if TYPE_CHECKING:
     from tubes.drivers.lanes import Lanes
     from tubes.durable.folder import Reserve
 
-#: The moves of a task of which its row says whether they are counted already.
+#: Bits of the column `moved`: the moves that a task has made in the current epoch.
 PUT, TAKE, ACK = 1, 2, 4
 
 
 class Late:
-    """What time, or the end of a session, has changed and is not written yet.
+    """Unwritten changes that were made by time or by the end of a session.
 
-    It need not be written: after a restart both do the same again. So it waits where the disk is full, unless a call
-    changes the same task.
+    They need not be written, because a restart repeats them. So they wait while the disk is full, unless a call changes
+    the same task.
     """
 
     def __init__(self) -> None:
-        #: The tasks that moved.
+        #: The tasks that have moved.
         self.tasks: Final[dict[int, Entry]] = {}
         #: The done tasks that were added or forgotten.
         self.done: Final[set[int]] = set()
-        #: How the tasks moved, and how often there was which move.
+        #: The moves by task, and the number of moves by kind.
         self._steps: Final[dict[int, list[_Step]]] = {}
         self._uses: Final[Counter[_Step]] = Counter()
 
     def count(self, id: int, step: _Step) -> None:
-        """Note a move."""
+        """Add a move of a task."""
         self._steps.setdefault(id, []).append(step)
         self._uses[step] += 1
 
     def uses(self, written: Iterable[int]) -> Counter[_Step]:
-        """How often there was which move, without those of these tasks."""
+        """Return the number of moves by kind, except moves of the `written` tasks."""
         if not self.tasks:
             return Counter()
         return self._uses - Counter(step for id in written for step in self._steps.get(id, ()))
 
     def forget(self, tasks: Iterable[int], done: Iterable[int]) -> None:
-        """These are written."""
+        """Remove tasks that were written."""
         if self.tasks:
             self._uses.subtract(step for id in tasks for step in self._steps.pop(id, ()))
             for id in tasks:
@@ -62,16 +62,16 @@ class Late:
         self.done.difference_update(done)
 
     def clear(self) -> None:
-        """Nothing is late any more."""
+        """Remove all changes."""
         for noted in (self.tasks, self.done, self._steps, self._uses):
             noted.clear()
 
 
 class JournaledEngine(Engine):
-    """An engine that notes what its methods touch, until `Journal` has written it.
+    """An engine that notes its changes until `Journal` has written them.
 
-    A task is noted before it moves: whatever interrupts the move, the journal looks at the task again. New tasks are
-    known by their ids.
+    It notes a task before it moves the task, so that the journal writes the task even if an interrupt ends the move
+    halfway. New tasks are known by their ids.
     """
 
     __slots__ = (
@@ -82,35 +82,35 @@ class JournaledEngine(Engine):
     key_digest = staticmethod(stable_digest)
 
     def __init__(self, name: str, driver: Driver, options: Mapping[str, Any] | None = None) -> None:
-        #: Leases of other tubes of this name have another number.
+        #: A random number in leases, which distinguishes this tube from others of its name.
         self.born = uuid4().int >> 64
-        #: The tasks that calls have moved since the last commit, by id.
+        #: Tasks that calls have changed since the last commit, by id.
         self.touched: Final[dict[int, Entry]] = {}
-        #: What else has changed, and may be written later.
+        #: Other changes, which may be written later.
         self.late: Final = Late()
-        # Where a move is noted.
+        # The mapping to which `_move` adds the task: `touched`, or the tasks of `late`.
         self._noted = self.touched
-        #: Those of them that were taken before: who held them, and by which take.
+        #: Holds and take numbers at the last commit of changed tasks that were taken then.
         self.held_before: Final[dict[int, tuple[Hold, int]]] = {}
-        #: The done tasks that were added or forgotten since then.
+        #: Done tasks that were added or removed since the last commit.
         self.done_changed: Final[set[int]] = set()
-        #: Which moves the rows of tasks say: of these tasks all since the facts of the tube were written.
+        #: Moves (`PUT`, `TAKE`, `ACK`) in the current epoch, by task.
         self.moves: Final[dict[int, int]] = {}
-        #: Whether something has changed that the rows of tasks do not say.
+        #: True if a change requires writing the facts of the tube, because rows of tasks do not contain it.
         self.absolute = True
-        #: The digests of keys, and the lanes, that may be remembered otherwise than before.
+        #: The digests of keys, and the lanes, whose rows may have to change.
         self.keys: Final[set[int]] = set()
         self.rates: Final[set[str]] = set()
-        #: Whether a key may be remembered after its task has gone.
+        #: True if a key may outlive its task.
         self.remembers = False
-        #: Whether all tasks were removed at once.
+        #: True after a truncate.
         self.truncated = False
-        #: Whether the state of its tasks has more than that of plain ones.
+        #: True if the rows of its tasks need all columns.
         self.rich = bool(driver.lane)
-        #: The room that puts must leave.
+        #: The reserve of room on the disk.
         self.reserve: Reserve | None = None
         super().__init__(name, driver, options)
-        # All that happens has a time.
+        # Every change needs its time.
         self.ticking = True
         self.rich = self.rich or self._ranks
 
@@ -135,7 +135,7 @@ class JournaledEngine(Engine):
 
     @contextmanager
     def _by_time(self) -> Generator[None]:
-        """What changes in the block is late."""
+        """Note changes in the block as late."""
         self._noted, self.done.changed = self.late.tasks, self.late.done
         try:
             yield
@@ -157,12 +157,12 @@ class JournaledEngine(Engine):
             super().close_hold(now, hold)
 
     def count_rows(self) -> int:
-        """The number of its tasks in the file once all notes are written."""
+        """Return the number of rows of tasks after the next commit."""
         late = 0 if self.truncated else sum(id not in self.tasks and id not in self.touched for id in self.late.tasks)
         return len(self.tasks) + late
 
     def join_late(self) -> None:
-        """What time has done to a task is written with what a call has done to it."""
+        """Move the late changes of tasks that a call has changed, too, to the changes of calls."""
         late = self.late
         if not (late.tasks or late.done):
             return
@@ -180,7 +180,7 @@ class JournaledEngine(Engine):
         super().check_ranks(now, tasks)
 
     def need_room(self) -> None:
-        """Raise `StoreFull` if the disk was full, and is so still."""
+        """Raise `StoreFull` if the disk was full and still is."""
         if self.reserve is not None and self.reserve.missing:
             self.reserve.need()
 
@@ -203,7 +203,7 @@ class JournaledEngine(Engine):
         super().ack(now, entry, result)
 
     def note_key(self, key: str, ttl: int) -> None:
-        """Note a key whose task comes or goes."""
+        """Note a key whose task is added or removed."""
         self.remembers = self.remembers or ttl > 0
         if self.remembers:
             self.absolute = True
@@ -220,7 +220,7 @@ class JournaledEngine(Engine):
                 self.note_key(entry.more.key, entry.more.key_ttl)
 
     def note_all(self) -> None:
-        """Note all that is there: after a truncate nothing, unless that was broken off or a task came after it."""
+        """Note all tasks, keys and lanes. A completed truncate leaves none, but an interrupt or a later put may."""
         self.touched.update(self.tasks)
         self.done_changed.update(done.id for done in self.done.all())
         self.keys.update(self._keys.all_known())
@@ -239,18 +239,18 @@ class JournaledEngine(Engine):
         super().truncate()
 
     def written_holds(self) -> dict[int, tuple[Hold, int]]:
-        """Who held which task, and by which take, at the last commit. Nobody holds what is late."""
+        """Return holds and take numbers by task at the last commit. Tasks in `late` are not held."""
         holds = self._holds.values()
         held = {id: (hold, entry.take) for hold in holds for id, entry in hold.items() if id not in self.touched}
         return {id: by for id, by in (held | self.held_before).items() if id not in self.late.tasks}
 
     def forget_all(self) -> None:
-        """Forget all tasks, for those that are read next."""
+        """Remove all tasks, before the tasks in the file are read."""
         super().truncate()
         self.replacing = self.ending = self.moving = None
 
     def hold_again(self, held: Mapping[int, tuple[Hold, int]]) -> None:
-        """Give tasks back to those who held them. The indexes are up to the caller."""
+        """Restore holds and take numbers of tasks. The caller rebuilds the indexes."""
         for number, (hold, take) in held.items():
             entry = self.tasks.get(number)
             if entry is not None and entry.state is State.TAKEN:
@@ -258,7 +258,7 @@ class JournaledEngine(Engine):
                 self._holds[id(hold)] = hold
 
     def forget_notes(self) -> None:
-        """All that was noted is written, but for what is late."""
+        """Clear the notes after a commit, except late changes."""
         self.late.forget(self.touched, self.done_changed)
         for noted in (self.touched, self.held_before, self.moves, self.keys, self.rates, self.done_changed):
             noted.clear()
@@ -283,11 +283,11 @@ class JournaledEngine(Engine):
 
     @override
     def _clear_indexes(self, before: Lanes | None = None) -> None:
-        self._note_calls()  # An interrupt may have come while time was at work.
+        self._note_calls()  # An interrupt may have ended `_by_time`.
         super()._clear_indexes(before)
 
     @override
     def _apply_pause(self) -> None:
-        # Also when the indexes are made again: moves that were noted may not have happened.
+        # Also while indexes are rebuilt: then some of the noted moves may not have happened.
         self.absolute = self.absolute or self._noted is self.touched
         super()._apply_pause()

@@ -1,4 +1,4 @@
-"""The open files of a store: what its namespaces share, and what happens when they cannot be written."""
+"""The open files of a store, which all of its namespaces share, and the handling of failed writes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     from tubes.memory.lock import Lock
 
-#: A store that is open lives, though nobody refers to it; one that is closed takes no memory.
+#: Keeps open stores alive until they are closed.
 _kept_open: Final[set[Files]] = set()
 
 
 class Files:
-    """The folder and the database of a store, from its opening until it is closed, or fails."""
+    """The folder and the database of a store, until it is closed or fails."""
 
     def __init__(
         self, path: Path, url: str, when_failed: Callable[[StoreFailed], None], lock: Lock, *, reads: bool
@@ -34,7 +34,7 @@ class Files:
         self._url: Final = url
         self._when_failed: Final = when_failed
         self._lock: Final = lock
-        #: Brings everything onto the disk before a method returns; None: the operating system does so in time.
+        #: Syncs commits before a method returns; None: leave that to the operating system.
         self.syncer: Syncer | None = None
         self._path: Final = path / NAME
         self._log: Final = path / f"{NAME}-wal"
@@ -45,7 +45,7 @@ class Files:
             if not reads:
                 self._folder = Folder(path, url)
             self.database: Final = _opened(path / NAME, reads=reads)
-            #: None: the files are only read.
+            #: None for a read-only store.
             self.reserve: Final = None if reads else Reserve(path / NAME, url, self.database.number)
         except BaseException as error:
             self._let_go()
@@ -58,10 +58,10 @@ class Files:
         self._failed: StoreFailed | None = None
 
     def write(self, commit: Callable[[int], bool], now: int) -> None:
-        """Write something; `commit` says whether there was anything to write. Under the lock.
+        """Run `commit`, which returns True if it has written something. Call it under the lock.
 
-        Raises `StoreFull` if there is no room or a task is too large: then nothing is written. Any other error
-        closes the store, since the state of the file is unknown: each call raises `StoreFailed` until the store is
+        Raises `StoreFull` if the disk is full or a task is too large, and rolls the transaction back. Any other error
+        closes the store, since the state of the file is unknown: all calls raise `StoreFailed` until the store is
         opened again.
         """
         self.database.reset()
@@ -77,7 +77,7 @@ class Files:
                 self._write_more(now)
 
     def _write_more(self, now: int) -> None:
-        """Write what no call waits for."""
+        """Write the current time and remove rows of dropped tubes: no call depends on it."""
         database = self.database
         with suppress(StoreFull):
             for write in (database.tell, database.sweep):
@@ -89,9 +89,9 @@ class Files:
                         more = self._write_again(write, now, error)
 
     def _write_again(self, commit: Callable[[int], bool], now: int, error: sqlite3.Error | OverflowError) -> bool:
-        """Retry a write after the disk was full: from the start of the log, then with the room of the reserve.
+        """Retry a write after an error of a full disk: first after a checkpoint, then with room from the reserve.
 
-        Raises `StoreFull` if a row is too large, and any other error as it is.
+        Raises `StoreFull` if a row is too large or the reserve is used up; fails the store for other errors.
         """
         if is_too_large(error):
             raise StoreFull(url=self._url, limit=self.database.row_limit) from error
@@ -106,18 +106,18 @@ class Files:
         raise self.fail(error) from error
 
     def usage(self) -> FolderUsage:
-        """What they use of the disk."""
+        """Return the disk usage."""
         about = self._path.stat()
         size = about.st_size
         for other in (self._log, self._path.with_name("reserve")):
             with suppress(FileNotFoundError):
                 size += other.stat().st_size
-        # Only a checkpoint writes to it: all else goes into the log.
+        # Its mtime is the time of the last checkpoint: other writes go to the log.
         syncs, seconds = (0, 0.0) if self.syncer is None else self.syncer.spent
         return FolderUsage(size, about.st_mtime, syncs, seconds)
 
     def sync(self) -> None:
-        """Let methods wait for the disk from now on."""
+        """Sync commits before methods return, from now on."""
         self.syncer = Syncer(self._log, self._fail_to_sync)
         self.syncer.written = 1
 
@@ -130,7 +130,7 @@ class Files:
 
     @contextmanager
     def reading(self) -> Generator[None]:
-        """Fail if what is read in the block makes no sense. Under the lock, or before anybody else knows the store."""
+        """Fail the store if the block reads invalid rows. Call it under the lock, or before the store is shared."""
         try:
             yield
         except TubesError:
@@ -139,19 +139,19 @@ class Files:
             raise self.fail(error) from error
 
     def fail(self, error: BaseException) -> StoreFailed:
-        """Close the files after an error; returns what is raised from now on. Under the lock."""
+        """Close the files after an error; return the error that all calls raise from now on. Call it under the lock."""
         self._failed = StoreFailed(url=self._url, why=_why(error, self._url))
         self._when_failed(self._failed)
         self.close()
         return self._failed
 
     def check(self) -> None:
-        """Raise the error of a store that has failed."""
+        """Raise the error of the store if it has failed."""
         if self._failed is not None:
             raise StoreFailed(**self._failed.facts)
 
     def close(self) -> None:
-        """Let another process open them."""
+        """Close the files: another process may open them."""
         if self.is_open:
             self.is_open = False
             _kept_open.discard(self)
@@ -166,15 +166,15 @@ class Files:
 
 
 def _why(error: BaseException, url: str) -> str:
-    if isinstance(error, MemoryError):  # A damaged length may ask for any amount.
-        return f"the memory is too small, or its file {NAME!r} is damaged: run 'tubes check --url {url}'"
+    if isinstance(error, MemoryError):  # A damaged length may request any amount.
+        return f"memory is exhausted, or its file {NAME!r} is damaged: run 'tubes check --url {url}'"
     if isinstance(error, UNREADABLE) or (isinstance(error, sqlite3.Error) and is_damage(error)):
-        return f"its file {NAME!r} is damaged ({error}): 'tubes repair --url {url}' saves what can be read"
-    return f"{error}; what was returned is kept: connect again"
+        return f"its file {NAME!r} is damaged ({error}): 'tubes repair --url {url}' saves all readable rows"
+    return f"{error}; completed calls are kept: connect again"
 
 
 def _opened(file: Path, *, reads: bool) -> Database:
-    """The file, opened; on a full disk with some of the reserve, since SQLite makes a file of 32 KiB for that."""
+    """Open the file; if the disk is full, with room from the reserve: SQLite creates a file of 32 KiB for this."""
     try:
         return Database(file, reads=reads)
     except sqlite3.OperationalError:

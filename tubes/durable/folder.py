@@ -1,4 +1,4 @@
-"""The folder of a store, which one process owns."""
+"""The folder of a store, which one process locks, and the reserve of disk space in it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class Folder:
-    """The folder of a store, while this process owns it.
+    """The folder of a store, locked by this process.
 
-    The lock is one of the operating system: it ends with the process, however that ends. It belongs to the open file,
-    not to the process, which may read its folder in other ways, and not open it twice. A child that is forked closes
-    it.
+    The lock is a `flock` of the operating system, which ends with the process even if it is killed. It belongs to the
+    open file, not to the process: so the process cannot open its folder twice, but may read it in other ways. The
+    child of a fork closes it.
     """
 
     def __init__(self, path: Path, url: str) -> None:
@@ -46,7 +46,7 @@ class Folder:
             os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
     def close(self) -> None:
-        """Let another process own it."""
+        """Unlock the folder: another process may open it."""
         lock, self._lock = self._lock, -1
         with suppress(OSError):
             os.close(lock)
@@ -70,10 +70,9 @@ def _size(path: Path) -> int:
 
 
 class Reserve:
-    """Room on the disk that is kept free, so that tasks can be acked when the disk is full."""
+    """A file that reserves room on the disk, so that tasks can be acked when the disk is full."""
 
-    # For the log, which is folded into the file first, and as much again. It is given away in steps, since others may
-    # take what is given.
+    # Twice the size of the log before a checkpoint. It is released in steps, since other programs may use the room.
     _SIZE: Final = 8 * 2**20
     _STEP: Final = 2**20
 
@@ -81,21 +80,21 @@ class Reserve:
         self._file: Final = file
         self._path: Final = file.with_name("reserve")
         self._url: Final = url
-        #: Asks the database for a number.
+        #: `Database.number`.
         self._number: Final = number
-        #: Whether the room was given away.
+        #: True if some of the room was released.
         self.missing = True
         with suppress(StoreFull):
             self._keep()
 
     def give(self) -> bool:
-        """Give some of the room to what must be written now; False: there is none left."""
+        """Release some of the room for a write; return False if it was used up."""
         self.missing = True
         return self.give_to_open(self._file)
 
     @classmethod
     def give_to_open(cls, file: Path) -> bool:
-        """Give some of the room to SQLite, which needs it to open the file; False: there is none left."""
+        """Release some of the room to let SQLite open the file; return False if it was used up."""
         path = file.with_name("reserve")
         size = _size(path)
         with suppress(OSError):
@@ -109,9 +108,9 @@ class Reserve:
         return _size(self._path)
 
     def need(self) -> None:
-        """Keep the room again, before a put; raises `StoreFull` if there is none.
+        """Reserve the room again before a put. Raises `StoreFull` if the disk is still full.
 
-        What tasks that are done have left in the file is room, too: puts may have all but an eighth of the file.
+        Free pages in the file count as room, too: puts may use them while they are more than an eighth of the file.
         """
         number = self._number
         with suppress(sqlite3.Error):
@@ -120,22 +119,22 @@ class Reserve:
         self._keep()
 
     def spare_rest(self) -> None:
-        """Raise `StoreFull` if most of the room has been used: for what is not needed, and done tasks that are kept."""
+        """Raise `StoreFull` if most of the room is used: for unneeded writes, and for done tasks that are kept."""
         free, growth = self._look()
         if free - growth < self._SIZE // 4:
             self.need()
 
     def check_batch(self) -> None:
-        """Raise `StoreFull` if what a transaction has added has no room, first in the log and then in the file.
+        """Raise `StoreFull` if the disk lacks room for a transaction, first in the log and then in the file.
 
-        If it was in the log, and could not be folded into the file, nothing could be written any more.
+        If the log had the transaction, but a checkpoint could not move it to the file, all later writes would fail.
         """
         free, growth = self._look()
         if free < 2 * growth:
             raise StoreFull(url=self._url)
 
     def _look(self) -> tuple[int, int]:
-        """How many bytes are free, with the reserve, and by how many the file grows when the log is folded into it."""
+        """Return the free bytes, including the reserve, and the bytes that a checkpoint would add to the file."""
         disk, number = os.statvfs(self._file), self._number
         size = number("PRAGMA page_count") * number("PRAGMA page_size")
         return disk.f_bavail * disk.f_frsize + self._left(), size - os.path.getsize(self._file)

@@ -1,4 +1,28 @@
-"""Writes what has changed in one tube."""
+"""Writes the changes of one tube to the database.
+
+**How the journal works.** A tube has one row in the table `tubes`: driver, options, an epoch, and its facts (counters,
+next id, pause) as JSON. Each task has a row in `tasks`; keys, lanes and kept done tasks have tables of their own. The
+keys of all these rows begin with the number of the tube. The engine notes its changes (`JournaledEngine`). At the end
+of each critical section `Journal.commit` writes them in one transaction, and clears the notes.
+
+A short commit writes only rows of tasks. Most calls put, take or ack one task, and their commit is one statement. The
+column `moved` holds the epoch of the tube and three bits: the task was put, taken or acked in this epoch. When the
+store is opened, `read_engine` counts these bits, and adds them to the counters in the facts. The row of a task that has
+gone stays until the end of the epoch, so that its moves are counted, and its id is not reused.
+
+A full commit also writes facts, keys and lanes, removes the rows of tasks that have gone, and begins the next epoch. It
+is needed if a change is not in the rows of tasks (`facts_changed`), if the lanes of the tube have rate limits, if
+deferred changes wait, and after 500 moves.
+
+Changes by time (a delay, ttr or ttl is over) and by the end of a session are deferred: a restart repeats them, so they
+need not be written with the call that notices them. They are written after it, 500 at a time, and wait while the disk
+is full.
+
+Failures. (1) If the disk is full or a row is too large, the transaction is rolled back, and the tube calls `undo`,
+which reads it from the database again. (2) If an interrupt ends a commit, the notes remain, and the next commit writes
+them. (3) If the process is killed, SQLite rolls the transaction back. Tasks that were taken become ready at the next
+opening.
+"""
 
 from __future__ import annotations
 
@@ -35,20 +59,14 @@ if TYPE_CHECKING:
     from tubes.durable.engine import JournaledEngine
     from tubes.durable.rows import Row
 
-#: After the moves of so many tasks the facts of the tube are written, and the rows of tasks that have gone removed.
+#: An epoch ends after the moves of this many tasks.
 _TASKS: Final = 500
-#: How many low bits of `moved` say which moves; the others are the epoch.
+#: The number of low bits of `moved` that hold moves; the other bits are the epoch.
 MOVES_BITS: Final = 3
 
 
 class Journal:
-    """Writes what the engine of a tube has noted: in one transaction, all or nothing.
-
-    Most calls put, take or ack one task, and write nothing but its row. That is enough, since the row says by `moved`
-    which of these three have happened to the task in this epoch, so that they are counted when the store is opened
-    again; what it leaves out is the same as before. The row of a task that has gone stays until then: it keeps its id
-    from being given again. All else writes the facts of the tube, too, and begins a new epoch.
-    """
+    """Writes the changes that the engine of a tube has noted, in one transaction."""
 
     def __init__(
         self, database: Database, engine: JournaledEngine, number: int, namespace: str, epoch: int = 0
@@ -59,19 +77,19 @@ class Journal:
         self._namespace: Final = namespace
         self._base = number << ID_BITS
         self._epoch = epoch
-        # The first id that is not written.
+        # The engine's `next_id` at the last commit.
         self._next_id = engine.next_id
-        #: Whether nothing is to be written any more.
+        #: True after the tube was dropped: the journal writes nothing any more.
         self.dropped = False
-        #: During `undo`: who held which task at the last commit, and the tasks in memory.
+        #: During `undo`: the holds at the last commit, and the tasks in memory.
         self.before: tuple[dict[int, tuple[Hold, int]], dict[int, Entry]] | None = None
-        # Whether there may be rows of tasks and keys that had gone before the store was opened.
+        # True until the first full commit, which removes rows of tasks and keys that had gone before the opening.
         self._is_new = True
 
     def drop(self, now: int) -> bool:
-        """Remove the tube. Its rows are left to `Database.sweep`: so this needs little room."""
+        """Remove the tube, but leave its rows to `Database.sweep`, so that a drop needs little room."""
         engine, database = self._engine, self._database
-        # Whatever interrupts this: the tube that is not dropped is written as a new one.
+        # If an interrupt ends this, the next commit writes the tube as a new one.
         engine.absolute = engine.truncated = True
         try:
             with database.transaction():
@@ -84,9 +102,9 @@ class Journal:
         return True
 
     def undo(self, now: int) -> None:
-        """Bring the tube back to what is written: the last change could not be. Cost: O(n).
+        """Undo unwritten changes after a failed commit: read the tube from the database again. Cost: O(n).
 
-        If it is interrupted, it can be run again; the caller clears `before` at the end.
+        It may be repeated after an interrupt; the caller clears `before` at the end.
         """
         engine, database = self._engine, self._database
         self.before = self.before or (engine.written_holds(), engine.tasks | engine.touched)
@@ -102,17 +120,17 @@ class Journal:
         for key, moves in database.execute(moved, (*ids_of(self._number), self._epoch)):
             engine.moves[key - self._base] = moves
         self._next_id = engine.next_id
-        # What was late is done again.
+        # Repeat the deferred changes.
         engine.expire(now)
         engine.close_hold(now, hold)
 
     def free_room(self) -> None:
-        """Let the next commit of a change remove the rows of all tasks that have gone."""
+        """Let the next commit of a change remove the rows of tasks that have gone."""
         if self._engine.touched:
             self._engine.absolute = True
 
     def commit(self, now: int) -> bool:
-        """Write what has changed since the last commit; False if nothing has. Cost: one row per task."""
+        """Write all changes since the last commit; return False without changes. Cost: one row per task."""
         engine = self._engine
         touched, moves = engine.touched, engine.moves
         if engine.next_id != self._next_id:
@@ -141,7 +159,7 @@ class Journal:
         return True
 
     def commit_with(self, other: Journal, now: int) -> bool:
-        """Write what has changed in this tube and in another one: both in one transaction."""
+        """Write the changes of this tube and another one in one transaction."""
         both = self, other
         with self._database.transaction():
             for each in both:
@@ -153,13 +171,13 @@ class Journal:
 
     @property
     def is_owed(self) -> bool:
-        """Whether a call has changed something that is not written yet."""
+        """True if a call has made changes that are not written yet."""
         engine = self._engine
         changed = engine.touched or engine.absolute or engine.done_changed
         return bool(changed) or engine.next_id != self._next_id
 
     def commit_late(self, ids: Iterable[int], now: int) -> bool:
-        """Write what time has done to these tasks. Raises `StoreFull` rather than to take the room of calls."""
+        """Write the deferred changes of these tasks. Raises `StoreFull` if they would use the room for calls."""
         engine, late = self._engine, self._engine.late
         if self.dropped:
             return False
@@ -178,7 +196,7 @@ class Journal:
         return True
 
     def _note_puts(self) -> None:
-        """Note the tasks that are new, however they came."""
+        """Note all new tasks."""
         engine = self._engine
         new = range(self._next_id, engine.next_id)
         tasks, late = engine.tasks, engine.late.tasks
@@ -207,13 +225,13 @@ class Journal:
                 self._database.executemany(statement, some)
 
     def _settle(self, now: int) -> None:
-        """Write all that may have changed, and the facts of the tube, and begin a new epoch."""
+        """Write all changes with the facts of the tube, and begin a new epoch."""
         with self._database.transaction():
             number = self._write_all(now)
         self._note_written(number)
 
     def _write_all(self, now: int) -> int:
-        """Within a transaction; returns the number of the tube from then on."""
+        """Write all changes within a transaction; return the number of the tube after it."""
         engine, database, number = self._engine, self._database, self._number
         engine.join_late()
         if self._is_new:
@@ -221,7 +239,7 @@ class Journal:
             database.execute(gone, ids_of(number))
             database.execute("DELETE FROM keys WHERE tube=? AND until<=?", (number, now))
         if engine.truncated:
-            # The tube goes on with another number, so this needs little room, whatever there was.
+            # Renumber the tube instead of deleting its rows: this needs almost no disk space.
             engine.note_all()
             number = database.next_number()
             database.remove_tube(self._namespace, engine.name)
@@ -238,7 +256,7 @@ class Journal:
         return number
 
     def _note_written(self, number: int) -> None:
-        """The transaction of `_write_all` has ended."""
+        """Update the state of the journal after the transaction of `_write_all`."""
         engine = self._engine
         if engine.truncated:
             engine.late.clear()
@@ -270,7 +288,7 @@ class Journal:
             self._database.executemany("DELETE FROM tasks WHERE key=?", gone)
 
     def _write_done(self, base: int, now: int) -> None:
-        """Write the done tasks that were added or forgotten."""
+        """Write the done tasks that were added or removed."""
         find = self._engine.done.find
         gone: list[Row] = []
         kept: list[Row] = []

@@ -1,17 +1,17 @@
-"""Reads rows from the pages of a damaged SQLite file.
+"""Read rows from the pages of a damaged SQLite file.
 
-SQLite finds a row through the pages above it, so one damaged page hides every page below. This reader needs no page
-above: it looks at each page of the file by itself (https://sqlite.org/fileformat2.html).
+SQLite finds a row through the parents of its page: a damaged page hides all pages below it. This reader reads each page
+of the file by itself, without its parents (https://sqlite.org/fileformat2.html).
 
-- Only pages outside of the list of free pages count, since free pages keep old copies of rows.
-- The first byte of a page tells a leaf of a table (13), and a leaf (10) or an inner page (2) of a table WITHOUT ROWID,
-  which has rows, too. Behind the header of the page is an array of offsets, one for each cell.
+- It skips the pages in the list of free pages, because they keep old copies of rows.
+- The first byte of a page is 13 for a leaf of a table, 10 for a leaf of a table WITHOUT ROWID, and 2 for an inner page
+  of such a table, which has rows, too. The header of the page is followed by an array of offsets, one for each cell.
 - A cell is the length of a record, its rowid (tables only) and the record. A long record continues on a chain of
   overflow pages.
 - A record is a header, with one type for each column, and the values. The number of columns and the types of the first
-  two tell the table.
+  two identify the table.
 
-If the list of free pages is damaged, any page may be an old copy. Then only pages that a tree leads to are certain.
+If the list of free pages is damaged, any page may be an old copy. Then only pages that are part of a tree are certain.
 The size of a page and the roots of the trees are constants, so a damaged header hides nothing.
 """
 
@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from tubes.durable.database import PAGE
 
-#: What a file begins with.
+#: The first bytes of a file.
 _MAGIC: Final = b"SQLite format 3\0"
 #: The page of the schema, and the roots of the tables and of their index, in the order of `database.SCHEMA`.
 _ROOTS: Final = range(1, 9)
@@ -32,35 +32,35 @@ _TABLE_LEAF: Final = 13
 _TABLE_INNER: Final = 5
 _KEY_LEAF: Final = 10
 _KEY_INNER: Final = 2
-#: Bytes of whole numbers, by the type of a column.
+#: Sizes in bytes of integers, by the type of a column.
 _WHOLE: Final = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
-#: Values that a type itself is.
+#: Values of types without data.
 _CONSTANTS: Final = {0: None, 8: 0, 9: 1}
 #: SQLite locks bytes of this page, and stores nothing in it.
 _LOCK_PAGE: Final = (1 << 30) // PAGE + 1
 #: Bytes before the first frame of a log, and before the page in each frame.
 _LOG_HEADER, _FRAME_HEADER = 32, 24
-#: Errors of damaged bytes.
+#: Exceptions that damaged bytes raise.
 _ERRORS: Final = (LookupError, ValueError, struct.error)
 
 
 class Found(NamedTuple):
-    """A row, and the table that it belongs to."""
+    """A row and its table."""
 
     table: str
     row: tuple[Any, ...]
-    #: Whether the row is on a page in use.
+    #: True if the row is on a page in use.
     certain: bool
 
 
 def read_image(path: Path) -> bytes:
-    """Return the bytes of a file after the complete transactions of its log, whatever its header says."""
+    """Return the content of a file with all complete transactions of its log, ignoring the header of the file."""
     image, log, pages = bytearray(path.read_bytes()), Path(f"{path}-wal"), dict[int, bytes]()
     raw = log.read_bytes() if log.exists() else b""
     most = (len(image) + len(raw)) // PAGE
     for at in range(_LOG_HEADER, len(raw) - _FRAME_HEADER - PAGE + 1, _FRAME_HEADER + PAGE):
         number, is_last, salts = struct.unpack_from(">II8s", raw, at)
-        if salts != raw[16:24] or not 0 < number <= most:  # A frame of an older log, or a damaged one.
+        if salts != raw[16:24] or not 0 < number <= most:  # The frame belongs to an older log, or is damaged.
             break
         pages[number] = raw[at + _FRAME_HEADER : at + _FRAME_HEADER + PAGE]
         if is_last:
@@ -72,7 +72,7 @@ def read_image(path: Path) -> bytes:
 
 
 class Pages:
-    """The pages of a file. `lost_pages` and `lost_cells` are counted by `rows`."""
+    """The pages of a file. `rows` counts `lost_pages` and `lost_cells`."""
 
     def __init__(self, image: bytes) -> None:
         self._image: Final = image
@@ -83,7 +83,7 @@ class Pages:
         self.lost_cells = 0
 
     def rows(self) -> Iterator[Found]:
-        """Each row that can be read. Cost: O(size of the file)."""
+        """Iterate over all readable rows. Cost: O(size of the file)."""
         free, complete = self._find_free()
         certain = None if complete else self._find_reachable()
         read = {_LOCK_PAGE}
@@ -115,7 +115,7 @@ class Pages:
         return self._image[(number - 1) * PAGE : number * PAGE]
 
     def _find_free(self) -> tuple[set[int], bool]:
-        """The free pages, and whether the list of them is complete."""
+        """Return the free pages, and True if their list is complete."""
         free: set[int] = set()
         if not self._image.startswith(_MAGIC):
             return free, False
@@ -134,7 +134,7 @@ class Pages:
         return free, len(free) == count
 
     def _find_reachable(self) -> set[int]:
-        """The pages that trees lead to."""
+        """Return the pages that are part of a tree."""
         found: set[int] = set()
         waiting = [*_ROOTS]
         while waiting:
@@ -150,7 +150,7 @@ class Pages:
         return found
 
     def _cells(self, number: int) -> tuple[int, tuple[int, ...]]:
-        """The type of a page and the offsets of its cells; 0 if it is not a page of a tree."""
+        """Return the type of a page and the offsets of its cells; type 0 if it is not a page of a tree."""
         page, start = self._page(number), 100 if number == 1 else 0
         kind, _, count, content = struct.unpack_from(">BHHH", page, start)
         header = start + (12 if kind in (_TABLE_INNER, _KEY_INNER) else 8)
@@ -162,7 +162,7 @@ class Pages:
         return kind, struct.unpack_from(f">{count}H", page, header)
 
     def _row(self, number: int, kind: int, at: int) -> tuple[list[int], tuple[Any, ...]]:
-        """The overflow pages and the columns of a cell; the rowid of a table comes first."""
+        """Return the overflow pages and the columns of a cell; in a table with rowids, the rowid comes first."""
         page = self._page(number)
         if kind == _KEY_INNER:
             at += 4
@@ -197,7 +197,7 @@ class Pages:
 
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:
-    """A number of 1 to 9 bytes, and the offset behind it."""
+    """Return a number of 1 to 9 bytes, and the offset of the next byte."""
     value = 0
     for index in range(at, at + 8):
         value = value << 7 | raw[index] & 0x7F
@@ -207,7 +207,7 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
 
 
 def _record(raw: bytes, *, has_key: bool) -> tuple[Any, ...]:
-    """The columns of a record. The rowid's own column is left out: the cell has it."""
+    """Return the columns of a record, except the column of the rowid, which the cell contains."""
     end, at = _varint(raw, 0)
     kinds: list[int] = []
     while at < end:
@@ -234,7 +234,7 @@ def _record(raw: bytes, *, has_key: bool) -> tuple[Any, ...]:
 
 
 def _table_of(row: tuple[Any, ...], *, has_key: bool) -> str:
-    """The table of a row: by its columns. "": another table."""
+    """Return the name of a row's table, or "" for another table."""
     first = row[0].__class__
     if has_key:
         return {14: "tasks", 7: "tubes", 5: "done"}.get(len(row), "")

@@ -1,4 +1,4 @@
-"""The methods of a connection on a tube whose store brings everything onto the disk before a method returns."""
+"""Ports of a store that is opened with `sync=full`, which syncs before a method returns, or with `mode=read`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# What an awaited port answers with a coroutine.
+# The methods that return a coroutine in the asyncio API.
 _METHODS: Final = frozenset(
     name
     for name, method in vars(AsyncPort).items()
@@ -46,13 +46,13 @@ class DurablePort(VerbPort[F]):
 
 
 def undo_call(shared: DurableTube, answer: object, *, is_put: bool) -> None:
-    """Undo a put or take whose caller gets an error instead."""
+    """Undo a put or take whose caller gets an error instead of the result."""
     shared.owed += ((None, is_put, -is_put, 0, answer, shared.engine.ticking),)
     shared.settle()
 
 
 class SyncedPort(DurablePort[F]):
-    """For threads: a method waits for the disk after it has left the lock."""
+    """A port for threads: its methods wait for the sync after they have released the lock."""
 
     syncer: Syncer
 
@@ -75,7 +75,7 @@ class SyncedPort(DurablePort[F]):
         return self._synced(partial(super()._do, act, is_put=is_put, forgotten=forgotten), is_put=is_put)
 
     def _synced(self, call: Callable[[], T], *, is_put: bool | None) -> T:
-        """Call a method, then wait for the disk. Undo a put or take whose caller is interrupted meanwhile."""
+        """Call a method, then wait for the sync. Undo a put or take if the caller is interrupted meanwhile."""
         answer = None
         try:
             answer = call()
@@ -87,18 +87,18 @@ class SyncedPort(DurablePort[F]):
         return answer
 
 
-#: The methods that change nothing.
+#: The methods that only read.
 _LOOKS: Final = frozenset(
     ("due_histogram", "first", "is_empty", "oldest_ready_age", "peek", "reasons", "statistics", "tasks", "utubes")
 )
 
 
 class SeenPort(VerbPort[F]):
-    """For a store that is only read: methods that would change something raise `StoreReadOnly`."""
+    """A port of a read-only store: methods that would change it raise `StoreReadOnly`."""
 
     @override
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
-        return None  # It was refused, too.
+        return None  # `enlist` has raised.
 
 
 def _refuse(port: SeenPort[Any], *arguments: object, **options: object) -> Any:
@@ -110,7 +110,7 @@ for _name in {*_METHODS, "enlist"} - _LOOKS:
 
 
 class AwaitedPort:
-    """For asyncio: the same methods, which await the disk."""
+    """A port for asyncio: its methods await the sync."""
 
     def __init__(self, port: DurablePort[Any], syncer: Syncer) -> None:
         self._port: Final = port
@@ -131,11 +131,11 @@ class AwaitedPort:
         return method
 
     def near(self, target: object) -> int:
-        """As `VerbPort.near`."""
+        """See `VerbPort.near`."""
         return self._port.near(target._port if isinstance(target, AwaitedPort) else target)
 
     async def relay(self, target: AwaitedPort, *moved: Any) -> Any:
-        """As `VerbPort.relay`."""
+        """See `VerbPort.relay`."""
         return await self.__getattr__("relay")(target._port, *moved)
 
     async def _sync(self, answer: object, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Reads a tube as `Journal` has written it: when its store is opened, and to undo what could not be written."""
+"""Read the rows that `Journal` has written: when a store is opened, and to undo a failed commit."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class TubeRow(NamedTuple):
 
 
 def read_tubes(database: Database, where: str = "") -> list[TubeRow]:
-    """The rows of all tubes, or of some of them."""
+    """Return the rows of all tubes, or of the tubes that a WHERE clause selects."""
     return [TubeRow(*row) for row in database.execute(f"SELECT {', '.join(TubeRow._fields)} FROM tubes {where}")]
 
 
 def read_engine(
     engine: JournaledEngine, database: Database, tube: TubeRow, now: int, hold: Hold, known: Mapping[int, Entry]
 ) -> None:
-    """Bring all that is written of a tube into an engine, and forget what it has. The indexes are up to the caller.
+    """Replace the state of an engine by the rows of a tube. The caller rebuilds the indexes.
 
-    The tasks that are taken are in this hold. `known`: entries to use again.
+    `hold`: the new hold of taken tasks. `known`: entries to reuse.
     """
     execute, number = database.execute, tube.number
     ids = rows.ids_of(number)
@@ -68,7 +68,7 @@ def read_engine(
         done = rows.read_done(row)
         engine.done.add(done, 0)
         engine.dated = engine.dated or done.ttl is not None or done.ttr is not None
-    engine.done_changed.clear()  # The rows say so.
+    engine.done_changed.clear()  # The file already has these rows.
     pause = facts["pause"]
     if pause is not None and pause > now:
         engine.pause.begin(now, None if pause == NEVER else pause - now)
@@ -79,16 +79,16 @@ def read_engine(
 def _count(
     engine: JournaledEngine, database: Database, facts: dict[str, Any], epoch: int, ids: tuple[int, int]
 ) -> None:
-    """Count what the facts of the tube say, and what has happened in its last epoch."""
+    """Restore the counters: the values in the facts, and the moves of the last epoch."""
     rows.read_uses(engine, facts["uses"])
     most: int | None = database.execute("SELECT max(key) FROM tasks WHERE key BETWEEN ? AND ?", ids).fetchone()[0]
-    # Numbers that were given once are not given again, also if their call was undone.
+    # Ids are never reused, even if the call that used them was undone.
     engine.next_id = max(engine.next_id, facts["next_id"], 0 if most is None else most - ids[0] + 1)
     next_take = facts["next_take"]
     counted = "SELECT moved & 7, count(*) FROM tasks WHERE key BETWEEN ? AND ? AND moved>>3=? GROUP BY 1"
     for moves, count in database.execute(counted, (*ids, epoch)):
         for move, step in ((PUT, engine._put), (TAKE, engine._take), (ACK, engine._ack)):
             step.uses += count if moves & move else 0
-        # Leases of the time before are of no take from now on.
+        # No new take gets the number of an old lease.
         next_take += count if moves & TAKE else 0
     engine.born, engine.next_take = facts["born"], max(engine.next_take, next_take)

@@ -1,4 +1,4 @@
-"""Finds what is damaged in the files of a store, and saves what can be read."""
+"""Find damage in the files of a store, and save all readable rows."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _EXAMPLES: Final = 5
-#: The tubes that may have rows.
+#: Selects the numbers of tubes that may have rows.
 _KNOWN: Final = f"SELECT number FROM tubes UNION SELECT value {GIVEN_UP}"
-#: The numbers of tubes that have tasks, and no row of their own.
+#: Selects the numbers of tubes that have tasks, but whose own rows are missing.
 _HOMELESS: Final = f"SELECT DISTINCT key>>{rows.ID_BITS} FROM tasks WHERE key>>{rows.ID_BITS} NOT IN ({_KNOWN}) "
-#: What sqlite3 raises; the texts of its errors may quote a damaged file.
+#: Exceptions of sqlite3; UnicodeDecodeError if the message quotes a damaged file.
 _ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
-#: The reason of tasks that are buried here.
+#: The reason of tasks that `repair` buries.
 _REASON: Final = "repair: the task may be damaged"
-#: How many ids are left out where nobody knows the last one.
+#: Added to counters that are lost, for example the next id, so that no number is used twice.
 _GAP: Final = 1_000_000
 
 
-#: The number of a tube, and an example of what is damaged there.
+#: The number of a tube, and an example of a problem.
 _Place = tuple[int, str]
 
 
 def examine(folder: Path, url: str) -> list[Problem]:
-    """Return what is damaged in the files of a store, whose process may go on. Cost: O(n), and memory for the file."""
+    """Return the problems of a store. Its owner may go on using it. Cost: O(n), and memory for the file."""
     file, found = _load(_find(folder, url), url)
     with closing(file):
         return [*_reserve(folder, mends=False), *found, *_rows(file, mends=False)]
 
 
 def repair(folder: Path, url: str) -> list[Problem]:
-    """Save what can be read, if something is damaged; return what was wrong. No process may have the store open.
+    """Repair a damaged store and return its problems. No process may have it open.
 
-    The old files stay in the folder `damaged-1`, or the next number. Cost: O(n), and memory for the file.
+    The old files are copied to the folder `damaged-1`, or the next free number. Cost: O(n), and memory for the file.
     """
     place = _find(folder, url)
     owned = Folder(folder, url)
@@ -72,7 +72,7 @@ def repair(folder: Path, url: str) -> list[Problem]:
 
 
 def _find(folder: Path, url: str) -> Path:
-    """Return the file, which may be damaged. Raises `StoreFailed` if there is none that this release can repair."""
+    """Return the path of the file. Raises `StoreFailed` if it is missing, or this release cannot repair it."""
     try:
         if not check(folder / NAME, url):
             raise StoreFailed(url=url, why=NO_STORE)
@@ -85,7 +85,7 @@ def _find(folder: Path, url: str) -> Path:
 
 
 def _load(place: Path, url: str) -> tuple[sqlite3.Connection, list[Problem]]:
-    """Return the rows that can be read, in a sound database in memory, and the problems of the file."""
+    """Copy all readable rows to a new database in memory; return it with the problems of the file."""
     file = _memory()
     try:
         check(place, url)  # The log may hide a damaged header.
@@ -95,7 +95,7 @@ def _load(place: Path, url: str) -> tuple[sqlite3.Connection, list[Problem]]:
             return file, _lost(file, 0, 0)
         wrong = [line for text in said for line in text.splitlines() if not line.startswith("***")]
         image = file.serialize()
-        image += read_image(place)[len(image) :]  # The header may say too few pages.
+        image += read_image(place)[len(image) :]  # The header may have too small a number of pages.
     except _ERRORS as error:
         wrong, image = [str(error) or "its length is damaged"], read_image(place)
     file.close()
@@ -114,7 +114,7 @@ def _load(place: Path, url: str) -> tuple[sqlite3.Connection, list[Problem]]:
 
 
 def _memory() -> sqlite3.Connection:
-    """Return an empty database in memory."""
+    """Create an empty database in memory."""
     file = sqlite3.connect(":memory:", isolation_level=None)
     file.execute(f"PRAGMA page_size={PAGE}")
     file.text_factory = _some_text
@@ -122,17 +122,17 @@ def _memory() -> sqlite3.Connection:
 
 
 def _insert(file: sqlite3.Connection, found: Iterable[Found]) -> None:
-    """Insert rows. Of two rows with one key the certain one stays; an uncertain task gets no checksum."""
+    """Insert rows. If two rows have one key, keep the certain one. Clear the checksum of an uncertain task."""
     for table, row, certain in sorted(found, key=lambda each: not each.certain):
         put = f"INSERT OR IGNORE INTO {table} VALUES ({','.join('?' * len(row))})"
-        with suppress(*_ERRORS, OverflowError):  # Columns of another type, in a row that is not ours.
+        with suppress(*_ERRORS, OverflowError):  # The row is not ours: its columns have other types.
             file.execute(put, row if certain or table != "tasks" else (*row[:-1], None))
 
 
 def _lost(file: sqlite3.Connection, pages: int, cells: int) -> list[Problem]:
-    """Return the number of missing rows of tasks, by the numbers of rows that tubes have noted.
+    """Return the number of missing rows of tasks, from the numbers of rows in the facts of tubes.
 
-    A tube notes its rows now and then. Since then each new id has a row, also after its task has gone.
+    A tube writes its facts at the end of each epoch. Every id since then has a row, even if its task has gone.
     """
     found: list[Problem] = []
     names = _names(file)
@@ -150,7 +150,7 @@ def _lost(file: sqlite3.Connection, pages: int, cells: int) -> list[Problem]:
 
 
 def _names(file: sqlite3.Connection) -> dict[int, str]:
-    """Return the names of the tubes by their numbers; unreadable ones as repair names them."""
+    """Return the names of the tubes by number; for an unreadable name, the name that `repair` assigns."""
     tubes = {number: f"recovered-{number}" for (number,) in file.execute(_HOMELESS)}
     for number, namespace, name in file.execute("SELECT number, namespace, name FROM tubes"):
         known = name if isinstance(name, str) else f"recovered-{number}"
@@ -159,7 +159,7 @@ def _names(file: sqlite3.Connection) -> dict[int, str]:
 
 
 def _reserve(folder: Path, *, mends: bool) -> list[Problem]:
-    """What stands where the reserve should be."""
+    """Find, and rename, a path in place of the reserve file that is not a regular file."""
     place = folder / "reserve"
     if not place.exists() or place.is_file():
         return []
@@ -169,7 +169,7 @@ def _reserve(folder: Path, *, mends: bool) -> list[Problem]:
 
 
 def _free(folder: Path, name: str) -> Path:
-    """A path that begins so, and where nothing stands."""
+    """Return the first unused path that begins with `name` and ends with a number."""
     number = 1
     while (folder / f"{name}{number}").exists():
         number += 1
@@ -177,7 +177,7 @@ def _free(folder: Path, name: str) -> Path:
 
 
 def _save(folder: Path, file: sqlite3.Connection) -> Path:
-    """Replace the damaged files by a database in memory; return the folder with a copy of them."""
+    """Replace the damaged files by a database in memory; return the folder with their copies."""
     place, kept = folder / NAME, _free(folder, "damaged-")
     kept.mkdir()
     for name in (NAME, f"{NAME}-wal"):
@@ -186,7 +186,7 @@ def _save(folder: Path, file: sqlite3.Connection) -> Path:
     half = make(folder)
     with closing(sqlite3.connect(half)) as new:
         file.backup(new)
-    # The log belongs to the old file: fold it in, so that it is not used with the new one.
+    # The log belongs to the old file: run a checkpoint, so that it is not used with the new one.
     with closing(sqlite3.connect(place, isolation_level=None)) as old, suppress(*_ERRORS):
         old.execute("PRAGMA writable_schema=ON")
         old.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -197,8 +197,8 @@ def _save(folder: Path, file: sqlite3.Connection) -> Path:
 
 
 def _rows(file: sqlite3.Connection, *, mends: bool) -> list[Problem]:
-    """The rows of a sound file that make no sense."""
-    if mends:  # One that lies ahead would count as a clock that was set back.
+    """Find, and repair, invalid rows of a readable file."""
+    if mends:  # A time in the future would look like a clock that was set back.
         file.execute("DELETE FROM store WHERE name='now'")
     ids = [*_wrong_tasks(file, mends=mends), *_wrong_mores(file, mends=mends)]
     facts = [*_wrong_tubes(file, mends=mends), *_wrong_others(file, mends=mends)]
@@ -216,7 +216,7 @@ def _rows(file: sqlite3.Connection, *, mends: bool) -> list[Problem]:
 
 
 def _write_counts(file: sqlite3.Connection) -> None:
-    """Let each tube note the rows that it has now, so that the next check finds none missing."""
+    """Write the current number of rows to the facts of each tube, so that the next check finds no missing rows."""
     for number, text in file.execute("SELECT number, facts FROM tubes").fetchall():
         facts = rows.read_facts(text)
         first, last = rows.ids_of(number)
@@ -237,8 +237,8 @@ def _wrong_tasks(file: sqlite3.Connection, *, mends: bool) -> list[int]:
 
 
 def _bury(file: sqlite3.Connection, ids: Iterable[int]) -> None:
-    """Bury uncertain tasks for a person to look at, without ttl, and write their data as bytes with a new checksum."""
-    # A later `created` would count as a clock that was set back.
+    """Bury uncertain tasks without a ttl, and write their data as bytes with a new checksum."""
+    # `created` in the future would look like a clock that was set back.
     bury = (
         "UPDATE tasks SET state=?, until=NULL, ttl=NULL, dead=NULL, created=min(created, ?), more=?, data=?, crc=?"
         " WHERE key=?"
@@ -265,7 +265,7 @@ def _wrong_mores(file: sqlite3.Connection, *, mends: bool) -> list[int]:
 
 
 def _wrong_tubes(file: sqlite3.Connection, *, mends: bool) -> list[_Place]:
-    """Tubes whose rows make no sense, and those of tasks that are in no tube."""
+    """Find, and repair, invalid rows of tubes, and missing rows of tubes that have tasks."""
     found: list[_Place] = []
     registry = Registry()
 
@@ -303,7 +303,7 @@ def _place_of(key: int) -> _Place:
 
 
 def _wrong_others(file: sqlite3.Connection, *, mends: bool) -> list[_Place]:
-    """Keys, lanes and done tasks whose rows make no sense, which are left out."""
+    """Find, and remove, invalid rows of keys, lanes and done tasks."""
     known = f"tube IN ({_KNOWN})"
     sound = "typeof(key)='integer' AND typeof(id)='integer' AND typeof(until)='integer'"
     fits = f"{sound} AND id>=0 AND until>=0 AND {known}"
@@ -325,7 +325,7 @@ def _wrong_others(file: sqlite3.Connection, *, mends: bool) -> list[_Place]:
 
 
 def _can(read: Callable[[Any], object], value: object) -> bool:
-    """Whether this can be read."""
+    """True if `read` accepts the value."""
     try:
         read(value)
     except rows.UNREADABLE:
@@ -339,16 +339,16 @@ def _some_text(raw: bytes) -> str:
 
 def _text(value: object) -> None:
     if not isinstance(value, str):
-        raise TypeError("no text")
+        raise TypeError(f"must be a str, got {type(value).__name__}")
 
 
 def _whole(value: object) -> None:
     if value.__class__ is not int:
-        raise TypeError("no whole number")
+        raise TypeError(f"must be an int, got {type(value).__name__}")
 
 
 def _likely_driver(file: sqlite3.Connection, number: int) -> str:
-    """The driver that fits most tasks, if nobody knows theirs."""
+    """Return a driver in place of an unreadable one: `utubettl` if tasks have lanes, else `fifottl`."""
     select = f"SELECT count(lane) FROM tasks WHERE key>>{rows.ID_BITS}=?"
     name = "utubettl" if file.execute(select, (number,)).fetchone()[0] else "fifottl"
     driver: Driver = Registry().find(name)
@@ -356,9 +356,9 @@ def _likely_driver(file: sqlite3.Connection, number: int) -> str:
 
 
 def _likely_facts(file: sqlite3.Connection, number: int) -> str:
-    """What is known of a tube from its tasks. No id is given twice."""
+    """Reconstruct the facts of a tube from its tasks. No id is reused."""
     select = f"SELECT total(state<{rows.GONE}), max(key), max(created), count(*) FROM tasks WHERE key>>{rows.ID_BITS}=?"
-    # Otherwise those of the last epoch are counted twice.
+    # Otherwise tasks of the last epoch would be counted twice.
     file.execute("UPDATE tubes SET epoch=? WHERE number=?", (_GAP, number))
     count, most, now, rows_there = file.execute(select, (number,)).fetchone()
     last = 0 if most is None else most & ((1 << rows.ID_BITS) - 1)

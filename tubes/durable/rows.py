@@ -1,4 +1,4 @@
-"""Tasks and tubes as rows of the database, and back."""
+"""Convert tasks and tubes to rows of the database, and back."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from tubes.drivers.registry import Registry
     from tubes.durable.engine import JournaledEngine
 
-#: Ids of a tube have so many bits, and the number of the tube stands before them.
+#: The key of a task is the number of its tube, followed by this many bits of its id.
 ID_BITS: Final = 40
 _MASK: Final = (1 << ID_BITS) - 1
-#: States in a row: the first two take no room.
+#: States by their codes in rows: SQLite stores the values 0 and 1 without a byte of data.
 _STATES: Final[tuple[State, ...]] = (State.READY, State.TAKEN, State.BURIED, State.DELAYED)
 CODES: Final = {state: code for code, state in enumerate(_STATES)}
-#: The task has gone: its row stays until the facts of its tube are written, and says so.
+#: The code of a task that has gone, whose row stays until the end of the epoch.
 GONE: Final = len(_STATES)
 
-#: What every task has, and what only some have.
+#: The columns of plain tasks, and all columns.
 SHORT: Final = "key, data, created, state, attempts, moved"
 FULL: Final = f"{SHORT}, pri, lane, ttl, ttr, until, dead, more"
 
 Row = tuple[Any, ...]
 
 _NUMBER: Final = "typeof({0})='integer' AND {0} BETWEEN 0 AND 1<<53"
-# One that was put back may be before 1970.
+# A time may be negative after `DurableStore` has shifted times because the clock was set back.
 _MOMENT: Final = "typeof({0})='integer' AND abs({0})<1<<53"
 _PERHAPS: Final = "typeof({0}) IN ('{1}','null')"
-#: What holds for each column of a task, and what a task has there that has lost it.
+#: By column of a task: the condition for a valid value, and the default that `repair` uses.
 RULES: Final[dict[str, tuple[str, str]]] = {
     "data": (f"typeof(data) IN ('blob','text') OR state={GONE}", "NULL"),
     "state": (f"{_NUMBER.format('state')} AND (state<{GONE} OR state={GONE} AND data IS NULL)", "0"),
@@ -52,31 +52,31 @@ RULES: Final[dict[str, tuple[str, str]]] = {
     "lane": (_PERHAPS.format("lane", "blob"), "NULL"),
     "more": (_PERHAPS.format("more", "text"), "NULL"),
 }
-#: What holds for damaged rows.
+#: The condition for damaged rows.
 DAMAGED: Final = " OR ".join(f"NOT ({rule})" for rule, _ in RULES.values())
-#: What is raised where a text makes no sense.
+#: Exceptions that invalid texts raise.
 UNREADABLE: Final = (ValueError, TypeError, LookupError, AttributeError)
 
 
 def ids_of(number: int) -> tuple[int, int]:
-    """The first and the last key that a task of this tube may have."""
+    """Return the first and the last possible key of a task in the tube `number`."""
     return number << ID_BITS, (number + 1 << ID_BITS) - 1
 
 
 def checksum(key: int, data: object) -> int | None:
-    """The CRC-32 of the data of a task, which starts from its id; None without data."""
+    """Return the CRC-32 of a task's data, starting from its id; None without data."""
     raw = data.encode() if isinstance(data, str) else data
     return crc32(raw, key & _MASK) if isinstance(raw, bytes) else None
 
 
 def short_row(base: int, entry: Entry, moved: int) -> Row:
-    """The row of a task that has only what every task has."""
+    """Return the row of a plain task."""
     state = CODES[entry.state]  # type: ignore[index]
     return base | entry.id, entry.data, entry.created, state, entry.attempts, moved
 
 
 def full_row(base: int, entry: Entry, moved: int, *, timed: bool) -> Row:
-    """The row of a task."""
+    """Return the row of a task with all columns."""
     lane = None if entry.utube is None else name_row(entry.utube)
     times = (entry.ttl, entry.ttr, entry.until, entry.dead) if timed else (None, None, NEVER, NEVER)
     more = None if entry.more is None else more_text(entry.more)
@@ -84,23 +84,23 @@ def full_row(base: int, entry: Entry, moved: int, *, timed: bool) -> Row:
 
 
 def more_text(more: More) -> str:
-    """What few tasks have, without what is as usual."""
+    """Return rare attributes of a task as JSON, without default values."""
     usual = More._field_defaults
     return json.dumps({name: value for name, value in more._asdict().items() if value != usual[name]})
 
 
 def name_row(name: str) -> bytes:
-    """The name of a lane or a key, which may be any text, also what no database takes as text."""
+    """Encode the name of a lane: it may contain surrogates, which SQLite does not accept in text."""
     return name.encode("utf-8", "surrogatepass")
 
 
 def read_name(raw: bytes) -> str:
-    """What `name_row` says."""
+    """Decode the result of `name_row`."""
     return raw.decode("utf-8", "surrogatepass")
 
 
 def read_more(text: str) -> More:
-    """What `more_text` says."""
+    """Parse the result of `more_text`."""
     more = More(**json.loads(text))
     if more.key_ttl.__class__ is not int or more.max_attempts.__class__ is not int:
         raise TypeError(text)
@@ -108,9 +108,9 @@ def read_more(text: str) -> More:
 
 
 def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, known: Mapping[int, Entry]) -> None:
-    """Bring the tasks of full rows into an engine, in the order of their ids. Those that are taken are in this hold.
+    """Add the tasks of full rows, in the order of their ids, to an engine. The caller rebuilds the indexes.
 
-    `known`: entries to use again. The indexes are up to the caller.
+    `hold`: the new hold of taken tasks. `known`: entries to reuse.
     """
     slim = not (engine.timed or engine._ranks or engine.driver.lane)
     kind: type[Entry] = Entry if slim else FullEntry
@@ -126,7 +126,7 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, known
         if crc != crc32(data, key & mask):
             raise ValueError(f"the checksum of task {key & mask} is wrong")
         if not (created.__class__ is attempts.__class__ is moved.__class__ is int):
-            raise TypeError(f"the row of task {key & mask} makes no sense")
+            raise TypeError(f"the row of task {key & mask} is invalid")
         id = key & mask
         entry = known.get(id) or kind()
         entry.id = entry.rank = id
@@ -149,7 +149,7 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, known
         if not slim:
             for number in (pri, ttl, ttr, until, dead):
                 if number is not None and number.__class__ is not int:
-                    raise TypeError(f"the row of task {id} makes no sense")
+                    raise TypeError(f"the row of task {id} is invalid")
             entry.pri = pri or 0
             entry.line, entry.lane = 0, None
             entry.utube = None if lane is None else read_name(lane)
@@ -165,7 +165,7 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, known
 
 
 def done_row(base: int, done: Done) -> Row:
-    """The row of a done task that is kept."""
+    """Return the row of a kept done task."""
     names = ("created", "attempts", "pri", "utube", "ttl", "ttr", "dead", "ended", "why")
     facts: dict[str, Any] = {name: getattr(done, name) for name in names}
     facts["more"] = None if done.more is None else done.more._asdict()
@@ -173,21 +173,21 @@ def done_row(base: int, done: Done) -> Row:
 
 
 def read_done(row: Row) -> Done:
-    """A done task of its row."""
+    """Return the done task of a row."""
     key, data, result, until, text = row
     done = Done()
     facts = json.loads(text)
     facts["more"] = None if facts["more"] is None else More(**facts["more"])
     facts |= {"id": key & ((1 << ID_BITS) - 1), "data": data, "result": result, "until": until}
     if not all(facts[name].__class__ is int for name in ("created", "attempts", "ended", "until", "dead")):
-        raise TypeError(f"the row of done task {facts['id']} makes no sense")
+        raise TypeError(f"the row of done task {facts['id']} is invalid")
     for name, value in facts.items():
         setattr(done, name, value)
     return done
 
 
 def done_put_back(base: int, done: Done, span: int) -> Row:
-    """The row of a done task whose moments are so much earlier."""
+    """Make all times of a done task `span` microseconds earlier; return its row."""
     for name in ("created", "ended", "until", "dead"):
         moment = getattr(done, name)
         setattr(done, name, moment if moment == NEVER else moment - span)
@@ -195,7 +195,7 @@ def done_put_back(base: int, done: Done, span: int) -> Row:
 
 
 def driver_text(driver: Driver) -> str:
-    """All that makes a driver, but for its `rank` hook: whether it has one."""
+    """Return the attributes of a driver as JSON; of its `rank` hook only if there is one."""
     return json.dumps(
         {
             "name": driver.name,
@@ -209,7 +209,7 @@ def driver_text(driver: Driver) -> str:
 
 
 def read_driver(text: str, registry: Registry) -> Driver:
-    """The driver of a tube: the one that is registered here, if it is the same, or else one like it."""
+    """Return the driver of a tube: the registered one if its attributes are equal, else a new one."""
     facts = json.loads(text)
     known: Driver | None = None
     try:
@@ -228,14 +228,14 @@ def read_driver(text: str, registry: Registry) -> Driver:
 
 
 def options_text(options: Mapping[str, Any]) -> str:
-    """The checked options of a tube."""
+    """Return the checked options of a tube as JSON."""
     return json.dumps(
         {name: value.fields if isinstance(value, RetryDelays) else value for name, value in options.items()}
     )
 
 
 def read_options(text: str) -> dict[str, Any]:
-    """The options of a tube, as `Driver.check_tube` returns them."""
+    """Parse the options of a tube, as `Driver.check_tube` returns them."""
     found: dict[str, Any] = json.loads(text)
     if "backoff" in found:
         found["backoff"] = RetryDelays.from_fields(found["backoff"])
@@ -243,7 +243,7 @@ def read_options(text: str) -> dict[str, Any]:
 
 
 def facts_text(engine: JournaledEngine, now: int) -> str:
-    """What a tube has besides its tasks, options, keys and lanes."""
+    """Return the facts of a tube as JSON: its state except tasks, options, keys and lanes."""
     late = engine.late.uses(engine.touched)
     uses = {
         f"{why} {'' if was is None else was.value}": step.uses - late[step]
@@ -267,7 +267,7 @@ def facts_text(engine: JournaledEngine, now: int) -> str:
 
 
 def read_facts(text: str) -> dict[str, Any]:
-    """What `facts_text` says."""
+    """Parse the result of `facts_text`."""
     facts: dict[str, Any] = json.loads(text)
     uses = facts["uses"].values()
     numbers = [facts[name] for name in ("born", "next_id", "next_take", "rows", "number", "now")]
@@ -278,14 +278,14 @@ def read_facts(text: str) -> dict[str, Any]:
 
 
 def read_uses(engine: JournaledEngine, uses: Mapping[str, int]) -> None:
-    """Count on from what was counted before."""
+    """Restore the counters of moves."""
     for why, rows in engine._steps.items():
         for was, step in rows.items():
             step.uses = uses.get(f"{why} {'' if was is None else was.value}", 0)
 
 
 def rate_text(rate: RateLimit) -> str:
-    """The state of a lane besides its tasks."""
+    """Return the state of a lane, except its tasks, as JSON."""
     interval, most, interval_from, capacity = rate.own_limits
     limits = {"interval": interval, "most": most, "from": interval_from}
     if capacity is not None:
@@ -294,7 +294,7 @@ def rate_text(rate: RateLimit) -> str:
 
 
 def check_rate(text: str) -> None:
-    """Raise an error of `UNREADABLE` if no rate limit has this text."""
+    """Raise an exception of `UNREADABLE` for an invalid text of a rate limit."""
     facts = json.loads(text)
     last, before = (Start(*start) for start in facts["starts"])
     numbers = (facts["blocked"], facts["interval"] or 0, facts["most"] or 0, facts.get("capacity") or 0, *last, *before)
@@ -305,7 +305,7 @@ def check_rate(text: str) -> None:
 
 
 def read_rate(rate: RateLimit, text: str) -> None:
-    """Give a new rate limit this state."""
+    """Restore the state of a new rate limit."""
     check_rate(text)
     facts = json.loads(text)
     rate.blocked = facts["blocked"]
@@ -316,7 +316,7 @@ def read_rate(rate: RateLimit, text: str) -> None:
 
 
 def rate_put_back(text: str, span: int) -> str:
-    """The text of a lane whose moments are so much earlier."""
+    """Make all times of a lane `span` microseconds earlier."""
     check_rate(text)
     facts = json.loads(text)
     starts = [[max(at - span, 0) if at >= 0 else at, *rest] for at, *rest in facts["starts"]]
@@ -324,7 +324,7 @@ def rate_put_back(text: str, span: int) -> str:
 
 
 def facts_put_back(text: str, span: int) -> str:
-    """The facts of a tube whose moments are so much earlier."""
+    """Make all times in the facts of a tube `span` microseconds earlier."""
     facts = read_facts(text)
     pause = facts["pause"]
     return json.dumps({**facts, "now": facts["now"] - span, "pause": pause if pause in (None, NEVER) else pause - span})

@@ -1,4 +1,4 @@
-"""One tube of a durable store: each critical section ends with a commit."""
+"""A tube of a durable store: each critical section ends with a commit."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from tubes.memory.lock import Lock
     from tubes.values.task import TaskView
 
-#: How many tasks of what is late are written at a time: so few that this needs little room.
+#: How many deferred tasks are written at a time: few, to need little room.
 _LATE: Final = 500
 
 
 class DurableTube(SharedTube):
-    """One tube of a durable store.
+    """A tube of a durable store.
 
-    It counts as watched, so that every critical section serves waiters at its end. There it commits, and only then are
-    those woken who were served: nobody sees what may be lost.
+    It is always `watched`, so that every critical section calls `serve` at its end. `serve` commits, and wakes the
+    served waiters only after that, so that no caller gets a result that may be lost.
     """
 
     engine: JournaledEngine  # type: ignore[misc]
@@ -44,26 +44,26 @@ class DurableTube(SharedTube):
     def __init__(self, clock: Clock, lock: Lock, engine: JournaledEngine, journal: Journal, files: Files) -> None:
         super().__init__(clock, lock, engine)
         self.born = engine.born  # type: ignore[misc]
-        # A file that has lost what was written last gives the numbers of takes again.
+        # Distinguishes leases of different openings: a file that has lost its last commits reuses take numbers.
         self.opening = uuid4().int >> 64
         self.journal: Final = journal
         self._files: Final = files
-        # Those who were served since the last commit.
+        # Waiters that were served since the last commit.
         self._served: Final[dict[Waiter, None]] = {}
-        # Those who were served, and what they got may not be on the disk yet.
+        # Served waiters whose results may not be on the disk yet, by commit.
         self._unsynced: Final[deque[dict[Waiter, None]]] = deque()
-        # What listeners are told after the next commit.
+        # Events to send to listeners after the next commit.
         self._noted: Final[list[tuple[Listener, TaskView, str]]] = []
-        # The error that is being undone: an interrupted `_undo` is repeated.
+        # The error that `_undo` handles, so that it is repeated after an interrupt.
         self._undoing: StoreFull | None = None
-        # When there was no room for what is late.
+        # When writing deferred changes last failed because the disk was full.
         self._refused = -SECOND
         self.watched = True
 
     @override
     def serve(self, now: int) -> None:
         files, engine = self._files, self.engine
-        alone = bool(self.putters)  # What a call has done is written first: it is not undone with a put that waits.
+        alone = bool(self.putters)  # Commit the call first, so that it is not undone with a waiting put.
         is_owed = True
         while files.is_open:
             waits = self.takers or self.putters or self.emptying or self.ending
@@ -80,7 +80,7 @@ class DurableTube(SharedTube):
                     continue
                 if is_owed:
                     raise
-                return  # Those who were served wait on.
+                return  # The served waiters wait again.
             if engine.late.tasks or engine.late.done:
                 self._write_late(now)
             if self._noted:
@@ -111,12 +111,12 @@ class DurableTube(SharedTube):
             raise
 
     def _write_late(self, now: int) -> None:
-        """Write what time has done, some tasks at a time; what has no room is tried again a second later."""
+        """Write deferred changes, some tasks at a time; if there is no room, retry after a second."""
         if 0 <= now - self._refused < SECOND:
             return
         engine = self.engine
         ids = [*engine.late.tasks, *(engine.late.done - engine.late.tasks.keys())]
-        ids.sort(key=lambda id: id in engine.tasks)  # Those that have gone make room.
+        ids.sort(key=lambda id: id in engine.tasks)  # Tasks that have gone make room.
         try:
             for start in range(0, len(ids), _LATE):
                 self._files.write(partial(self.journal.commit_late, ids[start : start + _LATE]), now)
@@ -124,9 +124,9 @@ class DurableTube(SharedTube):
             self._refused = now
 
     def _undo(self, error: StoreFull) -> bool:
-        """Bring the tube back to what is written, and let those who were served since then wait on.
+        """Undo unwritten changes, and put the waiters that were served since the last commit back in line.
 
-        Puts that waited get the error; returns whether there were any: then it is not that of the call.
+        Waiting puts get the error; return True if there were any: then the error is not the caller's.
         """
         self._undoing = error
         with self._files.reading():
@@ -138,7 +138,7 @@ class DurableTube(SharedTube):
             if line is self.putters:
                 refused = True
                 waiter.answer = error
-                with suppress(RuntimeError):  # It was woken before an interrupt.
+                with suppress(RuntimeError):  # The waiter was woken before an interrupt.
                     waiter.wake()
                 continue
             waiter.answer = PENDING
@@ -157,7 +157,7 @@ class DurableTube(SharedTube):
         return True
 
     def _wake_synced(self) -> None:
-        """Wake those who were served before the last sync."""
+        """Wake the waiters that were served before the last sync."""
         self._lock.acquire()
         try:
             if self._unsynced:
@@ -169,17 +169,17 @@ class DurableTube(SharedTube):
         self.tell()
 
     def hasten(self, waiter: Waiter) -> None:
-        """Wake a waiter whose time is over, if it was served: it waits for the disk no more. Under the lock."""
+        """Wake a served waiter that timed out without waiting for the sync. Call it under the lock."""
         for served in self._unsynced:
             if served.pop(waiter, self) is None and not waiter.wake():
                 self.undo(waiter.answer, is_put=waiter.request is not None)
 
     def _wake_served(self) -> bool:
-        """Wake those who were served; False if a task was given back, because a caller is gone."""
+        """Wake the served waiters; return False if a task was given back because its caller has left."""
         kept = True
         while self._served:
             waiter = next(iter(self._served))
-            with suppress(RuntimeError):  # It was woken before an interrupt.
+            with suppress(RuntimeError):  # The waiter was woken before an interrupt.
                 if not waiter.wake():
                     self.undo(waiter.answer, is_put=waiter.request is not None)
                     kept = False
@@ -188,7 +188,7 @@ class DurableTube(SharedTube):
 
     @override
     def run(self, act: Callable[[], object]) -> None:
-        if self._files.is_open:  # Else no repair comes first, and the indexes may be wrong.
+        if self._files.is_open:  # In a failed store the indexes may be wrong.
             super().run(act)
 
     @override
@@ -198,7 +198,7 @@ class DurableTube(SharedTube):
 
     @override
     def is_harmful(self, error: BaseException | None, is_put: bool | None, first: int) -> bool:
-        if isinstance(error, StoreFull) and self.engine.touched:  # It came in the middle of a batch.
+        if isinstance(error, StoreFull) and self.engine.touched:  # The error came in the middle of a batch.
             self._undoing = error
         return self._undoing is not None or super().is_harmful(error, is_put, first)
 
@@ -214,7 +214,7 @@ class DurableTube(SharedTube):
         self._noted.append((listener, task, event))
 
     def fail(self, error: StoreFailed) -> None:
-        """Let all that wait, and all that come, have this error. Under the lock."""
+        """Raise this error in all waiters and all later calls. Call it under the lock."""
 
         def gone() -> StoreFailed:
             return StoreFailed(**error.facts)
@@ -228,6 +228,6 @@ class DurableTube(SharedTube):
         self.close()
 
     def close(self) -> None:
-        """Write no more: the store is closed. Under the lock."""
+        """Stop commits after the store was closed. Call it under the lock."""
         self._alarm.silence()
         self.watched = False

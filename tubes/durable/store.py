@@ -1,4 +1,4 @@
-"""The store of one folder: its tubes as they were when it was last open, and whatever changes them."""
+"""The store of a folder: it restores its tubes when it is opened, and creates and removes tubes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _no_garbage() -> Generator[None]:
-    """All that is made here stays: to look at it again and again would take a third of the time."""
+    """Disable garbage collection: all new objects stay, and repeated scans would take a third of the time."""
     looks = gc.isenabled()
     gc.disable()
     try:
@@ -49,7 +49,7 @@ def _no_garbage() -> Generator[None]:
 
 
 class DurableStore(MemoryStore):
-    """Tubes and sessions of one folder, or of one of its namespaces. It is closed when its last session has ended."""
+    """Tubes and sessions of a folder, or of one of its namespaces. It closes when its last session ends."""
 
     codec: Codec  # type: ignore[misc]
 
@@ -65,9 +65,9 @@ class DurableStore(MemoryStore):
     ) -> None:
         super().__init__(f"file:{path}", clock, codec, home, namespace)
         self._path: Final = path
-        #: Whether this is only what was written when it was read, and nothing can be changed.
+        #: True for a read-only snapshot.
         self.reads: Final[bool] = reads if home is None else home.reads
-        #: The tubes that are there, and whose drivers are not.
+        #: Tubes in the file whose drivers are not registered.
         self._unread: Final[dict[str, TubeRow]] = {}
         if home is not None:
             self.lock: Lock = home.lock  # type: ignore[misc]
@@ -85,34 +85,34 @@ class DurableStore(MemoryStore):
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be used: else it must be opened anew."""
+        """True until it is closed or fails; then it must be opened again."""
         return self._files.is_open
 
     @property
     def syncer(self) -> Syncer | None:
-        """Brings everything onto the disk before a method returns, if that is asked for."""
+        """Syncs commits before a method returns; None: commits are not synced."""
         return self._files.syncer
 
     def usage(self) -> FolderUsage:
-        """What it uses of its disk."""
+        """Return the disk usage."""
         return self._files.usage()
 
     def sync(self) -> None:
-        """Let methods wait for the disk. Before anybody else knows the store."""
+        """Sync commits before methods return. Call it before the store is shared."""
         self._files.sync()
 
     def _check_codec(self, codec: Codec) -> None:
-        """Refuse another codec than the one that has written the data."""
+        """Raise `InvalidOption` if another codec has written the data."""
         name = name_of(codec)
         self._files.database.execute("INSERT OR IGNORE INTO store VALUES ('codec', ?)", (name,))
         known = self._files.database.execute("SELECT value FROM store WHERE name='codec'").fetchone()[0]
         if known != name:
-            raise InvalidOption(option="codec", value=name, rule=f"must be {known!r}, with which {self.url} was made")
+            raise InvalidOption(option="codec", value=name, rule=f"must be {known!r}, the codec of {self.url}")
 
     def _read_all(self) -> None:
-        """Read the tubes of all namespaces whose drivers are there."""
+        """Load all tubes of all namespaces whose drivers are registered."""
         database = self._files.database
-        with suppress(StoreFull):  # Then delays last as much longer as the clock was set back.
+        with suppress(StoreFull):  # Without the correction delays last longer, by the time that the clock was set back.
             self._files.write(self._go_on, self.clock.micros())
         database.find_numbers()
         for tube in read_tubes(database):
@@ -122,7 +122,7 @@ class DurableStore(MemoryStore):
                 store._read(tube)
 
     def _go_on(self, now: int) -> bool:
-        """If the clock was set back since the last change, put back all moments: all goes on where it was."""
+        """If the clock was set back since the last change, make all times earlier, so that remaining times are kept."""
         with self._files.database.transaction():
             return self._put_back(now)
 
@@ -151,7 +151,7 @@ class DurableStore(MemoryStore):
         return True
 
     def _read(self, tube: TubeRow) -> None:
-        """Read a tube. Under the lock, or before anybody else knows the store."""
+        """Load a tube. Call it under the lock, or before the store is shared."""
         now, database = self.clock.micros(), self._files.database
         driver = rows.read_driver(tube.driver, self.registry)
         engine = JournaledEngine(tube.name, driver, rows.read_options(tube.options))
@@ -162,13 +162,13 @@ class DurableStore(MemoryStore):
             self.shared_tubes[tube.name] = SharedTube(self.clock, self.lock, engine)
             del self._unread[tube.name]
             return
-        # Those who held tasks are gone.
+        # The former holders of tasks do not exist any more.
         engine.close_hold(now, hold)
         engine.expire(now)
         engine.reserve = self._files.reserve
         journal = Journal(database, engine, tube.number, self.namespace, tube.epoch)
         shared = DurableTube(self.clock, self.lock, engine, journal, self._files)
-        with suppress(StoreFull):  # It is all done again after a restart.
+        with suppress(StoreFull):  # The next opening repeats these changes.
             shared.serve_waiters(now)
         self.shared_tubes[tube.name] = shared
         del self._unread[tube.name]
@@ -240,7 +240,7 @@ class DurableStore(MemoryStore):
         return super().create(name, driver, if_exists, temporary, options)
 
     def _need(self, name: str) -> None:
-        """Read a tube whose driver was not there when the store was opened. Raises the error of a store that failed."""
+        """Load a tube whose driver was registered after the opening. Raises the error of a store that has failed."""
         self._files.check()
         if name in self._unread:
             self.lock.acquire()
@@ -252,7 +252,7 @@ class DurableStore(MemoryStore):
                 self.lock.token[0] = True
 
     def close(self) -> None:
-        """Close the files of all namespaces: another process may open the store. Under the lock."""
+        """Close the files, which all namespaces share: another process may open the store. Call it under the lock."""
         for shared in self._durable_tubes():
             shared.close()
         self._files.close()
@@ -262,7 +262,7 @@ class DurableStore(MemoryStore):
             shared.fail(error)
 
     def _durable_tubes(self) -> list[DurableTube]:
-        """Those of all namespaces that are kept."""
+        """Return the persistent tubes of all namespaces."""
         home = self._home or self
         found = (
             shared for store in (home, *home._namespaces.copy().values()) for shared in store.shared_tubes.values()

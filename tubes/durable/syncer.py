@@ -1,4 +1,4 @@
-"""Waits until what was written is on the disk, too: one `fsync` for all who wait meanwhile."""
+"""Group commit: one `fsync` syncs the commits of all callers that wait meanwhile."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from tubes.errors import StoreFailed
 
 
 class Syncer:
-    """Brings the log of a database onto the disk.
+    """Syncs the log of a database.
 
-    Commits do not wait for the disk, and are numbered under the store's lock. Outside of it whoever needs one of them
-    to be on the disk brings all there that are written by then; those who come meanwhile wait, and then look first.
+    Commits are counted under the lock of the store, and do not wait for the disk. A caller then waits for its commit
+    outside of that lock: the first caller runs `fsync` for all commits so far. Callers that come meanwhile wait for it,
+    and run another one only if their commits came after its start.
     """
 
     def __init__(self, log: Path, fail: Callable[[OSError], StoreFailed]) -> None:
         self._log: Final = log
         self._fail: Final = fail
-        #: The number of the last commit.
+        #: The number of commits.
         self.written = 0
         self._synced = 0
         # The first failed sync. The operating system reports a failure once, so a later sync would succeed falsely.
         self._error: OSError | None = None
-        #: How often it has waited for the disk, and for how many seconds.
+        #: The number of syncs, and their total duration in seconds.
         self.spent = 0, 0.0
         self._turn: Final = threading.Lock()
         self._file: int | None = None
@@ -38,11 +39,11 @@ class Syncer:
 
     @property
     def is_synced(self) -> bool:
-        """Whether all that is written is on the disk."""
+        """True if all commits are synced."""
         return self._synced >= self.written
 
     def wait(self) -> None:
-        """Return when all that is written by now is on the disk. Raises the error of the store if that fails."""
+        """Wait until all commits so far are synced. Raises the error of the store if a sync fails."""
         wanted = self.written
         if self._synced >= wanted:
             return
@@ -69,7 +70,7 @@ class Syncer:
         self._synced = written
 
     def later(self, call: Callable[[], object]) -> None:
-        """Call this in another thread when all that is written by now is on the disk, or the store has failed."""
+        """Call `call` in another thread once all commits so far are synced, or the store has failed."""
         self._asked.put(call)
         if self._thread is None:
             with self._turn:
@@ -89,7 +90,7 @@ class Syncer:
                     self._asked.put(None)
                     break
                 calls.append(more)
-            with suppress(StoreFailed):  # Those who wait are told by the store.
+            with suppress(StoreFailed):  # The store notifies its waiters of the error.
                 self.wait()
             for each in calls:
                 each()
@@ -103,6 +104,6 @@ class Syncer:
         self._asked.put(None)
 
     def __del__(self) -> None:
-        # Not sooner: somebody may be syncing.
+        # Not earlier: another thread may be in `fsync`.
         if self._file is not None:
             os.close(self._file)

@@ -166,7 +166,7 @@ class TaskView(Generic[T]):
 
     @property
     def context(self) -> dict[str, str]:
-        """Strings that the task carries in addition to its data, such as trace ids: a copy, or {} if there are none.
+        """Strings that the task carries in addition to its data, such as trace ids: a copy, {} without a context.
 
         It may be passed to the put of another task: it does not include the address for the reply of a `call`.
         """

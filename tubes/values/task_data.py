@@ -14,7 +14,7 @@ from tubes.values.options import TubeOptions
 
 P = ParamSpec("P")
 
-#: The default tubes of task functions and of schedules, and the options with which `enqueue` creates `tasks`.
+#: The default tubes of task functions and of schedules, and the options with which a missing one is created.
 TASKS: Final = "tasks"
 SCHEDULES: Final = "schedules"
 TASKS_OPTIONS: Final[TubeOptions] = {"ttr": 60, "max_attempts": 3, "backoff": Backoff(1, factor=5, cap=600)}
@@ -120,7 +120,7 @@ def name_of(function: object, name: str | None = None) -> str:
 def mark(function: Callable[..., object], name: str | None, tube: str) -> TaskFunction:
     """Register the name and the tube with which tasks call a function."""
     made = TaskFunction(function, name_of(function, name), tube)
-    with suppress(AttributeError, TypeError):  # Methods, for example, have no attributes: they are inspected on each call.
+    with suppress(AttributeError, TypeError):  # A method is inspected on each call instead.
         setattr(function, _MARK, made)
     return made
 
