@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 def used_up(url: str, tube: tubes.Tube) -> None:
     """The disk is full: the database may not grow."""
     file = port_of(tube).connection.store._files.database
-    pages = file.number("PRAGMA page_count")
+    pages = file.read_number("PRAGMA page_count")
     file.execute(f"PRAGMA max_page_count={pages + 20}")
 
 

@@ -443,7 +443,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "release is not counted in the file",
         "tubes/durable/engine.py",
-        "elif step is not self._put:\n            self.absolute = True",
+        "elif step is not self._put:\n            self.facts_changed = True",
         "elif step is not self._put:\n            pass",
         _of("tests/durable/test_opening.py", "release_is_counted_after_a_kill"),
     ),

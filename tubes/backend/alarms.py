@@ -24,7 +24,7 @@ _log = logging.getLogger("tubes")
 #: Callback of an alarm; its argument is the current time in microseconds.
 Ring = Callable[[int], None]
 # A schedule drops its stale entries once it has more of them than of live ones, and more than this many.
-_STALE: Final = 64
+_MAX_STALE: Final = 64
 
 
 class Scheduler(Protocol):
@@ -36,11 +36,11 @@ class Scheduler(Protocol):
 class Alarm:
     """A callback of a tube or session at one time. `when` is set under the lock of the store."""
 
-    __slots__ = ("__weakref__", "_clock", "_ring", "when")
+    __slots__ = ("__weakref__", "_callback", "_clock", "when")
 
     def __init__(self, clock: Scheduler, ring: Ring) -> None:
         self._clock: Final = clock
-        self._ring: Final = WeakMethod(ring)
+        self._callback: Final = WeakMethod(ring)
         self.when = NEVER
 
     def set(self, when: int) -> None:
@@ -59,11 +59,11 @@ class Alarm:
 
     def is_set_to(self, when: int) -> bool:
         """True if the alarm will still fire at `when`, and its owner exists."""
-        return self.when == when and self._ring() is not None
+        return self.when == when and self._callback() is not None
 
     def ring(self, when: int, now: int) -> None:
         """Call back, unless the alarm was set to another time than `when` since, or its owner was collected."""
-        ring = self._ring()
+        ring = self._callback()
         if ring is not None and self.when == when:
             ring(now)
 
@@ -74,7 +74,7 @@ class Schedule:
     def __init__(self) -> None:
         self._moments: list[tuple[int, int, Alarm]] = []
         self._order = count()
-        self._many = _STALE
+        self._compact_at = _MAX_STALE
 
     @property
     def first(self) -> int:
@@ -84,10 +84,10 @@ class Schedule:
     def add(self, when: int, alarm: Alarm) -> None:
         """Add an alarm at `when`. Cost: O(log n), amortized."""
         heapq.heappush(self._moments, (when, next(self._order), alarm))
-        if len(self._moments) > self._many:
-            held = {(moment[0], id(moment[2])): moment for moment in self._moments if moment[2].is_set_to(moment[0])}
-            self._moments = sorted(held.values())
-            self._many = 2 * len(held) + _STALE
+        if len(self._moments) > self._compact_at:
+            live = {(moment[0], id(moment[2])): moment for moment in self._moments if moment[2].is_set_to(moment[0])}
+            self._moments = sorted(live.values())
+            self._compact_at = 2 * len(live) + _MAX_STALE
 
     def pop(self, until: int) -> tuple[int, Alarm | None]:
         """Remove and return the time and alarm that come first; return `until` and None if they come after `until`."""
@@ -105,20 +105,20 @@ class Ringer:
         # A SimpleQueue is reentrant: a finalizer may set an alarm at any point.
         self._inbox: SimpleQueue[tuple[int, Alarm]] = SimpleQueue()
         self._starting = threading.RLock()
-        self._runs = False
+        self._is_running = False
 
     def schedule(self, when: int, alarm: Alarm) -> None:
         """Fire the alarm at `when`."""
-        if not self._runs:
+        if not self._is_running:
             with self._starting:
-                if not self._runs:
+                if not self._is_running:
                     # Set the flag first: otherwise a finalizer could start a second thread. No interrupt can come
                     # between the two lines.
-                    self._runs = True
+                    self._is_running = True
                     try:
                         start_new_thread(self._run, ())
                     except Exception:  # The process has reached its limit of threads.
-                        self._runs = False
+                        self._is_running = False
                         raise
         self._inbox.put((when, alarm))
 
@@ -133,8 +133,8 @@ class Ringer:
                     # An error must not stop the other alarms.
                     _log.exception("an alarm failed")
                 continue
-            if (one := self._wait(schedule.first)) is not None:
-                schedule.add(*one)
+            if (added := self._wait(schedule.first)) is not None:
+                schedule.add(*added)
 
     def _wait(self, until: int) -> tuple[int, Alarm] | None:
         """Wait until `until` for another thread to set an alarm; return it, or None."""

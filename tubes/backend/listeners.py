@@ -57,27 +57,27 @@ class LoopListener:
         self._loop = asyncio.get_running_loop()
         self._pending: deque[tuple[Any, str]] = deque()
         # Only the thread of the loop uses it.
-        self._hearing = False
+        self._is_delivering = False
 
     def __call__(self, task: Any, event: str) -> None:
         self._pending.append((task, event))
         if asyncio._get_running_loop() is self._loop:
-            self._hear()
+            self._deliver()
             return
         try:
-            self._loop.call_soon_threadsafe(self._hear)
+            self._loop.call_soon_threadsafe(self._deliver)
         except RuntimeError:  # The loop is closed, so that the callback cannot be called any more.
             self._pending.clear()
 
-    def _hear(self) -> None:
-        if self._hearing:  # The callback made a change itself: it is notified of that after this one.
+    def _deliver(self) -> None:
+        if self._is_delivering:  # The callback made a change itself: it is notified of that after this one.
             return
-        self._hearing = True
+        self._is_delivering = True
         try:
             while self._pending:
                 tell(self.callback, *self._pending.popleft())
         finally:
-            self._hearing = False
+            self._is_delivering = False
 
 
 def callback_of(listener: Listener | None) -> Listener | None:

@@ -44,11 +44,11 @@ def listed(
         raise InvalidOption(option="order", value=order, rule="cannot be combined with fair=True")
     if isinstance(tubes, (str, kind)) or not isinstance(tubes, Iterable):
         raise InvalidOption(option="tubes", value=tubes, rule="must be a list of tubes or tube names")
-    named: list[object] = [*tubes]
+    items: list[object] = [*tubes]
     chosen: list[T | str] = []
-    if not named:
-        raise InvalidOption(option="tubes", value=named, rule="must name at least one tube")
-    for tube in named:
+    if not items:
+        raise InvalidOption(option="tubes", value=items, rule="must name at least one tube")
+    for tube in items:
         if not isinstance(tube, (str, kind)):
             raise InvalidOption(option="tubes", value=tube, rule="must be a tube of this queue, or a name")
         if not isinstance(tube, str) and tube._port.connection is not connection:
@@ -81,8 +81,8 @@ class AnyOf:
         self._lock: Final = threading.Lock()
         self._winner: SubWaiter | None = None
         # The number of sub-waiters that have not timed out.
-        self._left = len(ports)
-        self._woken = False
+        self._pending = len(ports)
+        self._is_woken = False
 
     def enlist(self, waiter: Waiter) -> None:
         """Put a sub-waiter in the line of each tube; stop once one of them has a result."""
@@ -129,17 +129,17 @@ class AnyOf:
         with self._lock:
             if sub_waiter.answer is PENDING:
                 # Only the last timeout ends the wait: another tube may have a task that becomes ready at that time.
-                self._left -= 1
-                return self._left > 0 or self._wake(waiter)
+                self._pending -= 1
+                return self._pending > 0 or self._wake(waiter)
             if self._winner is None:
                 self._winner = sub_waiter
             return self._winner is sub_waiter and self._wake(waiter)
 
     def _wake(self, waiter: Waiter) -> bool:
-        if self._woken:  # A waiter must not be woken twice.
+        if self._is_woken:  # A waiter must not be woken twice.
             return True
-        self._woken = waiter.wake()
-        return self._woken
+        self._is_woken = waiter.wake()
+        return self._is_woken
 
 
 class SubWaiter:

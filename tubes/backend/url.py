@@ -25,17 +25,19 @@ _SCHEME: Final = re.compile(rf"({'|'.join(map(re.escape, _REDIS))}|memory):(//)?
 # A host name or an IPv6 address, with an optional zone, and an optional port.
 _HOST: Final = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])?(?::([0-9]{0,5}))?")
 # Schemes of other systems, which errors may show. Any other word may be a password that got into the wrong variable.
-_OTHER: Final = re.compile(r"(valkeys?|https?|tcp|amqps?|sqs|kafka|nats|mongodb|mysql|postgres(ql)?|ftp)://", re.I)
+_OTHER_SCHEME: Final = re.compile(
+    r"(valkeys?|https?|tcp|amqps?|sqs|kafka|nats|mongodb|mysql|postgres(ql)?|ftp)://", re.I
+)
 _HOST_ONLY: Final = re.compile(r"(localhost|[0-9]{1,3}(\.[0-9]{1,3}){3})(:[0-9]{1,5})?", re.ASCII)
 _SETTING: Final = re.compile(r"[a-z_]+", re.IGNORECASE | re.ASCII)
 #: Arguments of `connect` that may also be settings of a URL.
 ARGUMENTS: Final = ("codec", "connect_timeout", "session_ttl")
 #: Settings whose values errors may show, if they match `_VALUE`.
-_SHOWN: Final = ("prefix", "namespace", "db", "sync", "mode", *ARGUMENTS)
-_VALUE: Final = re.compile(r"[\w.:-]*")
+_SAFE_SETTINGS: Final = ("prefix", "namespace", "db", "sync", "mode", *ARGUMENTS)
+_SAFE_VALUE: Final = re.compile(r"[\w.:-]*")
 _HIDDEN: Final = "***"
-_ESCAPES: Final = "in passwords, paths and settings write %40 for @, %2F for /, %23 for #, %3F for ?"
-_RULE: Final = f"cannot be read: {_ESCAPES}"
+_ESCAPE_HINT: Final = "in passwords, paths and settings write %40 for @, %2F for /, %23 for #, %3F for ?"
+_UNREADABLE: Final = f"cannot be read: {_ESCAPE_HINT}"
 
 
 class _DefaultUrl:
@@ -81,8 +83,8 @@ def without(url: str, place: Place, settings: Collection[str]) -> str:
     """Remove these settings from a URL."""
     if place.settings.keys().isdisjoint(settings):
         return url
-    rest = {name: value for name, value in place.settings.items() if name not in settings}
-    return url.partition("?")[0] + (f"?{urlencode(rest, doseq=True)}" if rest else "")
+    remaining = {name: value for name, value in place.settings.items() if name not in settings}
+    return url.partition("?")[0] + (f"?{urlencode(remaining, doseq=True)}" if remaining else "")
 
 
 def in_namespace(url: str, namespace: str) -> str:
@@ -99,46 +101,46 @@ def read(url: str) -> Place:
     only before the hosts, and each part must match its rule.
     """
     found = _SCHEME.match(url)
-    hidden = f"{found[0].lower()}{_HIDDEN}" if found and found[2] else _HIDDEN
+    redacted = f"{found[0].lower()}{_HIDDEN}" if found and found[2] else _HIDDEN
     # urlsplit removes such characters silently, so that two different URLs would become equal.
     if not url.isprintable() or " " in url:
-        raise InvalidOption(option="url", value=hidden, rule="must be printable, without spaces")
+        raise InvalidOption(option="url", value=redacted, rule="must be printable, without spaces")
     if url[:5].lower() == _FILE:
         return _read_file(url)
     if not found:
         servers = ", ".join(f"{name}://" for name in _REDIS)
         rule = f"must be memory://, memory://name or file:folder, or begin with one of {servers}"
-        raise InvalidOption(option="url", value=_of_no_scheme(url), rule=rule)
+        raise InvalidOption(option="url", value=_redact_unknown(url), rule=rule)
     if not found[2]:
         scheme = found[0].lower()
-        raise InvalidOption(option="url", value=hidden, rule=f"must have two slashes after {scheme!r}: {scheme}//")
+        raise InvalidOption(option="url", value=redacted, rule=f"must have two slashes after {scheme!r}: {scheme}//")
     parts = _split(url)
     if parts is None:
-        raise InvalidOption(option="url", value=hidden, rule=_RULE)
-    broken = _rule_of(parts)
-    if broken:
-        raise InvalidOption(option="url", value=hidden, rule=broken)
+        raise InvalidOption(option="url", value=redacted, rule=_UNREADABLE)
+    broken_rule = _find_broken_rule(parts)
+    if broken_rule:
+        raise InvalidOption(option="url", value=redacted, rule=broken_rule)
     _, at, places = parts.netloc.rpartition("@")
     hosts: list[tuple[str, int | None]] = []
     for place in places.split(",") if places else ():
-        one = _HOST.fullmatch(place)
-        if one is None or int(one[2] or 0) > 65535:
-            raise InvalidOption(option="url", value=hidden, rule=_RULE)
-        hosts.append((one[1] or "", int(one[2]) if one[2] else None))
-    settings = _settings(parts.query, hidden)
+        host = _HOST.fullmatch(place)
+        if host is None or int(host[2] or 0) > 65535:
+            raise InvalidOption(option="url", value=redacted, rule=_UNREADABLE)
+        hosts.append((host[1] or "", int(host[2]) if host[2] else None))
+    settings = _parse_settings(parts.query, redacted)
     shown = f"{parts.scheme}://{at and _HIDDEN}{at}{places}{parts.path}"
-    return Place(parts.scheme, tuple(hosts), parts.path, settings, _shown(shown, settings))
+    return Place(parts.scheme, tuple(hosts), parts.path, settings, _append_settings(shown, settings))
 
 
 def _read_file(url: str) -> Place:
     """Parse the URL of a folder."""
     parts = _split(url)
     if parts is None or parts.netloc or not parts.path:
-        rule = f"must name a folder, as in file:jobs or file:///var/lib/jobs; {_ESCAPES}"
+        rule = f"must name a folder, as in file:jobs or file:///var/lib/jobs; {_ESCAPE_HINT}"
         # The text before an @ may be a password that got into the wrong URL.
         raise InvalidOption(option="url", value=f"{_FILE}{_HIDDEN}" if "@" in url else url.partition("?")[0], rule=rule)
-    settings = _settings(parts.query, f"{_FILE}{parts.path}")
-    shown = _shown(f"{_FILE}{parts.path}", settings)
+    settings = _parse_settings(parts.query, f"{_FILE}{parts.path}")
+    shown = _append_settings(f"{_FILE}{parts.path}", settings)
     try:
         path = unquote_to_bytes(parts.path).decode()
     except UnicodeDecodeError:
@@ -148,24 +150,24 @@ def _read_file(url: str) -> Place:
     return Place("file", (), path, settings, shown)
 
 
-def _settings(query: str, hidden: str) -> dict[str, list[str]]:
+def _parse_settings(query: str, redacted: str) -> dict[str, list[str]]:
     settings = parse_qs(query, keep_blank_values=True)
     blank = any("=" not in setting for setting in query.split("&") if setting)
     if blank or not all(map(_SETTING.fullmatch, settings)):
-        raise InvalidOption(option="url", value=hidden, rule=_RULE)
+        raise InvalidOption(option="url", value=redacted, rule=_UNREADABLE)
     return settings
 
 
-def _shown(place: str, settings: dict[str, list[str]]) -> str:
-    told = "&".join(f"{name}={_value(name, value)}" for name, values in settings.items() for value in values)
-    return f"{place}?{told}" if told else place
+def _append_settings(place: str, settings: dict[str, list[str]]) -> str:
+    pairs = "&".join(f"{name}={_redact_value(name, value)}" for name, values in settings.items() for value in values)
+    return f"{place}?{pairs}" if pairs else place
 
 
-def _of_no_scheme(url: str) -> str:
+def _redact_unknown(url: str) -> str:
     """Return the part that errors may show of a text without a known scheme."""
     if _HOST_ONLY.fullmatch(url):
         return url
-    other = _OTHER.match(url)
+    other = _OTHER_SCHEME.match(url)
     return f"{other[0]}{_HIDDEN}" if other else _HIDDEN
 
 
@@ -178,7 +180,7 @@ def _split(url: str) -> SplitResult | None:
     return None if "#" in url or "@" in parts.path + parts.query else parts
 
 
-def _rule_of(parts: SplitResult) -> str | None:
+def _find_broken_rule(parts: SplitResult) -> str | None:
     """Return the rule of its scheme that a URL breaks, or None."""
     if parts.scheme == "unix":
         return "must be unix:///path, or unix://user:password@/path" if parts.netloc.rpartition("@")[2] else None
@@ -190,12 +192,12 @@ def _rule_of(parts: SplitResult) -> str | None:
         service = re.fullmatch(r"/([^/]+)(/[0-9]{0,9})?", parts.path)
         return None if service else "must name the service: redis+sentinel://host:26379/service or …/service/db"
     if not re.fullmatch(r"/?[0-9]*", parts.path):
-        return f"may have only a database number after the host and port, as in host:6379/0; {_ESCAPES}"
+        return f"may have only a database number after the host and port, as in host:6379/0; {_ESCAPE_HINT}"
     return None
 
 
-def _value(name: str, value: str) -> str:
-    return value if name in _SHOWN and _VALUE.fullmatch(value) else _HIDDEN
+def _redact_value(name: str, value: str) -> str:
+    return value if name in _SAFE_SETTINGS and _SAFE_VALUE.fullmatch(value) else _HIDDEN
 
 
 def redact_url(url: str) -> str:

@@ -77,7 +77,7 @@ class Waiter(Protocol):
 
 
 #: The longest single sleep of a thread, in seconds.
-_PART: Final = 0.25
+_MAX_SLEEP: Final = 0.25
 #: The `request` of a caller that waits until a tube is empty.
 EMPTY: Final = object()
 
@@ -118,7 +118,7 @@ class ThreadWaiter:
                 patience = self._clock.patience(self.deadline)
                 if not self._sleep(patience) and line.keeps(self):
                     self._sleep(None)
-            answer = _outcome(self, line)
+            answer = _get_result(self, line)
             return answer if then is None or answer is None else then(answer)
         except BaseException:
             try:
@@ -136,10 +136,10 @@ class ThreadWaiter:
         """
         end = None if seconds is None else time.monotonic() + seconds
         while True:
-            left = _PART if end is None else end - time.monotonic()
-            if self._lock.acquire(timeout=max(0.0, min(left, _PART))):
+            remaining = _MAX_SLEEP if end is None else end - time.monotonic()
+            if self._lock.acquire(timeout=max(0.0, min(remaining, _MAX_SLEEP))):
                 return True
-            if left <= _PART and end is not None:
+            if remaining <= _MAX_SLEEP and end is not None:
                 return False
 
     def lost(self) -> bool:
@@ -183,12 +183,12 @@ class LoopWaiter:
                 try:
                     patience = self._clock.patience(self.deadline)
                     if patience is not None:
-                        timer = self._loop.call_later(patience, self._finish_late, line)
+                        timer = self._loop.call_later(patience, self._time_out, line)
                     await self._future
                 finally:
                     if timer is not None:
                         timer.cancel()
-            answer = _outcome(self, line)
+            answer = _get_result(self, line)
             return answer if then is None or answer is None else await then(answer)
         except GeneratorExit:
             # The loop is closed. The garbage collector may run this at any point, so take no lock here.
@@ -219,7 +219,7 @@ class LoopWaiter:
             return False
         return True
 
-    def _finish_late(self, line: WaitLine) -> None:
+    def _time_out(self, line: WaitLine) -> None:
         if not line.keeps(self):
             self._finish()
 
@@ -228,7 +228,7 @@ class LoopWaiter:
             self._future.set_result(None)
 
 
-def _outcome(waiter: Waiter, line: WaitLine) -> object:
+def _get_result(waiter: Waiter, line: WaitLine) -> object:
     answer = waiter.answer
     if answer is PENDING:
         answer = line.withdraw(waiter, undo=False)

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from tubes.backend.clock import system_clock
 from tubes.drivers.options import one_of
-from tubes.durable.port import AwaitedPort, DurablePort, SeenPort, SyncedPort
+from tubes.durable.port import AsyncSyncedPort, DurablePort, ReadOnlyPort, SyncedPort
 from tubes.durable.shared_tube import DurableTube
 from tubes.durable.store import DurableStore
 from tubes.errors import InvalidOption, StoreReadOnly
@@ -38,17 +38,17 @@ class Connection(MemoryConnection):
 
     @override
     def make_port(self, shared: SharedTube) -> VerbPort[Any]:
-        if self.store.reads and shared.is_listed:
-            seen: SeenPort[Any] = SeenPort(self, shared, self.session.hold(shared))
-            seen.kind, seen.tube = self._api.task, self._api.tube(seen)
-            return seen
+        if self.store.read_only and shared.is_listed:
+            reader: ReadOnlyPort[Any] = ReadOnlyPort(self, shared, self.session.hold(shared))
+            reader.kind, reader.tube = self._api.task, self._api.tube(reader)
+            return reader
         syncer = self.store.syncer
         if syncer is None or not isinstance(shared, DurableTube):
             return super().make_port(shared)
         hold = self.session.hold(shared)
         if self._api.awaited:
             port: DurablePort[Any] = DurablePort(self, shared, hold)
-            port.kind, port.tube = self._api.task, self._api.tube(AwaitedPort(port, syncer))
+            port.kind, port.tube = self._api.task, self._api.tube(AsyncSyncedPort(port, syncer))
             return port
         synced: SyncedPort[Any] = SyncedPort(self, shared, hold)
         synced.syncer = syncer
@@ -57,7 +57,7 @@ class Connection(MemoryConnection):
 
     @override
     def open_hidden(self, name: str, driver: str, idle: float) -> VerbPort[Any]:
-        if self.store.reads:  # Hidden tubes are not in the files.
+        if self.store.read_only:  # Hidden tubes are not in the files.
             raise StoreReadOnly(url=self.store.url)
         return super().open_hidden(name, driver, idle)
 
@@ -67,7 +67,7 @@ class Connection(MemoryConnection):
 
     @override
     def examine(self, name: str, repairs: bool) -> list[Problem]:
-        if repairs and self.store.reads:
+        if repairs and self.store.read_only:
             raise StoreReadOnly(url=self.store.url)
         return super().examine(name, repairs)
 
@@ -75,7 +75,7 @@ class Connection(MemoryConnection):
     def create(
         self, name: str, driver: str | Driver, if_exists: IfExists, temporary: bool, options: Options
     ) -> VerbPort[Any]:
-        if self.store.reads and temporary:
+        if self.store.read_only and temporary:
             raise StoreReadOnly(url=self.store.url)
         port = super().create(name, driver, if_exists, temporary, options)
         if self.store.syncer is not None:
@@ -86,8 +86,8 @@ class Connection(MemoryConnection):
 _mode: Final = one_of("own", "read")
 _sync: Final = one_of("normal", "full")
 #: The open stores of this process by folder, and the lock under which one is opened.
-_open: Final[WeakValueDictionary[Path, DurableStore]] = WeakValueDictionary()
-_opening = threading.Lock()
+_stores: Final[WeakValueDictionary[Path, DurableStore]] = WeakValueDictionary()
+_open_lock = threading.Lock()
 
 
 def connect(
@@ -102,24 +102,24 @@ def connect(
 ) -> Connection:
     """Connect to the store of this folder. A process opens a store once, and its connections share it."""
     check_clock(clock)
-    wanted = None if sync is None else _sync("sync", sync)
+    checked_sync = None if sync is None else _sync("sync", sync)
     found = find_codec("json" if codec is None else codec)
     path = Path(os.path.realpath(path))
     if mode is not None and _mode("mode", mode) == "read":
-        seen = DurableStore(path, clock or system_clock, found, reads=True)
-        return Connection(seen.within(namespace), lease, api)
-    with _opening:
+        snapshot = DurableStore(path, clock or system_clock, found, read_only=True)
+        return Connection(snapshot.within(namespace), lease, api)
+    with _open_lock:
         while True:
-            store = _open.get(path)
+            store = _stores.get(path)
             if store is not None and not store.is_open:  # Wait until another thread has closed it.
                 store.lock.acquire()
                 store.lock.token[0] = True
             if store is None or not store.is_open:
-                store = _open[path] = DurableStore(path, clock or system_clock, found)
-                if wanted == "full":
+                store = _stores[path] = DurableStore(path, clock or system_clock, found)
+                if checked_sync == "full":
                     store.sync()
             check_same(store, clock, codec)
-            if wanted is not None and (wanted == "full") != (store.syncer is not None):
+            if checked_sync is not None and (checked_sync == "full") != (store.syncer is not None):
                 raise InvalidOption(option="sync", value=sync, rule=f"{store.url} is already open with another value")
             connection = Connection(store.within(namespace), lease, api)
             if store.is_open:  # Another thread may have ended its last session meanwhile.
@@ -127,9 +127,9 @@ def connect(
 
 
 def _after_fork() -> None:
-    global _opening
-    _open.clear()
-    _opening = threading.Lock()
+    global _open_lock
+    _stores.clear()
+    _open_lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

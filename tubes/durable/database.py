@@ -40,7 +40,7 @@ PAGE: Final = 1024
 _LOG_PAGES, _CACHE_KIB = 4096, 16 * 1024
 
 #: Offset of the byte that is 2 in WAL mode and 1 otherwise: https://sqlite.org/fileformat2.html#the_database_header.
-_LOGGED: Final = 18
+_FORMAT_OFFSET: Final = 18
 
 #: The name of the file in its folder.
 NAME: Final = "tubes.db"
@@ -48,11 +48,11 @@ NAME: Final = "tubes.db"
 NO_STORE: Final = "there is no store in this folder"
 
 #: Prefix, in the table `store`, of the numbers of dropped tubes whose rows may still exist.
-_GONE: Final = "gone "
-GIVEN_UP: Final = f"FROM store WHERE name LIKE '{_GONE}%'"
+_DROPPED: Final = "gone "
+FROM_DROPPED: Final = f"FROM store WHERE name LIKE '{_DROPPED}%'"
 #: The primary key of each table with rows of tubes, and the number of rows that `sweep` removes at a time.
-_KEYS: Final = {"tasks": "key", "done": "key", "keys": "tube, key", "lanes": "tube, name"}
-_SWEPT: Final = 1000
+_KEY_COLUMNS: Final = {"tasks": "key", "done": "key", "keys": "tube, key", "lanes": "tube, name"}
+_SWEEP_LIMIT: Final = 1000
 
 PUT_NEW: Final = "REPLACE INTO tasks(key, data, created, crc) VALUES (?,?,?,?)"
 PUT_SHORT: Final = f"REPLACE INTO tasks({SHORT}, crc) VALUES ({','.join('?' * 7)})"
@@ -88,19 +88,19 @@ def check(path: Path, url: str) -> bool:
     if version != VERSION:
         release = "a newer" if version > VERSION else "an older"
         why = f"{release} release wrote it: its format is {version}, this release uses {VERSION}"
-        way = "export its tasks with that release, and import them with this one"
-        raise StoreFailed(url=url, why=f"{why}; {way}")
+        advice = "export its tasks with that release, and import them with this one"
+        raise StoreFailed(url=url, why=f"{why}; {advice}")
     return True
 
 
 def _check_log(path: Path, log: Path, url: str) -> None:
     """Raise `StoreFailed` if the log belongs to another file."""
-    with _opening:
+    with _open_lock:
         # Do not open and close a file in use: this would drop the locks that SQLite holds in this process.
-        if any(each.path == path for each in _in_use) or not (log.exists() and log.stat().st_size):
+        if any(database.path == path for database in _instances) or not (log.exists() and log.stat().st_size):
             return
         with path.open("rb") as file:
-            if file.read(_LOGGED + 1)[_LOGGED:] == b"\1":
+            if file.read(_FORMAT_OFFSET + 1)[_FORMAT_OFFSET:] == b"\1":
                 why = f"its file {NAME!r} is a backup next to the log of another file: restore it to an empty folder"
                 raise StoreFailed(url=url, why=why)
 
@@ -108,8 +108,8 @@ def _check_log(path: Path, log: Path, url: str) -> None:
 def make(folder: Path) -> Path:
     """Create an empty database under a temporary name; return its path. `put_in_place` renames it, atomically."""
     path = folder / "tubes.new"
-    for left in (path, Path(f"{path}-journal")):
-        left.unlink(missing_ok=True)
+    for leftover in (path, Path(f"{path}-journal")):
+        leftover.unlink(missing_ok=True)
     with closing(sqlite3.connect(path, isolation_level=None)) as file:
         file.execute(f"PRAGMA page_size={PAGE}")
         file.executescript(f"BEGIN;{SCHEMA}COMMIT;")
@@ -129,38 +129,38 @@ def put_in_place(made: Path, path: Path) -> None:
 class Database:
     """An open file. Not thread-safe: the caller ensures that calls do not overlap."""
 
-    def __init__(self, path: Path, *, reads: bool = False) -> None:
-        if not reads and not path.exists():
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        if not read_only and not path.exists():
             put_in_place(make(path.parent), path)
         #: In autocommit mode, except within `transaction`.
         self.connection: Final = sqlite3.connect(
-            ":memory:" if reads else path,
+            ":memory:" if read_only else path,
             isolation_level=None,
             check_same_thread=False,
             cached_statements=64,
             timeout=10,
         )
-        self._is_inherited = self._inside = False
+        self._is_inherited = self._in_transaction = False
         #: The path; None for a read-only copy.
-        self.path: Final = None if reads else path
-        with _opening:  # The first statement below locks the file.
-            _in_use.add(self)
+        self.path: Final = None if read_only else path
+        with _open_lock:  # The first statement below locks the file.
+            _instances.add(self)
         self._cursors: Final = self.connection.cursor(), self.connection.cursor()
         self.execute: Final = self._cursors[0].execute
         self.executemany: Final = self._cursors[1].executemany
-        if reads:
+        if read_only:
             copy(path, self.connection)
         else:
-            self._begin_to_write()
+            self._configure()
         self.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
         #: The largest number of a tube.
         self._newest = 0
         #: The numbers of dropped tubes whose rows still exist.
-        self.given_up: Final[list[int]] = []
+        self.dropped_numbers: Final[list[int]] = []
         #: The last time in the file: it is at most a second older than the last change.
-        self.told = 0
+        self.last_time = 0
 
-    def give_up(self) -> None:
+    def leak(self) -> None:
         """Never close the connection: for the child of a fork.
 
         A close could remove the log, which may belong to a newer owner.
@@ -169,7 +169,7 @@ class Database:
         self._is_inherited = True
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.connection))
 
-    def _begin_to_write(self) -> None:
+    def _configure(self) -> None:
         self.execute("PRAGMA journal_mode=WAL")
         self.execute("PRAGMA synchronous=NORMAL")
         self.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
@@ -181,7 +181,7 @@ class Database:
         """The maximal size of a row, in bytes."""
         return self.connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH)
 
-    def number(self, statement: str) -> int:
+    def read_number(self, statement: str) -> int:
         """Return the single number that a statement selects."""
         found: Any = self.execute(statement).fetchone()[0]
         return int(found)
@@ -189,11 +189,11 @@ class Database:
     @contextmanager
     def transaction(self) -> Generator[None]:
         """Run the block in a transaction; a nested block joins the outer transaction."""
-        if self._inside:
+        if self._in_transaction:
             yield
             return
         self.rollback()
-        self._inside = True
+        self._in_transaction = True
         try:
             self.execute("BEGIN IMMEDIATE")
             yield
@@ -202,7 +202,7 @@ class Database:
             self.rollback()
             raise
         finally:
-            self._inside = False
+            self._in_transaction = False
 
     def next_number(self) -> int:
         """Return a number for a new tube that no tube with remaining rows has."""
@@ -211,43 +211,43 @@ class Database:
 
     def find_numbers(self) -> None:
         """Read the numbers in use."""
-        self.find_given_up()
-        self._newest = max((self.number("SELECT coalesce(max(number), 0) FROM tubes"), *self.given_up))
+        self.read_dropped()
+        self._newest = max((self.read_number("SELECT coalesce(max(number), 0) FROM tubes"), *self.dropped_numbers))
 
     def remove_tube(self, namespace: str, name: str) -> None:
         """Remove a tube, but leave its rows to `sweep`. Call it within a transaction, and `read_dropped` after that."""
         tube = "FROM tubes WHERE namespace=? AND name=?"
-        self.execute(f"REPLACE INTO store SELECT '{_GONE}' || number, number {tube}", (namespace, name))
+        self.execute(f"REPLACE INTO store SELECT '{_DROPPED}' || number, number {tube}", (namespace, name))
         self.execute(f"DELETE {tube}", (namespace, name))
 
-    def find_given_up(self) -> None:
+    def read_dropped(self) -> None:
         """Read the numbers of dropped tubes whose rows still exist."""
-        self.given_up[:] = (number for (number,) in self.execute(f"SELECT value {GIVEN_UP}").fetchall())
+        self.dropped_numbers[:] = (number for (number,) in self.execute(f"SELECT value {FROM_DROPPED}").fetchall())
 
     def sweep(self, now: int) -> bool:
         """Remove some rows of dropped tubes, a few at a time to need little room; return False after the last one."""
-        if not self.given_up:
+        if not self.dropped_numbers:
             return False
-        number = self.given_up[0]
-        for table, keys in _KEYS.items():
+        number = self.dropped_numbers[0]
+        for table, keys in _KEY_COLUMNS.items():
             column = keys.partition(",")[0]
             ends = ids_of(number) if column == "key" else (number, number)
-            some = f"SELECT {keys} FROM {table} WHERE {column} BETWEEN ? AND ? LIMIT {_SWEPT}"
+            some = f"SELECT {keys} FROM {table} WHERE {column} BETWEEN ? AND ? LIMIT {_SWEEP_LIMIT}"
             if self.execute(f"DELETE FROM {table} WHERE ({keys}) IN ({some})", ends).rowcount:
                 return True
-        self.execute("DELETE FROM store WHERE name=?", (f"{_GONE}{number}",))
-        del self.given_up[0]
+        self.execute("DELETE FROM store WHERE name=?", (f"{_DROPPED}{number}",))
+        del self.dropped_numbers[0]
         return True
 
-    def tell(self, now: int) -> bool:
+    def write_time(self, now: int) -> bool:
         """Write the current time."""
         self.execute("REPLACE INTO store VALUES ('now', ?)", (now,))
-        self.told = now
+        self.last_time = now
         return False
 
     def reset(self) -> None:
         """Roll back a transaction if an interrupt came in the middle of its rollback."""
-        self._inside = False
+        self._in_transaction = False
         self.rollback()
 
     def rollback(self) -> None:
@@ -255,7 +255,7 @@ class Database:
         if self.connection.in_transaction:
             self.execute("ROLLBACK")
 
-    def fold(self) -> None:
+    def checkpoint(self) -> None:
         """Run a checkpoint: move the log into the file, if there is room, so that the log need not grow."""
         with suppress(sqlite3.Error):
             self.execute("PRAGMA wal_checkpoint(PASSIVE)")
@@ -267,25 +267,25 @@ class Database:
         with suppress(sqlite3.Error):
             self.rollback()
         # SQLite keeps the files open until all statements are closed.
-        for each in (*self._cursors, self.connection):
+        for item in (*self._cursors, self.connection):
             with suppress(sqlite3.Error):
-                each.close()
-        _in_use.discard(self)
+                item.close()
+        _instances.discard(self)
 
 
-_in_use: Final[WeakSet[Database]] = WeakSet()
-_opening = threading.Lock()
+_instances: Final[WeakSet[Database]] = WeakSet()
+_open_lock = threading.Lock()
 
 
 #: The maximal number of attempts to copy a file while its owners open and close it.
-_TRIES: Final = 10
+_MAX_ATTEMPTS: Final = 10
 
 
 def _after_fork() -> None:
-    global _opening
-    _opening = threading.Lock()
-    for each in [*_in_use]:
-        each.give_up()
+    global _open_lock
+    _open_lock = threading.Lock()
+    for database in [*_instances]:
+        database.leak()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -297,33 +297,33 @@ def copy(path: Path, target: sqlite3.Connection, *, damaged: bool = False) -> No
     `damaged`: accept a file that is too short.
     """
     log = Path(f"{path}-wal")
-    tries = 0
+    attempts = 0
     while True:
-        tries += 1
+        attempts += 1
         # Without a log the file is not in use. `immutable` keeps SQLite from creating a log and using locks.
-        before = None if log.exists() else _look(path)
-        how = "mode=ro" if before is None else "mode=ro&immutable=1"
+        stat_before = None if log.exists() else _get_stat(path)
+        query = "mode=ro" if stat_before is None else "mode=ro&immutable=1"
         if Path(f"{path}-shm").exists():
             # Otherwise a reader that finds this file unlocked truncates it. Its owner maps the file, and loses its
             # locks when it closes another descriptor of it, for example to copy the folder: it would die from SIGBUS.
-            how += "&readonly_shm=1"
-        torn: sqlite3.Error | None = None
+            query += "&readonly_shm=1"
+        failure: sqlite3.Error | None = None
         try:
-            with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=10)) as file:
+            with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{query}", uri=True, timeout=10)) as file:
                 file.execute(f"PRAGMA writable_schema={damaged:d}")
                 file.backup(target)
         except sqlite3.Error as error:
-            torn = error
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN and tries < _TRIES:
+            failure = error
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN and attempts < _MAX_ATTEMPTS:
                 continue  # The owner has just closed the store and removed the log.
-        if before is None or (before == _look(path) and not log.exists()):
-            if torn is not None:
-                raise torn
+        if stat_before is None or (stat_before == _get_stat(path) and not log.exists()):
+            if failure is not None:
+                raise failure
             return
         # A process has begun to write meanwhile: try again.
 
 
-def _look(path: Path) -> tuple[int, int, int]:
+def _get_stat(path: Path) -> tuple[int, int, int]:
     """Return values that change when the file is written or replaced."""
     about = path.stat()
     return about.st_ino, about.st_mtime_ns, about.st_size
@@ -336,14 +336,14 @@ def back_up(folder: Path, target: Path, url: str) -> None:
         if not check(folder / NAME, url):
             raise StoreFailed(url=url, why=NO_STORE)
         owned = Folder(target, f"file:{target}")  # Lock the target: it may be an open store.
-        half = make(target)
+        partial = make(target)
         try:
-            with closing(sqlite3.connect(half)) as other:
+            with closing(sqlite3.connect(partial)) as other:
                 copy(folder / NAME, other)
                 other.execute("PRAGMA journal_mode=DELETE")  # Lets `_check_log` detect a foreign log.
-            put_in_place(half, target / NAME)
+            put_in_place(partial, target / NAME)
         finally:
-            half.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
     except (sqlite3.Error, OSError) as error:
         raise StoreFailed(url=url, why=f"it cannot be copied to {target}: {error}") from error
     finally:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PUT, TAKE, ACK = 1, 2, 4
 
 
-class Late:
+class Deferred:
     """Unwritten changes that were made by time or by the end of a session.
 
     They need not be written, because a restart repeats them. So they wait while the disk is full, unless a call changes
@@ -75,8 +75,8 @@ class JournaledEngine(Engine):
     """
 
     __slots__ = (
-        "_noted", "absolute", "born", "done_changed", "held_before", "keys", "late", "moves", "rates", "remembers",
-        "reserve", "rich", "touched", "truncated",
+        "_noted", "born", "deferred", "dirty", "dirty_done", "facts_changed", "has_extras", "keys",
+        "keys_outlive_tasks", "moves", "previous_holds", "rates", "reserve", "truncated",
     )  # fmt: skip
 
     key_digest = staticmethod(stable_digest)
@@ -85,171 +85,172 @@ class JournaledEngine(Engine):
         #: A random number in leases, which distinguishes this tube from others of its name.
         self.born = uuid4().int >> 64
         #: Tasks that calls have changed since the last commit, by id.
-        self.touched: Final[dict[int, Entry]] = {}
+        self.dirty: Final[dict[int, Entry]] = {}
         #: Other changes, which may be written later.
-        self.late: Final = Late()
-        # The mapping to which `_move` adds the task: `touched`, or the tasks of `late`.
-        self._noted = self.touched
+        self.deferred: Final = Deferred()
+        # The mapping to which `_move` adds the task: `dirty`, or the tasks of `deferred`.
+        self._noted = self.dirty
         #: Holds and take numbers at the last commit of changed tasks that were taken then.
-        self.held_before: Final[dict[int, tuple[Hold, int]]] = {}
+        self.previous_holds: Final[dict[int, tuple[Hold, int]]] = {}
         #: Done tasks that were added or removed since the last commit.
-        self.done_changed: Final[set[int]] = set()
+        self.dirty_done: Final[set[int]] = set()
         #: Moves (`PUT`, `TAKE`, `ACK`) in the current epoch, by task.
         self.moves: Final[dict[int, int]] = {}
         #: True if a change requires writing the facts of the tube, because rows of tasks do not contain it.
-        self.absolute = True
+        self.facts_changed = True
         #: The digests of keys, and the lanes, whose rows may have to change.
         self.keys: Final[set[int]] = set()
         self.rates: Final[set[str]] = set()
         #: True if a key may outlive its task.
-        self.remembers = False
+        self.keys_outlive_tasks = False
         #: True after a truncate.
         self.truncated = False
         #: True if the rows of its tasks need all columns.
-        self.rich = bool(driver.lane)
+        self.has_extras = bool(driver.lane)
         #: The reserve of room on the disk.
         self.reserve: Reserve | None = None
         super().__init__(name, driver, options)
         # Every change needs its time.
         self.ticking = True
-        self.rich = self.rich or self._ranks
+        self.has_extras = self.has_extras or self._ranks
 
     @override
     def _move(self, entry: Entry, step: _Step, hold: Hold | None = None) -> None:
         id = entry.id
         if entry.hold is not None:
-            self.held_before.setdefault(id, (entry.hold, entry.take))
+            self.previous_holds.setdefault(id, (entry.hold, entry.take))
         self._noted[id] = entry
         if step is self._take:
             self.moves[id] = self.moves.get(id, 0) | TAKE
         elif step is self._ack:
             self.moves[id] = self.moves.get(id, 0) | ACK
-        elif self._noted is not self.touched:
-            self.late.count(id, step)
+        elif self._noted is not self.dirty:
+            self.deferred.count(id, step)
         elif step is not self._put:
-            self.absolute = True
+            self.facts_changed = True
         more = entry.more
-        if more is not None and more.key is not None and self._noted is self.touched:
+        if more is not None and more.key is not None and self._noted is self.dirty:
             self.note_key(more.key, more.key_ttl)
         super()._move(entry, step, hold)
 
     @contextmanager
-    def _by_time(self) -> Generator[None]:
-        """Note changes in the block as late."""
-        self._noted, self.done.changed = self.late.tasks, self.late.done
+    def _defer_changes(self) -> Generator[None]:
+        """Note changes in the block as deferred."""
+        self._noted, self.done.changed = self.deferred.tasks, self.deferred.done
         try:
             yield
         finally:
-            self._note_calls()
+            self._stop_deferring()
 
-    def _note_calls(self) -> None:
-        self._noted, self.done.changed = self.touched, self.done_changed
+    def _stop_deferring(self) -> None:
+        self._noted, self.done.changed = self.dirty, self.dirty_done
 
     @override
     def expire(self, now: int) -> None:
         if self.timers.soonest <= now:
-            with self._by_time():
+            with self._defer_changes():
                 super().expire(now)
 
     @override
     def close_hold(self, now: int, hold: Hold) -> None:
-        with self._by_time():
+        with self._defer_changes():
             super().close_hold(now, hold)
 
     def count_rows(self) -> int:
         """Return the number of rows of tasks after the next commit."""
-        late = 0 if self.truncated else sum(id not in self.tasks and id not in self.touched for id in self.late.tasks)
-        return len(self.tasks) + late
+        if self.truncated:
+            return len(self.tasks)
+        return len(self.tasks) + sum(id not in self.tasks and id not in self.dirty for id in self.deferred.tasks)
 
-    def join_late(self) -> None:
-        """Move the late changes of tasks that a call has changed, too, to the changes of calls."""
-        late = self.late
-        if not (late.tasks or late.done):
+    def merge_deferred(self) -> None:
+        """Move the deferred changes of tasks that a call has changed, too, to the changes of calls."""
+        deferred = self.deferred
+        if not (deferred.tasks or deferred.done):
             return
-        self.note([late.tasks[id] for id in late.tasks.keys() & (self.touched.keys() | self.done_changed)])
-        self.done_changed.update(late.done & self.touched.keys())
+        self.note([deferred.tasks[id] for id in deferred.tasks.keys() & (self.dirty.keys() | self.dirty_done)])
+        self.dirty_done.update(deferred.done & self.dirty.keys())
 
     @override
     def add(self, *task: Any, **options: Any) -> Entry:
-        self.need_room()
+        self.check_room()
         return super().add(*task, **options)
 
     @override
     def check_ranks(self, now: int, tasks: Iterable[tuple[Any, Mapping[str, Any]]]) -> None:
-        self.need_room()
+        self.check_room()
         super().check_ranks(now, tasks)
 
-    def need_room(self) -> None:
+    def check_room(self) -> None:
         """Raise `StoreFull` if the disk was full and still is."""
         if self.reserve is not None and self.reserve.missing:
-            self.reserve.need()
+            self.reserve.restore()
 
     @override
     def update(self, now: int, entry: Entry, data: Any = KEEP, *changes: Any, **more: Any) -> Entry:
         if data is not KEEP:
-            self.need_room()
+            self.check_room()
         return super().update(now, entry, data, *changes, **more)
 
     @override
     def begin_move(self, entry: Entry, pri: int | None, data: Any = KEEP) -> Entry:
         if data is not KEEP:
-            self.need_room()
+            self.check_room()
         return super().begin_move(entry, pri, data)
 
     @override
     def ack(self, now: int, entry: Entry, result: Any = None) -> None:
         if entry.more is not None and entry.more.keep_done and self.reserve is not None and self.reserve.missing:
-            self.reserve.spare_rest()
+            self.reserve.check_optional()
         super().ack(now, entry, result)
 
     def note_key(self, key: str, ttl: int) -> None:
         """Note a key whose task is added or removed."""
-        self.remembers = self.remembers or ttl > 0
-        if self.remembers:
-            self.absolute = True
+        self.keys_outlive_tasks = self.keys_outlive_tasks or ttl > 0
+        if self.keys_outlive_tasks:
+            self.facts_changed = True
             self.keys.add(stable_digest(key))
 
     @override
     def note(self, entries: Iterable[Entry]) -> None:
-        self.absolute = True
-        self.touched.update((entry.id, entry) for entry in entries)
+        self.facts_changed = True
+        self.dirty.update((entry.id, entry) for entry in entries)
         for entry in entries:
             if entry.hold is not None:
-                self.held_before.setdefault(entry.id, (entry.hold, entry.take))
+                self.previous_holds.setdefault(entry.id, (entry.hold, entry.take))
             if entry.more is not None and entry.more.key is not None:
                 self.note_key(entry.more.key, entry.more.key_ttl)
 
-    def note_all(self) -> None:
+    def note_everything(self) -> None:
         """Note all tasks, keys and lanes. A completed truncate leaves none, but an interrupt or a later put may."""
-        self.touched.update(self.tasks)
-        self.done_changed.update(done.id for done in self.done.all())
+        self.dirty.update(self.tasks)
+        self.dirty_done.update(done.id for done in self.done.all())
         self.keys.update(self._keys.all_known())
         if self.driver.lane:
             self.rates.update(self.lanes.by_name, self.lanes.rates.alone)
 
     @override
     def alter(self, now: int, options: Mapping[str, Any]) -> None:
-        self.absolute = True
+        self.facts_changed = True
         super().alter(now, options)
 
     @override
     def truncate(self) -> None:
-        self.absolute = self.truncated = True
-        self.held_before.update(self.written_holds())
+        self.facts_changed = self.truncated = True
+        self.previous_holds.update(self.written_holds())
         super().truncate()
 
     def written_holds(self) -> dict[int, tuple[Hold, int]]:
-        """Return holds and take numbers by task at the last commit. Tasks in `late` are not held."""
+        """Return holds and take numbers by task at the last commit. Tasks in `deferred` are not held."""
         holds = self._holds.values()
-        held = {id: (hold, entry.take) for hold in holds for id, entry in hold.items() if id not in self.touched}
-        return {id: by for id, by in (held | self.held_before).items() if id not in self.late.tasks}
+        held = {id: (hold, entry.take) for hold in holds for id, entry in hold.items() if id not in self.dirty}
+        return {id: by for id, by in (held | self.previous_holds).items() if id not in self.deferred.tasks}
 
-    def forget_all(self) -> None:
+    def clear_tasks(self) -> None:
         """Remove all tasks, before the tasks in the file are read."""
         super().truncate()
         self.replacing = self.ending = self.moving = None
 
-    def hold_again(self, held: Mapping[int, tuple[Hold, int]]) -> None:
+    def restore_holds(self, held: Mapping[int, tuple[Hold, int]]) -> None:
         """Restore holds and take numbers of tasks. The caller rebuilds the indexes."""
         for number, (hold, take) in held.items():
             entry = self.tasks.get(number)
@@ -257,12 +258,12 @@ class JournaledEngine(Engine):
                 entry.hold, entry.take = hold, take
                 self._holds[id(hold)] = hold
 
-    def forget_notes(self) -> None:
-        """Clear the notes after a commit, except late changes."""
-        self.late.forget(self.touched, self.done_changed)
-        for noted in (self.touched, self.held_before, self.moves, self.keys, self.rates, self.done_changed):
+    def clear_notes(self) -> None:
+        """Clear the notes after a commit, except deferred changes."""
+        self.deferred.forget(self.dirty, self.dirty_done)
+        for noted in (self.dirty, self.previous_holds, self.moves, self.keys, self.rates, self.dirty_done):
             noted.clear()
-        self.absolute = self.truncated = False
+        self.facts_changed = self.truncated = False
 
     @override
     def forget_key(self, now: int, key: str) -> bool:
@@ -271,23 +272,23 @@ class JournaledEngine(Engine):
 
     @override
     def block(self, now: int, name: str, span: int, *, extend: bool = False) -> None:
-        self.absolute = True
+        self.facts_changed = True
         self.rates.add(name)
         super().block(now, name, span, extend=extend)
 
     @override
     def configure(self, now: int, name: str, changes: Mapping[str, Any]) -> None:
-        self.absolute = True
+        self.facts_changed = True
         self.rates.add(name)
         super().configure(now, name, changes)
 
     @override
     def _clear_indexes(self, before: Lanes | None = None) -> None:
-        self._note_calls()  # An interrupt may have ended `_by_time`.
+        self._stop_deferring()  # An interrupt may have ended `_defer_changes`.
         super()._clear_indexes(before)
 
     @override
     def _apply_pause(self) -> None:
         # Also while indexes are rebuilt: then some of the noted moves may not have happened.
-        self.absolute = self.absolute or self._noted is self.touched
+        self.facts_changed = self.facts_changed or self._noted is self.dirty
         super()._apply_pause()

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from tubes.memory.lock import Lock
 
 #: Keeps open stores alive until they are closed.
-_kept_open: Final[set[Files]] = set()
+_open_files: Final[set[Files]] = set()
 
 
 class Files:
     """The folder and the database of a store, until it is closed or fails."""
 
     def __init__(
-        self, path: Path, url: str, when_failed: Callable[[StoreFailed], None], lock: Lock, *, reads: bool
+        self, path: Path, url: str, on_failure: Callable[[StoreFailed], None], lock: Lock, *, read_only: bool
     ) -> None:
         self._url: Final = url
-        self._when_failed: Final = when_failed
+        self._when_failed: Final = on_failure
         self._lock: Final = lock
         #: Syncs commits before a method returns; None: leave that to the operating system.
         self.syncer: Syncer | None = None
@@ -40,21 +40,21 @@ class Files:
         self._log: Final = path / f"{NAME}-wal"
         self._folder: Folder | None = None
         try:
-            if not check(path / NAME, url) and reads:
+            if not check(path / NAME, url) and read_only:
                 raise StoreFailed(url=url, why=NO_STORE)
-            if not reads:
+            if not read_only:
                 self._folder = Folder(path, url)
-            self.database: Final = _opened(path / NAME, reads=reads)
+            self.database: Final = _open_database(path / NAME, read_only=read_only)
             #: None for a read-only store.
-            self.reserve: Final = None if reads else Reserve(path / NAME, url, self.database.number)
+            self.reserve: Final = None if read_only else Reserve(path / NAME, url, self.database.read_number)
         except BaseException as error:
-            self._let_go()
+            self._unlock()
             if isinstance(error, (sqlite3.Error, UnicodeDecodeError, MemoryError, OSError)):
                 raise StoreFailed(url=url, why=_why(error, url)) from error
             raise
         self.is_open = True
-        if not reads:
-            _kept_open.add(self)
+        if not read_only:
+            _open_files.add(self)
         self._failed: StoreFailed | None = None
 
     def write(self, commit: Callable[[int], bool], now: int) -> None:
@@ -68,27 +68,27 @@ class Files:
         try:
             written = commit(now)
         except (sqlite3.Error, OverflowError) as error:
-            written = self._write_again(commit, now, error)
+            written = self._retry_write(commit, now, error)
         if written:
             if self.syncer is not None:
                 self.syncer.written += 1
             database = self.database
-            if not 0 <= now - database.told < SECOND or database.given_up:
-                self._write_more(now)
+            if not 0 <= now - database.last_time < SECOND or database.dropped_numbers:
+                self._write_upkeep(now)
 
-    def _write_more(self, now: int) -> None:
+    def _write_upkeep(self, now: int) -> None:
         """Write the current time and remove rows of dropped tubes: no call depends on it."""
         database = self.database
         with suppress(StoreFull):
-            for write in (database.tell, database.sweep):
+            for write in (database.write_time, database.sweep):
                 more = True
                 while more:
                     try:
                         more = write(now)
                     except sqlite3.Error as error:
-                        more = self._write_again(write, now, error)
+                        more = self._retry_write(write, now, error)
 
-    def _write_again(self, commit: Callable[[int], bool], now: int, error: sqlite3.Error | OverflowError) -> bool:
+    def _retry_write(self, commit: Callable[[int], bool], now: int, error: sqlite3.Error | OverflowError) -> bool:
         """Retry a write after an error of a full disk: first after a checkpoint, then with room from the reserve.
 
         Raises `StoreFull` if a row is too large or the reserve is used up; fails the store for other errors.
@@ -96,12 +96,12 @@ class Files:
         if is_too_large(error):
             raise StoreFull(url=self._url, limit=self.database.row_limit) from error
         while is_full(error):
-            self.database.fold()
+            self.database.checkpoint()
             try:
                 return commit(now)
-            except sqlite3.Error as again:
-                error = again
-            if self.reserve is None or not self.reserve.give():
+            except sqlite3.Error as retry_error:
+                error = retry_error
+            if self.reserve is None or not self.reserve.release():
                 raise StoreFull(url=self._url) from error
         raise self.fail(error) from error
 
@@ -113,7 +113,7 @@ class Files:
             with suppress(FileNotFoundError):
                 size += other.stat().st_size
         # Its mtime is the time of the last checkpoint: other writes go to the log.
-        syncs, seconds = (0, 0.0) if self.syncer is None else self.syncer.spent
+        syncs, seconds = (0, 0.0) if self.syncer is None else self.syncer.totals
         return FolderUsage(size, about.st_mtime, syncs, seconds)
 
     def sync(self) -> None:
@@ -154,13 +154,13 @@ class Files:
         """Close the files: another process may open them."""
         if self.is_open:
             self.is_open = False
-            _kept_open.discard(self)
+            _open_files.discard(self)
             if self.syncer is not None:
                 self.syncer.close(sync=self._failed is None)
             self.database.close()
-            self._let_go()
+            self._unlock()
 
-    def _let_go(self) -> None:
+    def _unlock(self) -> None:
         if self._folder is not None:
             self._folder.close()
 
@@ -173,11 +173,11 @@ def _why(error: BaseException, url: str) -> str:
     return f"{error}; completed calls are kept: connect again"
 
 
-def _opened(file: Path, *, reads: bool) -> Database:
+def _open_database(file: Path, *, read_only: bool) -> Database:
     """Open the file; if the disk is full, with room from the reserve: SQLite creates a file of 32 KiB for this."""
     try:
-        return Database(file, reads=reads)
+        return Database(file, read_only=read_only)
     except sqlite3.OperationalError:
-        if reads or not Reserve.give_to_open(file):
+        if read_only or not Reserve.release_some(file):
             raise
-        return Database(file, reads=reads)
+        return Database(file, read_only=read_only)

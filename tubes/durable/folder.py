@@ -29,7 +29,7 @@ class Folder:
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            _in_use.add(self)
+            _instances.add(self)
         except OSError as error:
             raise StoreFailed(url=url, why=f"its folder cannot be made or written to: {error.strerror}") from error
         try:
@@ -52,12 +52,12 @@ class Folder:
             os.close(lock)
 
 
-_in_use: Final[WeakSet[Folder]] = WeakSet()
+_instances: Final[WeakSet[Folder]] = WeakSet()
 
 
 def _after_fork() -> None:
-    for each in [*_in_use]:
-        each.close()
+    for folder in [*_instances]:
+        folder.close()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -76,24 +76,24 @@ class Reserve:
     _SIZE: Final = 8 * 2**20
     _STEP: Final = 2**20
 
-    def __init__(self, file: Path, url: str, number: Callable[[str], int]) -> None:
+    def __init__(self, file: Path, url: str, read_number: Callable[[str], int]) -> None:
         self._file: Final = file
         self._path: Final = file.with_name("reserve")
         self._url: Final = url
-        #: `Database.number`.
-        self._number: Final = number
+        #: `Database.read_number`.
+        self._read_number: Final = read_number
         #: True if some of the room was released.
         self.missing = True
         with suppress(StoreFull):
-            self._keep()
+            self._allocate()
 
-    def give(self) -> bool:
+    def release(self) -> bool:
         """Release some of the room for a write; return False if it was used up."""
         self.missing = True
-        return self.give_to_open(self._file)
+        return self.release_some(self._file)
 
     @classmethod
-    def give_to_open(cls, file: Path) -> bool:
+    def release_some(cls, file: Path) -> bool:
         """Release some of the room to let SQLite open the file; return False if it was used up."""
         path = file.with_name("reserve")
         size = _size(path)
@@ -104,43 +104,43 @@ class Reserve:
                 path.unlink()
         return size > 0
 
-    def _left(self) -> int:
+    def _get_size(self) -> int:
         return _size(self._path)
 
-    def need(self) -> None:
+    def restore(self) -> None:
         """Reserve the room again before a put. Raises `StoreFull` if the disk is still full.
 
         Free pages in the file count as room, too: puts may use them while they are more than an eighth of the file.
         """
-        number = self._number
+        read_number = self._read_number
         with suppress(sqlite3.Error):
-            if number("PRAGMA freelist_count") * 8 > number("PRAGMA page_count"):
+            if read_number("PRAGMA freelist_count") * 8 > read_number("PRAGMA page_count"):
                 return
-        self._keep()
+        self._allocate()
 
-    def spare_rest(self) -> None:
+    def check_optional(self) -> None:
         """Raise `StoreFull` if most of the room is used: for unneeded writes, and for done tasks that are kept."""
-        free, growth = self._look()
+        free, growth = self._measure()
         if free - growth < self._SIZE // 4:
-            self.need()
+            self.restore()
 
     def check_batch(self) -> None:
         """Raise `StoreFull` if the disk lacks room for a transaction, first in the log and then in the file.
 
         If the log had the transaction, but a checkpoint could not move it to the file, all later writes would fail.
         """
-        free, growth = self._look()
+        free, growth = self._measure()
         if free < 2 * growth:
             raise StoreFull(url=self._url)
 
-    def _look(self) -> tuple[int, int]:
+    def _measure(self) -> tuple[int, int]:
         """Return the free bytes, including the reserve, and the bytes that a checkpoint would add to the file."""
-        disk, number = os.statvfs(self._file), self._number
-        size = number("PRAGMA page_count") * number("PRAGMA page_size")
-        return disk.f_bavail * disk.f_frsize + self._left(), size - os.path.getsize(self._file)
+        disk, read_number = os.statvfs(self._file), self._read_number
+        size = read_number("PRAGMA page_count") * read_number("PRAGMA page_size")
+        return disk.f_bavail * disk.f_frsize + self._get_size(), size - os.path.getsize(self._file)
 
-    def _keep(self) -> None:
-        left = self._left()
+    def _allocate(self) -> None:
+        left = self._get_size()
         try:
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:

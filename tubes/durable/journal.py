@@ -42,10 +42,10 @@ from tubes.durable.rows import (
     ID_BITS,
     done_row,
     driver_text,
+    encode_name,
     facts_text,
     full_row,
     ids_of,
-    name_row,
     options_text,
     rate_text,
 )
@@ -82,7 +82,7 @@ class Journal:
         #: True after the tube was dropped: the journal writes nothing any more.
         self.dropped = False
         #: During `undo`: the holds at the last commit, and the tasks in memory.
-        self.before: tuple[dict[int, tuple[Hold, int]], dict[int, Entry]] | None = None
+        self.undo_state: tuple[dict[int, tuple[Hold, int]], dict[int, Entry]] | None = None
         # True until the first full commit, which removes rows of tasks and keys that had gone before the opening.
         self._is_new = True
 
@@ -90,32 +90,32 @@ class Journal:
         """Remove the tube, but leave its rows to `Database.sweep`, so that a drop needs little room."""
         engine, database = self._engine, self._database
         # If an interrupt ends this, the next commit writes the tube as a new one.
-        engine.absolute = engine.truncated = True
+        engine.facts_changed = engine.truncated = True
         try:
             with database.transaction():
                 database.remove_tube(self._namespace, engine.name)
         except sqlite3.Error:
-            engine.absolute = engine.truncated = False
+            engine.facts_changed = engine.truncated = False
             raise
         self.dropped = True
-        database.find_given_up()
+        database.read_dropped()
         return True
 
     def undo(self, now: int) -> None:
         """Undo unwritten changes after a failed commit: read the tube from the database again. Cost: O(n).
 
-        It may be repeated after an interrupt; the caller clears `before` at the end.
+        It may be repeated after an interrupt; the caller clears `undo_state` at the end.
         """
         engine, database = self._engine, self._database
-        self.before = self.before or (engine.written_holds(), engine.tasks | engine.touched)
-        held, known = self.before
+        self.undo_state = self.undo_state or (engine.written_holds(), engine.tasks | engine.dirty)
+        held, known = self.undo_state
         (tube,) = read_tubes(database, f"WHERE number={self._number}")
         hold = engine.open_hold()
         read_engine(engine, database, tube, now, hold, known)
-        engine.hold_again(held)
+        engine.restore_holds(held)
         rebuild_indexes(engine, now)
-        engine.late.clear()
-        engine.forget_notes()
+        engine.deferred.clear()
+        engine.clear_notes()
         moved = f"SELECT key, moved & 7 FROM tasks WHERE key BETWEEN ? AND ? AND moved>>{MOVES_BITS}=?"
         for key, moves in database.execute(moved, (*ids_of(self._number), self._epoch)):
             engine.moves[key - self._base] = moves
@@ -124,74 +124,74 @@ class Journal:
         engine.expire(now)
         engine.close_hold(now, hold)
 
-    def free_room(self) -> None:
+    def request_cleanup(self) -> None:
         """Let the next commit of a change remove the rows of tasks that have gone."""
-        if self._engine.touched:
-            self._engine.absolute = True
+        if self._engine.dirty:
+            self._engine.facts_changed = True
 
     def commit(self, now: int) -> bool:
         """Write all changes since the last commit; return False without changes. Cost: one row per task."""
         engine = self._engine
-        touched, moves = engine.touched, engine.moves
+        dirty, moves = engine.dirty, engine.moves
         if engine.next_id != self._next_id:
             self._note_puts()
-        if engine.absolute or engine.throttled or engine.late.tasks or len(moves) > _TASKS:
-            if self.dropped or not self.is_owed:
+        if engine.facts_changed or engine.throttled or engine.deferred.tasks or len(moves) > _TASKS:
+            if self.dropped or not self.has_changes:
                 return False
-            self._settle(now)
+            self._commit_fully(now)
             return True
-        if not touched and not engine.done_changed:
+        if not dirty and not engine.dirty_done:
             return False
         epoch = self._epoch << MOVES_BITS
-        if len(touched) == 1 and not engine.done_changed:
-            ((id, entry),) = touched.items()
+        if len(dirty) == 1 and not engine.dirty_done:
+            ((id, entry),) = dirty.items()
             row = self._row(self._base, entry, epoch | moves.get(id, 0))
             self._database.execute(PUT_SHORT if len(row) == 7 else PUT_FULL, row)
         else:
             with self._database.transaction():
                 base = self._base
-                self._put([self._row(base, entry, epoch | moves.get(id, 0)) for id, entry in touched.items()])
+                self._put([self._row(base, entry, epoch | moves.get(id, 0)) for id, entry in dirty.items()])
                 self._write_done(self._base, now)
-            engine.done_changed.clear()
+            engine.dirty_done.clear()
         self._next_id = engine.next_id
-        touched.clear()
-        engine.held_before.clear()
+        dirty.clear()
+        engine.previous_holds.clear()
         return True
 
     def commit_with(self, other: Journal, now: int) -> bool:
         """Write the changes of this tube and another one in one transaction."""
         both = self, other
         with self._database.transaction():
-            for each in both:
-                each._note_puts()
-            numbers = [each._write_all(now) for each in both]
-        for each, number in zip(both, numbers, strict=True):
-            each._note_written(number)
+            for journal in both:
+                journal._note_puts()
+            numbers = [journal._write_all(now) for journal in both]
+        for journal, number in zip(both, numbers, strict=True):
+            journal._start_epoch(number)
         return True
 
     @property
-    def is_owed(self) -> bool:
+    def has_changes(self) -> bool:
         """True if a call has made changes that are not written yet."""
         engine = self._engine
-        changed = engine.touched or engine.absolute or engine.done_changed
+        changed = engine.dirty or engine.facts_changed or engine.dirty_done
         return bool(changed) or engine.next_id != self._next_id
 
-    def commit_late(self, ids: Iterable[int], now: int) -> bool:
+    def commit_deferred(self, ids: Iterable[int], now: int) -> bool:
         """Write the deferred changes of these tasks. Raises `StoreFull` if they would use the room for calls."""
-        engine, late = self._engine, self._engine.late
+        engine, deferred = self._engine, self._engine.deferred
         if self.dropped:
             return False
-        engine.note([late.tasks[id] for id in ids if id in late.tasks])
-        engine.done_changed.update(late.done.intersection(ids))
+        engine.note([deferred.tasks[id] for id in ids if id in deferred.tasks])
+        engine.dirty_done.update(deferred.done.intersection(ids))
         try:
             is_kept = any(id in engine.tasks or engine.done.find(now, id) for id in ids)
             if is_kept and engine.reserve is not None and engine.reserve.missing:
-                engine.reserve.spare_rest()
-            self._settle(now)
+                engine.reserve.check_optional()
+            self._commit_fully(now)
         except (sqlite3.Error, StoreFull):
-            engine.touched.clear()
-            engine.done_changed.clear()
-            engine.absolute = False
+            engine.dirty.clear()
+            engine.dirty_done.clear()
+            engine.facts_changed = False
             raise
         return True
 
@@ -199,13 +199,13 @@ class Journal:
         """Note all new tasks."""
         engine = self._engine
         new = range(self._next_id, engine.next_id)
-        tasks, late = engine.tasks, engine.late.tasks
-        engine.touched.update((id, late[id]) for id in new if id in late)
-        engine.touched.update((id, tasks[id]) for id in new if id in tasks)
-        if len(new) == 1 and new[0] in engine.touched:
+        tasks, deferred = engine.tasks, engine.deferred.tasks
+        engine.dirty.update((id, deferred[id]) for id in new if id in deferred)
+        engine.dirty.update((id, tasks[id]) for id in new if id in tasks)
+        if len(new) == 1 and new[0] in engine.dirty:
             engine.moves[new[0]] = engine.moves.get(new[0], 0) | PUT
         else:
-            engine.absolute = True
+            engine.facts_changed = True
 
     def _row(self, base: int, entry: Entry, moved: int) -> Row:
         engine = self._engine
@@ -214,7 +214,7 @@ class Journal:
         if now is None:
             return base | id, None, 0, GONE, entry.attempts, moved, None
         crc = crc32(now.data, id)  # As `rows.checksum`, but faster.
-        if now.more is None and not engine.dated and not engine.rich:
+        if now.more is None and not engine.dated and not engine.has_extras:
             return base | id, now.data, now.created, CODES[now.state], now.attempts, moved, crc  # type: ignore[index]
         return *full_row(base, now, moved, timed=engine.timed), crc
 
@@ -224,23 +224,23 @@ class Journal:
             if some:
                 self._database.executemany(statement, some)
 
-    def _settle(self, now: int) -> None:
+    def _commit_fully(self, now: int) -> None:
         """Write all changes with the facts of the tube, and begin a new epoch."""
         with self._database.transaction():
             number = self._write_all(now)
-        self._note_written(number)
+        self._start_epoch(number)
 
     def _write_all(self, now: int) -> int:
         """Write all changes within a transaction; return the number of the tube after it."""
         engine, database, number = self._engine, self._database, self._number
-        engine.join_late()
+        engine.merge_deferred()
         if self._is_new:
-            gone = f"DELETE FROM tasks WHERE key BETWEEN ? AND ? AND state={GONE}"
-            database.execute(gone, ids_of(number))
+            removed = f"DELETE FROM tasks WHERE key BETWEEN ? AND ? AND state={GONE}"
+            database.execute(removed, ids_of(number))
             database.execute("DELETE FROM keys WHERE tube=? AND until<=?", (number, now))
         if engine.truncated:
             # Renumber the tube instead of deleting its rows: this needs almost no disk space.
-            engine.note_all()
+            engine.note_everything()
             number = database.next_number()
             database.remove_tube(self._namespace, engine.name)
         base = number << ID_BITS
@@ -251,26 +251,26 @@ class Journal:
         about = number, self._namespace, engine.name, driver_text(engine.driver), options_text(engine.options)
         row = *about, self._epoch + 1, facts_text(engine, now)
         database.execute("REPLACE INTO tubes VALUES (?,?,?,?,?,?,?)", row)
-        if len(engine.touched) > _TASKS and engine.reserve is not None:
+        if len(engine.dirty) > _TASKS and engine.reserve is not None:
             engine.reserve.check_batch()
         return number
 
-    def _note_written(self, number: int) -> None:
+    def _start_epoch(self, number: int) -> None:
         """Update the state of the journal after the transaction of `_write_all`."""
         engine = self._engine
         if engine.truncated:
-            engine.late.clear()
-            self._database.find_given_up()
+            engine.deferred.clear()
+            self._database.read_dropped()
         self._number, self._base = number, number << ID_BITS
         self._is_new = False
         self._epoch += 1
         self._next_id = engine.next_id
-        engine.forget_notes()
+        engine.clear_notes()
 
     def _write_tasks(self, base: int) -> None:
         engine, tasks = self._engine, self._engine.tasks
-        found = [tasks[id] for id in sorted(engine.touched) if id in tasks]
-        if not engine.dated and not engine.rich:
+        found = [tasks[id] for id in sorted(engine.dirty) if id in tasks]
+        if not engine.dated and not engine.has_extras:
             ready = State.READY
             new: list[Row] = []
             others: list[Entry] = []
@@ -282,47 +282,47 @@ class Journal:
             self._database.executemany(PUT_NEW, new)
             found = others
         self._put([self._row(base, entry, 0) for entry in found])
-        moved = engine.touched.keys() | (engine.moves.keys() - engine.late.tasks.keys())
-        gone = [(base | id,) for id in moved if id not in tasks]
-        if gone and not engine.truncated:
-            self._database.executemany("DELETE FROM tasks WHERE key=?", gone)
+        moved = engine.dirty.keys() | (engine.moves.keys() - engine.deferred.tasks.keys())
+        removed = [(base | id,) for id in moved if id not in tasks]
+        if removed and not engine.truncated:
+            self._database.executemany("DELETE FROM tasks WHERE key=?", removed)
 
     def _write_done(self, base: int, now: int) -> None:
         """Write the done tasks that were added or removed."""
         find = self._engine.done.find
-        gone: list[Row] = []
+        removed: list[Row] = []
         kept: list[Row] = []
-        for id in self._engine.done_changed:
+        for id in self._engine.dirty_done:
             done = find(now, id)
             if done is None:
-                gone.append((base | id,))
+                removed.append((base | id,))
             else:
                 kept.append(done_row(base, done))
-        self._database.executemany("DELETE FROM done WHERE key=?", gone)
+        self._database.executemany("DELETE FROM done WHERE key=?", removed)
         self._database.executemany(PUT_DONE, kept)
 
     def _write_keys(self, number: int, now: int) -> None:
         engine = self._engine
         if not engine.keys:
             return
-        gone: list[Row] = []
+        removed: list[Row] = []
         remembered: list[Row] = []
         for digest in engine.keys:
             found = engine._keys.known(digest)
             if found is None or found[1] <= now:
-                gone.append((number, digest))
+                removed.append((number, digest))
             else:
                 remembered.append((number, digest, *found))
-        self._database.executemany("DELETE FROM keys WHERE tube=? AND key=?", gone)
+        self._database.executemany("DELETE FROM keys WHERE tube=? AND key=?", removed)
         self._database.executemany("REPLACE INTO keys VALUES (?,?,?,?)", remembered)
 
     def _write_lanes(self, number: int) -> None:
         engine = self._engine
         names = set(engine.rates)
         if engine.throttled:
-            names |= {NO_LANE if entry.utube is None else entry.utube for entry in engine.touched.values()}
+            names |= {NO_LANE if entry.utube is None else entry.utube for entry in engine.dirty.values()}
         for name in names:
-            raw = name_row(name)
+            raw = encode_name(name)
             rate: Any = engine.lanes.known_rate(name)
             if rate is None:
                 self._database.execute("DELETE FROM lanes WHERE tube=? AND name=?", (number, raw))

@@ -39,15 +39,15 @@ class DurablePort(VerbPort[F]):
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
         self._lock.acquire()
         try:
-            self.shared.hasten(waiter)
+            self.shared.wake_now(waiter)
         finally:
             self._lock.token[0] = True
         return super().withdraw(waiter, undo=undo)
 
 
-def undo_call(shared: DurableTube, answer: object, *, is_put: bool) -> None:
+def undo_call(shared: DurableTube, result: object, *, is_put: bool) -> None:
     """Undo a put or take whose caller gets an error instead of the result."""
-    shared.owed += ((None, is_put, -is_put, 0, answer, shared.engine.ticking),)
+    shared.owed += ((None, is_put, -is_put, 0, result, shared.engine.ticking),)
     shared.settle()
 
 
@@ -76,24 +76,24 @@ class SyncedPort(DurablePort[F]):
 
     def _synced(self, call: Callable[[], T], *, is_put: bool | None) -> T:
         """Call a method, then wait for the sync. Undo a put or take if the caller is interrupted meanwhile."""
-        answer = None
+        result = None
         try:
-            answer = call()
+            result = call()
             self.syncer.wait()
         except BaseException as error:
-            if answer is not None and is_put is not None and not isinstance(error, TubesError):
-                undo_call(self.shared, answer, is_put=is_put)
+            if result is not None and is_put is not None and not isinstance(error, TubesError):
+                undo_call(self.shared, result, is_put=is_put)
             raise
-        return answer
+        return result
 
 
 #: The methods that only read.
-_LOOKS: Final = frozenset(
+_READ_METHODS: Final = frozenset(
     ("due_histogram", "first", "is_empty", "oldest_ready_age", "peek", "reasons", "statistics", "tasks", "utubes")
 )
 
 
-class SeenPort(VerbPort[F]):
+class ReadOnlyPort(VerbPort[F]):
     """A port of a read-only store: methods that would change it raise `StoreReadOnly`."""
 
     @override
@@ -101,15 +101,15 @@ class SeenPort(VerbPort[F]):
         return None  # `enlist` has raised.
 
 
-def _refuse(port: SeenPort[Any], *arguments: object, **options: object) -> Any:
+def _refuse(port: ReadOnlyPort[Any], *arguments: object, **options: object) -> Any:
     raise StoreReadOnly(url=port.url)
 
 
-for _name in {*_METHODS, "enlist"} - _LOOKS:
-    setattr(SeenPort, _name, _refuse)
+for _name in {*_METHODS, "enlist"} - _READ_METHODS:
+    setattr(ReadOnlyPort, _name, _refuse)
 
 
-class AwaitedPort:
+class AsyncSyncedPort:
     """A port for asyncio: its methods await the sync."""
 
     def __init__(self, port: DurablePort[Any], syncer: Syncer) -> None:
@@ -122,40 +122,40 @@ class AwaitedPort:
             return found
 
         async def method(*arguments: Any, **options: Any) -> Any:
-            answer = found(*arguments, **options)
+            result = found(*arguments, **options)
             if not self._syncer.is_synced:
-                await self._sync(answer, name)
-            return answer
+                await self._sync(result, name)
+            return result
 
         setattr(self, name, method)
         return method
 
     def near(self, target: object) -> int:
         """See `VerbPort.near`."""
-        return self._port.near(target._port if isinstance(target, AwaitedPort) else target)
+        return self._port.near(target._port if isinstance(target, AsyncSyncedPort) else target)
 
-    async def relay(self, target: AwaitedPort, *moved: Any) -> Any:
+    async def relay(self, target: AsyncSyncedPort, *moved: Any) -> Any:
         """See `VerbPort.relay`."""
         return await self.__getattr__("relay")(target._port, *moved)
 
-    async def _sync(self, answer: object, name: str) -> None:
+    async def _sync(self, result: object, name: str) -> None:
         loop = asyncio.get_running_loop()
         synced = loop.create_future()
 
-        def end() -> None:
+        def finish() -> None:
             if not synced.done():
                 synced.set_result(None)
 
-        def tell() -> None:
+        def notify() -> None:
             if not loop.is_closed():
-                loop.call_soon_threadsafe(end)
+                loop.call_soon_threadsafe(finish)
 
-        self._syncer.later(tell)
+        self._syncer.call_after_sync(notify)
         try:
             await synced
         except asyncio.CancelledError:
             if name.startswith(("put", "take", "top_up")):
-                undo_call(self._port.shared, answer, is_put=name.startswith("put"))
+                undo_call(self._port.shared, result, is_put=name.startswith("put"))
             raise
         if self._port.gone is not None and not self._syncer.is_synced:
             raise self._port.gone()

@@ -45,18 +45,18 @@ def read_engine(
     ids = rows.ids_of(number)
     engine.options = rows.read_options(tube.options)
     engine.read_options()
-    engine.forget_all()
+    engine.clear_tasks()
     tasks = f"SELECT {rows.FULL}, crc FROM tasks WHERE key BETWEEN ? AND ? ORDER BY key"
     rows.read_entries(engine, execute(tasks, ids), hold, known)
     facts = rows.read_facts(tube.facts)
     _count(engine, database, facts, tube.epoch, ids)
     for digest, id, until in execute("SELECT key, id, until FROM keys WHERE tube=?", (number,)):
         if until > now:
-            engine.remembers = True
+            engine.keys_outlive_tasks = True
             engine._keys.remember(now, digest, id, until)
     for raw, text in execute("SELECT name, facts FROM lanes WHERE tube=?", (number,)):
         engine.throttled = True
-        name = rows.read_name(raw)
+        name = rows.decode_name(raw)
         engine.rates.add(name)
         rate = engine.lanes.rates.make(name, None)
         rows.read_rate(rate, text)
@@ -68,7 +68,7 @@ def read_engine(
         done = rows.read_done(row)
         engine.done.add(done, 0)
         engine.dated = engine.dated or done.ttl is not None or done.ttr is not None
-    engine.done_changed.clear()  # The file already has these rows.
+    engine.dirty_done.clear()  # The file already has these rows.
     pause = facts["pause"]
     if pause is not None and pause > now:
         engine.pause.begin(now, None if pause == NEVER else pause - now)

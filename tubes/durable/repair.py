@@ -17,7 +17,18 @@ from tubes.drivers.entry import NOTHING_MORE
 from tubes.drivers.moves import State
 from tubes.drivers.registry import Registry
 from tubes.durable import rows
-from tubes.durable.database import GIVEN_UP, NAME, NO_STORE, PAGE, SCHEMA, check, copy, is_damage, make, put_in_place
+from tubes.durable.database import (
+    FROM_DROPPED,
+    NAME,
+    NO_STORE,
+    PAGE,
+    SCHEMA,
+    check,
+    copy,
+    is_damage,
+    make,
+    put_in_place,
+)
 from tubes.durable.folder import Folder
 from tubes.durable.pages import Found, Pages, read_image
 from tubes.errors import DriverNotFound, StoreFailed
@@ -28,9 +39,9 @@ if TYPE_CHECKING:
 
 _EXAMPLES: Final = 5
 #: Selects the numbers of tubes that may have rows.
-_KNOWN: Final = f"SELECT number FROM tubes UNION SELECT value {GIVEN_UP}"
+_KNOWN: Final = f"SELECT number FROM tubes UNION SELECT value {FROM_DROPPED}"
 #: Selects the numbers of tubes that have tasks, but whose own rows are missing.
-_HOMELESS: Final = f"SELECT DISTINCT key>>{rows.ID_BITS} FROM tasks WHERE key>>{rows.ID_BITS} NOT IN ({_KNOWN}) "
+_MISSING_TUBES: Final = f"SELECT DISTINCT key>>{rows.ID_BITS} FROM tasks WHERE key>>{rows.ID_BITS} NOT IN ({_KNOWN}) "
 #: Exceptions of sqlite3; UnicodeDecodeError if the message quotes a damaged file.
 _ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 #: The reason of tasks that `repair` buries.
@@ -47,7 +58,7 @@ def examine(folder: Path, url: str) -> list[Problem]:
     """Return the problems of a store. Its owner may go on using it. Cost: O(n), and memory for the file."""
     file, found = _load(_find(folder, url), url)
     with closing(file):
-        return [*_reserve(folder, mends=False), *found, *_rows(file, mends=False)]
+        return [*_check_reserve(folder, fix=False), *found, *_check_rows(file, fix=False)]
 
 
 def repair(folder: Path, url: str) -> list[Problem]:
@@ -60,10 +71,10 @@ def repair(folder: Path, url: str) -> list[Problem]:
     try:
         file, found = _load(place, url)
         with closing(file):
-            found += _rows(file, mends=True)
+            found += _check_rows(file, fix=True)
             if any(problem.kind != "lost" for problem in found):
-                found.append(Problem("kept", 1, (_save(folder, file).name,), mended=True))
-        found = [*_reserve(folder, mends=True), *found]
+                found.append(Problem("kept", 1, (_replace_files(folder, file).name,), mended=True))
+        found = [*_check_reserve(folder, fix=True), *found]
         return [replace(problem, mended=True) for problem in found]
     except (*_ERRORS, OSError) as error:
         raise StoreFailed(url=url, why=f"it cannot be repaired: {error}") from error
@@ -86,20 +97,20 @@ def _find(folder: Path, url: str) -> Path:
 
 def _load(place: Path, url: str) -> tuple[sqlite3.Connection, list[Problem]]:
     """Copy all readable rows to a new database in memory; return it with the problems of the file."""
-    file = _memory()
+    file = _create_database()
     try:
         check(place, url)  # The log may hide a damaged header.
         copy(place, file, damaged=True)
-        said = [text for (text,) in file.execute(f"PRAGMA integrity_check({_EXAMPLES})")]
-        if said == ["ok"]:
-            return file, _lost(file, 0, 0)
-        wrong = [line for text in said for line in text.splitlines() if not line.startswith("***")]
+        messages = [text for (text,) in file.execute(f"PRAGMA integrity_check({_EXAMPLES})")]
+        if messages == ["ok"]:
+            return file, _missing_tasks(file, 0, 0)
+        wrong = [line for text in messages for line in text.splitlines() if not line.startswith("***")]
         image = file.serialize()
         image += read_image(place)[len(image) :]  # The header may have too small a number of pages.
     except _ERRORS as error:
         wrong, image = [str(error) or "its length is damaged"], read_image(place)
     file.close()
-    pages, file = Pages(image), _memory()
+    pages, file = Pages(image), _create_database()
     file.executescript(SCHEMA)
     _insert(file, pages.rows())
     saved: int = file.execute(f"SELECT count(*) FROM tasks WHERE state IS NOT {rows.GONE}").fetchone()[0]
@@ -108,34 +119,34 @@ def _load(place: Path, url: str) -> tuple[sqlite3.Connection, list[Problem]]:
     found = [
         Problem("file", len(wrong), tuple(wrong[:_EXAMPLES]), mended=False),
         Problem("saved", saved, (), mended=False),
-        *_lost(file, pages.lost_pages, pages.lost_cells),
+        *_missing_tasks(file, pages.lost_pages, pages.lost_cells),
     ]
     return file, found
 
 
-def _memory() -> sqlite3.Connection:
+def _create_database() -> sqlite3.Connection:
     """Create an empty database in memory."""
     file = sqlite3.connect(":memory:", isolation_level=None)
     file.execute(f"PRAGMA page_size={PAGE}")
-    file.text_factory = _some_text
+    file.text_factory = _decode
     return file
 
 
 def _insert(file: sqlite3.Connection, found: Iterable[Found]) -> None:
     """Insert rows. If two rows have one key, keep the certain one. Clear the checksum of an uncertain task."""
-    for table, row, certain in sorted(found, key=lambda each: not each.certain):
+    for table, row, certain in sorted(found, key=lambda row: not row.certain):
         put = f"INSERT OR IGNORE INTO {table} VALUES ({','.join('?' * len(row))})"
         with suppress(*_ERRORS, OverflowError):  # The row is not ours: its columns have other types.
             file.execute(put, row if certain or table != "tasks" else (*row[:-1], None))
 
 
-def _lost(file: sqlite3.Connection, pages: int, cells: int) -> list[Problem]:
+def _missing_tasks(file: sqlite3.Connection, pages: int, cells: int) -> list[Problem]:
     """Return the number of missing rows of tasks, from the numbers of rows in the facts of tubes.
 
     A tube writes its facts at the end of each epoch. Every id since then has a row, even if its task has gone.
     """
     found: list[Problem] = []
-    names = _names(file)
+    names = _tube_names(file)
     for number, facts in file.execute("SELECT number, facts FROM tubes").fetchall():
         with suppress(*rows.UNREADABLE):
             noted = rows.read_facts(facts)
@@ -149,26 +160,26 @@ def _lost(file: sqlite3.Connection, pages: int, cells: int) -> list[Problem]:
     return [*found, *(Problem(kind, count, (), mended=False) for kind, count in unreadable.items() if count)]
 
 
-def _names(file: sqlite3.Connection) -> dict[int, str]:
+def _tube_names(file: sqlite3.Connection) -> dict[int, str]:
     """Return the names of the tubes by number; for an unreadable name, the name that `repair` assigns."""
-    tubes = {number: f"recovered-{number}" for (number,) in file.execute(_HOMELESS)}
+    tubes = {number: f"recovered-{number}" for (number,) in file.execute(_MISSING_TUBES)}
     for number, namespace, name in file.execute("SELECT number, namespace, name FROM tubes"):
         known = name if isinstance(name, str) else f"recovered-{number}"
         tubes[number] = f"{namespace}:{known}" if namespace else known
     return tubes
 
 
-def _reserve(folder: Path, *, mends: bool) -> list[Problem]:
+def _check_reserve(folder: Path, *, fix: bool) -> list[Problem]:
     """Find, and rename, a path in place of the reserve file that is not a regular file."""
     place = folder / "reserve"
     if not place.exists() or place.is_file():
         return []
-    if mends:
-        place.rename(_free(folder, "reserve-"))
-    return [Problem("reserve", 1, ("reserve",), mended=mends)]
+    if fix:
+        place.rename(_free_path(folder, "reserve-"))
+    return [Problem("reserve", 1, ("reserve",), mended=fix)]
 
 
-def _free(folder: Path, name: str) -> Path:
+def _free_path(folder: Path, name: str) -> Path:
     """Return the first unused path that begins with `name` and ends with a number."""
     number = 1
     while (folder / f"{name}{number}").exists():
@@ -176,15 +187,15 @@ def _free(folder: Path, name: str) -> Path:
     return folder / f"{name}{number}"
 
 
-def _save(folder: Path, file: sqlite3.Connection) -> Path:
+def _replace_files(folder: Path, file: sqlite3.Connection) -> Path:
     """Replace the damaged files by a database in memory; return the folder with their copies."""
-    place, kept = folder / NAME, _free(folder, "damaged-")
+    place, kept = folder / NAME, _free_path(folder, "damaged-")
     kept.mkdir()
     for name in (NAME, f"{NAME}-wal"):
         with suppress(FileNotFoundError):
             shutil.copy2(folder / name, kept / name)
-    half = make(folder)
-    with closing(sqlite3.connect(half)) as new:
+    new_file = make(folder)
+    with closing(sqlite3.connect(new_file)) as new:
         file.backup(new)
     # The log belongs to the old file: run a checkpoint, so that it is not used with the new one.
     with closing(sqlite3.connect(place, isolation_level=None)) as old, suppress(*_ERRORS):
@@ -192,25 +203,25 @@ def _save(folder: Path, file: sqlite3.Connection) -> Path:
         old.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     for name in (f"{NAME}-wal", f"{NAME}-shm"):
         (folder / name).unlink(missing_ok=True)
-    put_in_place(half, place)
+    put_in_place(new_file, place)
     return kept
 
 
-def _rows(file: sqlite3.Connection, *, mends: bool) -> list[Problem]:
+def _check_rows(file: sqlite3.Connection, *, fix: bool) -> list[Problem]:
     """Find, and repair, invalid rows of a readable file."""
-    if mends:  # A time in the future would look like a clock that was set back.
+    if fix:  # A time in the future would look like a clock that was set back.
         file.execute("DELETE FROM store WHERE name='now'")
-    ids = [*_wrong_tasks(file, mends=mends), *_wrong_mores(file, mends=mends)]
-    facts = [*_wrong_tubes(file, mends=mends), *_wrong_others(file, mends=mends)]
-    if mends:
+    ids = [*_wrong_tasks(file, fix=fix), *_wrong_extras(file, fix=fix)]
+    facts = [*_wrong_tubes(file, fix=fix), *_wrong_others(file, fix=fix)]
+    if fix:
         _bury(file, ids)
         _write_counts(file)
-    names, found = _names(file), dict[tuple[str, str], list[str]]()
+    names, found = _tube_names(file), dict[tuple[str, str], list[str]]()
     for kind, places in (("uncertain", map(_place_of, dict.fromkeys(ids))), ("facts", facts)):
         for number, example in places:
             found.setdefault((kind, names.get(number, "")), []).append(example)
     return [
-        Problem(kind, len(wrong), tuple(wrong[:_EXAMPLES]), mended=mends, tube=tube)
+        Problem(kind, len(wrong), tuple(wrong[:_EXAMPLES]), mended=fix, tube=tube)
         for (kind, tube), wrong in found.items()
     ]
 
@@ -225,10 +236,10 @@ def _write_counts(file: sqlite3.Connection) -> None:
         file.execute("UPDATE tubes SET facts=? WHERE number=?", (json.dumps(facts), number))
 
 
-def _wrong_tasks(file: sqlite3.Connection, *, mends: bool) -> list[int]:
+def _wrong_tasks(file: sqlite3.Connection, *, fix: bool) -> list[int]:
     select = f"SELECT key, data, crc, {rows.DAMAGED} FROM tasks"
     found = [key for key, data, crc, wrong in file.execute(select) if wrong or crc != rows.checksum(key, data)]
-    if found and mends:
+    if found and fix:
         for column, (rule, new) in rows.RULES.items():
             if column != "data":
                 file.execute(f"UPDATE tasks SET {column}={new} WHERE NOT ({rule})")
@@ -253,18 +264,18 @@ def _bury(file: sqlite3.Connection, ids: Iterable[int]) -> None:
     file.execute("UPDATE tasks SET crc=NULL WHERE data IS NULL")
 
 
-def _wrong_mores(file: sqlite3.Connection, *, mends: bool) -> list[int]:
+def _wrong_extras(file: sqlite3.Connection, *, fix: bool) -> list[int]:
     found: list[int] = []
-    for column, kind, read in (("more", "text", rows.read_more), ("lane", "blob", rows.read_name)):
+    for column, kind, read in (("more", "text", rows.read_more), ("lane", "blob", rows.decode_name)):
         select = f"SELECT key, {column} FROM tasks WHERE typeof({column})='{kind}'"
-        wrong = [key for key, value in file.execute(select) if not _can(read, value)]
+        wrong = [key for key, value in file.execute(select) if not _is_valid(read, value)]
         found += wrong
-        if mends:
+        if fix:
             file.executemany(f"UPDATE tasks SET {column}=NULL WHERE key=?", [(key,) for key in wrong])
     return found
 
 
-def _wrong_tubes(file: sqlite3.Connection, *, mends: bool) -> list[_Place]:
+def _wrong_tubes(file: sqlite3.Connection, *, fix: bool) -> list[_Place]:
     """Find, and repair, invalid rows of tubes, and missing rows of tubes that have tasks."""
     found: list[_Place] = []
     registry = Registry()
@@ -274,25 +285,25 @@ def _wrong_tubes(file: sqlite3.Connection, *, mends: bool) -> list[_Place]:
             rows.read_driver(text, registry)
 
     parts: list[tuple[str, Callable[[Any], object], Callable[[int], object]]] = [
-        ("namespace", _text, lambda number: "recovered"),
-        ("name", _text, lambda number: f"recovered-{number}"),
+        ("namespace", _check_text, lambda number: "recovered"),
+        ("name", _check_text, lambda number: f"recovered-{number}"),
         ("driver", read_driver, lambda number: _likely_driver(file, number)),
         ("options", rows.read_options, lambda number: "{}"),
-        ("epoch", _whole, lambda number: _GAP),
+        ("epoch", _check_int, lambda number: _GAP),
         ("facts", rows.read_facts, lambda number: _likely_facts(file, number)),
     ]
     for number, *values in file.execute(
         f"SELECT number, {', '.join(name for name, *_ in parts)} FROM tubes"
     ).fetchall():
-        wrong = [part for part, value in zip(parts, values, strict=True) if not _can(part[1], value)]
+        wrong = [part for part, value in zip(parts, values, strict=True) if not _is_valid(part[1], value)]
         if wrong:
             found.append((number, "its row"))
-        if mends:
+        if fix:
             for column, _, likely in wrong:
                 file.execute(f"UPDATE tubes SET {column}=? WHERE number=?", (likely(number), number))
-    for (number,) in file.execute(_HOMELESS).fetchall():
+    for (number,) in file.execute(_MISSING_TUBES).fetchall():
         found.append((number, "its row"))
-        if mends:
+        if fix:
             row = (number, "", *(likely(number) for _, _, likely in parts[1:]))
             file.execute("INSERT INTO tubes VALUES (?,?,?,?,?,?,?)", row)
     return found
@@ -302,7 +313,7 @@ def _place_of(key: int) -> _Place:
     return key >> rows.ID_BITS, str(key & ((1 << rows.ID_BITS) - 1))
 
 
-def _wrong_others(file: sqlite3.Connection, *, mends: bool) -> list[_Place]:
+def _wrong_others(file: sqlite3.Connection, *, fix: bool) -> list[_Place]:
     """Find, and remove, invalid rows of keys, lanes and done tasks."""
     known = f"tube IN ({_KNOWN})"
     sound = "typeof(key)='integer' AND typeof(id)='integer' AND typeof(until)='integer'"
@@ -313,10 +324,10 @@ def _wrong_others(file: sqlite3.Connection, *, mends: bool) -> list[_Place]:
         for tube, name, text, fits in file.execute(
             f"SELECT tube, name, facts, typeof(name)='blob' AND {known} FROM lanes"
         )
-        if not (fits and _can(rows.read_name, name) and _can(rows.check_rate, text))
+        if not (fits and _is_valid(rows.decode_name, name) and _is_valid(rows.check_rate, text))
     ]
-    done = [row[0] for row in file.execute("SELECT * FROM done") if not _can(rows.read_done, row)]
-    if mends:
+    done = [row[0] for row in file.execute("SELECT * FROM done") if not _is_valid(rows.read_done, row)]
+    if fix:
         file.executemany("DELETE FROM keys WHERE tube IS ? AND key IS ?", keys)
         file.executemany("DELETE FROM lanes WHERE tube IS ? AND name IS ?", lanes)
         file.executemany("DELETE FROM done WHERE key=?", [(key,) for key in done])
@@ -324,7 +335,7 @@ def _wrong_others(file: sqlite3.Connection, *, mends: bool) -> list[_Place]:
     return [*found, *((tube, f"done task {id}") for tube, id in map(_place_of, done))]
 
 
-def _can(read: Callable[[Any], object], value: object) -> bool:
+def _is_valid(read: Callable[[Any], object], value: object) -> bool:
     """True if `read` accepts the value."""
     try:
         read(value)
@@ -333,16 +344,16 @@ def _can(read: Callable[[Any], object], value: object) -> bool:
     return True
 
 
-def _some_text(raw: bytes) -> str:
+def _decode(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _text(value: object) -> None:
+def _check_text(value: object) -> None:
     if not isinstance(value, str):
         raise TypeError(f"must be a str, got {type(value).__name__}")
 
 
-def _whole(value: object) -> None:
+def _check_int(value: object) -> None:
     if value.__class__ is not int:
         raise TypeError(f"must be an int, got {type(value).__name__}")
 

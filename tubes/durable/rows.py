@@ -77,7 +77,7 @@ def short_row(base: int, entry: Entry, moved: int) -> Row:
 
 def full_row(base: int, entry: Entry, moved: int, *, timed: bool) -> Row:
     """Return the row of a task with all columns."""
-    lane = None if entry.utube is None else name_row(entry.utube)
+    lane = None if entry.utube is None else encode_name(entry.utube)
     times = (entry.ttl, entry.ttr, entry.until, entry.dead) if timed else (None, None, NEVER, NEVER)
     more = None if entry.more is None else more_text(entry.more)
     return (*short_row(base, entry, moved), entry.pri, lane, *times, more)
@@ -85,17 +85,17 @@ def full_row(base: int, entry: Entry, moved: int, *, timed: bool) -> Row:
 
 def more_text(more: More) -> str:
     """Return rare attributes of a task as JSON, without default values."""
-    usual = More._field_defaults
-    return json.dumps({name: value for name, value in more._asdict().items() if value != usual[name]})
+    defaults = More._field_defaults
+    return json.dumps({name: value for name, value in more._asdict().items() if value != defaults[name]})
 
 
-def name_row(name: str) -> bytes:
+def encode_name(name: str) -> bytes:
     """Encode the name of a lane: it may contain surrogates, which SQLite does not accept in text."""
     return name.encode("utf-8", "surrogatepass")
 
 
-def read_name(raw: bytes) -> str:
-    """Decode the result of `name_row`."""
+def decode_name(raw: bytes) -> str:
+    """Decode the result of `encode_name`."""
     return raw.decode("utf-8", "surrogatepass")
 
 
@@ -141,18 +141,18 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, known
         if more is None:
             entry.more = None
         else:
-            entry.more = few = mores.get(more) or read_more(more)
-            if few.key is None:
-                mores[more] = few
-            elif few.key_ttl:
-                engine.remembers = True
+            entry.more = extras = mores.get(more) or read_more(more)
+            if extras.key is None:
+                mores[more] = extras
+            elif extras.key_ttl:
+                engine.keys_outlive_tasks = True
         if not slim:
             for number in (pri, ttl, ttr, until, dead):
                 if number is not None and number.__class__ is not int:
                     raise TypeError(f"the row of task {id} is invalid")
             entry.pri = pri or 0
             entry.line, entry.lane = 0, None
-            entry.utube = None if lane is None else read_name(lane)
+            entry.utube = None if lane is None else decode_name(lane)
             if timed:
                 entry.ttl, entry.ttr, entry.due, entry.queued = ttl, ttr, NEVER, NEVER
                 entry.until = NEVER if until is None else until
@@ -186,7 +186,7 @@ def read_done(row: Row) -> Done:
     return done
 
 
-def done_put_back(base: int, done: Done, span: int) -> Row:
+def shift_done(base: int, done: Done, span: int) -> Row:
     """Make all times of a done task `span` microseconds earlier; return its row."""
     for name in ("created", "ended", "until", "dead"):
         moment = getattr(done, name)
@@ -244,12 +244,12 @@ def read_options(text: str) -> dict[str, Any]:
 
 def facts_text(engine: JournaledEngine, now: int) -> str:
     """Return the facts of a tube as JSON: its state except tasks, options, keys and lanes."""
-    late = engine.late.uses(engine.touched)
+    deferred = engine.deferred.uses(engine.dirty)
     uses = {
-        f"{why} {'' if was is None else was.value}": step.uses - late[step]
+        f"{why} {'' if was is None else was.value}": step.uses - deferred[step]
         for why, rows in engine._steps.items()
         for was, step in rows.items()
-        if step.uses > late[step]
+        if step.uses > deferred[step]
     }
     number = engine.lanes.rates.last_number if engine.driver.lane else 0
     return json.dumps(
@@ -315,7 +315,7 @@ def read_rate(rate: RateLimit, text: str) -> None:
     rate.starts = last, before
 
 
-def rate_put_back(text: str, span: int) -> str:
+def shift_rate(text: str, span: int) -> str:
     """Make all times of a lane `span` microseconds earlier."""
     check_rate(text)
     facts = json.loads(text)
@@ -323,7 +323,7 @@ def rate_put_back(text: str, span: int) -> str:
     return json.dumps({**facts, "blocked": max(facts["blocked"] - span, 0), "starts": starts})
 
 
-def facts_put_back(text: str, span: int) -> str:
+def shift_facts(text: str, span: int) -> str:
     """Make all times in the facts of a tube `span` microseconds earlier."""
     facts = read_facts(text)
     pause = facts["pause"]

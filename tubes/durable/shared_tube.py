@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tubes.values.task import TaskView
 
 #: How many deferred tasks are written at a time: few, to need little room.
-_LATE: Final = 500
+_DEFERRED_BATCH: Final = 500
 
 
 class DurableTube(SharedTube):
@@ -53,48 +53,48 @@ class DurableTube(SharedTube):
         # Served waiters whose results may not be on the disk yet, by commit.
         self._unsynced: Final[deque[dict[Waiter, None]]] = deque()
         # Events to send to listeners after the next commit.
-        self._noted: Final[list[tuple[Listener, TaskView, str]]] = []
+        self._new_events: Final[list[tuple[Listener, TaskView, str]]] = []
         # The error that `_undo` handles, so that it is repeated after an interrupt.
-        self._undoing: StoreFull | None = None
+        self._undo_error: StoreFull | None = None
         # When writing deferred changes last failed because the disk was full.
-        self._refused = -SECOND
+        self._last_failure = -SECOND
         self.watched = True
 
     @override
     def serve(self, now: int) -> None:
         files, engine = self._files, self.engine
-        alone = bool(self.putters)  # Commit the call first, so that it is not undone with a waiting put.
-        is_owed = True
+        commit_first = bool(self.putters)  # Commit the call first, so that it is not undone with a waiting put.
+        has_call_changes = True
         while files.is_open:
-            waits = self.takers or self.putters or self.emptying or self.ending
-            if (waits or engine.listener or engine.timers.soonest <= now) and not alone:
-                is_owed = self.journal.is_owed
+            has_waiters = self.takers or self.putters or self.emptying or self.ending
+            if (has_waiters or engine.listener or engine.timers.soonest <= now) and not commit_first:
+                has_call_changes = self.journal.has_changes
                 super().serve(now)
             self.watched = True
             if files.reserve is not None and files.reserve.missing:
-                self.journal.free_room()
+                self.journal.request_cleanup()
             try:
                 files.write(self.journal.commit, now)
             except StoreFull as error:
                 if self._undo(error):
                     continue
-                if is_owed:
+                if has_call_changes:
                     raise
                 return  # The served waiters wait again.
-            if engine.late.tasks or engine.late.done:
-                self._write_late(now)
-            if self._noted:
-                self.events.extend(self._noted)
-                self._noted.clear()
-            if alone:
-                alone = False
+            if engine.deferred.tasks or engine.deferred.done:
+                self._write_deferred(now)
+            if self._new_events:
+                self.events.extend(self._new_events)
+                self._new_events.clear()
+            if commit_first:
+                commit_first = False
                 continue
             if not self._served:
                 return
             if files.syncer is not None:
                 self._unsynced.append(dict(self._served))
                 self._served.clear()
-                files.syncer.later(self._wake_synced)
+                files.syncer.call_after_sync(self._wake_synced)
                 return
             if self._wake_served():
                 return
@@ -106,37 +106,37 @@ class DurableTube(SharedTube):
         try:
             self._files.write(lambda now: journals[0].commit_with(journals[1], now), now)
         except StoreFull as error:
-            for each in (self, other):
-                each._undo(error)
+            for tube in (self, other):
+                tube._undo(error)
             raise
 
-    def _write_late(self, now: int) -> None:
+    def _write_deferred(self, now: int) -> None:
         """Write deferred changes, some tasks at a time; if there is no room, retry after a second."""
-        if 0 <= now - self._refused < SECOND:
+        if 0 <= now - self._last_failure < SECOND:
             return
         engine = self.engine
-        ids = [*engine.late.tasks, *(engine.late.done - engine.late.tasks.keys())]
+        ids = [*engine.deferred.tasks, *(engine.deferred.done - engine.deferred.tasks.keys())]
         ids.sort(key=lambda id: id in engine.tasks)  # Tasks that have gone make room.
         try:
-            for start in range(0, len(ids), _LATE):
-                self._files.write(partial(self.journal.commit_late, ids[start : start + _LATE]), now)
+            for start in range(0, len(ids), _DEFERRED_BATCH):
+                self._files.write(partial(self.journal.commit_deferred, ids[start : start + _DEFERRED_BATCH]), now)
         except StoreFull:
-            self._refused = now
+            self._last_failure = now
 
     def _undo(self, error: StoreFull) -> bool:
         """Undo unwritten changes, and put the waiters that were served since the last commit back in line.
 
         Waiting puts get the error; return True if there were any: then the error is not the caller's.
         """
-        self._undoing = error
+        self._undo_error = error
         with self._files.reading():
             self.journal.undo(self._clock.micros())
-        self._noted.clear()
-        refused = False
+        self._new_events.clear()
+        has_failed_puts = False
         for waiter in reversed(self._served):
             line = self._waiters_like(waiter)
             if line is self.putters:
-                refused = True
+                has_failed_puts = True
                 waiter.answer = error
                 with suppress(RuntimeError):  # The waiter was woken before an interrupt.
                     waiter.wake()
@@ -146,8 +146,8 @@ class DurableTube(SharedTube):
             line.move_to_end(waiter, last=False)
             waiter.owner.waiters.add(waiter)
         self._served.clear()
-        self._undoing = self.journal.before = None
-        return refused
+        self._undo_error = self.journal.undo_state = None
+        return has_failed_puts
 
     @override
     def rouse(self, waiter: Waiter) -> bool:
@@ -168,7 +168,7 @@ class DurableTube(SharedTube):
             self._lock.token[0] = True
         self.tell()
 
-    def hasten(self, waiter: Waiter) -> None:
+    def wake_now(self, waiter: Waiter) -> None:
         """Wake a served waiter that timed out without waiting for the sync. Call it under the lock."""
         for served in self._unsynced:
             if served.pop(waiter, self) is None and not waiter.wake():
@@ -176,15 +176,15 @@ class DurableTube(SharedTube):
 
     def _wake_served(self) -> bool:
         """Wake the served waiters; return False if a task was given back because its caller has left."""
-        kept = True
+        all_kept = True
         while self._served:
             waiter = next(iter(self._served))
             with suppress(RuntimeError):  # The waiter was woken before an interrupt.
                 if not waiter.wake():
                     self.undo(waiter.answer, is_put=waiter.request is not None)
-                    kept = False
+                    all_kept = False
             del self._served[waiter]
-        return kept
+        return all_kept
 
     @override
     def run(self, act: Callable[[], object]) -> None:
@@ -198,33 +198,33 @@ class DurableTube(SharedTube):
 
     @override
     def is_harmful(self, error: BaseException | None, is_put: bool | None, first: int) -> bool:
-        if isinstance(error, StoreFull) and self.engine.touched:  # The error came in the middle of a batch.
-            self._undoing = error
-        return self._undoing is not None or super().is_harmful(error, is_put, first)
+        if isinstance(error, StoreFull) and self.engine.dirty:  # The error came in the middle of a batch.
+            self._undo_error = error
+        return self._undo_error is not None or super().is_harmful(error, is_put, first)
 
     @override
     def rebuild(self, now: int) -> None:
-        if self._undoing is None:
+        if self._undo_error is None:
             super().rebuild(now)
         else:
-            self._undo(self._undoing)
+            self._undo(self._undo_error)
 
     @override
     def note_event(self, listener: Listener, task: TaskView, event: str) -> None:
-        self._noted.append((listener, task, event))
+        self._new_events.append((listener, task, event))
 
     def fail(self, error: StoreFailed) -> None:
         """Raise this error in all waiters and all later calls. Call it under the lock."""
 
-        def gone() -> StoreFailed:
+        def make_error() -> StoreFailed:
             return StoreFailed(**error.facts)
 
         for port in self.ports:
-            port.gone = gone
+            port.gone = make_error
         waiting = {*self._served, *chain(*self._unsynced), *self.waiters()}
         self._served.clear()
         self._unsynced.clear()
-        self.dismiss(waiting, gone)
+        self.dismiss(waiting, make_error)
         self.close()
 
     def close(self) -> None:

@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def _no_garbage() -> Generator[None]:
+def _pause_gc() -> Generator[None]:
     """Disable garbage collection: all new objects stay, and repeated scans would take a third of the time."""
-    looks = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if looks:
+        if was_enabled:
             gc.enable()
 
 
@@ -61,24 +61,24 @@ class DurableStore(MemoryStore):
         home: DurableStore | None = None,
         namespace: str = "",
         *,
-        reads: bool = False,
+        read_only: bool = False,
     ) -> None:
         super().__init__(f"file:{path}", clock, codec, home, namespace)
         self._path: Final = path
         #: True for a read-only snapshot.
-        self.reads: Final[bool] = reads if home is None else home.reads
+        self.read_only: Final[bool] = read_only if home is None else home.read_only
         #: Tubes in the file whose drivers are not registered.
-        self._unread: Final[dict[str, TubeRow]] = {}
+        self._unloaded: Final[dict[str, TubeRow]] = {}
         if home is not None:
             self.lock: Lock = home.lock  # type: ignore[misc]
             self._files: Files = home._files
             return
-        self._files = Files(path, self.url, self._fail_tubes, self.lock, reads=reads)
+        self._files = Files(path, self.url, self._fail_tubes, self.lock, read_only=read_only)
         try:
             with self._files.reading():
                 self._check_codec(codec)
-                with _no_garbage():
-                    self._read_all()
+                with _pause_gc():
+                    self._load_all()
         except BaseException:
             self.close()
             raise
@@ -109,24 +109,24 @@ class DurableStore(MemoryStore):
         if known != name:
             raise InvalidOption(option="codec", value=name, rule=f"must be {known!r}, the codec of {self.url}")
 
-    def _read_all(self) -> None:
+    def _load_all(self) -> None:
         """Load all tubes of all namespaces whose drivers are registered."""
         database = self._files.database
         with suppress(StoreFull):  # Without the correction delays last longer, by the time that the clock was set back.
-            self._files.write(self._go_on, self.clock.micros())
+            self._files.write(self._correct_times, self.clock.micros())
         database.find_numbers()
         for tube in read_tubes(database):
             store = self.within(tube.namespace)
-            store._unread[tube.name] = tube
+            store._unloaded[tube.name] = tube
             with suppress(DriverNotFound):
-                store._read(tube)
+                store._load_tube(tube)
 
-    def _go_on(self, now: int) -> bool:
+    def _correct_times(self, now: int) -> bool:
         """If the clock was set back since the last change, make all times earlier, so that remaining times are kept."""
         with self._files.database.transaction():
-            return self._put_back(now)
+            return self._shift_times(now)
 
-    def _put_back(self, now: int) -> bool:
+    def _shift_times(self, now: int) -> bool:
         execute = self._files.database.execute
         tubes = execute("SELECT number, facts FROM tubes").fetchall()
         written = [execute("SELECT max(created) FROM tasks").fetchone()[0] or 0]
@@ -142,15 +142,15 @@ class DurableStore(MemoryStore):
             execute(f"UPDATE tasks SET {moment}={moment}-? WHERE {moment}<{NEVER}", (span,))
         for row in execute("SELECT * FROM done").fetchall():
             base = row[0] >> rows.ID_BITS << rows.ID_BITS
-            execute(PUT_DONE, rows.done_put_back(base, rows.read_done(row), span))
+            execute(PUT_DONE, rows.shift_done(base, rows.read_done(row), span))
         for number, facts in tubes:
-            execute("UPDATE tubes SET facts=? WHERE number=?", (rows.facts_put_back(facts, span), number))
+            execute("UPDATE tubes SET facts=? WHERE number=?", (rows.shift_facts(facts, span), number))
         for number, name, facts in execute("SELECT tube, name, facts FROM lanes").fetchall():
-            put_back = rows.rate_put_back(facts, span)
+            put_back = rows.shift_rate(facts, span)
             execute("UPDATE lanes SET facts=? WHERE tube=? AND name=?", (put_back, number, name))
         return True
 
-    def _read(self, tube: TubeRow) -> None:
+    def _load_tube(self, tube: TubeRow) -> None:
         """Load a tube. Call it under the lock, or before the store is shared."""
         now, database = self.clock.micros(), self._files.database
         driver = rows.read_driver(tube.driver, self.registry)
@@ -158,9 +158,9 @@ class DurableStore(MemoryStore):
         hold = engine.open_hold()
         read_engine(engine, database, tube, now, hold, {})
         rebuild_indexes(engine, now)
-        if self.reads:
+        if self.read_only:
             self.shared_tubes[tube.name] = SharedTube(self.clock, self.lock, engine)
-            del self._unread[tube.name]
+            del self._unloaded[tube.name]
             return
         # The former holders of tasks do not exist any more.
         engine.close_hold(now, hold)
@@ -171,17 +171,17 @@ class DurableStore(MemoryStore):
         with suppress(StoreFull):  # The next opening repeats these changes.
             shared.serve_waiters(now)
         self.shared_tubes[tube.name] = shared
-        del self._unread[tube.name]
+        del self._unloaded[tube.name]
 
     @override
     def make_tube(self, name: str, driver: Driver, options: Options, temporary: bool) -> SharedTube:
         if temporary:
             return super().make_tube(name, driver, options, temporary)
-        if self.reads:
+        if self.read_only:
             raise StoreReadOnly(url=self.url)
         engine = JournaledEngine(name, driver, options)
         engine.reserve = self._files.reserve
-        engine.need_room()
+        engine.check_room()
         journal = Journal(self._files.database, engine, self._files.database.next_number(), self.namespace)
         self._files.write(journal.commit, self.clock.micros())
         return DurableTube(self.clock, self.lock, engine, journal, self._files)
@@ -208,7 +208,7 @@ class DurableStore(MemoryStore):
     @property
     @override
     def _is_empty(self) -> bool:
-        return super()._is_empty and not self._unread
+        return super()._is_empty and not self._unloaded
 
     @override
     def within(self, namespace: str) -> DurableStore:
@@ -223,31 +223,31 @@ class DurableStore(MemoryStore):
     @override
     def names(self) -> list[str]:
         self._files.check()
-        return sorted([*super().names(), *self._unread])
+        return sorted([*super().names(), *self._unloaded])
 
     @override
     def find(self, name: str) -> SharedTube:
-        self._need(name)
+        self._ensure_loaded(name)
         return super().find(name)
 
     @override
     def create(
         self, name: str, driver: str | Driver, if_exists: IfExists, temporary: bool, options: Options
     ) -> SharedTube:
-        if name in self._unread and not isinstance(driver, str):
+        if name in self._unloaded and not isinstance(driver, str):
             self.registry.register(driver)
-        self._need(name)
+        self._ensure_loaded(name)
         return super().create(name, driver, if_exists, temporary, options)
 
-    def _need(self, name: str) -> None:
+    def _ensure_loaded(self, name: str) -> None:
         """Load a tube whose driver was registered after the opening. Raises the error of a store that has failed."""
         self._files.check()
-        if name in self._unread:
+        if name in self._unloaded:
             self.lock.acquire()
             try:
-                if name in self._unread:
+                if name in self._unloaded:
                     with self._files.reading():
-                        self._read(self._unread[name])
+                        self._load_tube(self._unloaded[name])
             finally:
                 self.lock.token[0] = True
 

@@ -31,10 +31,10 @@ class Syncer:
         # The first failed sync. The operating system reports a failure once, so a later sync would succeed falsely.
         self._error: OSError | None = None
         #: The number of syncs, and their total duration in seconds.
-        self.spent = 0, 0.0
-        self._turn: Final = threading.Lock()
+        self.totals = 0, 0.0
+        self._sync_lock: Final = threading.Lock()
         self._file: int | None = None
-        self._asked: Final[SimpleQueue[Callable[[], object] | None]] = SimpleQueue()
+        self._callbacks: Final[SimpleQueue[Callable[[], object] | None]] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     @property
@@ -47,7 +47,7 @@ class Syncer:
         wanted = self.written
         if self._synced >= wanted:
             return
-        with self._turn:
+        with self._sync_lock:
             if self._synced < wanted:
                 self._sync()
             error = None if self._synced >= wanted else self._error
@@ -66,42 +66,42 @@ class Syncer:
         except OSError as error:
             self._error = error
             return
-        self.spent = self.spent[0] + 1, self.spent[1] + time.perf_counter() - began
+        self.totals = self.totals[0] + 1, self.totals[1] + time.perf_counter() - began
         self._synced = written
 
-    def later(self, call: Callable[[], object]) -> None:
+    def call_after_sync(self, call: Callable[[], object]) -> None:
         """Call `call` in another thread once all commits so far are synced, or the store has failed."""
-        self._asked.put(call)
+        self._callbacks.put(call)
         if self._thread is None:
-            with self._turn:
+            with self._sync_lock:
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._run, name="tubes-sync", daemon=True)
                     self._thread.start()
 
     def _run(self) -> None:
-        while (call := self._asked.get()) is not None:
+        while (call := self._callbacks.get()) is not None:
             calls = [call]
             while True:
                 try:
-                    more = self._asked.get_nowait()
+                    more = self._callbacks.get_nowait()
                 except Empty:
                     break
                 if more is None:
-                    self._asked.put(None)
+                    self._callbacks.put(None)
                     break
                 calls.append(more)
             with suppress(StoreFailed):  # The store notifies its waiters of the error.
                 self.wait()
-            for each in calls:
-                each()
+            for call in calls:
+                call()
 
     def close(self, *, sync: bool) -> None:
         """End the thread; `sync`: sync all commits first. Under the lock."""
         if sync:
-            with self._turn:
+            with self._sync_lock:
                 if self._synced < self.written:
                     self._sync()
-        self._asked.put(None)
+        self._callbacks.put(None)
 
     def __del__(self) -> None:
         # Not earlier: another thread may be in `fsync`.

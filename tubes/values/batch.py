@@ -26,7 +26,7 @@ T_co = TypeVar("T_co", default=Any, covariant=True)
 MOST: Final = 100_000
 #: Options by name: as the user gave them, or checked and in microseconds.
 Options: TypeAlias = Mapping[str, object]
-_LOOPED: Final = ", in a list or another iterable"
+_IN_ITERABLE: Final = ", in a list or another iterable"
 
 
 class Item(Generic[T_co]):
@@ -122,18 +122,18 @@ def gather(driver: Driver, codec: Codec | None, items: object, options: Options,
         rule = "must be collected first: put_many([item async for item in items])"
         raise InvalidOption(option="items", value=items, rule=rule)
     if not isinstance(items, Iterable):
-        raise InvalidOption(option="items", value=items, rule=f"must be data or Items{_LOOPED}")
+        raise InvalidOption(option="items", value=items, rule=f"must be data or Items{_IN_ITERABLE}")
     base = driver.check_put(options, alone=False)
-    wanted: list[object] = [*items]
+    item_list: list[object] = [*items]
     found: dict[int, TubesError] | None = {} if errors == "return" else None
-    runs = _plain_run(codec, wanted, base) or _runs(driver, codec, wanted, base, found)
+    runs = _gather_plain(codec, item_list, base) or _gather_runs(driver, codec, item_list, base, found)
     batch = Batch([run for run in runs if run[1]], found or NO_ERRORS)
     if batch.size and not batch.keyed:
         driver.check_keyless(options)
     return batch
 
 
-def _plain_run(codec: Codec | None, items: list[object], base: Options) -> list[Run] | None:
+def _gather_plain(codec: Codec | None, items: list[object], base: Options) -> list[Run] | None:
     """Return the tasks as one run; None if an item has its own options, or the codec refuses one."""
     if Item in set(map(type, items)):
         return None
@@ -143,44 +143,44 @@ def _plain_run(codec: Codec | None, items: list[object], base: Options) -> list[
         return None
 
 
-def _runs(
+def _gather_runs(
     driver: Driver, codec: Codec | None, items: list[object], base: Options, errors: dict[int, TubesError] | None
 ) -> list[Run]:
     """Check and encode the items one by one. Add the errors of items to `errors`; None: raise the first error."""
     last = base
-    alike: list[Any] = []
-    runs = [(last, alike)]
+    group: list[Any] = []
+    runs = [(last, group)]
     for number, item in enumerate(items):
         try:
             options, data = (_options_of(driver, base, item), item.data) if type(item) is Item else (base, item)
             stored = data if codec is None else encode(codec, data)
         except TubesError as error:
-            named = type(error)(**error.facts, item=number)
+            item_error = type(error)(**error.facts, item=number)
             if errors is None:
-                raise named from error.__cause__
-            named.__cause__ = error.__cause__
-            errors[number] = named
+                raise item_error from error.__cause__
+            item_error.__cause__ = error.__cause__
+            errors[number] = item_error
             continue
         if options is not last and options != last:
-            last, alike = options, []
-            runs.append((last, alike))
-        alike.append(stored)
+            last, group = options, []
+            runs.append((last, group))
+        group.append(stored)
     return runs
 
 
 def _options_of(driver: Driver, base: Options, item: Item) -> Options:
     if not item.options:
         return base
-    given: Options = item.options
-    if "timeout" in given:
+    item_options: Options = item.options
+    if "timeout" in item_options:
         rule = "is an option of the batch, not of an Item"
-        raise InvalidOption(option="timeout", value=given["timeout"], rule=rule)
-    own = driver.check_put(given, alone=False)
+        raise InvalidOption(option="timeout", value=item_options["timeout"], rule=rule)
+    own = driver.check_put(item_options, alone=False)
     options = {**base, **own} if base else own
     if "at" in options and "delay" in options:  # The item's option overrides the batch's.
         del options["delay" if "at" in own else "at"]
-    if "key" not in options and ("on_duplicate" in given or "key_ttl" in given):
-        driver.check_keyless(given)
+    if "key" not in options and ("on_duplicate" in item_options or "key_ttl" in item_options):
+        driver.check_keyless(item_options)
     return options
 
 
@@ -198,23 +198,23 @@ TasksById: TypeAlias = dict[int, Reference]
 def tasks_by_id(tasks: object, refer: Callable[[Any], Reference]) -> TasksById:
     """Resolve tasks, leases or ids that a caller passed, without duplicates."""
     if isinstance(tasks, (str, bytes, bytearray, TaskView)) or not isinstance(tasks, Iterable):
-        raise InvalidOption(option="tasks", value=tasks, rule=f"must be tasks, leases or ids{_LOOPED}")
+        raise InvalidOption(option="tasks", value=tasks, rule=f"must be tasks, leases or ids{_IN_ITERABLE}")
     found: TasksById = {}
-    those: Iterable[Any] = tasks  # pyright: ignore[reportUnknownVariableType]
-    for number, task in enumerate(those):
+    references: Iterable[Any] = tasks  # pyright: ignore[reportUnknownVariableType]
+    for number, task in enumerate(references):
         try:
-            meant = refer(task)
+            reference = refer(task)
         except TubesError as error:
             raise type(error)(**error.facts, item=number) from error.__cause__
-        id = meant[0] if meant[0] >= 0 else task.id
+        id = reference[0] if reference[0] >= 0 else task.id
         if id not in found:
-            found[id] = meant
+            found[id] = reference
     return found
 
 
-def mark_all_finished(those: TasksById, done: dict[int, bool]) -> dict[int, bool]:
+def mark_all_finished(references: TasksById, done: dict[int, bool]) -> dict[int, bool]:
     """Mark the tasks for which the call succeeded as finished by the caller."""
-    finished = those.values() if False not in done.values() else [those[id] for id in those if done[id]]
+    finished = references.values() if False not in done.values() else [references[id] for id in references if done[id]]
     for _, _, task in finished:
         if task is not None and task.__class__ is not Lease:
             task._take = FINISHED  # type: ignore[union-attr]  # pyright: ignore[reportAttributeAccessIssue]

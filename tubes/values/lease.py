@@ -10,13 +10,13 @@ from zlib import crc32
 from tubes.errors import InvalidOption
 
 #: The first character of a lease: the version of its format.
-_FORM: Final = "1"
-_LATER: Final = tuple("23456789")
+_VERSION: Final = "1"
+_NEWER_VERSIONS: Final = tuple("23456789")
 #: `born`, `number`, `session`, `take` and `id`, as in `Lease`.
-_FACTS: Final = struct.Struct(">QIQQQ")
+_FIELDS: Final = struct.Struct(">QIQQQ")
 _SUM: Final = 4
 #: The shortest length of a lease in any format.
-_LEAST: Final = 40
+_MIN_LENGTH: Final = 40
 _ALPHABET: Final = b"-_"
 #: A take number that no take has.
 NO_TAKE: Final = 2**64 - 1
@@ -64,16 +64,16 @@ class Lease(str):
 
     def __new__(cls, text: str) -> Self:
         """Parse a lease."""
-        given: Any = text
-        if not isinstance(given, str):
-            raise InvalidOption(option="lease", value=given, rule="must be a string")
+        untyped: Any = text
+        if not isinstance(untyped, str):
+            raise InvalidOption(option="lease", value=untyped, rule="must be a string")
         lease = super().__new__(cls, text)
-        if len(text) >= _LEAST and text.startswith(_LATER):
-            raise InvalidOption(option="lease", value=text, rule=f"has a newer format than {_FORM}")
+        if len(text) >= _MIN_LENGTH and text.startswith(_NEWER_VERSIONS):
+            raise InvalidOption(option="lease", value=text, rule=f"has a newer format than {_VERSION}")
         try:
             packed = b64decode(text[1:] + "=" * (-(len(text) - 1) % 4), _ALPHABET, validate=True)
-            lease.born, lease.number, lease.session, lease.take, lease.id = _FACTS.unpack_from(packed)
-            lease.tube = packed[_FACTS.size : -_SUM].decode()
+            lease.born, lease.number, lease.session, lease.take, lease.id = _FIELDS.unpack_from(packed)
+            lease.tube = packed[_FIELDS.size : -_SUM].decode()
             is_whole = _text_of(packed[:-_SUM]) == text and lease.take > 0
         except (ValueError, struct.error):
             is_whole = False
@@ -85,12 +85,12 @@ class Lease(str):
     @classmethod
     def of(cls, tube: str, id: int, born: int, number: int, session: int, take: int) -> Self:
         """Create a lease."""
-        lease = super().__new__(cls, _text_of(_FACTS.pack(born, number, session, take, id) + tube.encode()))
+        lease = super().__new__(cls, _text_of(_FIELDS.pack(born, number, session, take, id) + tube.encode()))
         lease.born, lease.number, lease.session, lease.take, lease.id = born, number, session, take, id
         lease.tube = tube
         return lease
 
 
-def _text_of(facts: bytes) -> str:
-    sum = crc32(facts, crc32(_FORM.encode())).to_bytes(_SUM, "big")
-    return _FORM + b64encode(facts + sum, _ALPHABET).rstrip(b"=").decode()
+def _text_of(fields: bytes) -> str:
+    sum = crc32(fields, crc32(_VERSION.encode())).to_bytes(_SUM, "big")
+    return _VERSION + b64encode(fields + sum, _ALPHABET).rstrip(b"=").decode()

@@ -63,8 +63,8 @@ def put_options(
     """Return all options of a put in one mapping: the parameters of `Tube.put`, and the others."""
     if utube is pri is ttl is ttr is delay is None:
         return options
-    given = {"ttl": ttl, "ttr": ttr, "delay": delay, "pri": pri, "utube": utube}
-    return {**{option: value for option, value in given.items() if value is not None}, **options}
+    named = {"ttl": ttl, "ttr": ttr, "delay": delay, "pri": pri, "utube": utube}
+    return {**{option: value for option, value in named.items() if value is not None}, **options}
 
 
 class TubeOptions(TypedDict, total=False):

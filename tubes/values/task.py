@@ -28,7 +28,7 @@ T = TypeVar("T", default=Any)
 #: The type of the result of a handler of a tube's tasks.
 R = TypeVar("R", default=Any)
 # The maximal length of the data in the `repr` of a task.
-_SHOWN: Final = 80
+_MAX_DATA: Final = 80
 
 
 def _seconds(micros: int | None) -> float | None:
@@ -248,7 +248,12 @@ class TaskView(Generic[T]):
             data = self.data
         except CodecError:
             data = self._record.data
-        shown = [f"id={self.id}", f"state='{self._state}'", f"data={cut(repr, data, _SHOWN)}", f"tube={self.tube!r}"]
+        shown = [
+            f"id={self.id}",
+            f"state='{self._state}'",
+            f"data={cut(repr, data, _MAX_DATA)}",
+            f"tube={self.tube!r}",
+        ]
         shown += [
             f"{name}={value!r}"
             for name in ("utube", "pri", "attempts", "key", "context", "reason")

@@ -20,10 +20,10 @@ SCHEDULES: Final = "schedules"
 TASKS_OPTIONS: Final[TubeOptions] = {"ttr": 60, "max_attempts": 3, "backoff": Backoff(1, factor=5, cap=600)}
 
 #: The maximal length of the reason in an error: the reason may quote long names of keyword arguments.
-_WHY: Final = 150
+_MAX_REASON: Final = 150
 _MARK: Final = "__tubes_task__"
 #: The maximal number of cached signatures of calls per function; with `**kwargs` their number is unlimited.
-_FITS: Final = 100
+_MAX_CACHED: Final = 100
 
 
 @overload
@@ -57,27 +57,27 @@ def call_of(
     function: Callable[..., object] | str, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[str, dict[str, object]]:
     """Return the tube and the data of a task that calls a function. `function`: the function or its name."""
-    found: TaskFunction | None = getattr(function, _MARK, None)
-    if found is None:
+    task_function: TaskFunction | None = getattr(function, _MARK, None)
+    if task_function is None:
         if isinstance(function, str):
             return TASKS, {"task": text("function", function), "args": [*args], "kwargs": kwargs}
-        found = mark(function, None, TASKS)
-    if (len(args), *kwargs) not in found.fits:
-        found.check(args, kwargs)
-    return found.tube, {"task": found.name, "args": [*args], "kwargs": kwargs}
+        task_function = mark(function, None, TASKS)
+    if (len(args), *kwargs) not in task_function.valid_calls:
+        task_function.check(args, kwargs)
+    return task_function.tube, {"task": task_function.name, "args": [*args], "kwargs": kwargs}
 
 
 class TaskFunction:
     """A function that tasks call: its name, tube and signature."""
 
-    __slots__ = ("_signature", "fits", "name", "tube")
+    __slots__ = ("_signature", "name", "tube", "valid_calls")
 
     def __init__(self, function: Callable[..., object], name: str, tube: str) -> None:
         self.name: Final = name
         self.tube: Final = tube
         self._signature: Final = _signature_of(function)
         #: Cache of valid calls: the number of positional arguments, and the keywords. A lookup is faster than `bind`.
-        self.fits: Final[set[tuple[object, ...]]] = set()
+        self.valid_calls: Final[set[tuple[object, ...]]] = set()
 
     def check(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Raise `InvalidOption` if the arguments do not match the signature."""
@@ -86,13 +86,13 @@ class TaskFunction:
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            rule = f"{self.name}{self._signature}: {cut(str, str(error), _WHY)}"
-            raise InvalidOption(option="arguments", value=_shown(args, kwargs), rule=rule) from None
-        if len(self.fits) < _FITS:
-            self.fits.add((len(args), *kwargs))
+            rule = f"{self.name}{self._signature}: {cut(str, str(error), _MAX_REASON)}"
+            raise InvalidOption(option="arguments", value=_shown_arguments(args, kwargs), rule=rule) from None
+        if len(self.valid_calls) < _MAX_CACHED:
+            self.valid_calls.add((len(args), *kwargs))
 
 
-def _shown(args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[object, ...]:
+def _shown_arguments(args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[object, ...]:
     return (*args, kwargs) if kwargs else tuple(args)
 
 
@@ -102,7 +102,7 @@ def _signature_of(function: Callable[..., object]) -> inspect.Signature | None:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return None
-    parameters = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
+    parameters = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
     return signature.replace(parameters=parameters, return_annotation=signature.empty)
 
 
@@ -119,10 +119,10 @@ def name_of(function: object, name: str | None = None) -> str:
 
 def mark(function: Callable[..., object], name: str | None, tube: str) -> TaskFunction:
     """Register the name and the tube with which tasks call a function."""
-    made = TaskFunction(function, name_of(function, name), tube)
+    task_function = TaskFunction(function, name_of(function, name), tube)
     with suppress(AttributeError, TypeError):  # A method is inspected on each call instead.
-        setattr(function, _MARK, made)
-    return made
+        setattr(function, _MARK, task_function)
+    return task_function
 
 
 def read(data: object) -> tuple[str, list[object], dict[str, object]]:
@@ -131,8 +131,8 @@ def read(data: object) -> tuple[str, list[object], dict[str, object]]:
         fields = cast("Mapping[object, object]", data)
         name, args, kwargs = fields.get("task"), fields.get("args", []), fields.get("kwargs", {})
         if isinstance(name, str) and isinstance(args, (list, tuple)) and isinstance(kwargs, Mapping):
-            given = cast("Mapping[object, object]", kwargs)
-            named = {each: value for each, value in given.items() if isinstance(each, str)}
-            if len(named) == len(given):
+            keywords = cast("Mapping[object, object]", kwargs)
+            named = {key: value for key, value in keywords.items() if isinstance(key, str)}
+            if len(named) == len(keywords):
                 return name, [*args], named
     raise ValueError('the data of a task function must be {"task": name, "args": [...], "kwargs": {...}}')
