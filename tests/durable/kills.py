@@ -1,9 +1,9 @@
-"""Kills a program that works on a folder, again and again, with a ledger of every task.
+"""Kills a program that uses a folder, repeatedly, and keeps a ledger of all tasks.
 
     python -m tests.durable.kills [--kills 200] [--batch 400] [--seed 1]
 
-It ends with an `AssertionError` if a task was lost that a method had returned, if one that was acked is back, if an id
-was given twice, or if the counts disagree.
+Ends with an `AssertionError` if a returned task was lost, if an acked task is back, if an id was used twice, or if the
+counts disagree.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import tubes
 from tests.support.internals import port_of
 from tubes.drivers.invariants import check_engine
 
-#: Says a line for each call that has returned. One thread waits for what the other one puts.
+#: Prints a line for each completed call. One thread takes the tasks that the other one puts.
 PROGRAM = """
 import random, sys, threading, tubes
 url, seed, most = sys.argv[1], *map(int, sys.argv[2:])
@@ -73,36 +73,36 @@ while True:
         say("put", "lanes", lanes.put(number, utube=str(number % 3)).id)
 """
 
-Said = defaultdict[str, defaultdict[str, set[int]]]
+Output = defaultdict[str, defaultdict[str, set[int]]]
 
 
 class Kills:
-    """A folder, and what is known of the tasks in it."""
+    """A folder, and a ledger of its tasks."""
 
     def __init__(self, folder: Path, seed: int, batch: int = 40) -> None:
         self.url = f"file:{folder}"
         self._chance = random.Random(seed)
         self._batch = batch
-        #: By tube: the tasks that were put, acked and buried, and those of which nobody knows.
+        #: By tube: tasks that were put and acked, and tasks whose acks were interrupted by a kill.
         self._put: defaultdict[str, set[int]] = defaultdict(set)
         self._acked: defaultdict[str, set[int]] = defaultdict(set)
         self._unknown: defaultdict[str, set[int]] = defaultdict(set)
 
     @property
     def put(self) -> int:
-        """How many tasks were put."""
+        """The number of tasks that were put."""
         return sum(map(len, self._put.values()))
 
     def kill(self) -> None:
-        """Let the program run until it is killed, and open the folder."""
-        said = self._run()
+        """Run the program, kill it, and check the folder."""
+        output = self._run()
         with tubes.connect(self.url) as queue:
-            for name in {*said["put"], *said["taken"]}:
-                self._check(queue.tube(name), said)
+            for name in {*output["put"], *output["taken"]}:
+                self._check(queue.tube(name), output)
 
-    def _run(self) -> Said:
-        """What the program says before it is killed, after some lines."""
-        said: Said = defaultdict(lambda: defaultdict(set))
+    def _run(self) -> Output:
+        """Run the program, kill it after some lines, and return its output."""
+        output: Output = defaultdict(lambda: defaultdict(set))
         lines = self._chance.randrange(1, 30 * self._batch)
         words = [sys.executable, "-c", PROGRAM, self.url, str(self._chance.randrange(1 << 30)), str(self._batch)]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
@@ -112,18 +112,18 @@ class Kills:
                     process.kill()
                 if line.endswith("\n"):
                     what, name, *ids = line.split()
-                    said[what][name] |= {int(id) for id in ids}
+                    output[what][name] |= {int(id) for id in ids}
         assert process.returncode == -signal.SIGKILL
-        return said
+        return output
 
-    def _check(self, tube: tubes.Tube, said: Said) -> None:
+    def _check(self, tube: tubes.Tube, output: Output) -> None:
         name = tube.name
         put, acked, unknown = self._put[name], self._acked[name], self._unknown[name]
-        assert not put & said["put"][name], "an id was given again"
-        put |= said["put"][name]
-        acked |= said["acked"][name]
-        # Of the one call that was killed nobody knows; a batch of puts is done or not.
-        broken_off = said["taken"][name] - said["acked"][name]
+        assert not put & output["put"][name], "an id was used twice"
+        put |= output["put"][name]
+        acked |= output["acked"][name]
+        # The outcome of the call that was killed is unknown; a batch of puts is complete or has no effect.
+        broken_off = output["taken"][name] - output["acked"][name]
         assert len(broken_off) <= 1
         unknown |= broken_off
         engine = port_of(tube).shared.engine
@@ -135,7 +135,7 @@ class Kills:
         counts, calls = tube.statistics().tasks, tube.statistics().calls
         assert calls["put"] - calls["ack"] == counts["total"]
         assert counts["taken"] == 0
-        assert all(tube.peek(id).state == "buried" for id in said["buried"][name])
+        assert all(tube.peek(id).state == "buried" for id in output["buried"][name])
 
 
 def main() -> None:

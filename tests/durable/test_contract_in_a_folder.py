@@ -1,4 +1,4 @@
-"""The contract, in a folder: all that the journal can change. `test_traces_in_a_folder.py` has the other drivers."""
+"""The contract in a folder, where a journal could break it. `test_traces_in_a_folder.py` covers other drivers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class InAFolder(Bench):
-    """A folder of its own for every test."""
+    """Uses a separate store for each test."""
 
     folder: ClassVar[Path]
     sync: ClassVar[str] = "normal"
@@ -54,7 +54,7 @@ class TestRareRulesWithoutTtr(InAFolder, RareRules):
 
 @pytest.mark.full
 class TestSynced(InAFolder, Waiting, Batches):
-    """What was returned is on the disk, too."""
+    """With `sync=full`."""
 
     faces = (AioFace,)
     driver = "fifottl"
@@ -62,7 +62,7 @@ class TestSynced(InAFolder, Waiting, Batches):
 
 
 class TestUtubeTtl(InAFolder, Contract):
-    """All rules."""
+    """All rules of the contract."""
 
     faces = (SyncFace,)
     driver = "utubettl"

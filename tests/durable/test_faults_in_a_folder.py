@@ -1,4 +1,4 @@
-"""What goes wrong with a folder: nothing that a method has returned is lost, and nothing is half done."""
+"""Faults of a folder: completed calls are kept, and failed calls have no effect."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def used_up(url: str, tube: tubes.Tube) -> None:
-    """The disk is full: the database may not grow."""
+def fill_disk(url: str, tube: tubes.Tube) -> None:
+    """Simulate a full disk: keep the database from growing."""
     file = port_of(tube).connection.store._files.database
     pages = file.read_number("PRAGMA page_count")
     file.execute(f"PRAGMA max_page_count={pages + 20}")
@@ -56,7 +56,7 @@ def test_full_disk_refuses_puts_but_allows_acks(tmp_path: Path, monkeypatch: pyt
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", "fifottl")
         ids = [task.id for task in tube.put_many(["x" * 500] * 200)]
-        used_up(url, tube)
+        fill_disk(url, tube)
         with pytest.raises(StoreFull):
             tube.put_many(["x" * 500] * 200)
         with suppress(StoreFull):
@@ -75,7 +75,7 @@ def test_full_disk_refuses_puts_but_allows_acks(tmp_path: Path, monkeypatch: pyt
         check_engine(port_of(tube).shared.engine)
         with monkeypatch.context() as patch:
             patch.setattr(os, "posix_fallocate", refuse_room)
-            # In place of those that are done.
+            # The room of the acked tasks is reused.
             ids += [tube.put("y" * 400).id for _ in range(20)]
             with suppress(StoreFull):
                 for _ in range(100):
@@ -87,7 +87,7 @@ def test_full_disk_refuses_puts_but_allows_acks(tmp_path: Path, monkeypatch: pyt
     with tubes.connect(url) as queue:
         tube = queue.tube("t")
         assert tube.statistics().tasks["ready"] == len(ids)
-        # There is room again.
+        # The disk has room again.
         assert tube.put("w").id > ids[-1]
 
 
@@ -98,7 +98,7 @@ def test_refused_put_leaves_a_taken_task_with_its_holder(tmp_path: Path) -> None
         tube.put("x")
         taken = tube.take(0)
         assert taken is not None
-        used_up(url, tube)
+        fill_disk(url, tube)
         with pytest.raises(StoreFull):
             tube.put_many(["y" * 500] * 200)
         assert taken.ack().state == "done"
@@ -111,7 +111,7 @@ def test_unusable_reserve_is_named(tmp_path: Path) -> None:
             tubes.connect(f"file:{tmp_path}")
 
 
-#: A disk of its own, which is full: what is done makes room, and the program is killed in the end.
+#: Fills a disk; acked tasks make room for new ones. Ends like a killed process.
 FULL_DISK = """
 import os, sys, tubes
 tube = tubes.connect("file:" + sys.argv[1]).create_tube("t", "fifottl")
@@ -136,7 +136,7 @@ os._exit(0)
 
 
 def on_a_small_disk(folder: Path, *command: str, size: str = "16m") -> subprocess.CompletedProcess[str]:
-    """Run a command that sees a file system of this size in a folder."""
+    """Run a command with a file system of this size mounted in the folder."""
     mount = f'mount -t tmpfs -o size={size} none "$0" && "$@" && cp -a "$0/." "$0-kept"'
     return subprocess.run(
         ["unshare", "-rm", "sh", "-c", mount, folder, *command],
@@ -163,11 +163,11 @@ def test_full_disk_accepts_puts_again_after_acks(tmp_path: Path) -> None:
         assert (ids[0], ids[-1], len(ids)) == (oldest, newest, count)
 
 
-#: A disk that is full: what needs more room than the reserve has is undone, and all else goes on.
+#: Fills a disk. Calls that need more room than the reserve are undone, and all other calls succeed.
 BATCHES = """
 import json, os, sys, tubes
 from concurrent.futures import ThreadPoolExecutor
-from tests.durable.test_faults_in_a_folder import seen
+from tests.durable.test_faults_in_a_folder import state_of
 queue = tubes.connect("file:" + sys.argv[1])
 tube = queue.create_tube("t", "utubettl", max_in_flight=10**6)
 other, kept = queue.create_tube("other"), queue.create_tube("kept", keep_done=1000)
@@ -178,7 +178,7 @@ held = tube.take_many(200, timeout=0)
 for number in range(9):
     kept.put(number)
     other.put_many(["x" * 900] * 500)
-heard = []
+events = []
 for size in (500, 1):
     try:
         while True:
@@ -187,11 +187,11 @@ for size in (500, 1):
         pass
 
 def look():
-    tasks, numbers, *others = seen(tube)
+    tasks, numbers, *others = state_of(tube)
     return tasks, others, other.statistics(), queue.tubes()
 
 most = len(known)
-tube.on_task_change(lambda task, event: heard.append(event))
+tube.on_task_change(lambda task, event: events.append(event))
 for name, act in {
     "take_many": lambda: tube.take_many(most, timeout=0),
     "delete_many": lambda: tube.delete_many(known),
@@ -206,15 +206,15 @@ for name, act in {
         act()
         print(name, "is done")
     except tubes.StoreFull:
-        print(name, "is refused" if look() == before and not heard else "is half done")
-    heard.clear()
+        print(name, "is refused" if look() == before and not events else "is half done")
+    events.clear()
 tube.resume()
 tube.ack(held[0])
 tube.release(tube.take(0))
 other.truncate()
 kept.drop()
 tube.ack_many(held[1:])
-print(tube.put("more").state, heard[:4])
+print(tube.put("more").state, events[:4])
 with ThreadPoolExecutor() as threads:
     waiting = threads.submit(waits.put, "y" * 10**7, timeout=60)
     while not waits.statistics().waiting:
@@ -247,17 +247,17 @@ def test_call_on_a_full_disk_is_done_or_undone(tmp_path: Path) -> None:
         assert queue.tube("other").statistics().calls["put"] == 4500
 
 
-#: A disk on which the tasks of one tube do not fit once more.
+#: Fills a disk so far that it has no room for a second copy of the tasks of one tube.
 MOVES = """
 import os, sys, tubes
-from tests.durable.test_faults_in_a_folder import seen
+from tests.durable.test_faults_in_a_folder import state_of
 queue = tubes.connect("file:" + sys.argv[1])
 here, there = queue.create_tube("here", "utubettl"), queue.create_tube("there", "utubettl")
 here.put_many(["x" * 200_000] * 80)
 there.put("y")
 
 def look():
-    return [(tasks, others) for tasks, numbers, *others in (seen(here), seen(there))]
+    return [(tasks, others) for tasks, numbers, *others in (state_of(here), state_of(there))]
 
 before = look()
 disk = os.statvfs(sys.argv[1])
@@ -285,10 +285,10 @@ def test_move_on_a_full_disk_is_all_or_nothing(tmp_path: Path) -> None:
         assert [queue.tube(name).statistics().tasks["total"] for name in ("here", "there")] == [0, 82]
 
 
-#: A disk that is full, and thousands of tasks that fall due together: in the program, and after it was killed.
+#: Thousands of tasks fall due together on a full disk: in the running program, and after it was killed.
 DUE_TOGETHER = """
 import json, os, subprocess, sys, tubes
-from tests.durable.test_faults_in_a_folder import seen
+from tests.durable.test_faults_in_a_folder import state_of
 from tubes.testing import ManualClock
 clock = ManualClock(1000)
 queue, memory = tubes.connect("file:" + sys.argv[1], clock=clock), tubes.connect("memory://", clock=clock, codec="json")
@@ -317,16 +317,16 @@ for seconds in (35, 10, 2, 20, 2):
         for tube in pair:
             for _ in range(5):
                 tube.ack(tube.take(0))
-        assert seen(pair[0]) == seen(pair[1])
-heard = [tube.statistics() for _, tube in pairs]
+        assert state_of(pair[0]) == state_of(pair[1])
+statistics = [tube.statistics() for _, tube in pairs]
 with tubes.connect("file:" + sys.argv[1], clock=clock) as other:
     for name in ("plain", "kept"):
         other.tube(name).take(0)
 if os.fork():
-    os._exit(0)  # As after a kill.
+    os._exit(0)  # Like a kill.
 again = '''
 import sys, time, tubes
-from tests.durable.test_faults_in_a_folder import seen
+from tests.durable.test_faults_in_a_folder import state_of
 from tubes.testing import ManualClock
 for _ in range(2):
     while True:
@@ -337,7 +337,7 @@ for _ in range(2):
             time.sleep(0.1)
     for name in queue.tubes():
         tube = queue.tube(name)
-        seen(tube)
+        state_of(tube)
         tube.ack(tube.take(0))
     queue.close()
 queue = tubes.connect("file:" + sys.argv[1], clock=ManualClock(1200))
@@ -346,7 +346,7 @@ queue.tube("kept").truncate()
 queue.tube("plain").drop()
 print(queue.tube("kept").put("z").state)
 '''
-print([(each.tasks["done"] + 2, each.tasks["total"] - 2) for each in heard])
+print([(each.tasks["done"] + 2, each.tasks["total"] - 2) for each in statistics])
 sys.stdout.flush()
 os.execv(sys.executable, [sys.executable, "-c", again, sys.argv[1]])
 """
@@ -364,7 +364,7 @@ def test_thousands_of_tasks_can_fall_due_together_on_a_full_disk(tmp_path: Path)
     assert (counted, state) == (found, "ready")
 
 
-#: A disk that others fill while nobody has the folder open.
+#: Another program fills the disk while the folder is not open.
 CLOSED = """
 import sys, tubes
 with tubes.connect("file:" + sys.argv[1]) as queue:
@@ -487,7 +487,7 @@ os._exit(0)
 
 
 def interrupted_at(line: int, act: Callable[[], object]) -> bool:
-    """Run this, with a KeyboardInterrupt at the n-th line of the journal's code and what it calls; False: no more."""
+    """Raise a KeyboardInterrupt at a line of the journal, counted from 0; return False if `act` ends before it."""
     left = line
 
     def trace(frame: Any, event: str, argument: object) -> Any:
@@ -501,7 +501,7 @@ def interrupted_at(line: int, act: Callable[[], object]) -> bool:
                 raise KeyboardInterrupt
         return trace
 
-    gc.disable()  # An interrupt of a finalizer reaches nobody.
+    gc.disable()  # An interrupt in a finalizer would be ignored.
     sys.settrace(trace)
     try:
         act()
@@ -526,12 +526,12 @@ WRITES: dict[str, Callable[[tubes.Tube, tubes.Task], object]] = {
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("verb", WRITES)
-def test_interrupt_leaves_memory_and_file_consistent(tmp_path: Path, verb: str) -> None:
+@pytest.mark.parametrize("method", WRITES)
+def test_interrupt_leaves_memory_and_file_consistent(tmp_path: Path, method: str) -> None:
     clock = ManualClock()
     with tubes.connect(f"file:{tmp_path}", clock=clock) as queue:
-        line, going = -1, True
-        while going:
+        line, is_interrupted = -1, True
+        while is_interrupted:
             line += 1
             tube = queue.create_tube("t", "utubettl", ttr=100, key_ttl=50, max_in_flight=3, max_attempts=5)
             tube.put("first", key="k", utube="a")
@@ -539,9 +539,9 @@ def test_interrupt_leaves_memory_and_file_consistent(tmp_path: Path, verb: str) 
             tube.bury(tube.put("buried").id)
             task = tube.take(0)
             assert task is not None
-            going = interrupted_at(line, lambda tube=tube, task=task: WRITES[verb](tube, task))  # type: ignore[misc]
+            is_interrupted = interrupted_at(line, lambda tube=tube, task=task: WRITES[method](tube, task))  # type: ignore[misc]
             with tubes.connect(f"file:{tmp_path}?mode=read", clock=clock) as after_a_kill:
-                assert seen(after_a_kill.tube("t")) == seen(tube)
+                assert state_of(after_a_kill.tube("t")) == state_of(tube)
             tube.drop(force=True)
     assert line > 20
 
@@ -559,40 +559,40 @@ def test_tasks_move_to_another_tube_in_one_transaction(tmp_path: Path) -> None:
         assert here.move_to(there, state="ready") == 2
         assert [words for words in said if words in ("BEGIN IMMEDIATE", "COMMIT")] == ["BEGIN IMMEDIATE", "COMMIT"]
         assert "REPLACE" in said[1]
-        line, going = -1, True
-        while going:
+        line, is_interrupted = -1, True
+        while is_interrupted:
             line += 1
             there.truncate()
             here.truncate()
             here.put_many(["x", "y"])
-            going = interrupted_at(line, lambda: here.move_to(there, state="ready"))
+            is_interrupted = interrupted_at(line, lambda: here.move_to(there, state="ready"))
             with tubes.connect(f"file:{tmp_path}?mode=read", clock=clock) as after_a_kill:
-                assert seen(after_a_kill.tube("t")) == seen(here)
-                assert seen(after_a_kill.namespace("elsewhere").tube("other")) == seen(there)
+                assert state_of(after_a_kill.tube("t")) == state_of(here)
+                assert state_of(after_a_kill.namespace("elsewhere").tube("other")) == state_of(there)
             assert sorted(task.data for task in here.tasks() + there.tasks()) == ["x", "y"]
         assert line > 20
 
 
 @pytest.mark.full
 def test_interrupted_drop_is_all_or_nothing_in_memory_and_file(tmp_path: Path) -> None:
-    url, line, going, before = f"file:{tmp_path}", -1, True, object()
+    url, line, is_interrupted, before = f"file:{tmp_path}", -1, True, object()
     with tubes.connect(url) as queue:
-        while going:
+        while is_interrupted:
             line += 1
             tube = queue.create_tube("t", "utube", if_exists="keep")
             tube.put("x")
-            going = interrupted_at(line, tube.drop)
+            is_interrupted = interrupted_at(line, tube.drop)
             if queue.tubes():
                 tube.put("y")
-                before = seen(tube)
+                before = state_of(tube)
             with tubes.connect(f"{url}?mode=read") as after_a_kill:
                 assert after_a_kill.tubes() == queue.tubes()
-                assert not queue.tubes() or seen(after_a_kill.tube("t")) == before
+                assert not queue.tubes() or state_of(after_a_kill.tube("t")) == before
     assert line > 5
 
 
-def seen(tube: tubes.Tube) -> object:
-    """All that can be seen of a tube, and of its key."""
+def state_of(tube: tubes.Tube) -> object:
+    """Return the visible state of a tube, and True if its key is free."""
     engine = port_of(tube).shared.engine
     check_engine(engine)
     tasks = [(id, repr(entry.data), entry.state, entry.attempts, entry.utube) for id, entry in engine.tasks.items()]
@@ -602,15 +602,15 @@ def seen(tube: tubes.Tube) -> object:
 
 def test_interrupt_while_serving_a_waiter_leaves_the_file_correct(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'jobs'}"
-    going, moment = True, -1
+    is_interrupted, moment = True, -1
     with tubes.connect(url) as queue, ThreadPoolExecutor() as threads:
         tube = queue.create_tube("t")
-        while going:
+        while is_interrupted:
             moment += 2
             waiting = threads.submit(tube.take)
             while not tube.statistics().waiting:
                 pass
-            going = bool(interrupted(lambda: tube.put("x"), moment))
+            is_interrupted = bool(interrupted(lambda: tube.put("x"), moment))
             if tube.statistics().waiting:
                 tube.put("y")
             task = waiting.result(60)
@@ -663,7 +663,7 @@ def test_too_large_task_is_refused_and_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_task_of_more_than_2_gib_is_refused(tmp_path: Path) -> None:
-    """`sqlite3` raises OverflowError for such data before SQLite sees it."""
+    """`sqlite3` raises OverflowError for such data, before it calls SQLite."""
     url = f"file:{tmp_path / 'jobs'}"
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
@@ -703,9 +703,9 @@ def test_folder_is_locked_when_the_disk_has_no_room_for_the_process_id(
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("verb", WRITES)
-def test_interrupted_recovery_leaves_memory_and_file_consistent(tmp_path: Path, verb: str) -> None:
-    clock, chance = ManualClock(), random.Random(verb)
+@pytest.mark.parametrize("method", WRITES)
+def test_interrupted_recovery_leaves_memory_and_file_consistent(tmp_path: Path, method: str) -> None:
+    clock, chance = ManualClock(), random.Random(method)
     with tubes.connect(f"file:{tmp_path}", clock=clock) as queue:
         first, hits = -1, 1
         while hits:
@@ -717,11 +717,11 @@ def test_interrupted_recovery_leaves_memory_and_file_consistent(tmp_path: Path, 
             task = tube.take(0)
             assert task is not None
             moments = first, *(chance.randrange(chance.choice([30, 300])) for _ in range(2))
-            hits = interrupted(lambda tube=tube, task=task: WRITES[verb](tube, task), *moments)  # type: ignore[misc]
+            hits = interrupted(lambda tube=tube, task=task: WRITES[method](tube, task), *moments)  # type: ignore[misc]
             counts = tube.statistics().tasks
             check_engine(port_of(tube).shared.engine)
             assert len(tube.tasks(state="ready")) == counts["ready"]
             with tubes.connect(f"file:{tmp_path}?mode=read", clock=clock) as after_a_kill:
-                assert seen(after_a_kill.tube("t")) == seen(tube), moments
+                assert state_of(after_a_kill.tube("t")) == state_of(tube), moments
             tube.drop(force=True)
     assert first > 20

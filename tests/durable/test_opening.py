@@ -1,4 +1,4 @@
-"""Who may open a folder, and what is there when it is opened anew."""
+"""Opening a folder: locks, readers, and the state after reopening."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def url(tmp_path: Path) -> str:
     return f"file:{tmp_path / 'jobs'}"
 
 
-def python(program: str) -> str:
-    """What another process prints."""
+def run_python(program: str) -> str:
+    """Run a program in another process and return its output."""
     return subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     ).stdout.strip()
@@ -95,11 +95,11 @@ def test_release_is_counted_after_a_kill(url: str, tmp_path: Path) -> None:
 def test_second_process_is_refused_and_told_the_pid_of_the_owner(url: str, tmp_path: Path) -> None:
     program = f"import tubes\ntry: tubes.connect({url!r})\nexcept tubes.StoreBusy as error: print(error)"
     with tubes.connect(url):
-        # Also when this one has read all files of its folder.
+        # The lock survives a copy of the folder by its owner.
         shutil.copytree(tmp_path / "jobs", tmp_path / "copy")
-        assert f"process {os.getpid()} has {url} open" in python(program)
-    # It is free again.
-    assert python(f"import tubes\nprint(tubes.connect({url!r}).tubes())") == "[]"
+        assert f"process {os.getpid()} has {url} open" in run_python(program)
+    # The folder is unlocked again.
+    assert run_python(f"import tubes\nprint(tubes.connect({url!r}).tubes())") == "[]"
 
 
 def test_a_folder_that_was_renamed_is_not_opened_twice(url: str, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ try:
 except tubes.QueueForked:
     time.sleep(60)
 """
-    child = int(python(program))
+    child = int(run_python(program))
     try:
         with tubes.connect(url) as queue:
             assert [task.data for task in queue.tube("t").tasks()] == ["from the parent"]
@@ -143,9 +143,9 @@ tube.take(0)
 os._exit(9)
 """
     with pytest.raises(subprocess.CalledProcessError):
-        python(program)
+        run_python(program)
     with pytest.raises(subprocess.CalledProcessError):
-        python(program.replace('.create_tube("t", max_attempts=2)', '.tube("t")').replace('tube.put("poison")', ""))
+        run_python(program.replace('.create_tube("t", max_attempts=2)', '.tube("t")').replace('tube.put("poison")', ""))
     with tubes.connect(url) as queue:
         (task,) = queue.tube("t").buried()
         assert (task.attempts, task.reason) == (2, "max_attempts: session")
@@ -305,7 +305,7 @@ def test_lanes_are_restored_after_reopening(url: str) -> None:
         tube = queue.tube("t")
         assert [(lane.name, lane.next_start) for lane in tube.utubes()] == [("a", None), ("b", 150)]
         assert tube.put(2, utube="a", timeout=0) is None
-        # The start of its last take counts.
+        # The interval counts from the last take.
         tube.configure("a", interval=30)
         assert tube.utubes()[0].next_start == 130
 
@@ -336,7 +336,7 @@ with tubes.connect({url + "?mode=read"!r}) as queue:
     print([(task.data, str(task.state), task.reason) for task in tube.tasks()])
     print(tube.wait_empty(0))
 """
-        counts, tasks, empty = python(program).splitlines()
+        counts, tasks, empty = run_python(program).splitlines()
         assert counts == str(sorted(tube.statistics().tasks.items()))
         assert tasks == str([("a", "taken", None), ("b", "buried", "no"), ("c", "ready", None)])
         assert empty == "False"
@@ -364,7 +364,7 @@ os._exit(0)
                     await change(1)
 
     folder = tmp_path / "jobs"
-    python(program)
+    run_python(program)
     owner = tubes.connect(url)
     if not is_open:
         owner.close()
@@ -397,7 +397,7 @@ os._exit(0)
         assert (queue.tubes(), queue.check("t")) == (["t"], [])
         assert is_open or sorted(folder.iterdir()) == files
         assert [file.read_bytes() for file in files] == before
-        python(f"import tubes\ntubes.connect({url!r})") if not is_open else owner.tube("t").put("c")
+        run_python(f"import tubes\ntubes.connect({url!r})") if not is_open else owner.tube("t").put("c")
         assert tube.statistics().tasks["total"] == 2
     owner.close()
 
@@ -411,7 +411,7 @@ tube.put("a")
 tube.take(0)
 os._exit(0)
 """
-    python(program)
+    run_python(program)
     for _ in range(2):
         with tubes.connect(url + "?mode=read") as queue:
             assert queue.statistics("t").tasks["taken"] == 1
@@ -430,7 +430,7 @@ def test_read_mode_does_not_create_a_store(url: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-#: Opens a store again and again, and says what it has put and acked.
+#: Opens a store repeatedly, and prints the ids of tasks that it puts and acks.
 BUSY = """
 import sys, tubes
 while True:
@@ -532,7 +532,7 @@ def test_a_closed_store_has_no_file_open(tmp_path: Path) -> None:
 
 
 def test_lease_ends_when_the_store_is_reopened(tmp_path: Path) -> None:
-    """Also where the file has lost that take, and another one has its number."""
+    """Even if the file has lost the take, and a new take has its number."""
     with tubes.connect(f"file:{tmp_path / 'store'}") as queue:
         tube = queue.create_tube("t")
         tube.put("job")
@@ -568,7 +568,7 @@ def test_unreferenced_store_stays_open(tmp_path: Path) -> None:
 
 
 def facts_of(tube: tubes.Tube) -> list[tuple[object, ...]]:
-    """What is kept of the done tasks."""
+    """Return the attributes of the kept done tasks."""
     done = tube.tasks(state="done")
     return [(task.id, repr(task), task.result, task.why, task.ended, task.ttl, task.created) for task in done]
 
@@ -597,7 +597,7 @@ def test_done_tasks_are_kept_with_their_results(url: str) -> None:
         assert queue.tube("t").statistics().kept == 0
 
 
-#: Puts a task, leaves a child that ends by itself when it is told so, and closes the store.
+#: Puts a task, starts a child that runs until it is notified, and closes the store.
 LEAVES_A_CHILD = """
 import os, sys, tubes
 queue = tubes.connect(sys.argv[1])
@@ -703,7 +703,7 @@ def test_owner_survives_readers_after_it_has_copied_its_folder(url: str, tmp_pat
 
 
 def test_log_of_another_file_is_refused(url: str, tmp_path: Path) -> None:
-    """SQLite would apply the log to any file in the place of its own."""
+    """SQLite would apply the log to any file next to it."""
     folder = tmp_path / "jobs"
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")

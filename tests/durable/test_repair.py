@@ -1,4 +1,4 @@
-"""Files that are damaged: what is said of them, and what is saved."""
+"""Check and repair of damaged files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MANY = 4000
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which nothing is damaged."""
+    """An intact folder."""
     folder = tmp_path_factory.mktemp("sound") / "store"
     with tubes.connect(f"file:{folder}") as queue:
         mails = queue.create_tube("mails", "fifottl", max_attempts=3)
@@ -53,8 +53,8 @@ def folder(sound: Path, tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def there(folder: Path) -> dict[str, dict[int, object]]:
-    """The data of all tasks as it is stored, by tube and id, once their indexes were found to be in order."""
+def stored_data(folder: Path) -> dict[str, dict[int, object]]:
+    """Check the indexes of all tubes; return the stored data of all tasks, by tube and id."""
     found: dict[str, dict[int, object]] = {}
     with tubes.connect(f"file:{folder}") as queue:
         for name in queue.tubes():
@@ -65,7 +65,7 @@ def there(folder: Path) -> dict[str, dict[int, object]]:
 
 
 def assert_intact(folder: Path, before: dict[str, dict[int, object]]) -> None:
-    """Each task that a worker may get has the data that it had before the damage."""
+    """Assert that all tasks that can be taken have the same data as before the damage."""
     with tubes.connect(f"file:{folder}") as queue:
         for name in queue.tubes():
             for id, entry in port_of(queue.tube(name)).shared.engine.tasks.items():
@@ -88,7 +88,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pages_of(folder: Path, kind: int) -> list[int]:
-    """The offsets of the pages of this kind."""
+    """Return the offsets of the pages of this kind."""
     raw = (folder / "tubes.db").read_bytes()
     return [at for at in range(1024, len(raw), 1024) if raw[at] == kind]
 
@@ -104,7 +104,7 @@ def zero_page(folder: Path, at: int) -> None:
 def test_leaves_below_damaged_pages_are_saved(large: Path, tmp_path: Path, which: str) -> None:
     folder = tmp_path / "store"
     shutil.copytree(large, folder)
-    before = there(folder)
+    before = stored_data(folder)
     with closing(sqlite3.connect(folder / "tubes.db")) as database:
         (root,) = database.execute("SELECT rootpage FROM sqlite_schema WHERE name='tasks'").fetchone()
     inner = [at for at in pages_of(folder, 5) if at != (root - 1) * 1024]
@@ -118,7 +118,7 @@ def test_leaves_below_damaged_pages_are_saved(large: Path, tmp_path: Path, which
     assert found["saved"] + found.get("lost", 0) == MANY + 10
     assert ("lost" in found) == (which == "leaf")
     assert "unreadable pages" in found
-    after = there(folder)
+    after = stored_data(folder)
     assert len(after["t"]) == found["saved"]
     assert_intact(folder, before)
 
@@ -128,7 +128,7 @@ def test_leaves_below_damaged_pages_are_saved(large: Path, tmp_path: Path, which
 def test_repair_names_each_loss_of_random_damage(large: Path, tmp_path: Path, seed: int) -> None:
     folder, chance = tmp_path / "store", random.Random(seed)
     shutil.copytree(large, folder)
-    before, file = there(folder), folder / "tubes.db"
+    before, file = stored_data(folder), folder / "tubes.db"
     raw = bytearray(file.read_bytes())
     for _ in range(chance.choice([1, 3, 30])):
         length = chance.choice([1, 2, 100, 1024])
@@ -137,7 +137,7 @@ def test_repair_names_each_loss_of_random_damage(large: Path, tmp_path: Path, se
     file.write_bytes(raw)
     found = {problem.kind for problem in repair(folder, "url")}
     assert examine(folder, "url") == []
-    after = there(folder)
+    after = stored_data(folder)
     saved = {id for name in after for id in after[name]}
     if not saved >= before["t"].keys():
         assert found & {"lost", "unreadable pages", "unreadable rows"}
@@ -159,14 +159,14 @@ def change(folder: Path, at: int, new: bytes) -> None:
 def test_damaged_header_hides_no_task(large: Path, tmp_path: Path, at: int, new: bytes) -> None:
     folder = tmp_path / "store"
     shutil.copytree(large, folder)
-    (before,) = there(folder).values()
+    (before,) = stored_data(folder).values()
     change(folder, at, new)
     with pytest.raises(StoreFailed, match="is damaged"):
         tubes.connect(f"file:{folder}")
     assert examine(folder, "url")[0].kind == "file"
     repair(folder, "url")
     assert examine(folder, "url") == []
-    (after,) = there(folder).values()
+    (after,) = stored_data(folder).values()
     assert after == before
     with tubes.connect(f"file:{folder}") as queue:
         assert queue.statistics(queue.tubes()[0]).tasks["ready"] == len(before)
@@ -183,17 +183,17 @@ def test_log_is_read_if_the_header_is_damaged(sound: Path, tmp_path: Path, in_lo
         shutil.copytree(tmp_path / "store", folder)
     change(folder, 0, bytes(16))
     repair(folder, "url")
-    assert there(folder) == there(tmp_path / "store")
+    assert stored_data(folder) == stored_data(tmp_path / "store")
 
 
 def test_repaired_file_can_be_repaired_again(large: Path, tmp_path: Path) -> None:
     folder = tmp_path / "store"
     shutil.copytree(large, folder)
-    before = there(folder)
+    before = stored_data(folder)
     for _ in range(2):
         zero_page(folder, pages_of(folder, 5)[1])
         repair(folder, "url")
-        assert there(folder) == before
+        assert stored_data(folder) == before
 
 
 def test_old_copies_on_free_pages_do_not_come_back(large: Path, tmp_path: Path) -> None:
@@ -203,14 +203,14 @@ def test_old_copies_on_free_pages_do_not_come_back(large: Path, tmp_path: Path) 
         database.execute("PRAGMA secure_delete=OFF")
         database.execute(f"DELETE FROM tasks WHERE key & 0xffffffff > {1500 + MANY // 2}")
         (root,) = database.execute("SELECT rootpage FROM sqlite_schema WHERE name='tasks'").fetchone()
-    intact = there(folder)
+    intact = stored_data(folder)
     zero_page(folder, (root - 1) * 1024)
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
     repair(folder, "url")
-    assert there(folder) == intact
+    assert stored_data(folder) == intact
     with (copy / "tubes.db").open("r+b") as file:
-        file.seek(32)  # Where the list of free pages begins.
+        file.seek(32)  # The offset of the first page in the list of free pages.
         file.write(bytes(4))
     zero_page(copy, pages_of(copy, 5)[0])
     assert {"file", "uncertain", "unreadable pages"} <= {problem.kind for problem in repair(copy, "url")}
@@ -262,7 +262,7 @@ def test_damaged_row_of_a_deleted_task_stays_deleted(folder: Path) -> None:
         database.execute("UPDATE tasks SET data=NULL, crc=7, state=4 WHERE key & 0xffff=5 AND key >> 40 = 1")
     repair(folder, "url")
     assert examine(folder, "url") == []
-    assert 5 not in there(folder)["mails"]
+    assert 5 not in stored_data(folder)["mails"]
 
 
 @pytest.mark.full
@@ -318,7 +318,7 @@ def test_repair_of_an_intact_store_does_nothing(folder: Path) -> None:
     ],
 )
 def test_invalid_rows_are_reported_and_repaired(folder: Path, harm: str, kind: str, kept: int) -> None:
-    before = there(folder)
+    before = stored_data(folder)
     with closing(sqlite3.connect(folder / "tubes.db")) as database:
         database.execute(harm)
         database.commit()
@@ -333,7 +333,7 @@ def test_invalid_rows_are_reported_and_repaired(folder: Path, harm: str, kind: s
     assert all(problem.mended for problem in found)
     assert (folder / "damaged-1" / "tubes.db").read_bytes() == damaged
     assert examine(folder, "url") == []
-    after = there(folder)
+    after = stored_data(folder)
     name = "recovered-1" if "DELETE" in harm else "mails"
     assert after[name].items() <= before["mails"].items()
     assert len(after[name]) == kept
@@ -347,7 +347,7 @@ def test_invalid_rows_are_reported_and_repaired(folder: Path, harm: str, kind: s
 @pytest.mark.parametrize("seed", range(16))
 def test_readable_tasks_of_a_damaged_file_are_saved(folder: Path, seed: int) -> None:
     chance, file = random.Random(seed), folder / "tubes.db"
-    before = there(folder)
+    before = stored_data(folder)
     raw = bytearray(file.read_bytes())
     if seed % 8 == 0:
         del raw[len(raw) * 9 // 10 :]
@@ -360,7 +360,7 @@ def test_readable_tasks_of_a_damaged_file_are_saved(folder: Path, seed: int) -> 
     found = examine(folder, "url")
     assert [problem.kind for problem in repair(folder, "url")][:1] == [problem.kind for problem in found][:1]
     assert examine(folder, "url") == []
-    after = there(folder)
+    after = stored_data(folder)
     assert len(after["mails"]) > TASKS * 3 // 4
     assert_intact(folder, before)
 
@@ -392,7 +392,7 @@ def test_directory_in_place_of_the_reserve_is_moved_away(folder: Path) -> None:
         tubes.connect(f"file:{folder}")
     assert [problem.kind for problem in examine(folder, "url")] == ["reserve"]
     assert [problem.mended for problem in repair(folder, "url")] == [True]
-    assert len(there(folder)["mails"]) == TASKS
+    assert len(stored_data(folder)["mails"]) == TASKS
 
 
 def test_command_checks_an_open_store_and_repairs_a_free_one(folder: Path) -> None:
@@ -412,7 +412,7 @@ def test_command_checks_an_open_store_and_repairs_a_free_one(folder: Path) -> No
     assert checked.exit_code == 8
     assert "mails: tasks that may be damaged: 5; repair buries them" in checked.stdout
     repaired = run("repair")
-    assert repaired.exit_code == 8  # The checksum tells that a byte of the task has changed.
+    assert repaired.exit_code == 8  # The checksum of a task is wrong.
     assert "buried them" in repaired.stdout
     assert run("check").stdout.splitlines()[-1] == "pages: fine"
-    assert len(there(folder)["mails"]) == TASKS
+    assert len(stored_data(folder)["mails"]) == TASKS

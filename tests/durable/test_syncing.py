@@ -1,4 +1,4 @@
-"""`?sync=full`: what a method has returned is on the disk, and one `fsync` is for all who wait meanwhile."""
+"""`?sync=full`: methods return after an fsync, which concurrent callers share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def syncs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The syncs of the log; each takes as long as on a slow disk."""
+    """Slow fsync down, as on a slow disk; return the list of its calls."""
     done: list[int] = []
     sync = os.fsync
 
@@ -76,7 +76,7 @@ def test_threads_share_a_sync(url: str, monkeypatch: pytest.MonkeyPatch) -> None
         assert eventually(lambda: syncer.written == written + CALLS)
         go.set()
         assert len({put.result(60).id for put in puts}) == CALLS
-        assert len(syncs) == 2  # That of the first put, and one for all that waited for it.
+        assert len(syncs) == 2  # One for the first put, and one for all others.
 
 
 def test_asyncio_tasks_share_a_sync_without_blocking_the_loop(url: str, syncs: list[int]) -> None:
@@ -183,7 +183,7 @@ def test_failed_sync_fails_all_waiting_puts(url: str, fails_once: FailsOnce) -> 
         assert fails_once.began.wait(60)
         puts += [threads.submit(tube.put, number) for number in range(1, 5)]
         syncer = port_of(tube).connection.store.syncer
-        while syncer.written < 6:  # All are written and wait for the lock.
+        while syncer.written < 6:  # Wait until all puts are written and wait for the lock.
             time.sleep(0.001)
         fails_once.go.set()
         for put in puts:
@@ -191,9 +191,9 @@ def test_failed_sync_fails_all_waiting_puts(url: str, fails_once: FailsOnce) -> 
                 put.result(60)
 
 
-@pytest.mark.parametrize("verb", ["put", "put_many", "take", "take_many"])
+@pytest.mark.parametrize("method", ["put", "put_many", "take", "take_many"])
 def test_call_interrupted_while_it_waits_for_the_disk_has_no_effect(
-    url: str, verb: str, monkeypatch: pytest.MonkeyPatch
+    url: str, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(file: int) -> None:
         monkeypatch.undo()
@@ -203,9 +203,9 @@ def test_call_interrupted_while_it_waits_for_the_disk_has_no_effect(
         tube = queue.create_tube("t")
         task = tube.put("job")
         monkeypatch.setattr(os, "fsync", interrupt)
-        argument: Any = {"put": 1, "put_many": [1, 2], "take": 0, "take_many": 2}[verb]
+        argument: Any = {"put": 1, "put_many": [1, 2], "take": 0, "take_many": 2}[method]
         with pytest.raises(KeyboardInterrupt):
-            getattr(tube, verb)(argument)
+            getattr(tube, method)(argument)
         assert [(each.id, str(each.state), each.attempts) for each in tube.tasks()] == [(task.id, "ready", 0)]
         taken = tube.take(0)
         assert taken is not None

@@ -1,4 +1,4 @@
-"""What the golden traces and the model say holds in a folder, too."""
+"""A folder reproduces the golden traces and matches the model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class FolderFace(SyncFace):
-    """Threads, on a folder in the place of memory."""
+    """The API for threads, with a folder instead of memory."""
 
     def __init__(self, folder: Path) -> None:
         self.url = f"file:{folder}/{uuid4().hex}"

@@ -1,4 +1,4 @@
-"""Twins: the same random verbs in memory and in a folder, which is opened anew again and again."""
+"""Twins: the same random calls in memory and in a folder, which is reopened repeatedly."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ STEPS = 120
 
 
 class FolderTwins(Twins):
-    """Both sides; that in the folder may be opened anew."""
+    """Both sides; the folder can be reopened."""
 
     def check(self, client: object) -> None:
-        """Both sides are in order."""
+        """Check the indexes of both sides."""
         for side in self.sides:
             check_engine(port_of(side.tube).shared.engine)
 
     def reopen(self, folder: Path, killed: Path) -> None:
-        """All sessions end, and the folder is opened anew; `killed` is the folder as it was before that."""
-        # Sessions that were lost end: they would keep the store open.
+        """End all sessions and reopen the folder; `killed`: the path for a copy of the folder before that."""
+        # Let lost sessions end, since they would keep the store open.
         self.clock.advance(LEASE)
         self.compare()
         shutil.copytree(folder, killed)

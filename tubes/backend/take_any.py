@@ -96,7 +96,7 @@ class AnyOf:
             self._sub_waiters.append(sub_waiter)
             port.enlist(sub_waiter)
         # A test may have advanced its clock meanwhile, past the deadline: then no alarm fires for it. Let each
-        # tube serve its waiters once more, so that a task which became ready at that time is still found.
+        # tube serve its waiters once more, to find tasks that became ready in time.
         if (
             waiter.deadline is not None
             and clock.patience(waiter.deadline) is None
@@ -128,7 +128,7 @@ class AnyOf:
         """Handle the result or the timeout of a sub-waiter; return False if its result comes too late."""
         with self._lock:
             if sub_waiter.answer is PENDING:
-                # Only the last timeout ends the wait: another tube may have a task that becomes ready at that time.
+                # Only the last timeout ends the wait: another tube may have a task that becomes ready now.
                 self._pending -= 1
                 return self._pending > 0 or self._wake(waiter)
             if self._winner is None:

@@ -32,7 +32,7 @@ _HOST_ONLY: Final = re.compile(r"(localhost|[0-9]{1,3}(\.[0-9]{1,3}){3})(:[0-9]{
 _SETTING: Final = re.compile(r"[a-z_]+", re.IGNORECASE | re.ASCII)
 #: Arguments of `connect` that may also be settings of a URL.
 ARGUMENTS: Final = ("codec", "connect_timeout", "session_ttl")
-#: Settings whose values errors may show, if they match `_VALUE`.
+#: Settings whose values errors may show, if they match `_SAFE_VALUE`.
 _SAFE_SETTINGS: Final = ("prefix", "namespace", "db", "sync", "mode", *ARGUMENTS)
 _SAFE_VALUE: Final = re.compile(r"[\w.:-]*")
 _HIDDEN: Final = "***"
@@ -68,7 +68,7 @@ class Place(NamedTuple):
     shown: str
 
     def setting(self, name: str) -> str | None:
-        """Return the value of a setting: the last one if there are several, None if there is none."""
+        """Return the value of a setting: the last one if there are several; None if it is missing."""
         return self.settings[name][-1] if name in self.settings else None
 
     def check_settings(self, known: Collection[str], ignored: Collection[str] = ()) -> None:

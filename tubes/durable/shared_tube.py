@@ -111,7 +111,7 @@ class DurableTube(SharedTube):
             raise
 
     def _write_deferred(self, now: int) -> None:
-        """Write deferred changes, some tasks at a time; if there is no room, retry after a second."""
+        """Write deferred changes, some tasks at a time; retry after a second if the disk is full."""
         if 0 <= now - self._last_failure < SECOND:
             return
         engine = self.engine

@@ -139,7 +139,7 @@ def _gather_plain(codec: Codec | None, items: list[object], base: Options) -> li
         return None
     try:
         return [(base, items if codec is None else list(map(codec.encode, items)))]
-    except Exception:  # `_runs` finds the item and its error.
+    except Exception:  # `_gather_runs` finds the item and its error.
         return None
 
 

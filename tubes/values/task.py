@@ -103,7 +103,7 @@ class TaskView(Generic[T]):
     def calls(self) -> dict[str, int]:
         """How often each of these changes has happened to the task: `release ttr bury kick`.
 
-        The names are those of `Statistics.calls`. `ttr` counts takes that were ended by the ttr. `release` includes
+        `Statistics.calls` has the same names. `ttr` counts takes that were ended by the ttr. `release` includes
         releases by the end of a session, but not tasks that a worker declined. The last attempt of a done task counts
         under none of them.
 
