@@ -1,4 +1,4 @@
-"""One face for all traces of a module: they leave nothing behind on it."""
+"""One face for all traces of a module, which leave no state on it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Where tubes differs from the original on purpose, and what a trace says once that is taken into account.
+"""Intended differences from the original, and how they change the expected results of a trace.
 
-Every function here is one narrow normalisation: it turns what the original did into what tubes must do.
+Every function is one narrow normalisation from the behaviour of the original to that of tubes.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ class Deviation(Enum):
 
     #: An option that the driver lacks is refused; the original ignores it.
     UNKNOWN_OPTION = "unknown option"
-    #: A negative number is refused; the original takes it for 0, and a negative `kick` answers that number.
+    #: A negative number is refused; the original treats it as 0, and a negative `kick` returns the number.
     NEGATIVE = "negative number"
-    #: `touch` by 0 checks who asks, by nothing is refused; the original answers null without any check.
+    #: `touch` by 0 checks the holder, without a number is refused; the original returns null without any check.
     IDLE_TOUCH = "idle touch"
-    #: `calls.touch` counts once; the original counts twice, and once for a touch that is unsupported.
+    #: `calls.touch` counts once; the original counts twice, and once for an unsupported touch.
     TOUCH_ONCE = "touch counted once"
-    #: The end of a delay is `delay` for all drivers; in utubettl the original says `delayed`.
+    #: The end of a delay is `delay` for all drivers; the original uses `delayed` in utubettl.
     DELAY_NAME = "name of delay"
     #: The end of a ttl is one event, `ttl`, state `-`; the original has `delete`, then `ttl` without state.
     ONE_TTL_EVENT = "one ttl event"
-    #: Listeners hear of changes only; the original also calls them with a lane's next task and no event.
+    #: Listeners get changes only; the original also calls them with the next task of a lane and no event.
     NO_NEIGHBOUR_EVENT = "no neighbour event"
-    #: `if_not_exists` finds a tube only if driver and options agree; the original does not look at them.
+    #: `if_not_exists` finds a tube only if driver and options agree; the original ignores them.
     SAME_TUBE = "same tube"
     #: Waiting takes are served in order of arrival; the original serves the smallest timeout first.
     ARRIVAL = "order of arrival"
-    #: A released task past its ttl is removed; in utubettl the original leaves it ready, never to be taken.
+    #: A released task past its ttl is removed; in utubettl the original leaves it ready but never hands it out.
     NO_ZOMBIE = "no zombie"
-    #: Who brings a task back past its ttl is told that it is gone; the original answers how it was a moment before.
+    #: Returning a task past its ttl returns it as done; the original returns its previous state.
     GONE_IS_TOLD = "gone is told"
-    #: `truncate` leaves no owner behind; the original then refuses a drop, and an ack is `not_found`.
+    #: `truncate` removes the holders; the original then refuses a drop, and an ack is `not_found`.
     TRUNCATE = "truncate frees"
-    #: A waiting put ends with its connection; in the original it still goes in.
+    #: A waiting put ends with its connection; the original still puts it.
     NO_GHOST = "no ghost put"
 
 
-#: What a trace that shows nothing odd may need.
+#: The deviations that a trace without quirks may need.
 USUAL = frozenset(
     {
         Deviation.UNKNOWN_OPTION,
@@ -55,7 +55,7 @@ USUAL = frozenset(
     }
 )
 
-#: What a trace with a quirk may need on top.
+#: The deviations that a trace with a quirk may need in addition.
 BY_QUIRK = {
     "waiter_order": Deviation.ARRIVAL,
     "utubettl_release_zombie": Deviation.NO_ZOMBIE,
@@ -67,7 +67,7 @@ BY_QUIRK = {
 }
 
 _TIMED = frozenset({"pri", "ttl", "ttr", "delay"})
-#: The options of put that the original's drivers heed.
+#: The options of put that the drivers of the original use.
 PUT_OPTIONS = {
     "fifo": frozenset[str](),
     "fifottl": _TIMED,
@@ -75,7 +75,7 @@ PUT_OPTIONS = {
     "utube": frozenset({"utube"}),
     "utubettl": _TIMED | {"utube"},
 }
-#: The options of tubes that they heed.
+#: The options of tubes that they use.
 TUBE_OPTIONS = {
     "fifo": frozenset[str](),
     "fifottl": frozenset({"pri", "ttl", "ttr"}),
@@ -86,12 +86,12 @@ TUBE_OPTIONS = {
 
 
 def negative(value: Any) -> bool:
-    """Whether this is a number below 0."""
+    """Return True if this is a number below 0."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value < 0
 
 
 def touch_once(calls: dict[str, int], unsupported: int) -> dict[str, int]:
-    """Halve `touch`, after taking out what only counts as unsupported."""
+    """Halve `touch`, after subtracting unsupported touches."""
     twice = calls["touch"] - unsupported
     assert twice % 2 == 0
     return calls | {"touch": twice // 2}
@@ -106,12 +106,12 @@ def delay_name(calls: dict[str, int]) -> dict[str, int]:
 
 
 def named_delay(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Call `delayed` `delay`."""
+    """Rename `delayed` to `delay`."""
     return [event | {"event": "delay"} if event["event"] == "delayed" else event for event in events]
 
 
 def one_ttl_event(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Make `delete`, `ttl` without a state one `ttl` with state `-`."""
+    """Replace `delete` and `ttl` without a state by one `ttl` with state `-`."""
     merged: list[dict[str, Any]] = []
     for event in events:
         if event["event"] == "ttl" and event["task"]["state"] is None:
@@ -123,21 +123,21 @@ def one_ttl_event(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def without_neighbours(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Leave out the calls without an event."""
+    """Remove the calls without an event."""
     assert all(event["task"]["state"] == "r" for event in events if event["event"] is None)
     return [event for event in events if event["event"] is not None]
 
 
 def gone_is_told(verb: str, told: Any, got: Any) -> bool:
-    """Whether a task that came back from its taker was still told to be there."""
+    """Return True if the original reported a returned task as existing and tubes as done."""
     states = {"release": "r", "bury": "!"}
     return verb in states and isinstance(got, dict) and told == got | {"state": states[verb]} and got["state"] == "-"
 
 
 class Zombies:
-    """Tasks that the original shows as ready for ever, since they were released and then outlived their ttl.
+    """Tasks that the original shows as ready forever, because they were released and then outlived their ttl.
 
-    `history` says which events tubes had for a task.
+    `history`: the events of each task in tubes.
     """
 
     def __init__(self, history: dict[int, list[str]]) -> None:
@@ -145,17 +145,17 @@ class Zombies:
         self._gone: dict[int, str] = {}
 
     def walks(self, id: int) -> bool:
-        """Whether the original still shows this task, which is gone from the tube."""
+        """Return True if the original still shows this task, which tubes has removed."""
         return self._history.get(id, [])[-2:] == ["release", "ttl"] and id not in self._gone
 
     def seen(self, verb: str, id: int) -> str:
-        """The state that the original shows when this verb meets a zombie; bury and delete end it."""
+        """Return the state that the original shows for a zombie in this call; bury and delete end it."""
         if verb != "peek":
             self._gone[id] = verb
         return {"peek": "r", "bury": "!", "delete": "-"}[verb]
 
     def lay(self, told: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
-        """The statistics if all zombies had been removed by their ttl."""
+        """Return the statistics as if the ttl had removed all zombies."""
         now = sum(self.walks(id) for id in self._history)
         ends = list(self._gone.values())
         tasks, calls = dict(told["tasks"]), dict(told["calls"])

@@ -1,4 +1,4 @@
-"""Compares what a face answers with what the original said."""
+"""Compare the results of a face with those of the original."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ERRORS: dict[str, type[errors.TubesError]] = {
 
 
 class MismatchError(AssertionError):
-    """The original answered something else."""
+    """The result differs from that of the original."""
 
     def __init__(self, trace: Trace, number: int, wanted: Any, got: Any) -> None:
         step = trace.steps[number] if 0 <= number < len(trace.steps) else "final"
@@ -45,9 +45,9 @@ class MismatchError(AssertionError):
 
 
 class Referee:
-    """What every step needs: the stage, the ledger, and which deviations are taken into account.
+    """The shared state of all steps: the stage, the ledger and the deviations.
 
-    `allowed`: those that may be; `used`: the first step at which each of them was.
+    `allowed`: the permitted deviations; `used`: the first step that used each of them.
     """
 
     def __init__(self, face: Face, trace: Trace, allowed: frozenset[Deviation]) -> None:
@@ -58,20 +58,20 @@ class Referee:
         self.ledger = Ledger()
         self.stage = Stage(face, trace.lease, self.returned)
         self.zombies = Zombies(self.ledger.history)
-        #: Touches that the original refused, but counted.
+        #: The number of touches that the original refused but counted.
         self.unsupported = 0
-        #: The ids that the trace gives to puts that wait.
+        #: The ids in the trace of waiting puts.
         self.expected: dict[Call, int] = {}
 
     def returned(self, call: Call) -> None:
-        """A waiting call has returned."""
+        """Record the return of a waiting call."""
         failed = call.future.exception() is not None
         if call in self.expected and not failed and (task := call.future.result()) is not None:
             self.ledger.ids(call.tube).note(self.expected[call], task.id)
         call.ids = self.ledger.ids(call.tube).meaning()
 
     def use(self, deviation: Deviation, when: bool = True) -> bool:
-        """Whether this deviation is to be taken into account here."""
+        """Return True if this deviation applies here, and record its use."""
         if when and deviation in self.allowed:
             self.used.setdefault(deviation, self.number)
             return True
@@ -83,7 +83,7 @@ class Referee:
             raise MismatchError(self.trace, self.number, wanted, got)
 
     def attempt(self, call: Callable[[], Any]) -> Any:
-        """What the call answers, or the class of its error; an error must have changed nothing."""
+        """Return the result of the call or the class of its error; check that an error changes nothing."""
         before = self.counts()
         try:
             return shown(call())
@@ -92,7 +92,7 @@ class Referee:
             return type(error)
 
     def expect(self, step: Step, call: Callable[[], Any], ids: dict[int, int] | None = None) -> Any:
-        """Compare what the call answers with what the trace tells; `ids`: what its ids meant then."""
+        """Compare the result of the call with the trace; `ids`: the meaning of its ids at that moment."""
         got = self.attempt(call)
         told = self.told(step, ids)
         if not self.use(Deviation.GONE_IS_TOLD, deviations.gone_is_told(step["op"], told, got)):
@@ -100,7 +100,7 @@ class Referee:
         return got
 
     def told(self, step: Step, ids: dict[int, int] | None = None) -> Any:
-        """What the trace tells, with our ids and errors."""
+        """Return the result in the trace with the ids and errors of tubes."""
         if "error" in step:
             return ERRORS[step["error"]]
         answer = step.get("result")
@@ -110,19 +110,19 @@ class Referee:
 
     @staticmethod
     def tube_name(step: Step) -> str:
-        """The tube that a step is about."""
+        """Return the name of the tube of a step."""
         name: str = step.get("tube", "@self")
         return name.removeprefix("@")
 
     def refused(self, deviation: Deviation, error: type[errors.TubesError], call: Callable[[], Any]) -> None:
-        """The call must raise the error, because of a deviation."""
+        """Check that the call raises the error because of a deviation."""
         self.compare(error, self.attempt(call))
         self.use(deviation)
 
     def heeded(
         self, options: dict[str, Any], known: frozenset[str], call: Callable[[dict[str, Any]], Any]
     ) -> dict[str, Any]:
-        """The options that the original heeds, with 0 for negative ones; the others must be refused."""
+        """Return the options that the original uses, with 0 for negative ones; check that others are refused."""
         unknown = {option: value for option, value in options.items() if option not in known}
         if unknown and Deviation.UNKNOWN_OPTION in self.allowed:
             self.refused(Deviation.UNKNOWN_OPTION, errors.OptionNotSupported, lambda: call(unknown))
@@ -133,10 +133,10 @@ class Referee:
             options = {option: 0 if negative(value) else value for option, value in options.items()}
         return options
 
-    # -- the tube as a whole ---------------------------------------------------------------------------------
+    # -- the tube as a whole -------------------------------------------------------------------------------------------
 
     def counts(self) -> dict[str, dict[str, int]] | None:
-        """The tube's statistics; None if it was dropped."""
+        """Return the statistics of the tube; None if it was dropped."""
         try:
             counts = self.stage.root.tube("self").statistics()
         except errors.TubeNotFound:
@@ -144,7 +144,7 @@ class Referee:
         return {"tasks": counts.tasks, "calls": counts.calls}
 
     def listen(self) -> None:
-        """A face that tells its listeners in a loop has told them all when another call has come back."""
+        """Make another call, after which a face with a loop has notified all listeners."""
         self.counts()
 
     def compare_counts(self, told: dict[str, dict[str, int]]) -> None:
@@ -161,7 +161,7 @@ class Referee:
         self.compare(told, self.counts())
 
     def compare_events(self, told: list[dict[str, Any]]) -> None:
-        """Compare what listeners heard since the last time."""
+        """Compare the events of listeners since the last comparison."""
         for deviation, normalise in (
             (Deviation.NO_NEIGHBOUR_EVENT, deviations.without_neighbours),
             (Deviation.DELAY_NAME, deviations.named_delay),

@@ -1,4 +1,4 @@
-"""Replays a trace on a face: every step of it, and the state at its end."""
+"""Replay all steps of a trace on a face and compare the final state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Replay(Verbs):
         self._uuids: dict[str, str] = {}
 
     def run(self) -> Replay:
-        """Replay it to the end; raises `MismatchError` at the first step that differs."""
+        """Replay the trace to its end; raise `MismatchError` at the first different step."""
         try:
             self._create(self.stage.root, "self", self.trace.driver, self.trace.create)
             if self.trace.records_events or Deviation.NO_ZOMBIE in self.allowed:
@@ -60,11 +60,11 @@ class Replay(Verbs):
     def do_events(self, step: Step) -> None:
         self.compare_events(step["result"])
 
-    # -- sessions --------------------------------------------------------------------------------------------
+    # -- sessions ------------------------------------------------------------------------------------------------------
 
     def do_disconnect(self, step: Step) -> None:
         for call in self.stage.disconnect(step["session"]):
-            # The trace goes on with the task of this put: let somebody else put it.
+            # Later steps use the task of this put: put it from another session.
             if self.use(Deviation.NO_GHOST, call.verb == "put"):
                 left = call.left(self.stage.clock.now())
                 ghost = self.stage.begin("ghost", call.tube, "put", *call.args, **call.options, **left)
@@ -83,10 +83,10 @@ class Replay(Verbs):
         names = {f"${name}" for name, saved in self._uuids.items() if saved == got} or {"new"}
         self.compare(step["result"], step["result"] if step["result"] in names else sorted(names))
 
-    # -- tubes -----------------------------------------------------------------------------------------------
+    # -- tubes ---------------------------------------------------------------------------------------------------------
 
     def _create(self, queue: Any, name: str, driver: str, options: dict[str, Any]) -> Any:
-        """Create a tube; answers True, or the class of the error."""
+        """Create a tube; return True or the class of the error."""
         general = {option: options[option] for option in ("temporary", "if_not_exists") if option in options}
         options = {option: value for option, value in options.items() if option not in general}
 
@@ -121,7 +121,7 @@ class Replay(Verbs):
             return True
 
         if self.use(Deviation.TRUNCATE, step.get("error") == "has_taken" and self.truncated()):
-            # The trace goes on with the tube: make it anew.
+            # Later steps use the tube: create it again.
             self.compare(True, self.attempt(drop))
             self._create(self.stage.root, name, *self.made[name])
             return

@@ -10,7 +10,7 @@ Step = dict[str, Any]
 
 
 def script(driver: str, *steps: Step, lease: float = 0, **create: Any) -> Trace:
-    """A trace of these steps."""
+    """Return a trace of these steps."""
     return Trace(
         name=driver,
         driver=driver,
@@ -32,13 +32,13 @@ def _step(op: str, session: str, result: Any, **args: Any) -> Step:
 
 
 def put(session: str, id: int | None, state: str = "r", *, data: Any = None, tube: str = "@self", **opts: Any) -> Step:
-    """A put answers this id and state; the data is `t` and the id if it is not named."""
+    """A put returns this id and state; the default data is `t` and the id."""
     data = f"t{id}" if data is None else data
     return _step("put", session, _task(id, state, data), data=data, opts=opts) | {"tube": tube}
 
 
 def take(session: str, id: int | None, *, data: Any = None, tube: str = "@self") -> Step:
-    """A take that does not wait answers this task, or None."""
+    """A take without waiting returns this task or None."""
     return _step("take", session, _task(id, "t", data), timeout=0) | {"tube": tube}
 
 
@@ -71,17 +71,17 @@ def peek(id: int, state: str, *, data: Any = None, tube: str = "@self") -> Step:
 
 
 def gone(id: int) -> Step:
-    """There is no such task."""
+    """The task does not exist."""
     return fails("not_found", "peek", "watch", id=id)
 
 
 def does(op: str, session: str, result: Any = None, **args: Any) -> Step:
-    """Any other step that answers this."""
+    """Another step returns this result."""
     return _step(op, session, result, **args)
 
 
 def fails(error: str, op: str, session: str, *, tube: str = "@self", **args: Any) -> Step:
-    """Any step that fails."""
+    """A step fails with this error."""
     return {"op": op, "session": session, "args": args, "error": error, "tube": tube}
 
 
@@ -94,13 +94,13 @@ def disconnect(session: str) -> Step:
 
 
 def takes(session: str, ref: str, timeout: float | None = None) -> Step:
-    """A take begins to wait."""
+    """A take starts to wait."""
     args = {} if timeout is None else {"timeout": timeout}
     return {"op": "take_begin", "session": session, "ref": ref, "args": args}
 
 
 def puts(session: str, ref: str, id: int, **opts: Any) -> Step:
-    """A put begins to wait."""
+    """A put starts to wait."""
     return {"op": "put_begin", "session": session, "ref": ref, "args": {"data": f"t{id}", "opts": opts}}
 
 
@@ -110,23 +110,23 @@ def waits(*refs: str) -> list[Step]:
 
 
 def took(session: str, ref: str, id: int | None, after: float) -> Step:
-    """A take that waited answers this task, or None, so many seconds after it began."""
+    """A waiting take returns this task or None, `after` seconds after its start."""
     return {"op": "take_end", "session": session, "ref": ref, "result": _task(id, "t", None), "after": after}
 
 
 def came_in(session: str, ref: str, id: int | None, after: float) -> Step:
-    """A put that waited answers this task, or None."""
+    """A waiting put returns this task or None."""
     return {"op": "put_end", "session": session, "ref": ref, "result": _task(id, "r", None), "after": after}
 
 
 def heard(*events: tuple[int, str | None, str]) -> Step:
-    """Listeners heard this since the last time: ids, states, names."""
+    """Listeners received these events since the last step of this kind: ids, states, names."""
     told = [{"task": {"id": id, "state": state}, "event": event} for id, state, event in events]
     return {"op": "events", "result": told}
 
 
 def counted(*, ready: int = 0, taken: int = 0, buried: int = 0, delayed: int = 0, **calls: int) -> Step:
-    """The statistics; what is not named is 0."""
+    """The statistics have these values, and 0 for others."""
     known = ("put", "take", "ack", "release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
     assert not calls.keys() - set(known)
     tasks = {"ready": ready, "taken": taken, "buried": buried, "delayed": delayed}
@@ -135,10 +135,10 @@ def counted(*, ready: int = 0, taken: int = 0, buried: int = 0, delayed: int = 0
 
 
 def saved(session: str, name: str) -> Step:
-    """The session's uuid is to be known by this name."""
+    """The uuid of the session is saved under this name."""
     return {"op": "identify", "session": session, "save": name, "result": f"${name}"}
 
 
 def joins(session: str, name: str) -> Step:
-    """The session joins the one that was saved under this name."""
+    """The session joins the session saved under this name."""
     return does("identify", session, f"${name}", uuid=f"${name}")

@@ -1,4 +1,4 @@
-"""Where a trace is replayed: named sessions on one store, calls that wait, and the time."""
+"""The environment of a replay: named sessions on one store, waiting calls and the time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tubes.conformance.faces import Face
 
-#: Real seconds within which a call that was served must return.
+#: The real seconds to wait for a served call to return.
 PATIENCE = 10.0
 
 
@@ -30,26 +30,26 @@ class Call:
     args: tuple[Any, ...]
     timeout: float
     began: float
-    #: Smaller comes first where the original chooses among waiting takes.
+    #: The rank of a waiting take in the original; smaller first.
     key: float
     future: Future[Any] = field(default_factory=Future[Any])
     options: dict[str, Any] = field(default_factory=dict[str, Any])
-    #: How long it took, once it has returned.
+    #: Its duration, once it has returned.
     took: float | None = None
-    #: What the ids of the trace meant when it returned.
+    #: The meaning of the ids of the trace when it returned.
     ids: dict[int, int] = field(default_factory=dict[int, int])
-    #: The connection that it has to itself, where it has one.
+    #: Its own connection, if it has one.
     line: Any = None
 
     def left(self, now: float) -> dict[str, float]:
-        """The timeout that it has now, as an option; nothing if it waits for ever."""
+        """Return the remaining timeout as an option; empty if it waits forever."""
         return {"timeout": round(self.began + self.timeout - now, 6)} if math.isfinite(self.timeout) else {}
 
 
 class Stage:
-    """Sessions by name, opened at their first use; a name that was closed is another session the next time.
+    """Sessions by name, opened at their first use; a closed name opens a new session at its next use.
 
-    `lease`: how long a session outlives its last connection. `on_return` hears of waiting calls that return.
+    `lease`: the time for which a session outlives its last connection. `on_return`: called with each returned call.
     """
 
     def __init__(self, face: Face, lease: float, on_return: Callable[[Call], None]) -> None:
@@ -63,24 +63,24 @@ class Stage:
         self._tubes: dict[tuple[str, str], Any] = {}
 
     def queue(self, session: str) -> Any:
-        """The session's connection."""
+        """Return the connection of the session."""
         if session not in self._queues:
             self._queues[session] = self.root.session()
         return self._queues[session]
 
     def tube(self, session: str, name: str) -> Any:
-        """The tube as the session sees it."""
+        """Return the tube of this name for the session."""
         key = session, name
         if key not in self._tubes:
             self._tubes[key] = self.queue(session).tube(name)
         return self._tubes[key]
 
     def forget(self, name: str) -> None:
-        """The tube was dropped: the next one of this name is another."""
+        """Forget a dropped tube: the next one of this name is a new tube."""
         self._tubes = {key: tube for key, tube in self._tubes.items() if key[1] != name}
 
     def disconnect(self, session: str) -> list[Call]:
-        """Close the session's connection; its waiting calls must fail, and are answered."""
+        """Close the connection of the session; return its waiting calls, which must fail."""
         self.wait_for_served()
         mine = [call for call in self.calls if call.session == session]
         waiting = [call for call in self.waiting() if call in mine]
@@ -97,7 +97,7 @@ class Stage:
         return waiting
 
     def sleep(self, seconds: float, *, watch: bool = False) -> None:
-        """Let time pass; `watch`: in steps of 0.1 s, to see when waiting calls return."""
+        """Let time pass; with `watch`, in steps of 0.1 s, to detect when waiting calls return."""
         if not watch:
             self.clock.advance(seconds)
             return
@@ -106,13 +106,13 @@ class Stage:
             self.wait_for_served()
 
     def close(self) -> None:
-        """End all sessions, and see to it that no call goes on."""
+        """Close all sessions and check that no call continues."""
         for queue in [call.line for call in self.calls if call.line is not None] + [*self._queues.values()]:
             queue.close()
         for call in self.calls:
             call.future.exception(PATIENCE)
 
-    # -- calls that wait -------------------------------------------------------------------------------------
+    # -- waiting calls -------------------------------------------------------------------------------------------------
 
     def begin(self, session: str, tube: str, verb: str, *args: Any, timeout: float = math.inf, **options: Any) -> Call:
         """Start a call that may wait."""
@@ -122,10 +122,10 @@ class Stage:
         return call
 
     def begin_by_timeout(self, session: str, tube: str, *, timeout: float = math.inf) -> tuple[Call, bool]:
-        """Start a take ahead of the waiting ones with longer timeouts: these go to the end of the line again.
+        """Start a take before the waiting ones with longer timeouts, which are restarted behind it.
 
-        Each take has a connection of its own in the named session, so that it can leave the line.
-        Answers the call, and whether anybody had to.
+        Each take has its own connection in the named session, so that it can be restarted.
+        Return the call, and True if any take was restarted.
         """
         self.wait_for_served()
         behind = sorted((call for call in self.waiting() if call.key > timeout), key=lambda call: call.key)
@@ -142,18 +142,18 @@ class Stage:
         return call, bool(behind)
 
     def wake_in_vain(self) -> None:
-        """The original woke the first of these takes, in vain: it goes on with the time that it has left."""
+        """Repeat a useless wake of the original: its first take restarts with its remaining timeout."""
         self.wait_for_served()
         if waiting := self.waiting():
             first = min(waiting, key=lambda call: call.key)
             first.key = first.left(self.clock.now()).get("timeout", math.inf)
 
     def waiting(self) -> list[Call]:
-        """The calls that have not returned; exact after `wait_for_served`."""
+        """Return the unfinished calls; exact after `wait_for_served`."""
         return [call for call in self.calls if not call.future.done()]
 
     def wait_for_served(self) -> None:
-        """Wait until every call that was served has returned, so that all others are known to wait."""
+        """Wait until all served calls have returned, so that all others are known to wait."""
         deadline = time.monotonic() + PATIENCE
         while waiting := self.waiting():
             if sum(counts.waiting for counts in self.root.statistics().values()) == len(waiting):
@@ -166,7 +166,7 @@ class Stage:
                 self._on_return(call)
 
     def finish(self, call: Call) -> None:
-        """The call's answer was read."""
+        """Forget a call whose result was compared."""
         self.calls.remove(call)
         if call.line is not None:
             call.line.close()

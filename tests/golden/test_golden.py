@@ -1,4 +1,4 @@
-"""Every recorded trace is met step by step, to its end, apart from the documented deviations."""
+"""Every step of every recorded trace has the same result, apart from documented deviations."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .referee import MismatchError
 from .replay import Replay
 from .traces import GROUPS, TRACES
 
-#: The traces with quirks, and the step at which the quirk shows first. None: it never does in this one, since
-#: the takes that wait together are served in the same order by either rule.
+#: The traces with quirks, and the first step that shows the quirk. None: it does not show in this trace, because
+#: both rules serve its waiting takes in the same order.
 QUIRKS: dict[str, int | None] = {
     "random/utubettl.0006": 68,
     "random/utubettl.0039": 44,

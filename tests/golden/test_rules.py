@@ -1,4 +1,4 @@
-"""Rules of the original that no recorded trace here shows for these drivers, as traces written by hand."""
+"""Rules of the original that the recorded traces do not show for these drivers, as handwritten traces."""
 
 from __future__ import annotations
 

@@ -13,23 +13,23 @@ _HERE = Path(__file__).parent / "traces"
 
 @dataclass(frozen=True)
 class Trace:
-    """What the original did, step by step, from an empty tube on."""
+    """The steps and results of the original, starting with an empty tube."""
 
-    #: The kind and what it shows: `scripted/fifo.order_by_id`.
+    #: The kind, the driver and the subject: `scripted/fifo.order_by_id`.
     name: str
     driver: str
     create: dict[str, Any]
     steps: list[dict[str, Any]]
     final: dict[str, Any]
-    #: What a sane queue need not copy.
+    #: Behaviour of the original that is not reproduced.
     quirks: frozenset[str]
-    #: For how many seconds a session outlives its last connection; 0: it ends with it.
+    #: The seconds for which a session outlives its last connection.
     lease: float
     records_events: bool
 
     @property
     def tells_time(self) -> bool:
-        """Whether it says how long its waiting calls took."""
+        """True if the trace has the durations of its waiting calls."""
         return any("after" in step for step in self.steps)
 
     def __repr__(self) -> str:
@@ -39,7 +39,7 @@ class Trace:
 def load(line: str) -> Trace:
     """Read one trace."""
     told = json.loads(line)
-    # `temporary` says where the original kept the tube, which changes nothing.
+    # `temporary` selects the storage of the original, which does not matter here.
     create = {option: value for option, value in told["create"].items() if option != "temporary"}
     return Trace(
         name=told["name"],
@@ -53,7 +53,7 @@ def load(line: str) -> Trace:
     )
 
 
-#: Each file has the traces of one kind, one per line.
+#: The traces of all files; each file has one kind, with a trace per line.
 TRACES = [load(line) for path in sorted(_HERE.glob("*.jsonl")) for line in path.read_text("utf-8").splitlines()]
 BY_NAME = {trace.name: trace for trace in TRACES}
 #: By kind and driver: `scripted/fifo`.

@@ -1,4 +1,4 @@
-"""The steps of a trace that are verbs of a tube."""
+"""The steps of a trace that are calls of a tube."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 
 class Verbs(Referee):
-    """A method per verb, `do_` and its name."""
+    """One method per call, `do_` and its name."""
 
     #: The driver and the options of every tube.
     made: dict[str, tuple[str, dict[str, Any]]]
-    #: The calls that wait, by the names that the trace gives them.
+    #: The waiting calls, by their names in the trace.
     refs: dict[str, Call]
 
     def verb(self, step: Step, verb: str, *args: Any, **options: Any) -> Callable[[], Any]:
-        """The call of a verb by the step's session."""
+        """Return a call of a method by the session of the step."""
         return lambda: getattr(self.stage.tube(step["session"], self.tube_name(step)), verb)(*args, **options)
 
     def id(self, step: Step) -> Any:
-        """Our id for the one that a step names."""
+        """Return the id in tubes for the id of a step."""
         return self.ledger.ids(self.tube_name(step)).ours(step["args"].get("id"))
 
     def truncated(self) -> bool:
-        """Whether the tube was truncated."""
+        """Return True if the tube was truncated."""
         return any(step["op"] == "truncate" for step in self.trace.steps[: self.number])
 
     def do_put(self, step: Step) -> None:
@@ -43,7 +43,7 @@ class Verbs(Referee):
             options = self.heeded(options, known, lambda some: self.verb(step, "put", data, **some)())
         elif step["error"] == "no_tube":
             options = {option: value for option, value in options.items() if option in known}
-        # Where there is no room the original returns nil, as ours does after a timeout.
+        # Without room the original returns nil, like tubes after a timeout.
         got = self.attempt(self.verb(step, "put", data, **{"timeout": 0, **options}))
         if is_task(got) and step.get("result"):
             self.ledger.ids(self.tube_name(step)).note(step["result"]["id"], got["id"])
@@ -52,7 +52,7 @@ class Verbs(Referee):
             self.note_vain_wake(got["id"])
 
     def note_vain_wake(self, id: int) -> None:
-        """A put wakes a take; it does so in vain if the task stays where it is, or is gone at once."""
+        """Repeat the useless wake of a put whose task cannot be taken or ends at once."""
         peeked = self.attempt(lambda: self.stage.root.tube("self").peek(id))
         if not is_task(peeked) or peeked["state"] == "r":
             self.stage.wake_in_vain()
@@ -61,7 +61,7 @@ class Verbs(Referee):
         self.note_take(step, self.expect(step, self.verb(step, "take", **step.get("args", {}))))
 
     def note_take(self, step: Step, got: Any) -> None:
-        """Remember who took it."""
+        """Record the holder of a taken task."""
         if is_task(got):
             takers = self.ledger.ids(self.tube_name(step)).takers
             takers[got["id"]] = self.stage.queue(step["session"]).identify()
@@ -86,7 +86,7 @@ class Verbs(Referee):
         self.expect(step, touch)
 
     def touch_idly(self, step: Step, id: int, delta: float | None, touch: Callable[[], Any]) -> None:
-        """A touch that is to change nothing: by nothing, by less than 0, by 0."""
+        """Check a touch without effect: without a number, by less than 0, by 0."""
         peeked = self.attempt(self.verb(step, "peek", id))
         mine = self.ledger.ids(self.tube_name(step)).takers.get(id) == self.stage.queue(step["session"]).identify()
         wanted = peeked
@@ -132,7 +132,7 @@ class Verbs(Referee):
 
     do_bury = do_delete = do_peek = do_by_id
 
-    # -- verbs that wait -------------------------------------------------------------------------------------
+    # -- waiting calls -------------------------------------------------------------------------------------------------
 
     def do_take_begin(self, step: Step) -> None:
         where, options = (step["session"], self.tube_name(step)), step.get("args", {})
@@ -151,7 +151,7 @@ class Verbs(Referee):
         self.expect_put(call)
 
     def expect_put(self, call: Call) -> None:
-        """Find the id that the trace will give to the task of this put."""
+        """Find the id of this put's task in the rest of the trace."""
         for step in self.trace.steps[self.number :]:
             told = step.get("result")
             if is_task(told) and same(told["data"], call.args[0]):

@@ -1,1 +1,1 @@
-"""The soak: producers, workers and chaos for minutes, with a ledger of every task: `python -m tests.soak MINUTES`."""
+"""A soak test: producers, workers and chaos for minutes, with a ledger of all tasks: `python -m tests.soak MINUTES`."""

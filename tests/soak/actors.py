@@ -1,4 +1,4 @@
-"""The processes of a soak, as their parent sees them: what they write goes into the ledger."""
+"""The processes of a soak, controlled by their parent, which records their output in the ledger."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from tests.soak.long_ledger import LongLedger
 
 
-#: Seconds within which whoever is not stopped does something, and whoever is told to ends.
+#: Seconds within which a running process must write a line, and a stopped one must end.
 PATIENCE: Final = 20.0
 
 
 class Job(NamedTuple):
-    """What a process does; `tube`: a worker's, any for a producer."""
+    """The job of a process; `tube`: the tube of a worker, any tube for a producer."""
 
     mode: str
     tube: str
-    #: Whether its lines go through the proxy.
+    #: True if it connects through the proxy.
     is_far: bool
 
 
@@ -44,7 +44,7 @@ class Actor(Worker):
         try:
             self._write_down(ledger)
         except Exception as error:
-            ledger.mistakes.append(f"{self.job.mode} of {self.job.tube} says what nobody understands: {error!r}")
+            ledger.mistakes.append(f"{self.job.mode} of {self.job.tube} printed an invalid line: {error!r}")
 
     def _write_down(self, ledger: LongLedger) -> None:
         for line in self._stdout:
@@ -63,12 +63,12 @@ class Actor(Worker):
         ledger.may_be_done(self._begun)
 
     def speak_up(self) -> None:
-        """It is a mistake if it has said nothing for long, while there was work."""
+        """Record a mistake if the process has been silent for long although there was work."""
         if (silent := time.monotonic() - self._last) > PATIENCE:
             self._ledgers[self.job.tube].mistakes.append(f"{self.job.mode} of {self.job.tube} hangs: {silent:.0f} s")
 
     def end(self, number: int = signal.SIGKILL) -> None:
-        """End it by a signal, and read what it has left. It is a mistake if it had ended before, or ends badly."""
+        """End the process by a signal and read its remaining output. An earlier end or a bad exit code is a mistake."""
         self.signal(number)
         self._reader.join(PATIENCE)
         if self._reader.is_alive():

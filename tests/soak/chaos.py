@@ -1,4 +1,4 @@
-"""What goes wrong in a soak, by chance."""
+"""Random faults during a soak."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from tests.support.proxy import Proxy
     from tubes.testing import LocalServer
 
-#: Part of the requests whose reply is lost while lines are cut.
+#: The share of requests whose reply is lost while connections are cut.
 _CUT: Final = 0.05
 
 
 class Chaos:
-    """Does one thing after the other; `workers` are replaced in place by `hire`."""
+    """Cause one fault after the other; `hire` replaces `workers` in place."""
 
     def __init__(
         self,
@@ -53,18 +53,18 @@ class Chaos:
             "server paused": (self._pause_server, 1),
             "listeners killed": (self._kill_listeners, 1),
         }
-        #: The first so many workers are not killed.
+        #: The number of workers, from the first, that are not killed.
         self.spared: Final = len(workers) // 2
-        #: What was done, and when, by `time.monotonic`.
+        #: The faults with their times, by `time.monotonic`.
         self.log: list[tuple[float, str]] = []
 
     @property
     def counts(self) -> dict[str, int]:
-        """How often each thing was done."""
+        """Return the number of faults of each kind."""
         return dict(Counter(what for _, what in self.log))
 
     def run(self, until: float, rest: float) -> None:
-        """Go on until then, `rest` seconds apart on the average. Each thing is done once before any is done twice."""
+        """Cause faults until then, `rest` seconds apart on average, each kind once before any repeats."""
         first = list(self._acts)
         self._dice.shuffle(first)
         weights = [weight for _, weight in self._acts.values()]
@@ -81,7 +81,7 @@ class Chaos:
         self._workers[number] = self._hire(victim)
 
     def _stop_worker(self) -> None:
-        """For less than its lease, or for longer: then what it had is others'."""
+        """Stop a worker for less than its lease, or for longer, so that it loses its tasks."""
         victim = self._dice.choice(self._workers)
         victim.signal(signal.SIGSTOP)
         self._over.wait(self._dice.random() * 2)
@@ -111,7 +111,7 @@ class Chaos:
         self._server.signal(signal.SIGCONT)
 
     def _kill_server(self) -> None:
-        """It has written down what it answered, and starts again with that."""
+        """Kill the server and restart it with all confirmed writes."""
 
         def again() -> None:
             self._server.kill()
@@ -123,7 +123,7 @@ class Chaos:
         self._deaf(lambda: self._command("CLIENT", "KILL", "TYPE", "pubsub"))
 
     def _deaf(self, act: Callable[[], object]) -> None:
-        """Do what cuts off the listeners, who begin anew when they hear of a task that is put afterwards."""
+        """Cause a fault that disconnects the listeners, which restart when they receive the put of a later task."""
         mark = f"mark{len(self.log)}."
         heard = [(tube, tube.listener) for tube in self._watched if tube.listener is not None]
         for _, listener in heard:
@@ -134,7 +134,7 @@ class Chaos:
         for tube, listener in heard:
             while listener.is_blind:
                 if time.monotonic() > until:
-                    tube.ledger.mistakes.append(f"nothing was heard of {tube.tube.name} for {PATIENCE:g} s")
+                    tube.ledger.mistakes.append(f"no event of {tube.tube.name} arrived for {PATIENCE:g} s")
                     break
                 tube.ledger.put(tube.tube, f"{mark}{next(puts)}")
                 self._over.wait(0.05)

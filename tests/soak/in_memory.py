@@ -2,7 +2,7 @@
 
 `python -m tests.soak.in_memory SECONDS SEED`.
 
-The parent starts it, so that the memory of this process is that of the queue and its ledger.
+The parent starts it, so that the memory of this process consists of the queue and its ledger.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from tubes import TaskNotFound, TaskNotTaken
 
 _URL: Final = "memory://soak"
 _EVERY: Final = 0.5
-#: Seconds within which workers must have done all that is left.
+#: Seconds to wait for workers to finish the remaining tasks.
 _PATIENCE: Final = 30.0
 
 
 class Inside:
-    """Producers and workers, each a thread or a task of an event loop, on all tubes."""
+    """Producers and workers on all tubes, each a thread or a task of an event loop."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._numbers = count()
         self._over = threading.Event()
-        #: By tube, ids of what was buried: a kick ends a delay too.
+        #: Ids of buried tasks by tube, because a kick ends a delay too.
         self._buried = {name: Marks() for name in PLANS}
         self._lock = threading.Lock()
         self._queue = tubes.connect(_URL)
@@ -56,7 +56,7 @@ class Inside:
         self._until = math.inf
 
     def run(self, seconds: float) -> None:
-        """Go on for so long, then work off what is left."""
+        """Run for `seconds`, then finish the remaining tasks."""
         acts: list[Callable[[random.Random], object]] = [self._produce, self._produce, self._work, self._work]
         acts += [self._work, self._bury, lambda dice: asyncio.run(self._loop(dice))]
         threads = [
@@ -84,7 +84,7 @@ class Inside:
         self._queue.close()
 
     def _is_done(self) -> bool:
-        """Whether the soak is over, and all was worked off, or nobody does it."""
+        """Return True if the soak is over and all tasks are finished, or no worker is left."""
         if not self._over.is_set():
             return False
         left = any(one.tube.statistics().tasks["total"] for one in self.watched.values())
@@ -104,7 +104,7 @@ class Inside:
         one.ledger.mistakes.append(mistake)
 
     def _produce(self, dice: random.Random) -> None:
-        """Put one by one and in batches."""
+        """Put tasks one at a time and in batches."""
         with tubes.connect(_URL) as queue:
             there = {name: queue.tube(name) for name in PLANS}
             while not self._over.is_set():
@@ -121,7 +121,7 @@ class Inside:
                         ledger.was_put(one.data, one.id)
 
     def _work(self, dice: random.Random) -> None:
-        """Take and ack from any tube; a session that is closed with a task in hand is as a worker that was killed."""
+        """Take and ack from any tube; closing a session with a held task simulates a killed worker."""
         while not self._is_done():
             with tubes.connect(_URL) as queue:
                 there = [queue.tube(name) for name in PLANS]
@@ -133,7 +133,7 @@ class Inside:
                         continue
                     since = self._took(taken)
                     if dice.random() < 0.02:
-                        with suppress(TaskNotTaken):  # Somebody has buried it.
+                        with suppress(TaskNotTaken):  # Another thread has buried it.
                             taken.release()
                         continue
                     time.sleep(labour(PLANS[taken.tube], dice) if dice.random() < 0.05 else 0)
@@ -162,7 +162,7 @@ class Inside:
                 self._wrong(one, f"task {taken.id} was acked after its time to run")
 
     def _bury(self, dice: random.Random) -> None:
-        """Whatever it finds, a taken task too, and kick it again."""
+        """Bury random tasks, including taken ones, and kick them again."""
         with tubes.connect(_URL) as queue:
             while not self._over.wait(dice.random() * 0.05):
                 tube = queue.tube(dice.choice(list(PLANS)))
@@ -178,7 +178,7 @@ class Inside:
                 queue.tube(name).kick(10**6)
 
     async def _loop(self, dice: random.Random) -> None:
-        """The same in an event loop, where takes are cancelled."""
+        """Work in an event loop, with cancelled takes."""
 
         async def work(tube: tubes.AsyncTube) -> None:
             one = self.watched[tube.name]
@@ -212,7 +212,7 @@ class Inside:
 
 
 def soak(seconds: float, seed: int) -> Part:
-    """Run it in a process of its own, and judge."""
+    """Run the soak in a separate process and evaluate it."""
     samples: list[Sample] = []
     said: dict[str, Any] = {"mistakes": ["the process did not come to its end"], "counts": {}, "judged": 0, "late": 0}
     with python("-m", "tests.soak.in_memory", seconds, seed, stdout=subprocess.PIPE, text=True) as process:
@@ -231,7 +231,7 @@ def soak(seconds: float, seed: int) -> Part:
 
 
 def main() -> None:
-    """What the parent starts, and ends."""
+    """Run the soak in the child process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     inside = Inside(int(sys.argv[2]))
     inside.run(float(sys.argv[1]))

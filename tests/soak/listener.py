@@ -1,4 +1,4 @@
-"""Hears the changes of a tube in the server's own order, and knows the rules of its driver."""
+"""A listener that receives the changes of a tube in the server's order and checks the rules of its driver."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from tests.soak.long_ledger import Marks
 if TYPE_CHECKING:
     from tubes import Task, Tube
 
-#: After so many, one knows.
+#: The maximum number of recorded mistakes.
 _ENOUGH = 100
 
 
 class Listener:
-    """A task is taken in its turn, by one at a time, from a lane that is free, when its delay is over; and ends once.
+    """Check that a task is taken in its turn, by one holder, from a free lane, after its delay, and ends once.
 
-    Where changes may have been missed, nothing is taken for granted: see `forget`.
+    After possibly missed changes, the listener makes no assumptions: see `forget`.
     """
 
     def __init__(self, tube: Tube) -> None:
         self._tube = tube
         self._lock = threading.Lock()
         self._has_lanes = tube.driver.lane is not None
-        #: By lane the ranks of what is ready for sure; by id rank, lane and state.
+        #: The ranks of certainly ready tasks by lane; rank, lane and state by id.
         self._ready: dict[Any, SortedList[tuple[int, int]]] = {}
         self._known: dict[int, tuple[tuple[int, int], Any, str]] = {}
-        #: What holds each lane; None: nothing. A lane that is not here may be held by a task that was never heard of.
+        #: The holder of each lane, or None. A missing lane may be held by an unknown task.
         self._lanes: dict[Any, int | None] = {}
-        #: What has ended; by id the last take of those that nobody has looked at since.
+        #: Ended tasks; the last take of unchecked ones by id.
         self.gone = Marks()
         self.ended: dict[int, int] = {}
         self._mark = ""
         self.takes = 0
-        #: Takes of which the order was looked at.
+        #: The number of takes whose order was checked.
         self.judged = 0
         self.mistakes: list[str] = []
         tube.on_task_change(self.hear)
 
     def forget(self, mark: str) -> None:
-        """Changes may be missed from now on, until a put of data that begins with `mark` is heard: then begin anew."""
+        """Expect missed changes until the put of data that begins with `mark`; then start again."""
         with self._lock:
             self._mark = mark
 
     @property
     def is_blind(self) -> bool:
-        """Whether the mark was not heard yet."""
+        """Return True if the mark has not arrived yet."""
         return bool(self._mark)
 
     def hear(self, task: Task, event: str) -> None:
-        """One change."""
+        """Process one change."""
         with self._lock:
             if event == "delete" or event == "ttl":
                 self._end(task)
@@ -74,7 +74,7 @@ class Listener:
         self.ended[task.id] = task.attempts
 
     def _judge(self, task: Task) -> None:
-        """A take: whether it was this task's turn."""
+        """Check that a take was the turn of its task."""
         self.takes += 1
         rank, lane = self._place(task)
         state = self._known[task.id][2] if task.id in self._known else None
@@ -95,7 +95,7 @@ class Listener:
             self._blame(f"task {task.id} of rank {rank} was taken before one of rank {min(firsts)}")
 
     def _move(self, task: Task, state: str) -> None:
-        """Note where a task is now."""
+        """Record the state of a task."""
         rank, lane = self._place(task)
         before = self._known.pop(task.id, None)
         if before is not None:

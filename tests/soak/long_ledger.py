@@ -1,4 +1,4 @@
-"""A ledger that stays small however long it is kept."""
+"""A ledger of bounded size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Marks:
-    """A set of small numbers, at one bit each."""
+    """A set of small numbers with one bit each."""
 
     def __init__(self) -> None:
         self._bits = bytearray()
@@ -34,21 +34,21 @@ class Marks:
 
 
 class LongLedger(Ledger):
-    """The ledger of one tube. Of a task that was put and done one bit is left, so that it is not done again."""
+    """The ledger of one tube. It keeps one bit of a finished task, to detect a second end."""
 
     def __init__(self) -> None:
         super().__init__()
         self._guard = threading.RLock()
         self.finished = Marks()
-        #: How many were put, and how many are known to be done.
+        #: The numbers of put tasks and of confirmed done tasks.
         self.count_put = 0
         self.count_done = 0
-        #: What does not add up.
+        #: The contradictions.
         self.mistakes: list[str] = []
 
     @contextmanager
     def _writing(self) -> Generator[None]:
-        """One entry at a time; what it contradicts is noted, and the soak goes on."""
+        """Write one entry at a time; record contradictions and continue."""
         with self._guard:
             try:
                 yield
@@ -64,7 +64,7 @@ class LongLedger(Ledger):
     @override
     def took(self, id: int, attempts: int, key: str) -> None:
         with self._writing():
-            # A worker that stood still says so long after others have done the task.
+            # A stopped worker may report a take long after others have finished the task.
             if id not in self.finished:
                 super().took(id, attempts, key)
 
@@ -81,9 +81,9 @@ class LongLedger(Ledger):
             super().may_be_done(acks)
 
     def forget_finished(self, ended: dict[int, int]) -> None:
-        """Close what is done. `ended`: by id, the take by which the server says that it was; what is closed leaves it.
+        """Drop finished tasks. `ended`: the take that ended each task according to the server; this removes dropped ones.
 
-        Where another take has ended it than the one that may have, whoever has that take is still to tell.
+        If another take ended a task than the one that may have, the process with that take has yet to report it.
         """
         with self._writing():
             for key, id in list(self.puts.items()):
@@ -95,10 +95,10 @@ class LongLedger(Ledger):
                     del self.puts[key]
                     self.ids.pop(key, None)
                     self.finished.add(id)
-                    assert attempts is None or attempts >= last, f"task {id} was acked by a take that was over"
+                    assert attempts is None or attempts >= last, f"task {id} was acked by an expired take"
             for id in [id for id in list(ended) if id in self.finished]:
                 del ended[id]
 
     def close(self, tube: Tube) -> None:
-        """The last look: whatever was put is done, or stored and can be taken."""
+        """Make the final check: each put task is done, or stored and available."""
         self.mistakes += self.contradictions(tube)

@@ -1,4 +1,4 @@
-"""The part of a soak on a real server: processes that put and work, and chaos among them."""
+"""The part of a soak on a real server: producer and worker processes, and chaos."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.lasting import OUTLIVES_KILLS
 from tests.support.proxy import Proxy
 from tubes.testing import LocalServer
 
-#: The first half is never killed, so that its memory can be watched; others may be.
+#: The first half is never killed, so that its memory can be measured.
 _WORKERS: Final = (
     Job("handlers", "timed", False),
     Job("loop", "fifo", False),
@@ -35,14 +35,14 @@ _WORKERS: Final = (
     Job("batches", "unheard", False),
 )
 _PRODUCERS: Final = (Job("producer", "fifo", True), Job("aio_producer", "fifo", False))
-#: Seconds within which workers must have done all that is left.
+#: Seconds to wait for workers to finish the remaining tasks.
 _PATIENCE: Final = 90.0
 
 
 def soak(
     seconds: float, seed: int, *, program: str = "valkey", rest: float = 1.0, workers: int = len(_WORKERS)
 ) -> Part:
-    """Run, and judge. `workers`: the first so many; five are one for each tube."""
+    """Run and evaluate. `workers`: the number of workers, from the first; five are one per tube."""
     dice = random.Random(seed)
     seeds = (str(number) for number in count(seed * 1000))
     with ExitStack() as stack:
@@ -82,14 +82,14 @@ def soak(
 
 
 def _kill(*many: list[Actor]) -> None:
-    """Leave nobody behind, whatever happened; who has ended does not mind."""
+    """Kill all processes, including ended ones."""
     for actors in many:
         for actor in actors:
             actor.process.kill()
 
 
 def _finish(watched: dict[str, Watched], team: list[Actor]) -> list[str]:
-    """Let the workers do what is left, end them, and close the ledgers."""
+    """Let the workers finish the remaining tasks, end them and close the ledgers."""
     mistakes: list[str] = []
     until = time.monotonic() + _PATIENCE
     while any(one.tube.statistics().tasks["total"] for one in watched.values()) and time.monotonic() < until:
@@ -105,7 +105,7 @@ def _finish(watched: dict[str, Watched], team: list[Actor]) -> list[str]:
 
 
 class Meter:
-    """Takes a sample every now and then, in a thread of its own."""
+    """Take samples periodically in a separate thread."""
 
     _EVERY: Final = 0.5
 
@@ -129,7 +129,7 @@ class Meter:
             try:
                 with self._server.client() as client:
                     said: Any = client.info("memory")
-            except Exception:  # It is killed, and about to be started again.
+            except Exception:  # The process is killed and about to be restarted.
                 continue
             put = sum(one.ledger.count_put for one in self._watched)
             done = sum(one.ledger.count_done for one in self._watched)

@@ -1,4 +1,4 @@
-"""The tubes of a soak, and the rules that time makes for them."""
+"""The tubes of a soak and their time limits."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import random
 import time
 from typing import Any, Final, NamedTuple
 
-#: Seconds to run. Some handlers are slower.
+#: The ttr in seconds; some handlers are slower.
 TTR: Final = 0.8
-#: The lease of a worker's session. Some stand still for longer.
+#: The lease of a worker's session; some workers are stopped for longer.
 LEASE: Final = 1.0
-#: How many tasks may wait in a tube before its producers rest.
+#: The number of waiting tasks at which producers pause.
 BACKLOG: Final = 400
-#: What clocks and calls may differ by, in seconds.
+#: The tolerance of clocks and calls in seconds.
 SLACK: Final = 0.05
 _LANES: Final = 20
 _PRIORITIES: Final = 4
@@ -23,7 +23,7 @@ class Plan(NamedTuple):
 
     driver: str
     options: dict[str, Any]
-    #: Whether a listener hears of each change: what nobody hears goes other ways, which are short.
+    #: True if a listener receives each change; without a listener, tubes uses shorter code paths.
     is_heard: bool = True
 
     @property
@@ -31,7 +31,7 @@ class Plan(NamedTuple):
         return "ttl" in self.driver
 
 
-#: By name. What is slow or late is so in those that are timed.
+#: The tubes by name. Only timed tubes have slow handlers and delayed tasks.
 PLANS: Final = {
     "fifo": Plan("fifo", {}),
     "timed": Plan("fifottl", {"ttr": TTR}),
@@ -42,7 +42,7 @@ PLANS: Final = {
 
 
 def task(plan: Plan, key: str, dice: random.Random) -> tuple[str, dict[str, Any]]:
-    """The data and the options of a task; one that is delayed says in its data when it is due at the earliest."""
+    """Return the data and the options of a task; the data of a delayed task contain its earliest due time."""
     options: dict[str, Any] = {}
     if "utube" in plan.driver:
         options["utube"] = f"lane-{dice.randrange(_LANES)}"
@@ -55,13 +55,13 @@ def task(plan: Plan, key: str, dice: random.Random) -> tuple[str, dict[str, Any]
 
 
 def is_early(data: str) -> bool:
-    """Whether a task that is in hand now should not be."""
+    """Return True if a task taken now is not due yet."""
     _, _, due = data.partition("@")
     return bool(due) and time.monotonic() < float(due) - SLACK
 
 
 def labour(plan: Plan, dice: random.Random) -> float:
-    """Seconds that a handler takes: hardly any; now and then longer than the ttr."""
+    """Return the seconds of a handler: mostly near 0, sometimes longer than the ttr."""
     if plan.is_timed and dice.random() < 0.002:
         return TTR * 1.25
     return dice.random() * 0.002

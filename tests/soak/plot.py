@@ -1,4 +1,4 @@
-"""The plot of a soak: throughput and memory over time, and when there was trouble."""
+"""The plot of a soak: throughput and memory over time, with the faults."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from tests.soak.report import Part
 
-#: Tasks per second are those of so many seconds, so that the line can be read.
+#: The window in seconds for tasks per second, for a readable line.
 _WINDOW: Final = 5
 
 
 def draw(parts: list[Part], path: Path) -> None:
-    """Write the plot; what kind of file follows from its name. Needs matplotlib, of the extra `bench`."""
+    """Write the plot in the format of the file name. Needs matplotlib (extra `bench`)."""
     from matplotlib.figure import Figure
 
     figure: Any = Figure(figsize=(7.5 * len(parts), 9), layout="constrained")
@@ -48,7 +48,7 @@ def draw(parts: list[Part], path: Path) -> None:
 
 
 def _rates(part: Part, counts: list[int]) -> list[tuple[float, float]]:
-    """Tasks per second, window by window."""
+    """Return the tasks per second of each window."""
     points: list[tuple[float, int]] = [(0.0, 0)]
     for sample, number in zip(part.samples, counts, strict=True):
         if sample.when - points[-1][0] >= _WINDOW or sample is part.samples[-1]:

@@ -1,7 +1,7 @@
-"""Producers and workers in processes of their own: `python -m tests.soak.programs URL MODE TUBE SEED`.
+"""Producer and worker processes: `python -m tests.soak.programs URL MODE TUBE SEED`.
 
-They write a line for everything they do, as those of `tests.support.worker`; `wrong …` is against a rule that
-only they see.
+They write a line for each call, like those of `tests.support.worker`. `wrong …` reports a broken rule that only they
+can detect.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tubes.worker import Worker
 
 
 class Program:
-    """Who works on one tube, in one of several ways."""
+    """A producer or worker of one tube, in one of several modes."""
 
     def __init__(self, url: str, tube: str, seed: str) -> None:
         self.url = url
@@ -38,7 +38,7 @@ class Program:
         self.is_over = False
 
     def took(self, *tasks: Any) -> float:
-        """Say so; when that was."""
+        """Report takes and return their time."""
         say("\n".join(f"took {task.id} {task.attempts} {task.data}" for task in tasks))
         for one in tasks:
             if is_early(one.data):
@@ -46,7 +46,7 @@ class Program:
         return time.monotonic()
 
     def acked(self, task: Any, since: float) -> None:
-        """Say so; who has had a task for longer than its time to run has lost it."""
+        """Report an ack; it is wrong if the task was held for longer than its time to run."""
         say("acked", task.id, task.attempts)
         if self.plan.is_timed and since > TTR + SLACK:
             say("wrong", f"task {task.id} was acked after its time to run")
@@ -79,7 +79,7 @@ class Program:
                     self.acked(taken, held)
 
     def batches(self) -> None:
-        """Many at a time."""
+        """Take and ack batches."""
         with tubes.connect(self.url, session_ttl=LEASE) as queue:
             tube = queue.tube(self.name)
             say("ready")
@@ -105,7 +105,7 @@ class Program:
                         say("late", one.id, one.attempts)
 
     def loop(self) -> None:
-        """A loop over the tube, which acks each task when it comes back for the next one."""
+        """Loop over the tube, which acks each task before it takes the next one."""
         with tubes.connect(self.url, session_ttl=LEASE) as queue:
             say("ready")
             while True:
@@ -118,7 +118,7 @@ class Program:
                     continue
 
     async def aio(self) -> None:
-        """Three tasks of an event loop, whose takes are cancelled now and then."""
+        """Run three tasks of an event loop, with some cancelled takes."""
 
         async def one(tube: tubes.AsyncTube) -> None:
             while True:
@@ -150,7 +150,7 @@ class Program:
             await asyncio.gather(one(tube), one(tube), one(tube))
 
     def handlers(self) -> NoReturn:
-        """A worker with a handler, which keeps its tasks however slow it is."""
+        """Run a worker with a handler, which keeps its tasks even if it is slow."""
         with tubes.connect(self.url, session_ttl=LEASE) as queue:
             worker = Worker(queue, concurrency=3)
 
@@ -167,7 +167,7 @@ class Program:
     # -- producers -----------------------------------------------------------------------------------------------------
 
     def producer(self) -> None:
-        """Put into all tubes, one by one and in batches, as long as there is need."""
+        """Put into all tubes, one at a time and in batches, while their backlog is small."""
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "is_over", True))
         with tubes.connect(self.url, session_ttl=31.0) as queue:
             there = {name: queue.tube(name) for name in PLANS}
@@ -192,7 +192,7 @@ class Program:
                         say("\n".join(f"put {name} {one.data} {one.id}" for one in put))
 
     async def aio_producer(self) -> None:
-        """Ten tasks of an event loop that do the same."""
+        """Do the same in ten tasks of an event loop."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: setattr(self, "is_over", True))
 
         async def some(queue: tubes.AsyncQueue, number: int) -> None:
@@ -221,19 +221,19 @@ class Program:
 
 
 def _die_with(parent: int) -> NoReturn:
-    """End when the soak has ended, however it did."""
+    """End when the parent has ended for any reason."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
 
 
 def main() -> None:
-    """What the command line says."""
-    # That lines are cut, leases lost and acks late is what a soak is about.
+    """Run the command line."""
+    # Cut connections, lost leases and late acks are expected in a soak.
     logging.disable(logging.WARNING)
     threading.Thread(target=_die_with, args=(os.getppid(),), daemon=True).start()
-    # The collector puts a look at everything off until there is a quarter more than what lasts, for half an hour here,
-    # and it would look as if memory grew. Without what is loaded little lasts.
+    # The collector delays a full collection until new objects exceed a quarter of the old ones, for half an hour here,
+    # and memory would seem to grow. Freeze loaded modules, so that few old objects remain.
     gc.collect()
     gc.freeze()
     url, mode, tube, seed = sys.argv[1:]

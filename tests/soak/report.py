@@ -1,4 +1,4 @@
-"""What became of a soak, part by part."""
+"""The result of each part of a soak."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from tests.soak.samples import SHORTEST, Sample, growths
 
-#: Seconds from which on something must have been done in each quarter: in less one trouble may take all of it.
+#: The minimum duration in seconds for requiring progress in each quarter: one fault may block a shorter quarter.
 _LONG: Final = 40.0
 
 
@@ -17,25 +17,25 @@ class Part(NamedTuple):
 
     name: str
     samples: list[Sample]
-    #: What is against the rules: lost, done twice, out of turn, too early.
+    #: Broken rules: lost, done twice, out of turn, too early.
     mistakes: list[str]
-    #: What was done to it, how often.
+    #: The number of faults by kind.
     counts: dict[str, int]
-    #: Takes of which the order was looked at, and acks that came too late.
+    #: The numbers of takes whose order was checked and of late acks.
     judged: int
     late: int
-    #: When what was done to it, in seconds since its begin; none where that is done all the time.
+    #: The faults with their times in seconds since the start; empty if faults are continuous.
     troubles: Sequence[tuple[float, str]] = ()
-    #: For how long it was to go on.
+    #: The planned duration.
     seconds: float = 0.0
 
     @property
     def is_good(self) -> bool:
-        """Whether the rules were kept, tasks were done and looked at all the time, and memory is flat."""
+        """Return True if no rule was broken, tasks were done and checked all the time, and memory did not grow."""
         return not self.mistakes and not self.flaws() and all(one.is_flat for one in growths(self.samples))
 
     def flaws(self) -> list[str]:
-        """Why nothing can be said of it, although no rule was broken."""
+        """Return the reasons why the result is inconclusive although no rule was broken."""
         last = self.samples[-1] if self.samples else Sample(0.0, 0, 0, {})
         found: list[str] = []
         if last.when < self.seconds / 2:
@@ -56,7 +56,7 @@ class Part(NamedTuple):
                 yield one, two
 
     def lines(self) -> Iterator[str]:
-        """The verdict, to be read."""
+        """Yield the lines of the report."""
         last = self.samples[-1] if self.samples else Sample(0.0, 0, 0, {})
         yield f"{self.name}: {'good' if self.is_good else 'BAD'}"
         rate = last.done / max(last.when, 1)

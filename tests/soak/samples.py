@@ -1,4 +1,4 @@
-"""What is measured while a soak runs, and whether memory is flat."""
+"""Samples during a soak, and the check that memory does not grow."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from pathlib import Path
 from statistics import linear_regression, mean
 from typing import Final, NamedTuple
 
-#: By so much memory may grow over the second half, by a line through it: relatively, or in bytes if that is more.
+#: The maximum growth of a fitted line over the second half: relative, or in bytes if this is more.
 BOUND: Final = 0.05
 LEAST: Final = 2**20
-#: Seconds of a part below which its memory is not judged: there is no state that lasts yet.
+#: The minimum seconds of a part for checking its memory: a shorter one reaches no steady state.
 SHORTEST: Final = 120.0
 
 
 class Sample(NamedTuple):
-    """One moment of a part."""
+    """A sample of a part."""
 
-    #: Seconds since its begin.
+    #: Seconds since the start.
     when: float
-    #: Tasks that were put and done so far.
+    #: The numbers of tasks put and done so far.
     put: int
     done: int
-    #: Bytes, by what has them.
+    #: Bytes by owner.
     memory: dict[str, int]
 
 
 class Growth(NamedTuple):
-    """How memory grew over the second half."""
+    """The growth of memory over the second half."""
 
     what: str
-    #: Bytes, by a line through the second half, and those that it had on the average.
+    #: The growth in bytes of a line fitted to the second half, and the average bytes.
     grown: float
     average: float
     #: Tasks that were done meanwhile.

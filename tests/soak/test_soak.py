@@ -85,7 +85,7 @@ def test_a_ledger_finds_a_task_that_is_lost(queue: tubes.Queue) -> None:
     tube.delete(put(ledger, tube, "lost"))
     tube.put("strange")
     ledger.close(tube)
-    assert ledger.mistakes == ["lost is lost, or done and stored", "strange is there, and nobody has put it"]
+    assert ledger.mistakes == ["lost is lost, or done and stored", "strange is stored but was never put"]
 
 
 def test_ledger_reports_duplicate_put(queue: tubes.Queue) -> None:
@@ -105,7 +105,7 @@ def test_ledger_reports_duplicate_put(queue: tubes.Queue) -> None:
     ledger.forget_finished({})
     ledger.work(late)
     ledger.close(tube)
-    assert ledger.mistakes[2:] == ["finished is there, and nobody has put it"]
+    assert ledger.mistakes[2:] == ["finished is stored but was never put"]
 
 
 def test_ledger_counts_delayed_buried_and_taken_tasks_as_stored(queue: tubes.Queue) -> None:
@@ -138,7 +138,7 @@ def test_ledger_reports_ack_by_expired_lease() -> None:
     ledger.took(0, 2, "job")
     ledger.was_done(0, 1)
     ledger.forget_finished({})
-    assert ledger.mistakes == ["task 0 was acked by a take that was over"]
+    assert ledger.mistakes == ["task 0 was acked by an expired take"]
 
 
 def test_ledger_finishes_unreported_task_once_server_no_longer_has_it() -> None:

@@ -1,1 +1,1 @@
-"""What several folders of tests use: servers, processes, proxies, ledgers, a naive model of the machine."""
+"""Helpers of several test folders: servers, processes, proxies, ledgers and a naive model of a tube."""

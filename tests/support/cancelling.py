@@ -1,4 +1,4 @@
-"""Takes of an event loop that are cancelled at random moments."""
+"""Cancelling takes of an event loop at random moments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def work(ledger: Ledger, task: AsyncTask) -> None:
-    """Write a take down, and ack it, cancelled or not."""
+    """Record a take and ack it, even if cancelled."""
     ledger.took(task.id, task.attempts, task.data)
     done = asyncio.ensure_future(task.ack())
     try:
@@ -32,7 +32,7 @@ async def work(ledger: Ledger, task: AsyncTask) -> None:
 
 
 async def cancel_all(rounds: int, take: Take, put: Put) -> int:
-    """Start two takes in each round, and cancel both a moment after a put; how many were still at it."""
+    """Start two takes in each round and cancel both shortly after a put; return how many were still running."""
     cancelled = 0
     for number in range(rounds):
         takers = [asyncio.create_task(take()) for _ in range(2)]
@@ -48,7 +48,7 @@ async def cancel_all(rounds: int, take: Take, put: Put) -> int:
 
 
 async def cancel_some(dice: random.Random, puts: int, take: Take, put: Put) -> None:
-    """Start some takes before each put, and cancel some of all that still go on; at the end cancel all."""
+    """Start some takes before each put and cancel some of the running ones; cancel all at the end."""
     running: set[asyncio.Task[None]] = set()
     for number in range(puts):
         running |= {asyncio.create_task(take()) for _ in range(dice.randrange(4))}

@@ -14,7 +14,7 @@ _SLOTS = 16384
 
 
 class Cluster(Servers):
-    """Three masters without replicas, each with a third of the slots, and all that they know written down."""
+    """Three masters without replicas, each with a third of the slots, that persist their state."""
 
     def __init__(self, program: str = "valkey") -> None:
         super().__init__(program, 3, cluster_enabled="yes", cluster_node_timeout=1000, **OUTLIVES_KILLS)
@@ -27,7 +27,7 @@ class Cluster(Servers):
         assert eventually(self.is_well), "the nodes did not find each other"
 
     def is_well(self) -> bool:
-        """Whether all nodes know all others and all slots."""
+        """Return True if all nodes know all others and all slots."""
         try:
             return all(self._knows_all(client) for client in self.clients)
         except redis.RedisError:
@@ -40,17 +40,17 @@ class Cluster(Servers):
 
     @property
     def url(self) -> str:
-        """Where clients find it."""
+        """Return the URL for clients."""
         return f"redis+cluster://127.0.0.1:{self.ports[0]}"
 
     def slot(self, key: str) -> int:
-        """The slot of a key."""
+        """Return the slot of a key."""
         return int(self.clients[0].execute_command("CLUSTER KEYSLOT", key))
 
     def owner(self, slot: int) -> int:
-        """The number of the node that has a slot."""
+        """Return the number of the node that owns a slot."""
         for client in self.clients:
             for first, last, node, *_ in client.execute_command("CLUSTER", "SLOTS"):
                 if int(first) <= slot <= int(last):
                     return self.ports.index(int(node[1]))
-        raise AssertionError(f"nobody has slot {slot}")
+        raise AssertionError(f"no node owns slot {slot}")

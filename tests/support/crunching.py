@@ -1,4 +1,4 @@
-"""Handlers that run in processes of their own: each does what its data says."""
+"""Handlers that run in separate processes and act on their data."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tubes.worker import Bury, ProcessTask, Retry, current_task
 
 
 class Odd(Exception):
-    """An error that cannot be brought to another process."""
+    """An error that cannot be pickled."""
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__("odd")
 
 
 def crunch(task: ProcessTask) -> Any:
-    """Called with a task."""
+    """Handle a task."""
     return act(*task.data) if isinstance(task.data, list) else act(task.data)
 
 
 def act(what: str, *more: Any) -> Any:
-    """Called with arguments."""
+    """Handle arguments."""
     if what == "fork and die":
-        if not os.fork():  # It has the pipe of its parent, and holds it open.
+        if not os.fork():  # The child inherits the pipe of its parent and keeps it open.
             time.sleep(60)
             os._exit(0)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -55,9 +55,9 @@ def act(what: str, *more: Any) -> Any:
 
 
 def tick() -> int:
-    """Called without arguments."""
+    """Handle a call without arguments."""
     return os.getpid()
 
 
 async def awaited(task: Any) -> None:
-    """It runs in no process of its own."""
+    """An async handler, which cannot run in a separate process."""

@@ -1,4 +1,4 @@
-"""Tasks and lanes as the engine keeps them, without an engine."""
+"""Tasks and lanes like those of the engine, without an engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tubes.drivers.timers import NEVER, Timers
 
 
 def entry(id: int, pri: int = 0, *, due: int = NEVER) -> FullEntry:
-    """A task that comes by its priority and then by its id."""
+    """Create a task ordered by its priority and then by its id."""
     made = FullEntry()
     made.id, made.pri, made.line, made.rank = id, pri, pri, (pri << 64) + id
     made.index = made.lane = None
@@ -24,7 +24,7 @@ def entry(id: int, pri: int = 0, *, due: int = NEVER) -> FullEntry:
 
 
 class LaneTube:
-    """Lanes, and of the engine only what moves their tasks."""
+    """Lanes, and the parts of the engine that move their tasks."""
 
     def __init__(self, options: Mapping[str, Any] | None = None, *, rounds: bool = False) -> None:
         self.timers: Timers[Any] = Timers()
@@ -34,7 +34,7 @@ class LaneTube:
         self.next_id = 0
 
     def lane(self, name: str) -> Lane:
-        """The lane of this name, which has tasks."""
+        """Return the lane of this name, which has tasks."""
         return self.lanes.by_name[name]
 
     def put(self, name: str, pri: int = 0) -> FullEntry:
@@ -47,7 +47,7 @@ class LaneTube:
         return made
 
     def take(self, now: int = 0) -> FullEntry | None:
-        """Take the first task on offer."""
+        """Take the first available task."""
         first = self.offers.pop()
         if first is None:
             return None
@@ -70,6 +70,6 @@ class LaneTube:
             done.lane.forget()
 
     def expire(self, now: int) -> None:
-        """Let the rests end that are over by now."""
+        """End the cooldowns that are over."""
         while (limit := self.timers.pop(now)) is not None:
             limit.apply(limit.due)

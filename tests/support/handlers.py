@@ -1,4 +1,4 @@
-"""Handlers of workers in processes of their own, which say when they begin and last as long as the task's data says."""
+"""Handlers of worker processes: they print when they start, and last for the time in the task's data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def say(*words: object) -> None:
-    """Write a line at once, so that whoever reads it has all of it or nothing."""
+    """Write a line in one call, so that the reader gets the whole line or nothing."""
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
@@ -29,7 +29,7 @@ async def loop(task: Any) -> None:
 
 
 async def blocking(task: Any) -> None:
-    """Sleep, and let nothing else of the event loop go on."""
+    """Sleep and block the event loop."""
     say("begun")
     time.sleep(task.data)  # noqa: ASYNC251
 

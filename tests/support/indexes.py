@@ -1,4 +1,4 @@
-"""What must hold between the tasks that a server stores and the keys that have them in order."""
+"""Checks of the indexes of a tube on a server against its stored tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NEWEST = 2**48 - 1
 
 
 class _Task(NamedTuple):
-    """A task as it is stored."""
+    """A stored task."""
 
     stored: task_codec.StoredTask
     state: str
@@ -24,7 +24,7 @@ class _Task(NamedTuple):
 
 
 class Indexes:
-    """All keys of a tube, as they are at one moment at which nobody does anything."""
+    """All keys of a tube at one moment without running calls."""
 
     def __init__(self, client: Any, tube: Tube) -> None:
         port: Any = tube._port
@@ -58,11 +58,11 @@ class Indexes:
         return _Task(stored, state, attempts, lane)
 
     def place(self, id: int) -> bytes:
-        """Where a task stands."""
+        """Return the place of a task in an index."""
         end = (_NEWEST - id if self.driver.signs[1] < 0 else id).to_bytes(6, "big")
         pri = self.tasks[id].stored.pri
         if "RANK" in self.knobs:
-            return end  # What comes before it the tests of places compare.
+            return end  # The tests of places compare the bytes before it.
         if "ORDER_PRI" not in self.knobs:
             return end
         pri = 2**32 - 1 - pri if self.driver.signs[0] < 0 else pri
@@ -70,7 +70,7 @@ class Indexes:
         return bytes((size,)) + pri.to_bytes(size, "big") + end
 
     def _ids(self, places: Any, skip: int = 0) -> set[int]:
-        """The ids at these places, which are the tasks' own."""
+        """Return the ids at these places, after checking that they are the places of their tasks."""
         ids = [self.driver.id_at(place) for place in places]
         assert len(set(ids)) == len(ids)
         for id, place in zip(ids, places, strict=True):
@@ -82,7 +82,7 @@ class Indexes:
         return {id for id, task in self.tasks.items() if task.state in states}
 
     def check(self) -> None:
-        """Assert it."""
+        """Assert that all indexes are consistent."""
         assert {int(id) for id in self.taken} == self.of("taken")
         assert self._ids(self.buried) == self.of("buried")
         assert int(self.meta.get("delayed", 0)) == len(self.of("delayed"))
@@ -133,7 +133,7 @@ class Indexes:
         assert int(self.meta.get("loose", 0)) == len(stale) + len(back)
 
     def _check_fill(self) -> None:
-        """If lanes have a capacity, their tasks are counted."""
+        """Check the counters of tasks in lanes with a capacity."""
         if b'"lane_capacity"' in self.meta["options"] and "recount" not in self.meta:
             counted = Counter(task.lane for task in self.tasks.values())
             assert {lane: int(count) for lane, count in self.fill.items()} == counted
@@ -143,7 +143,7 @@ class Indexes:
         assert not offered & behind
         assert offered | behind == self.of("ready")
         if "pacing" in self.meta:
-            return  # More than tasks says which lanes are free: `utubes` shows it.
+            return  # The tasks alone do not determine the free lanes: `utubes` shows them.
         busy = {self.tasks[id].lane: id for id in self.of("taken")}
         assert len(busy) == len(self.of("taken"))
         heads = {self.tasks[id].lane: id for id in offered}
@@ -167,5 +167,5 @@ class Indexes:
 
 
 def check(client: Any, tube: Tube) -> None:
-    """Assert what must hold between any two verbs of a tube on a server."""
+    """Assert the consistency that must hold between any two calls on a tube of a server."""
     Indexes(client, tube).check()

@@ -1,4 +1,4 @@
-"""The insides that tests look at."""
+"""Access to internals for tests."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ import tubes
 
 
 def port_of(tube: tubes.Tube | tubes.AsyncTube) -> Any:
-    """What a tube works through, with all that its backend knows."""
+    """Return the port of a tube, with the state of its backend."""
     return tube._port

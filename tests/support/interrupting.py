@@ -1,4 +1,4 @@
-"""Interrupts at moments that a test chooses: the first in a call, the second in the repair of the first."""
+"""Interrupts at chosen moments: the first in a call, the second in the repair of the first."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 
 def interrupted_twice(call: Callable[[], object], first: int, second: int) -> int:
-    """Call, with a KeyboardInterrupt at moment `first`, and one `second` moments later. Returns how many there were.
+    """Call with a KeyboardInterrupt at moment `first` and another one `second` moments later; return their number.
 
-    A moment is the beginning of a Python function, or the return of a built-in one.
+    A moment is the start of a Python function or the return of a built-in one.
     """
     left, count = first, 0
 

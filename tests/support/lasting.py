@@ -1,7 +1,7 @@
-"""How a server is set up whose data outlives it."""
+"""Settings of a server with persistent data."""
 
 from typing import Any, Final
 
-#: For a server that is killed: the system has what it wrote before it answered. No call waits for a slow disk, which
-#: may take longer than a short lease lasts.
+#: Settings of a server to be killed: writes reach the operating system before the reply. Calls do not wait for the
+#: disk, which may be slower than a short lease.
 OUTLIVES_KILLS: Final[dict[str, Any]] = {"appendonly": "yes", "appendfsync": "no"}

@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 
 class Ledger:
-    """Who put what, who took it by which take, and what became of it. Data of tasks are keys: each is put once."""
+    """A record of all puts, takes and ends of tasks. The data of tasks are keys, each of which is put once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: The ids of what was put, by key.
+        #: The ids of put tasks, by key.
         self.puts: dict[str, int] = {}
-        #: By key, the id that it has, as whoever has put or taken it says.
+        #: The id of each key, as reported by puts and takes.
         self.ids: dict[str, int] = {}
-        #: Keys of puts that raised `ConnectionLost`: done once or not at all.
+        #: Keys of puts that raised `ConnectionLost`: executed once or not at all.
         self.unknown: set[str] = set()
-        #: By id, the takes that somebody was given.
+        #: The numbers of the received takes, by id.
         self.takes: dict[int, list[int]] = defaultdict(list)
-        #: By id, the take by which it was acked, or deleted.
+        #: The take that acked or deleted a task, by id.
         self.done: dict[int, int] = {}
-        #: By id, the takes by which it may be done: whoever did it did not live to see the answer.
+        #: The takes that may have acked a task, by id: their process died before the reply.
         self.maybe: dict[int, set[int]] = defaultdict(set)
         self.late = 0
 
     def put(self, tube: Tube, key: str, **options: Any) -> bool:
-        """Put, and write it down; whether it is known to be done."""
+        """Put and record it; return True if the put was confirmed."""
         try:
             task: Any = tube.put(key, **options)
         except ConnectionLost:
@@ -46,16 +46,16 @@ class Ledger:
         return True
 
     def was_put(self, key: str, id: int) -> None:
-        """A put has returned."""
+        """Record a put that has returned."""
         with self._lock:
-            assert key not in self.puts, f"{key} was put by two"
+            assert key not in self.puts, f"{key} was put twice"
             self.puts[key] = id
             self._name(key, id)
 
     def took(self, id: int, attempts: int, key: str) -> None:
-        """Somebody has a task: nobody else has it by the same take."""
+        """Record a take; no other caller may have the same take."""
         with self._lock:
-            assert attempts not in self.takes[id], f"task {id} was given to two by take {attempts}"
+            assert attempts not in self.takes[id], f"take {attempts} of task {id} was given to two callers"
             self.takes[id].append(attempts)
             self._name(key, id)
 
@@ -63,19 +63,19 @@ class Ledger:
         assert self.ids.setdefault(key, id) == id, f"{key} was put twice, as task {self.ids[key]} and as task {id}"
 
     def was_done(self, id: int, attempts: int) -> None:
-        """An ack or a delete has returned."""
+        """Record an ack or a delete that has returned."""
         with self._lock:
             assert id not in self.done, f"task {id} was done twice"
             self.done[id] = attempts
 
     def may_be_done(self, acks: Iterable[tuple[int, int]]) -> None:
-        """Acks, by id and take, were sent, and nobody lives who could tell what became of them."""
+        """Record acks, by id and take, that were sent by a process that died before the replies."""
         with self._lock:
             for id, attempts in acks:
                 self.maybe[id].add(attempts)
 
     def work(self, task: Task) -> None:
-        """Write a take down, and ack it."""
+        """Record a take and ack it."""
         self.took(task.id, task.attempts, task.data)
         try:
             task.ack()
@@ -87,14 +87,14 @@ class Ledger:
             self.was_done(task.id, task.attempts)
 
     def read(self, lines: list[str]) -> None:
-        """What a worker process has written."""
+        """Read the output of a worker process."""
         begun: set[tuple[int, int]] = set()
         for line in lines:
             self.read_line(line, begun)
         self.may_be_done(begun)
 
     def read_line(self, line: str, begun: set[tuple[int, int]]) -> None:
-        """One line of a worker; `begun`: the acks that it has begun and not told the end of."""
+        """Read one line of a worker; `begun`: its started acks without a recorded end."""
         word, _, rest = line.partition(" ")
         if word not in ("took", "acking", "acked", "late", "left"):
             return
@@ -102,7 +102,7 @@ class Ledger:
         id, attempts = int(first), int(second)
         if word == "took":
             self.took(id, attempts, *key)
-        elif word == "left":  # By a loop that acks it, and does not say so.
+        elif word == "left":  # A loop over the tube acked it without reporting it.
             self.may_be_done({(id, attempts)})
         elif word == "acking":
             begun.add((id, attempts))
@@ -114,11 +114,11 @@ class Ledger:
                 self.late += 1
 
     def check(self, tube: Tube) -> None:
-        """Whatever was put is done, or stored and can be taken; nothing is there twice."""
+        """Check that each put task is done, or stored and available, and that no task exists twice."""
         assert list(self.contradictions(tube)) == []
 
     def contradictions(self, tube: Tube) -> Iterator[str]:
-        """What does not add up, after taking and acking whatever is there."""
+        """Take and ack all stored tasks, and yield all contradictions."""
         stored, expected = self._drain(tube)
         if left := [f"{task.id} {task.state}" for task in tube.tasks()]:
             yield f"tasks are stored, but cannot be taken: {left}"
@@ -126,10 +126,10 @@ class Ledger:
             yield f"{expected} tasks are counted, {len(stored)} are stored"
         known = {id: key for key, id in self.puts.items()}
         if len(known) != len(self.puts):
-            yield "two puts were answered one id"
+            yield "two puts returned the same id"
         for id, attempts in self.done.items():
             if attempts < max(self.takes[id], default=0):
-                yield f"task {id} was acked by a take that was over"
+                yield f"task {id} was acked by an expired take"
         for key, id in self.puts.items():
             done, there = id in self.done, stored.get(id) == key
             if done + there != 1 and not (id in self.maybe and done + there == 0):
@@ -138,14 +138,14 @@ class Ledger:
             if self.ids.setdefault(key, id) != id:
                 yield f"{key} was put twice, as task {self.ids[key]} and as task {id}"
         for key in self.ids.keys() - self.puts.keys() - self.unknown:
-            yield f"{key} is there, and nobody has put it"
+            yield f"{key} is stored but was never put"
 
     @staticmethod
     def _drain(tube: Tube) -> tuple[dict[int, str], int]:
-        """Take and ack whatever is there, in any state: by id, its data; and how many tasks the counts announce."""
+        """Take and ack all tasks in any state; return their data by id, and the number of tasks in the counts."""
         for delayed in tube.tasks(limit=10**6):
             if delayed.state == "delayed":
-                delayed.bury()  # A kick ends its delay.
+                delayed.bury()  # A kick then ends the delay.
         tube.release_all()
         tube.kick(10**6)
         expected = tube.statistics().tasks["total"]
@@ -157,7 +157,7 @@ class Ledger:
 
 
 class Witness:
-    """Hears in the server's own order what happens to tasks: nobody takes what somebody has."""
+    """A listener that receives all events in the server's order, to check that no held task is taken."""
 
     def __init__(self, tube: Tube) -> None:
         self._tube = tube
@@ -165,7 +165,7 @@ class Witness:
         tube.on_task_change(lambda task, event: self.heard.append((event, task.id, task.attempts)))
 
     def check(self) -> None:
-        """A task was taken only when nobody had it; only what is held is released or runs out of time."""
+        """Check that only tasks without a holder were taken, and only held tasks were released or timed out."""
         mark = self._tube.put("the last")
         assert eventually(lambda: ("put", mark.id, 0) in self.heard[-50:])
         mark.delete()
@@ -177,7 +177,7 @@ class Witness:
                 assert id not in held, f"task {id} was taken while it was held"
                 held[id] = attempts
             elif event in ("release", "ttr"):
-                assert id in held, f"task {id} was released while nobody had it"
+                assert id in held, f"task {id} was released without a holder"
                 del held[id]
             elif event in ("delete", "bury", "ttl"):
                 held.pop(id, None)

@@ -1,4 +1,4 @@
-"""A tube and its model, driven together: after every verb all that can be seen of both must be the same."""
+"""Run a tube and its model together: after every call, their visible states must be equal."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-#: Not a multiple of 0.1 s as all else is: so that nothing else happens at the moment when a session ends.
+#: Not a multiple of 0.1 s like all other spans, so that no other event coincides with the end of a session.
 LEASE = 1.05
 WORKERS = 3
 WAITERS = 4
-#: How many seconds a call may take to come back.
+#: Seconds to wait for a call to return.
 PATIENCE = 20
 
 
 class Worker(NamedTuple):
-    """One connection, in both worlds."""
+    """One connection to the tube and to the model."""
 
     ideal: Connection
     queue: tubes.Queue
@@ -42,7 +42,7 @@ def at(seconds: float | None) -> int | None:
 
 
 def shown(answer: Any) -> Any:
-    """An answer of a tube as its model would give it."""
+    """Convert a result of the tube to that of the model."""
     if isinstance(answer, list):
         answers: list[Any] = answer
         return [shown(each) for each in answers]
@@ -57,10 +57,10 @@ def shown(answer: Any) -> Any:
 
 
 class Lockstep:
-    """A tube of a driver with some options (in seconds), and its model.
+    """A tube with a driver and options (in seconds), and its model.
 
-    The verbs take plain numbers for tasks, workers and sessions, and find something that fits: so a run is a list of
-    names and numbers, wherever they come from.
+    The calls take plain numbers for tasks, workers and sessions and map them to existing ones. So a run is a list of
+    names and numbers from any source.
     """
 
     def __init__(self, driver: Driver, options: dict[str, Any], url: str = "memory://") -> None:
@@ -81,14 +81,14 @@ class Lockstep:
             self.join()
 
     def create(self) -> None:
-        """The tube, with somebody who listens to it."""
+        """Create the tube, with a listener."""
         self.tube = self.root.create_tube("model", self.driver, **self.options)
         self.heard: list[tuple[str, Shown]] = []
         heard = self.heard
         self.tube.on_task_change(lambda task, event: heard.append((event, shown(task))))
 
     def join(self) -> None:
-        """One more worker."""
+        """Add a worker."""
         queue = self.root.session()
         worker = Worker(self.model.connect(), queue, queue.identify())
         self.workers.append(worker)
@@ -96,18 +96,18 @@ class Lockstep:
 
     @staticmethod
     def checked(options: dict[str, Any]) -> dict[str, Any]:
-        """Options in the model's units."""
+        """Convert options to the units of the model."""
         spans = ("ttl", "ttr", "delay", "timeout", "interval", "keep_done")
         return {name: at(value) if name in spans else value for name, value in options.items()}
 
-    # -- finding something that fits -----------------------------------------------------------------------
+    # -- mapping numbers -----------------------------------------------------------------------------------------------
 
     def worker(self, number: int) -> tuple[Connection, tubes.Tube]:
         worker = self.workers[number % WORKERS]
         return worker.ideal, worker.queue.tube("model")
 
     def task(self, number: int) -> tuple[Task | str | int, Ref | int]:
-        """A task to name: somebody's taken one, any living one, a `Task` or a lease of earlier, or any id."""
+        """Return a task as an argument: a taken one, any living one, an earlier `Task` or lease, or any id."""
         kind, number = number % 4, number // 4
         taken = [task.id for task in self.model.tasks if task.state == "taken"]
         alive = [task.id for task in self.model.tasks]
@@ -120,7 +120,7 @@ class Lockstep:
         return number % (self.model.next_id + 2), number % (self.model.next_id + 2)
 
     def both(self, real: Callable[[], Any], ideal: Callable[[], Any]) -> None:
-        """Do it in both worlds, and compare the answers, or the errors."""
+        """Run a call on both sides and compare the results or errors."""
         expected: Any
         try:
             expected = ideal()
@@ -142,10 +142,10 @@ class Lockstep:
             self.refs.append((answer, self.model.refer(expected)))
             with suppress(TaskNotTaken):
                 lease, meant = answer.lease, self.model.refer(expected)._replace(is_lease=True)
-                # That of a task which another session has is of no take.
+                # The lease of a task of another session has no take.
                 self.refs.append((lease, meant._replace(take=0) if lease.take == NO_TAKE else meant))
 
-    # -- verbs ---------------------------------------------------------------------------------------------
+    # -- calls ---------------------------------------------------------------------------------------------------------
 
     def put(self, worker: int, options: dict[str, Any]) -> None:
         ideal, tube = self.worker(worker)
@@ -174,7 +174,7 @@ class Lockstep:
         self.both(lambda: tube.take_many(limit, timeout=0), lambda: self.model.take_many(ideal, limit))
 
     def tasks(self, numbers: list[int]) -> tuple[list[Task | str | int], list[Ref | int]]:
-        """Some tasks to name."""
+        """Return several tasks as arguments."""
         found = [self.task(number) for number in numbers]
         return [real for real, _ in found], [ref for _, ref in found]
 
@@ -269,9 +269,9 @@ class Lockstep:
         self.clock.advance(tenths / 10)
 
     def leave(self, worker: int, lost: bool) -> None:
-        """A worker closes or detaches, and another one comes."""
+        """Close or detach a worker and add another one."""
         gone = self.workers.pop(worker % WORKERS)
-        # Of two sessions that end at one moment nobody says which is first.
+        # The order of two sessions that end at the same moment is undefined.
         lost = lost and all(each.ends_at != self.model.now + self.model.lease for each in self.model.sessions)
         self.model.close(gone.ideal, lost=lost)
         if lost:
@@ -281,7 +281,7 @@ class Lockstep:
         self.join()
 
     def identify(self, worker: int, session: int) -> None:
-        """A worker joins the session of another, or one that lingers or has ended."""
+        """Let a worker join the session of another one, or a detached or ended session."""
         ideal, queue, _ = self.workers[worker % WORKERS]
         wanted, uuid = self.sessions[session % len(self.sessions)]
 
@@ -291,10 +291,10 @@ class Lockstep:
 
         self.both(lambda: queue.identify(uuid), join)
 
-    # -- comparing -----------------------------------------------------------------------------------------
+    # -- comparison ----------------------------------------------------------------------------------------------------
 
     def compare(self, *, all_tasks: bool = True) -> None:
-        """All that can be seen is the same; waiting calls that should have been answered were."""
+        """Check that the visible states are equal and that exactly the expected waiting calls have returned."""
         for future, waiter in [call for call in self.calls if call[1].answers]:
             self.calls.remove((future, waiter))
             try:
@@ -322,7 +322,7 @@ class Lockstep:
             assert [(shown(task), task.why, task.result, at(task.ended)) for task in found] == [
                 (each.shown, each.why, each.result, each.ended) for each in kept
             ]
-            # Another state at each step, and as much of its list as comes after some task.
+            # List a different state at each step, starting after some task.
             self.looks += 1
             state = STATES[self.looks % 4]
             listed = self.model.listed(state)
@@ -332,7 +332,7 @@ class Lockstep:
             assert [task.id for task in self.tube.tasks(after[-1] if after else None, state=state)] == listed[first:]
 
     def close(self) -> None:
-        """End all sessions; whoever waits is sent away."""
+        """Close all sessions, which ends all waiting calls."""
         for worker in self.workers:
             worker.queue.close()
         self.root.close()

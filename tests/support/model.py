@@ -1,7 +1,7 @@
-"""The rules of a tube, written down a second time and as simply as possible: a list of tasks that is scanned.
+"""A second, minimal implementation of the rules of a tube: it scans a list of tasks.
 
-Nothing here is shared with the engine: no indexes, no timers, no table of moves. What a tube answers must be what this
-model answers. Time is whole microseconds.
+It shares nothing with the engine: no indexes, timers or table of moves. A tube must return the same results as this
+model. Time is in whole microseconds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Refused(Exception):
 
 
 class Shown(NamedTuple):
-    """A task as an answer shows it."""
+    """A task as returned by a call."""
 
     id: int
     state: str
@@ -53,12 +53,12 @@ class Shown(NamedTuple):
     ttr: int | None
     due: int | None
     expires: int | None
-    #: How often it was released (None: it is done), timed out, buried and kicked.
+    #: The numbers of releases (None: done), timeouts, burials and kicks.
     calls: tuple[int | None, ...]
 
 
 class Kept(NamedTuple):
-    """A done task that is kept."""
+    """A kept done task."""
 
     until: int
     id: int
@@ -69,7 +69,7 @@ class Kept(NamedTuple):
 
 
 class Ref(NamedTuple):
-    """What a `Task` argument says: which task of which tube; if it was taken then, by its how manieth take."""
+    """The content of a `Task` argument: the tube, the task and, if it was taken, the number of the take."""
 
     id: int
     tube: int
@@ -79,7 +79,7 @@ class Ref(NamedTuple):
 
 @dataclass(eq=False)
 class Session:
-    """Who tasks belong to."""
+    """The owner of taken tasks."""
 
     connections: int = 1
     ends_at: int | None = None
@@ -87,14 +87,14 @@ class Session:
 
 @dataclass(eq=False)
 class Connection:
-    """One connection, of one session at a time."""
+    """A connection, which has one session at a time."""
 
     session: Session = field(default_factory=Session)
 
 
 @dataclass(eq=False)
 class Waiter:
-    """A call that waits: a take, or a put of these options, or of a list of such."""
+    """A waiting call: a take, a put with these options, or a batch."""
 
     connection: Connection
     deadline: int | None
@@ -103,29 +103,29 @@ class Waiter:
 
     @property
     def size(self) -> int:
-        """How many tasks it puts."""
+        """Return the number of tasks of the put."""
         return len(self.put) if isinstance(self.put, list) else 1
 
 
 @dataclass(eq=False)
 class RateLimit:
-    """What is known of a lane besides its tasks."""
+    """The state of a lane without its tasks."""
 
     interval: int | None = None
     max_in_flight: int | None = None
     interval_from: str | None = None
     capacity: int | None = None
     blocked: int = 0
-    #: From when its interval counts (its last start, or the end of a run), and the task and the take of that start.
+    #: The start of its interval (its last start or the end of a run), with the task and the take of that start.
     start: tuple[int, int, int] | None = None
-    #: Its place in the round; 0: none.
+    #: Its place in the round; 0 if it has none.
     number: int = 0
-    #: Whether its starts are noted although the tube itself asks for nothing.
+    #: True if its starts are recorded although the tube has no limits.
     asked: bool = False
 
     @property
     def own(self) -> tuple[int | None, int | None, str | None, int | None]:
-        """The limits that the lane itself has."""
+        """Return the limits of the lane itself."""
         return self.interval, self.max_in_flight, self.interval_from, self.capacity
 
 
@@ -142,7 +142,7 @@ class Task:
     ttr: int | None
     dead: int | None
     state: str = "ready"
-    #: The end of its delay, or of its time to run.
+    #: The end of its delay or of its time to run.
     until: int | None = None
     owner: Session | None = None
     attempts: int = 0
@@ -151,7 +151,7 @@ class Task:
 
 
 class Model:
-    """A tube, and the sessions that use it."""
+    """A tube and its sessions."""
 
     def __init__(self, driver: Driver, options: dict[str, Any], lease: int) -> None:
         self.driver = driver
@@ -163,7 +163,7 @@ class Model:
         self.start()
 
     def start(self) -> None:
-        """A new tube, with nothing in it and nothing counted."""
+        """Reset to a new tube without tasks and counts."""
         self.generation += 1
         self.next_id = 0
         self.tasks: list[Task] = []
@@ -174,14 +174,14 @@ class Model:
         self.takers: list[Waiter] = []
         self.putters: list[Waiter] = []
         self.events: list[tuple[str, Shown]] = []
-        #: Whether nothing is taken, and until when; None: for ever.
+        #: True while takes are paused, and the end of the pause (None: no end).
         self.paused = False
         self.paused_until: int | None = None
 
-    # -- what a task is ------------------------------------------------------------------------------------
+    # -- tasks ---------------------------------------------------------------------------------------------------------
 
     def place(self, task: Task) -> Any:
-        """Its place in the order: small ones first."""
+        """Return the place in the order; small places come first."""
         if self.driver.rank is not None:
             return self.driver.rank(task), task.id
         places: dict[str, Callable[[Task], tuple[int, ...]]] = {
@@ -193,18 +193,18 @@ class Model:
         return places[self.driver.order](task)
 
     def kept(self) -> list[Kept]:
-        """The done tasks that are kept, as a list has them."""
+        """Return the kept done tasks in list order."""
         return [each for each in sorted(self.done, reverse=True) if each.until > self.now]
 
     def forget_done(self, ref: int | Ref) -> Shown | None:
-        """Forget a done task that is meant, if it is kept."""
+        """Forget the done task of this reference, if it is kept."""
         kept = self.found_done(ref)
         if kept is not None:
             self.done.remove(kept)
         return kept and kept.shown
 
     def found_done(self, ref: int | Ref) -> Kept | None:
-        """The done task that is meant, if it is kept."""
+        """Return the done task of this reference, if it is kept."""
         if isinstance(ref, Ref) and (ref.is_lease or ref.tube != self.generation):
             return None
         id = ref.id if isinstance(ref, Ref) else ref
@@ -216,7 +216,7 @@ class Model:
         return self.show(self.found(ref)) if kept is None else kept.shown
 
     def listed(self, state: str) -> list[int]:
-        """The ids of the tasks in a state, as a list has them."""
+        """Return the ids of the tasks in a state, in list order."""
 
         def key(task: Task) -> Any:
             if state == "delayed":
@@ -226,17 +226,17 @@ class Model:
         return [task.id for task in sorted((each for each in self.tasks if each.state == state), key=key)]
 
     def lane(self, task: Task) -> str | None:
-        """Its lane; tasks without one share the lane `nil`."""
+        """Return the lane of a task; tasks without one share the lane `nil`."""
         if self.driver.lane is None:
             return None
         return "nil" if task.utube is None else task.utube
 
     def rate_limit(self, name: str) -> RateLimit:
-        """The rate limit of a lane; a new one says nothing."""
+        """Return the rate limit of a lane; a new one has no limits."""
         return self.rate_limits.setdefault(name, RateLimit())
 
     def limits(self, rate_limit: RateLimit) -> tuple[int, int]:
-        """interval and max_in_flight."""
+        """Return interval and max_in_flight."""
         interval, most = self.options.get("interval", 0), self.options.get("max_in_flight", 1)
         return (
             interval if rate_limit.interval is None else rate_limit.interval,
@@ -244,7 +244,7 @@ class Model:
         )
 
     def next_start(self, name: str) -> int:
-        """When a lane may start again."""
+        """Return the moment of the next start of a lane."""
         rate_limit = self.rate_limits.get(name, RateLimit())
         interval, _ = self.limits(rate_limit)
         if rate_limit.start is None or not interval:
@@ -253,11 +253,11 @@ class Model:
         return max(rate_limit.blocked, at + varied(interval, self.options.get("jitter", 0), 0, id, attempts))
 
     def states(self, name: str) -> list[str]:
-        """The states of a lane's tasks."""
+        """Return the states of a lane's tasks."""
         return [task.state for task in self.tasks if self.lane(task) == name]
 
     def forget(self) -> None:
-        """Lanes that can start, and have nothing ready or taken, forget that they ever did."""
+        """Forget the last start of lanes that may start and have no ready or taken task."""
         for name, rate_limit in list(self.rate_limits.items()):
             if self.next_start(name) <= self.now and not {"ready", "taken"} & set(self.states(name)):
                 rate_limit.start, rate_limit.number = None, 0
@@ -265,7 +265,7 @@ class Model:
                     del self.rate_limits[name]
 
     def due(self, task: Task) -> int | None:
-        """When it moves by itself."""
+        """Return the next moment at which the task changes by time."""
         if task.state == "done":
             return None
         if task.state == "delayed":
@@ -276,7 +276,7 @@ class Model:
         return task.dead
 
     def show(self, task: Task) -> Shown:
-        """The task as it is now."""
+        """Return the current visible state of the task."""
         return Shown(
             task.id, task.state, task.data, task.utube, task.pri, task.attempts, task.created,
             task.ttl, task.ttr, self.due(task), task.dead,
@@ -284,11 +284,11 @@ class Model:
         )  # fmt: skip
 
     def refer(self, answer: Shown) -> Ref:
-        """What a `Task` of this answer says as an argument."""
+        """Return the reference of a returned task as an argument."""
         return Ref(answer.id, self.generation, answer.attempts if answer.state == "taken" else None)
 
     def alive(self, ref: int | Ref) -> Task | None:
-        """The task that is meant, if it is there."""
+        """Return the task of this reference, if it exists."""
         if isinstance(ref, Ref) and ref.tube != self.generation:
             if ref.is_lease:
                 raise Refused(InvalidOption)
@@ -297,7 +297,7 @@ class Model:
         return next((task for task in self.tasks if task.id == id), None)
 
     def held(self, connection: Connection, ref: int | Ref) -> Task:
-        """The task that is meant, if this connection's session has it, by that take."""
+        """Return the task of this reference, if this connection's session holds it by that take."""
         task = self.alive(ref)
         if isinstance(ref, Ref) and ref.is_lease:
             return self.found(ref)
@@ -308,7 +308,7 @@ class Model:
         return task
 
     def found(self, ref: int | Ref) -> Task:
-        """The task that is meant; by a lease if that take has it still."""
+        """Return the task of this reference; for a lease, only if its take still holds it."""
         task = self.alive(ref)
         if isinstance(ref, Ref) and ref.is_lease:
             if task is None or task.state != "taken" or task.attempts != ref.take:
@@ -347,10 +347,10 @@ class Model:
                 task.calls[call] += 1
         self.events.append((event, self.show(task)))
 
-    # -- time ----------------------------------------------------------------------------------------------
+    # -- time ----------------------------------------------------------------------------------------------------------
 
     def advance(self, span: int) -> None:
-        """Let time pass, from one moment at which something happens to the next."""
+        """Let time pass, from one event to the next."""
         until = self.now + span
         while True:
             moments = [self.due(task) for task in self.tasks]
@@ -373,7 +373,7 @@ class Model:
             self.catch_up()
 
     def expire(self) -> bool:
-        """Let everything happen that is due, in the order of the moments, then of the ids; False if nothing is."""
+        """Apply all due events in order of their moments and then of ids; return False if none is due."""
         self.forget()
         happened = False
         if self.paused_until is not None and self.paused_until <= self.now:
@@ -392,7 +392,7 @@ class Model:
                 self.change(task, "done", "ttl", "ttl", "delete")
 
     def catch_up(self) -> None:
-        """Let everything happen that is due or possible now: what is due, then waiting puts, then waiting takes."""
+        """Apply all due events, then serve waiting puts, then waiting takes."""
         self.expire()
         again = True
         while again:
@@ -407,26 +407,26 @@ class Model:
                 waiter.answers.append(self.give(task, waiter.connection))
             again = self.expire() or self.admitted() is not None
 
-    # -- verbs ---------------------------------------------------------------------------------------------
+    # -- calls ---------------------------------------------------------------------------------------------------------
 
     def room(self, count: int = 1) -> bool:
-        """Whether so many tasks more have room."""
+        """Return True if there is room for `count` more tasks."""
         capacity = self.options.get("capacity", 0)
         return not capacity or len(self.tasks) + count <= capacity
 
     def capacity(self, name: str) -> int:
-        """How many tasks have room in a lane; 0: any number."""
+        """Return the capacity of a lane; 0: unlimited."""
         own = self.rate_limits.get(name, RateLimit()).capacity
         limit: int = self.options.get("lane_capacity", 0) if own is None else own
         return limit
 
     def lanes_of(self, puts: list[tuple[Any, dict[str, Any]]]) -> list[str]:
-        """The lane of each put."""
+        """Return the lane of each put."""
         utubes = [options.get(self.driver.lane) for _, options in puts] if self.driver.lane else []
         return ["nil" if utube is None else utube for utube in utubes]
 
     def full_lane(self, puts: list[tuple[Any, dict[str, Any]]]) -> str | None:
-        """The first lane that has no room for all these puts."""
+        """Return the first lane without room for all these puts."""
         names = self.lanes_of(puts)
         for name, most in {name: self.capacity(name) for name in names}.items():
             if most and len(self.states(name)) + names.count(name) > most:
@@ -434,7 +434,7 @@ class Model:
         return None
 
     def admitted(self) -> Waiter | None:
-        """The first waiting put that has room; those whose lanes are full do not hold up others."""
+        """Return the first waiting put that has room; puts into full lanes do not block others."""
         full: set[str] = set()
         for waiter in self.putters:
             put: Any = waiter.put
@@ -449,7 +449,7 @@ class Model:
         return None
 
     def put(self, data: Any, options: dict[str, Any]) -> Shown | None:
-        """Put, without waiting for room."""
+        """Put without waiting for room."""
         if not options.keys() <= (self.driver.options - {"capacity"}) | {"timeout", "keep_done"}:
             raise Refused(OptionNotSupported)
         if not self.room() or self.full_lane([(data, options)]) is not None:
@@ -461,7 +461,7 @@ class Model:
         return shown
 
     def add(self, data: Any, options: dict[str, Any]) -> Shown:
-        """A new task, for which there is room."""
+        """Add a new task, for which there is room."""
         defaults = {name: value for name, value in self.options.items() if name in ("pri", "ttl", "ttr", "keep_done")}
         if "ttr" in self.driver.options:
             defaults.setdefault("ttr", defaults.get("ttl"))
@@ -478,7 +478,7 @@ class Model:
         return self.show(task)
 
     def first(self) -> Task | None:
-        """The first task that may be taken."""
+        """Return the first task that may be taken."""
         if self.paused:
             return None
         free = [task for task in self.tasks if task.state == "ready" and self.is_free(self.lane(task))]
@@ -488,14 +488,14 @@ class Model:
         return min(free, key=self.place, default=None)
 
     def is_free(self, name: str | None) -> bool:
-        """Whether a task of this lane may be taken."""
+        """Return True if a task of this lane may be taken."""
         if name is None:
             return True
         _, most = self.limits(self.rate_limits.get(name, RateLimit()))
         return self.states(name).count("taken") < most and self.next_start(name) <= self.now
 
     def give(self, task: Task, connection: Connection) -> Shown:
-        """The task is taken by this connection."""
+        """Give the task to this connection."""
         task.attempts += 1
         task.owner = connection.session
         name = self.lane(task)
@@ -509,7 +509,7 @@ class Model:
         return self.show(task)
 
     def end_run(self, name: str | None) -> None:
-        """A run has ended in this lane."""
+        """Record the end of a run in this lane."""
         if name is None:
             return
         rate_limit = self.rate_limit(name)
@@ -519,7 +519,7 @@ class Model:
             rate_limit.start = (self.now, id, attempts)
 
     def take(self, connection: Connection) -> Shown | None:
-        """Take, without waiting."""
+        """Take without waiting."""
         task = self.first()
         if task is None:
             return None
@@ -528,7 +528,7 @@ class Model:
         return shown
 
     def wait(self, connection: Connection, timeout: int | None, put: Any = None) -> Waiter:
-        """Take, or put, and wait if need be."""
+        """Take or put, and wait if necessary."""
         waiter = Waiter(connection, None if timeout is None else self.now + timeout, put)
         (self.takers if put is None else self.putters).append(waiter)
         self.catch_up()
@@ -549,7 +549,7 @@ class Model:
         return self.mark_finished(task)
 
     def release_unfailed(self, task: Task, delay: int | None) -> None:
-        """A held task is released."""
+        """Release a held task."""
         if delay:
             self.prolong(task, delay)
             self.change(task, "delayed", "release", "release", until=self.now + delay)
@@ -557,7 +557,7 @@ class Model:
             self.change(task, "ready", "release", "release")
 
     def put_many(self, items: list[tuple[Any, dict[str, Any]]]) -> list[Shown]:
-        """Put all or none."""
+        """Put all tasks or none."""
         capacity = self.options.get("capacity", 0)
         if capacity and len(items) > capacity:
             raise Refused(InvalidOption)
@@ -568,7 +568,7 @@ class Model:
         return shown
 
     def take_many(self, connection: Connection, limit: int) -> list[Shown]:
-        """Take up to so many, without waiting."""
+        """Take up to `limit` tasks without waiting."""
         shown: list[Shown] = []
         while len(shown) < limit and (task := self.first()) is not None:
             shown.append(self.give(task, connection))
@@ -576,21 +576,21 @@ class Model:
         return shown
 
     def ack_many(self, connection: Connection, refs: list[int | Ref]) -> dict[int, bool]:
-        """Ack those that are held."""
+        """Ack the held tasks."""
         return self.each(refs, lambda ref: self.change(self.held(connection, ref), "done", "delete", "ack"))
 
     def release_many(self, connection: Connection, refs: list[int | Ref], delay: int | None) -> dict[int, bool]:
-        """Release those that are held."""
+        """Release the held tasks."""
         if delay is not None and "delay" not in self.driver.options:
             raise Refused(OptionNotSupported)
         return self.each(refs, lambda ref: self.release_unfailed(self.held(connection, ref), delay))
 
     def delete_many(self, refs: list[int | Ref]) -> dict[int, bool]:
-        """Delete those that are there."""
+        """Delete the existing tasks."""
         return self.each(refs, self.remove)
 
     def remove(self, ref: int | Ref) -> Task | None:
-        """Remove a task, and forget a done one; it, if it was alive."""
+        """Remove a task or forget a done one; return the task if it was alive."""
         if self.forget_done(ref) is not None:
             return None
         task = self.found(ref)
@@ -598,7 +598,7 @@ class Model:
         return task
 
     def each(self, refs: list[int | Ref], act: Callable[[int | Ref], object]) -> dict[int, bool]:
-        """Do something with each of these tasks; of two that are one task the first counts."""
+        """Run a call for each of these tasks; only the first reference to a task counts."""
         if any(isinstance(ref, Ref) and ref.is_lease and ref.tube != self.generation for ref in refs):
             raise Refused(InvalidOption)
         done: dict[int, bool] = {}
@@ -651,7 +651,7 @@ class Model:
         return self.mark_finished(task)
 
     def mark_finished(self, task: Task) -> Shown:
-        """The task as its verb left it, gone if that is past its ttl, before anything else followed from that."""
+        """Return the task right after its call, done if its ttl is over, before any consequence."""
         self.expire()
         shown = self.show(task)
         self.catch_up()
@@ -666,7 +666,7 @@ class Model:
         return len(kicked)
 
     def release_all(self, owner: Session | None = None) -> None:
-        """Release what is taken, by one session or by all, in the order of the ids."""
+        """Release the tasks of one session or of all, in order of ids."""
         for task in [each for each in self.tasks if each.state == "taken"]:
             if owner is None or task.owner is owner:
                 self.change(task, "ready", "release", "release")
@@ -688,7 +688,7 @@ class Model:
         self.catch_up()
 
     def utubes(self) -> list[tuple[str, int, int, float | None, float, int, int]]:
-        """All lanes, as users see them."""
+        """Return all lanes as users see them."""
         lanes: list[tuple[str, int, int, float | None, float, int, int]] = []
         for name in sorted({*self.rate_limits, *(self.lane(task) or "" for task in self.tasks)}):
             states, moment = self.states(name), self.next_start(name)
@@ -719,7 +719,7 @@ class Model:
         self.catch_up()
 
     def drop(self, force: bool) -> None:
-        """Drop, and create anew."""
+        """Drop the tube and create it again."""
         waiting = [*self.takers, *self.putters]
         if not force and (waiting or any(task.state == "taken" for task in self.tasks)):
             raise Refused(TubeBusy)
@@ -728,23 +728,23 @@ class Model:
         self.start()
 
     def statistics(self) -> tuple[dict[str, int], dict[str, int], int]:
-        """All counts."""
+        """Return all counts."""
         states = [task.state for task in self.tasks]
         counts = {name: states.count(name) for name in STATES}
         counts["total"] = len(states)
         counts["done"] = self.calls["ack"] + self.calls["delete"]
         return counts, dict(self.calls), len(self.takers) + len(self.putters)
 
-    # -- sessions ------------------------------------------------------------------------------------------
+    # -- sessions ------------------------------------------------------------------------------------------------------
 
     def connect(self) -> Connection:
-        """A connection with a session of its own."""
+        """Open a connection with a new session."""
         connection = Connection()
         self.sessions.append(connection.session)
         return connection
 
     def close(self, connection: Connection, *, lost: bool) -> None:
-        """Close, or detach."""
+        """Close or detach."""
         for line in (self.takers, self.putters):
             for waiter in [each for each in line if each.connection is connection]:
                 line.remove(waiter)
@@ -764,7 +764,7 @@ class Model:
         self.leave(old, lost=False)
 
     def leave(self, session: Session, *, lost: bool) -> None:
-        """One connection less."""
+        """Remove a connection from a session."""
         session.connections -= 1
         if not session.connections:
             if lost:
@@ -773,6 +773,6 @@ class Model:
                 self.end(session)
 
     def end(self, session: Session) -> None:
-        """The session is over."""
+        """End the session."""
         self.sessions.remove(session)
         self.release_all(session)

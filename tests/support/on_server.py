@@ -1,4 +1,4 @@
-"""The contract on a server: who has a server subclasses this with the tests that it wants to run there."""
+"""The contract on a server: subclasses provide the server and add the tests to run there."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class OnServer(Bench):
-    """A key space of its own for every test.
+    """A separate key space for every test.
 
-    Each driver runs on one face, and each face on several drivers: how a face waits does not depend on the driver.
+    Each driver runs on one face and each face with several drivers, because waiting does not depend on the driver.
     """
 
-    #: Where the server is.
+    #: The URL of the server.
     url: ClassVar[str]
 
     def connect(self, face: Face, clock: ManualClock) -> Any:

@@ -1,4 +1,4 @@
-"""Parts of the contract, for drivers that share their knobs with one that keeps the whole."""
+"""Parts of the contract, for drivers that share their knobs with a driver that runs all of it."""
 
 from collections.abc import Iterable
 
@@ -27,7 +27,7 @@ from tubes.conformance.waking import Waking
 from tubes.drivers.driver import Driver
 from tubes.drivers.registry import Registry
 
-#: A driver with all knobs at once: the greatest priority first, the newest among equals, one task per tenant.
+#: A driver with all knobs: greatest priority first, newest first among equals, one task per tenant.
 TENANTS = Driver(
     "tenants",
     options={"tenant", "pri", "ttl", "ttr", "delay", "capacity", "timeout"},
@@ -40,29 +40,29 @@ RULES = {name: getattr(Contract, name) for name in dir(Contract) if name.startsw
 
 
 def rules_of(driver: Driver | str, names: Iterable[str] = RULES) -> set[str]:
-    """Those of these rules that a driver does not skip."""
+    """Return the rules that a driver does not skip."""
     known = Registry().find(driver) if isinstance(driver, str) else driver
     return {name for name in names if not skip_reason(known, RULES[name])}
 
 
 class RareRules(Contract):
-    """The rules that `utubettl` skips: they are about drivers that lack something, or have a capacity."""
+    """The rules that `utubettl` skips, about drivers that lack a feature or have a capacity."""
 
     for _name in rules_of("utubettl"):
-        locals()[_name] = None  # pytest does not collect it.
+        locals()[_name] = None  # This keeps pytest from collecting the test.
 
 
 class OfOrder(Order, Methods, Ownership, Waking, Batches, Sessions, Updates, Altering):
-    """The rules in which the order of tasks has a part."""
+    """The rules that involve the order of tasks."""
 
 
 class OfRank(Order, Methods, TimeToLive, Delay, Batches, Failures, Updates, Altering):
-    """The rules in which a rank has a part that tasks keep while they are delayed, or change."""
+    """The rules that involve a rank, which tasks keep while delayed, or change."""
 
 
 class OfCapacity(Capacity, Batches, Methods, Options, Altering):
-    """The rules in which room has a part."""
+    """The rules that involve capacity."""
 
 
 class OfCodec(Methods, Waiting, TakeAny, Batches, Failures, UniqueKeys, Context, Updates, Looking, Events, Loops):
-    """The rules in which data come back."""
+    """The rules that involve returned data."""

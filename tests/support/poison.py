@@ -1,6 +1,6 @@
-"""A process whose handler some tasks kill: `python -m tests.support.poison URL MODE JOURNAL`.
+"""A worker process with tasks that kill it: `python -m tests.support.poison URL MODE JOURNAL`.
 
-It writes into the journal what it begins: the id, the attempts, and its own id.
+It writes each started task into the journal: the id, the attempts, and its own process id.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from tubes.worker import Worker
 
 #: The lease of a process's session.
 LEASE: Final = 1.0
-#: What tasks say by which their process dies.
+#: The data of tasks that kill their process.
 DEADLY: Final = ("segfault", "exit", "kill", "abort")
-#: Bytes of memory that a process may have.
+#: The memory limit of a process in bytes.
 _MEMORY: Final = 4 << 30
 
 
 def act(data: Any) -> None:
-    """Die as the data says; else work for a while."""
+    """Die in the way named by the data, or work for a while."""
     if data == "segfault":
         ctypes.string_at(0)
     elif data == "exit":
         os._exit(0)
-    elif data == "kill":  # As the kernel does to whoever has too much memory.
+    elif data == "kill":  # Like the kernel's out-of-memory killer.
         os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(60)
     elif data == "abort":
@@ -49,7 +49,7 @@ def act(data: Any) -> None:
 
 
 def main(url: str, mode: str, journal: str) -> None:
-    """Work as the mode says until the end."""
+    """Work in this mode until killed."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     written = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -91,7 +91,7 @@ def main(url: str, mode: str, journal: str) -> None:
 
 @contextmanager
 def supervised(url: str, mode: str, journal: Path) -> Generator[None]:
-    """Such a process, and the next one whenever it has died."""
+    """Run such a process and restart it whenever it dies."""
     ending = threading.Event()
     alive: list[subprocess.Popen[bytes]] = []
 
@@ -107,14 +107,14 @@ def supervised(url: str, mode: str, journal: Path) -> Generator[None]:
         yield
     finally:
         ending.set()
-        while thread.is_alive():  # One more may just have begun.
+        while thread.is_alive():  # Another process may just have started.
             for process in alive:
                 process.kill()
             thread.join(0.1)
 
 
 def begun(journal: Path) -> dict[int, list[int]]:
-    """By the id of a task, the attempts that were begun."""
+    """Return the started attempts by task id."""
     found: dict[int, list[int]] = {}
     for line in journal.read_text().splitlines():
         id, attempts, _ = map(int, line.split())

@@ -1,4 +1,4 @@
-"""Processes of tests that run this Python."""
+"""Starting processes of tests with this Python."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT: Final = Path(__file__).parent.parent.parent
 
 
 def python(*arguments: object, cwd: Path = ROOT, prefix: tuple[str, ...] = (), **options: Any) -> subprocess.Popen[Any]:
-    """Start a Python that finds the modules which this process finds.
+    """Start a Python process with the module path of this process.
 
     `prefix` is a command that starts it; `env` adds variables; other options are those of `subprocess.Popen`.
     """

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 class Proxy(SocketServer):
-    """Between clients and a server, on a unix socket of its own.
+    """A proxy between clients and a server, on a separate unix socket.
 
-    `cuts`: asked about every request: whether the connection is cut after it was forwarded. The server has answered
-    it then, or is about to; nobody hears of it. `mute`: whether connections are cut where a reply comes.
-    `lies`: asked about every request: makes of the server's reply what the client gets instead; None: that reply.
+    `cuts`: called with every request; True cuts the connection after the request was forwarded. The server executes it,
+    but the client gets no reply. `mute`: True cuts connections when a reply arrives. `lies`: called with every request;
+    returns a function that replaces the server's reply, or None.
     """
 
     def __init__(self, server: LocalServer, cuts: Callable[[bytes], bool] = lambda request: False) -> None:
         self.cuts = cuts
         self.count = 0
-        #: Seconds by which each reply is delayed.
+        #: The delay of each reply in seconds.
         self.delay = 0.0
         self.mute = False
         self.lies: Callable[[bytes], Callable[[bytes], bytes] | None] = lambda request: None
@@ -40,7 +40,7 @@ class Proxy(SocketServer):
 
     @property
     def url(self) -> str:
-        """Where clients find it."""
+        """Return the URL for clients."""
         return f"unix://{self._socket}"
 
     def _serve(self, client: socket.socket) -> None:

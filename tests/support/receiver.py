@@ -8,13 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-#: What a reply is: raw bytes, or a coroutine that writes for as long as it likes.
+#: A reply: raw bytes, or a coroutine that writes it.
 Answer = bytes | Callable[[asyncio.StreamWriter], Awaitable[object]]
 
 
 @dataclass(frozen=True)
 class Request:
-    """What has arrived."""
+    """A received request."""
 
     line: str
     headers: dict[str, str]
@@ -22,20 +22,20 @@ class Request:
 
 
 def reply(status: int, body: bytes = b"", *headers: str) -> bytes:
-    """A reply as it goes over the line."""
+    """Return the bytes of an HTTP reply."""
     lines = [f"HTTP/1.1 {status} Some", f"content-length: {len(body)}", *headers, "", ""]
     return "\r\n".join(lines).encode() + body
 
 
 class Receiver:
-    """Listens on a free port of a local address, and replies what `answer` says. `requests`: all that has arrived."""
+    """A server on a free local port that replies with the results of `answer`. `requests`: all received requests."""
 
     def __init__(self, answer: Callable[[Request], Answer], host: str = "127.0.0.1", port: int = 0) -> None:
         self._answer: Final = answer
         self._host: Final = host
         self._port: Final = port
         self.requests: Final[list[Request]] = []
-        #: How many are handled now, and the most that there were.
+        #: The number of requests in progress, and its maximum so far.
         self.now = self.most = 0
         self._writers: Final[set[asyncio.StreamWriter]] = set()
 

@@ -1,4 +1,4 @@
-"""Refuses each command of each script in turn: whoever is refused has changed nothing, or was not harmed at all."""
+"""Refuse each command of each script in turn: a refused script must have changed nothing, or have succeeded."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _PASSWORD = "pw"
 
 
 class Refusals:
-    """Tries out every call of a script before it is done: as a user who lacks the right to one command after the other.
+    """Run every script, before its real call, as a user who lacks the right to one command after the other.
 
-    The server must know DEBUG. `refused`: how often each command was, by the names of scripts' verbs; `harmless`: how
-    often that was no obstacle.
+    The server must support DEBUG. `refused`: the number of refusals of each command by script; `harmless`: the number
+    of refusals without effect on the result.
     """
 
     def __init__(self, server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,13 +35,13 @@ class Refusals:
         self._line: Any = pool(path=str(server.socket), username=_USER, password=_PASSWORD)
         self._line.connect()
         known = ThreadChannel.call
-        # What the threads of a store do comes before or after.
+        # Other threads of a store run before or after a trial.
         alone = threading.RLock()
 
         def call(line: ThreadChannel, call: ScriptCall) -> Any:
             with alone:
                 call.begin(line.slot)
-                # It keeps its number: it is done once in the end.
+                # The call keeps its number, so it is executed once in the end.
                 call.resent = True
                 self._try(call)
                 return known(line, call)
@@ -108,12 +108,12 @@ class Refusals:
             pipe.execute()
 
     def _digest(self) -> bytes:
-        """Of all that there is: values, and whether they expire."""
+        """Return a digest of all keys: their values, and whether they expire."""
         digest: bytes = self._admin.execute_command("DEBUG", "DIGEST")
         return digest
 
     def _seen(self) -> dict[bytes, Any]:
-        """What `_digest` is of, by key; for people."""
+        """Return the content of `_digest` by key, in readable form."""
         keys: list[bytes] = sorted(self._admin.keys("*"))
         kinds: list[bytes] = _all(self._admin, [("TYPE", key) for key in keys])
         looks = {b"hash": "HGETALL", b"set": "SMEMBERS", b"string": "GET"}
@@ -138,6 +138,6 @@ def _all(client: Any, asked: list[tuple[Any, ...]]) -> list[Any]:
 
 
 def difference(one: dict[bytes, Any], other: dict[bytes, Any]) -> str:
-    """What is not the same."""
+    """Describe the differences."""
     names = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
     return "; ".join(f"{name.decode()}: {one.get(name)} is {other.get(name)}" for name in names)

@@ -1,4 +1,4 @@
-"""The rights that each kind of user needs, found in the scripts; and as the page has them."""
+"""The rights that each kind of user needs: derived from the scripts, and as documented on the page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tubes.redis.scripts.gate import commands
 from tubes.testing import LocalServer
 
 _PAGE: Final = Path(__file__).parent.parent.parent / "docs" / "howto" / "permissions.md"
-#: The scripts of every session, and what opens, makes and finds tubes.
+#: The scripts of every session, and the scripts that open, create and find tubes.
 _SESSION: Final = ("open", "beat", "leave", "tick", "names", "there", "living", "ring", "mark")
 _PUTS: Final = ("put", "put_many", "put_keyed", "put_limited", "stage", "unput")
 _TAKES: Final = (
@@ -36,7 +36,7 @@ _TAKES: Final = (
     ),
     *("bury", "decline", "touch", "renew_many", "statistics", "session"),
 )
-#: What is sent besides scripts.
+#: Commands that clients send in addition to those in scripts.
 _CALLS: Final = {"EVAL", "EVALSHA", "CLIENT|SETINFO", "CONFIG|GET"}
 _WAITS: Final = {"BZPOPMIN", "PING"}
 _LOOKS: Final = {"MULTI", "EXEC", "HSTRLEN", "HMGET", "ZMSCORE", "EXISTS", "SMEMBERS", "HGET"}
@@ -45,7 +45,7 @@ _HEARS: Final = {"SUBSCRIBE", "UNSUBSCRIBE", "PING"}
 
 @cache
 def of_scripts(*verbs: str) -> frozenset[str]:
-    """All commands of these scripts, for whatever driver."""
+    """Return all commands of these scripts, for all drivers."""
     return frozenset(
         command
         for verb in verbs
@@ -56,10 +56,10 @@ def of_scripts(*verbs: str) -> frozenset[str]:
 
 
 def wanted() -> dict[str, frozenset[str]]:
-    """By kind of user what it needs."""
+    """Return the required rights by kind of user."""
     putting = of_scripts(*_SESSION, *_PUTS) | _CALLS | _WAITS
     working = putting | of_scripts(*_TAKES)
-    # Who only looks at names adds none, and writes down nothing.
+    # A user who only lists names writes nothing.
     looking = (of_scripts("overview", "names", "living", "there", "age") | _CALLS) - {"SADD", "SREM", "HSET"}
     sparks = (verb for verb in VERBS if verb.startswith(("stream", "write", "extent", "heads", "ids", "oldest")))
     spark = of_scripts(*_SESSION, *_PUTS, *sparks)
@@ -74,14 +74,14 @@ def wanted() -> dict[str, frozenset[str]]:
 
 
 def told() -> dict[str, list[str]]:
-    """By kind of user its rights, as the page has them."""
+    """Return the documented rights by kind of user."""
     text = _PAGE.read_text().replace("\\\n", "")
     lines = re.findall(r"^    ACL SETUSER (\w+) on >secret (.*)", text, re.MULTILINE)
     return {name: words.split() for name, words in lines}
 
 
 class Users:
-    """A user of each kind on a server, with the rights that the page gives, and with any prefix of keys."""
+    """A user of each kind on a server, with the documented rights and any key prefix."""
 
     def __init__(self, server: LocalServer) -> None:
         self.server = server
@@ -90,7 +90,7 @@ class Users:
             anywhere = [word.replace("tubes:*", "*") for word in words]
             try:
                 self._set(name, *anywhere)
-            except redis.ResponseError:  # Redis before 7.2 has no CLIENT SETINFO.
+            except redis.ResponseError:  # Redis before 7.2 lacks CLIENT SETINFO.
                 self._set(name, *(word for word in anywhere if word != "+client|setinfo"))
 
     def _set(self, name: str, *words: str) -> None:
@@ -100,18 +100,18 @@ class Users:
         return f"unix://{name}:secret@{self.server.socket}"
 
     def refusals(self) -> list[Any]:
-        """What the server has refused since the last look."""
+        """Return the commands that the server has refused since the last call."""
         log: list[Any] = self.admin.execute_command("ACL", "LOG")
         if log:
             self.forget()
         return log
 
     def forget(self) -> None:
-        """Forget what the server has refused."""
+        """Clear the list of refused commands."""
         self.admin.execute_command("ACL", "LOG", "RESET")
 
 
 @cache
 def users_of(server: LocalServer) -> Users:
-    """The users of a server, made once."""
+    """Return the users of a server, which are created once."""
     return Users(server)

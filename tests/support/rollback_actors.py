@@ -1,9 +1,9 @@
-"""Processes that put and take at a server that loses its last writes.
+"""Processes that put and take on a server that loses its latest writes.
 
-`python -m tests.support.rollback_actors URL FOLDER NAME…` starts them. Each keeps a journal, a file in FOLDER with its
-NAME, of when what it did began and ended. Those whose name begins with `put` put until SIGTERM, those with `take` take;
-every other one with asyncio. They are children of one process, fork by fork, so that whatever counts in them begins
-alike. They end with that process, and it ends when its stdin ends.
+`python -m tests.support.rollback_actors URL FOLDER NAME…` starts them. Each writes a journal, a file in FOLDER named
+NAME, with the start and end of each call. Processes named `put…` put until SIGTERM, those named `take…` take; every
+second one uses asyncio. They are forked from one process, so that all their counters start equal. They end with this
+process, which ends when its stdin ends.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-#: How many tasks a put of many has.
+#: The number of tasks of a batch.
 _MANY = 3
-#: How many seconds processes may take, that share a machine with others.
+#: Seconds to wait for processes on a busy machine.
 _PATIENCE = 60
 
 
 def soon(question: Callable[[], bool]) -> bool:
-    """Whether the answer becomes yes; who asks leaves the machine to those about whom it is."""
+    """Return True if the condition becomes true soon; sleep between checks to leave the CPU to the processes."""
     patience = time.monotonic() + _PATIENCE
     while not question():
         if time.monotonic() > patience:
@@ -51,7 +51,7 @@ def soon(question: Callable[[], bool]) -> bool:
 
 
 class Actor:
-    """What one process does, and its journal."""
+    """One process and its journal."""
 
     def __init__(self, url: str, folder: str, name: str) -> None:
         self._url, self._name = url, name
@@ -59,7 +59,7 @@ class Actor:
         self._is_over = False
         self._count = 0
         signal.signal(signal.SIGTERM, self._end)
-        # Children of one process would all do the same.
+        # Without a seed, all children of one process would behave the same.
         self._random = random.Random(name)
 
     def _end(self, number: int, frame: object) -> None:
@@ -73,7 +73,7 @@ class Actor:
         return f"{self._name}.{self._count}"
 
     def run(self, *, in_loop: bool) -> None:
-        """Until the end; whatever is no lost connection or lost task ends it, and stands in the journal."""
+        """Run until the end. Record errors other than lost connections and lost tasks in the journal, and stop."""
         try:
             act = self._put if self._name.startswith("put") else self._take
             act_in_loop = self._put_in_loop if self._name.startswith("put") else self._take_in_loop
@@ -149,7 +149,7 @@ class Actor:
 
 
 class _End:
-    """The end of a take, by a verb that the block calls: how it ended is written down, and when what began."""
+    """A context for the call that ends a take: it records the start, the end and the outcome of the call."""
 
     def __init__(self, actor: Actor, task: Any, began: int) -> None:
         self._actor, self._task = actor, task
@@ -176,7 +176,7 @@ class _End:
 
 
 class Hold(NamedTuple):
-    """A take: by whom, when it was asked for and answered; how it ended, and when that began."""
+    """A take: its process, the times of request and reply, its outcome, and the start of its end."""
 
     by: str
     began: int
@@ -186,7 +186,7 @@ class Hold(NamedTuple):
 
 
 class Actors:
-    """Such processes, as whoever starts them sees them, and all their journals."""
+    """All such processes and their journals, for the test that starts them."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -207,7 +207,7 @@ class Actors:
         shutil.rmtree(self._folder)
 
     def start(self, puts: int, takes: int) -> None:
-        """So many more of each."""
+        """Start more processes of each kind."""
         first = len(self._pids)
         names = [f"put{first + number}" for number in range(puts)]
         names += [f"take{first + puts + number}" for number in range(takes)]
@@ -226,7 +226,7 @@ class Actors:
         return sum(len(self._lines(name)) for name in self._pids)
 
     def go_on(self, lines: int) -> None:
-        """Until so many more lines stand in the journals, and at least one more in each."""
+        """Wait until the journals have `lines` more lines in total, and each at least one."""
         before = {name: len(self._lines(name)) for name in self._pids if not self._has_ended(name)}
         wanted = self._count() + lines
         assert soon(lambda: self._count() >= wanted), f"{wanted - lines} lines, and then {self._count()}"
@@ -236,7 +236,7 @@ class Actors:
         return "end" in self._lines(name)[-1:]
 
     def stop(self, *, every: int = 1) -> None:
-        """Have each one, or every other one, close its queue, and end."""
+        """Have each process, or every `every`-th one, close its queue and end."""
         names = [name for name in list(self._pids)[::every] if not self._has_ended(name)]
         for name in names:
             os.kill(self._pids[name], signal.SIGTERM)
@@ -245,7 +245,7 @@ class Actors:
     # -- the journals --------------------------------------------------------------------------------------------------
 
     def check(self, tube: tubes.Tube, since: int) -> None:
-        """What was begun after this moment, and answered, is there exactly once; nobody touched what another had."""
+        """Check that confirmed puts after this moment exist exactly once and that no process affected a held task."""
         if found := list(self._contradictions(tube, since)):
             pytest.fail("\n".join(found[:10]), pytrace=False)
 
@@ -269,29 +269,29 @@ class Actors:
         for id, key in stored.items():
             there[key].append(id)
         if len(set(puts.values())) != len(puts):
-            yield "two puts were answered one id"
+            yield "two puts returned the same id"
         for key, id in puts.items():
             if key in there and there[key] != [id]:
-                yield f"{key} was put as task {id}, and is there as {there[key]}"
+                yield f"{key} was put as task {id}, but is stored as {there[key]}"
         for key in puts.keys() | there.keys() | holds.keys():
             known = sorted(holds[key], key=lambda hold: hold.answered)
             acks = sum(hold.how == "ack" and hold.ending > since for hold in known)
             unsure = any(hold.how == "unsure" for hold in known)
             if acks + len(there[key]) > 1 or (key in puts and not unsure and acks + len(there[key]) != 1):
-                yield f"{key} was acked {acks} times and is there {len(there[key])} times: {known}"
+                yield f"{key} was acked {acks} times and is stored {len(there[key])} times: {known}"
             fresh = [hold for hold in known if hold.began > since]
             for hold in fresh:
                 if hold.how == "late":
                     yield f"{key} was taken from its holder: {known}"
             for one, next_one in pairwise(fresh):
                 if next_one.answered < one.ending:
-                    yield f"{key} was in two hands: {known}"
+                    yield f"{key} had two holders: {known}"
         if not any(began > since for each in holds.values() for _, began, *_ in each) or not puts:
             yield "nothing happened"
 
 
 def main(url: str, folder: str, names: list[str]) -> None:
-    """Be the parent of such processes."""
+    """Run the parent of such processes."""
     children: list[int] = []
     for number, name in enumerate(names):
         child = os.fork()

@@ -1,4 +1,4 @@
-"""Servers that lose what was written last, and come back with what they had before."""
+"""Servers that lose their latest writes and restart with an earlier state."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 
 def keep(server: LocalServer) -> None:
-    """What the server has now outlives it."""
+    """Save the current state of the server."""
     with server.client() as client:
         client.save()
 
 
 def roll_back(server: LocalServer) -> None:
-    """Kill the server; it comes back as it was when it was kept last."""
+    """Kill the server and restart it with the state saved last."""
     server.kill()
     server.start()
 
 
 def log_of(server: LocalServer) -> Path:
-    """Where a server with `appendonly` writes down what it does."""
+    """Return the log of a server with `appendonly`."""
     (log,) = (server.folder / "appendonlydir").glob("*.incr.aof")
     return log
 
 
 class Link(SocketServer):
-    """Between a replica and its master, on loopback: it may stand still for good, and nobody notices."""
+    """A link between a replica and its master on loopback, which may stall without closing connections."""
 
     def __init__(self, master: int) -> None:
         self.port = free_port()
@@ -45,7 +45,7 @@ class Link(SocketServer):
         super().__init__(socket.create_server(("127.0.0.1", self.port)))
 
     def stand_still(self) -> None:
-        """The replica hears nothing any more."""
+        """Stop forwarding data to the replica."""
         self._stands_still = True
 
     def _serve(self, client: socket.socket) -> None:
@@ -68,18 +68,18 @@ class Link(SocketServer):
 
 
 class Replicated(Servers):
-    """A master and its replica, between which there may be a link."""
+    """A master and its replica, with an optional link between them."""
 
     def __init__(self, program: str = "valkey", *, is_linked: bool = True) -> None:
         super().__init__(program, 2, repl_diskless_sync_delay=0)
         self._link = Link(self.ports[0]) if is_linked else None
         self.clients[1].execute_command("REPLICAOF", "127.0.0.1", self._link.port if self._link else self.ports[0])
-        # A Sentinel looks at what a master has when it comes, and then every ten seconds.
+        # A Sentinel reads the replicas of a master when it starts, and then every ten seconds.
         assert eventually(lambda: self._is_online(0))
 
     @property
     def master(self) -> int:
-        """The number of the master."""
+        """Return the number of the master."""
         return 0
 
     def _is_online(self, master: int) -> bool:
@@ -88,25 +88,25 @@ class Replicated(Servers):
         return bool(online and there["role"] == "slave" and there["master_link_status"] == "up")
 
     def replicate(self) -> None:
-        """Wait until the replica has what the master has."""
+        """Wait until the replica has all data of the master."""
         client = self.clients[self.master]
         client.set("tests:replicated", 1)
         assert client.wait(1, 5000) == 1
 
     def stall(self) -> None:
-        """What is written from now on the replica does not get."""
+        """Keep later writes from the replica."""
         assert self._link is not None
         self._link.stand_still()
 
     def close(self) -> None:
-        """End the link, the clients and the servers."""
+        """Stop the link, the clients and the servers."""
         if self._link is not None:
             self._link.close()
         super().close()
 
 
 class Promoted(Replicated):
-    """Where clients find the master is a path, which leads to its replica once that is the master."""
+    """Servers whose clients reach the master by a path, which leads to the replica after its promotion."""
 
     def __init__(self, program: str = "valkey") -> None:
         super().__init__(program)
@@ -115,11 +115,11 @@ class Promoted(Replicated):
 
     @property
     def url(self) -> str:
-        """Where clients find whoever is the master."""
+        """Return the URL of the current master."""
         return f"unix://{self._place}"
 
     def promote(self) -> None:
-        """The master is gone; its replica is the master."""
+        """Kill the master and make its replica the master."""
         self.servers[0].kill()
         self.clients[1].execute_command("REPLICAOF", "NO", "ONE")
         place = self._place.with_suffix(".new")

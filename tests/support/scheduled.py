@@ -1,4 +1,4 @@
-"""A process whose worker has a schedule: `python -m tests.support.scheduled URL`. It says what it begins and ends."""
+"""A worker process with a schedule that prints starts and ends: `python -m tests.support.scheduled URL`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import tubes
 from tests.support.handlers import say
 from tubes.worker import Worker, current_task
 
-#: Seconds between two calls, for which a call works, and of the lease of a session.
+#: Seconds between two calls, duration of a call, and lease of a session.
 INTERVAL, WORK, LEASE = 2, 0.5, 1.0
 
 
 class Left(logging.Handler):
-    """Says which calls were left out."""
+    """A log handler that prints skipped calls."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if "is not called for" in record.getMessage():

@@ -1,4 +1,4 @@
-"""Every script that a server may get."""
+"""All scripts that a server may get."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tubes.drivers import Ranked, fifo, fifottl, limfifottl, utube, utubettl
 from tubes.redis.scripts.assembly import PLAIN, TubeSettings, assembled
 from tubes.redis.scripts.lines import LUA, Line
 
-#: All verbs, and those of them that only drivers with lanes have.
+#: All calls, and the calls of drivers with lanes only.
 VERBS = sorted(path.name.removesuffix(".lua") for path in (LUA / "verbs").iterdir())
 OF_LANES = ("pace", "restart_rests", "utubes", "check_lanes")
 _RESTS = TubeSettings(((500_000,), 0.1, 7))
 
-#: It uses all that it may.
+#: A rank that uses all available fields.
 _RANK = "0 * (pri + created) - id"
 
 
@@ -51,12 +51,12 @@ DRIVERS = {
 
 
 def verbs_of(driver: Driver) -> list[str]:
-    """The verbs that a driver has."""
+    """Return the calls of a driver."""
     return [verb for verb in VERBS if verb in PLAIN or driver.lane or verb not in OF_LANES]
 
 
 def every_script() -> Iterator[list[Line]]:
-    """The lines of each script."""
+    """Yield the lines of each script."""
     for driver, settings in DRIVERS.values():
         for verb in verbs_of(driver):
             yield assembled(verb, driver, settings)

@@ -1,4 +1,4 @@
-"""A real master, its replica, and a Sentinel that makes the one the other."""
+"""A real master, its replica, and a Sentinel that switches their roles."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tubes.testing import LocalServer, server_program
 
 #: The name of the service.
 SERVICE = "load"
-# Milliseconds after which a server that does not answer is given up.
+# Milliseconds after which the Sentinel considers a silent server down.
 PATIENCE = 500
 
 
 class Watched(Replicated):
-    """A master and its replica, of which a Sentinel makes the one the other."""
+    """A master and its replica with a Sentinel."""
 
     def __init__(self, program: str = "valkey", patience: int = PATIENCE, *, is_linked: bool = False) -> None:
         super().__init__(program, is_linked=is_linked)
@@ -32,9 +32,9 @@ class Watched(Replicated):
         assert eventually(self.is_well), "the Sentinel did not find the replica"
 
     def _write(self, program: str, patience: int) -> Path:
-        """A program that runs a Sentinel; it writes its settings down, so these have a file of their own.
+        """Write a program that runs a Sentinel, with its own settings file, because a Sentinel rewrites it.
 
-        After that timeout it has a replica follow its master without a detour.
+        After the failover timeout, it connects a replica directly to its master.
         """
         settings = Path(self._folder.name) / "sentinel.conf"
         settings.write_text(
@@ -49,17 +49,17 @@ class Watched(Replicated):
 
     @property
     def url(self) -> str:
-        """Where clients find it."""
+        """Return the URL for clients."""
         return f"redis+sentinel://127.0.0.1:{self._port}/{SERVICE}"
 
     @property
     def master(self) -> int:
-        """The number of the master, by what the Sentinel says."""
+        """Return the number of the master according to the Sentinel."""
         _, port = self.sentinel.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
         return self.ports.index(int(port))
 
     def is_well(self) -> bool:
-        """Whether the master has a replica that is up to date, and the Sentinel knows of both."""
+        """Return True if the replica of the master is up to date and the Sentinel knows both."""
         try:
             known: Any = self.sentinel.execute_command("SENTINEL", "REPLICAS", SERVICE)
             return len(known) == 1 and self._is_online(self.master)
@@ -67,7 +67,7 @@ class Watched(Replicated):
             return False
 
     def change(self) -> None:
-        """Have master and replica change places, in agreement: the master waits until the replica has everything."""
+        """Switch master and replica in a coordinated failover: the master waits until the replica has all data."""
         master = self.master
         assert eventually(self._begins_to_change), "the Sentinel is busy"
         assert eventually(lambda: self.master != master and self.is_well())
@@ -76,20 +76,20 @@ class Watched(Replicated):
         try:
             self.sentinel.execute_command("SENTINEL", "FAILOVER", SERVICE, "COORDINATED")
         except redis.ResponseError as error:
-            # It is not done with the one before, or has not seen yet that the replica is well.
+            # The previous failover is in progress, or the Sentinel has not seen yet that the replica is up.
             if "INPROG" not in str(error) and "NOGOODSLAVE" not in str(error):
                 raise
             return False
         return True
 
     def fail_over(self) -> None:
-        """The master is gone; answers when the Sentinel has made its replica the master."""
+        """Kill the master and wait until the Sentinel has promoted its replica."""
         master = self.master
         self.servers[master].kill()
         assert eventually(lambda: self.master != master and self.clients[1 - master].info()["role"] == "master")
 
     def close(self) -> None:
-        """End the Sentinel and the servers."""
+        """Stop the Sentinel and the servers."""
         self.sentinel.close()
         self._sentinel.close()
         super().close()

@@ -1,4 +1,4 @@
-"""Services over HTTP, as processes of their own."""
+"""HTTP services in separate processes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tubes.conformance.bench import eventually
 
 
 class Served:
-    """A `tubes serve` that runs, on a free port."""
+    """A running `tubes serve` on a free port."""
 
     def __init__(
         self, *options: object, cwd: Path | None = None, env: dict[str, str] | None = None, verify: str | None = None
     ) -> None:
-        # The process writes at the end of it, wherever this one reads.
+        # The process appends to this file, independent of the read position.
         self.log: Final = tempfile.TemporaryFile("a+")  # noqa: SIM115
-        #: The words of its command.
+        #: The arguments of its command.
         self.options: Final = options
         words = ("-m", "tubes", "serve", "--http", "127.0.0.1:0", *options)
         pipes: dict[str, Any] = {"stdout": self.log, "stderr": subprocess.PIPE, "text": True}
@@ -58,13 +58,13 @@ class Served:
         return int(self.url.rpartition(":")[2])
 
     def lines(self) -> list[dict[str, Any]]:
-        """The access log: all lines up to now, which come a moment later."""
+        """Return all lines of the access log so far, which are written with a short delay."""
         marked = f"/marked/{uuid4().hex}"
         reply = self.client.get(marked)
         assert reply.status_code == 404
 
         def read() -> list[dict[str, Any]]:
-            # The process shares the position in the file: it may move it between a seek and a read.
+            # The process shares the file position and may move it between a seek and a read.
             text = os.pread(self.log.fileno(), os.fstat(self.log.fileno()).st_size, 0).decode()
             return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
 
@@ -72,7 +72,7 @@ class Served:
         return [line for line in read() if line["path"] != marked]
 
     def stop(self, kind: signal.Signals = signal.SIGTERM) -> int:
-        """End it; returns its exit code."""
+        """Stop the process and return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(kind)
         code = self.process.wait(30)

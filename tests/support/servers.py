@@ -1,4 +1,4 @@
-"""Several servers at once, and listeners in front of one; all of them end with the block that uses them."""
+"""Several servers at once, and listeners in front of one; all of them stop at the end of their block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tubes.testing import LocalServer
 
 
 def free_port() -> int:
-    """A port that nobody uses, and nobody uses the one 10000 above it, where nodes of a cluster speak to each other."""
+    """Return an unused port whose cluster bus port (10000 above it) is unused too."""
     while True:
         port = random.SystemRandom().randrange(20000, 32000)
         try:
@@ -26,7 +26,7 @@ def free_port() -> int:
 
 
 class Closing(ABC):
-    """Is closed at the end of its block."""
+    """A context manager that closes at the end of its block."""
 
     @abstractmethod
     def close(self) -> None:
@@ -48,7 +48,7 @@ class Servers(Closing):
         self.clients: list[Any] = [server.client() for server in self.servers]
 
     def close(self) -> None:
-        """End the clients and the servers."""
+        """Stop the clients and the servers."""
         for client in self.clients:
             client.close()
         for server in reversed(self.servers):
@@ -56,7 +56,7 @@ class Servers(Closing):
 
 
 class SocketServer(Closing):
-    """Accepts connections until it is closed, and serves each in a thread of its own."""
+    """A server that accepts connections until it is closed, with a thread for each."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -76,14 +76,14 @@ class SocketServer(Closing):
         """Serve one connection until it ends."""
 
     def close(self) -> None:
-        """Accept nobody any more."""
+        """Stop accepting connections."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
 
 def unix_listener(path: str) -> socket.socket:
-    """A socket that is bound to this path."""
+    """Return a socket bound to this path."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     return listener

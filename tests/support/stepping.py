@@ -1,4 +1,4 @@
-"""A clock that can be set, as an operator or a time server sets that of a machine."""
+"""A clock that can be set, like the clock of a machine by an operator or a time server."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from tubes.testing import ManualClock
 
 
 class SteppingClock(ManualClock):
-    """A clock in a test's hands that also goes back."""
+    """A manual clock that can also be set back."""
 
     def set_back(self, seconds: float) -> None:
-        """It is so much earlier from now on."""
+        """Set the clock back by `seconds`."""
         self._now -= micros("seconds", seconds)

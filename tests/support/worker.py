@@ -1,6 +1,6 @@
 """A worker process: `python -m tests.support.worker URL MODE`, where MODE is `sync`, `aio`, `puppet` or `batches`.
 
-It writes a line before and after everything it does, so that a ledger can be kept when it is killed.
+It writes a line before and after each call, so that a ledger can be kept even if it is killed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def work(url: str) -> None:
 
 
 async def work_in_loop(url: str) -> None:
-    """The same by three tasks of an event loop."""
+    """Take and ack with three tasks of an event loop."""
 
     async def one() -> None:
         while True:
@@ -67,7 +67,7 @@ async def work_in_loop(url: str) -> None:
 
 
 def play(url: str) -> None:
-    """Do what stdin says: `put` something, `look`, `take`, `ack`, `open`; say what came of it."""
+    """Execute the commands from stdin (`put`, `look`, `take`, `ack`, `open`) and print the results."""
     with tubes.connect(url, session_ttl=LEASE) as queue:
         tube = queue.tube("load")
         task: tubes.Task | None = None
@@ -92,7 +92,7 @@ def play(url: str) -> None:
 
 
 def put_batches(url: str) -> None:
-    """Put batches that do not go in one call, until the end."""
+    """Put batches that need several requests, until the end."""
     with tubes.connect(url, session_ttl=LEASE) as queue:
         tube = queue.tube("load")
         say("ready")
@@ -101,9 +101,9 @@ def put_batches(url: str) -> None:
 
 
 class Worker:
-    """A worker in a process of its own, as its parent sees it."""
+    """A worker in a separate process, controlled by its parent."""
 
-    #: How many tasks `put_batches` puts at once.
+    #: The number of tasks per batch of `put_batches`.
     BATCH = 12_000
 
     def __init__(self, url: str, mode: str, *more: str, module: str = "tests.support.worker") -> None:
@@ -113,20 +113,20 @@ class Worker:
         self._stdin, self._stdout = self.process.stdin, self.process.stdout
 
     def hear(self) -> str:
-        """The next line."""
+        """Read the next line of output."""
         return self._stdout.readline().strip()
 
     def tell(self, word: str) -> str:
-        """Have a puppet do something; what it says."""
+        """Send a command to a puppet and return its reply."""
         self._stdin.write(word + "\n")
         return self.hear()
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send a signal to the process."""
         self.process.send_signal(number)
 
     def kill(self) -> list[str]:
-        """End it by SIGKILL; what it has written and nobody has read."""
+        """Kill the process with SIGKILL and return its unread output."""
         self.process.kill()
         lines = self._stdout.read().splitlines()
         self._stdin.close()
