@@ -1,1 +1,1 @@
-"""The backend in memory: interrupts, its lock, repair."""
+"""The backend in memory: interrupts, its lock and repair."""

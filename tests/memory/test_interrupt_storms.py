@@ -1,4 +1,4 @@
-"""Signals that come at any moment of a call, one after the other: no task is lost, and none is stranded."""
+"""Repeated signals at any moment of a call: no task is lost or stranded."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ PACKAGE = os.path.dirname(tubes.__file__)
 pytestmark = [
     pytest.mark.full,
     pytest.mark.skipif(
-        threading.current_thread() is not threading.main_thread(), reason="signals come in the main thread"
+        threading.current_thread() is not threading.main_thread(), reason="signals arrive in the main thread"
     ),
 ]
 
 
 @contextlib.contextmanager
 def storm(chance: random.Random, *, only_own: bool = False) -> Generator[list[int]]:
-    """Interrupt the code of the library at random moments; yields a list with a number for each interrupt.
+    """Interrupt the code of the library at random moments; yield a list with a number for each interrupt.
 
-    `only_own`: not the code that it calls. An interrupt of asyncio's own `call_soon` loses the wake-up of a task.
+    `only_own`: do not interrupt code that it calls. An interrupt of asyncio's own `call_soon` loses a wake-up.
     """
     hits: list[int] = []
     over: list[bool] = []
@@ -65,16 +65,16 @@ def storm(chance: random.Random, *, only_own: bool = False) -> Generator[list[in
 
 
 class Ledger:
-    """What the calls of one caller have returned."""
+    """The results of the calls of one caller."""
 
     def __init__(self) -> None:
         self.put: set[int] = set()
         self.acked: set[int] = set()
-        #: Puts and acks that got an error.
+        #: Puts and acks that raised an error.
         self.unsure: set[int] = set()
 
     def check(self, tube: tubes.Tube[int]) -> None:
-        """Assert that the tube has each task once that was put and not acked."""
+        """Assert that the tube has each unacked task exactly once."""
         statistics = tube.statistics()
         check_engine(port_of(tube).shared.engine)
         assert statistics.tasks["taken"] == 0
@@ -174,7 +174,9 @@ def test_storm_in_an_event_loop_loses_no_task(url: str, driver: str) -> None:
     def run(tube: tubes.AsyncTube[int]) -> None:
         attacking = loop.create_task(attack(tube))
         while not attacking.done():
-            with contextlib.suppress(KeyboardInterrupt, RuntimeError):  # An interrupted run leaves an order to stop.
+            with contextlib.suppress(
+                KeyboardInterrupt, RuntimeError
+            ):  # An interrupted run leaves a stop request in the loop.
                 loop.run_until_complete(attacking)
 
     async def connect() -> tubes.AsyncQueue:

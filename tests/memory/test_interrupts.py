@@ -1,4 +1,4 @@
-"""A verb that is interrupted, at whatever moment, has happened or has not: no task is lost or stranded."""
+"""A call that is interrupted at any moment takes full effect or none: no task is lost or stranded."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from tests.support.internals import port_of
 from tubes.conformance.bench import eventually
 from tubes.drivers.invariants import check_engine
 
-#: Between them they have all that the others have: the shortest way, room and times, lanes.
+#: These drivers cover all features: the shortest path, capacity and times, lanes.
 DRIVERS = ["fifo", "limfifottl", "utubettl"]
 TASKS = 6
-#: How many times each moment is interrupted, each time at other moments of the recovery.
+#: The number of runs per moment, each with other interrupts during the recovery.
 RUNS = 2
-# More moments than any verb has.
+# More moments than any call has.
 MANY = 2000
 
 
 def interrupted(verb: Callable[[], object], *moments: int) -> int:
-    """Run a verb with KeyboardInterrupts; return how many of them came.
+    """Run a call with KeyboardInterrupts; return how many were raised.
 
-    Each comes at the n-th possible moment after the one before. An interrupt is possible where a Python function begins
-    or a built-in one has returned.
+    Each is raised at the n-th possible moment after the previous one. An interrupt is possible when a Python function
+    starts or a built-in one has returned.
     """
     waits = list(moments)
 
     def watch(frame: Any, event: str, argument: object) -> None:
         if event in ("call", "c_return"):
             waits[0] -= 1
-            if waits[0] < 0:  # A profiler that raises is removed: the next call of a function sets it again.
+            if waits[0] < 0:  # Python removes a profiler that raises: the next call of a function sets it again.
                 del waits[0]
                 raise KeyboardInterrupt
 
@@ -70,13 +70,13 @@ def interrupted(verb: Callable[[], object], *moments: int) -> int:
 
 
 def check(tube: tubes.Tube) -> dict[str, int]:
-    """The tube's counts, once its indexes were found to be in order."""
+    """Check the indexes of the tube and return its counts."""
     check_engine(port_of(tube).shared.engine)
     return tube.statistics().tasks
 
 
 def moments(driver: str, **options: Any) -> Iterator[tuple[int, tubes.Queue, tubes.Tube]]:
-    """For every moment a tube with some tasks, in which one lane has two."""
+    """Yield, for every moment, a tube with some tasks, two of them in one lane."""
     options |= {"ttl": 1000, "ttr": 100} if "ttl" in driver else {}
     for moment in range(MANY):
         with tubes.connect(clock=tubes.testing.ManualClock()) as queue:
@@ -88,7 +88,7 @@ def moments(driver: str, **options: Any) -> Iterator[tuple[int, tubes.Queue, tub
 
 
 def drained(tube: tubes.Tube) -> list[int]:
-    """What can be taken, one after the other."""
+    """Take all available tasks and return their ids in order."""
     return [task.ack().data for task in iter(lambda: tube.take(0), None)]
 
 
@@ -341,7 +341,7 @@ def test_interrupt_while_serving_a_waiter_loses_no_task_or_waiter(driver: str) -
     loop.close()
 
 
-#: The methods that are interrupted more than once, with a task that was taken.
+#: The calls to interrupt more than once, with a taken task.
 CALLS: dict[str, Callable[[tubes.Tube, tubes.Task, tubes.Tube], object]] = {
     "put": lambda tube, task, other: tube.put("x"),
     "put_many": lambda tube, task, other: tube.put_many(["x", "y"]),
@@ -393,7 +393,7 @@ def test_interrupted_recovery_strands_no_task(driver: str, call: str) -> None:
             data = drained(tube)
             acked = [0] if call == "ack" and 0 not in data else []
             assert sorted(data + acked) == list(range(TASKS)), moments
-    assert recoveries or call == "ack"  # A plain one runs nothing that can be interrupted after its change.
+    assert recoveries or call == "ack"  # A plain ack runs no interruptible code after its change.
 
 
 @pytest.mark.sample(1)
@@ -482,7 +482,7 @@ def twice(
     call: Callable[[tubes.Tube, Any], object],
     **options: Any,
 ) -> Iterator[tubes.Tube]:
-    """For every moment of a call a tube in which it was interrupted there, and a few moments later once more."""
+    """Yield, for every moment of a call, a tube after an interrupt at this moment and another one soon after."""
     chance = random.Random(driver)
     with tubes.connect(url) as queue:
         for run in range(MANY * 2):
@@ -490,7 +490,7 @@ def twice(
             given = prepare(tube)
             later = chance.randrange(chance.choice([5, 30, 200]))
             hits = interrupted(lambda tube=tube, given=given: call(tube, given), run // 2, later)  # type: ignore[misc]
-            tube.statistics()  # It repairs the tube.
+            tube.statistics()  # This call repairs the tube.
             yield tube
             tube.drop(force=True)
             if not hits:
@@ -599,12 +599,12 @@ KEY_TTL = 50
 
 
 def lane(driver: str, number: int) -> tubes.TaskOptions:
-    """Two tasks are of one lane."""
+    """Return the lane of a task; two tasks share each lane."""
     return {"utube": str(number // 2)} if "utube" in driver else {}
 
 
 def keyed(driver: str) -> Iterator[tuple[int, tubes.Queue, tubes.Tube]]:
-    """For every moment a tube in which each task has a key, which is remembered for a while."""
+    """Yield, for every moment, a tube whose tasks have keys that are remembered for a while."""
     for moment, queue, tube in moments(driver, key_ttl=KEY_TTL):
         for task in range(TASKS):
             tube.delete(task)
@@ -614,7 +614,7 @@ def keyed(driver: str) -> Iterator[tuple[int, tubes.Queue, tubes.Tube]]:
 
 
 def meets(tube: tubes.Tube, key: str) -> str:
-    """What a put of a key meets: the state of a task, `-` if the key is remembered; `new`: nothing."""
+    """Put a key and return the state of its existing task, `-` if the key is remembered, or `new`."""
     with contextlib.suppress(tubes.DuplicateKey):
         tube.put("mine", key=key, on_duplicate="raise")
         return "new"

@@ -1,4 +1,4 @@
-"""The memory backend leans on its own lock, not on the interpreter's: threads that meet anywhere do no harm."""
+"""The memory backend relies on its own lock, not on the interpreter's: threads may switch anywhere."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tubes.drivers import Driver
 from tubes.drivers.invariants import check_engine
 
 WORKERS, ROUNDS = 4, 300
-#: All that a tube can keep: lanes, deadlines, priorities, keys.
+#: A driver with all features: lanes, deadlines, priorities, keys.
 EVERYTHING = Driver("all", options={"ttl", "ttr", "delay", "pri", "utube"}, order="pri", lane="utube")
 
 
 class NoLock:
-    """Looks like the store's lock, and keeps nobody out."""
+    """A replacement of the store's lock that excludes no thread."""
 
     def acquire(self, *_: object, **__: object) -> bool:
         return True
@@ -35,7 +35,7 @@ class NoLock:
 
 @pytest.fixture(autouse=True)
 def _threads_that_take_turns_all_the_time() -> Iterator[None]:
-    """Where there is an interpreter's lock, let it be handed on as often as it can be."""
+    """Switch threads as often as possible if the interpreter has a global lock."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -43,9 +43,9 @@ def _threads_that_take_turns_all_the_time() -> Iterator[None]:
 
 
 def harm(lock: Any = None, driver: str | Driver = EVERYTHING) -> list[str]:
-    """What goes wrong when threads put, take, ack, release, bury, kick and look at one tube at the same time.
+    """Use one tube in several threads at once (put, take, ack, release, bury, kick, peek) and return all errors.
 
-    `lock`: what stands for the store's own one.
+    `lock`: a replacement of the store's own lock.
     """
     queue = tubes.connect()
     tube: Any = queue.create_tube("t", driver, max_attempts=1000)
@@ -63,7 +63,7 @@ def harm(lock: Any = None, driver: str | Driver = EVERYTHING) -> list[str]:
                 options = {"utube": str(turn % 7), "pri": turn % 3, "ttl": 3600, "ttr": 600} if tube.driver.lane else {}
                 tube.put((number, turn), key=f"{number} {turn}", **options)
                 task = tube.take(timeout=0)
-                if task is None:  # The lanes are busy.
+                if task is None:  # All lanes are busy.
                     continue
                 held[task.id] += 1
                 if held[task.id] != 1:
@@ -109,7 +109,7 @@ def test_concurrent_threads_do_no_harm(driver: str | Driver) -> None:
 
 
 def test_concurrent_threads_do_harm_without_the_lock() -> None:
-    """So the test above would see it, on this interpreter, too."""
+    """This shows that the test above can detect harm on this interpreter."""
     assert any(harm(NoLock()) for _ in range(20))
 
 
@@ -120,7 +120,7 @@ def test_thread_waits_while_another_one_has_the_lock() -> None:
         lock.acquire()
         putting = threading.Thread(target=tube.put, args=("x",))
         putting.start()
-        while lock.waits < 1010:  # It comes back again and again, and rests where that takes long.
+        while lock.waits < 1010:  # The thread retries, and sleeps when this takes long.
             time.sleep(0.001)
         assert putting.is_alive()
         assert lock.locked()
@@ -131,7 +131,7 @@ def test_thread_waits_while_another_one_has_the_lock() -> None:
 
 
 def test_thread_gets_its_turn_among_busy_threads() -> None:
-    """Each of them enters so often at most while it enters so often."""
+    """Each busy thread enters at most this many times per turn of the waiting thread."""
     turns, most = 50, 100_000
     with tubes.connect() as queue:
         tube = queue.create_tube("t")

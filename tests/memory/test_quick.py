@@ -1,4 +1,4 @@
-"""The short ways in memory, beside the long ones."""
+"""The fast paths in memory, compared with the general ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tubes.testing import ManualClock
 
 
 def facts(answer: Any) -> Any:
-    """What can be known of an answer."""
+    """Return the comparable attributes of a result."""
     if not isinstance(answer, tubes.Task):
         return answer
     names = ("id", "state", "data", "attempts", "key", "reason", "created", "due", "ttl", "max_attempts", "created_now")
@@ -26,7 +26,7 @@ def facts(answer: Any) -> Any:
 
 
 def outcome(act: Callable[[], Any]) -> tuple[Any, Any]:
-    """The answer, and what can be compared of it; of an error its words."""
+    """Return a result with its comparable attributes, or the text of an error."""
     try:
         answer = act()
     except TubesError as error:
@@ -35,7 +35,7 @@ def outcome(act: Callable[[], Any]) -> tuple[Any, Any]:
 
 
 class Side:
-    """A tube, and the tasks that were taken from it."""
+    """A tube and its taken tasks."""
 
     def __init__(self, *, short: bool) -> None:
         self.queue = tubes.connect(clock=ManualClock())
@@ -51,7 +51,7 @@ class Side:
         self.heard.append((event, task.id))
 
     def do(self, what: str, number: int) -> Any:
-        """One call; `number` chooses among what was taken, and among ids."""
+        """Make one call; `number` selects a taken task or an id."""
         tube, taken = self.tube, self.taken
         task: Any = taken[number % len(taken)] if taken else number
         acts: dict[str, Callable[[], Any]] = {

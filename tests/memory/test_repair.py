@@ -1,4 +1,4 @@
-"""Mending tubes: in memory, and from a shell."""
+"""Repairing tubes, in memory and from a shell."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def shell(url: str) -> Callable[..., Result]:
 
 @pytest.fixture
 def damaged(url: str, valkey: LocalServer) -> None:
-    """Of two tubes one has lost what is ready."""
+    """Create two tubes, one of which has lost its index of ready tasks."""
     with tubes.connect(url) as queue:
         queue.create_tube("fine").put("hello")
         tube = queue.create_tube("mail")

@@ -1,4 +1,4 @@
-"""Servers whose tests may remove everything."""
+"""Servers whose data tests may remove."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tubes.testing import LocalServer, server_program
 
 @pytest.fixture(scope="session")
 def started() -> Iterator[Callable[[str], LocalServer]]:
-    """Starts a program when the first test asks for it: one server of each per test process."""
+    """Return a function that starts a server of a program at first use, once per test process."""
 
     @cache
     def start(program: str) -> LocalServer:
@@ -27,7 +27,7 @@ def started() -> Iterator[Callable[[str], LocalServer]]:
 
 @pytest.fixture(params=["valkey", "redis"])
 def server(request: pytest.FixtureRequest, started: Callable[[str], LocalServer]) -> LocalServer:
-    """An empty server."""
+    """Return an empty server."""
     server = started(request.param)
     with server.client() as client:
         client.flushall()

@@ -1,4 +1,4 @@
-"""A tube on a server is altered: other processes, calls that are sent again, and what was prepared before."""
+"""Altering a tube on a server: other processes, repeated calls and prepared requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tubes.redis.transport.wire import ErrorReply, Wire
 if TYPE_CHECKING:
     from tubes.testing import LocalServer
 
-#: A version of a program: it opens its tube with the options that it was given, and puts when it is told to.
+#: A version of a program: it opens its tube with the given options and puts on request.
 PROGRAM = """
 import json, sys
 import tubes
@@ -36,7 +36,7 @@ with tubes.connect(sys.argv[1]) as queue:
 
 
 class Version:
-    """A process that runs the program."""
+    """A process of the program."""
 
     def __init__(self, url: str, **options: Any) -> None:
         self._process = python("-c", PROGRAM, url, json.dumps(options), stdin=PIPE, stdout=PIPE, text=True)
@@ -47,14 +47,14 @@ class Version:
         return str(self._process.stdout.readline()).strip()
 
     def put(self) -> Any:
-        """Put a task: its ttr, its max_attempts, and the options of the tube as the process knows them."""
+        """Put a task; return its ttr, its max_attempts, and the options of the tube known to the process."""
         assert self._process.stdin is not None
         self._process.stdin.write("x\n")
         self._process.stdin.flush()
         return json.loads(self._say())
 
     def stop(self) -> None:
-        """End the process, and wait for that."""
+        """End the process and wait for its end."""
         self._process.communicate(timeout=30)
         assert self._process.returncode == 0
 
@@ -80,7 +80,7 @@ def test_alter_reaches_processes_of_two_program_versions(url: str) -> None:
 
 
 def test_resent_call_gets_its_first_reply_after_an_alter(url: str) -> None:
-    """Its answer was lost: sent again it is not done twice, and a call that was not done is refused."""
+    """A call whose reply was lost is not repeated, and a call that was not executed is refused."""
     with tubes.connect(url) as queue, tubes.connect(url) as other:
         tube = queue.create_tube("t", "fifottl", ttr=60)
         port = port_of(tube)
@@ -100,7 +100,7 @@ def test_resent_call_gets_its_first_reply_after_an_alter(url: str) -> None:
         refused = wire.call(late)
         assert isinstance(refused, ErrorReply)
         assert refused.code == "ALTERED"
-        other.tube("t").alter(ttr=60)  # The same as before, but not before.
+        other.tube("t").alter(ttr=60)  # The same options as before, but a new version.
         assert isinstance(wire.call(late), ErrorReply)
         wire.close()
         assert tube.statistics().calls["put"] == 1
@@ -173,7 +173,7 @@ def test_listener_still_receives_events_after_an_alter(url: str) -> None:
         there = other.tube("t")
         there.alter(max_attempts=3)
         assert there.put(1).max_attempts == 3
-        with ThreadPoolExecutor() as pool:  # Longer than the lease by which it is said that somebody listens.
+        with ThreadPoolExecutor() as pool:  # Longer than the lease of a listener.
             assert pool.submit(there.take).result().ack()  # type: ignore[union-attr]
             assert pool.submit(there.take, 1.5).result() is None
         there.put(2)

@@ -1,4 +1,4 @@
-"""How many functions stand between the call of a verb and the socket."""
+"""The number of functions between a call and the socket."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VERBS: dict[str, tuple[int, Act]] = {
 
 
 class Spy:
-    """A socket that notes which functions have led to a request."""
+    """A socket that records the functions that lead to a request."""
 
     def __init__(self, sock: Any) -> None:
         self._sock = sock
@@ -39,7 +39,7 @@ class Spy:
         self._generators: dict[FrameType, None] = {}
 
     def note(self, frame: FrameType, event: str, arg: object) -> None:
-        """A generator that has yielded a call stands on the way too, though not on the stack."""
+        """Record generators too: one that has yielded a call is part of the path, although it is not on the stack."""
         if event == "call" and frame.f_code.co_flags & CO_GENERATOR:
             self._generators[frame] = None
 
@@ -62,7 +62,7 @@ def test_call_reaches_the_socket_through_few_functions(url: str, verb: str) -> N
     spies: list[Spy] = []
     with tubes.connect(url) as queue:
         tube = queue.create_tube("mail", "fifottl")
-        for _ in range(2):  # At first a server asks for the script.
+        for _ in range(2):  # At first the server requests the script.
             tube.put("hello")
             task = tube.take(0)
             assert task is not None

@@ -1,4 +1,4 @@
-"""Puts that many tasks of an event loop make in one turn: one call for the server, each its own for its caller."""
+"""Puts of many asyncio tasks in one turn of the loop: one request to the server, with a result for each caller."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
 
 
 def untimed(task: Any) -> tuple[Any, ...]:
-    """A task but for the moments."""
+    """Return a task without its times."""
     facts = (task.id, task.state.value, task.data, task.utube, task.pri, task.attempts, task.ttl, task.ttr)
     return *facts, task.max_attempts, task.context, task.created_now
 
 
 @pytest.fixture
 def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tasks the calls put that go out."""
+    """Record the number of tasks of each request."""
     sizes: list[int] = []
     pack = coalesced_puts.CoalescedPuts.pack
 
@@ -62,7 +62,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def run(url: str, act: Callable[[tubes.aio.AsyncQueue, tubes.aio.AsyncTube], Awaitable[Any]], **tube: Any) -> Any:
-    """Do something with a new tube, in which its connection's session is open."""
+    """Run a function with a new tube whose session is open."""
 
     async def main() -> Any:
         async with tubes.aio.connect(url) as queue:
@@ -150,7 +150,7 @@ def test_coalesced_puts_reopen_an_ended_session_and_put_once(url: str) -> None:
     async def act(queue: tubes.aio.AsyncQueue, tube: tubes.aio.AsyncTube) -> None:
         for turn in range(3):
             port: Any = tube._port
-            # As the server would see one that it has ended.
+            # Simulate a session that the server has ended.
             port.session = port.session._replace(token=port.session.token[::-1])
             tasks = await asyncio.gather(*(tube.put((turn, each)) for each in range(7)))
             assert [task.data for task in tasks if task is not None] == [[turn, each] for each in range(7)]
@@ -200,7 +200,7 @@ def test_cancelled_put_does_not_cancel_coalesced_puts(url: str) -> None:
             there = [task.data for task in await tube.tasks()]
             assert [number for number in there if number not in (0, 3)] == [1, 2, 4]
             await tube.truncate()
-        # All of them: what comes next is not kept from going.
+        # Cancel all of them: later puts must still be sent.
         puts = [asyncio.ensure_future(tube.put(number)) for number in range(5)]
         await asyncio.sleep(0)
         for put in puts:
@@ -240,7 +240,7 @@ def test_puts_of_different_loops_and_tubes_are_not_coalesced(url: str, sizes: li
 
 
 def test_awaited_puts_keep_their_order(url: str) -> None:
-    """Whoever awaits one put before the next has them in that order, whatever others do."""
+    """A caller that awaits each put before the next one gets its tasks in this order, even with other callers."""
 
     async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
         async def put(name: int) -> None:
@@ -269,7 +269,7 @@ def test_coalesced_put_does_not_overtake_earlier_calls(url: str, verb: str, cut:
     between, there = ORDERS[verb]
 
     async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
-        # A script that the server has to ask for comes behind what it has.
+        # A script that the server has to request is executed after known ones.
         await tube.put("warm")
         await between(tube)
         await tube.truncate()

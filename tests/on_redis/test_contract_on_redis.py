@@ -1,6 +1,6 @@
-"""The contract, on real servers: everything that holds in memory holds there.
+"""The contract on real servers, with the same rules as in memory.
 
-All of it as a user with no more rights than the page of rights gives to a program: the server refuses nothing.
+All tests run as a user with only the documented rights of a program, and the server must refuse nothing.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def odd_first(task: Ranked) -> float:
     return task.pri if task.pri % 2 else task.pri + 2**32
 
 
-#: An order that no knob names: odd priorities first.
+#: An order without a knob: odd priorities first.
 ODD_FIRST = Driver(
     "odd-first",
     options={"pri", "ttl", "delay"},

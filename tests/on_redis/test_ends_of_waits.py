@@ -1,4 +1,4 @@
-"""Waits in real time that end by themselves, or by what others do: at once, and in the order in which they began."""
+"""Waits in real time that end by timeout or by other calls: at once, and in the order of their starts."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def test_closing_a_session_ends_its_waits_at_once(url: str) -> None:
             thread = threading.Thread(target=wait, args=(session.tube("load"),), kwargs=options)
             thread.start()
             assert eventually(lambda: tube.statistics().waiting == 1)
-            time.sleep(0.1)  # Until it sleeps on the server.
+            time.sleep(0.1)  # Wait until the take blocks on the server.
             before = time.monotonic()
             session.close()
             thread.join()
-            # Far less than it sleeps at most without looking.
+            # Far less than the longest blocking wait.
             assert time.monotonic() - before < 2.5
             tube.put(0, timeout=0)
         assert len(ended) == 2
@@ -65,7 +65,7 @@ def test_waiters_are_served_in_order_after_a_pause_or_delay(url: str) -> None:
 
 
 class Late:
-    """A put that waits for room by 0.3 seconds, and is done in time; but its answer comes later."""
+    """A put that waits 0.3 seconds for room and is executed in time, but its reply arrives later."""
 
     def __init__(self, url: str, kind: str, monkeypatch: pytest.MonkeyPatch, lost: bool = False) -> None:
         self.done, self.answered = threading.Event(), threading.Event()
@@ -94,7 +94,7 @@ class Late:
         with tubes.connect(url) as queue:
             tube = queue.tube("load")
             self._slow(tube._port)
-            # Somebody else's thread looks after the put, as it mostly is.
+            # Another thread serves the put, as usual.
             taker = threading.Thread(target=tube.take, args=(20,))
             taker.start()
             assert eventually(lambda: tube.statistics().waiting == 1)
@@ -115,8 +115,8 @@ class Late:
                 self.outcome = error
 
     def join(self) -> Any:
-        """What the put has answered."""
-        time.sleep(0.5)  # Its time is over.
+        """Return the result of the put."""
+        time.sleep(0.5)  # Its timeout is over.
         self.answered.set()
         self._thread.join()
         return self.outcome
@@ -132,7 +132,7 @@ def test_put_done_as_its_timeout_expires_returns_its_task(url: str, kind: str, m
         assert eventually(lambda: tube.statistics().waiting == (2 if kind == "thread" else 1))
         tube.delete(first)
         assert late.done.wait(20)
-        tube.delete(first.id + 1)  # Somebody has dealt with it: to say that it was not put would be wrong.
+        tube.delete(first.id + 1)  # Another caller has deleted the task: reporting that it was not put would be wrong.
         tube.put("for the taker")
         assert late.join().data == "late"
 
@@ -151,7 +151,7 @@ def test_put_with_unknown_outcome_raises_connection_lost(url: str, kind: str, mo
 
 
 def test_threads_waiting_for_the_serving_lock_sleep(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each that looked again and again would hold up all: with 200 threads, for a minute."""
+    """If each thread polled, all would be delayed: with 200 threads, for a minute."""
     rests: list[WaitForLock] = []
     sleep = WaitForLock.sleep
 

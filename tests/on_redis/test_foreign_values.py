@@ -1,4 +1,4 @@
-"""What somebody else has written on a server: an error names it, or it is left out with a warning; none is run."""
+"""Values written by other programs on a server: an error names them or a warning skips them; none is executed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tubes.testing import LocalServer
 
 
 class Place:
-    """A key space of one's own, and a stranger who may write there."""
+    """A separate key space, and a foreign client that may write there."""
 
     def __init__(self, server: LocalServer) -> None:
         self.prefix = uuid4().hex
@@ -112,7 +112,7 @@ def test_invalid_options_are_refused_and_not_run(
                 assert "tube 'bad': its options" in refuses(lambda other=other: other.tube("bad"))  # type: ignore[misc]
                 with pytest.raises((Unreadable, tubes.TubeExists)):
                     other.create_tube("bad", "utubettl", if_not_exists=True)
-                # Counting does not read the options; the age of a tube's first task does, and leaves the tube out.
+                # Counting does not read the options; the age of the first task does, and skips the tube.
                 assert set(other.overview()) == {"bad", "good"}
                 assert other.tubes() == ["bad", "good"]
                 place.stranger.zadd(place.key("bad", "due"), {b"\0": 1})
@@ -198,7 +198,7 @@ def test_keys_that_are_not_tubes_are_skipped(
 
 
 def test_command_warns_about_skipped_tubes(place: Place, queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # Those of pytest.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # Remove the handlers of pytest.
     queue.create_tube("good")
     place.stranger.sadd(place.names, b"\xff")
     result = CliRunner().invoke(app, ["tubes", "--url", place.url])
@@ -226,7 +226,7 @@ def test_script_reports_a_field_that_is_not_a_number(place: Place, queue: tubes.
     assert place.stranger.hgetall(place.key("mail")) == before
 
 
-#: Too short, or with fields that are longer than the task, or no text.
+#: Tasks that are too short, have fields longer than the task, or are not text.
 TASKS = [
     b"", b"\0", b"\0" * 7, b"\x80" + b"\0" * 7, b"\x40" + b"\0" * 7 + b"\xff\0\0\1\0",
     b"\x40" + b"\0" * 7 + b"\2\xff\xfe", b"\x80" + b"\0" * 7 + b"\x02\xf0",
@@ -248,7 +248,7 @@ def test_unreadable_task_is_named_and_does_not_block_others(
     said: list[str] = []
 
     def quietly(act: Callable[[], Any]) -> Any:
-        """What it answers, or the error that names the task or its tube."""
+        """Return the result, or the error that names the task or its tube."""
         try:
             return act()
         except Unreadable as error:
@@ -259,7 +259,7 @@ def test_unreadable_task_is_named_and_does_not_block_others(
     quietly(lambda: mail.tasks(limit=10))
     first = quietly(lambda: mail.take(0))
     assert not isinstance(first, tubes.Task) or first.id
-    # It is in nobody's way.
+    # The bad task does not block others.
     taken = [quietly(lambda: mail.take(0)) for _ in range(2)]
     assert {task.id for task in [first, *taken] if hasattr(task, "id")} >= {1}
     rows = [row for part in BulkReader(tube).of(range(3)) for row in part.rows()]

@@ -1,4 +1,4 @@
-"""A call on a server that is interrupted, also twice, takes full effect or none, and spoils no connection."""
+"""A call on a server that is interrupted, even twice, takes full effect or none, and breaks no connection."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def tube(queue: tubes.Queue) -> tubes.Tube:
 
 
 def storm(call: Callable[[], object]) -> Iterator[tuple[int, int]]:
-    """Interrupt a call at each of its moments, and its repair at some; after each of them it is the test's turn."""
+    """Interrupt a call at each of its moments, and its repair at some; yield after each interrupt."""
     chosen = random.Random(1)
     for first in range(MANY):
         for second in (*range(2), *chosen.sample(range(2, 60), SECONDS - 3), chosen.randrange(60, 500)):
@@ -62,7 +62,7 @@ def test_interrupted_take_gives_its_tasks_back(tube: tubes.Tube, verb: str) -> N
         "take_many": lambda: tube.take_many(2, 0),
         "take_task": lambda: tube.take_task(1),
     }
-    calls[verb]()  # The scripts are loaded.
+    calls[verb]()  # Load the scripts.
     tube.release_all()
     for first, second in storm(calls[verb]):
         assert eventually(lambda: tube.statistics().tasks["taken"] == 0), (first, second)
@@ -107,7 +107,7 @@ def test_interrupted_ack_is_done_or_not(tube: tubes.Tube) -> None:
 
 
 def waiting_storm(call: Callable[[], object], meanwhile: Callable[[], object]) -> Iterator[tuple[int, int]]:
-    """Interrupt a waiting call twice at sampled moments; another thread does something `meanwhile`."""
+    """Interrupt a waiting call twice at sampled moments; another thread runs `meanwhile`."""
     chosen = random.Random(2)
     interrupts = 0
     for first in range(MOMENTS_OF_WAITS):
@@ -165,7 +165,7 @@ def test_interrupted_waiting_put_is_done_or_not(queue: tubes.Queue) -> None:
     with ThreadPoolExecutor(1) as thread:
         for moments in waiting_storm(lambda: tube.put("x", timeout=0.01), make_room):
             assert eventually(lambda: tube.statistics().waiting == 0), moments
-            # Other threads may still do the interrupted put, or remove its task, which would make room later.
+            # Other threads may still execute the interrupted put, or remove its task, which would make room later.
             with port_of(tube).shared.serving.lock:
                 pass
             tube.truncate()

@@ -1,4 +1,4 @@
-"""Tubes whose keys an older version of tubes has written."""
+"""Tubes with keys of an older version of tubes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import tubes
 from tests.support import indexes
 from tubes.testing import LocalServer
 
-#: What layout 2 has of two tubes, each with a taken task, a buried one, a delayed one, and others behind each other.
+#: Two tubes in layout 2, each with a taken, a buried, a delayed and several waiting tasks.
 _OLD = Path(__file__).parent / "layout2.json"
 _LEFT = ["late", "first", "before a1", "c0", "a1", "b1", "c1", "a2", "b2", "c2", "a3", "b3", "c3", "only"]
 
 
 @pytest.fixture
 def old(server: LocalServer) -> Any:
-    """The server, with what an older version has left there; all that was to happen by itself is due."""
+    """Return the server with the keys of an older version; all its timers are due."""
     client: Any = server.client()
     for key, (kind, fields) in json.loads(_OLD.read_text()).items():
         if kind == "set":

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def took(face: Face, url: str, **options: Any) -> tuple[Any, Any, Any]:
-    """A queue with a tube, and a task that it has taken of two."""
+    """Open a queue with a tube of two tasks and take one of them."""
     queue = face.connect(url)
     tube = queue.create_tube("load", "fifottl", **options)
     tube.put_many(["first", "second"])
@@ -53,7 +53,7 @@ def test_a_lease_of_another_server_or_key_space_is_refused(face: Face, url: str,
 
 
 def test_leases_stay_valid_after_an_alter(face: Face, url: str) -> None:
-    """Also by a caller who has not heard of it."""
+    """This includes a caller that does not know of the alter."""
     queue, tube, first = took(face, url, ttr=60)
     with queue, face.connect(url, session_ttl=31.0) as other:
         others = other.tube("load")
@@ -86,7 +86,7 @@ def test_calls_by_lease_leave_no_fields_on_the_server(face: Face, url: str, valk
 
 
 def test_restarted_service_can_use_its_old_leases(face: Face, url: str) -> None:
-    """All its processes have gone for a while, as in a deploy."""
+    """All its processes are down for a while, as in a deploy."""
     uuid = uuid4()
     first = face.connect(url, session_ttl=60)
     first.identify(uuid, create=True)
@@ -103,7 +103,7 @@ def test_restarted_service_can_use_its_old_leases(face: Face, url: str) -> None:
 
 
 def test_task_of_a_lost_session_still_has_a_lease(face: Face, url: str, valkey: LocalServer) -> None:
-    """It is refused then, as the task is."""
+    """The lease is refused like the task."""
     queue, tube, task = took(face, url)
     with queue, valkey.client() as client:
         key = port_of(tube).shared.key

@@ -1,4 +1,4 @@
-"""What time brings comes in time, on servers that look at the ends of waits but once a second."""
+"""Timed events are punctual, even on servers that check the ends of waits only once a second."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tubes.testing import LocalServer, server_program
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Seconds: far more than it takes, and far less than a server that looks once a second takes on the average.
+#: Seconds: far more than the events take, and far less than the average delay of a server that checks once a second.
 _LATE = 0.2
 
 
@@ -33,7 +33,7 @@ def slow(request: pytest.FixtureRequest) -> Iterator[LocalServer]:
 
 
 def spans() -> list[float]:
-    """Seconds to wait for, in no step with a server's looks."""
+    """Return waiting times in seconds that are not synchronous with a server's checks."""
     return [0.05 + 0.037 * number for number in range(7)]
 
 
@@ -95,7 +95,7 @@ def test_timeouts_end_by_the_callers_own_clock(slow: LocalServer) -> None:
 
 
 def test_timed_out_take_leaves_no_wait_on_the_server(slow: LocalServer) -> None:
-    """It would take what is put next, and give it back: on a busy machine that may happen now and then."""
+    """It would take the next task and return it; on a busy machine that may happen sometimes."""
     at_once: list[bool] = []
     with tubes.connect(slow.url) as queue:
         tube = queue.create_tube("load")
@@ -112,7 +112,7 @@ def test_timed_out_take_leaves_no_wait_on_the_server(slow: LocalServer) -> None:
 
 @pytest.fixture
 def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody tells the server to end a wait."""
+    """Keep clients from ending waits on the server."""
     monkeypatch.setattr(RedisStore, "poke", lambda store, key: None)
 
 
@@ -144,7 +144,7 @@ def test_take_after_a_timed_out_take_gets_the_next_task(slow: LocalServer) -> No
 
 
 def test_due_task_costs_each_waiting_process_few_requests(slow: LocalServer) -> None:
-    """Also where many are due: whoever is woken takes, and those who are not needed sleep on."""
+    """This includes many due tasks: a woken process takes one, and the other processes stay asleep."""
     with slow.client() as client:
 
         def calls() -> int:
@@ -162,7 +162,7 @@ def test_due_task_costs_each_waiting_process_few_requests(slow: LocalServer) -> 
         before = calls()
         assert eventually(lambda: bool(got))
         time.sleep(0.3)
-        # Each asks for a marker, perhaps twice, and looks: one at that moment, the others a little later.
+        # Each process requests a marker, perhaps twice, and looks once, one of them at once and the others later.
         assert calls() - before <= 3 * len(takers)
         for number in range(len(takers) - 1):
             tube.put(number)

@@ -1,4 +1,4 @@
-"""Words in one string: what the scripts unpack is what was packed."""
+"""Words packed into one string: scripts unpack the same words."""
 
 from __future__ import annotations
 

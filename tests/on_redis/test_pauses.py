@@ -1,4 +1,4 @@
-"""Pauses by the server's own time: who waits elsewhere is served when they end, and nobody asks meanwhile."""
+"""Pauses by the server's time: their end serves waiters of other processes, which do not poll meanwhile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def takers(url: str, kind: str, count: int, session_ttl: float = 30.0) -> list[tuple[float, Any]]:
-    """So many callers that wait in one process, in threads or in an event loop: when each got what."""
+    """Run waiting callers in one process, in threads or an event loop; return the time and result of each."""
     got: list[tuple[float, Any]] = []
 
     def work() -> None:
@@ -94,7 +94,7 @@ def test_waiters_are_served_when_another_client_resumes(url: str, kind: str) -> 
 
 @pytest.mark.parametrize("seconds", [None, 600])
 def test_waiters_send_few_commands_while_a_tube_is_paused(valkey: LocalServer, url: str, seconds: float | None) -> None:
-    # Leases that are renewed every 200 seconds: not in the one that counts.
+    # Leases are renewed every 200 seconds, so not during the measured second.
     with tubes.connect(url, session_ttl=601.0) as queue, valkey.client() as client:
         tube = queue.create_tube("t")
         got = takers(url, "threads", 5, session_ttl=600.0)
@@ -109,7 +109,7 @@ def test_waiters_send_few_commands_while_a_tube_is_paused(valkey: LocalServer, u
             after: int = client.info("stats")["total_commands_processed"]
             return after - before
 
-        # Once in 5 seconds each process looks, when all have seen that it pauses.
+        # Once all processes have seen the pause, each looks once in 5 seconds.
         assert eventually(lambda: asked_in_a_second() < 30)
         assert not got
         tube.resume()

@@ -1,4 +1,4 @@
-"""Where a server is: URLs, clients, and what is refused there."""
+"""Addresses of a server: URLs, clients and invalid settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tubes.testing import LocalServer
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """A server on a port of loopback."""
+    """Start a server on a port of loopback."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         number: int = free.getsockname()[1]
@@ -256,7 +256,7 @@ def test_cancelled_take_whose_reply_arrived_loses_no_task(url: str) -> None:
 
 
 def test_move_to_the_same_tube_is_refused(port: int) -> None:
-    """Another URL may lead to it."""
+    """The same tube may be reached by another URL."""
     with tubes.connect(f"redis://127.0.0.1:{port}") as queue, tubes.connect(f"redis://localhost:{port}/0") as other:
         tube = queue.create_tube("moved")
         tube.put(1)

@@ -1,4 +1,4 @@
-"""The short ways of threads on a server, beside the flows that they stand for."""
+"""The fast paths of threads on a server, compared with the general flows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tubes.redis.quick import ThreadPort
 from tubes.testing import LocalServer
 from tubes.values.task import FINISHED
 
-#: What each driver's puts are given now and then.
+#: Options of some puts, by driver.
 OPTIONS: dict[str, dict[str, Any]] = {
     "fifo": {},
     "fifottl": {"pri": 7, "ttl": 5000, "ttr": 900},
@@ -26,7 +26,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def facts(answer: Any) -> Any:
-    """What can be known of an answer on whatever server, at whatever moment."""
+    """Return the attributes of a result that do not depend on the server or the time."""
     if not isinstance(answer, tubes.Task):
         return answer
     names = ("id", "state", "data", "attempts", "key", "reason", "pri", "utube", "ttl", "ttr", "context", "created_now")
@@ -34,7 +34,7 @@ def facts(answer: Any) -> Any:
 
 
 class Side:
-    """A tube, and the tasks that were taken from it."""
+    """A tube and its taken tasks."""
 
     def __init__(self, url: str, driver: str, *, short: bool) -> None:
         self.queue = tubes.connect(url)
@@ -49,7 +49,7 @@ class Side:
         self.taken: list[tubes.Task] = []
 
     def do(self, what: str, number: int) -> Any:
-        """One call; `number` chooses among what was taken, and among ids."""
+        """Make one call; `number` selects a taken task or an id."""
         tube, taken, port = self.tube, self.taken, self.tube._port
         task: Any = taken[number % len(taken)] if taken else number
         keyed: dict[str, Any] = {"key": str(number % 3), "on_duplicate": ("keep", "replace", "raise")[number % 3]}
@@ -85,7 +85,7 @@ class Side:
         return known if answer is None else facts(answer), [one._take == FINISHED for one in taken]
 
     def lose(self) -> None:
-        """Go on with the session as if a server had forgotten it here."""
+        """Continue with the session as if the server had forgotten it."""
         port: Any = self.tube._port
         port.session = None
 

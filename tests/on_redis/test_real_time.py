@@ -1,4 +1,4 @@
-"""What the server's own time changes: requests that are packed ahead, and the loop over a tube."""
+"""Behaviour that depends on the server's own time: prepared requests, and the loop over a tube."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ PUTS: dict[str, list[dict[str, Any]]] = {
 
 
 def untimed(task: Any) -> tuple[Any, ...]:
-    """A task but for the moments."""
+    """Return a task without its times."""
     return task.id, task.state.value, task.data, task.utube, task.pri, task.attempts, task.ttl, task.ttr
 
 
 def story(queue: Any, driver: str) -> list[Any]:
-    """What a tube of this driver answers, step by step."""
+    """Run a fixed sequence of calls on a tube of this driver and return the results."""
     tube = queue.create_tube("t", driver)
     answers: list[Any] = [untimed(tube.put([number], **options)) for number, options in enumerate(PUTS[driver])]
     while (task := tube.take(0)) is not None:
@@ -69,7 +69,7 @@ def test_put_and_take_return_the_same_task_as_peek(url: str, driver: str) -> Non
 
 
 def test_waiter_is_served_when_the_cooldown_of_a_lane_ends(url: str) -> None:
-    """In another process, as it were: it learns of the rest from the server alone."""
+    """The waiter has a separate store like another process: it learns of the cooldown only from the server."""
     with tubes.connect(url) as queue, tubes.connect(url) as other:
         tube = queue.create_tube("t", "utube", interval=0.4)
         for number in range(3):
@@ -216,8 +216,8 @@ def test_shared_session_lives_as_long_as_its_longest_lease(url: str) -> None:
 def test_wait_empty_is_woken_by_other_processes_and_by_time(
     url: str, face: Face, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lease of its own makes a store of its own, as another process has one."""
-    monkeypatch.setattr(emptiness, "_LONGEST", 3600 * SECOND)  # They must hear it, and do not find out by asking.
+    """A different lease creates a separate store, like that of another process."""
+    monkeypatch.setattr(emptiness, "_LONGEST", 3600 * SECOND)  # The waiters must be notified, because they hardly poll.
     with face.connect(url) as queue, tubes.connect(url, session_ttl=31.0) as other:
         tube = queue.create_tube("t", "fifottl")
         its = other.tube("t")
@@ -225,7 +225,7 @@ def test_wait_empty_is_woken_by_other_processes_and_by_time(
         with ThreadPoolExecutor(3) as pool:
             calls = [pool.submit(tube.wait_empty, 60) for _ in range(3)]
             assert eventually(lambda: len(port_of(tube).shared.emptiness.waiters()) == 3)
-            time.sleep(0.2)  # They have asked, and hear.
+            time.sleep(0.2)  # They have subscribed.
             assert not any(call.done() for call in calls)
             if end == "ack":
                 for task in its.take_many(3, 0):
@@ -255,7 +255,7 @@ def test_wait_empty_waits_for_puts_that_wait_for_room(url: str, monkeypatch: pyt
         call = pool.submit(tube.wait_empty, 60)
         assert eventually(lambda: shared.emptiness.waiting)
         tube.delete(first)
-        time.sleep(0.5)  # It has been asked about, and is without a task.
+        time.sleep(0.5)  # The waiter has checked the tube, which is empty.
         assert not call.done()
         may_be_served.set()
         second = put.result(60)
@@ -278,7 +278,7 @@ def test_wait_empty_survives_a_lost_event(url: str, valkey: LocalServer, monkeyp
 
 
 class SkewedClock(tubes.SystemClock):
-    """A machine whose clock is wrong by an hour."""
+    """A clock that is wrong by an hour."""
 
     def micros(self) -> int:
         return super().micros() - 3_600_000_000
@@ -300,7 +300,7 @@ def test_expired_done_tasks_leave_no_keys(url: str, valkey: LocalServer) -> None
         tube, theirs = queue.create_tube("t"), other.tube("t")
         theirs.put(1)
         task = theirs.take(0)
-        # Now the tube keeps done tasks, which the other session learns at its next call.
+        # The tube now keeps done tasks; the other session learns this at its next call.
         kept = tube.put(2, keep_done=0.4)
         assert tube.options == {}
         assert queue.create_tube("t", if_not_exists=True).name == "t"
@@ -327,7 +327,7 @@ def test_ack_many_splits_large_batches(url: str) -> None:
         while some := tube.tasks(last, 400, state="done"):
             ids += [task.id for task in some]
             last = some[-1]
-        # What has ended at one moment is in the order of ids.
+        # Tasks that end at the same moment are ordered by id.
         assert sorted(ids) == list(range(600))
         tube.alter(keep_done_max=10)
         assert [task.id for task in tube.tasks(state="done")] == ids[:10]

@@ -1,4 +1,4 @@
-"""Errors change nothing: each command of each script is refused in turn, and the tube is as it was."""
+"""Errors change nothing: each command of each script is refused in turn, and the tube stays the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tubes.spark.server.bulk_write import Writer
 from tubes.spark.server.streams import Stream
 from tubes.testing import LocalServer, ManualClock
 
-#: By driver the options that are all at work.
+#: Options by driver that enable all features.
 DRIVERS: dict[str, dict[str, Any]] = {
     "fifo": {},
     "fifottl": {"backoff": (1.0, 2.0), "ttr": 60},
@@ -57,11 +57,11 @@ class Desk:
         for _ in range(5):
             if task := self.tube.take(timeout=0):
                 return task
-            self.clock.advance(1)  # All lanes rest.
+            self.clock.advance(1)  # All lanes are in their interval.
         raise AssertionError("nothing can be taken")
 
     def says(self, **fields: object) -> None:
-        """Let the meta hash say so of others."""
+        """Write fields of the meta hash as if other clients had."""
         for name, value in fields.items():
             self.client.hset("tubes:{t}", name, value)
 
@@ -209,7 +209,7 @@ def test_refused_command_changes_nothing(
 
 @pytest.fixture
 def late(server: LocalServer) -> Callable[..., str]:
-    """Gives a user the right to all commands but some, and tells the URL."""
+    """Return a function that grants a user all commands except some and returns the URL."""
 
     def allow(*but: str) -> str:
         rights = ("reset", "on", ">pw", "~*", "&*", "+@all", *(f"-{name}" for name in but))

@@ -1,4 +1,4 @@
-"""Tubes that somebody has damaged: `check` says so, `repair` mends them, and no task is lost that can be read."""
+"""Damaged tubes: `check` reports the damage, `repair` fixes it, and no readable task is lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROUNDS = int(os.environ.get("R", 6))
 
 
 class Patient:
-    """A tube with tasks in all states, and a client with which anybody may write into its keys."""
+    """A tube with tasks in all states, and a client that can write into its keys."""
 
     def __init__(self, server: LocalServer, name: str, tasks: int = 40, seed: int = 1) -> None:
         driver, options = DRIVERS[name]
@@ -74,15 +74,15 @@ class Patient:
         return f"{self.key}:{part}" if part else self.key
 
     def first(self, part: str) -> Any:
-        """What stands first in a sorted set."""
+        """Return the first member of a sorted set."""
         return self.client.zrange(self.key_of(part), 0, 0)[0]
 
     def id_of(self, state: str) -> int:
-        """The first task in this state."""
+        """Return the id of the first task in this state."""
         return next(task.id for task in self.tube.tasks() if task.state == state)
 
     def readable(self) -> dict[int, bytes]:
-        """The data of all tasks."""
+        """Return the data of all tasks."""
         found: dict[int, bytes] = {}
         for id, raw in self.client.hgetall(self.key_of("tasks")).items():
             _, at = task_codec.read(int(id), raw)
@@ -90,11 +90,11 @@ class Patient:
         return found
 
     def kinds(self) -> dict[str, int]:
-        """What is wrong."""
+        """Return the numbers of problems by kind."""
         return {problem.kind: problem.count for problem in self.queue.check("patient")}
 
     def heal(self) -> list[tubes.Problem]:
-        """Mend it; then nothing is wrong, as the tests of the scripts see it too."""
+        """Repair the tube and check that it is consistent."""
         found = self.queue.repair("patient")
         assert all(problem.mended for problem in found)
         assert self.queue.check("patient") == []
@@ -103,7 +103,7 @@ class Patient:
         return found
 
     def drain(self) -> list[int]:
-        """Take and ack whatever ever can be; the ids."""
+        """Take and ack all tasks that can be taken; return their ids."""
         tube = self.queue.tube("patient")
         if self.tube.driver.lane is not None:
             for utube in tube.utubes():
@@ -137,7 +137,7 @@ ROOM: dict[str, dict[str, Any]] = {
 
 
 def _damage(patient: Patient) -> str:
-    """Something that should not be; answers what, for whoever looks at a failure. Tasks stay, and what they say."""
+    """Cause random damage and return its description for failure messages. The tasks and their data stay."""
     chance, client = patient.random, patient.client
     part = chance.choice([part for part in PARTS if part != "tasks"])
     key = patient.key_of(part)
@@ -173,7 +173,7 @@ def _damage(patient: Patient) -> str:
 
 
 def _act(tube: tubes.Tube, chance: random.Random) -> None:
-    """Put a task, take one, and do something with it."""
+    """Put a task, take one and make a random call with it."""
     driver = tube.driver
     options: dict[str, Any] = {}
     if driver.lane is not None:
@@ -195,7 +195,7 @@ def _act(tube: tubes.Tube, chance: random.Random) -> None:
 
 @pytest.fixture
 def patients(valkey: LocalServer) -> Iterator[Callable[..., Patient]]:
-    """Makes them."""
+    """Return a function that creates patients."""
     made: list[Patient] = []
 
     def make(name: str, **options: Any) -> Patient:
@@ -245,7 +245,7 @@ def test_repair_keeps_or_sets_aside_corrupted_tasks(patients: Callable[..., Pati
 
 
 class Damage(NamedTuple):
-    """What somebody does to tubes of these drivers, and which kinds of problems that are."""
+    """A damage to tubes of these drivers, and the kinds of problems that it causes."""
 
     drivers: tuple[str, ...]
     kinds: str
@@ -277,7 +277,7 @@ def take_by_nobody(state: str, score: float) -> Callable[[Patient], Any]:
 
 
 def lose_lane(patient: Patient) -> None:
-    """Of one that has a task on offer."""
+    """Remove the record of a lane with an available task."""
     lane = patient.tube.peek(patient.tube.driver.id_at(patient.first("offers"))).utube
     assert patient.client.hdel(patient.key_of("lanes"), "nil" if lane is None else lane)
 
@@ -290,7 +290,7 @@ def lose_count(patient: Patient) -> None:
 
 
 def seem_taken(patient: Patient) -> None:
-    """A lane is noted as taken, and nobody has any of its tasks."""
+    """Mark a lane as taken although none of its tasks is taken."""
     lanes = patient.key_of("lanes")
     name, lane = next((name, lane) for name, lane in patient.client.hgetall(lanes).items() if len(lane) > 5)
     patient.client.hset(lanes, name, lane[:5])
@@ -299,14 +299,14 @@ def seem_taken(patient: Patient) -> None:
 
 
 def share_number(patient: Patient) -> None:
-    """Two lanes have one number."""
+    """Give two lanes the same number."""
     lanes = patient.key_of("lanes")
     (one, lane), (_, other), *_ = patient.client.hgetall(lanes).items()
     patient.client.hset(lanes, one, other[:5] + lane[5:])
 
 
 def end_session(patient: Patient, *parts: str) -> None:
-    """What is known of the session of the first take goes from these keys."""
+    """Remove the session of the first take from these keys."""
     ((_, score),) = patient.client.zrange(patient.key_of("taken"), 0, 0, withscores=True)
     fields = patient.client.hkeys(patient.key)
     (token,) = (name for name in fields if name.startswith(b"s%d." % (int(score) // TAKES)))
@@ -317,13 +317,13 @@ def end_session(patient: Patient, *parts: str) -> None:
 
 
 def steal_key(patient: Patient) -> None:
-    """A key names another task."""
+    """Point a key to another task."""
     key = patient.client.hkeys(patient.key_of("keys"))[0]
     patient.client.hset(patient.key_of("keys"), key, patient.tube.buried()[-1].id)
 
 
 def swap(patient: Patient) -> None:
-    """Two ids of the list have changed their places."""
+    """Swap two ids of the list."""
     ready = patient.key_of("ready")
     first, second = patient.client.lrange(ready, 0, 1)
     patient.client.lset(ready, 0, second)
@@ -398,7 +398,7 @@ DAMAGES = {
 }
 
 
-#: Each kind of damage on one driver, in turn; on the other drivers as `full`.
+#: Each kind of damage on one driver in turn; other drivers are marked `full`.
 CASES = [
     pytest.param(what, name, marks=() if place == number % len(damage.drivers) else pytest.mark.full)
     for number, (what, damage) in enumerate(DAMAGES.items())
@@ -432,7 +432,7 @@ def test_repair_sets_unreadable_tasks_aside(patients: Callable[..., Patient], na
         b"007": b"\0" * 9,
     }
     patient.client.hset(patient.key_of("tasks"), mapping=broken)
-    # As many entries are of tasks that nobody knows then.
+    # The same number of entries then belongs to unknown tasks.
     assert patient.kinds()["unreadable"] == len(broken)
     patient.heal()
     assert patient.client.hgetall(patient.key_of("broken")) == broken
@@ -524,7 +524,7 @@ def test_check_finds_no_problem_in_a_busy_tube(valkey: LocalServer, name: str) -
     def work(number: int) -> None:
         chance = random.Random(number)
         while not busy.is_set():
-            with tubes.connect(url) as mine:  # Sessions come and go.
+            with tubes.connect(url) as mine:  # Open a new session each time.
                 tube = mine.tube("busy")
                 mine.register_driver(tube.driver)
                 for _ in range(chance.randrange(50)):
@@ -550,7 +550,7 @@ def test_check_finds_no_problem_in_a_busy_tube(valkey: LocalServer, name: str) -
 def test_a_repair_that_is_refused_changes_nothing(
     valkey: LocalServer, patients: Callable[..., Patient], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of each script, whichever of its commands is refused."""
+    """Each command of each script is refused in turn."""
     client: Any = valkey.client()
     client.flushall()
     patient = patients(name, tasks=8)

@@ -1,4 +1,4 @@
-"""A call that arrives twice is done once, whichever of the two is first."""
+"""A call that arrives twice is executed once, in either order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tubes.testing import LocalServer, ManualClock
 
 
 class Repeater:
-    """A tube whose calls can be sent as often as one likes, on a connection of their own."""
+    """A tube whose calls can be sent repeatedly on a separate connection."""
 
     def __init__(self, queue: tubes.Queue, url: str) -> None:
         self.queue = queue
@@ -28,7 +28,7 @@ class Repeater:
         self.wire: Any = Wire(locate(url)[0], "")
 
     def call(self, verb: str, *args: Any) -> bytes:
-        """A request with a number of its own."""
+        """Return a request with a new number."""
         call = ScriptCall(script(verb, self.tube.driver), self.port.shared.key, args, self.port.session)
         call.begin(0)
         return call.pack(whole=True)
@@ -160,7 +160,7 @@ def test_resent_take_takes_again_after_a_release(repeater: Repeater) -> None:
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["", "and the script is forgotten"])
 def test_put_with_an_ended_session_opens_a_new_one(url: str, valkey: LocalServer, *, forgotten: bool) -> None:
-    """Nothing was done so far, so nothing is unsure."""
+    """No call was executed so far, so no result is uncertain."""
     with tubes.connect(url) as queue, valkey.client() as client:
         tube = queue.create_tube("t")
         tube.put(0)

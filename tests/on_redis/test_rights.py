@@ -1,4 +1,4 @@
-"""Users with no more rights than the page gives them: everything works, and the server refuses nothing."""
+"""Users with only the documented rights: everything works, and the server refuses nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _told(infos: Any) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def users(server: LocalServer) -> Iterator[rights.Users]:
-    """Users of a server whose keys are all theirs, to whom it must not refuse anything."""
+    """Return users with access to all keys of a server; check that it refuses nothing."""
     found = rights.users_of(server)
     found.forget()
     yield found
@@ -164,7 +164,7 @@ def _lacks(users: rights.Users, *commands: str) -> None:
 
 @pytest.mark.parametrize("command", ["zpopmin", "time", "hmget"])
 def test_command_refused_in_a_script_does_no_damage(users: rights.Users, command: str) -> None:
-    """Also where that comes before the script asks: nothing is written by then."""
+    """The command may also be refused before the script checks its rights, when nothing is written yet."""
     with tubes.connect(users.url("app")) as queue:
         tube = queue.create_tube("mail", "fifottl")
         tube.put("to ann")

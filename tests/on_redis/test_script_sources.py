@@ -1,4 +1,4 @@
-"""Where a line of a script comes from: printed beside it, and named by an error that it raises."""
+"""The source of each line of a script: printed next to it, and named in its errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_an_error_of_a_script_names_its_line(server: LocalServer) -> None:
         (line,) = (n for n, text in enumerate((LUA / "next_id.lua").read_text().splitlines(), 1) if "error(" in text)
         with pytest.raises(tubes.TubesError, match=rf"the next id is x.* \(drivers/lua/next_id\.lua:{line}\)"):
             tube.put("a")
-        # In a function of the library, of text that others have too.
+        # An error in a library function whose text also occurs in others.
         server.client().hset("tubes:{jobs}:tasks", "0", "")
         with pytest.raises(tubes.TubesError, match=r"\(drivers/lua/read_task\.lua:\d+\)"):
             tube.peek(0)

@@ -1,4 +1,4 @@
-"""Every script that a server may get: it compiles, and has each function once. `make check` lints them."""
+"""All scripts that a server may get compile and contain each function once. `make check` lints them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_each_script_declares_its_reply_types() -> None:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", DRIVERS)
 def test_a_script_compiles(name: str) -> None:
-    lua51: Any = import_module("lupa.lua51")  # It has no types.
+    lua51: Any = import_module("lupa.lua51")  # The module has no type hints.
     compiled = lua51.LuaRuntime(encoding=None).eval(b"function(text) return select(2, loadstring(text)) end")
     driver, settings = DRIVERS[name]
     assert {verb: error for verb in verbs_of(driver) if (error := compiled(script(verb, driver, settings).text))} == {}

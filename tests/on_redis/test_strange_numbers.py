@@ -1,4 +1,4 @@
-"""Numbers and entries of a tube that somebody else has written: no verb spins, and none stores what it cannot read."""
+"""Foreign numbers and entries in a tube: no call loops forever or stores values that it cannot read."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_invalid_stored_reply_is_ignored(url: str, client: Any) -> None:
 
 
 def test_coalesced_puts_are_done_once_despite_a_foreign_error(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server has done them: the answer was somebody else's."""
+    """The server has executed the puts: the reply came from another program."""
     from tubes.redis.transport import loop_channel
 
     answered = loop_channel.LoopChannel.answered

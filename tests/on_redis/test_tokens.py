@@ -1,4 +1,4 @@
-"""What names a session, a take and a put on a server, and what is left of them there."""
+"""The tokens of sessions, takes and puts on a server, and their remains there."""
 
 from __future__ import annotations
 

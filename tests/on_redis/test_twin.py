@@ -1,4 +1,4 @@
-"""Twins: the same random verbs, at the same moments, in memory and on a real server; every step must answer alike."""
+"""Twins: the same random calls at the same moments in memory and on a real server must have equal results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tubes.testing import LocalServer
 
 STEPS = 250
-#: `make soak-faults` gives each round another one.
+#: `make soak-faults` uses another seed in each round.
 SEEDS = [int(os.environ.get("TUBES_SEED", "1"))]
 LEASE = 1.05
 LANES = ("a", "b", "ü" * 300, "nil")
@@ -78,7 +78,7 @@ DRIVERS: dict[str, tuple[str | Driver, dict[str, Any]]] = {
 
 
 class Answer(NamedTuple):
-    """What a call answered: the same facts of a task on both sides."""
+    """The result of a call: the attributes of a task that are equal on both sides."""
 
     kind: str
     facts: Any
@@ -92,7 +92,7 @@ def facts(answer: Any) -> Answer:
         times: tuple[Any, ...] = (answer.created, answer.ttl, answer.ttr, answer.due, answer.expires)
         more: tuple[Any, ...] = (answer.key, answer.max_attempts, answer.reason, answer.created_now, answer.context)
         more += answer.calls, answer.keep_done, answer.result, answer.ended, answer.why
-        # Of a key that is remembered nobody knows the moments.
+        # The times of a remembered key are not stored.
         times = () if answer.state == "done" and not answer.created_now else times
         shown = (answer.id, answer.state.value, answer.data, answer.utube, answer.pri, answer.attempts, *more, *times)
         return Answer("task", shown)
@@ -108,7 +108,7 @@ def outcome(call: Callable[[], Any]) -> tuple[Any, Answer]:
 
 
 class Side:
-    """One of the twins: a tube, three sessions on it, a listener, and the tasks that it has answered."""
+    """One of the twins: a tube, three sessions, a listener, and the returned tasks."""
 
     def __init__(
         self, url: str, driver: str | Driver, options: dict[str, Any], clock: SteppingClock, *, listens: bool
@@ -145,7 +145,7 @@ class Side:
 
 
 class Twins:
-    """Both sides, and the random steps that they take together."""
+    """Both sides and their common random steps."""
 
     def __init__(
         self, url: str, driver: str | Driver, options: dict[str, Any], seed: int, *, listens: bool, start: float = 0
@@ -155,15 +155,15 @@ class Twins:
         self.random = random.Random(seed)
         self.driver = self.sides[0].tube.driver
         self.puts = 0
-        #: Whether tasks may have keys.
+        #: True if tasks may have keys.
         self.keyed = True
-        #: Whether done tasks may be kept.
+        #: True if done tasks may be kept.
         self.keeps = False
-        #: Whether lanes may have a capacity.
+        #: True if lanes may have a capacity.
         self.crowded = "lane_capacity" in options
 
     def same(self, call: Callable[[Side], Any], *, takes: bool = False) -> None:
-        """Both sides answer alike; `takes`: the answer has leases."""
+        """Check that both sides return the same; `takes`: the result has leases."""
         answers = [outcome(lambda side=side: call(side)) for side in self.sides]  # type: ignore[misc]
         assert answers[0][1] == answers[1][1]
         for side, (answer, _) in zip(self.sides, answers, strict=True):
@@ -195,9 +195,9 @@ class Twins:
         return options
 
     def which(self, *, alone: bool = True) -> Callable[[Side], Any]:
-        """A way to name a task: an id, an answer that a side has had, or if it is `alone` a lease.
+        """Return a random task argument: an id, an earlier result of a side, or a lease if it is the only argument.
 
-        A server does what leases of several sessions say session by session.
+        A server processes leases of several sessions session by session.
         """
         if alone and self.random.random() < 0.2 and self.sides[0].leases:
             number = self.random.randrange(len(self.sides[0].leases))
@@ -209,25 +209,25 @@ class Twins:
         return lambda side: side.tasks[place]
 
     def number(self) -> int:
-        """The id of a task, perhaps."""
+        """Return a random id, perhaps of a task."""
         return self.random.randrange(self.puts + 1)
 
     def done(self) -> tuple[str, ...]:
-        """The state of done tasks, if they may be kept."""
+        """Return the state of done tasks, if they may be kept."""
         return ("done", "done") if self.keeps else ()
 
     def pri(self) -> int | None:
-        """A new priority now and then."""
+        """Return a new priority sometimes."""
         return self.some(None, None, 0, 1, 300) if "pri" in self.driver.options else None
 
     def changes(self) -> dict[str, Any]:
-        """What an update may change."""
+        """Return random changes of an update."""
         known = {"pri": (0, 1, 300), "ttl": (0, 0.5, 2, 9), "delay": (0, 0.5, 2)}
         changes = {name: self.some(*values) for name, values in known.items() if self.random.random() < 0.3}
         return {name: value for name, value in changes.items() if name in self.driver.options}
 
     def altered(self) -> dict[str, Any]:
-        """What an alter may change; now and then what the driver lacks."""
+        """Return random changes of an alter; sometimes options that the driver lacks."""
         known: dict[str, tuple[Any, ...]] = {
             "max_attempts": (None, 1, 3), "capacity": (None, 0, 3, 9), "ttl": (None, 2, 9), "ttr": (None, 0.5, 2),
             "buried_ttl": (None, 0, 0.5, 2, math.inf),
@@ -270,7 +270,7 @@ class Twins:
             state = self.some("ready", "taken", "buried", "delayed", *self.done())
             for side in self.sides:
                 side.of(worker).truncate(state=state)
-            # A server removes them in no order.
+            # A server removes them in an arbitrary order.
             assert eventually(lambda: len(self.sides[1].heard) >= len(self.sides[0].heard))
             for side in self.sides:
                 side.heard.sort(key=lambda heard: (heard[0] == "delete", str(heard)))
@@ -336,7 +336,7 @@ class Twins:
             lost = self.some(True, False)
             for side in self.sides:
                 side.leave(worker, lost)
-            # Of two sessions that end at one moment nobody says which is first.
+            # The order of two sessions that end at the same moment is undefined.
             self.clock.advance(0.01)
         elif verb == "block":
             name, seconds = self.some(*LANES), self.some(0, 0.1, 0.5, 2)
@@ -375,13 +375,13 @@ class Twins:
             self.same(lambda side: getattr(side.of(worker), verb)([name(side) for name in named], **more))
 
     def set_back(self, seconds: float) -> None:
-        """The clock is set back, after both sides have looked what is due: what has happened stays so."""
+        """Set the clock back after both sides have processed due events, which stay processed."""
         for side in self.sides:
             side.tube.statistics()
         self.clock.set_back(seconds)
 
     def compare(self) -> None:
-        """All that can be seen of both is the same."""
+        """Check that the visible states of both sides are equal."""
         memory, server = self.sides
         assert memory.tube.statistics() == server.tube.statistics()
         if self.driver.lane:
@@ -394,7 +394,7 @@ class Twins:
             side.heard.clear()
 
     def check(self, client: Any) -> None:
-        """Each side is in order."""
+        """Check the consistency of each side."""
         memory, server = self.sides
         shared: Any = memory.tube._port.shared
         check_engine(shared.engine)
@@ -428,7 +428,7 @@ def test_memory_and_server_behave_alike(valkey: LocalServer, name: str, seed: in
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", DRIVERS)
 def test_memory_and_server_agree_when_rarely_observed(valkey: LocalServer, name: str, seed: int) -> None:
-    """Whoever looks or listens lets happen what is due: here it is any verb, and late."""
+    """Reads and listeners process due events: without them, later calls must process them."""
     driver, options = DRIVERS[name]
     twins = Twins(f"{valkey.url}?prefix={uuid4().hex}", driver, options, seed, listens=False)
     twins.keeps = "done" in name
@@ -447,7 +447,7 @@ def test_memory_and_server_agree_when_rarely_observed(valkey: LocalServer, name:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", [name for name in DRIVERS if "done" not in name])
 def test_memory_and_server_agree_when_the_clock_is_set_back(valkey: LocalServer, name: str, seed: int) -> None:
-    """But for keys that are remembered, and done tasks that are kept: the one looks sooner whether they are over."""
+    """Remembered keys and kept done tasks are excluded, because one side checks their ends earlier."""
     driver, options = DRIVERS[name]
     twins = Twins(f"{valkey.url}?prefix={uuid4().hex}", driver, options, seed, listens=False, start=100_000)
     twins.keyed = False

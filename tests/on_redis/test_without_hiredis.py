@@ -1,4 +1,4 @@
-"""Where the extra `hiredis` is not installed, redis-py packs and parses."""
+"""Without the extra `hiredis`, redis-py packs and parses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However much there is, a script does a bounded part of it: counted in commands and in bytes, not in time."""
+"""The work of a script is bounded at any size, counted in commands and bytes, not in time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tubes.testing import LocalServer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: Commands of one script: some thousand are done in some milliseconds.
+#: The maximum number of commands per script: a few thousand take a few milliseconds.
 MOST = 5_000
 _LARGE = 200_000
 
@@ -39,7 +39,7 @@ def queue(server: LocalServer, client: Any) -> Iterator[tubes.Queue]:
 
 
 def work(client: Any, act: Callable[[], object]) -> tuple[int, float]:
-    """How many scripts an act runs, and how many commands there are to each."""
+    """Return the number of scripts of a call and the commands per script."""
     client.config_resetstat()
     act()
     stats = client.info("commandstats")
@@ -48,13 +48,13 @@ def work(client: Any, act: Callable[[], object]) -> tuple[int, float]:
 
 
 def crowd(client: Any, tube: tubes.Tube, count: int, seconds: float = 9) -> None:
-    """So many processes in each of which somebody waits for so long, as far as the server knows."""
+    """Register waiting processes on the server, for `seconds`."""
     until = f"{(time.time() + seconds) * 1e6:.0f}"
     key = f"{port_of(tube).shared.key}:waiting"
     client.hset(key, mapping={uuid4().hex: f"1 {until}" for _ in range(count)})
 
 
-# -- ids that are not there any more -----------------------------------------------------------------------------------
+# -- stale ids ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.sample(1)
@@ -104,7 +104,7 @@ def test_take_many_skips_a_bounded_number_of_stale_ids(client: Any, queue: tubes
     Indexes(client, tube).check()
 
 
-# -- those who wait ----------------------------------------------------------------------------------------------------
+# -- waiters -----------------------------------------------------------------------------------------------------------
 
 
 def test_calls_examine_a_bounded_number_of_waiting_processes(client: Any, queue: tubes.Queue) -> None:
@@ -163,12 +163,12 @@ def test_puts_waiting_for_room_are_found_by_their_size(client: Any, queue: tubes
     assert commands < 50
     assert client.exists(room)
     client.delete(room)
-    # What lies further ahead than anybody says is from before the clock was set back.
+    # A time further ahead than any client sets is from before the clock was set back.
     client.hset("tubes:{load}:waiting", "one:room", f"0 2 {(time.time() + 3600) * 1e6:.0f}")
     tube.statistics()
     assert not client.exists(room)
     client.zadd("tubes:{load}:wanting", {"one": 2})
-    # Its time is over, and then everybody's: they leave the line, some at a time, and the last marker finds nobody.
+    # Its time ends, and then that of all others: they are removed some at a time, and the last marker finds no waiter.
     client.hset("tubes:{load}:waiting", "one:room", "0 2 1")
     for _ in range(3):
         tube.take(timeout=0).ack()
@@ -182,13 +182,13 @@ def test_puts_waiting_for_room_are_found_by_their_size(client: Any, queue: tubes
     assert not client.exists(room, "tubes:{load}:wanting")
 
 
-# -- answers -----------------------------------------------------------------------------------------------------------
+# -- replies -----------------------------------------------------------------------------------------------------------
 
 _DRIVERS = ("fifo", "fifottl", "utube", "utubettl")
 
 
 def large(queue: tubes.Queue, driver: str, count: int) -> tuple[Any, list[int]]:
-    """A tube with so many large tasks, each in a lane of its own where there are lanes; and their ids."""
+    """Create a tube with large tasks, in separate lanes if the driver has lanes; return it with their ids."""
     tube: Any = queue.create_tube("load", driver)
     lanes = tube.driver.lane is not None
     return tube, [tube.put(b"x" * _LARGE, **({"utube": str(n)} if lanes else {})).id for n in range(count)]
@@ -229,7 +229,7 @@ def test_tasks_that_exceed_a_reply_keep_their_order(queue: tubes.Queue) -> None:
 def test_returned_tasks_that_exceed_a_reply_keep_their_order(queue: tubes.Queue) -> None:
     tube, ids = large(queue, "fifo", 30)
     tube.release_many(tube.take_many(30))
-    # More tasks than this call pops have come back, and a reply has room for fewer than it pops.
+    # More tasks were returned than this call pops, and a reply has room for fewer than it pops.
     assert [task.id for task in tube.take_many(25)] == ids[:25]
     assert [task.id for task in tube.take_many(25)] == ids[25:]
 
@@ -355,7 +355,7 @@ def test_due_tasks_cost_a_put_two_more_scripts_and_a_take_zero(client: Any, serv
     with tubes.connect(server.url, clock=clock) as queue:
         tube = queue.create_tube("load", "utubettl")
         spent: list[int] = []
-        for _ in range(2):  # The first time the server may not have the scripts yet.
+        for _ in range(2):  # The server may not have the scripts at first.
             for act in (lambda: tube.put("x"), lambda: tube.take(timeout=0)):
                 tube.put("late", delay=5)
                 clock.advance(5)
@@ -393,7 +393,7 @@ def test_leases_are_renewed_some_at_a_time(client: Any, queue: tubes.Queue, monk
     assert len(before) == 5
     process_store = tube._port.shared.store
     channel = ThreadChannel(process_store.server, "b")
-    process_store._beat_once(channel, set())  # Now the server has the script.
+    process_store._beat_once(channel, set())  # This loads the script.
     scripts, _ = work(client, lambda: process_store._beat_once(channel, set()))
     channel.close()
     assert scripts == 3

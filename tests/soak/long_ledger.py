@@ -81,7 +81,7 @@ class LongLedger(Ledger):
             super().may_be_done(acks)
 
     def forget_finished(self, ended: dict[int, int]) -> None:
-        """Drop finished tasks. `ended`: the take that ended each task according to the server; this removes dropped ones.
+        """Drop finished tasks. `ended`: the take that ended each task according to the server, updated here.
 
         If another take ended a task than the one that may have, the process with that take has yet to report it.
         """

@@ -40,7 +40,7 @@ class Growth(NamedTuple):
 
     @property
     def bound(self) -> float:
-        """By how many bytes it may."""
+        """Return the maximum growth in bytes."""
         return max(BOUND * self.average, LEAST)
 
     @property
@@ -56,7 +56,7 @@ class Growth(NamedTuple):
 
 
 def growths(samples: Sequence[Sample]) -> list[Growth]:
-    """By what has memory, how it grew over the second half; none if that is too short to tell."""
+    """Return the growth of each owner over the second half; empty if the second half is too short."""
     if not samples or samples[-1].when < SHORTEST:
         return []
     half = [sample for sample in samples if sample.when >= samples[-1].when / 2]
@@ -71,7 +71,7 @@ def growths(samples: Sequence[Sample]) -> list[Growth]:
 
 
 def resident(process: int) -> int:
-    """Bytes of memory that a process has."""
+    """Return the resident memory of a process in bytes."""
     pages = Path(f"/proc/{process}/statm")
     if pages.exists():
         return int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""A soak of seconds is good, and what it looks out for is seen."""
+"""A soak of seconds succeeds, and broken rules are detected."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_short_soak_in_memory_keeps_the_rules() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_soak_ends_its_processes(number: signal.Signals) -> None:
-    # Who was started by a shell in the background ignores a Ctrl-C, and so would all that it starts.
+    # A background process of a shell ignores Ctrl-C, and its children inherit this.
     asked = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         soak = python("-m", "tests.soak", "5", "--only", "memory", stderr=subprocess.PIPE)
@@ -52,7 +52,7 @@ def test_interrupted_soak_ends_its_processes(number: signal.Signals) -> None:
     assert eventually(lambda: bool(children.read_text().split()))
     (child,) = children.read_text().split()
     soak.send_signal(number)
-    soak.communicate(timeout=20)  # The child would keep it open.
+    soak.communicate(timeout=20)  # The child would keep the pipe open.
     assert soak.returncode == 128 + number
     assert eventually(lambda: not Path(f"/proc/{child}").exists())
 
@@ -150,7 +150,7 @@ def test_ledger_finishes_unreported_task_once_server_no_longer_has_it() -> None:
     ledger.forget_finished(ended)
     assert list(ledger.puts) == ["job 0", "job 2"]
     assert ledger.count_done == 1
-    assert ended == {2: 2}, "of task 2 whoever has taken it last is still to tell"
+    assert ended == {2: 2}, "the last taker of task 2 has not reported yet"
     ledger.took(2, 2, "job 2")
     ledger.was_done(2, 2)
     ledger.forget_finished(ended)
@@ -158,7 +158,7 @@ def test_ledger_finishes_unreported_task_once_server_no_longer_has_it() -> None:
 
 
 class Story:
-    """Tells a listener what happens."""
+    """Send events to a listener."""
 
     def __init__(self, queue: tubes.Queue, driver: str) -> None:
         self.listener = Listener(queue.create_tube("load", driver))

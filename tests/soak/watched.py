@@ -1,4 +1,4 @@
-"""A tube of a soak with all that is kept of it."""
+"""A tube of a soak with its records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Watched:
-    """A tube, its ledger, and who hears what happens in it."""
+    """A tube, its ledger and its listener."""
 
     def __init__(self, queue: Queue, name: str) -> None:
         plan = PLANS[name]
@@ -23,15 +23,15 @@ class Watched:
 
     @property
     def mistakes(self) -> list[str]:
-        """What is against the rules."""
+        """Return the broken rules."""
         heard = [] if self.listener is None else self.listener.mistakes
         return [f"{self.tube.name}: {mistake}" for mistake in self.ledger.mistakes + heard]
 
     @property
     def judged(self) -> int:
-        """Takes of which the order was looked at."""
+        """Return the number of takes whose order was checked."""
         return 0 if self.listener is None else self.listener.judged
 
     def forget_finished(self) -> None:
-        """Forget what is done."""
+        """Forget finished tasks."""
         self.ledger.forget_finished({} if self.listener is None else self.listener.ended)
