@@ -1,4 +1,4 @@
-"""What the documents say is true: their examples run, their diagram is the table."""
+"""The documents are correct: their examples run, and their diagram equals the table."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tubes import MOVES
 from tubes.testing import LocalServer
 
 ROOT = Path(__file__).parent.parent.parent
-#: All pages; the examples of those that are not named below are run here.
+#: All pages; the examples of pages outside `ELSEWHERE` run here.
 DOCUMENTS = [
     "README.md",
     "drivers/README.md",
     *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md")),
 ]
-#: Where the blocks of these are run: one needs a Spark, the others are files and their tests.
+#: Pages whose blocks run in other tests: one needs Spark, the others contain files and their tests.
 ELSEWHERE = {
     "docs/spark.md": "spark/test_session.py",
     "docs/howto/spark-production.md": "spark/test_session.py",
@@ -43,7 +43,7 @@ PROGRAMS = [page for page in DOCUMENTS if page not in ELSEWHERE and FENCE.search
 
 
 def modules() -> list[ModuleType]:
-    """The modules whose docstrings have examples."""
+    """Return the modules whose docstrings have examples."""
     names = [info.name for info in pkgutil.walk_packages(tubes.__path__, "tubes.")]
     found = [importlib.import_module(name) for name in ["tubes", *names]]
     return [module for module in found if ">>> " in inspect.getsource(module)]
@@ -63,7 +63,7 @@ def test_examples_in_docstrings_run(module: ModuleType, server: LocalServer) -> 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[LocalServer]:
-    """The one that documents call `redis://localhost`."""
+    """Start the server that documents call `redis://localhost`."""
     with LocalServer() as server:
         yield server
 
@@ -84,12 +84,12 @@ def test_examples_in_documents_run(
 def test_the_tutorial_can_be_typed_into_a_prompt(server: LocalServer) -> None:
     server.client().flushall()
     page = (ROOT / "docs/tutorial.md").read_text()
-    # The empty line behind a block is that which ends what is indented.
+    # The empty line after a block ends its indented code.
     typed = "".join(f"{block}\n" for block in FENCE.findall(page)).replace("redis://localhost", server.url)
     prompt = [sys.executable, "-i", "-q"]
     run = subprocess.run(prompt, input=typed, capture_output=True, text=True, check=False, cwd=ROOT, timeout=120)
     assert run.returncode == 0
-    # Only what the page tells of beforehand.
+    # Only the errors that the page announces.
     assert "two tracebacks of `OSError`" in page.partition("@worker.on")[0]
     errors = re.findall(r"^(?:[>.]{3} )*(\w*(?:Error|Exception|Warning)\b.*)", run.stderr, re.MULTILINE)
     assert errors == ["OSError: the mail server is down"] * 2, run.stderr
@@ -110,7 +110,7 @@ def test_links_in_documents_lead_to_files() -> None:
 
 
 def cells(heading: str) -> set[str]:
-    """What stands in code in the first column of the table under this heading cell."""
+    """Return the code in the first column of the table under this heading cell."""
     table = (ROOT / "docs/redis.md").read_text().split(f"\n| {heading} |")[1].split("\n\n")[0]
     return {name for row in table.splitlines()[2:] for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
 
@@ -133,7 +133,7 @@ def test_key_table_lists_all_keys_used_by_scripts() -> None:
 
 
 def test_field_table_lists_all_fields_of_meta_hash(server: LocalServer) -> None:
-    """After a tube has seen all verbs."""
+    """Check the hash after all calls on a tube."""
     client: Any = server.client()
     client.flushall()
     driver = tubes.Driver("all", options={"lane", "ttl", "ttr", "delay", "pri", "capacity", "timeout"}, lane="lane")
@@ -164,7 +164,7 @@ def test_field_table_lists_all_fields_of_meta_hash(server: LocalServer) -> None:
             joined.identify(queue.identify())
             joined.tube("all").statistics()
         fields = {field.decode() for name in ("all", "list") for field in client.hkeys(f"tubes:{{{name}}}")}
-    # A session's number, the tube's birth, a caller and a slot; a uuid; which verb is counted.
+    # A session's number, the tube's creation time, a caller and a slot; a uuid; a counted call.
     shapes = {
         r"s\d+\.\d+\.[0-9a-f]{16}": "s<number>.<born>.<uuid>",
         r"u[0-9a-f]{32}": "u<uuid>",
@@ -205,10 +205,10 @@ def test_readme_example_prints_stated_output_on_each_backend(
 def test_the_readme_is_short_and_shows_well_on_a_package_index() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 160
-    # An index shows neither diagrams nor what lies beside the page.
+    # A package index shows neither diagrams nor files next to the page.
     assert "```mermaid" not in text
     assert [link for link in re.findall(r"\]\(([^)]+)\)|src=\"([^\"]+)", text) if "://" not in "".join(link)] == []
-    # So pages are named by their paths.
+    # So pages must be named by their paths.
     paths = re.findall(r"`((?:docs/|[A-Z]+\.md)[\w/.]*)`", text)
     assert len(paths) > 10
     assert [path for path in paths if not (ROOT / path).exists()] == []

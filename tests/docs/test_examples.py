@@ -1,4 +1,4 @@
-"""The examples, on local hosts that show Python's documentation."""
+"""The examples, on local hosts that serve Python's documentation."""
 
 import asyncio
 import logging
@@ -34,12 +34,12 @@ BACKOFF = tubes.Backoff(0.05)
 ATTEMPTS = 4
 INTERVAL = 0.05
 LIMIT = 40
-#: So that among the first pages of each host some are hopeless, and some are put off.
+#: With this seed, the first pages of each host include hopeless ones and some with Retry-After.
 SEED = 1308
 
 
 class Seen(NamedTuple):
-    """What came of a crawl."""
+    """The results of a crawl."""
 
     records: list[proof.Record]
     buried: list[tubes.AsyncTask]
@@ -47,7 +47,7 @@ class Seen(NamedTuple):
 
 
 def crawl(driver: str = "utubettl") -> Seen:
-    """Many workers on few hosts, on which much goes wrong."""
+    """Crawl few hosts with many failures by many workers."""
 
     async def run(urls: list[str]) -> Seen:
         async with tubes.aio.connect() as queue:
@@ -63,31 +63,31 @@ def crawl(driver: str = "utubettl") -> Seen:
 
 @pytest.fixture(scope="module")
 def seen() -> Seen:
-    """A polite crawl."""
+    """Run a polite crawl."""
     return crawl()
 
 
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[list[str]]:
-    """Hosts without failures, for a crawler in a process of its own."""
+    """Start hosts without failures, for a crawler in a separate process."""
     with running(2, flaky=0, hopeless=0, busy=0) as urls:
         yield urls
 
 
 def example(name: str, *arguments: str) -> list[str]:
-    """The command line of an example."""
+    """Return the command line of an example."""
     return [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
 
 
 def listen_to_ctrl_c() -> None:
-    """As a program in a terminal does; in the background of a shell signals may be ignored."""
+    """Handle SIGINT like a program in a terminal; background processes of a shell may ignore it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def interrupted(command: list[str], lines: int = 1) -> tuple[int, str, str]:
-    """Wait for the first lines of a command's output, press Ctrl-C; answers exit code, output, errors.
+    """Wait for the first lines of a command's output and send Ctrl-C; return exit code, output and errors.
 
-    The output ends when all processes that write to it have ended, so these leave none behind.
+    The output ends when all processes that write to it have ended, so no process is left.
     """
     pipe = subprocess.PIPE
     with subprocess.Popen(
@@ -95,7 +95,7 @@ def interrupted(command: list[str], lines: int = 1) -> tuple[int, str, str]:
     ) as process:
         assert process.stdout
         first = "".join(process.stdout.readline() for _ in range(lines))
-        os.killpg(process.pid, signal.SIGINT)  # As a terminal does: to all processes in the foreground.
+        os.killpg(process.pid, signal.SIGINT)  # Like a terminal, send it to all foreground processes.
         out, err = process.communicate(timeout=20)
         return process.returncode, first + out, err
 
@@ -190,7 +190,7 @@ def test_a_page_that_is_reported_twice_counts_once(odd_pages: URL) -> None:
             found = {"url": str(odd_pages), "status": 200, "links": ()}
             await one.reports.put(found, key=str(odd_pages))
             await one.decide()
-            await one.run([odd_pages])  # The worker before has died before it could ack.
+            await one.run([odd_pages])  # The previous worker died before its ack.
             return one
 
     assert asyncio.run(run()).fetched == 1
@@ -250,7 +250,7 @@ def test_page_of_unreachable_host_is_buried() -> None:
             return await one.report()
 
     with running(1) as urls:
-        pass  # They are gone from here on.
+        pass  # The hosts are stopped from here on.
     assert asyncio.run(run(URL(urls[0]))) == [
         "0 pages, 0 URLs left, 1 buried",
         f"  {urls[0]}  max_attempts: release, attempt 2",
@@ -276,7 +276,7 @@ def test_retry_after_is_a_number_of_seconds_or_a_date(asked: str, seconds: float
 
 
 class Busy(BaseHTTPRequestHandler):
-    """A site whose paths say how it answers: the status, and its Retry-After."""
+    """A site whose paths select the status and the Retry-After of the response."""
 
     def do_GET(self) -> None:
         _, status, asked = unquote(self.path).split("/")
@@ -313,7 +313,7 @@ def test_retry_after_blocks_the_host(status: int, asked: str, rests: bool) -> No
 
 
 class OddPages(BaseHTTPRequestHandler):
-    """A site with a page in a charset that is none, and one that has moved to another host."""
+    """A site with a page in an invalid charset and a page that redirects to another host."""
 
     def do_GET(self) -> None:
         odd = self.path == "/odd"
@@ -337,7 +337,7 @@ def odd_pages() -> Iterator[URL]:
 
 
 async def report_of(start: URL) -> list[str]:
-    """What a crawl says at its end."""
+    """Return the report of a crawl."""
     async with tubes.aio.connect() as queue:
         one = await Crawler.create(queue, interval=0)
         await one.run([start])
@@ -409,7 +409,7 @@ def test_ctrl_c_ends_the_demo_and_its_processes_cleanly(lines: int) -> None:
     assert "What the servers noted" in out
 
 
-# One host and a seed by which of its first pages one is hopeless and one put off, so little must be crawled.
+# With one host and this seed, the first pages include a hopeless one and one with Retry-After.
 @pytest.mark.full
 @pytest.mark.parametrize("where", [(), ("--tube-url", "redis", "--processes", "2", "--workers", "8")])
 def test_demo_passes_all_its_checks(where: tuple[str, ...]) -> None:

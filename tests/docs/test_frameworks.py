@@ -1,4 +1,4 @@
-"""The pages for web developers, whose files are written down and tested as the pages say, with the real frameworks."""
+"""The pages for web developers: their files are written and tested with the real frameworks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_framework_page_example_runs(framework: str, command: tuple[str, ...], t
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.replace("redis://localhost", server.url))
-            if path.parent != tmp_path:  # As `startapp` makes them.
+            if path.parent != tmp_path:  # Like those of `startapp`.
                 (path.parent / "__init__.py").touch()
         path = os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")])
         done = subprocess.run(

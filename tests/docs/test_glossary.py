@@ -30,7 +30,7 @@ def test_glossary_terms_are_unique() -> None:
 
 
 def test_every_option_is_explained() -> None:
-    """Except options that only refine another option."""
+    """Options that only refine another option are exempt."""
     more = {"on_duplicate", "key_ttl", "timeout", "interval_from", "jitter", "order"}
     named = {option for name in NAMES for option in re.findall(r"\((\w+)=\)", name)}
     assert (OF_TASKS.keys() | OF_TUBES.keys()) - more - named == set()

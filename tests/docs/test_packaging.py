@@ -1,4 +1,4 @@
-"""What is built is what is imported: `drivers/` arrives as `tubes.drivers`, and nothing else by that name."""
+"""Built packages contain the imported modules: `drivers/` becomes `tubes.drivers`, without a top-level copy."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LUA = {f"tubes/drivers/{path.relative_to(ROOT / 'drivers')}" for path in (ROOT /
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An sdist, and the wheel that is built from it, in an environment that already has setuptools.
+    """Build an sdist, and a wheel from it, in an environment that already has setuptools.
 
-    Built in a copy of the tree: a build writes beside its sources, and tests that run side by side would meet there.
+    The build uses a copy of the tree, because it writes next to its sources and parallel tests would collide.
     """
     copy = tmp_path_factory.mktemp("tree") / "tubes"
     leave_out = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__")
@@ -38,7 +38,7 @@ def test_wheel_contains_drivers_only_inside_tubes_package(built: Path) -> None:
     assert names >= SOURCES
     assert names >= LUA
     assert {"tubes/py.typed", "tubes/drivers/README.md"} <= names
-    # What Spark, pytest and a shell look for by their names stands beside.
+    # Modules that Spark, pytest and a shell find by name are top-level.
     tops = {name.split("/")[0] for name in names if ".dist-info" not in name}
     assert tops == {"pyspark_tubes", "tubes", "tubes_command", "tubes_pytest"}
     packages = {path.parent.relative_to(ROOT) for path in (ROOT / "tubes").rglob("__init__.py")}

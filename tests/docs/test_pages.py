@@ -1,4 +1,4 @@
-"""What the pages name is there, and what is there is on the pages. `make docs` sees to links and anchors."""
+"""Names on the pages exist, and existing names are documented. `make docs` checks links and anchors."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
 GROUPS = [group.typer_instance.info.name for group in app.registered_groups if group.typer_instance]
 COMMANDS = {str(name) for name in (*GROUPS, *(command.name for command in app.registered_commands))}
 MODULES = ("tubes", "tubes.conformance", "tubes.push", "tubes.testing", "tubes.worker")
-#: What is typed into a shell: in indented blocks, in `console` blocks after the prompt, between backticks.
+#: Shell commands: in indented blocks, in `console` blocks after the prompt, between backticks.
 TYPED = r"(?:^ {4}|^ {4}.*\* |^\$ |`|\$\()"
 
 
 def typed(program: str) -> set[str]:
-    """The first words that pages have behind a program's name."""
+    """Return the first words after the name of a program on the pages."""
     first = re.compile(rf"{TYPED}{program} ([a-z][a-z-]*)", re.MULTILINE)
     return {word for text in PAGES.values() for word in first.findall(text)}
 
@@ -74,7 +74,7 @@ def test_makefile_installs_existing_extras() -> None:
     installed = {stamp: set(extras.replace("$(TEST)", for_tests).split()) for stamp, extras in stamps.items()}
     assert installed[".venv/check"] == EXTRAS.keys()
     assert {stamp for stamp, extras in installed.items() if extras - EXTRAS.keys()} == set()
-    # The first thing that somebody tries must not wait for Spark and a browser.
+    # The demo is the first thing to try, so it must not install Spark and a browser.
     assert installed[".venv/demo"] == {"examples"}
 
 

@@ -1,7 +1,7 @@
-"""`python -m tests.mutants`: checks that the short suite fails for each of the mutants in `mutants.py`.
+"""Check that the short suite fails for each mutant in `mutants.py`: `python -m tests.mutants`.
 
-A mutant is a copy of the project with one fault. The tests that are named for it run first, and then, if they pass, the
-whole short suite.
+A mutant is a copy of the project with one fault. The tests listed for it run first, and if they pass, the whole short
+suite.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _ROOT: Final = Path(__file__).parents[2]
 _UNUSED: Final = shutil.ignore_patterns(
     ".git", ".venv", ".matrix", ".peers", ".hypothesis", "__pycache__", "build", "dist"
 )
-#: Seconds after which the tests of a mutant count as hung, and those after which the short suite does.
+#: The timeouts in seconds of the tests of a mutant and of the short suite.
 _TIMEOUT: Final = 300
 _LONG_TIMEOUT: Final = 1800
-#: What `Copy.run` returns for tests that have hung.
+#: The result of `Copy.run` for tests that did not end.
 _HUNG: Final = "timeout"
 
 
@@ -43,8 +43,8 @@ class Copy:
         self._forks: Final = subprocess.Popen(forks, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def run(self, tests: Sequence[str], *options: str, timeout: int = _TIMEOUT) -> str | None:
-        """Run tests of the short suite; return the first one that has failed, `_HUNG`, or None."""
-        # Modules that are imported before pytest cannot be rewritten.
+        """Run tests of the short suite; return the first failed test, `_HUNG`, or None."""
+        # Modules imported before pytest cannot be rewritten.
         rewritten = "-Wignore::pytest.PytestAssertRewriteWarning"
         arguments = ["-x", "-q", "-m", "not full", rewritten, *options, *tests]
         assert self._forks.stdin is not None
@@ -86,10 +86,10 @@ class Copy:
 
 
 def main() -> int:
-    """Run the chosen mutants, and note in the table which test has killed each of them."""
+    """Run the selected mutants and record in the table which test killed each of them."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("-k", default="", metavar="REGEX", help="only mutants whose paths or names match")
-    parser.add_argument("--list", action="store_true", help="show the mutants, and run none")
+    parser.add_argument("--list", action="store_true", help="list the mutants without running them")
     args = parser.parse_args()
     chosen = [mutant for mutant in MUTANTS if re.search(args.k, f"{mutant.path} {mutant.name}")]
     for mutant in chosen:
@@ -105,7 +105,7 @@ def main() -> int:
                 killers.append(copy.find_killer(mutant))
                 print(f"{mutant.name}: {killers[-1] or 'SURVIVED'}", flush=True)
                 write_row(mutant, killers[-1])
-            # A test that fails without a mutant, too, kills nothing.
+            # A test that also fails without a mutant does not count.
             tests = sorted({killer for killer in killers if killer is not None and killer != _HUNG})
             failed = copy.run(tests, "-n0", timeout=_LONG_TIMEOUT) if tests else None
         finally:

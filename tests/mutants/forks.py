@@ -1,7 +1,7 @@
-"""A program that runs pytest in forks: what all runs import is imported once, which is most of the work of a short run.
+"""A program that runs pytest in forks, so that common modules are imported once: most of the work of a short run.
 
-It reads requests, a line of JSON each: the folder, the seconds until the tests count as hung, the file for the output,
-and the arguments of pytest. It replies with the exit code of pytest, or -1 if it was killed.
+It reads requests, a line of JSON each: the folder, the timeout in seconds, the file for the output, and the arguments
+of pytest. It replies with the exit code of pytest, or -1 if it was killed.
 """
 
 import importlib
@@ -21,7 +21,7 @@ for name in (
     "typer",
 ):
     importlib.import_module(name)
-# The first folder is that of this file.
+# Remove the folder of this file.
 sys.path.pop(0)
 
 for line in sys.stdin:
@@ -34,7 +34,7 @@ for line in sys.stdin:
         if time.monotonic() > ends:
             os.killpg(pid, signal.SIGKILL)
         time.sleep(0.05)
-    with suppress(ProcessLookupError):  # Processes that the tests have left behind.
+    with suppress(ProcessLookupError):  # Kill processes that the tests have left.
         os.killpg(pid, signal.SIGKILL)
     print(max(os.waitstatus_to_exitcode(ended[1]), -1), flush=True)
 else:

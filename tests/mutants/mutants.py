@@ -1,4 +1,4 @@
-"""The mutants: each is one fault in one file, and the tests that should notice it soonest."""
+"""The mutants: each is one fault in one file, with the tests that should detect it first."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _UTUBETTL_ON_REDIS = "tests/on_redis/test_contract_on_redis.py::TestUtubeTtl"
 
 
 def _of(place: str, test: str) -> tuple[str, str]:
-    """One test of a file or a class, then all of them."""
+    """Return one test of a file or a class, followed by all of them."""
     return f"{place}::test_{test}", place
 
 
 class Mutant(NamedTuple):
-    """One fault: the text `old` of a file is replaced by `new`. `tests`: what is run first."""
+    """One fault: `new` replaces the text `old` of a file. `tests`: the tests to run first."""
 
     name: str
     path: str
@@ -25,7 +25,7 @@ class Mutant(NamedTuple):
     tests: tuple[str, ...]
 
     def apply(self, text: str) -> str:
-        """Return the text of the file with the fault. Raises `SystemExit` unless `old` stands there exactly once."""
+        """Return the text of the file with the fault. Raises `SystemExit` unless `old` occurs exactly once."""
         if (count := text.count(self.old)) != 1:
             raise SystemExit(f"mutant {self.name!r}: {self.path} must have its text once, has it {count} times")
         return text.replace(self.old, self.new)
@@ -89,7 +89,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "            new.pri = pri\n        if ttl",
         _of(_UTUBETTL, "update_of_the_priority_changes_the_place"),
     ),
-    # -- timers, lanes, rate limits, ready tasks, backoff, done tasks, keys, moves -----------------------------------
+    # -- timers, lanes, rate limits, ready tasks, backoff, done tasks, keys, moves -------------------------------------
     Mutant(
         "timers fire one microsecond late",
         "drivers/timers.py",
@@ -489,7 +489,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "",
         ("tests/durable/test_syncing.py",),
     ),
-    # -- the backend in memory ----------------------------------------------------------------------------------------
+    # -- the backend in memory -----------------------------------------------------------------------------------------
     Mutant(
         "ack of an old take ends the new one",
         "tubes/memory/port.py",

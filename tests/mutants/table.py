@@ -18,7 +18,7 @@ def read_table() -> dict[str, str]:
 
 
 def write_row(mutant: Mutant, killer: str | None) -> None:
-    """Note what has killed a mutant. Rows are in the order of the list; those of removed mutants go."""
+    """Record the killer of a mutant. Rows are in the order of the list; rows of removed mutants are deleted."""
     killers = read_table() | {mutant.name: killer or ""}
     before, _, _ = README.read_text().partition(_HEAD)
     rows = [

@@ -1,1 +1,1 @@
-"""Parts on their own, and the machine beside a naive model."""
+"""Tests of single parts, and of the engine against a naive model."""

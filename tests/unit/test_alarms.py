@@ -1,4 +1,4 @@
-"""Alarms: that they ring, whatever has gone wrong before."""
+"""Alarms: they fire even after earlier errors."""
 
 from __future__ import annotations
 

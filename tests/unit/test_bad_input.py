@@ -1,4 +1,4 @@
-"""Bad input: a typed error that names the value and the rule, and nothing has changed."""
+"""Bad input raises a typed error that names the value and the rule, and changes nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BAD_NAMES: list[Any] = [
     *("", "x" * 256, "a b", "{a", "a}b", "a*", "a\\", "a?", "[a]", "a,b", "a@b", "a%3Ab", "ä", "a\n", "a\0"),
     *(None, 7, b"a", ["a"]),
 ]
-#: These may be names of tubes.
+#: Bad names of drivers; the additional ones are valid names of tubes.
 BAD_DRIVERS: list[Any] = [*BAD_NAMES, "x" * 33, "a/b", "a:b", "a+b"]
 BAD_SECONDS: list[Any] = [
     *(-1, -0.001, math.nan, math.inf, 1e300, 10**30, 10**5000, "5", True, [1], 1j, b"1"),
@@ -45,7 +45,7 @@ def shown(bad: Any) -> str:
 
 
 class Scene:
-    """A store with something of everything in it."""
+    """A store with tubes, tasks and sessions of all kinds."""
 
     def __init__(self, face: Face) -> None:
         self.queue = face.connect("memory://", codec="json", clock=tubes.testing.ManualClock())
@@ -63,7 +63,7 @@ class Scene:
         self.closed.close()
 
     def facts(self) -> Any:
-        """All that could have been changed."""
+        """Return the whole visible state."""
         peeks = [tube.peek(number) for tube in (self.ttl, self.plain) for number in range(4)]
         return self.queue.tubes(), self.queue.statistics(), peeks
 
@@ -82,14 +82,14 @@ def table() -> list[Row]:
         ("same name, other options", TubeExists, lambda s: s.queue.create_tube("ttl", "utubettl", if_not_exists=True)),
         ("ttl for fifo", OptionNotSupported, lambda s: s.plain.put(1, ttl=5)),
         ("utube for fifo", OptionNotSupported, lambda s: s.plain.put(1, utube="a")),
-        ("an option nobody knows", OptionNotSupported, lambda s: s.ttl.put(1, colour="red")),
+        ("an unknown option", OptionNotSupported, lambda s: s.ttl.put(1, colour="red")),
         ("an option without a name", OptionNotSupported, lambda s: s.ttl.put(1, **{"": "a"})),
         ("an option without a name for fifo", OptionNotSupported, lambda s: s.plain.put(1, **{"": "a"})),
         ("capacity for a task", OptionNotSupported, lambda s: s.ttl.put(1, capacity=5)),
         ("delay for a tube", OptionNotSupported, lambda s: s.queue.create_tube("new", "fifottl", delay=5)),
         ("ttl for a fifo tube", OptionNotSupported, lambda s: s.queue.create_tube("new", ttl=5)),
-        ("released with a delay where there is none", OptionNotSupported, lambda s: s.plain.release(0, delay=1)),
-        ("touched where there is no ttr", OptionNotSupported, lambda s: s.plain.touch(0, 1)),
+        ("release with a delay in a tube without delays", OptionNotSupported, lambda s: s.plain.release(0, delay=1)),
+        ("touch in a tube without ttr", OptionNotSupported, lambda s: s.plain.touch(0, 1)),
         ("data that JSON cannot hold", CodecError, lambda s: s.plain.put({1, 2})),
         ("a number that JSON cannot hold", CodecError, lambda s: s.plain.put(math.nan)),
         ("text that UTF-8 cannot hold", CodecError, lambda s: s.plain.put("\ud800")),
@@ -111,7 +111,7 @@ def table() -> list[Row]:
         ("a batch of a task of another tube", InvalidOption, lambda s: s.ttl.ack_many([1, s.foreign])),
         ("one task for a batch", InvalidOption, lambda s: s.plain.delete_many(1)),
         (
-            "a batch released with a delay where there is none",
+            "release of a batch with a delay in a tube without delays",
             OptionNotSupported,
             lambda s: s.plain.release_many([0], 1),
         ),
@@ -131,25 +131,25 @@ def table() -> list[Row]:
         ("a lease of a later form", InvalidOption, lambda s: s.plain.ack("2" + s.foreign.lease[1:])),
         ("a lease that was cut", InvalidOption, lambda s: s.plain.ack_many([s.foreign.lease[:-1]])),
         ("a lease for all tasks", InvalidOption, lambda s: s.plain.ack_many(s.foreign.lease)),
-        ("a lease that is no text", InvalidOption, lambda s: tubes.Lease(7)),  # type: ignore[arg-type]
+        ("a lease of a wrong type", InvalidOption, lambda s: tubes.Lease(7)),  # type: ignore[arg-type]
         ("the lease of a buried task", TaskNotTaken, lambda s: s.plain.peek(1).lease),
         ("a list after a task of another tube", InvalidOption, lambda s: s.ttl.tasks(s.foreign)),
         ("a list after an unknown id", TaskNotFound, lambda s: s.plain.tasks(99, state="ready")),
-        ("a list of a state that is none", InvalidOption, lambda s: s.plain.tasks(state="broken")),
-        ("a list of a lane where there are none", OptionNotSupported, lambda s: s.plain.tasks(utube="a")),
+        ("a list of an unknown state", InvalidOption, lambda s: s.plain.tasks(state="broken")),
+        ("a list of a lane in a tube without lanes", OptionNotSupported, lambda s: s.plain.tasks(utube="a")),
         ("a move to the same tube", InvalidOption, lambda s: s.plain.move_to(s.other.tube("plain"))),
         ("a move to a name", InvalidOption, lambda s: s.plain.move_to("ttl")),
         ("a move of taken tasks", InvalidOption, lambda s: s.plain.move_to(s.ttl, state="taken")),
         ("a move from a closed queue", QueueClosed, lambda s: s.closed_tube.move_to(s.ttl)),
-        ("a block where there are no lanes", OptionNotSupported, lambda s: s.plain.block("a", 1)),
-        ("limits where there are no lanes", OptionNotSupported, lambda s: s.plain.configure("a", interval=1)),
-        ("lanes where there are none", OptionNotSupported, lambda s: s.plain.utubes()),
+        ("a block in a tube without lanes", OptionNotSupported, lambda s: s.plain.block("a", 1)),
+        ("limits in a tube without lanes", OptionNotSupported, lambda s: s.plain.configure("a", interval=1)),
+        ("lanes of a tube without lanes", OptionNotSupported, lambda s: s.plain.utubes()),
         ("an interval for a fifo tube", OptionNotSupported, lambda s: s.queue.create_tube("new", interval=1)),
-        ("a block of no lane", InvalidOption, lambda s: s.ttl.block(None, 1)),
+        ("a block without a lane", InvalidOption, lambda s: s.ttl.block(None, 1)),
         ("a capacity of a lane below 0", InvalidOption, lambda s: s.ttl.configure("a", capacity=-1)),
         ("a lane_capacity that is text", InvalidOption, lambda s: s.ttl.alter(lane_capacity="2")),
         ("a max_in_flight of 0", InvalidOption, lambda s: s.ttl.configure("a", max_in_flight=0)),
-        ("an order nobody knows", InvalidOption, lambda s: s.queue.create_tube("new", "utube", order="lifo")),
+        ("an unknown order", InvalidOption, lambda s: s.queue.create_tube("new", "utube", order="lifo")),
         ("a jitter above 1", InvalidOption, lambda s: s.queue.create_tube("new", "utube", jitter=1.5)),
         ("put into a closed queue", QueueClosed, lambda s: s.closed_tube.put(1)),
         ("take from a closed queue", QueueClosed, lambda s: s.closed_tube.take(0)),
@@ -161,20 +161,20 @@ def table() -> list[Row]:
         ("identify in a closed queue", QueueClosed, lambda s: s.closed.identify()),
         ("an unknown session", SessionNotFound, lambda s: s.queue.identify("0" * 32)),
         ("no uuid", InvalidOption, lambda s: s.queue.identify("00")),
-        ("no uuid at all", InvalidOption, lambda s: s.queue.identify(7)),
+        ("a uuid of a wrong type", InvalidOption, lambda s: s.queue.identify(7)),
         ("a session without a uuid", InvalidOption, lambda s: s.queue.identify(create=True)),
         ("a session of a made-up uuid", InvalidOption, lambda s: s.queue.identify("0" * 32, create=True)),
-        ("create that is no bool", InvalidOption, lambda s: s.queue.identify("0" * 32, create=1)),
+        ("create of a wrong type", InvalidOption, lambda s: s.queue.identify("0" * 32, create=1)),
         (
             "another driver under a known name",
             DriverExists,
             lambda s: s.queue.register_driver(tubes.Driver("fifo", order="-id")),
         ),
         ("no driver", InvalidOption, lambda s: s.queue.register_driver("fifo")),
-        ("if_not_exists that is no bool", InvalidOption, lambda s: s.queue.create_tube("new", if_not_exists="yes")),
-        ("force that is no bool", InvalidOption, lambda s: s.plain.drop(force=1)),
+        ("if_not_exists of a wrong type", InvalidOption, lambda s: s.queue.create_tube("new", if_not_exists="yes")),
+        ("force of a wrong type", InvalidOption, lambda s: s.plain.drop(force=1)),
         ("callback that cannot be called", InvalidOption, lambda s: s.plain.on_task_change("loud")),
-        ("utube that is no string", InvalidOption, lambda s: s.ttl.put(1, utube=["a"])),
+        ("utube of a wrong type", InvalidOption, lambda s: s.ttl.put(1, utube=["a"])),
         ("utube that is a fraction", InvalidOption, lambda s: s.ttl.put(1, utube=1.5)),
         ("utube beyond all numbers", InvalidOption, lambda s: s.ttl.put(1, utube=10**5000)),
         ("pri that cannot be shown", InvalidOption, lambda s: s.ttl.put(1, pri=Shy())),
@@ -185,20 +185,20 @@ def table() -> list[Row]:
         ("a complex timeout", InvalidOption, lambda s: s.plain.take(0j)),
         ("pause of a closed queue's tube", QueueClosed, lambda s: s.closed_tube.pause(1)),
         ("resume of a closed queue's tube", QueueClosed, lambda s: s.closed_tube.resume()),
-        ("renewed where there is no ttr", OptionNotSupported, lambda s: s.plain.renew_many([0], 1)),
+        ("renew in a tube without ttr", OptionNotSupported, lambda s: s.plain.renew_many([0], 1)),
         ("a result of a task that is not kept", InvalidOption, lambda s: s.plain.result(3)),
-        ("a result of no task", TaskNotFound, lambda s: s.plain.result(99)),
-        ("a result that JSON has no words for", CodecError, lambda s: s.taken.ack(result=object())),
-        ("a living task once again", InvalidOption, lambda s: s.plain.again(3)),
-        ("the number of done tasks", InvalidOption, lambda s: s.queue.create_tube("new", keep_done_max=0)),
-        ("a context that is no mapping", InvalidOption, lambda s: s.plain.put(1, context="trace")),
+        ("a result of an unknown task", TaskNotFound, lambda s: s.plain.result(99)),
+        ("a result that JSON cannot hold", CodecError, lambda s: s.taken.ack(result=object())),
+        ("again for a live task", InvalidOption, lambda s: s.plain.again(3)),
+        ("a keep_done_max of 0", InvalidOption, lambda s: s.queue.create_tube("new", keep_done_max=0)),
+        ("a context of a wrong type", InvalidOption, lambda s: s.plain.put(1, context="trace")),
         ("a context of numbers", InvalidOption, lambda s: s.plain.put(1, context={"trace": 1})),
         ("a take from no tubes", InvalidOption, lambda s: s.queue.take_any([], 0)),
-        ("a take from something else", InvalidOption, lambda s: s.queue.take_any([s.plain, 7], 0)),
+        ("a take from a number", InvalidOption, lambda s: s.queue.take_any([s.plain, 7], 0)),
         ("a take from one name", InvalidOption, lambda s: s.queue.take_any("plain", 0)),
         ("a take from a foreign tube", InvalidOption, lambda s: s.queue.take_any([s.other.tube("plain")], 0)),
         ("a take from an unknown tube", TubeNotFound, lambda s: s.queue.take_any(["plain", "nosuch"], 0)),
-        ("fair that is no bool", InvalidOption, lambda s: s.queue.take_any(["plain"], 0, fair=1)),
+        ("fair of a wrong type", InvalidOption, lambda s: s.queue.take_any(["plain"], 0, fair=1)),
         ("a take from tubes of a closed queue", QueueClosed, lambda s: s.closed.take_any(["plain"], 0)),
     ]
     return [
@@ -311,7 +311,7 @@ def test_bad_input_raises_its_error_and_changes_nothing(face: Face, subtests: py
             scene.queue.close()
 
 
-#: What an error says: it names what the caller did, in the caller's units.
+#: Error texts: they name the call and the values in the units of the caller.
 SAYINGS: list[tuple[Callable[[Scene], Any], str]] = [
     (lambda s: s.plain.block("a", 1), "driver 'fifo' has no lanes: use utube, utubettl,"),
     (lambda s: s.plain.configure("a", interval=1), "driver 'fifo' has no lanes"),

@@ -1,4 +1,4 @@
-"""Done tasks that are kept: how much of them one call forgets."""
+"""Kept done tasks: the number that one call forgets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_done_task_is_not_found_when_its_time_is_over(clock: ManualClock, queue:
     tube.put_many(range(1200))
     tube.ack_many(tube.take_many(1200))
     clock.advance(5)
-    with pytest.raises(tubes.TaskNotFound):  # It is still stored: a call forgets only some.
+    with pytest.raises(tubes.TaskNotFound):  # The task is still stored, because a call forgets only some.
         tube.peek(1199)
 
 

@@ -1,4 +1,4 @@
-"""Where an extra is not installed, one error says what is missing and how to get it."""
+"""Without an extra, an error names the missing package and the command to install it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the guard of the benchmarks calls worse."""
+"""The rules of the guard of the benchmarks."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_scale_is_the_mean_of_put_take_and_ack_at_the_largest_size() -> None:
 
     rows = [row("fifo", verb, size, ratio) for verb in ("put", "take", "ack") for size, ratio in ((1, 1.0), (9, 2.0))]
     rows += [row("fifo", "peek", 9, 50.0), row("fifottl, delayed", "take", 1, 1.0)]
-    # A verb that was not measured there is no improvement.
+    # A missing measurement does not count as an improvement.
     rows += [row("utube", "put", 9, 1.0), row("utube", "take", 9, 1.0), row("utube", "ack", 1, 1.0)]
     assert guard.of_scale(rows) == {"memory, fifo: put, take and ack where many wait": 2.0}
 

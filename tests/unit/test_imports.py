@@ -1,4 +1,4 @@
-"""Imports go downward, also in functions, by calls or for types alone; modules in a circle share a folder."""
+"""Imports lead to lower layers, even in functions, by calls or for types; modules of a cycle share a folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-#: From the bottom to the top: a folder, or a loose file, imports itself and what is below. `tubes`: its `__init__`.
+#: The layers from bottom to top: a folder or single file imports itself and lower layers. `tubes`: its `__init__`.
 LAYERS = [
     *("errors", "drivers", "values", "backend", "memory redis.scripts", "durable redis.transport", "redis"),
     *("calls connecting", "sync aio", "metrics testing worker", "tubes push", "crawl serve"),
@@ -19,10 +19,10 @@ LEVELS = {room: level for level, rooms in enumerate(LAYERS) for room in rooms.sp
 
 
 def room_of(module: str) -> str:
-    """The folder of a module, or the file that it is."""
+    """Return the folder of a module, or its file."""
     name = module.removeprefix("tubes.")
     found = [room for room in (name, name.rpartition(".")[0], name.partition(".")[0]) if room in LEVELS]
-    assert found, f"{name} stands in no room: add its folder to LAYERS"
+    assert found, f"{name} belongs to no layer: add its folder to LAYERS"
     return found[0]
 
 
@@ -49,16 +49,16 @@ def imports(tree: ast.Module, known: set[str]) -> set[str]:
 
 
 def called(name: ast.expr, known: set[str]) -> set[str]:
-    """The modules that a call imports by this name; of an f-string all that begin as it does."""
+    """Return the modules that a call imports by this name; for an f-string, all modules with its prefix."""
     if isinstance(name, ast.Constant):
         return {str(name.value)}
     if isinstance(name, ast.JoinedStr) and isinstance(name.values[0], ast.Constant):
         return {each for each in known if each.startswith(str(name.values[0].value))}
-    return set()  # A variable: what users name.
+    return set()  # A variable holds a name from the user.
 
 
 def circles(edges: dict[str, set[str]]) -> set[frozenset[str]]:
-    """The groups of modules that import each other, by whatever way."""
+    """Return the groups of modules that import each other, directly or indirectly."""
     reach = {name: set(found) for name, found in edges.items()}
     for middle in reach:
         for name, found in reach.items():
@@ -69,7 +69,7 @@ def circles(edges: dict[str, set[str]]) -> set[frozenset[str]]:
 
 @cache
 def edges() -> dict[str, set[str]]:
-    """What each module imports."""
+    """Return the imports of each module."""
     return {name: imports(tree, set(modules())) - {name} for name, tree in modules().items()}
 
 

@@ -1,4 +1,4 @@
-"""Lanes: of each one the best task is on offer, as long as it may be taken."""
+"""Lanes: each lane offers its best task while it may be taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random runs of every driver beside a model that shares nothing with it (`model.py`)."""
+"""Random runs of every driver and of an independent model (`model.py`)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def zigzag(task: Ranked) -> float:
-    """An order that no knob names."""
+    """An order without a knob."""
     return (task.id * 7 + task.pri) % 5
 
 
@@ -83,7 +83,7 @@ OF_TUBES: dict[str, list[Any]] = {
     "keep_done": [None, None, 0.7],
     "keep_done_max": [None, None, 1, 3],
 }
-#: What may be asked for a lane.
+#: The limits of a lane and their values.
 OF_LANES: dict[str, list[Any]] = {
     "interval": [None, 0, 0.2, 1.5],
     "max_in_flight": [None, 1, 2, 4],
@@ -97,7 +97,7 @@ TENTHS = [1, 1, 2, 3, 5, 10, 40]
 
 
 class Machine(RuleBasedStateMachine):
-    """Rules for hypothesis, which shrinks what it finds to the shortest run."""
+    """Rules for hypothesis, which shrinks failures to the shortest run."""
 
     def __init__(self, driver: Driver) -> None:
         super().__init__()
@@ -227,9 +227,9 @@ def test_short_random_runs_match_the_model(driver: Driver) -> None:
     )
 
 
-#: How many verbs a long run has, and how often a verb comes.
+#: The number of calls in a long run, and their weights.
 VERBS = 2_000
-#: `make soak-faults` gives each round others.
+#: `make soak-faults` uses other seeds in each round.
 SEEDS = [int(os.environ.get("TUBES_SEED", "1"))]
 WEIGHTS: dict[str, tuple[int, Callable[[Lockstep, Random], object]]] = {
     "take": (22, lambda run, rng: run.take(rng.randrange(64))),
@@ -274,10 +274,10 @@ def test_long_random_runs_match_the_model(driver: Driver, seed: int) -> None:
 
 
 def run_beside_the_model(driver: Driver, seed: int, url: str, verbs: int) -> None:
-    """So many random verbs on a store, and on the model."""
+    """Run random calls on a store and on the model."""
     rng = Random(seed)
     run = Lockstep(driver, given({name: rng.choice(OF_TUBES[name]) for name in mine(driver, OF_TUBES)}), url)
-    # Some runs have a few tasks at a time, some have many; some know a few priorities, some know many.
+    # The number of tasks and priorities differs between runs.
     crowd = rng.choice([4, 12, 40, 120])
     values = {**VALUES, "pri": rng.choice([VALUES["pri"], [None, *range(100)]])}
     names, weights = list(WEIGHTS), [weight for weight, _ in WEIGHTS.values()]
@@ -303,16 +303,16 @@ def run_beside_the_model(driver: Driver, seed: int, url: str, verbs: int) -> Non
 
 
 def some(rng: Random) -> list[int]:
-    """Numbers of some tasks."""
+    """Return the numbers of some tasks."""
     return [rng.randrange(256) for _ in range(rng.randrange(5))]
 
 
 def mine(driver: Driver, values: dict[str, list[Any]]) -> list[str]:
-    """The options among these that the driver knows."""
+    """Return the options that the driver supports."""
     known = driver.options | (WITH_LANE if driver.lane else frozenset()) | {"keep_done", "keep_done_max"}
     return [name for name in values if name in known]
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
-    """Without those that were left out; a None among the rest counts as left out too."""
+    """Return the options without omitted ones; None counts as omitted too."""
     return {name: value for name, value in options.items() if value is not None or name == "utube"}

@@ -1,4 +1,4 @@
-"""The comparison with peers: what it does with figures, without a peer that is installed."""
+"""The comparison with peers: processing of figures, without installed peers."""
 
 from __future__ import annotations
 

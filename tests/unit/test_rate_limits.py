@@ -1,4 +1,4 @@
-"""Rate limits: when a lane may start again, and what is forgotten of it."""
+"""Rate limits: the next start of a lane, and forgetting its past starts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tubes.drivers.timers import NEVER
 
 
 def throttled(**options: float) -> LaneTube:
-    """A tube with two tasks in lane "a"."""
+    """Create a tube with two tasks in lane "a"."""
     tube = LaneTube({"interval": 10, "max_in_flight": 5, **options})
     tube.put("a")
     tube.put("a")

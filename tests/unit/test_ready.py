@@ -1,4 +1,4 @@
-"""Ready tasks: the first is the one with the smallest rank, whatever came, left and came back."""
+"""Ready tasks: the first one has the smallest rank, after any sequence of puts, takes and returns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def filled(*entries: Entry, newest_first: bool = False, short: bool = False) -> 
 
 
 def drained(ready: Ready) -> list[int]:
-    """The ids of all, in the order in which they come."""
+    """Take all entries and return their ids in order."""
     ids: list[int] = []
     while (one := ready.pop()) is not None:
         assert one.index is None

@@ -1,4 +1,4 @@
-"""How long is rested between tries, and what is logged of an outage."""
+"""The delays between retries, and the logs of an outage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deadlines: what is due comes in order, once, and only if it is still due."""
+"""Deadlines: due entries are returned in order, once, and only if they are still due."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def added(timers: Timers[FullEntry], id: int, due: int) -> FullEntry:
 
 
 def popped(timers: Timers[FullEntry], now: int) -> list[int]:
-    """The ids of all that is due by now."""
+    """Return the ids of all due entries."""
     ids: list[int] = []
     while (one := timers.pop(now)) is not None:
         assert one.queued == NEVER

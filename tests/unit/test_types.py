@@ -1,4 +1,4 @@
-"""What editors and type checkers are told of the API is what it does."""
+"""The type hints of the API match its behaviour."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tubes.drivers.tube_options import OF_TUBES
 @pytest.mark.parametrize(
     ("told", "checked"),
     [
-        # A timeout is a parameter of its own: it says what `put` returns.
+        # The timeout is a separate parameter, because the return type of `put` depends on it.
         (tubes.PutOptions, OF_TASKS.keys() - {"timeout"}),
         # A call has no key.
         (tubes.TaskOptions, OF_TASKS.keys() - {"timeout", "key", "on_duplicate", "key_ttl"}),
@@ -38,20 +38,20 @@ def test_examples_of_the_types_page_pass_a_type_checker(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs/howto/types.md").read_text()
     program = tmp_path / "types_page.py"
     program.write_text("".join(re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)))
-    # In a process of its own: mypy raises the limit of recursion for good.
+    # Use a separate process, because mypy raises the recursion limit permanently.
     command = [sys.executable, "-m", "mypy", str(program), "--strict", f"--cache-dir={tmp_path}"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout
 
 
 class Mail(TypedDict):
-    """What the tasks of a tube have."""
+    """The data of the tasks of a tube."""
 
     to: str
 
 
 def test_type_checkers_know_the_data_and_options_of_a_typed_tube() -> None:
-    """mypy and pyright read this, and fail where an error that is expected here does not come."""
+    """mypy and pyright check this, and fail if an expected error is missing."""
     with tubes.connect() as queue:
         mails: tubes.Tube[Mail, int] = queue.create_tube("mails", "fifottl", capacity=4)
         assert_type(mails.put({"to": "ann"}), tubes.Task[Mail])

@@ -1,4 +1,4 @@
-"""Waiters on a server move by the table, whatever happens to them, in whatever order."""
+"""Waiters on a server change their states only by the table, for all events in any order."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from tubes.redis.wait_queue import WaitQueue
 from tubes.redis.wait_states import WAIT_MOVES, WaitMove, WaitState
 from tubes.values.task import TaskView
 
-#: All rows of the table but the first: a waiter that has come.
+#: All rows of the table except the first, the arrival of a waiter.
 ROWS = [(why, was, move) for why, moves in WAIT_MOVES.items() for was, move in moves.items() if was is not None]
-#: The states of those who stand in a line.
+#: The states of queued waiters.
 IN_LINE = {*WaitState} - {WaitState.ANSWERED, WaitState.GONE}
-#: The states in which nobody knows whether an earlier put was done.
+#: The states in which it is uncertain whether an earlier put was executed.
 DOUBTS = {WaitState.UNSURE, WaitState.IN_HAND_AGAIN, WaitState.LATE_AGAIN}
 
 
 class Caller:
-    """A waiter that counts how often it is woken."""
+    """A waiter that counts its wake-ups."""
 
     timeout = None
 
@@ -40,7 +40,7 @@ class Caller:
         self.answer: Any = PENDING
         self.deadline: int | None = None
         self.woken = 0
-        #: Whether it has been cancelled, and whether it can be woken.
+        #: True after cancellation, and True while it can be woken.
         self.cancelled = False
         self.hears = True
 
@@ -56,7 +56,7 @@ class Caller:
 
 
 def way_to(state: WaitState) -> list[str]:
-    """The events that bring a waiter from its place in the line to a state."""
+    """Return the events that lead a queued waiter to a state."""
     ways: deque[tuple[WaitState, list[str]]] = deque([(WaitState.QUEUED, [])])
     seen = {WaitState.QUEUED}
     while ways:
@@ -71,7 +71,7 @@ def way_to(state: WaitState) -> list[str]:
 
 
 def waiter_in(queue: WaitQueue, state: WaitState) -> Caller:
-    """A waiter in this state."""
+    """Return a waiter in this state."""
     waiter = Caller(None, "a put")
     queue.enlist(waiter)
     for why in way_to(state):
@@ -122,7 +122,7 @@ def test_waiter_that_cannot_be_woken_is_gone(subtests: pytest.Subtests) -> None:
 
 
 def test_uncertain_put_stays_uncertain_until_served_or_failed() -> None:
-    """It stays a doubt until the waiter has a task or an error."""
+    """The uncertainty lasts until the waiter has a task or an error."""
     for why, was, move in ROWS:
         if was in DOUBTS:
             assert move.to in DOUBTS or move.to is WaitState.ANSWERED, (why, was)
@@ -135,13 +135,13 @@ def test_uncertain_put_stays_uncertain_until_served_or_failed() -> None:
 def test_waiter_that_left_is_not_woken_and_sleeping_waiter_is() -> None:
     for why, was, move in ROWS:
         assert was in IN_LINE or (why, was, move) == ("unheard", WaitState.ANSWERED, WaitMove(WaitState.GONE))
-        # Nobody else wakes a waiter that has been told to sleep on: it has no timeout any more.
+        # A waiter that continues to sleep after its timeout must be woken by this move.
         if was in {WaitState.LATE, WaitState.LATE_AGAIN} and move.to not in IN_LINE and why != "leave":
             assert move.wakes
 
 
 def task_of(id: int) -> TaskView:
-    """A task that was put or taken."""
+    """Return a put or taken task."""
     stored = task_codec.StoredTask()
     stored.id, stored.created, stored.data, stored.more = id, 0, None, None
     stored.pri, stored.ttl, stored.ttr, stored.utube = 0, None, None, None
@@ -150,7 +150,7 @@ def task_of(id: int) -> TaskView:
 
 
 class Server:
-    """A port and the server behind it: each request is answered, refused or lost, as chance has it."""
+    """A port and its server: each request gets a reply, is refused, or is lost at random."""
 
     session = None
     gone = None
@@ -191,12 +191,12 @@ class Server:
 
 
 class Recorded(WaitQueue):
-    """Checks each move, and remembers which rows were used."""
+    """A queue that checks each move and records the used rows."""
 
     def __init__(self) -> None:
         super().__init__(lambda: 0, "redis://here")
         self.used: set[tuple[str, WaitState]] = set()
-        #: In which state each waiter is by the moves so far.
+        #: The state of each waiter according to the moves so far.
         self.known: dict[Any, WaitState] = {}
 
     def enlist(self, waiter: Any) -> bool:
@@ -205,7 +205,7 @@ class Recorded(WaitQueue):
 
     def move(self, waiter: Any, why: str, answer: object = PENDING) -> bool:
         was = self.state(waiter)
-        assert was is self.known[waiter], "something else than a move has changed the state"
+        assert was is self.known[waiter], "the state was changed without a move"
         row = WAIT_MOVES[why].get(was)
         if row is not None:
             self.used.add((why, was))
@@ -213,12 +213,12 @@ class Recorded(WaitQueue):
         return super().move(waiter, why, answer)
 
     def check(self) -> None:
-        """All states are those to which moves have led."""
+        """Check that all states result from moves."""
         assert {waiter: self.state(waiter) for waiter in self.known} == self.known
 
 
 def play(seed: int) -> Recorded:
-    """Callers come, go, are dismissed and served, in a random order; the server answers as it likes."""
+    """Let callers arrive, leave, fail and be served in a random order, with random replies of the server."""
     chance = random.Random(seed)
     queue, server = Recorded(), Server(chance)
     serving = Serving(queue)
@@ -263,13 +263,13 @@ def play(seed: int) -> Recorded:
         happen()
         serve()
         if chance.random() < 0.05:
-            queue.ask_first_putter(set())  # And then the thread that serves is interrupted.
+            queue.ask_first_putter(set())  # Then the serving thread is interrupted.
     check(queue, server)
     return queue
 
 
 def check(queue: Recorded, server: Server) -> None:
-    """What was taken and put is somebody's or was undone, once; and nobody was woken twice."""
+    """Check that each take and put has one owner or was undone once, and that no waiter was woken twice."""
     callers: list[Caller] = [*queue.known]
     got = Counter(caller.answer.id for caller in callers if isinstance(caller.answer, TaskView))
     for id in server.done:
