@@ -36,7 +36,7 @@ def proxy(valkey: LocalServer) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def through(proxy: Proxy) -> str:
+def proxied_url(proxy: Proxy) -> str:
     """Return the URL of a separate key space through the proxy."""
     return f"{proxy.url}?prefix={uuid4().hex}"
 
@@ -47,7 +47,7 @@ def ledger() -> Ledger:
 
 
 @pytest.fixture
-def much() -> int:
+def factor() -> int:
     """Return the factor for the length of a scenario; 1 is the short form."""
     return int(os.environ.get("TUBES_FAULTS", "1"))
 

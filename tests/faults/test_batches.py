@@ -42,10 +42,10 @@ def items(name: object, count: int, driver: str, keyed: bool) -> list[tubes.Item
 @pytest.mark.parametrize("driver", ["fifo", "utubettl"])
 @pytest.mark.parametrize("stages", [False, True], ids=["one call", "staged"])
 def test_batches_over_cut_connections_are_done_once(
-    through: str,
+    proxied_url: str,
     proxy: Proxy,
     ledger: Ledger,
-    much: int,
+    factor: int,
     driver: str,
     stages: bool,
     keyed: bool,
@@ -55,8 +55,8 @@ def test_batches_over_cut_connections_are_done_once(
         monkeypatch.setattr(batch_port, "PUTS", 5)
         monkeypatch.setattr(batch_port, "TAKES", 7)
         monkeypatch.setattr(batch_port, "IDS", 6)
-    batches = (10 if stages else 30) * much
-    with tubes.connect(through) as queue:
+    batches = (10 if stages else 30) * factor
+    with tubes.connect(proxied_url) as queue:
         tube = queue.create_tube("load", driver)
         proxy.cuts = lambda request: random.random() < 0.2
         for batch in range(batches):
@@ -83,9 +83,9 @@ def test_batches_over_cut_connections_are_done_once(
 
 
 def test_interrupted_take_many_gives_its_tasks_back(
-    through: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    proxied_url: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with tubes.connect(through) as queue:
+    with tubes.connect(proxied_url) as queue:
         known, tube = queue.create_tube("known"), queue.create_tube("load")
         known.put("hello")
         assert len(known.take_many(1)) == 1  # This loads the script.
@@ -116,7 +116,7 @@ def test_process_killed_while_staging_a_batch_puts_no_part_of_it(url: str, valke
         prefix = url.partition("prefix=")[2]
         for kill in range(5):
             worker = Worker(url, "batches")
-            assert worker.hear() == "ready"
+            assert worker.read_line() == "ready"
             assert eventually(lambda: bool(staged(client, prefix)))
             time.sleep(random.random() * 0.05)
             lines = worker.kill()

@@ -159,13 +159,13 @@ def move(cluster: Cluster, slot: int) -> None:
         cluster.clients[number].execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[target])
 
 
-def test_a_tube_whose_slot_moves_loses_nothing(cluster: Cluster, ledger: Ledger, much: int) -> None:
+def test_a_tube_whose_slot_moves_loses_nothing(cluster: Cluster, ledger: Ledger, factor: int) -> None:
     url = f"{cluster.url}?prefix={uuid4().hex}"
     with tubes.connect(url) as queue:
         tube = queue.create_tube("load", "utubettl")
         slot = cluster.slot("{load}")
         with load(tube, ledger, url=url) as count:
-            for _ in range(6 * much):
+            for _ in range(6 * factor):
                 before = count()
                 move(cluster, slot)
                 assert eventually(lambda before=before: count() > before + 20)  # type: ignore[misc]
@@ -173,7 +173,7 @@ def test_a_tube_whose_slot_moves_loses_nothing(cluster: Cluster, ledger: Ledger,
         ledger.check(tube)
 
 
-def test_an_event_loop_whose_tubes_slot_moves_loses_nothing(cluster: Cluster, ledger: Ledger, much: int) -> None:
+def test_an_event_loop_whose_tubes_slot_moves_loses_nothing(cluster: Cluster, ledger: Ledger, factor: int) -> None:
     url = f"{cluster.url}?prefix={uuid4().hex}"
 
     async def main() -> None:
@@ -193,7 +193,7 @@ def test_an_event_loop_whose_tubes_slot_moves_loses_nothing(cluster: Cluster, le
 
             over = asyncio.Event()
             workers = [asyncio.create_task(work(name)) for name in range(10)]
-            for _ in range(3 * much):
+            for _ in range(3 * factor):
                 await asyncio.to_thread(move, cluster, cluster.slot("{load}"))
                 await asyncio.sleep(0.05)
             over.set()

@@ -44,7 +44,7 @@ def together(count: int, act: Callable[[int], None]) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("mode", ["sync", "aio"])
 def test_attempts_of_killed_workers_are_counted_and_limited(
-    url: str, valkey: LocalServer, mode: str, much: int
+    url: str, valkey: LocalServer, mode: str, factor: int
 ) -> None:
     attempts = 3
     with tubes.connect(url, session_ttl=31.0) as queue, valkey.client() as client:
@@ -56,14 +56,14 @@ def test_attempts_of_killed_workers_are_counted_and_limited(
                 takes[task.id].append(task.attempts)
 
         tube.on_task_change(note)
-        count = 12 * much
+        count = 12 * factor
         tube.put_many(range(count))
         written: list[str] = []
         # Each worker is killed while it holds tasks.
-        for _ in range(10 * much):
+        for _ in range(10 * factor):
             worker = Worker(url, mode)
-            assert worker.hear() == "ready"
-            line = worker.hear() if tube.statistics().tasks["ready"] else ""
+            assert worker.read_line() == "ready"
+            line = worker.read_line() if tube.statistics().tasks["ready"] else ""
             written += [line, *worker.kill()]
             if tube.statistics().tasks["ready"] == tube.statistics().tasks["taken"] == 0:
                 break
@@ -90,8 +90,8 @@ def test_a_task_that_kills_its_worker_is_buried_after_its_last_attempt(url: str)
         task = tube.put("poison")
         for attempt in (1, 2):
             worker = Worker(url, "puppet")
-            assert worker.hear() == "ready"
-            assert worker.tell("take") == f"took {task.id} {attempt}"
+            assert worker.read_line() == "ready"
+            assert worker.send("take") == f"took {task.id} {attempt}"
             worker.kill()
             assert tube.peek(task).state == "taken"
             assert eventually(lambda: tube.peek(task).state != "taken")
@@ -105,13 +105,13 @@ def test_a_task_that_kills_its_worker_is_buried_after_its_last_attempt(url: str)
 
 @pytest.mark.parametrize("driver", ["fifo", "utubettl"])
 def test_puts_with_keys_over_cut_connections_make_one_task_each(
-    through: str, proxy: Proxy, valkey: LocalServer, driver: str, much: int
+    proxied_url: str, proxy: Proxy, valkey: LocalServer, driver: str, factor: int
 ) -> None:
-    with tubes.connect(through) as queue, valkey.client() as client:
+    with tubes.connect(proxied_url) as queue, valkey.client() as client:
         tube = queue.create_tube("load", driver)
         proxy.cuts = sometimes
         ids: dict[str, int] = {}
-        for _ in range(150 * much):
+        for _ in range(150 * factor):
             key = str(random.randrange(40))
             how = random.choice(WAYS)
             if how == "raise" and key in ids:
@@ -130,7 +130,7 @@ def test_puts_with_keys_over_cut_connections_make_one_task_each(
         indexes.check(client, tube)
 
 
-def test_concurrent_puts_of_the_same_keys_make_one_task_each(url: str, valkey: LocalServer, much: int) -> None:
+def test_concurrent_puts_of_the_same_keys_make_one_task_each(url: str, valkey: LocalServer, factor: int) -> None:
     with tubes.connect(url, session_ttl=31.0) as queue, valkey.client() as client:
         tube = queue.create_tube("load", "utube")
         made: list[int] = []
@@ -139,7 +139,7 @@ def test_concurrent_puts_of_the_same_keys_make_one_task_each(url: str, valkey: L
         def put(number: int) -> None:
             dice = random.Random(number)
             with tubes.connect(url, session_ttl=31.0) as mine:
-                for _ in range(100 * much):
+                for _ in range(100 * factor):
                     key = str(dice.randrange(10))
                     how = dice.choice(WAYS)
                     try:
@@ -187,14 +187,16 @@ def test_known_keys_are_stored_once_and_dropped_with_their_tube(url: str, valkey
 # -- updates and other repeated requests -------------------------------------------------------------------------------
 
 
-def test_changes_over_cut_connections_are_done_once(through: str, proxy: Proxy, valkey: LocalServer, much: int) -> None:
-    with tubes.connect(through) as queue, valkey.client() as client:
+def test_changes_over_cut_connections_are_done_once(
+    proxied_url: str, proxy: Proxy, valkey: LocalServer, factor: int
+) -> None:
+    with tubes.connect(proxied_url) as queue, valkey.client() as client:
         tube = queue.create_tube("load", "utubettl")
         heard: list[str] = []
         tube.on_task_change(lambda task, event: heard.append(event))
         task = tube.put("x", utube="a", max_attempts=1)
         proxy.cuts = sometimes
-        for number in range(40 * much):
+        for number in range(40 * factor):
             assert tube.update(task, data=number, pri=number % 3).data == number
             mine: Any = tube.take(timeout=0)
             assert (mine.data, mine.attempts) == (number, number + 1)
@@ -207,13 +209,13 @@ def test_changes_over_cut_connections_are_done_once(through: str, proxy: Proxy, 
         proxy.cuts = lambda request: False
         assert proxy.count > 10
         calls = tube.statistics().calls
-        assert [calls[name] for name in ("take", "release", "bury", "kick")] == [n * much for n in (40, 20, 40, 40)]
-        assert eventually(lambda: heard.count("update") == 40 * much)
+        assert [calls[name] for name in ("take", "release", "bury", "kick")] == [n * factor for n in (40, 20, 40, 40)]
+        assert eventually(lambda: heard.count("update") == 40 * factor)
         indexes.check(client, tube)
 
 
 @pytest.mark.full
-def test_changes_survive_killed_connections_and_flushed_scripts(own: LocalServer, much: int) -> None:
+def test_changes_survive_killed_connections_and_flushed_scripts(own: LocalServer, factor: int) -> None:
     with tubes.connect(own.url, session_ttl=31.0) as queue, own.client() as client:
         tube = queue.create_tube("load", "utubettl", backoff=[0, 0.01])
         for number in range(30):
@@ -245,7 +247,7 @@ def test_changes_survive_killed_connections_and_flushed_scripts(own: LocalServer
         threads = [threading.Thread(target=change, args=(seed,)) for seed in range(3)]
         for thread in threads:
             thread.start()
-        for round in range(60 * much):
+        for round in range(60 * factor):
             if round % 2:
                 client.script_flush()
             else:

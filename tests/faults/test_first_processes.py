@@ -65,7 +65,7 @@ class First:
         assert eventually(lambda: children.read_text().strip() != "")
         self._pid = int(children.read_text())
 
-    def hear(self) -> str:
+    def read_line(self) -> str:
         return self._stdout.readline().strip()
 
     def signal(self, number: int) -> None:
@@ -93,7 +93,7 @@ def first(url: str, folder: Path, handler: str, grace: float = 60) -> Generator[
 def test_first_process_stops_on_sigterm(jobs: tubes.Tube, url: str, tmp_path: Path, handler: str) -> None:
     jobs.put_many([3, 1])
     with first(url, tmp_path, handler) as worker:
-        assert worker.hear() == "begun"
+        assert worker.read_line() == "begun"
         worker.signal(signal.SIGTERM)
         assert worker.end() == Exit.DONE
     statistics = jobs.statistics()
@@ -106,7 +106,7 @@ def test_first_process_ends_at_once_on_a_second_signal(
 ) -> None:
     jobs.put(60)
     with first(url, tmp_path, handler) as worker:
-        assert worker.hear() == "begun"
+        assert worker.read_line() == "begun"
         worker.signal(signal.SIGTERM)
         time.sleep(0.2)
         assert worker.outer.poll() is None
@@ -122,7 +122,7 @@ def test_first_process_ends_at_once_on_a_second_signal(
 def test_first_process_does_not_wait_for_threads_after_its_grace(jobs: tubes.Tube, url: str, tmp_path: Path) -> None:
     jobs.put(60)
     with first(url, tmp_path, "executing", grace=0.2) as worker:
-        assert worker.hear() == "begun"
+        assert worker.read_line() == "begun"
         worker.signal(signal.SIGTERM)
         assert worker.end() == Exit.CUT_OFF
     assert jobs.statistics().tasks["ready"] == 1
@@ -130,7 +130,7 @@ def test_first_process_does_not_wait_for_threads_after_its_grace(jobs: tubes.Tub
 
 def test_first_process_stops_on_sigterm_before_its_worker_exists(jobs: tubes.Tube, url: str, tmp_path: Path) -> None:
     with first(url, tmp_path, "imports") as worker:
-        assert worker.hear() == "begun"
+        assert worker.read_line() == "begun"
         worker.signal(signal.SIGTERM)
         assert worker.end() == Exit.DONE
 

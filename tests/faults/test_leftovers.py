@@ -125,7 +125,7 @@ def test_killed_processes_that_waited_leave_nothing_behind(url: str, valkey: Loc
         tube = queue.create_tube("load")
         key: Any = port_of(tube).shared.key
         worker = Worker(url, "sync")
-        assert worker.hear() == "ready"
+        assert worker.read_line() == "ready"
         assert eventually(lambda: client.hlen(f"{key}:waiting") == 1)
         worker.kill()
         # Long after its last call.

@@ -71,8 +71,8 @@ def liar(proxy: Proxy, request: pytest.FixtureRequest) -> Liar:
 
 
 @pytest.mark.sample(4)
-def test_call_with_garbled_reply_returns_its_result(through: str, liar: Liar) -> None:
-    with tubes.connect(through) as queue:
+def test_call_with_garbled_reply_returns_its_result(proxied_url: str, liar: Liar) -> None:
+    with tubes.connect(proxied_url) as queue:
         tube = queue.create_tube("load", "fifottl", ttr=60)
         ids = []
         for name in "abcd":
@@ -110,9 +110,9 @@ def test_call_with_garbled_reply_returns_its_result(through: str, liar: Liar) ->
 
 
 @pytest.mark.full
-def test_event_loop_with_garbled_replies_does_everything_once(through: str, liar: Liar) -> None:
+def test_event_loop_with_garbled_replies_does_everything_once(proxied_url: str, liar: Liar) -> None:
     async def main() -> None:
-        async with tubes.aio.connect(through) as queue:
+        async with tubes.aio.connect(proxied_url) as queue:
             tube = await queue.create_tube("load")
             liar.next()
             assert (await tube.put("alone")).id == 0
@@ -135,11 +135,11 @@ def test_event_loop_with_garbled_replies_does_everything_once(through: str, liar
     assert liar.told == 5
 
 
-def test_waiter_gets_its_task_despite_a_garbled_reply(through: str, valkey: LocalServer, liar: Liar) -> None:
+def test_waiter_gets_its_task_despite_a_garbled_reply(proxied_url: str, valkey: LocalServer, liar: Liar) -> None:
     got: list[Task | None] = []
     with (
-        tubes.connect(through) as queue,
-        tubes.connect(through.replace(through.partition("?")[0], valkey.url)) as other,
+        tubes.connect(proxied_url) as queue,
+        tubes.connect(proxied_url.replace(proxied_url.partition("?")[0], valkey.url)) as other,
     ):
         tube, others = queue.create_tube("load"), other.tube("load")
         liar.next(b"BZPOPMIN")
@@ -154,9 +154,9 @@ def test_waiter_gets_its_task_despite_a_garbled_reply(through: str, valkey: Loca
         assert others.statistics().calls["take"] == others.statistics().calls["ack"] == 1
 
 
-def test_connection_with_garbled_handshake_is_reopened(through: str, liar: Liar) -> None:
+def test_connection_with_garbled_handshake_is_reopened(proxied_url: str, liar: Liar) -> None:
     liar.next(b"TIME")
-    with tubes.connect(through) as queue:
+    with tubes.connect(proxied_url) as queue:
         liar.next(b"fifo")
         tube = queue.create_tube("load")
         liar.next(b"SUBSCRIBE")
@@ -168,8 +168,8 @@ def test_connection_with_garbled_handshake_is_reopened(through: str, liar: Liar)
         assert eventually(lambda: heard == [0]), heard
 
 
-def test_read_with_garbled_reply_is_repeated(through: str, liar: Liar) -> None:
-    with tubes.connect(through) as queue:
+def test_read_with_garbled_reply_is_repeated(proxied_url: str, liar: Liar) -> None:
+    with tubes.connect(proxied_url) as queue:
         tube = queue.create_tube("load")
         tube.put_many(["a", "b"])
         liar.next(b"HMGET")
@@ -178,9 +178,9 @@ def test_read_with_garbled_reply_is_repeated(through: str, liar: Liar) -> None:
     assert liar.told == 1
 
 
-def test_listener_survives_garbled_and_foreign_messages(through: str, proxy: Proxy, valkey: LocalServer) -> None:
+def test_listener_survives_garbled_and_foreign_messages(proxied_url: str, proxy: Proxy, valkey: LocalServer) -> None:
     heard: list[int] = []
-    with tubes.connect(through) as queue:
+    with tubes.connect(proxied_url) as queue:
         tube = queue.create_tube("load")
         tube.on_task_change(lambda task, event: heard.append(task.id))
         channel = f"{port_of(tube).shared.key}:events"

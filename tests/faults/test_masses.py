@@ -31,9 +31,9 @@ async def fill(url: str, clock: ManualClock, count: int, **options: Unpack[tubes
             await asyncio.gather(*(tube.put(number, **options) for number in range(first, min(first + 2000, count))))
 
 
-def test_many_tasks_due_at_once_all_become_ready(url: str, much: int) -> None:
+def test_many_tasks_due_at_once_all_become_ready(url: str, factor: int) -> None:
     clock = ManualClock()
-    count = 100_000 if much > 1 else 10_000
+    count = 100_000 if factor > 1 else 10_000
     asyncio.run(fill(url, clock, count, delay=60))
     with tubes.connect(url, clock=clock) as queue:
         tube = queue.tube("load")
@@ -46,9 +46,9 @@ def test_many_tasks_due_at_once_all_become_ready(url: str, much: int) -> None:
         }  # fmt: skip
 
 
-def test_live_task_is_found_behind_many_expired_tasks(url: str, much: int) -> None:
+def test_live_task_is_found_behind_many_expired_tasks(url: str, factor: int) -> None:
     clock = ManualClock()
-    count = 50_000 if much > 1 else 5_000
+    count = 50_000 if factor > 1 else 5_000
     asyncio.run(fill(url, clock, count, ttl=5))
     with tubes.connect(url, clock=clock) as queue:
         tube = queue.tube("load")
@@ -87,7 +87,7 @@ def test_two_hundred_waiters_share_one_connection(own: LocalServer) -> None:
         ledger.check(tube)
 
 
-def test_takes_of_threads_with_random_timeouts_lose_no_task(url: str, ledger: Ledger, much: int) -> None:
+def test_takes_of_threads_with_random_timeouts_lose_no_task(url: str, ledger: Ledger, factor: int) -> None:
     over = threading.Event()
     gave_up = [0]
 
@@ -109,7 +109,7 @@ def test_takes_of_threads_with_random_timeouts_lose_no_task(url: str, ledger: Le
         ]
         for taker in takers:
             taker.start()
-        for number in range(600 * much):
+        for number in range(600 * factor):
             ledger.put(tube, str(number))
             over.wait(random.random() * 0.004)
         over.set()
@@ -121,7 +121,7 @@ def test_takes_of_threads_with_random_timeouts_lose_no_task(url: str, ledger: Le
         ledger.check(tube)
 
 
-def test_randomly_cancelled_takes_of_an_event_loop_lose_no_task(url: str, ledger: Ledger, much: int) -> None:
+def test_randomly_cancelled_takes_of_an_event_loop_lose_no_task(url: str, ledger: Ledger, factor: int) -> None:
     async def take(tube: tubes.AsyncTube) -> None:
         task = await tube.take()
         assert task is not None
@@ -136,7 +136,7 @@ def test_randomly_cancelled_takes_of_an_event_loop_lose_no_task(url: str, ledger
                     where = tube if number % 2 else others
                     ledger.was_put(str(number), (await where.put(str(number))).id)
 
-            cancelled = await cancel_all(1500 * much, lambda: take(tube), put)
+            cancelled = await cancel_all(1500 * factor, lambda: take(tube), put)
             assert cancelled > 1000
 
     asyncio.run(main())

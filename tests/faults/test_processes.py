@@ -28,17 +28,19 @@ def queue(url: str) -> Iterator[tubes.Queue]:
 
 def start(url: str, mode: str) -> Worker:
     worker = Worker(url, mode)
-    assert worker.hear() == "ready"
+    assert worker.read_line() == "ready"
     return worker
 
 
 @pytest.mark.parametrize("mode", ["sync", "aio"])
-def test_tasks_of_killed_workers_come_back(queue: tubes.Queue, url: str, mode: str, ledger: Ledger, much: int) -> None:
+def test_tasks_of_killed_workers_come_back(
+    queue: tubes.Queue, url: str, mode: str, ledger: Ledger, factor: int
+) -> None:
     tube = queue.create_tube("load")
     witness = Witness(tube)
     workers = [start(url, mode) for _ in range(3)]
     lines: list[str] = []
-    for kill in range(4 * much):
+    for kill in range(4 * factor):
         for number in range(60):
             ledger.put(tube, f"{kill}.{number}")
         time.sleep(0.03 + random.random() * 0.05)
@@ -49,7 +51,7 @@ def test_tasks_of_killed_workers_come_back(queue: tubes.Queue, url: str, mode: s
     for worker in workers:
         lines += worker.kill()
     ledger.read(lines)
-    # Who was killed between saying so and doing so has not acked: then somebody else did.
+    # A worker killed between its report and its ack has not acked: then another one did.
     assert ledger.done.keys() | ledger.maybe.keys() == set(ledger.puts.values())
     witness.check()
     ledger.check(tube)
@@ -60,19 +62,19 @@ def test_worker_frozen_beyond_its_lease_acks_too_late(queue: tubes.Queue, url: s
     task = tube.put("job")
     worker = start(url, "puppet")
     try:
-        assert worker.tell("take") == f"took {task.id} 1"
+        assert worker.send("take") == f"took {task.id} 1"
         worker.signal(signal.SIGSTOP)
         mine = tube.take(timeout=10)
         assert mine is not None
         assert (mine.id, mine.attempts) == (task.id, 2)
         worker.signal(signal.SIGCONT)
-        assert worker.tell("ack") == f"late {task.id} 1"
-        assert worker.tell("take") == "none"
+        assert worker.send("ack") == f"late {task.id} 1"
+        assert worker.send("take") == "none"
         assert mine.ack().state == "done"
         # By a new name it goes on.
         tube.put("another")
-        assert worker.tell("take") == f"took {task.id + 1} 1"
-        assert worker.tell("ack") == f"acked {task.id + 1} 1"
+        assert worker.send("take") == f"took {task.id + 1} 1"
+        assert worker.send("ack") == f"acked {task.id + 1} 1"
     finally:
         worker.kill()
 
@@ -82,16 +84,16 @@ def test_frozen_worker_can_take_after_reopening_its_tube(queue: tubes.Queue, url
     tube.put("job")
     worker = start(url, "puppet")
     try:
-        assert worker.tell("take") == "took 0 1"
+        assert worker.send("take") == "took 0 1"
         worker.signal(signal.SIGSTOP)
         mine = tube.take(timeout=10)
         assert mine is not None
         mine.release()
         worker.signal(signal.SIGCONT)
-        assert worker.tell("open") == "opened"
-        assert worker.tell("take") == "took 0 3"
-        assert worker.tell("open") == "opened"
-        assert worker.tell("ack") == "acked 0 3"
+        assert worker.send("open") == "opened"
+        assert worker.send("take") == "took 0 3"
+        assert worker.send("open") == "opened"
+        assert worker.send("ack") == "acked 0 3"
     finally:
         worker.kill()
 
@@ -100,7 +102,7 @@ def test_task_of_a_killed_worker_stays_taken_until_its_lease_expires(queue: tube
     tube = queue.create_tube("load")
     tube.put("job")
     worker = start(url, "puppet")
-    assert worker.tell("take") == "took 0 1"
+    assert worker.send("take") == "took 0 1"
     before = time.monotonic()
     worker.kill()
     assert tube.take(timeout=0) is None

@@ -312,8 +312,8 @@ def test_lost_session_does_not_renew_another_sessions_lease(own: LocalServer) ->
             roll_back(own)
             worker = Worker(own.url, "puppet")
             try:
-                assert worker.hear() == "ready"
-                assert worker.tell("take") == "took 0 1"
+                assert worker.read_line() == "ready"
+                assert worker.send("take") == "took 0 1"
             finally:
                 worker.kill()
             task = queue.tube("load").take(timeout=10)
@@ -329,22 +329,22 @@ def test_process_with_a_lost_session_gets_only_its_own_replies(own: LocalServer)
         keep(own)
         first = Worker(own.url, "puppet")
         try:
-            assert first.hear() == "ready"
-            assert [first.tell(f"put lost.{number}") for number in range(3)] == ["put 0", "put 1", "put 2"]
+            assert first.read_line() == "ready"
+            assert [first.send(f"put lost.{number}") for number in range(3)] == ["put 0", "put 1", "put 2"]
             roll_back(own)
             second = Worker(own.url, "puppet")
             try:
-                assert second.hear() == "ready"
-                assert first.tell("look") == "0 tasks"
+                assert second.read_line() == "ready"
+                assert first.send("look") == "0 tasks"
                 ids = [
-                    worker.tell(f"put {name}.{number}")
+                    worker.send(f"put {name}.{number}")
                     for number in range(10)
                     for name, worker in (("second", second), ("first", first))
                 ]
                 assert ids == [f"put {id}" for id in range(20)]
-                assert second.tell("take") == "took 0 1"
-                assert first.tell("take") == "took 1 1"
-                assert second.tell("ack") == "acked 0 1"
+                assert second.send("take") == "took 0 1"
+                assert first.send("take") == "took 1 1"
+                assert second.send("ack") == "acked 0 1"
             finally:
                 second.kill()
         finally:
@@ -406,7 +406,7 @@ def test_tube_created_in_the_lost_window_is_not_the_next_of_its_name(face: Face,
 # -- shared sessions ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("leaver", ["who told of it", "who joined it"])
+@pytest.mark.parametrize("leaver", ["creator", "joiner"])
 def test_leaving_a_forgotten_shared_session_releases_no_task(face: Face, own: LocalServer, leaver: str) -> None:
     with face.connect(own.url, session_ttl=31.0) as witness:
         first, second = face.connect(own.url), face.connect(own.url)
@@ -416,7 +416,7 @@ def test_leaving_a_forgotten_shared_session_releases_no_task(face: Face, own: Lo
         second.identify(first.identify())
         roll_back(own)
         tasks = [queue.tube("load").take(timeout=0) for queue in (first, second)]
-        stays, leaves = (first, second) if leaver == "who joined it" else (second, first)
+        stays, leaves = (first, second) if leaver == "joiner" else (second, first)
         leaves.close()
         assert witness.tube("load").take(timeout=0) is None
         for task in tasks:

@@ -43,13 +43,13 @@ def patient() -> Iterator[Watched]:
         yield watched
 
 
-def test_coordinated_failovers_lose_no_task(patient: Watched, ledger: Ledger, much: int) -> None:
+def test_coordinated_failovers_lose_no_task(patient: Watched, ledger: Ledger, factor: int) -> None:
     url = f"{patient.url}?prefix={uuid4().hex}"
     got: list[Any] = []
     with tubes.connect(url) as queue, tubes.connect(url, session_ttl=31.0) as other:
         tube, quiet = queue.create_tube("load", "utubettl"), queue.create_tube("quiet")
         with load(tube, ledger, url=url) as count:
-            for _ in range(2 * much):
+            for _ in range(2 * factor):
                 taker = threading.Thread(target=lambda: got.append(quiet.take(timeout=20)))
                 taker.start()
                 assert eventually(lambda: quiet.statistics().waiting == 1)

@@ -76,14 +76,14 @@ def commands(client: Any) -> int:
     return int(client.info("stats")["total_commands_processed"])
 
 
-def test_killed_server_with_fsync_always_loses_no_task(ledger: Ledger, much: int) -> None:
+def test_killed_server_with_fsync_always_loses_no_task(ledger: Ledger, factor: int) -> None:
     with (
         LocalServer(appendonly="yes", appendfsync="always") as server,
         tubes.connect(server.url, session_ttl=31.0) as queue,
     ):
         tube = queue.create_tube("load", "fifottl")
         with load(tube, ledger) as count:
-            for _ in range(3 * much):
+            for _ in range(3 * factor):
                 before = count()
                 server.kill()
                 server.start()
@@ -153,11 +153,11 @@ def test_leases_are_renewed_again_after_a_long_outage(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.full
-def test_connections_that_are_killed_lose_nothing(own: LocalServer, ledger: Ledger, much: int) -> None:
+def test_connections_that_are_killed_lose_nothing(own: LocalServer, ledger: Ledger, factor: int) -> None:
     with tubes.connect(own.url, session_ttl=31.0) as queue, own.client() as client:
         tube = queue.create_tube("load", "utube")
         with load(tube, ledger) as count:
-            for _ in range(150 * much):
+            for _ in range(150 * factor):
                 client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
                 time.sleep(0.004)
             before = count()
@@ -180,23 +180,23 @@ def test_killed_subscription_is_reopened(own: LocalServer) -> None:
         assert eventually(is_heard)
 
 
-def test_scripts_that_are_flushed_are_loaded_again(own: LocalServer, ledger: Ledger, much: int) -> None:
+def test_scripts_that_are_flushed_are_loaded_again(own: LocalServer, ledger: Ledger, factor: int) -> None:
     with tubes.connect(own.url, session_ttl=31.0) as queue, own.client() as client:
         tube = queue.create_tube("load", "utubettl")
         witness = Witness(tube)
         with load(tube, ledger):
-            for _ in range(200 * much):
+            for _ in range(200 * factor):
                 client.script_flush()
         assert not ledger.unknown
         witness.check()
         ledger.check(tube)
 
 
-def test_paused_server_delays_calls_but_loses_no_task(own: LocalServer, ledger: Ledger, much: int) -> None:
+def test_paused_server_delays_calls_but_loses_no_task(own: LocalServer, ledger: Ledger, factor: int) -> None:
     with tubes.connect(own.url, session_ttl=31.0) as queue, own.client() as client:
         tube = queue.create_tube("load")
         with load(tube, ledger):
-            for _ in range(5 * much):
+            for _ in range(5 * factor):
                 client.execute_command("CLIENT", "PAUSE", 100, "ALL")
                 time.sleep(0.12)
         assert not ledger.unknown

@@ -26,7 +26,7 @@ def check(queue: tubes.Queue, ledgers: dict[str, Ledger]) -> None:
 
 
 @pytest.mark.full
-def test_take_any_with_random_timeouts_loses_no_task(url: str, much: int) -> None:
+def test_take_any_with_random_timeouts_loses_no_task(url: str, factor: int) -> None:
     over = threading.Event()
     gave_up = [0]
     ledgers = {name: Ledger() for name in NAMES}
@@ -50,7 +50,7 @@ def test_take_any_with_random_timeouts_loses_no_task(url: str, much: int) -> Non
         ]
         for taker in takers:
             taker.start()
-        for number in range(500 * much):
+        for number in range(500 * factor):
             ledgers[NAMES[number % 3]].put(made[number % 3], str(number))
             over.wait(random.random() * 0.004)
         over.set()
@@ -62,7 +62,7 @@ def test_take_any_with_random_timeouts_loses_no_task(url: str, much: int) -> Non
 
 
 @pytest.mark.full
-def test_randomly_cancelled_take_any_loses_no_task(url: str, much: int) -> None:
+def test_randomly_cancelled_take_any_loses_no_task(url: str, factor: int) -> None:
     ledgers = {name: Ledger() for name in NAMES}
 
     async def take(queue: tubes.AsyncQueue, made: list[Any]) -> None:
@@ -81,7 +81,7 @@ def test_randomly_cancelled_take_any_loses_no_task(url: str, much: int) -> None:
                     where = random.choice(made if number % 4 else others)
                     ledgers[where.name].was_put(str(number), (await where.put(str(number))).id)
 
-            cancelled = await cancel_all(1500 * much, lambda: take(queue, made), put)
+            cancelled = await cancel_all(1500 * factor, lambda: take(queue, made), put)
             assert cancelled > 1000
 
     asyncio.run(main())

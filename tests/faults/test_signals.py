@@ -87,12 +87,14 @@ def storm() -> Iterator[Storm]:
     gc.collect()
 
 
-def test_storm_of_signals_loses_no_task(through: str, proxy: Proxy, ledger: Ledger, storm: Storm, much: int) -> None:
-    with tubes.connect(through) as queue:
+def test_storm_of_signals_loses_no_task(
+    proxied_url: str, proxy: Proxy, ledger: Ledger, storm: Storm, factor: int
+) -> None:
+    with tubes.connect(proxied_url) as queue:
         tube = queue.create_tube("load")
         proxy.delay = 0.004
         key = 0
-        until = time.monotonic() + LENGTH * much
+        until = time.monotonic() + LENGTH * factor
         while time.monotonic() < until:
             key += 1
             task = storm.attempt(lambda: tube.put(str(key)))  # noqa: B023
@@ -114,7 +116,7 @@ def test_storm_of_signals_loses_no_task(through: str, proxy: Proxy, ledger: Ledg
             else:
                 ledger.was_done(task.id, task.attempts)
         proxy.delay = 0.0
-        assert storm.count > 20 * much
+        assert storm.count > 20 * factor
         assert ledger.done
         assert ledger.late == 0
         held = {id for id, takes in ledger.maybe.items() if takes}
@@ -150,10 +152,10 @@ def record(storm: Storm, ledger: Ledger, task: Any, ack: Callable[[Any], object]
 
 
 @pytest.fixture
-def load(through: str, proxy: Proxy, ledger: Ledger, much: int) -> Iterator[tubes.Tube]:
+def load(proxied_url: str, proxy: Proxy, ledger: Ledger, factor: int) -> Iterator[tubes.Tube]:
     """Create a tube with a thread that puts and one that takes, which must get tasks until the end."""
     over, fed = threading.Event(), threading.Event()
-    with tubes.connect(through) as queue:
+    with tubes.connect(proxied_url) as queue:
         tube = queue.create_tube("load")
         proxy.delay = 0.002
         putting = threading.Thread(target=put_until, args=(fed, tube, ledger))
@@ -175,16 +177,16 @@ def load(through: str, proxy: Proxy, ledger: Ledger, much: int) -> Iterator[tube
 
 
 def test_storm_of_signals_on_waiting_takes_loses_no_task(
-    load: tubes.Tube, ledger: Ledger, storm: Storm, much: int
+    load: tubes.Tube, ledger: Ledger, storm: Storm, factor: int
 ) -> None:
-    until = time.monotonic() + LENGTH * much
+    until = time.monotonic() + LENGTH * factor
     while time.monotonic() < until:
         record(storm, ledger, storm.attempt(lambda: load.take(timeout=0.03)), lambda task: task.ack())
-    assert storm.count > 20 * much
+    assert storm.count > 20 * factor
 
 
 def test_storm_of_signals_in_an_event_loop_loses_no_task(
-    through: str, load: tubes.Tube, ledger: Ledger, storm: Storm, much: int
+    proxied_url: str, load: tubes.Tube, ledger: Ledger, storm: Storm, factor: int
 ) -> None:
     loop = asyncio.new_event_loop()
 
@@ -199,11 +201,11 @@ def test_storm_of_signals_in_an_event_loop_loses_no_task(
         return INTERRUPTED if isinstance(result, (KeyboardInterrupt, asyncio.CancelledError)) else result
 
     async def enter() -> tubes.AsyncQueue:
-        return await tubes.aio.connect(through)
+        return await tubes.aio.connect(proxied_url)
 
     queue = loop.run_until_complete(enter())
     tube = loop.run_until_complete(queue.tube("load"))
-    until = time.monotonic() + LENGTH * much
+    until = time.monotonic() + LENGTH * factor
     while time.monotonic() < until:
         task = attempt(tube.take(timeout=0.03))
         if task is INTERRUPTED or task is None:
@@ -215,4 +217,4 @@ def test_storm_of_signals_in_an_event_loop_loses_no_task(
             ledger.was_done(task.id, task.attempts)
     loop.run_until_complete(queue.close())
     loop.close()
-    assert storm.count > 20 * much
+    assert storm.count > 20 * factor

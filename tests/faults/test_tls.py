@@ -172,7 +172,7 @@ def test_untrusted_certificate_is_refused(port: int, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.full
-def test_cut_tls_connections_lose_no_task(valkey: LocalServer, ledger: Ledger, much: int) -> None:
+def test_cut_tls_connections_lose_no_task(valkey: LocalServer, ledger: Ledger, factor: int) -> None:
     with TlsProxy(valkey) as proxy:
         url = f"rediss://127.0.0.1:{proxy.port}?ssl_ca_certs={CERTIFICATE}&prefix={uuid4().hex}"
         with tubes.connect(url) as queue, tubes.connect(url, session_ttl=31.0) as other:
@@ -187,11 +187,11 @@ def test_cut_tls_connections_lose_no_task(valkey: LocalServer, ledger: Ledger, m
             over = threading.Event()
             taker = threading.Thread(target=take)
             taker.start()
-            for number in range(100 * much):
+            for number in range(100 * factor):
                 ledger.put(others, str(number))
                 if number % 10 == 0:
                     proxy.cut()
-            assert eventually(lambda: len(ledger.done) == 100 * much)
+            assert eventually(lambda: len(ledger.done) == 100 * factor)
             over.set()
             taker.join()
             assert not ledger.unknown

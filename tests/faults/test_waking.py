@@ -216,14 +216,14 @@ def test_waiter_on_a_full_server_gets_a_ready_task(server: LocalServer) -> None:
         assert task.attempts == 2
 
 
-def test_connections_killed_during_a_wait_lose_no_task(server: LocalServer, ledger: Ledger, much: int) -> None:
+def test_connections_killed_during_a_wait_lose_no_task(server: LocalServer, ledger: Ledger, factor: int) -> None:
     with (
         tubes.connect(server.url) as queue,
         tubes.connect(server.url, session_ttl=31.0) as other,
         server.client() as client,
     ):
         tube, others = queue.create_tube("load"), other.tube("load")
-        for number in range(50 * much):
+        for number in range(50 * factor):
             waiting = Waiting(tube)
             putter = threading.Thread(target=ledger.put, args=(others, str(number)))
             putter.start()
@@ -232,7 +232,7 @@ def test_connections_killed_during_a_wait_lose_no_task(server: LocalServer, ledg
             task = waiting.done()
             assert task is not None
             ledger.work(task)
-        assert len(ledger.done) == 50 * much
+        assert len(ledger.done) == 50 * factor
         assert eventually(lambda: tube.statistics().tasks["taken"] == 0)
         ledger.check(tube)
 
@@ -335,8 +335,8 @@ def test_take_finds_a_task_put_after_a_cancelled_wait(valkey: LocalServer) -> No
     asyncio.run(main())
 
 
-def test_waiting_takes_and_puts_wake_each_other(server: LocalServer, ledger: Ledger, much: int) -> None:
-    count = 150 * much
+def test_waiting_takes_and_puts_wake_each_other(server: LocalServer, ledger: Ledger, factor: int) -> None:
+    count = 150 * factor
     with tubes.connect(server.url) as queue, tubes.connect(server.url, session_ttl=31.0) as other:
         tube = queue.create_tube("load", "limfifottl", capacity=1)
 
@@ -379,14 +379,14 @@ with tubes.connect(sys.argv[1]) as queue:
 
 @pytest.mark.full
 @pytest.mark.sample(1)
-def test_an_interrupted_wait_leaves_nothing_taken(server: LocalServer, much: int) -> None:
+def test_an_interrupted_wait_leaves_nothing_taken(server: LocalServer, factor: int) -> None:
     with tubes.connect(server.url) as queue:
         tube = queue.create_tube("load")
         command = [sys.executable, "-c", INTERRUPTED, server.url]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as taker:
             assert taker.stdin is not None
             assert taker.stdout is not None
-            for number in range(30 * much):
+            for number in range(30 * factor):
                 taker.stdin.write("go\n")
                 assert asleep(server)
                 taker.send_signal(signal.SIGINT)

@@ -61,20 +61,20 @@ def cut(proxy: Proxy) -> Cut:
 
 @pytest.mark.parametrize("driver", ["fifo", "utubettl"])
 def test_puts_over_cut_connections_are_done_once(
-    through: str, proxy: Proxy, driver: str, ledger: Ledger, much: int
+    proxied_url: str, proxy: Proxy, driver: str, ledger: Ledger, factor: int
 ) -> None:
-    with tubes.connect(through) as queue:
+    with tubes.connect(proxied_url) as queue:
         tube = queue.create_tube("load", driver)
         proxy.cuts = sometimes(0.2)
-        for number in range(150 * much):
+        for number in range(150 * factor):
             ledger.put(tube, str(number))
         assert not ledger.unknown
         assert proxy.count > 10
-        for _ in range(75 * much):
+        for _ in range(75 * factor):
             task = tube.take(timeout=0)
             assert task is not None
             ledger.work(task)
-        assert len(ledger.done) == 75 * much
+        assert len(ledger.done) == 75 * factor
         assert ledger.late == 0
         proxy.cuts = sometimes(0)
         assert tube.statistics().tasks["taken"] == 0
@@ -82,10 +82,10 @@ def test_puts_over_cut_connections_are_done_once(
 
 
 def test_sessions_over_cut_connections_do_everything_once(
-    through: str, proxy: Proxy, ledger: Ledger, much: int
+    proxied_url: str, proxy: Proxy, ledger: Ledger, factor: int
 ) -> None:
     """A put also takes tasks for the waiters of its process."""
-    with tubes.connect(through) as queue, ExitStack() as ends:
+    with tubes.connect(proxied_url) as queue, ExitStack() as ends:
         tube = queue.create_tube("load")
         sessions = [ends.enter_context(queue.session()) for _ in range(4)]
         errors: list[BaseException] = []
@@ -94,7 +94,7 @@ def test_sessions_over_cut_connections_do_everything_once(
         def put(session: tubes.Queue, name: int) -> None:
             mine = session.tube("load")
             try:
-                for number in range(30 * much):
+                for number in range(30 * factor):
                     ledger.put(mine, f"{name}.{number}")
                     left.release()
             except BaseException as error:
@@ -130,14 +130,14 @@ def test_sessions_over_cut_connections_do_everything_once(
 
 
 def test_event_loop_over_cut_connections_does_everything_once(
-    through: str, proxy: Proxy, ledger: Ledger, much: int
+    proxied_url: str, proxy: Proxy, ledger: Ledger, factor: int
 ) -> None:
     async def main() -> None:
-        async with tubes.aio.connect(through) as queue:
+        async with tubes.aio.connect(proxied_url) as queue:
             tube = await queue.create_tube("load")
 
             async def put(name: int) -> None:
-                for number in range(30 * much):
+                for number in range(30 * factor):
                     ledger.was_put(f"{name}.{number}", (await tube.put(f"{name}.{number}")).id)
 
             async def take() -> None:
@@ -151,13 +151,13 @@ def test_event_loop_over_cut_connections_does_everything_once(
             proxy.cuts = sometimes(0)
 
     asyncio.run(main())
-    assert len(ledger.done) == 300 * much
-    with tubes.connect(through) as queue:
+    assert len(ledger.done) == 300 * factor
+    with tubes.connect(proxied_url) as queue:
         ledger.check(queue.tube("load"))
 
 
-def test_call_whose_reply_was_cut_returns_its_result(through: str, cut: Cut) -> None:
-    with tubes.connect(through) as queue:
+def test_call_whose_reply_was_cut_returns_its_result(proxied_url: str, cut: Cut) -> None:
+    with tubes.connect(proxied_url) as queue:
         tube = queue.create_tube("load", "fifottl", ttr=60)
         ids = []
         for name in "abcd":
@@ -188,14 +188,14 @@ def test_call_whose_reply_was_cut_returns_its_result(through: str, cut: Cut) -> 
         }  # fmt: skip
 
 
-def test_create_tube_succeeds_although_its_reply_was_cut(through: str, cut: Cut) -> None:
-    with tubes.connect(through) as queue:
+def test_create_tube_succeeds_although_its_reply_was_cut(proxied_url: str, cut: Cut) -> None:
+    with tubes.connect(proxied_url) as queue:
         cut.next(having=b"fifottl")
         assert queue.create_tube("load", "fifottl").put("job").id == 0
 
 
-def test_drop_succeeds_although_its_reply_was_cut(through: str, cut: Cut) -> None:
-    with tubes.connect(through) as queue:
+def test_drop_succeeds_although_its_reply_was_cut(proxied_url: str, cut: Cut) -> None:
+    with tubes.connect(proxied_url) as queue:
         tube = queue.create_tube("load")
         cut.next()
         tube.drop()
@@ -220,26 +220,28 @@ class Between:
 
 
 @pytest.fixture
-def beside(through: str, proxy: Proxy, valkey: LocalServer) -> Iterator[tubes.Queue]:
+def other_queue(proxied_url: str, proxy: Proxy, valkey: LocalServer) -> Iterator[tubes.Queue]:
     """Open a queue like that of another process, without cut connections."""
-    url = through.replace(proxy.url, valkey.url)
+    url = proxied_url.replace(proxy.url, valkey.url)
     with tubes.connect(url) as queue:
         queue.create_tube("load")
         yield queue
 
 
-def test_repeated_truncate_keeps_tasks_put_in_between(through: str, proxy: Proxy, beside: tubes.Queue) -> None:
-    with tubes.connect(through) as queue:
+def test_repeated_truncate_keeps_tasks_put_in_between(proxied_url: str, proxy: Proxy, other_queue: tubes.Queue) -> None:
+    with tubes.connect(proxied_url) as queue:
         tube = queue.tube("load")
-        Between(proxy, lambda: beside.tube("load").put("new"))
+        Between(proxy, lambda: other_queue.tube("load").put("new"))
         tube.truncate()
         assert tube.statistics().tasks["total"] == 1
 
 
-def test_repeated_release_all_keeps_tasks_taken_in_between(through: str, proxy: Proxy, beside: tubes.Queue) -> None:
-    others = beside.tube("load")
+def test_repeated_release_all_keeps_tasks_taken_in_between(
+    proxied_url: str, proxy: Proxy, other_queue: tubes.Queue
+) -> None:
+    others = other_queue.tube("load")
     others.put("job")
-    with tubes.connect(through) as queue:
+    with tubes.connect(proxied_url) as queue:
         tube = queue.tube("load")
         Between(proxy, lambda: others.take(timeout=0))
         tube.release_all()
@@ -248,21 +250,21 @@ def test_repeated_release_all_keeps_tasks_taken_in_between(through: str, proxy: 
 
 @pytest.mark.parametrize("verb", ["put", "put_many", "awaited"])
 def test_repeated_put_is_done_once_although_a_task_became_due(
-    through: str, proxy: Proxy, beside: tubes.Queue, verb: str
+    proxied_url: str, proxy: Proxy, other_queue: tubes.Queue, verb: str
 ) -> None:
-    others = beside.create_tube("timed", "fifottl")
+    others = other_queue.create_tube("timed", "fifottl")
 
     def let_fall_due() -> None:
         others.put("delayed", delay=0.001)
         time.sleep(0.002)
 
     async def put() -> None:
-        async with tubes.aio.connect(through) as queue:
+        async with tubes.aio.connect(proxied_url) as queue:
             tube = await queue.tube("timed")
             Between(proxy, let_fall_due)
             await tube.put("once")
 
-    with tubes.connect(through) as queue:
+    with tubes.connect(proxied_url) as queue:
         tube = queue.tube("timed")
         if verb == "awaited":
             asyncio.run(put())
@@ -274,9 +276,9 @@ def test_repeated_put_is_done_once_although_a_task_became_due(
 
 @pytest.mark.parametrize("verb", ["ack", "ack_many", "awaited"])
 def test_repeated_ack_of_an_ended_session_raises_connection_lost(
-    through: str, proxy: Proxy, beside: tubes.Queue, valkey: LocalServer, verb: str
+    proxied_url: str, proxy: Proxy, other_queue: tubes.Queue, valkey: LocalServer, verb: str
 ) -> None:
-    others = beside.tube("load")
+    others = other_queue.tube("load")
     others.put("job")
 
     def end(tube: Any) -> None:
@@ -288,14 +290,14 @@ def test_repeated_ack_of_an_ended_session_raises_connection_lost(
         assert others.take(timeout=0) is None
 
     async def ack() -> None:
-        async with tubes.aio.connect(through) as queue:
+        async with tubes.aio.connect(proxied_url) as queue:
             tube = await queue.tube("load")
             task = await tube.take(timeout=0)
             assert task is not None
             Between(proxy, lambda: end(tube))
             await task.ack()
 
-    with tubes.connect(through) as queue:
+    with tubes.connect(proxied_url) as queue:
         tube = queue.tube("load")
         if verb == "awaited":
             with pytest.raises(ConnectionLost):
@@ -309,12 +311,14 @@ def test_repeated_ack_of_an_ended_session_raises_connection_lost(
         assert tube.statistics().calls["ack"] == 1
 
 
-def test_shared_session_survives_a_repeated_leave(through: str, proxy: Proxy, beside: tubes.Queue, cut: Cut) -> None:
-    others = beside.tube("load")
+def test_shared_session_survives_a_repeated_leave(
+    proxied_url: str, proxy: Proxy, other_queue: tubes.Queue, cut: Cut
+) -> None:
+    others = other_queue.tube("load")
     others.put("job")
     task = others.take(timeout=0)
-    uuid = beside.identify()
-    queue = tubes.connect(through)
+    uuid = other_queue.identify()
+    queue = tubes.connect(proxied_url)
     queue.identify(uuid)
     cut.next(having=b"leave")
     queue.close()
@@ -323,14 +327,14 @@ def test_shared_session_survives_a_repeated_leave(through: str, proxy: Proxy, be
 
 
 def test_session_joined_over_a_cut_connection_ends_with_its_last_caller(
-    through: str, cut: Cut, beside: tubes.Queue
+    proxied_url: str, cut: Cut, other_queue: tubes.Queue
 ) -> None:
-    others = beside.tube("load")
-    first = beside.session()
+    others = other_queue.tube("load")
+    first = other_queue.session()
     first.tube("load").put("job")
     assert first.tube("load").take(timeout=0) is not None
     uuid = first.identify()
-    queue = tubes.connect(through)
+    queue = tubes.connect(proxied_url)
     cut.next(having=b"join")
     queue.identify(uuid)
     queue.close()
@@ -338,26 +342,28 @@ def test_session_joined_over_a_cut_connection_ends_with_its_last_caller(
     assert others.take(timeout=0) is not None
 
 
-def test_lost_marker_does_not_delay_a_waiter(through: str, beside: tubes.Queue, cut: Cut) -> None:
+def test_lost_marker_does_not_delay_a_waiter(proxied_url: str, other_queue: tubes.Queue, cut: Cut) -> None:
     got: list[Task | None] = []
-    with tubes.connect(through) as queue:
+    with tubes.connect(proxied_url) as queue:
         tube = queue.tube("load")
         cut.next(having=b"BZPOPMIN")
         # The proxy forwards the next request only after the reply, which is the marker.
         taker = threading.Thread(target=lambda: got.append(tube.take(timeout=3)))
         taker.start()
-        assert eventually(lambda: beside.tube("load").statistics().waiting == 1)
-        beside.tube("load").put("job")
+        assert eventually(lambda: other_queue.tube("load").statistics().waiting == 1)
+        other_queue.tube("load").put("job")
         taker.join()
     assert got[0] is not None
 
 
-def test_idle_listener_misses_no_event(through: str, beside: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_listener_misses_no_event(
+    proxied_url: str, other_queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(event_subscription, "_SILENCE", 0.05)
     heard: list[int] = []
-    with tubes.connect(through) as queue:
+    with tubes.connect(proxied_url) as queue:
         queue.tube("load").on_task_change(lambda task, event: heard.append(task.id))
-        tube = beside.tube("load")
+        tube = other_queue.tube("load")
         for _ in range(10):
             threading.Event().wait(0.06)
             tube.put("job")
@@ -365,12 +371,12 @@ def test_idle_listener_misses_no_event(through: str, beside: tubes.Queue, monkey
 
 
 def test_async_put_gives_up_on_a_connection_that_is_always_cut(
-    through: str, proxy: Proxy, beside: tubes.Queue, monkeypatch: pytest.MonkeyPatch
+    proxied_url: str, proxy: Proxy, other_queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(script_call, "PATIENCE", 1.0)
 
     async def main() -> int:
-        async with tubes.aio.connect(through) as queue:
+        async with tubes.aio.connect(proxied_url) as queue:
             tube = await queue.tube("load")
             proxy.cuts, proxy.count = (lambda request: b"EVAL" in request), 0
             with pytest.raises(ConnectionLost):
@@ -384,10 +390,10 @@ def test_async_put_gives_up_on_a_connection_that_is_always_cut(
     assert asyncio.run(main()) < 30
 
 
-def test_session_closed_during_a_wait_does_not_block_other_waiters(through: str, beside: tubes.Queue) -> None:
+def test_session_closed_during_a_wait_does_not_block_other_waiters(proxied_url: str, other_queue: tubes.Queue) -> None:
     """The caller that takes for the waiters of a process finds that some have left."""
-    others = beside.tube("load")
-    with tubes.connect(through) as queue:
+    others = other_queue.tube("load")
+    with tubes.connect(proxied_url) as queue:
         tube = queue.tube("load")
         for _ in range(30):
             leaver = queue.session()
@@ -411,11 +417,11 @@ def test_session_closed_during_a_wait_does_not_block_other_waiters(through: str,
             task.ack()
 
 
-def test_task_taken_again_is_not_given_back_twice(through: str, proxy: Proxy, beside: tubes.Queue) -> None:
+def test_task_taken_again_is_not_given_back_twice(proxied_url: str, proxy: Proxy, other_queue: tubes.Queue) -> None:
     """The second take has the same number of attempts as the first."""
-    with tubes.connect(through) as queue:
+    with tubes.connect(proxied_url) as queue:
         tube = queue.tube("load")
-        beside.tube("load").put("job")
+        other_queue.tube("load").put("job")
         first = tube.take(timeout=0)
         assert first is not None
         port: Any = tube._port
@@ -433,11 +439,11 @@ def test_task_taken_again_is_not_given_back_twice(through: str, proxy: Proxy, be
         assert tube.statistics().tasks["taken"] == 1
 
 
-def test_take_for_another_session_does_not_disturb_its_replies(through: str, proxy: Proxy) -> None:
+def test_take_for_another_session_does_not_disturb_its_replies(proxied_url: str, proxy: Proxy) -> None:
     """A put of a session is cut; before it is repeated, the connection of another session takes for the first one."""
-    with tubes.connect(through) as queue, queue.session() as beside:
+    with tubes.connect(proxied_url) as queue, queue.session() as other_queue:
         tube = queue.create_tube("load")
-        other = beside.tube("load")
+        other = other_queue.tube("load")
         other.put("for whoever waits")
         port: Any = tube._port
         others: Any = other._port

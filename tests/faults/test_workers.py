@@ -65,7 +65,7 @@ def process(url: str, handler: str, grace: float = 60) -> Generator[subprocess.P
         worker.communicate()
 
 
-def heard(worker: subprocess.Popen[str]) -> str:
+def read_line(worker: subprocess.Popen[str]) -> str:
     assert worker.stdout is not None
     return worker.stdout.readline().strip()
 
@@ -80,10 +80,10 @@ def jobs(url: str) -> Iterator[tubes.Tube]:
 def test_the_task_of_a_killed_worker_goes_to_another(jobs: tubes.Tube, url: str) -> None:
     jobs.put(0.5)
     with process(url, "thread") as first:
-        assert heard(first) == "begun"
+        assert read_line(first) == "begun"
         first.kill()
     with process(url, "loop") as second:
-        assert heard(second) == "begun"
+        assert read_line(second) == "begun"
         assert eventually(lambda: jobs.statistics().tasks["total"] == 0)
     calls = jobs.statistics().calls
     assert (calls["take"], calls["ack"]) == (2, 1)
@@ -98,7 +98,7 @@ def test_signal_lets_a_worker_finish_its_current_task(
 ) -> None:
     jobs.put_many([1, 1])
     with process(url, handler) as worker:
-        assert heard(worker) == "begun"
+        assert read_line(worker) == "begun"
         worker.send_signal(number)
         assert worker.wait(20) == 0
     statistics = jobs.statistics()
@@ -111,7 +111,7 @@ def test_signal_lets_a_worker_finish_its_current_task(
 def test_worker_releases_its_tasks_and_exits_nonzero_after_the_grace(jobs: tubes.Tube, url: str, handler: str) -> None:
     jobs.put(60)
     with process(url, handler, grace=0.2) as worker:
-        assert heard(worker) == "begun"
+        assert read_line(worker) == "begun"
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(20) == 3
     assert jobs.statistics().tasks["ready"] == 1
@@ -122,10 +122,10 @@ def test_worker_releases_its_tasks_and_exits_nonzero_after_the_grace(jobs: tubes
 def test_a_second_signal_ends_a_worker_at_once(jobs: tubes.Tube, url: str, handler: str) -> None:
     jobs.put(60)
     with process(url, handler) as worker:
-        assert heard(worker) == "begun"
+        assert read_line(worker) == "begun"
         worker.send_signal(signal.SIGTERM)
         # Two equal signals count as one for a process that has not handled the first.
-        assert heard(worker) == "stops"
+        assert read_line(worker) == "stops"
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(20) == 4
     # A worker that blocked its event loop could not release the task, but its lease ends soon.
@@ -138,7 +138,7 @@ def test_a_second_signal_ends_a_worker_at_once(jobs: tubes.Tube, url: str, handl
 def test_sigterm_and_sigint_together_count_as_two_signals(jobs: tubes.Tube, url: str, handler: str) -> None:
     jobs.put(60)
     with process(url, handler) as worker:
-        assert heard(worker) == "begun"
+        assert read_line(worker) == "begun"
         worker.send_signal(signal.SIGTERM)
         worker.send_signal(signal.SIGINT)
         assert worker.wait(20) == 4
@@ -149,7 +149,7 @@ def test_sigterm_and_sigint_together_count_as_two_signals(jobs: tubes.Tube, url:
 def test_a_storm_of_signals_ends_a_worker_once(jobs: tubes.Tube, url: str) -> None:
     jobs.put(60)
     with process(url, "thread") as worker:
-        assert heard(worker) == "begun"
+        assert read_line(worker) == "begun"
         for _ in range(20):
             worker.send_signal(signal.SIGTERM)
             worker.send_signal(signal.SIGINT)
@@ -164,7 +164,7 @@ def test_process_forked_by_a_handler_ends_on_a_signal(jobs: tubes.Tube, url: str
     """The child does not inherit the worker's handling of signals."""
     jobs.put(0)
     with process(url, "forking") as worker:
-        assert [heard(worker), heard(worker)] == ["begun", str(-signal.SIGTERM)]
+        assert [read_line(worker), read_line(worker)] == ["begun", str(-signal.SIGTERM)]
         assert eventually(lambda: jobs.statistics().tasks["total"] == 0)
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(20) == 0

@@ -33,7 +33,7 @@ class Deviation(Enum):
     #: A released task past its ttl is removed; in utubettl the original leaves it ready but never hands it out.
     NO_ZOMBIE = "no zombie"
     #: Returning a task past its ttl returns it as done; the original returns its previous state.
-    GONE_IS_TOLD = "gone is told"
+    REPORTS_DONE = "reports done"
     #: `truncate` removes the holders; the original then refuses a drop, and an ack is `not_found`.
     TRUNCATE = "truncate frees"
     #: A waiting put ends with its connection; the original still puts it.
@@ -51,7 +51,7 @@ USUAL = frozenset(
         Deviation.ONE_TTL_EVENT,
         Deviation.NO_NEIGHBOUR_EVENT,
         Deviation.SAME_TUBE,
-        Deviation.GONE_IS_TOLD,
+        Deviation.REPORTS_DONE,
     }
 )
 
@@ -128,10 +128,12 @@ def without_neighbours(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [event for event in events if event["event"] is not None]
 
 
-def gone_is_told(verb: str, told: Any, got: Any) -> bool:
+def reports_done(verb: str, recorded: Any, got: Any) -> bool:
     """Return True if the original reported a returned task as existing and tubes as done."""
     states = {"release": "r", "bury": "!"}
-    return verb in states and isinstance(got, dict) and told == got | {"state": states[verb]} and got["state"] == "-"
+    return (
+        verb in states and isinstance(got, dict) and recorded == got | {"state": states[verb]} and got["state"] == "-"
+    )
 
 
 class Zombies:
@@ -144,7 +146,7 @@ class Zombies:
         self._history = history
         self._gone: dict[int, str] = {}
 
-    def walks(self, id: int) -> bool:
+    def is_shown(self, id: int) -> bool:
         """Return True if the original still shows this task, which tubes has removed."""
         return self._history.get(id, [])[-2:] == ["release", "ttl"] and id not in self._gone
 
@@ -154,11 +156,11 @@ class Zombies:
             self._gone[id] = verb
         return {"peek": "r", "bury": "!", "delete": "-"}[verb]
 
-    def lay(self, told: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    def without_zombies(self, recorded: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
         """Return the statistics as if the ttl had removed all zombies."""
-        now = sum(self.walks(id) for id in self._history)
+        now = sum(self.is_shown(id) for id in self._history)
         ends = list(self._gone.values())
-        tasks, calls = dict(told["tasks"]), dict(told["calls"])
+        tasks, calls = dict(recorded["tasks"]), dict(recorded["calls"])
         tasks["ready"] -= now
         tasks["total"] -= now
         tasks["done"] += now

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.golden.takers import Ledger, is_task, same, shown
+from tests.golden.ids import Ledger, is_task, same, to_trace
 from tubes import errors
 
 from . import deviations
@@ -86,7 +86,7 @@ class Referee:
         """Return the result of the call or the class of its error; check that an error changes nothing."""
         before = self.counts()
         try:
-            return shown(call())
+            return to_trace(call())
         except errors.TubesError as error:
             self.compare(before, self.counts())
             return type(error)
@@ -94,12 +94,12 @@ class Referee:
     def expect(self, step: Step, call: Callable[[], Any], ids: dict[int, int] | None = None) -> Any:
         """Compare the result of the call with the trace; `ids`: the meaning of its ids at that moment."""
         got = self.attempt(call)
-        told = self.told(step, ids)
-        if not self.use(Deviation.GONE_IS_TOLD, deviations.gone_is_told(step["op"], told, got)):
-            self.compare(told, got)
+        recorded = self.recorded_result(step, ids)
+        if not self.use(Deviation.REPORTS_DONE, deviations.reports_done(step["op"], recorded, got)):
+            self.compare(recorded, got)
         return got
 
-    def told(self, step: Step, ids: dict[int, int] | None = None) -> Any:
+    def recorded_result(self, step: Step, ids: dict[int, int] | None = None) -> Any:
         """Return the result in the trace with the ids and errors of tubes."""
         if "error" in step:
             return ERRORS[step["error"]]
@@ -119,7 +119,7 @@ class Referee:
         self.compare(error, self.attempt(call))
         self.use(deviation)
 
-    def heeded(
+    def supported_options(
         self, options: dict[str, Any], known: frozenset[str], call: Callable[[dict[str, Any]], Any]
     ) -> dict[str, Any]:
         """Return the options that the original uses, with 0 for negative ones; check that others are refused."""
@@ -147,27 +147,27 @@ class Referee:
         """Make another call, after which a face with a loop has notified all listeners."""
         self.counts()
 
-    def compare_counts(self, told: dict[str, dict[str, int]]) -> None:
+    def compare_counts(self, recorded: dict[str, dict[str, int]]) -> None:
         """Compare statistics."""
-        calls = told["calls"]
+        calls = recorded["calls"]
         if self.use(Deviation.TOUCH_ONCE, calls["touch"] > 0):
             calls = deviations.touch_once(calls, self.unsupported)
         if self.use(Deviation.DELAY_NAME, "delayed" in calls):
             calls = deviations.delay_name(calls)
-        told = told | {"calls": calls}
+        recorded = recorded | {"calls": calls}
         if Deviation.NO_ZOMBIE in self.allowed:
             self.listen()
-            told = self.zombies.lay(told)
-        self.compare(told, self.counts())
+            recorded = self.zombies.without_zombies(recorded)
+        self.compare(recorded, self.counts())
 
-    def compare_events(self, told: list[dict[str, Any]]) -> None:
+    def compare_events(self, recorded: list[dict[str, Any]]) -> None:
         """Compare the events of listeners since the last comparison."""
         for deviation, normalise in (
             (Deviation.NO_NEIGHBOUR_EVENT, deviations.without_neighbours),
             (Deviation.DELAY_NAME, deviations.named_delay),
             (Deviation.ONE_TTL_EVENT, deviations.one_ttl_event),
         ):
-            if self.use(deviation, deviation in self.allowed and normalise(told) != told):
-                told = normalise(told)
+            if self.use(deviation, deviation in self.allowed and normalise(recorded) != recorded):
+                recorded = normalise(recorded)
         self.listen()
-        self.compare(told, self.ledger.heard())
+        self.compare(recorded, self.ledger.pop_events())

@@ -30,7 +30,7 @@ class Replay(Verbs):
         try:
             self._create(self.stage.root, "self", self.trace.driver, self.trace.create)
             if self.trace.records_events or Deviation.NO_ZOMBIE in self.allowed:
-                self.stage.root.tube("self").on_task_change(self.ledger.hear)
+                self.stage.root.tube("self").on_task_change(self.ledger.record_event)
             for number, step in enumerate(self.trace.steps):
                 self.number = number
                 getattr(self, f"do_{step['op']}")(step)
@@ -45,9 +45,9 @@ class Replay(Verbs):
         if self.trace.final.get("dropped"):
             self.compare(None, self.counts())
             return
-        for told in self.trace.final.get("peek", []):
-            answer = {"error": told["error"]} if "error" in told else {"result": told}
-            self.do_peek({"op": "peek", "session": "root", "args": {"id": told["id"]}} | answer)
+        for recorded in self.trace.final.get("peek", []):
+            answer = {"error": recorded["error"]} if "error" in recorded else {"result": recorded}
+            self.do_peek({"op": "peek", "session": "root", "args": {"id": recorded["id"]}} | answer)
         if "statistics" in self.trace.final:
             self.compare_counts(self.trace.final["statistics"])
 
@@ -95,7 +95,7 @@ class Replay(Verbs):
             return True
 
         if driver in TUBE_OPTIONS:
-            options = self.heeded(options, TUBE_OPTIONS[driver], create)
+            options = self.supported_options(options, TUBE_OPTIONS[driver], create)
         got = self.attempt(lambda: create(options))
         if got is True:
             self.made[name] = driver, options
@@ -107,9 +107,9 @@ class Replay(Verbs):
         living = self.made.get(name)
         got = self._create(self.stage.queue(step["session"]), name, driver, options)
         if step.get("result") is True and options.get("if_not_exists") and got is errors.TubeExists:
-            asked = {option: options[option] for option in options.keys() & TUBE_OPTIONS[driver]}
-            got = self.use(Deviation.SAME_TUBE, living != (driver, asked))
-        self.compare(self.told(step), got)
+            options_used = {option: options[option] for option in options.keys() & TUBE_OPTIONS[driver]}
+            got = self.use(Deviation.SAME_TUBE, living != (driver, options_used))
+        self.compare(self.recorded_result(step), got)
 
     def do_drop(self, step: Step) -> None:
         name = self.tube_name(step)

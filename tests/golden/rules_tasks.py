@@ -9,9 +9,9 @@ from .script import (
     delete,
     disconnect,
     does,
+    events,
     fails,
     gone,
-    heard,
     kick,
     peek,
     put,
@@ -24,7 +24,7 @@ from .script import (
 from .traces import Trace
 
 TASKS: dict[str, Trace] = {
-    "a task with ttr 0 is ready again as soon as it is taken": script(
+    "a taken task with ttr 0 is ready again at once": script(
         "fifottl",
         put("a", 0, ttr=0),
         take("a", 0),
@@ -177,7 +177,7 @@ TASKS: dict[str, Trace] = {
         take("a", 3),
         take("a", 0),
     ),
-    "kick goes by id where there is no pri": script(
+    "kick goes by id in drivers without pri": script(
         "utube",
         *[put("a", id, utube=f"u{id}") for id in range(3)],
         *[bury("a", id) for id in (2, 0, 1)],
@@ -197,7 +197,7 @@ TASKS: dict[str, Trace] = {
         take("a", 2),
         take("a", None),
     ),
-    "what was kicked into a busy lane is taken before its neighbours": script(
+    "a task kicked into a busy lane is taken before other tasks of the lane": script(
         "utubettl",
         put("a", 0, utube="x"),
         put("a", 1, utube="x"),
@@ -209,7 +209,7 @@ TASKS: dict[str, Trace] = {
         take("b", 0),
         take("b", None),
     ),
-    "a better task that came meanwhile goes before the one that is released": script(
+    "a better new task comes before a released one": script(
         "utubettl",
         put("a", 0, utube="x", pri=1),
         take("a", 0),
@@ -228,7 +228,7 @@ TASKS: dict[str, Trace] = {
         take("a", 1),
         gone(0),
     ),
-    "an expired neighbour is not what a freed lane offers": script(
+    "a freed lane does not offer an expired task": script(
         "utubettl",
         put("a", 0, utube="x"),
         put("a", 1, utube="x", ttl=1),
@@ -238,13 +238,13 @@ TASKS: dict[str, Trace] = {
         ack("a", 0),
         take("a", 2),
     ),
-    "listeners hear of what time does": script(
+    "listeners get changes caused by time": script(
         "fifottl",
         put("a", 0, "~", ttl=2, delay=0.4),
         sleep(0.6),
         take("a", 0),
-        heard((0, "~", "put"), (0, "r", "delay"), (0, "t", "take")),
+        events((0, "~", "put"), (0, "r", "delay"), (0, "t", "take")),
         sleep(2),
-        heard((0, "r", "ttr"), (0, "-", "delete"), (0, None, "ttl")),
+        events((0, "r", "ttr"), (0, "-", "delete"), (0, None, "ttl")),
     ),
 }

@@ -31,7 +31,7 @@ def _create(session: str, driver: str, **opts: object) -> dict[str, object]:
 
 
 TUBES: dict[str, Trace] = {
-    "a name that is in use is refused, an unknown driver before it": script(
+    "a used name is refused, after a check of the driver": script(
         "fifo",
         fails("tube_exists", "create_tube", "a", name="@self", driver="fifo", opts={}),
         fails("tube_exists", "create_tube", "a", name="@self", driver="utube", opts={}),
@@ -40,7 +40,7 @@ TUBES: dict[str, Trace] = {
         _create("a", "fifo"),
         fails("tube_exists", "create_tube", "b", name="@two", driver="fifo", opts={}),
     ),
-    "if_not_exists finds a living tube, and makes one where there is none": script(
+    "if_not_exists finds an existing tube or creates one": script(
         "utubettl",
         put("a", 0, utube="x"),
         does("create_tube", "b", True, name="@self", driver="utubettl", opts={"if_not_exists": True, "ttr": 4}),
@@ -51,7 +51,7 @@ TUBES: dict[str, Trace] = {
         put("a", 1, "~", tube="@two", delay=1),
         ttr=4,
     ),
-    "every verb of a dropped tube fails, and its name is free": script(
+    "every call on a dropped tube fails, and its name is free": script(
         "fifottl",
         put("a", 0),
         bury("a", 0),
@@ -68,7 +68,7 @@ TUBES: dict[str, Trace] = {
         take("b", 3),
         counted(taken=1, put=1, take=1),
     ),
-    "a tube on which somebody waits or works is not dropped": script(
+    "a tube with waiters or taken tasks is not dropped": script(
         "utube",
         put("a", 0, utube="x"),
         take("a", 0),
@@ -79,7 +79,7 @@ TUBES: dict[str, Trace] = {
         bury("a", 0),
         does("drop", "c", True),
     ),
-    "truncate keeps the counts and wakes nobody": script(
+    "truncate keeps the counts and wakes no waiter": script(
         "utubettl",
         put("a", 0, utube="x"),
         put("a", 1, "~", utube="x", delay=0.4),
@@ -94,7 +94,7 @@ TUBES: dict[str, Trace] = {
         put("a", 2, utube="x"),
         took("b", "w", 2, after=0.6),
     ),
-    "a session that ends gives back its tasks in every tube": script(
+    "the end of a session returns its tasks in every tube": script(
         "fifottl",
         _create("a", "fifo"),
         put("a", 0, ttr=9),
@@ -106,7 +106,7 @@ TUBES: dict[str, Trace] = {
         peek(1, "r", tube="@two"),
         counted(ready=1, put=1, take=1, release=1),
     ),
-    "what is no uuid and what is no session is told apart": script(
+    "an invalid uuid and an unknown session raise different errors": script(
         "fifo",
         fails("bad_uuid", "identify", "a", uuid="00"),
         fails("bad_uuid", "identify", "a", uuid="no uuid"),
@@ -116,7 +116,7 @@ TUBES: dict[str, Trace] = {
         does("identify", "b", "new"),
         does("identify", "a", "$mine"),
     ),
-    "a connection that moves leaves its tasks to those who stay": script(
+    "a connection that changes its session leaves its tasks to the old session": script(
         "utubettl",
         put("p", 0, utube="x"),
         put("p", 1, utube="y"),
@@ -135,7 +135,7 @@ TUBES: dict[str, Trace] = {
         disconnect("c"),
         ack("a", 1),
     ),
-    "a session lingers for its lease, and the time of its tasks runs on": script(
+    "a session exists for its lease after its last connection, and the ttr of its tasks continues": script(
         "fifottl",
         put("p", 0),
         put("p", 1, ttr=0.4),
@@ -161,7 +161,7 @@ TUBES: dict[str, Trace] = {
         fails("unknown_session", "identify", "d", uuid="$lost"),
         lease=1.2,
     ),
-    "release_all counts a release for each task, whoever had it": script(
+    "release_all counts a release for each task of any session": script(
         "limfifottl",
         *[put("p", id) for id in range(4)],
         take("a", 0),

@@ -24,7 +24,7 @@ from .script import (
 from .traces import Trace
 
 WAITING: dict[str, Trace] = {
-    "what is kicked together goes to those who wait by place, the first who came first": script(
+    "tasks kicked together go to waiters in order of places and arrival": script(
         "fifottl",
         *[put("p", id, pri=3 - id) for id in range(3)],
         *[bury("p", id) for id in range(3)],
@@ -36,7 +36,7 @@ WAITING: dict[str, Trace] = {
         took("b", "second", 1, after=0.2),
         peek(0, "r"),
     ),
-    "release_all serves as many as it releases": script(
+    "release_all serves a waiter per released task": script(
         "utubettl",
         *[put("p", id, utube=f"u{id}", pri=2 - id) for id in range(3)],
         *[take("p", id) for id in (2, 1, 0)],
@@ -48,7 +48,7 @@ WAITING: dict[str, Trace] = {
         took("b", "second", 1, after=0.2),
         take("c", 0),
     ),
-    "the end of a session serves as many as it releases": script(
+    "the end of a session serves a waiter per released task": script(
         "utube",
         *[put("p", id, utube=f"u{id}") for id in range(3)],
         *[take("c", id) for id in range(3)],
@@ -59,7 +59,7 @@ WAITING: dict[str, Trace] = {
         took("a", "first", 0, after=0.2),
         took("b", "second", 1, after=0.2),
     ),
-    "of a lane that is released one task is handed out, whoever waits": script(
+    "a released lane hands out one task, even with several waiters": script(
         "utubettl",
         put("p", 0, utube="x"),
         put("p", 1, utube="x"),
@@ -72,7 +72,7 @@ WAITING: dict[str, Trace] = {
         sleep(1),
         took("b", "second", None, after=1),
     ),
-    "whatever frees a lane serves its neighbour": script(
+    "every call that frees a lane serves its next task": script(
         "utubettl",
         *[put("p", id, utube="x") for id in range(6)],
         take("p", 0),
@@ -111,7 +111,7 @@ WAITING: dict[str, Trace] = {
         ack("a", 0),
         took("a", "w", 1, after=0.4),
     ),
-    "what comes into a busy lane does not shorten a wait": script(
+    "a task put into a busy lane does not shorten a wait": script(
         "utubettl",
         put("p", 0, utube="x"),
         put("p", 1, utube="x"),
@@ -127,7 +127,7 @@ WAITING: dict[str, Trace] = {
         sleep(0.6),
         took("a", "w", None, after=1),
     ),
-    "a task whose ttl is 0 serves nobody": script(
+    "a task with ttl 0 serves no waiter": script(
         "fifottl",
         takes("a", "w", 1),
         put("p", 0, ttl=0),
@@ -136,7 +136,7 @@ WAITING: dict[str, Trace] = {
         sleep(0.8),
         took("a", "w", None, after=1),
     ),
-    "a task whose ttl is 0 serves nobody, though its put may wait": script(
+    "a task with ttl 0 serves no waiter, although its put may wait": script(
         "limfifottl",
         takes("a", "w", 1),
         puts("p", "x", 0, ttl=0, timeout=1),
@@ -145,7 +145,7 @@ WAITING: dict[str, Trace] = {
         took("a", "w", None, after=1),
         capacity=1,
     ),
-    "a task that comes back past its ttl serves nobody": script(
+    "a task returned past its ttl serves no waiter": script(
         "utubettl",
         put("p", 0, utube="x", ttl=0.4, ttr=0.8),
         take("p", 0),
@@ -165,10 +165,10 @@ WAITING: dict[str, Trace] = {
         took("a", "first", 1, after=0.4),
         took("b", "second", 0, after=0.8),
     ),
-    "a take that waits for ever does": script(
+    "a take without a timeout keeps waiting": script(
         "fifo", takes("a", "w"), sleep(99), *waits("w"), put("p", 0), took("a", "w", 0, after=99)
     ),
-    "a waiting put comes in when an ack, a delete or a ttl makes room": script(
+    "a waiting put is served when an ack, a delete or a ttl makes room": script(
         "limfifottl",
         put("p", 0),
         puts("a", "first", 1, timeout=3),

@@ -119,10 +119,10 @@ def came_in(session: str, ref: str, id: int | None, after: float) -> Step:
     return {"op": "put_end", "session": session, "ref": ref, "result": _task(id, "r", None), "after": after}
 
 
-def heard(*events: tuple[int, str | None, str]) -> Step:
+def events(*changes: tuple[int, str | None, str]) -> Step:
     """Listeners received these events since the last step of this kind: ids, states, names."""
-    told = [{"task": {"id": id, "state": state}, "event": event} for id, state, event in events]
-    return {"op": "events", "result": told}
+    recorded = [{"task": {"id": id, "state": state}, "event": event} for id, state, event in changes]
+    return {"op": "events", "result": recorded}
 
 
 def counted(*, ready: int = 0, taken: int = 0, buried: int = 0, delayed: int = 0, **calls: int) -> Step:

@@ -141,7 +141,7 @@ class Stage:
             entering.future = self._face.begin(entering.line.tube(tube), "take", **timed)
         return call, bool(behind)
 
-    def wake_in_vain(self) -> None:
+    def repeat_useless_wake(self) -> None:
         """Repeat a useless wake of the original: its first take restarts with its remaining timeout."""
         self.wait_for_served()
         if waiting := self.waiting():

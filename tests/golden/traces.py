@@ -38,18 +38,18 @@ class Trace:
 
 def load(line: str) -> Trace:
     """Read one trace."""
-    told = json.loads(line)
+    recorded = json.loads(line)
     # `temporary` selects the storage of the original, which does not matter here.
-    create = {option: value for option, value in told["create"].items() if option != "temporary"}
+    create = {option: value for option, value in recorded["create"].items() if option != "temporary"}
     return Trace(
-        name=told["name"],
-        driver=told["driver"],
+        name=recorded["name"],
+        driver=recorded["driver"],
         create=create,
-        steps=told["steps"],
-        final=told["final"],
-        quirks=frozenset(told["quirks"]),
-        lease=told.get("queue_cfg", {}).get("ttr", 0),
-        records_events=told.get("record_events", False),
+        steps=recorded["steps"],
+        final=recorded["final"],
+        quirks=frozenset(recorded["quirks"]),
+        lease=recorded.get("queue_cfg", {}).get("ttr", 0),
+        records_events=recorded.get("record_events", False),
     )
 
 

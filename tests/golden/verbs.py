@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.golden.takers import is_task, same
+from tests.golden.ids import is_task, same
 from tubes import errors
 
 from .deviations import PUT_OPTIONS, Deviation, negative
@@ -40,22 +40,22 @@ class Verbs(Referee):
         options: dict[str, Any] = step["args"].get("opts") or {}
         known = PUT_OPTIONS[self.made[self.tube_name(step)][0]]
         if "result" in step:
-            options = self.heeded(options, known, lambda some: self.verb(step, "put", data, **some)())
+            options = self.supported_options(options, known, lambda some: self.verb(step, "put", data, **some)())
         elif step["error"] == "no_tube":
             options = {option: value for option, value in options.items() if option in known}
         # Without room the original returns nil, like tubes after a timeout.
         got = self.attempt(self.verb(step, "put", data, **{"timeout": 0, **options}))
         if is_task(got) and step.get("result"):
             self.ledger.ids(self.tube_name(step)).note(step["result"]["id"], got["id"])
-        self.compare(self.told(step), got)
+        self.compare(self.recorded_result(step), got)
         if Deviation.ARRIVAL in self.allowed and is_task(got) and self.stage.waiting():
-            self.note_vain_wake(got["id"])
+            self.note_useless_wake(got["id"])
 
-    def note_vain_wake(self, id: int) -> None:
+    def note_useless_wake(self, id: int) -> None:
         """Repeat the useless wake of a put whose task cannot be taken or ends at once."""
         peeked = self.attempt(lambda: self.stage.root.tube("self").peek(id))
         if not is_task(peeked) or peeked["state"] == "r":
-            self.stage.wake_in_vain()
+            self.stage.repeat_useless_wake()
 
     def do_take(self, step: Step) -> None:
         self.note_take(step, self.expect(step, self.verb(step, "take", **step.get("args", {}))))
@@ -71,7 +71,7 @@ class Verbs(Referee):
         options: dict[str, Any] = step["args"].get("opts") or {}
         if "result" in step or any(map(negative, options.values())):
             known = PUT_OPTIONS[self.trace.driver] & {"delay"}
-            options = self.heeded(options, known, lambda some: self.verb(step, "release", id, **some)())
+            options = self.supported_options(options, known, lambda some: self.verb(step, "release", id, **some)())
         self.expect(step, self.verb(step, "release", id, **options))
 
     def do_touch(self, step: Step) -> None:
@@ -79,13 +79,13 @@ class Verbs(Referee):
         touch = self.verb(step, "touch", id, delta)
         idle = "result" in step and step["result"] is None
         if self.use(Deviation.IDLE_TOUCH, idle):
-            self.touch_idly(step, id, delta, touch)
+            self.touch_without_effect(step, id, delta, touch)
             return
         if step.get("error") == "unsupported":
             self.unsupported += 1
         self.expect(step, touch)
 
-    def touch_idly(self, step: Step, id: int, delta: float | None, touch: Callable[[], Any]) -> None:
+    def touch_without_effect(self, step: Step, id: int, delta: float | None, touch: Callable[[], Any]) -> None:
         """Check a touch without effect: without a number, by less than 0, by 0."""
         peeked = self.attempt(self.verb(step, "peek", id))
         mine = self.ledger.ids(self.tube_name(step)).takers.get(id) == self.stage.queue(step["session"]).identify()
@@ -124,7 +124,7 @@ class Verbs(Referee):
         call = self.verb(step, verb, id)
         if Deviation.NO_ZOMBIE in self.allowed:
             self.listen()
-            if verb != "ack" and self.zombies.walks(id):
+            if verb != "ack" and self.zombies.is_shown(id):
                 self.compare(step["result"]["state"], self.zombies.seen(verb, id))
                 self.refused(Deviation.NO_ZOMBIE, errors.TaskNotFound, call)
                 return
@@ -153,9 +153,9 @@ class Verbs(Referee):
     def expect_put(self, call: Call) -> None:
         """Find the id of this put's task in the rest of the trace."""
         for step in self.trace.steps[self.number :]:
-            told = step.get("result")
-            if is_task(told) and same(told["data"], call.args[0]):
-                self.expected[call] = told["id"]
+            recorded = step.get("result")
+            if is_task(recorded) and same(recorded["data"], call.args[0]):
+                self.expected[call] = recorded["id"]
                 return
 
     def do_pending(self, step: Step) -> None:

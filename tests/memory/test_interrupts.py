@@ -84,7 +84,7 @@ def moments(driver: str, **options: Any) -> Iterator[tuple[int, tubes.Queue, tub
             for number in range(TASKS):
                 tube.put(number, **lane(driver, number))
             yield moment, queue, tube
-    raise AssertionError("this verb has no end")
+    raise AssertionError("the call does not end")
 
 
 def drained(tube: tubes.Tube) -> list[int]:

@@ -1,4 +1,4 @@
-"""A ledger of every task: what was put ends as exactly one of acked, deleted, expired, buried or still stored."""
+"""A ledger of all tasks: each put task is exactly one of acked, deleted, expired, buried or still stored."""
 
 from __future__ import annotations
 

@@ -373,7 +373,7 @@ class Model:
             self.catch_up()
 
     def expire(self) -> bool:
-        """Apply all due events in order of their moments and then of ids; return False if none is due."""
+        """Apply all due events in order of their moments and then of ids; return True if any was due."""
         self.forget()
         happened = False
         if self.paused_until is not None and self.paused_until <= self.now:

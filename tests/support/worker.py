@@ -112,14 +112,14 @@ class Worker:
         assert self.process.stdout is not None
         self._stdin, self._stdout = self.process.stdin, self.process.stdout
 
-    def hear(self) -> str:
+    def read_line(self) -> str:
         """Read the next line of output."""
         return self._stdout.readline().strip()
 
-    def tell(self, word: str) -> str:
+    def send(self, word: str) -> str:
         """Send a command to a puppet and return its reply."""
         self._stdin.write(word + "\n")
-        return self.hear()
+        return self.read_line()
 
     def signal(self, number: int) -> None:
         """Send a signal to the process."""

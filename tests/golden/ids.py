@@ -6,7 +6,7 @@ import json
 from typing import Any, TypeGuard
 
 #: An offset for ids that no put of the trace has returned, so that they are unknown in tubes too.
-_NOBODY = 10**9
+_UNKNOWN = 10**9
 
 
 class Ids:
@@ -29,7 +29,7 @@ class Ids:
         """Return the id in tubes for an id of the trace, now or by an earlier `meaning`; keep other values."""
         if not isinstance(theirs, int) or isinstance(theirs, bool) or theirs < 0:
             return theirs
-        return (self._ours if meaning is None else meaning).get(theirs, _NOBODY + theirs)
+        return (self._ours if meaning is None else meaning).get(theirs, _UNKNOWN + theirs)
 
     def theirs(self, ours: int) -> int:
         """Return the id in the trace of a task in tubes."""
@@ -57,19 +57,19 @@ class Ledger:
         """Forget a dropped tube: the next one of this name is a new tube."""
         self._tubes.pop(tube, None)
 
-    def hear(self, task: Any, event: str) -> None:
+    def record_event(self, task: Any, event: str) -> None:
         """Record an event; a listener of the main tube of the trace."""
         self._events.append((task.id, task.state.value, event))
         self.history.setdefault(task.id, []).append(event)
 
-    def heard(self) -> list[dict[str, Any]]:
+    def pop_events(self) -> list[dict[str, Any]]:
         """Return the events since the last call, in the format of a trace."""
         events, self._events = self._events, []
         names = self.ids("self")
         return [{"task": {"id": names.theirs(id), "state": state}, "event": event} for id, state, event in events]
 
 
-def shown(answer: Any) -> Any:
+def to_trace(answer: Any) -> Any:
     """Convert a result of tubes to the format of a trace."""
     if hasattr(answer, "state"):
         return {"id": answer.id, "state": answer.state.value, "data": answer.data}
