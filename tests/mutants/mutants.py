@@ -55,6 +55,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ("tests/api/test_contract.py::TestRoomOfLimFifoTtl",),
     ),
     Mutant(
+        "capacity of a lane admits one more task",
+        "drivers/engine.py",
+        "0 < capacity < count + (0",
+        "0 < capacity < count - 1 + (0",
+        _of(_UTUBETTL, "put_into_a_full_lane_is_refused_and_changes_nothing"),
+    ),
+    Mutant(
         "delay does not prolong the ttl of a put",
         "drivers/engine.py",
         "                if delay:\n                    ttl += delay\n",
@@ -282,6 +289,20 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "+ needed > capacity then",
         "+ needed > capacity + 1 then",
         ("tests/on_redis/test_contract_on_redis.py::TestRoomOfLimFifoTtl",),
+    ),
+    Mutant(
+        "put into a full lane is admitted",
+        "drivers/lua/lane_room.lua",
+        "+ more[name] > most then",
+        "+ more[name] > most + 1 then",
+        _of(_UTUBETTL_ON_REDIS, "put_into_a_full_lane_is_refused_and_changes_nothing"),
+    ),
+    Mutant(
+        "lane keeps the room of a task that has left",
+        "drivers/lua/lib/fill.lua",
+        "name, -count) <= 0 then",
+        "name, 0) <= 0 then",
+        _of(_UTUBETTL_ON_REDIS, "task_that_expires_makes_room_in_its_lane"),
     ),
     Mutant(
         "last attempt is released",
