@@ -232,18 +232,18 @@ def test_reopened_store_keeps_the_time_left_after_a_clock_was_set_back(url: str)
         tube.put("delayed", delay=10)
         tube.put("mortal", ttl=20, key="k")
         tube.delete(tube.put("gone", key="gone").id)
-    call_after_sync = SteppingClock(2_000)
-    with tubes.connect(url, clock=call_after_sync) as queue:
+    later_clock = SteppingClock(2_000)
+    with tubes.connect(url, clock=later_clock) as queue:
         tube = queue.tube("t")
-        assert tube.peek(0).created == call_after_sync.now() == 2_000
+        assert tube.peek(0).created == later_clock.now() == 2_000
         assert tube.put("again", key="gone").state == "done"
-        call_after_sync.advance(9.9)
+        later_clock.advance(9.9)
         assert tube.peek(0).state == "delayed"
-        call_after_sync.advance(0.1)
+        later_clock.advance(0.1)
         assert tube.peek(0).state == "ready"
-        call_after_sync.advance(10)
+        later_clock.advance(10)
         assert [task.data for task in tube.tasks()] == ["delayed"]
-        call_after_sync.advance(30)
+        later_clock.advance(30)
         assert tube.put("again", key="gone").state == "ready"
     with tubes.connect(url, clock=SteppingClock(3_000)) as queue:
         assert [task.data for task in queue.tube("t").tasks()] == ["delayed", "again"]

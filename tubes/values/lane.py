@@ -31,7 +31,7 @@ class Utube(NamedTuple):
     #: Seconds from one take to the next, or from the end of a run; 0: no interval.
     interval: float
     max_in_flight: int
-    #: How many tasks have room, in whatever state; 0: no limit.
+    #: The largest number of tasks, in any state; 0: unlimited.
     capacity: int
 
 
