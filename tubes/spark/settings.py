@@ -205,7 +205,7 @@ def _any(_: str, value: str) -> str:
 
 def _url(name: str, value: str) -> str:
     if value.lower().startswith("memory:"):
-        rule = "works in one process only, but Spark has several: use redis://… or another URL of a server"
+        rule = "works in one process only, but Spark's executors are other processes: use redis://… or another server"
         raise InvalidOption(option=name, value=redact_url(value), rule=rule)
     return _text(name, value)
 
