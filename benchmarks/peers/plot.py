@@ -43,9 +43,9 @@ def panels(results: Results) -> list[tuple[str, list[Bar]]]:
         *_bars(results, on_server, BATCHES, ", batches of 100"),
     ]
     found = [
-        ("Puts per second, beside a raw PING's (longer is faster)", puts),
-        ("Tasks processed per second, beside a raw PING's (longer is faster)", _bars(results, on_server, WORK)),
-        ("Tasks per second in one process, beside queue.Queue's (longer is faster)", _bars(results, inside, CYCLE)),
+        ("Puts per second relative to a raw PING's (longer is faster)", puts),
+        ("Tasks processed per second relative to a raw PING's (longer is faster)", _bars(results, on_server, WORK)),
+        ("Tasks per second in one process relative to queue.Queue's (longer is faster)", _bars(results, inside, CYCLE)),
     ]
     return [(title, sorted(bars, key=lambda bar: -bar[1])) for title, bars in found if bars]
 

@@ -80,7 +80,7 @@ def _servers(results: Results) -> Sheet:
         rows.append([subject.key, *(cells if figures.turns else ["not measured", *cells[1:]])])
     ping = results.yardsticks.get("PING")
     title = (
-        f"On servers: the rate beside that of a raw PING ({_count(ping)} per second; more is better) · per second; "
+        f"On servers: the rate relative to a raw PING ({_count(ping)} per second; more is better) · per second; "
         "of bytes and µs less is better"
     )
     return Sheet(title, columns, rows)
@@ -164,7 +164,7 @@ def show(results: Results, console: Console) -> None:
 
 def markdown(results: Results) -> str:
     """Return all tables for README.md."""
-    lines = [about(results), "", "![Rates beside their yardsticks](plot.png)"]
+    lines = [about(results), "", "![Rates relative to their yardsticks](plot.png)"]
     for sheet in sheets(results):
         lines += ["", f"{sheet.title}:", "", *_rows(sheet.columns, sheet.rows)]
     return "\n".join(lines)

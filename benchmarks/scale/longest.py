@@ -349,7 +349,7 @@ def main() -> int:
                 print(f"{kind} ({time.perf_counter() - began:.0f} s)", file=sys.stderr, flush=True)
         measure_names(bench)
     tasks, sessions, *_ = extent
-    title = f"The longest script of each verb, in ms: {args.program}, {tasks:,} tasks, {sessions:,} sessions"
+    title = f"The longest script of each call, in ms: {args.program}, {tasks:,} tasks, {sessions:,} sessions"
     table = Table("verb", *KINDS, title=title, title_justify="left")
     for verb, *cells in rows(bench):
         long = (cell and float(cell) > LIMIT and not verb.startswith(ASKED) for cell in cells)

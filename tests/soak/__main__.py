@@ -28,35 +28,35 @@ def main() -> int:
     parser.add_argument("--program", default="valkey", help="valkey, redis, or a path")
     parser.add_argument("--only", choices=["memory", "server"], help="run only this part, for the whole time")
     parser.add_argument("--plot", type=Path, default=_BUILD / "soak.svg", help="build/soak.svg")
-    asked = parser.parse_args()
-    if not 0 < asked.minutes < math.inf:
-        parser.error(f"minutes must be above 0, got {asked.minutes}")
+    args = parser.parse_args()
+    if not 0 < args.minutes < math.inf:
+        parser.error(f"minutes must be above 0, got {args.minutes}")
     # SIGTERM ends the child processes too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    if "/" not in asked.program and asked.program not in {"valkey", "redis"}:
-        parser.error(f"--program {asked.program}: must be valkey, redis, or a path with a /")
-    if "/" in asked.program and not Path(asked.program).is_file():
-        parser.error(f"--program {asked.program}: is not a program")
-    if asked.plot.parent != _BUILD and not asked.plot.absolute().parent.is_dir():
-        parser.error(f"--plot {asked.plot}: folder {asked.plot.parent} does not exist")
-    if asked.plot.suffix not in {".svg", ".png", ".pdf"}:
-        parser.error(f"--plot {asked.plot}: must end with .svg, .png or .pdf")
-    if not (told := os.environ.get("TUBES_SEED", str(time.time_ns() % 1_000_000))).isdecimal():
-        parser.error(f"TUBES_SEED={told}: must be a whole number")
-    seconds, seed = asked.minutes * 60, int(told)
+    if "/" not in args.program and args.program not in {"valkey", "redis"}:
+        parser.error(f"--program {args.program}: must be valkey, redis, or a path with a /")
+    if "/" in args.program and not Path(args.program).is_file():
+        parser.error(f"--program {args.program}: is not a program")
+    if args.plot.parent != _BUILD and not args.plot.absolute().parent.is_dir():
+        parser.error(f"--plot {args.plot}: folder {args.plot.parent} does not exist")
+    if args.plot.suffix not in {".svg", ".png", ".pdf"}:
+        parser.error(f"--plot {args.plot}: must end with .svg, .png or .pdf")
+    if not (text := os.environ.get("TUBES_SEED", str(time.time_ns() % 1_000_000))).isdecimal():
+        parser.error(f"TUBES_SEED={text}: must be a whole number")
+    seconds, seed = args.minutes * 60, int(text)
     print(f"seed {seed}: to repeat this run, set TUBES_SEED={seed}", flush=True)
     parts: list[Part] = []
-    if asked.only != "server":
-        parts.append(in_memory.soak(seconds if asked.only else seconds / 5, seed))
+    if args.only != "server":
+        parts.append(in_memory.soak(seconds if args.only else seconds / 5, seed))
         print(*parts[-1].lines(), sep="\n", flush=True)
-    if asked.only != "memory":
-        parts.append(on_server.soak(seconds if asked.only else seconds * 4 / 5, seed, program=asked.program))
+    if args.only != "memory":
+        parts.append(on_server.soak(seconds if args.only else seconds * 4 / 5, seed, program=args.program))
         print(*parts[-1].lines(), sep="\n", flush=True)
     try:
         from tests.soak import plot
 
-        plot.draw(parts, asked.plot)
-        print(f"plot: {asked.plot}")
+        plot.draw(parts, args.plot)
+        print(f"plot: {args.plot}")
     except ImportError:
         print("no plot: matplotlib is not installed (extra `bench`)")
     return 0 if all(part.is_good for part in parts) else 1
