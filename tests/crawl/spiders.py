@@ -17,6 +17,8 @@ import scrapy
 from scrapy import signals
 from scrapy.crawler import CrawlerProcess
 from scrapy.exceptions import DontCloseSpider
+from scrapy.linkextractors import LinkExtractor
+from scrapy.spiders import CrawlSpider, Rule
 
 ARGUMENTS: Final = {
     "bytes": b"\xff",
@@ -35,6 +37,13 @@ class Follow(scrapy.Spider):
     def parse(self, response: Any, **kwargs: Any) -> Iterator[Any]:
         for link in response.css("a::attr(href)").getall():
             yield response.follow(link, meta=response.meta if self.name == "copying" else None)
+
+
+class Rules(CrawlSpider):
+    """Follows all links by a rule, which stores their text in the meta."""
+
+    name = "rules"
+    rules = (Rule(LinkExtractor(), follow=True),)
 
 
 class Waiting(Follow):
@@ -89,7 +98,7 @@ class Arguments(scrapy.Spider):
         assert response.request.headers["X-Page"] == "\xe4".encode()
 
 
-SPIDERS = {spider.name: spider for spider in (Follow, Waiting, Copying, Failing, Arguments)}
+SPIDERS = {spider.name: spider for spider in (Follow, Rules, Waiting, Copying, Failing, Arguments)}
 
 
 def main() -> None:

@@ -89,6 +89,19 @@ def test_requests_are_put_once_and_keep_changes_when_reclaimed() -> None:
     asyncio.run(main())
 
 
+def test_tasks_that_are_no_requests_are_buried() -> None:
+    async def main() -> None:
+        async with tubes.aio.connect() as queue:
+            tube = await queue.create_tube("pages", "utubettl")
+            await tube.put_many([5, {"url": 1}, "http://a.example/1"], utube="a.example")
+            request = await TubeRequestManager(tube).fetch_next_request()
+            assert request is not None
+            assert request.url == "http://a.example/1"
+            assert [task.data for task in await tube.buried()] == [5, {"url": 1}]
+
+    asyncio.run(main())
+
+
 def test_fetch_ends_when_another_process_handles_the_last_request() -> None:
     async def main() -> None:
         async with tubes.aio.connect() as queue:

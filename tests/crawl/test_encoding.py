@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from enum import IntEnum, StrEnum
 from typing import Any
+from uuid import UUID
 
 import pytest
 import scrapy
@@ -33,6 +35,7 @@ class Page(scrapy.Item):
         {1: "int", None: "none", (1, b"\xff"): {"nested": {2}}},
         [b"\x00\xff", (1, (2,)), {1, 2}, frozenset({"x"})],
         [date(2026, 1, 2), datetime(2026, 1, 2, 3, tzinfo=UTC), Decimal("1.10"), float("-inf")],
+        [time(3, 4), timedelta(seconds=1.5), UUID(int=7)],
         Page(price=Price(Decimal("0.1"), {"new"})),
     ],
 )
@@ -40,6 +43,20 @@ def test_values_survive_json(value: Any) -> None:
     copy = decode(json.loads(json.dumps(encode(value, "meta"), allow_nan=False)))
     assert copy == value
     assert type(copy) is type(value)
+
+
+class Size(IntEnum):
+    LARGE = 3
+
+
+class Kind(StrEnum):
+    SHOP = "shop"
+
+
+def test_subclasses_of_strings_and_numbers_become_plain() -> None:
+    copy = decode(json.loads(json.dumps(encode({"kind": Kind.SHOP, "size": Size.LARGE}, "meta"))))
+    assert copy == {"kind": "shop", "size": 3}
+    assert [type(value) for value in copy.values()] == [str, int]
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,10 @@ def test_waiting_spider_fetches_requests_of_other_programs(server: LocalServer) 
             before = hosts.fetched()[0, "/p/0"]
             crawl.put({"url": f"{hosts.urls[0]}/p/0", "meta": {"again": True}}, utube="any")
             run.wait_until(lambda: hosts.fetched()[0, "/p/0"] == before + 1 and crawl.wait_empty(0))
+            crawl.put(5, utube="any")
+            crawl.put(f"{hosts.urls[0]}/p/0", utube="any")
+            run.wait_until(lambda: hosts.fetched()[0, "/p/0"] == before + 2 and crawl.wait_empty(0))
+            assert [task.data for task in crawl.buried()] == [5]
             assert run.interrupt()["finish_reason"] == "shutdown"
 
 
@@ -181,6 +185,23 @@ def test_bad_interval_from_is_refused() -> None:
     scheduler = Scheduler.from_crawler(get_crawler(settings_dict=settings))
     with pytest.raises(tubes.InvalidOption, match="TUBES_INTERVAL_FROM='ack': must be 'response' or 'start'"):
         asyncio.run(scheduler._open(scrapy.Spider("bad")))
+
+
+def test_bad_name_of_tube_is_refused() -> None:
+    scheduler = Scheduler.from_crawler(get_crawler(settings_dict={"TUBES_URL": "memory://", "TUBES_TUBE": "{name}"}))
+    with pytest.raises(tubes.InvalidOption, match=r"TUBES_TUBE='\{name\}': must be a name in which"):
+        asyncio.run(scheduler._open(scrapy.Spider("bad")))
+
+
+@pytest.mark.full
+def test_crawl_spider_follows_its_rules(tmp_path: Path) -> None:
+    with (
+        serve(Hosts(1, 4)) as hosts,
+        spider("rules", f"file:{tmp_path}", [f"{hosts.urls[0]}/p/0"], TUBES_INTERVAL=0) as run,
+    ):
+        stats = run.wait()
+    assert "tubes/dropped" not in stats
+    assert hosts.missing() == set()
 
 
 @pytest.mark.full

@@ -10,6 +10,7 @@ else: all public methods are its own.
 from __future__ import annotations
 
 import asyncio
+import logging
 from base64 import b85encode
 from collections.abc import Sequence
 from datetime import timedelta
@@ -21,12 +22,14 @@ from urllib.parse import urlsplit
 import tubes
 from tubes.crawl.hosts import host_of
 from tubes.errors import needs
+from tubes.worker.outcomes import reason_of
 
 with needs("tubes.crawl.crawlee", "crawlee"):
     from crawlee import Request
     from crawlee.request_loaders import ThrottlingRequestManager
     from crawlee.storage_clients.models import ProcessedRequest
 
+_log: Final = logging.getLogger(__name__)
 # Seconds after which a fetch that found nothing returns: Crawlee ends a crawl whose fetches take minutes.
 _PATIENCE: Final = 30.0
 
@@ -62,15 +65,20 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
         """Add a request, unless the tube has or remembers one with its unique key."""
         added = self._transform_request(request)
         (task,) = await self._put([added], forefront)
+        if isinstance(task, tubes.TubesError):
+            raise task
         return _processed(added, is_new=task.created_now)
 
     async def add_requests(self, requests: Sequence[str | Request], *, forefront: bool = False, **_: Any) -> None:
         """Add requests, as by `add_request`, in one call."""
-        await self._put(self._transform_requests(requests), forefront)
+        added = self._transform_requests(requests)
+        for request, task in zip(added, await self._put(added, forefront), strict=True):
+            if isinstance(task, tubes.TubesError):
+                _log.error("Request to %s is dropped: %s", request.url, task)
 
-    async def _put(self, requests: list[Request], forefront: bool) -> list[tubes.AsyncTask]:
+    async def _put(self, requests: list[Request], forefront: bool) -> list[tubes.AsyncTask | tubes.TubesError]:
         first: dict[str, Any] = {"pri": 0} if forefront else {}
-        return await self._tube.put_many([_item(request) for request in requests], errors="raise", **first)
+        return await self._tube.put_many([_item(request) for request in requests], errors="return", **first)
 
     # -- working -------------------------------------------------------------------------------------------------------
 
@@ -92,7 +100,13 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
         task = None if take.cancelled() else take.result()
         if task is None:
             return None
-        request = Request.model_validate(task.data)
+        try:
+            is_url = isinstance(task.data, str)
+            request = self._transform_request(task.data) if is_url else Request.model_validate(task.data)
+        except ValueError as error:
+            _log.error("Task %d is buried, it is not a request: %s", task.id, error)
+            await task.bury(reason_of(error))
+            return await self.fetch_next_request()
         self._held[request.unique_key] = task
         return request
 

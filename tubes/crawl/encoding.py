@@ -7,10 +7,11 @@ code in the crawlers that read it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from math import isfinite
 from typing import Any, Final, cast
+from uuid import UUID
 
 from itemadapter import ItemAdapter
 from scrapy.utils.misc import load_object
@@ -21,6 +22,9 @@ _TYPES: Final[dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]
     bytes: ("bytes", lambda value: value.decode("latin-1"), lambda text: text.encode("latin-1")),
     datetime: ("datetime", datetime.isoformat, datetime.fromisoformat),
     date: ("date", date.isoformat, date.fromisoformat),
+    time: ("time", time.isoformat, time.fromisoformat),
+    timedelta: ("timedelta", timedelta.total_seconds, lambda seconds: timedelta(seconds=seconds)),
+    UUID: ("uuid", str, UUID),
     Decimal: ("decimal", str, Decimal),
     float: ("float", repr, float),
 }
@@ -42,8 +46,12 @@ def encode(value: Any, path: str) -> Any:
     """Return a value as JSON data. Raises `ValueError` with the path of the part that cannot be stored."""
     members: Any = value
     kind = cast("type[object]", type(value))
-    if value is None or kind in (str, bool, int) or (kind is float and isfinite(value)):
+    if value is None or isinstance(value, bool) or (kind is float and isfinite(value)):
         return value
+    if isinstance(value, str):  # The subclasses of lxml and of StrEnum become plain strings.
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value)
     if kind is list:
         return [encode(part, f"{path}[{place}]") for place, part in enumerate(value)]
     if isinstance(value, dict):

@@ -162,12 +162,16 @@ class Scheduler(BaseScheduler):
             rule = "must be 'response' or 'start'"
             raise tubes.InvalidOption(option="TUBES_INTERVAL_FROM", value=self._interval_from, rule=rule)
         try:
+            name = self._tube_name.format(spider=spider.name)
+        except (LookupError, ValueError):
+            rule = "must be a name in which only {spider} is replaced"
+            raise tubes.InvalidOption(option="TUBES_TUBE", value=self._tube_name, rule=rule) from None
+        try:
             asyncio.get_running_loop()
         except RuntimeError:
             raise RuntimeError("tubes.crawl.scrapy needs Scrapy's asyncio reactor: remove TWISTED_REACTOR") from None
         self._spider, self._engine = spider, self._crawler.engine
         self._queue = tubes.aio.connect(*([self._url] if self._url else []), codec="json")
-        name = self._tube_name.format(spider=spider.name)
         self._tube: tubes.AsyncTube = await self._queue.create_tube(
             name, "utubettl", if_exists="update", **self._options
         )
@@ -284,7 +288,8 @@ class Scheduler(BaseScheduler):
             try:
                 request = self._decode(task.data)
             except Exception as error:
-                _log.error("Request to %s is buried: %s", task.data.get("url"), error, extra={"spider": self._spider})
+                url = task.data.get("url") if isinstance(task.data, dict) else task.data
+                _log.error("Request to %s is buried: %s", url, error, extra={"spider": self._spider})
                 self._ended.append((task, reason_of(error)))
                 self._changed.set()
             else:
@@ -378,7 +383,7 @@ class Scheduler(BaseScheduler):
         """
         slot: str | None = request.meta.get("download_slot")
         is_inherited = slot is not None and any(
-            other.meta.get("download_slot") == slot and "download_slot" not in task.data.get("meta", {})
+            other.meta.get("download_slot") == slot and "download_slot" not in _fields(task.data).get("meta", {})
             for other, task in self._held.items()
         )
         return None if is_inherited else slot
@@ -394,7 +399,7 @@ class Scheduler(BaseScheduler):
         return {name: encode(value, name) for name, value in fields.items() if value and _DEFAULTS.get(name) != value}
 
     def _decode(self, data: Any) -> Request:
-        fields = decode(data)
+        fields = decode(_fields(data))
         fields["headers"] = _recode(fields.get("headers", {}), str.encode)
         request = request_from_dict(fields, spider=self._spider)
         if self._buries and request.errback is None:
@@ -409,6 +414,11 @@ class Scheduler(BaseScheduler):
     def _count(self, name: str, number: int = 1) -> None:
         if number:
             self._stats.inc_value(f"tubes/{name}", number)
+
+
+def _fields(data: Any) -> Any:
+    """The fields of a stored request. Another program may have put the URL alone."""
+    return {"url": data} if isinstance(data, str) else data
 
 
 def _recode(headers: Any, code: Callable[[Any, str], Any]) -> dict[Any, list[Any]]:
