@@ -43,11 +43,21 @@ _TWINS = {
 NAMES = _TWINS | {twin: name for name, twin in _TWINS.items()}
 PLAIN = {"__init__", "__repr__", "__await__"}
 BACKEND = {"_connection", "_port", "port"}
-AT_ONCE = {"check", "folder_usage", "full", "gather", "micros", "near", "prepare", "register", "release_later"}
+AT_ONCE = {
+    "check",
+    "folder_usage",
+    "full_error",
+    "gather",
+    "micros",
+    "relay_limit",
+    "prepare",
+    "register",
+    "release_later",
+}
 AT_ONCE |= {"sibling"}
 CONNECTS = """\
     def __enter__(self) -> Self:
-        self._connection.meet()
+        self._connection.ensure_connected()
         return self
 """
 CODE = {

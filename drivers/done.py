@@ -13,7 +13,7 @@ from tubes.drivers.options import NO_LANE
 from tubes.drivers.timers import NEVER
 
 if TYPE_CHECKING:
-    from tubes.drivers.entry import Entry, More
+    from tubes.drivers.entry import Entry, Extras
 
 #: Larger than every id.
 _LAST_ID: Final = NEVER
@@ -26,7 +26,19 @@ class Done:
     """The immutable record of a kept done task: everything that users can see of it."""
 
     __slots__ = (
-        "attempts", "created", "data", "dead", "ended", "id", "more", "pri", "result", "ttl", "ttr", "until", "utube",
+        "attempts",
+        "created",
+        "data",
+        "dead",
+        "ended",
+        "extras",
+        "id",
+        "pri",
+        "result",
+        "ttl",
+        "ttr",
+        "until",
+        "utube",
         "why",
     )  # fmt: skip
 
@@ -39,7 +51,7 @@ class Done:
     ttl: int | None
     ttr: int | None
     dead: int
-    more: More | None
+    extras: Extras | None
     #: The time of its end, the name of the move that ended it, and its result.
     ended: int
     why: str
@@ -57,7 +69,7 @@ class Done:
         """Make the record of a task that ends now and is kept for `span` microseconds."""
         done = cls()
         done.id, done.data, done.created, done.attempts = entry.id, entry.data, entry.created, entry.attempts
-        done.pri, done.utube, done.more = entry.pri, entry.utube, entry.more
+        done.pri, done.utube, done.extras = entry.pri, entry.utube, entry.extras
         # Entries of drivers without times lack these fields.
         done.ttl, done.ttr = getattr(entry, "ttl", None), getattr(entry, "ttr", None)
         done.dead = getattr(entry, "dead", NEVER)

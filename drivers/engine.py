@@ -23,13 +23,13 @@ from tubes.drivers.entry import (
     BURIED_WHILE_HELD,
     KEPT,
     KICKED,
-    NOTHING_MORE,
+    NO_EXTRAS,
     REPLACED,
     TIMED_OUT,
     Entry,
+    Extras,
     FullEntry,
     Hold,
-    More,
 )
 from tubes.drivers.keys import Keys, quick_digest
 from tubes.drivers.lanes import Lanes
@@ -38,14 +38,14 @@ from tubes.drivers.options import KEEP, LONGEST, MAX_WAITING, NO_LANE, OF_FEW, u
 from tubes.drivers.pause import Pause
 from tubes.drivers.rate_limits import RateLimit, RateLimits
 from tubes.drivers.ready import Ready
-from tubes.drivers.rounds import Rounds
+from tubes.drivers.round_robin import RoundRobin
 from tubes.drivers.timers import NEVER, SLOT, Timers
 from tubes.errors import DuplicateKey, InvalidOption, TaskNotFound, TaskNotTaken, TubeFull
 
 _READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIED, State.DELAYED, State.DONE
 
 #: Shared `More` values by their `past`, for tasks that have no other rare field; and the most that are shared.
-_ONLY: Final = {what: More(past=what) for what in (TIMED_OUT, KICKED, BURIED, BURIED_WHILE_HELD)}
+_ONLY: Final = {what: Extras(counters=what) for what in (TIMED_OUT, KICKED, BURIED, BURIED_WHILE_HELD)}
 _SHARED: Final = 1000
 
 
@@ -73,11 +73,55 @@ class Engine:
 
     # Slots save memory, and access to them is faster than to a dict.
     __slots__ = (
-        "_ack", "_buried", "_buried_ttl", "_delayed", "_done_most", "_ends_taken", "_holds", "_hook", "_in_rounds",
-        "_key_ttl", "_keys", "_lanes", "_more", "_offers", "_past", "_pop", "_pri", "_put", "_put_delayed", "_ranks",
-        "_ranks_all", "_retry_delays", "_signs", "_steps", "_take", "_ttl", "_ttr", "bounded", "capacity", "dated",
-        "done", "driver", "ending", "lane_option", "lanes_bounded", "listener", "moving", "name", "next_id",
-        "next_take", "on_end", "options", "pause", "plain", "replacing", "tasks", "throttled", "ticking", "timed",
+        "_ack",
+        "_buried",
+        "_buried_ttl",
+        "_delayed",
+        "_done_most",
+        "_ends_taken",
+        "_extras",
+        "_holds",
+        "_hook",
+        "_is_round_robin",
+        "_key_ttl",
+        "_keys",
+        "_lanes",
+        "_offers",
+        "_past",
+        "_pop",
+        "_pri",
+        "_put",
+        "_put_delayed",
+        "_ranks",
+        "_ranks_all",
+        "_retry_delays",
+        "_signs",
+        "_steps",
+        "_take",
+        "_ttl",
+        "_ttr",
+        "bounded",
+        "capacity",
+        "dated",
+        "done",
+        "driver",
+        "ending",
+        "lane_option",
+        "lanes_bounded",
+        "listener",
+        "moving",
+        "name",
+        "next_id",
+        "next_take",
+        "on_end",
+        "options",
+        "pause",
+        "plain",
+        "replacing",
+        "tasks",
+        "throttled",
+        "ticking",
+        "timed",
         "timers",
     )  # fmt: skip
 
@@ -107,11 +151,11 @@ class Engine:
         self._ends_taken: Final = not driver.ttl_spares_taken
         #: The option that names the lane of a put; None if the driver has no lanes.
         self.lane_option: Final[Any] = driver.lane
-        self._in_rounds: Final = options.get("order") == "round_robin"
+        self._is_round_robin: Final = options.get("order") == "round_robin"
         #: True once a task has had a ttl, ttr or delay.
         self.dated = False
         #: True if a lane may have a rate limit.
-        self.throttled = self._in_rounds
+        self.throttled = self._is_round_robin
         #: True if a lane may have a capacity.
         self.lanes_bounded = False
         #: True once any task or option depends on time, or a plain tube was altered; until then `now` may be 0.
@@ -152,7 +196,7 @@ class Engine:
         self._retry_delays = options.get("backoff")
         # The defaults of rare fields.
         most, keep_done = options.get("max_attempts", 0), options.get("keep_done", 0)
-        self._more = More(max_attempts=most, keep_done=keep_done) if most or keep_done else None
+        self._extras = Extras(max_attempts=most, keep_done=keep_done) if most or keep_done else None
         self._done_most: int = options.get("keep_done_max", 0)
         self._key_ttl: int = options.get("key_ttl", 0)
         #: The lifetime of a task from its burial; None: its ttl continues.
@@ -166,7 +210,7 @@ class Engine:
         self._ranks_all = self._signs[1] < 0 or self._hook is not None or self._pri > 0
         self.dated = self.dated or self._ttl is not None or self._ttr is not None
         self.throttled = self.throttled or options.get("interval", 0) > 0
-        no_more_plain = self.plain and (self._more is not None or self.capacity > 0)
+        no_more_plain = self.plain and (self._extras is not None or self.capacity > 0)
         self.ticking = self.ticking or self.dated or self.throttled or no_more_plain or keep_done > 0
 
     def alter(self, now: int, options: Mapping[str, Any]) -> None:
@@ -187,7 +231,7 @@ class Engine:
         newest_first = self._signs[1] < 0
         self.timers: Timers[Entry | RateLimit | Pause | DoneTasks] = Timers()
         self._delayed = 0
-        self._offers: Ready | Rounds = Rounds() if self._in_rounds else Ready(newest_first=newest_first)
+        self._offers: Ready | RoundRobin = RoundRobin() if self._is_round_robin else Ready(newest_first=newest_first)
         rates = RateLimits(self.options, self.timers)
         lanes = Lanes(self._offers, rates, before, newest_first=newest_first)
         self._lanes = lanes if self.driver.lane else None
@@ -266,7 +310,7 @@ class Engine:
                 self.timers.remove(entry)
         # Offer the next task of the lane.
         if lane is not None:
-            if lane.rate is not None or (lane.head is None and lane.behind is not None):
+            if lane.rate is not None or (lane.head is None and lane.waiting is not None):
                 lane.offer_next()
             if to is _DONE:
                 lane.living -= 1
@@ -445,7 +489,7 @@ class Engine:
             self.check_waiting(now, [(data, options)], options[MAX_WAITING])
         get = options.get
         delay = until(options["at"], now) if "at" in options else get("delay", 0)
-        more = self._more if OF_FEW.isdisjoint(options) else self._more_of(options)
+        more = self._extras if OF_FEW.isdisjoint(options) else self._extras_of(options)
         return self.add(now, data, get("pri"), get("ttl"), get("ttr"), delay, get(self.lane_option), more)
 
     def add(
@@ -457,7 +501,7 @@ class Engine:
         ttr: int | None,
         delay: int,
         name: str | None,
-        more: More | None = None,
+        more: Extras | None = None,
     ) -> Entry:
         """Add a task. None: the tube's value. `name`: the name of its lane; `more`: its rare fields.
 
@@ -470,7 +514,7 @@ class Engine:
         entry.created = now
         entry.attempts = entry.take = 0
         entry.state = entry.hold = entry.index = None
-        entry.more = more = more or self._more
+        entry.extras = more = more or self._extras
         entry.utube = name
         due = NEVER
         if self.timed:
@@ -536,19 +580,19 @@ class Engine:
                 slot.add(entry)
             else:
                 self.timers.add(entry, due)
-        if lane is not None and (lane.rate is not None or (lane.head is None and lane.behind is not None)):
+        if lane is not None and (lane.rate is not None or (lane.head is None and lane.waiting is not None)):
             lane.offer_next()
         return entry
 
     def _enter(self, entry: Entry, step: _Step) -> None:
         """Add a new task to the tube. If it replaces the task with its key, that task is deleted first."""
-        more = entry.more
+        more = entry.extras
         if more is None or more.key is None:
             self._move(entry, step)
             return
         if more.key_ttl:  # From now on acks need the time.
             self.ticking = True
-        if more.met == REPLACED:
+        if more.key_effect == REPLACED:
             replaced = self._keys.living[more.key]
             self.replacing = replaced, entry, step
             self._note_end(entry.created, replaced, "delete")
@@ -581,50 +625,52 @@ class Engine:
             kept.created, kept.attempts, kept.take = now, 0, 0
             kept.ttl = kept.ttr = None
             kept.due = kept.dead = NEVER
-        kept.more = (kept.more if isinstance(found, Entry) and kept.more else More(key=key))._replace(met=KEPT)
+        kept.extras = (kept.extras if isinstance(found, Entry) and kept.extras else Extras(key=key))._replace(
+            key_effect=KEPT
+        )
         return kept
 
-    def _more_of(self, options: Mapping[str, Any]) -> More:
+    def _extras_of(self, options: Mapping[str, Any]) -> Extras:
         """Make the rare fields of a task."""
         key = options.get("key")
         key_ttl = options.get("key_ttl", self._key_ttl) if key is not None else 0
-        most = options.get("max_attempts", (self._more or NOTHING_MORE).max_attempts)
+        most = options.get("max_attempts", (self._extras or NO_EXTRAS).max_attempts)
         met = REPLACED if key in self._keys.living else ""
-        keep_done = options.get("keep_done", (self._more or NOTHING_MORE).keep_done)
+        keep_done = options.get("keep_done", (self._extras or NO_EXTRAS).keep_done)
         if keep_done:  # From now on acks need the time.
             self.ticking = True
-        return More(key, key_ttl, most, met=met, context=options.get("context"), keep_done=keep_done)
+        return Extras(key, key_ttl, most, key_effect=met, context=options.get("context"), keep_done=keep_done)
 
     def _leave_key(self, now: int, entry: Entry, *, remember: bool = True) -> None:
         """Release the key of a task that ends."""
-        if entry.more is not None:
+        if entry.extras is not None:
             self._keys.leave(now, entry, remember=remember)
 
     def _set(self, entry: Entry, **facts: Any) -> None:
         """Change rare fields of a task."""
-        entry.more = (entry.more or NOTHING_MORE)._replace(**facts)
+        entry.extras = (entry.extras or NO_EXTRAS)._replace(**facts)
 
     @staticmethod
     def _note(entry: Entry, what: int, reason: str | None = None) -> None:
         """Count an event of a task, and set the reason of its burial."""
-        more = entry.more
-        past = what if more is None else more.past + what
-        if reason is None and (more is None or _ONLY.get(more.past) is more):
+        more = entry.extras
+        past = what if more is None else more.counters + what
+        if reason is None and (more is None or _ONLY.get(more.counters) is more):
             only = _ONLY.get(past)
             if only is None:
-                only = More(past=past)
+                only = Extras(counters=past)
                 if len(_ONLY) < _SHARED:
                     _ONLY[past] = only
-            entry.more = only
+            entry.extras = only
         else:
             # This is three times as fast as `_replace`.
-            key, key_ttl, most, _, met, context, keep_done, _ = more or NOTHING_MORE
+            key, key_ttl, most, _, met, context, keep_done, _ = more or NO_EXTRAS
             facts: tuple[Any, ...] = key, key_ttl, most, reason, met, context, keep_done, past
-            entry.more = tuple.__new__(More, facts)  # pyright: ignore[reportUnknownMemberType]
+            entry.extras = tuple.__new__(Extras, facts)  # pyright: ignore[reportUnknownMemberType]
 
     def _is_last(self, entry: Entry) -> bool:
         """Return True if the ending attempt is the last one."""
-        return entry.more is not None and 0 < entry.more.max_attempts <= entry.attempts
+        return entry.extras is not None and 0 < entry.extras.max_attempts <= entry.attempts
 
     def _rank(self, entry: Entry) -> None:
         """Set the rank of an entry whose rank is not just its id."""
@@ -719,7 +765,7 @@ class Engine:
 
     def ack(self, now: int, entry: Entry, result: Any = None) -> None:
         """End a held task as done."""
-        more = entry.more
+        more = entry.extras
         if more is None or (more.key is None and not more.keep_done):
             if self.throttled:
                 self._end_run(now, entry)
@@ -731,7 +777,7 @@ class Engine:
         """End a task: release its key, and keep its record if it has `keep_done`."""
         if self.throttled:
             self._end_run(now, entry)
-        if entry.more is None:
+        if entry.extras is None:
             self._go(entry, why)
         else:
             self._note_end(now, entry, why, result)
@@ -747,8 +793,8 @@ class Engine:
 
     def _note_end(self, now: int, entry: Entry, why: str, result: Any = None) -> None:
         """Make the record of a task with `keep_done`, before it ends."""
-        if entry.more is not None and entry.more.keep_done:
-            self.ending = entry, Done.of(entry, now, why, result, entry.more.keep_done)
+        if entry.extras is not None and entry.extras.keep_done:
+            self.ending = entry, Done.of(entry, now, why, result, entry.extras.keep_done)
 
     def keep(self) -> None:
         """Store the record that `_note_end` has made, if any, after the task has ended."""
@@ -842,7 +888,7 @@ class Engine:
 
         A put that has replaced another task is not undone, since that task no longer exists.
         """
-        if entry.more is None or entry.more.met != REPLACED:
+        if entry.extras is None or entry.extras.key_effect != REPLACED:
             self._leave_key(now, entry, remember=False)
             self._go(entry, "unput")
 
@@ -913,8 +959,8 @@ class Engine:
 
     def _bury(self, now: int, entry: Entry, why: str, what: int, reason: str | None) -> None:
         """Bury a task, with the tube's `buried_ttl`."""
-        if reason is None and entry.more is None:  # The body of `_note`, to save a call.
-            entry.more = _ONLY[what]
+        if reason is None and entry.extras is None:  # The body of `_note`, to save a call.
+            entry.extras = _ONLY[what]
         else:
             self._note(entry, what, reason)
         if self._buried_ttl is not None:
@@ -1059,8 +1105,8 @@ class Engine:
         if self.timed and entry.queued != NEVER:
             self.timers.remove(entry)
             new.queued = NEVER
-        if new.more is not None and new.more.key is not None:
-            self._keys.living[new.more.key] = new
+        if new.extras is not None and new.extras.key is not None:
+            self._keys.living[new.extras.key] = new
 
     def release_all(self, now: int) -> None:
         """Release all taken tasks, in the order of their ids."""
@@ -1134,7 +1180,7 @@ class Engine:
 
     def reasons(self) -> dict[str | None, int]:
         """Count buried tasks by reason, which may be None. O(n) of the buried tasks."""
-        return Counter(None if entry.more is None else entry.more.reason for entry in self._buried.values())
+        return Counter(None if entry.extras is None else entry.extras.reason for entry in self._buried.values())
 
     def oldest_ready(self) -> Entry | None:
         """Return the ready task with the smallest id. Cost: O(n) of the older tasks that are not ready."""

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from tubes.drivers.moves import State
 
 
-class More(NamedTuple):
+class Extras(NamedTuple):
     """Rarely used fields of a task. Immutable, since snapshots share it: a change replaces it."""
 
     key: str | None = None
@@ -18,16 +18,16 @@ class More(NamedTuple):
     #: The reason why it is buried.
     reason: str | None = None
     #: The effect of its put on the task with the same key: `KEPT` (nothing was added), `REPLACED`, or "" (none).
-    met: str = ""
+    key_effect: str = ""
     #: The context of the task; it never changes.
     context: dict[str, str] | None = None
     #: Microseconds for which the task is kept after its end.
     keep_done: int = 0
     #: The counters `TIMED_OUT`, `KICKED`, `BURIED` and `BURIED_WHILE_HELD`, 32 bits each.
-    past: int = 0
+    counters: int = 0
 
 
-NOTHING_MORE = More()
+NO_EXTRAS = Extras()
 #: Values of `More.met`. A put that has replaced another task is not undone.
 KEPT: Final = "kept"
 REPLACED: Final = "replaced"
@@ -61,7 +61,7 @@ class TaskLane(Protocol):
     head: Entry | None
 
     @property
-    def behind(self) -> Index | None: ...
+    def waiting(self) -> Index | None: ...
     @property
     def rate(self) -> object: ...
     def push(self, entry: Entry) -> None: ...
@@ -80,7 +80,7 @@ _ALWAYS = (
     "hold",  # the Hold of the session that has taken it
     "id",
     "index",  # the Ready or Rounds that contains it
-    "more",  # its rarely used fields; None: all have their defaults
+    "extras",  # its rarely used fields; None: all have their defaults
     "rank",  # its place in the order: smaller comes first
     "state",
     "take",  # the number of its last take, unique in the tube; negative if the take was undone
@@ -117,7 +117,7 @@ class Entry:
     take: int
     hold: Hold | None
     index: Index | None
-    more: More | None
+    extras: Extras | None
     pri: int = 0
     line: int | None = 0
     utube: str | None = None

@@ -74,11 +74,11 @@ def _enter(engine: Engine, entry: Entry) -> None:
         entry.lane = engine._lanes.by_name.get(name) or engine._lanes.make(name)
         entry.lane.living += 1
         entry.lane.taken += entry.state is _TAKEN
-    if entry.more is not None:
-        if entry.more.key is not None:
-            engine._keys.add(entry.more.key, entry)
-        if entry.state is not _BURIED and entry.more.reason is not None:
-            entry.more = entry.more._replace(reason=None)
+    if entry.extras is not None:
+        if entry.extras.key is not None:
+            engine._keys.add(entry.extras.key, entry)
+        if entry.state is not _BURIED and entry.extras.reason is not None:
+            entry.extras = entry.extras._replace(reason=None)
     if entry.state is _TAKEN:
         entry.hold[entry.id] = entry  # type: ignore[index]
     else:
@@ -113,7 +113,9 @@ def check_engine(engine: Engine) -> None:
         assert not engine.timed or entry.due == NEVER or engine.timers.soonest <= entry.queued <= entry.due
     pause = engine.pause
     assert pause.due == NEVER or engine.timers.soonest <= pause.queued <= pause.due
-    keyed = {entry.more.key: entry for entry in engine.tasks.values() if entry.more and entry.more.key is not None}
+    keyed = {
+        entry.extras.key: entry for entry in engine.tasks.values() if entry.extras and entry.extras.key is not None
+    }
     assert keyed == engine._keys.living
     kept = {done.id: done for done in engine.done.all()}
     assert not kept.keys() & engine.tasks.keys()

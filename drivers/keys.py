@@ -60,7 +60,7 @@ class Keys:
 
     def leave(self, now: int, entry: Entry, *, remember: bool = True) -> None:
         """Remove the key of a task that ends, and remember it for its `key_ttl`."""
-        more = entry.more
+        more = entry.extras
         if more is None or (key := more.key) is None or self.living.get(key) is not entry:
             return
         if more.key_ttl and remember:

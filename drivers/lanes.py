@@ -111,7 +111,7 @@ class Lanes:
 class Lane:
     """One lane: its counts, the task on offer (`head`), and the ready tasks that wait (`behind`)."""
 
-    __slots__ = ("behind", "head", "lanes", "limit", "living", "name", "rate", "taken")
+    __slots__ = ("head", "lanes", "limit", "living", "name", "rate", "taken", "waiting")
 
     def __init__(self, lanes: Lanes) -> None:
         self.name = ""
@@ -121,7 +121,7 @@ class Lane:
         #: The number of tasks that may be taken now; 0 while the lane cools down.
         self.limit = lanes.rates.max_in_flight
         self.head: Entry | None = None
-        self.behind: Ready | None = None
+        self.waiting: Ready | None = None
         self.rate: RateLimit | None = None
 
     def push(self, entry: Entry) -> None:
@@ -129,7 +129,7 @@ class Lane:
 
         If tasks wait in a lane that has just become free, `offer` finds the first of them.
         """
-        head, behind = self.head, self.behind
+        head, behind = self.head, self.waiting
         if self.taken >= self.limit or (head.rank < entry.rank if head is not None else behind is not None):
             if behind is None or self.rate is not None:
                 self._push_behind(entry)
@@ -171,7 +171,7 @@ class Lane:
 
         It has no effect if no task waits and there is no rate limit: the engine checks that before the call.
         """
-        if self.behind is not None and self.head is None and self.taken < self.limit:
+        if self.waiting is not None and self.head is None and self.taken < self.limit:
             self.offer()
         if self.rate is not None:
             self.rate.forget_if_idle()
@@ -180,7 +180,7 @@ class Lane:
         """Remove a lane without tasks, except its rate limit."""
         lanes, rate = self.lanes, self.rate
         del lanes.by_name[self.name]
-        self.behind = None
+        self.waiting = None
         if rate is not None:
             lanes.rates.alone[self.name] = rate
             rate.lane = self.rate = None
@@ -189,10 +189,10 @@ class Lane:
 
     def offer(self) -> None:
         """Put the first waiting task on offer. For a free lane without a task on offer."""
-        if self.behind is not None:
-            self.head = self.behind.pop()
+        if self.waiting is not None:
+            self.head = self.waiting.pop()
             if self.head is None:
-                self.behind = None
+                self.waiting = None
             else:
                 self.lanes.offers.push(self.head)
 
@@ -212,15 +212,15 @@ class Lane:
 
     def has_ready(self) -> bool:
         """Return True if any of its tasks is ready."""
-        return self.head is not None or (self.behind is not None and self.behind.count() > 0)
+        return self.head is not None or (self.waiting is not None and self.waiting.count() > 0)
 
     def ready(self) -> int:
         """Count its ready tasks."""
-        return (self.head is not None) + (0 if self.behind is None else self.behind.count())
+        return (self.head is not None) + (0 if self.waiting is None else self.waiting.count())
 
     def _push_behind(self, entry: Entry) -> None:
-        if self.behind is None:
-            self.behind = Ready(newest_first=self.lanes.newest_first, short=True)
-        self.behind.push(entry)
+        if self.waiting is None:
+            self.waiting = Ready(newest_first=self.lanes.newest_first, short=True)
+        self.waiting.push(entry)
         if self.rate is not None:
             self.rate.place()

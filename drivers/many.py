@@ -42,7 +42,7 @@ def put_many(engine: Engine, now: int, runs: Iterable[tuple[Mapping[str, Any], l
 def _put_plain(engine: Engine, now: int, data: list[Any]) -> list[Entry]:
     """Add plain tasks without options."""
     entries: list[Entry] = []
-    id, more = engine.next_id, engine._more
+    id, more = engine.next_id, engine._extras
     offers: Any = engine._offers  # A tube without lanes has a `Ready`.
     for each in data:
         entry = Entry()
@@ -51,7 +51,7 @@ def _put_plain(engine: Engine, now: int, data: list[Any]) -> list[Entry]:
         entry.created = now
         entry.attempts = entry.take = 0
         entry.state = entry.hold = entry.index = None
-        entry.more = more
+        entry.extras = more
         entries.append(entry)
         id += 1
     engine.next_id = id
@@ -100,7 +100,7 @@ def ack_many(engine: Engine, now: int, entries: list[Entry]) -> None:
     engine.note(entries)
     step, tasks = engine._ack, engine.tasks
     for entry in entries:
-        if entry.more is not None:
+        if entry.extras is not None:
             engine.ack(now, entry)
             continue
         id = entry.id

@@ -31,11 +31,11 @@ from tubes import calls, connecting
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, AsyncConnection, AsyncPort
 from tubes.backend.listeners import LoopListener, callback_of
-from tubes.backend.moving import SOME, check_move, fewer, items_of, next_some
-from tubes.backend.port import check_end, how_if_exists
-from tubes.backend.take_any import AnyOf, in_turn, listed
+from tubes.backend.moving import MOVE_BATCH, check_move, items_of, next_batch_size, smaller_batch_size
+from tubes.backend.port import check_end, combine_if_exists
+from tubes.backend.take_any import AnyOf, check_tube_list, order_ports
 from tubes.backend.url import DEFAULT_URL
-from tubes.backend.waiters import EMPTY, EndOf, LoopWaiter
+from tubes.backend.waiters import TUBE_EMPTY, LoopWaiter, TaskEnd
 from tubes.drivers.driver import Driver, check_namespace
 from tubes.drivers.moves import State, check_state, check_states
 from tubes.drivers.options import KEEP, Seconds, delay_of, micros, seconds
@@ -58,7 +58,7 @@ from tubes.values.overview import FolderUsage, Overview
 from tubes.values.problem import Problem
 from tubes.values.reasons import by_kind
 from tubes.values.statistics import Statistics
-from tubes.values.task import FINISHED, R, T, TaskView, log_lost
+from tubes.values.task import FINISHED, R, T, TaskView, log_lost_take
 from tubes.values.task_data import SCHEDULES, TASKS, TASKS_OPTIONS, call_of
 from tubes.values.worker_info import FORGOTTEN, WORKERS, WorkerInfo, infos_of
 
@@ -157,7 +157,7 @@ class AsyncQueue:
 
         `Queue.create_tube` shows an example.
         """
-        answer = self._connection.create(name, driver, how_if_exists(if_not_exists, if_exists), temporary, options)
+        answer = self._connection.create(name, driver, combine_if_exists(if_not_exists, if_exists), temporary, options)
         port = await answer if type(answer) is CoroutineType else answer
         tube: AsyncTube = port.tube
         return tube
@@ -369,9 +369,9 @@ class AsyncQueue:
         `Queue.take_any` shows an example.
         """
         patience = None if timeout is None else micros("timeout", timeout)
-        named: list[AsyncTube | str] = listed(tubes, fair, AsyncTube, self._connection, order)
+        named: list[AsyncTube | str] = check_tube_list(tubes, fair, AsyncTube, self._connection, order)
         found = [await self.tube(one) if isinstance(one, str) else one for one in named]
-        ports = in_turn([tube._port for tube in found], fair)
+        ports = order_ports([tube._port for tube in found], fair)
         task: AsyncTask | None
         if order == "pri":
             task = await self._take_by_pri(found, ttr)
@@ -430,9 +430,9 @@ class AsyncQueue:
         """
         count = check_limit(limit)
         patience = None if timeout is None else micros("timeout", timeout)
-        named: list[AsyncTube | str] = listed(tubes, fair, AsyncTube, self._connection)
+        named: list[AsyncTube | str] = check_tube_list(tubes, fair, AsyncTube, self._connection)
         found = [await self.tube(one) if isinstance(one, str) else one for one in named]
-        ports = in_turn([tube._port for tube in found], fair)
+        ports = order_ports([tube._port for tube in found], fair)
         tasks: list[AsyncTask] = []
         try:
             for port in ports:
@@ -493,7 +493,7 @@ class AsyncQueue:
         return self._connection.closed is not None
 
     async def __aenter__(self) -> Self:
-        answer = self._connection.meet()
+        answer = self._connection.ensure_connected()
         if type(answer) is CoroutineType:
             await answer
         return self
@@ -534,7 +534,7 @@ class AsyncTube(Generic[T, R]):
         self.name = port.shared.name
         self.driver = port.shared.driver
         # The number of the last fair call of `take_any` that started with this tube.
-        self._first_in = 0
+        self._last_fair_call = 0
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -603,7 +603,7 @@ class AsyncTube(Generic[T, R]):
             answer = self._port.put(data, options, utube, pri, ttl, ttr, delay)
             task = await answer if type(answer) is CoroutineType else answer
             if task is None:
-                raise self._port.full(1)
+                raise self._port.full_error(1)
             return task
         patience = micros("timeout", timeout)
         given = put_options(options, utube, pri, ttl, ttr, delay)
@@ -678,9 +678,9 @@ class AsyncTube(Generic[T, R]):
                     raise
                 tasks = None
         if tasks is None and patience is None:
-            raise self._port.full(batch.size)
+            raise self._port.full_error(batch.size)
         if tasks is not None and batch.errors:
-            return batch.with_errors(tasks)
+            return batch.insert_errors(tasks)
         return tasks or []
 
     async def call(self, data: T, timeout: Seconds | None = None, **options: Unpack[TaskOptions]) -> R:
@@ -822,7 +822,7 @@ class AsyncTube(Generic[T, R]):
             answer = self._port.next(task)
             return await answer if type(answer) is CoroutineType else answer
         except QueueClosed as lost:
-            log_lost(lost)
+            log_lost_take(lost)
             raise
 
     async def wait_empty(self, timeout: Seconds | None = None) -> bool:
@@ -842,7 +842,7 @@ class AsyncTube(Generic[T, R]):
         is_empty: bool = await answer if type(answer) is CoroutineType else answer
         if is_empty or patience == 0:
             return is_empty
-        ended = await LoopWaiter(self._port.clock, patience, EMPTY).wait(self._port)
+        ended = await LoopWaiter(self._port.clock, patience, TUBE_EMPTY).wait(self._port)
         return ended is not None
 
     async def join(self) -> None:
@@ -968,7 +968,7 @@ class AsyncTube(Generic[T, R]):
         in_time = patience != 0
         while done is None and in_time:
             id = seen.id
-            seen = await LoopWaiter(self._port.clock, patience, EndOf(id)).wait(self._port)
+            seen = await LoopWaiter(self._port.clock, patience, TaskEnd(id)).wait(self._port)
             in_time = seen is not None
             if seen is None or seen is True:  # True: its record was not kept, or its event was lost.
                 answer = self._port.peek(id)
@@ -994,7 +994,7 @@ class AsyncTube(Generic[T, R]):
         answer = self._port.again(task)
         new = await answer if type(answer) is CoroutineType else answer
         if new is None:
-            raise self._port.full(1)
+            raise self._port.full_error(1)
         return new
 
     # -- for everybody -------------------------------------------------------------------------------------------------
@@ -1157,9 +1157,9 @@ class AsyncTube(Generic[T, R]):
         `Tube.move_to` shows an example.
         """
         most = check_move(self._port, tube, AsyncTube, state, limit)
-        together = self._port.near(tube._port)
-        moved, at_once = 0, together or SOME
-        while some := next_some(most, moved, at_once):
+        together = self._port.relay_limit(tube._port)
+        moved, at_once = 0, together or MOVE_BATCH
+        while some := next_batch_size(most, moved, at_once):
             tasks = await self.tasks(limit=some, state=state)
             if not tasks:
                 break
@@ -1169,12 +1169,12 @@ class AsyncTube(Generic[T, R]):
                     answer = self._port.relay(tube._port, tasks, tube._port.gather(items, {}))
                     gone = await answer if type(answer) is CoroutineType else answer
                     if gone is None:
-                        raise tube._port.full(len(tasks))
+                        raise tube._port.full_error(len(tasks))
                     moved += sum(gone)
                     continue
                 copies = await tube.put_many(items)
             except TubesError as error:
-                at_once = fewer(error, tasks, tube.name)
+                at_once = smaller_batch_size(error, tasks, tube.name)
                 continue
             removed = await self._evict(tasks)
             strays = [copy.id for copy, is_gone in zip(copies, removed, strict=True) if not is_gone]

@@ -320,7 +320,7 @@ def _call(
             room = _FOR_EVER if ends is None else max(ends - time.monotonic(), 0.0)
             task = yield _Step(partial(put, timeout=room))
         if task is None:
-            raise tube._port.full(1)
+            raise tube._port.full_error(1)
         try:
             while True:
                 try:
@@ -362,7 +362,7 @@ def is_call(task: TaskView) -> bool:
 
 def _context_of(task: TaskView) -> dict[str, str]:
     """Return the context of a task, including the library's own names."""
-    return (None if task._more is None else task._more.context) or {}
+    return (None if task._extras is None else task._extras.context) or {}
 
 
 def answer(queue: _Queue, task: TaskView, result: object = None, why: str | None = None) -> None:

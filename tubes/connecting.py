@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, Connection
-from tubes.backend.url import ARGUMENTS, DEFAULT_URL, SHORTEST_LEASE, Place, read, url_of_environment, without
+from tubes.backend.url import ARGUMENTS, DEFAULT_URL, SHORTEST_LEASE, Place, read, remove_settings, url_of_environment
 from tubes.drivers.driver import check_namespace
 from tubes.drivers.options import SECOND, Seconds, micros, seconds
 from tubes.errors import InvalidOption
@@ -72,7 +72,7 @@ def _connect(url: object, arguments: Arguments, api: ApiKind) -> Connection[Any]
             place.check_settings((*ARGUMENTS, "namespace", *(["mode", "sync"] if place.scheme == "file" else [])))
         arguments = arguments.completed(place)
         namespace = check_namespace(place.setting("namespace") or "")
-        url = without(url, place, (*ARGUMENTS, "namespace"))
+        url = remove_settings(url, place, (*ARGUMENTS, "namespace"))
     else:
         other: Connection[Any] | None = getattr(url, "_connection", None)
         if other is not None:
@@ -92,7 +92,7 @@ def _connect(url: object, arguments: Arguments, api: ApiKind) -> Connection[Any]
         raise InvalidOption(option="connect_timeout", value=arguments.connect_timeout, rule=rule)
     if place is not None and place.scheme == "memory":
         store = open_store(urlsplit(str(url)).netloc, arguments.clock, arguments.codec)
-        return MemoryConnection(store.within(namespace), lease, api)
+        return MemoryConnection(store.open_namespace(namespace), lease, api)
     if place is not None and place.scheme == "file":
         from tubes.durable import connection as durable
 

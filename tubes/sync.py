@@ -20,11 +20,11 @@ from tubes import calls, connecting
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, Connection, Port
 from tubes.backend.listeners import callback_of, thread_listener
-from tubes.backend.moving import SOME, check_move, fewer, items_of, next_some
-from tubes.backend.port import check_end, how_if_exists
-from tubes.backend.take_any import AnyOf, in_turn, listed
+from tubes.backend.moving import MOVE_BATCH, check_move, items_of, next_batch_size, smaller_batch_size
+from tubes.backend.port import check_end, combine_if_exists
+from tubes.backend.take_any import AnyOf, check_tube_list, order_ports
 from tubes.backend.url import DEFAULT_URL
-from tubes.backend.waiters import EMPTY, EndOf, ThreadWaiter
+from tubes.backend.waiters import TUBE_EMPTY, TaskEnd, ThreadWaiter
 from tubes.drivers.driver import Driver, check_namespace
 from tubes.drivers.moves import State, check_state, check_states
 from tubes.drivers.options import KEEP, Seconds, delay_of, micros, seconds
@@ -47,7 +47,7 @@ from tubes.values.overview import FolderUsage, Overview
 from tubes.values.problem import Problem
 from tubes.values.reasons import by_kind
 from tubes.values.statistics import Statistics
-from tubes.values.task import FINISHED, R, T, TaskView, log_lost
+from tubes.values.task import FINISHED, R, T, TaskView, log_lost_take
 from tubes.values.task_data import SCHEDULES, TASKS, TASKS_OPTIONS, call_of
 from tubes.values.worker_info import FORGOTTEN, WORKERS, WorkerInfo, infos_of
 
@@ -152,7 +152,7 @@ class Queue:
         ...     queue.create_tube("crawl", "utubettl", ttr=60)
         <Tube 'crawl' (utubettl) of memory://>
         """
-        port = self._connection.create(name, driver, how_if_exists(if_not_exists, if_exists), temporary, options)
+        port = self._connection.create(name, driver, combine_if_exists(if_not_exists, if_exists), temporary, options)
         tube: Tube = port.tube
         return tube
 
@@ -382,9 +382,9 @@ class Queue:
         ['now', 'later']
         """
         patience = None if timeout is None else micros("timeout", timeout)
-        named: list[Tube | str] = listed(tubes, fair, Tube, self._connection, order)
+        named: list[Tube | str] = check_tube_list(tubes, fair, Tube, self._connection, order)
         found = [self.tube(one) if isinstance(one, str) else one for one in named]
-        ports = in_turn([tube._port for tube in found], fair)
+        ports = order_ports([tube._port for tube in found], fair)
         task: Task | None
         if order == "pri":
             task = self._take_by_pri(found, ttr)
@@ -447,9 +447,9 @@ class Queue:
         """
         count = check_limit(limit)
         patience = None if timeout is None else micros("timeout", timeout)
-        named: list[Tube | str] = listed(tubes, fair, Tube, self._connection)
+        named: list[Tube | str] = check_tube_list(tubes, fair, Tube, self._connection)
         found = [self.tube(one) if isinstance(one, str) else one for one in named]
-        ports = in_turn([tube._port for tube in found], fair)
+        ports = order_ports([tube._port for tube in found], fair)
         tasks: list[Task] = []
         try:
             for port in ports:
@@ -508,7 +508,7 @@ class Queue:
         return self._connection.closed is not None
 
     def __enter__(self) -> Self:
-        self._connection.meet()
+        self._connection.ensure_connected()
         return self
 
     def __exit__(
@@ -543,7 +543,7 @@ class Tube(Generic[T, R]):
         self.name = port.shared.name
         self.driver = port.shared.driver
         # The number of the last fair call of `take_any` that started with this tube.
-        self._first_in = 0
+        self._last_fair_call = 0
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -619,7 +619,7 @@ class Tube(Generic[T, R]):
         if timeout is None:
             task = self._port.put(data, options, utube, pri, ttl, ttr, delay)
             if task is None:
-                raise self._port.full(1)
+                raise self._port.full_error(1)
             return task
         patience = micros("timeout", timeout)
         given = put_options(options, utube, pri, ttl, ttr, delay)
@@ -697,9 +697,9 @@ class Tube(Generic[T, R]):
                     raise
                 tasks = None
         if tasks is None and patience is None:
-            raise self._port.full(batch.size)
+            raise self._port.full_error(batch.size)
         if tasks is not None and batch.errors:
-            return batch.with_errors(tasks)
+            return batch.insert_errors(tasks)
         return tasks or []
 
     def call(self, data: T, timeout: Seconds | None = None, **options: Unpack[TaskOptions]) -> R:
@@ -863,7 +863,7 @@ class Tube(Generic[T, R]):
         try:
             return self._port.next(task)
         except QueueClosed as lost:
-            log_lost(lost)
+            log_lost_take(lost)
             raise
 
     def wait_empty(self, timeout: Seconds | None = None) -> bool:
@@ -890,7 +890,7 @@ class Tube(Generic[T, R]):
         is_empty: bool = self._port.is_empty()
         if is_empty or patience == 0:
             return is_empty
-        ended = ThreadWaiter(self._port.clock, patience, EMPTY).wait(self._port)
+        ended = ThreadWaiter(self._port.clock, patience, TUBE_EMPTY).wait(self._port)
         return ended is not None
 
     def join(self) -> None:
@@ -1040,7 +1040,7 @@ class Tube(Generic[T, R]):
         in_time = patience != 0
         while done is None and in_time:
             id = seen.id
-            seen = ThreadWaiter(self._port.clock, patience, EndOf(id)).wait(self._port)
+            seen = ThreadWaiter(self._port.clock, patience, TaskEnd(id)).wait(self._port)
             in_time = seen is not None
             if seen is None or seen is True:  # True: its record was not kept, or its event was lost.
                 seen = self._port.peek(id)
@@ -1069,7 +1069,7 @@ class Tube(Generic[T, R]):
         """
         new = self._port.again(task)
         if new is None:
-            raise self._port.full(1)
+            raise self._port.full_error(1)
         return new
 
     # -- for everybody -------------------------------------------------------------------------------------------------
@@ -1254,9 +1254,9 @@ class Tube(Generic[T, R]):
         [Task(id=0, state='ready', data='to ann', tube='dead')]
         """
         most = check_move(self._port, tube, Tube, state, limit)
-        together = self._port.near(tube._port)
-        moved, at_once = 0, together or SOME
-        while some := next_some(most, moved, at_once):
+        together = self._port.relay_limit(tube._port)
+        moved, at_once = 0, together or MOVE_BATCH
+        while some := next_batch_size(most, moved, at_once):
             tasks = self.tasks(limit=some, state=state)
             if not tasks:
                 break
@@ -1265,12 +1265,12 @@ class Tube(Generic[T, R]):
                 if together:
                     gone = self._port.relay(tube._port, tasks, tube._port.gather(items, {}))
                     if gone is None:
-                        raise tube._port.full(len(tasks))
+                        raise tube._port.full_error(len(tasks))
                     moved += sum(gone)
                     continue
                 copies = tube.put_many(items)
             except TubesError as error:
-                at_once = fewer(error, tasks, tube.name)
+                at_once = smaller_batch_size(error, tasks, tube.name)
                 continue
             removed = self._evict(tasks)
             strays = [copy.id for copy, is_gone in zip(copies, removed, strict=True) if not is_gone]

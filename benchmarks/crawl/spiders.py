@@ -156,9 +156,11 @@ PACKAGES: Final = ("scrapy-redis", f"scrapy=={scrapy.__version__}")
 
 def crawl(case: Case, hosts: Hosts, server: LocalServer) -> Crawl:
     """Crawl all pages."""
-    server.client().flushall()
+    client: Any = server.client()
+    client.flushall()
     before, lost = cpu_seconds(server.pid), 0.0
-    spiders, stats = Spiders(case, hosts, server), []
+    spiders = Spiders(case, hosts, server)
+    stats: list[dict[str, Any]] = []
     with ExitStack() as stack:
         runs = spiders.start_all(stack)
         if case.event:
@@ -202,8 +204,8 @@ class Row:
     twice: int = 0
     cpu: float = 0.0
     server: float = 0.0
-    lags: list[float] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)
+    lags: list[float] = field(default_factory=list[float])
+    broken: list[str] = field(default_factory=list[str])
 
     def lag(self, part: float) -> float:
         return (sorted(self.lags) or [0.0])[int(part * (len(self.lags) - 1))] * 1000

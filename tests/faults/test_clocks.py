@@ -11,7 +11,7 @@ from typing_extensions import override
 
 import tubes
 from tubes import SystemClock
-from tubes.backend.alarms import Alarm, Ringer
+from tubes.backend.alarms import Alarm, AlarmThread
 from tubes.conformance.bench import eventually
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class WrongClock(SystemClock):
 
     def __init__(self, ahead: int) -> None:
         self._ahead = ahead
-        self._ringer = Ringer(self.micros)
+        self._ringer = AlarmThread(self.micros)
 
     @override
     def micros(self) -> int:

@@ -43,8 +43,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "last attempt is one too late",
         "drivers/engine.py",
-        "0 < entry.more.max_attempts <= entry.attempts",
-        "0 < entry.more.max_attempts < entry.attempts",
+        "0 < entry.extras.max_attempts <= entry.attempts",
+        "0 < entry.extras.max_attempts < entry.attempts",
         _of(_FIFO, "task_released_after_its_last_attempt_is_buried"),
     ),
     Mutant(
@@ -128,8 +128,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "free lane does not offer its next task",
         "drivers/lanes.py",
-        "if self.behind is not None and self.head is None and self.taken < self.limit:",
-        "if self.behind is not None and self.head is None and self.taken + 1 < self.limit:",
+        "if self.waiting is not None and self.head is None and self.taken < self.limit:",
+        "if self.waiting is not None and self.head is None and self.taken + 1 < self.limit:",
         ("tests/unit/test_lanes.py",),
     ),
     Mutant(
@@ -528,8 +528,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "task of a waiter that has gone stays taken",
         "tubes/memory/shared_tube.py",
-        "                    if not self.rouse(waiter):\n                        engine.untake(now, entry)\n",
-        "                    self.rouse(waiter)\n",
+        "                    if not self.wake_waiter(waiter):\n                        engine.untake(now, entry)\n",
+        "                    self.wake_waiter(waiter)\n",
         ("tests/api/test_waiting.py",),
     ),
     Mutant(

@@ -251,7 +251,7 @@ def test_wait_empty_waits_for_puts_that_wait_for_room(url: str, monkeypatch: pyt
         serve = shared.serving._serve_putter
         monkeypatch.setattr(shared.serving, "_serve_putter", lambda full: (may_be_served.wait(60), serve(full))[1])
         put = pool.submit(tube.put, 2, timeout=60)
-        assert eventually(lambda: len(shared.queue.putters) == 1)
+        assert eventually(lambda: len(shared.queue.put_waiters) == 1)
         call = pool.submit(tube.wait_empty, 60)
         assert eventually(lambda: shared.emptiness.waiting)
         tube.delete(first)

@@ -9,7 +9,7 @@ from tubes.drivers.entry import FullEntry
 from tubes.drivers.lanes import Lane, Lanes
 from tubes.drivers.rate_limits import RateLimits
 from tubes.drivers.ready import Ready
-from tubes.drivers.rounds import Rounds
+from tubes.drivers.round_robin import RoundRobin
 from tubes.drivers.timers import NEVER, Timers
 
 
@@ -29,7 +29,7 @@ class LaneTube:
     def __init__(self, options: Mapping[str, Any] | None = None, *, rounds: bool = False) -> None:
         self.timers: Timers[Any] = Timers()
         self.rates = RateLimits(options or {}, self.timers)
-        self.offers: Ready | Rounds = Rounds() if rounds else Ready()
+        self.offers: Ready | RoundRobin = RoundRobin() if rounds else Ready()
         self.lanes = Lanes(self.offers, self.rates, newest_first=False)
         self.next_id = 0
 

@@ -97,7 +97,7 @@ class Indexes:
             assert self._ids(self.ready) == self.of("ready")
 
     def _check_keys(self) -> None:
-        named = {task.stored.more.key: id for id, task in self.tasks.items() if task.stored.more}
+        named = {task.stored.extras.key: id for id, task in self.tasks.items() if task.stored.extras}
         living = {key.encode("utf-8", "surrogatepass"): id for key, id in named.items() if key is not None}
         assert {key: int(value) for key, value in self.keys.items()} == living
         for records in self.known.values():
@@ -105,7 +105,7 @@ class Indexes:
             assert ends == sorted(ends)
         assert int(self.meta["next"]) > max(self.tasks, default=-1)
         for task in self.tasks.values():
-            assert task.state == "buried" or task.stored.more is None or task.stored.more.reason is None
+            assert task.state == "buried" or task.stored.extras is None or task.stored.extras.reason is None
 
     def _check_due(self) -> None:
         due = {int.from_bytes(id, "big"): moment for id, moment in self.due.items()}

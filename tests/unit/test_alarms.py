@@ -6,14 +6,14 @@ import pytest
 
 import tubes
 from tubes.backend import clock
-from tubes.backend.alarms import Ringer
+from tubes.backend.alarms import AlarmThread
 
 
 def test_alarms_fire_again_after_a_thread_could_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(function: object, arguments: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(clock, "_ringer", Ringer(clock.system_clock.micros))
+    monkeypatch.setattr(clock, "_ringer", AlarmThread(clock.system_clock.micros))
     with tubes.connect() as queue:
         tube = queue.create_tube("t", "fifottl")
         tube.put("later", delay=3600)

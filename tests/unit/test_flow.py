@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tubes.backend.flow import Flow, Rest, run, run_async
+from tubes.backend.flow import Flow, Sleep, run, run_async
 
 Runner = Callable[[Flow[int, Any], Callable[[int], int]], Any]
 
@@ -28,9 +28,9 @@ def runner(request: pytest.FixtureRequest) -> Runner:
 
 
 def test_a_flow_gets_the_result_of_each_step(runner: Runner) -> None:
-    def flow() -> Generator[int | Rest, Any, str]:
+    def flow() -> Generator[int | Sleep, Any, str]:
         one = yield 1
-        rested = yield Rest(0.0)
+        rested = yield Sleep(0.0)
         two = yield one + 1
         return f"{one} {rested} {two}"
 
@@ -38,7 +38,7 @@ def test_a_flow_gets_the_result_of_each_step(runner: Runner) -> None:
 
 
 def test_an_error_of_a_step_is_raised_where_the_flow_yielded_it(runner: Runner) -> None:
-    def flow() -> Generator[int | Rest, Any, str]:
+    def flow() -> Generator[int | Sleep, Any, str]:
         try:
             yield 0
         except ZeroDivisionError:
@@ -52,7 +52,7 @@ def test_an_error_of_a_step_is_raised_where_the_flow_yielded_it(runner: Runner) 
 def test_uncaught_error_ends_a_flow(runner: Runner) -> None:
     ended: list[int] = []
 
-    def flow() -> Generator[int | Rest, Any, str]:
+    def flow() -> Generator[int | Sleep, Any, str]:
         try:
             yield 0
         finally:
@@ -67,9 +67,9 @@ def test_uncaught_error_ends_a_flow(runner: Runner) -> None:
 def test_cancelling_a_flow_cancels_its_step() -> None:
     caught: list[type[BaseException]] = []
 
-    def flow() -> Generator[int | Rest, Any, None]:
+    def flow() -> Generator[int | Sleep, Any, None]:
         try:
-            yield Rest(3600.0)
+            yield Sleep(3600.0)
         except BaseException as error:
             caught.append(type(error))
             raise

@@ -35,7 +35,7 @@ def test_worse_task_waits_behind_the_offered_one() -> None:
     tube = LaneTube()
     better, worse = tube.put("a", 1), tube.put("a", 2)
     assert tube.lane("a").head is better
-    assert worse.index is tube.lane("a").behind
+    assert worse.index is tube.lane("a").waiting
 
 
 def test_max_in_flight_limits_the_taken_tasks_of_a_lane() -> None:
@@ -52,7 +52,7 @@ def test_task_put_into_a_busy_lane_waits_behind() -> None:
     assert tube.take() is not None
     later = tube.put("a")
     assert tube.lane("a").head is None
-    assert later.index is tube.lane("a").behind
+    assert later.index is tube.lane("a").waiting
 
 
 def test_waiting_tasks_of_a_lane_come_by_rank() -> None:
@@ -124,7 +124,7 @@ def test_a_rate_limit_outlives_the_tasks_of_its_lane() -> None:
     only = tube.put("a")
     assert tube.lane("a").rate is tube.lanes.known_rate("a")
     assert tube.take() is None
-    tube.lane("a").behind = None
+    tube.lane("a").waiting = None
     tube.lane("a").forget()
     kept = tube.lanes.known_rate("a")
     assert kept is not None

@@ -92,7 +92,7 @@ def test_each_row_of_the_table_moves_a_waiter(subtests: pytest.Subtests) -> None
             waiter = waiter_in(queue, was)
             assert queue.move(waiter, why, "a task") is True
             assert queue.state(waiter) is move.to
-            assert (waiter in queue.putters) is (move.to in IN_LINE)
+            assert (waiter in queue.put_waiters) is (move.to in IN_LINE)
             assert waiter.woken == move.wakes
             if move.warns:
                 assert isinstance(waiter.answer, ConnectionLost)
@@ -143,7 +143,7 @@ def test_waiter_that_left_is_not_woken_and_sleeping_waiter_is() -> None:
 def task_of(id: int) -> TaskView:
     """Return a put or taken task."""
     stored = task_codec.StoredTask()
-    stored.id, stored.created, stored.data, stored.more = id, 0, None, None
+    stored.id, stored.created, stored.data, stored.extras = id, 0, None, None
     stored.pri, stored.ttl, stored.ttr, stored.utube = 0, None, None, None
     nowhere: Any = None
     return task_codec.shown(TaskView, nowhere, stored, State.READY, 0, NEVER, id)
@@ -231,7 +231,7 @@ def play(seed: int) -> Recorded:
             new.hears = chance.random() < 0.95
             queue.enlist(new)
             return
-        line: list[Any] = [*chance.choice([queue.takers, queue.putters, callers])]
+        line: list[Any] = [*chance.choice([queue.take_waiters, queue.put_waiters, callers])]
         caller = chance.choice(line[:4] or callers)
         if what < 0.6:
             queue.move(caller, "keep")
@@ -294,11 +294,11 @@ def test_waiter_whose_take_is_under_way_gets_no_other_take() -> None:
     for caller in callers:
         queue.enlist(caller)
     queue.move(callers[0], "arm")
-    assert queue.first(queue.takers) == callers[1]
+    assert queue.first(queue.take_waiters) == callers[1]
     queue.move(callers[1], "arm")
-    assert queue.first(queue.takers) is None
+    assert queue.first(queue.take_waiters) is None
     queue.move(callers[0], "disarm")
-    assert queue.first(queue.takers) == callers[0]
+    assert queue.first(queue.take_waiters) == callers[0]
 
 
 def test_arriving_waiters_do_not_count() -> None:

@@ -22,7 +22,7 @@ from tubes.drivers.timers import NEVER
 _log = logging.getLogger("tubes")
 
 #: Callback of an alarm; its argument is the current time in microseconds.
-Ring = Callable[[int], None]
+AlarmCallback = Callable[[int], None]
 # A schedule drops its stale entries once it has more of them than of live ones, and more than this many.
 _MAX_STALE: Final = 64
 
@@ -38,7 +38,7 @@ class Alarm:
 
     __slots__ = ("__weakref__", "_callback", "_clock", "when")
 
-    def __init__(self, clock: Scheduler, ring: Ring) -> None:
+    def __init__(self, clock: Scheduler, ring: AlarmCallback) -> None:
         self._clock: Final = clock
         self._callback: Final = WeakMethod(ring)
         self.when = NEVER
@@ -53,7 +53,7 @@ class Alarm:
                 self.when = NEVER  # The alarm is not set, so that the next call tries again.
                 raise
 
-    def silence(self) -> None:
+    def cancel(self) -> None:
         """Cancel the alarm."""
         self.when = NEVER
 
@@ -61,7 +61,7 @@ class Alarm:
         """True if the alarm will still fire at `when`, and its owner exists."""
         return self.when == when and self._callback() is not None
 
-    def ring(self, when: int, now: int) -> None:
+    def fire(self, when: int, now: int) -> None:
         """Call back, unless the alarm was set to another time than `when` since, or its owner was collected."""
         ring = self._callback()
         if ring is not None and self.when == when:
@@ -97,7 +97,7 @@ class Schedule:
         return when, alarm
 
 
-class Ringer:
+class AlarmThread:
     """The thread that fires alarms by the machine's clock: one per process, started when the first alarm is set."""
 
     def __init__(self, micros: Callable[[], int]) -> None:
@@ -128,7 +128,7 @@ class Ringer:
             when, alarm = schedule.pop(now := self._micros())
             if alarm is not None:
                 try:
-                    alarm.ring(when, now)
+                    alarm.fire(when, now)
                 except BaseException:
                     # An error must not stop the other alarms.
                     _log.exception("an alarm failed")

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from typing_extensions import override
 
-from tubes.backend.alarms import Alarm, Ringer
+from tubes.backend.alarms import Alarm, AlarmThread
 from tubes.drivers.options import SECOND
 
 
@@ -58,12 +58,12 @@ def soon(alarm: Alarm) -> None:
 
 
 system_clock: Final = SystemClock()
-_ringer = Ringer(system_clock.micros)
+_ringer = AlarmThread(system_clock.micros)
 
 
 def _after_fork() -> None:
     global _ringer
-    _ringer = Ringer(system_clock.micros)
+    _ringer = AlarmThread(system_clock.micros)
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -2,7 +2,7 @@
 
 A flow is a generator. It yields steps, receives the result of each step, and returns its own result. The function
 `ask` runs a step: `run` uses its result, `run_async` awaits it. If a step raises, the error is raised in the flow, at
-the yield. Any flow may yield a `Rest`, which sleeps.
+the yield. Any flow may yield a `Sleep`, which sleeps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-class Rest:
+class Sleep:
     """A step that sleeps."""
 
     __slots__ = ("seconds",)
@@ -30,7 +30,7 @@ class Rest:
 
 
 #: The steps send results of any type: the type depends on the step.
-Flow: TypeAlias = Generator[S | Rest, Any, T]
+Flow: TypeAlias = Generator[S | Sleep, Any, T]
 
 
 def run(flow: Flow[S, T], ask: Callable[[S], object]) -> T:
@@ -40,7 +40,7 @@ def run(flow: Flow[S, T], ask: Callable[[S], object]) -> T:
         while True:
             try:
                 answer = None
-                if isinstance(step, Rest):
+                if isinstance(step, Sleep):
                     step.sleep()
                 else:
                     answer = ask(step)
@@ -62,7 +62,7 @@ async def run_async(flow: Flow[S, T], ask: Callable[[S], Awaitable[object]]) -> 
         step = next(flow)
         while True:
             try:
-                answer = await (asyncio.sleep(step.seconds) if isinstance(step, Rest) else ask(step))
+                answer = await (asyncio.sleep(step.seconds) if isinstance(step, Sleep) else ask(step))
             except BaseException as error:
                 step = flow.throw(error)
             else:

@@ -34,7 +34,7 @@ def check_listener(callback: object, wrap: Callable[[Listener], Listener] | None
     return listener if wrap is None else wrap(callback)
 
 
-def tell(listener: Listener, task: Any, event: str) -> None:
+def notify_listener(listener: Listener, task: Any, event: str) -> None:
     """Call a listener for one change, and log its error if it raises."""
     try:
         listener(task, event)
@@ -75,7 +75,7 @@ class LoopListener:
         self._is_delivering = True
         try:
             while self._pending:
-                tell(self.callback, *self._pending.popleft())
+                notify_listener(self.callback, *self._pending.popleft())
         finally:
             self._is_delivering = False
 

@@ -13,7 +13,7 @@ from tubes.values.batch import Item
 from tubes.values.task import TaskView
 
 #: The default number of tasks per batch.
-SOME: Final = 250
+MOVE_BATCH: Final = 250
 
 
 def check_move(source: Any, target: Any, kind: type, state: object, limit: object) -> int | None:
@@ -27,12 +27,12 @@ def check_move(source: Any, target: Any, kind: type, state: object, limit: objec
     return None if limit is None else whole("limit", limit)
 
 
-def next_some(limit: int | None, moved: int, most: int = SOME) -> int:
+def next_batch_size(limit: int | None, moved: int, most: int = MOVE_BATCH) -> int:
     """Return the size of the next batch after `moved` tasks; `most`: the largest batch."""
     return most if limit is None else min(most, limit - moved)
 
 
-def fewer(error: TubesError, tasks: Sequence[TaskView], name: str) -> int:
+def smaller_batch_size(error: TubesError, tasks: Sequence[TaskView], name: str) -> int:
     """Return the next batch size after the tube `name` refused these tasks: half as many if it had no room.
 
     Any other error does not depend on the size: raise it, with the id of the task.
@@ -52,7 +52,7 @@ def items_of(tasks: Iterable[TaskView], now: int) -> list[Item]:
     return [Item(task.data, **_options_of(task, now)) for task in tasks]
 
 
-def item_again(task: TaskView) -> Item:
+def item_of_done(task: TaskView) -> Item:
     """Return the item that puts a done task again."""
     if task._state is not State.DONE:
         rule = f"must be a done task: it is {task._state}"
@@ -74,10 +74,10 @@ def _options_of(task: TaskView, now: int) -> Any:
         options["ttr"] = ttr / SECOND
     if task.key is not None:
         options |= {"key": task.key, "on_duplicate": "raise"}
-    if task._more is not None:
-        spans = {"keep_done": task._more.keep_done, "key_ttl": task._more.key_ttl}
+    if task._extras is not None:
+        spans = {"keep_done": task._extras.keep_done, "key_ttl": task._extras.key_ttl}
         options |= {name: span / SECOND for name, span in spans.items() if span}
-        if task._more.context:
-            options["context"] = Addressed(task._more.context)
+        if task._extras.context:
+            options["context"] = Addressed(task._extras.context)
     known = {"pri": task.pri or None, "utube": task.utube, "max_attempts": task.max_attempts}
     return options | {name: value for name, value in known.items() if value is not None}

@@ -42,7 +42,7 @@ class PortBase(Generic[F]):
         self._driver: Final = driver
         self.codec = codec
         #: Factory of the error to raise after the tube was dropped or the queue closed.
-        self.gone: Callable[[], TubesError] | None = None
+        self.closed_error: Callable[[], TubesError] | None = None
         #: The listener of this port.
         self.listener: Listener | None = None
 
@@ -56,7 +56,7 @@ class PortBase(Generic[F]):
         """Check and encode the arguments of `put_many`."""
         return gather(self._driver, self.codec, items, options, errors)
 
-    def full(self, tasks: int) -> TubeFull:
+    def full_error(self, tasks: int) -> TubeFull:
         """Return the error for a put of `tasks` tasks that have no room."""
         return TubeFull(tube=self.tube.name, tasks=tasks, capacity=self.tube.options.get("capacity"))
 
@@ -67,7 +67,7 @@ class PortBase(Generic[F]):
             checked["data"] = encode(self.codec, checked["data"])
         return checked
 
-    def need(self, option: str) -> None:
+    def require_option(self, option: str) -> None:
         """Raise `OptionNotSupported` if the driver lacks this option."""
         if option not in self._driver.options:
             raise self._driver.lacks(option)
@@ -76,13 +76,13 @@ class PortBase(Generic[F]):
         self, after: object, limit: object, state: object, utube: object
     ) -> tuple[int, TaskView | None, int, State | None, str | None]:
         """Check the arguments of `tasks`: return the id (-1: none) and task of `after`, limit, state and lane."""
-        id, _, known = (-1, 0, None) if after is None else self.refer(after)
+        id, _, known = (-1, 0, None) if after is None else self.resolve_task(after)
         task = known if isinstance(known, TaskView) else None
         lane = None if utube is None else lane_of(self._driver, utube)
         wanted = None if state is None else check_state(state)
         return id, task, whole("limit", limit), wanted, lane
 
-    def refer(self, task: object) -> Reference:
+    def resolve_task(self, task: object) -> Reference:
         """Resolve a task, a lease or an id that a caller passed: see `Reference`.
 
         The id is -1 for a task of a former tube of the same name.
@@ -99,15 +99,15 @@ class PortBase(Generic[F]):
                 return -1, 0, None
         return task._record.id, task._take if task._state is _TAKEN else 0, task  # pyright: ignore[reportUnknownVariableType]
 
-    def refer_untaken(self, task: object) -> Reference:
+    def resolve_untaken_task(self, task: object) -> Reference:
         """Resolve a task or an id for a take. Raises `InvalidOption` for a lease: its task is already taken."""
         if isinstance(task, str):
             raise InvalidOption(option="task", value=task, rule="must be a task or an id, not a lease")
-        return self.refer(task)
+        return self.resolve_task(task)
 
     def check_pri(self, pri: object) -> int:
         """Check a new priority."""
-        self.need("pri")
+        self.require_option("pri")
         return priority("pri", pri)
 
     def read_lease(self, text: str) -> tuple[int, int, Lease]:
@@ -172,7 +172,7 @@ class ConnectionBase:
         """Return the disk usage of a store in a folder; None for other stores."""
         return None
 
-    def meet(self) -> None:
+    def ensure_connected(self) -> None:
         """Connect to the server, unless that was done before."""
 
     def _forked(self) -> TubesError:
@@ -182,14 +182,14 @@ class ConnectionBase:
 P = TypeVar("P", bound=PortBase[Any])
 
 
-def with_json(port: P) -> P:
+def use_json(port: P) -> P:
     """Let the port of an internal tube use JSON, so that programs with any codec can read it."""
     if port.codec is not None:
         port.codec = find_codec("json")
     return port
 
 
-def how_if_exists(if_not_exists: Any, if_exists: Any) -> IfExists:
+def combine_if_exists(if_not_exists: Any, if_exists: Any) -> IfExists:
     """Combine `if_not_exists` and `if_exists` of `create_tube` to one value."""
     flag("if_not_exists", if_not_exists)
     if if_exists is None:
@@ -200,7 +200,7 @@ def how_if_exists(if_not_exists: Any, if_exists: Any) -> IfExists:
     return chosen
 
 
-def session_name(uuid: str | UUID | None, create: bool = False) -> str | None:
+def check_session_uuid(uuid: str | UUID | None, create: bool = False) -> str | None:
     """Check a session's uuid and return its hexadecimal digits; `create`: the session may be new."""
     flag("create", create)
     if uuid is None:

@@ -34,7 +34,7 @@ class AnyTube(Protocol):
     def _port(self) -> AnyPort: ...
 
 
-def listed(
+def check_tube_list(
     tubes: object, fair: bool, kind: type[T], connection: AnyConnection, order: object = "tubes"
 ) -> list[T | str]:
     """Check the tubes of a `take_any` and return them as a list of tubes of this queue, or names."""
@@ -57,7 +57,7 @@ def listed(
     return chosen
 
 
-def in_turn(ports: Iterable[P], fair: bool) -> list[P]:
+def order_ports(ports: Iterable[P], fair: bool) -> list[P]:
     """Return the distinct ports in the order in which `take_any` tries them.
 
     `fair`: start with the tube that came first longest ago. So repeated calls with one list start with each of its
@@ -65,8 +65,8 @@ def in_turn(ports: Iterable[P], fair: bool) -> list[P]:
     """
     order = list(dict.fromkeys(ports))
     if fair:
-        first = min(order, key=lambda port: int(port.tube._first_in))
-        first.tube._first_in = next(_calls)
+        first = min(order, key=lambda port: int(port.tube._last_fair_call))
+        first.tube._last_fair_call = next(_calls)
         place = order.index(first)
         order = order[place:] + order[:place]
     return order
@@ -103,7 +103,7 @@ class AnyOf:
             and waiter.deadline <= clock.micros()
         ):
             for port in self._ports:
-                port.shared.ring(clock.micros())
+                port.shared.fire(clock.micros())
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
         """Remove the sub-waiters from their lines; return the result of the winner, if there is one."""
@@ -111,7 +111,7 @@ class AnyOf:
             sub_waiter.owner.withdraw(sub_waiter, undo=undo)
         return None if self._winner is None else self._winner.answer
 
-    def keeps(self, waiter: Waiter) -> bool:
+    def must_keep_waiting(self, waiter: Waiter) -> bool:
         """Return False: a take that comes after the timeout is undone."""
         return False
 

@@ -79,7 +79,7 @@ class Place(NamedTuple):
                 raise InvalidOption(option="url", value=self.shown, rule=rule)
 
 
-def without(url: str, place: Place, settings: Collection[str]) -> str:
+def remove_settings(url: str, place: Place, settings: Collection[str]) -> str:
     """Remove these settings from a URL."""
     if place.settings.keys().isdisjoint(settings):
         return url
@@ -87,7 +87,7 @@ def without(url: str, place: Place, settings: Collection[str]) -> str:
     return url.partition("?")[0] + (f"?{urlencode(remaining, doseq=True)}" if remaining else "")
 
 
-def in_namespace(url: str, namespace: str) -> str:
+def add_namespace(url: str, namespace: str) -> str:
     """Add a namespace to a URL; '': tubes without a namespace."""
     if not namespace:
         return url

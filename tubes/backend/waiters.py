@@ -34,7 +34,7 @@ class WaitLine(Protocol):
         """Remove the waiter from the line and return its result, if it has one, else None; `undo`: undo the result."""
         ...
 
-    def keeps(self, waiter: Waiter) -> bool:
+    def must_keep_waiting(self, waiter: Waiter) -> bool:
         """True if the put of a waiter that timed out was already sent: it must go on waiting, and is woken soon."""
         ...
 
@@ -79,10 +79,10 @@ class Waiter(Protocol):
 #: The longest single sleep of a thread, in seconds.
 _MAX_SLEEP: Final = 0.25
 #: The `request` of a caller that waits until a tube is empty.
-EMPTY: Final = object()
+TUBE_EMPTY: Final = object()
 
 
-class EndOf(NamedTuple):
+class TaskEnd(NamedTuple):
     """The `request` of a caller that waits for the end of a task."""
 
     id: int
@@ -116,7 +116,7 @@ class ThreadWaiter:
             line.enlist(self)
             if self.answer is PENDING:
                 patience = self._clock.patience(self.deadline)
-                if not self._sleep(patience) and line.keeps(self):
+                if not self._sleep(patience) and line.must_keep_waiting(self):
                     self._sleep(None)
             answer = _get_result(self, line)
             return answer if then is None or answer is None else then(answer)
@@ -220,7 +220,7 @@ class LoopWaiter:
         return True
 
     def _time_out(self, line: WaitLine) -> None:
-        if not line.keeps(self):
+        if not line.must_keep_waiting(self):
             self._finish()
 
     def _finish(self) -> None:

@@ -56,12 +56,12 @@ def _has_own_logs() -> bool:
 def hide_logs() -> None:
     """Hide log records about background errors: if they matter to a command, its own call fails with a message."""
     logging.getLogger(_NAME).addHandler(_SILENT)
-    logging.getLogger(f"{_NAME}.told").addHandler(_WARNINGS)
+    logging.getLogger(f"{_NAME}.unreadable").addHandler(_WARNINGS)
 
 
 def show_logs(*, is_one_of_many: bool) -> None:
     """Print the log records of a worker, such as its start, failing handlers and lost connections."""
-    logging.getLogger(f"{_NAME}.told").removeHandler(_WARNINGS)
+    logging.getLogger(f"{_NAME}.unreadable").removeHandler(_WARNINGS)
     prefix = f"tubes[{os.getpid()}]: " if is_one_of_many else "tubes: "
     logging.getLogger(_NAME).addHandler(_StderrHandler(prefix))
 

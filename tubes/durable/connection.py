@@ -107,7 +107,7 @@ def connect(
     path = Path(os.path.realpath(path))
     if mode is not None and _mode("mode", mode) == "read":
         snapshot = DurableStore(path, clock or system_clock, found, read_only=True)
-        return Connection(snapshot.within(namespace), lease, api)
+        return Connection(snapshot.open_namespace(namespace), lease, api)
     with _open_lock:
         while True:
             store = _stores.get(path)
@@ -121,7 +121,7 @@ def connect(
             check_same(store, clock, codec)
             if checked_sync is not None and (checked_sync == "full") != (store.syncer is not None):
                 raise InvalidOption(option="sync", value=sync, rule=f"{store.url} is already open with another value")
-            connection = Connection(store.within(namespace), lease, api)
+            connection = Connection(store.open_namespace(namespace), lease, api)
             if store.is_open:  # Another thread may have ended its last session meanwhile.
                 return connection
 

@@ -17,7 +17,7 @@ from tubes.durable.rows import FULL, SHORT, ids_of
 from tubes.errors import StoreFailed
 
 #: The version of the schema, and the application id of our files: "tube" in ASCII.
-VERSION: Final = 2
+VERSION: Final = 3
 _APPLICATION: Final = 0x74756265
 # `PUT_NEW` writes only `key`, `data`, `created` and `crc` of a new task.
 _TASKS: Final = FULL.replace("key", "key INTEGER PRIMARY KEY", 1).replace(

@@ -128,7 +128,7 @@ class JournaledEngine(Engine):
             self.deferred.count(id, step)
         elif step is not self._put:
             self.facts_changed = True
-        more = entry.more
+        more = entry.extras
         if more is not None and more.key is not None and self._noted is self.dirty:
             self.note_key(more.key, more.key_ttl)
         super()._move(entry, step, hold)
@@ -199,7 +199,7 @@ class JournaledEngine(Engine):
 
     @override
     def ack(self, now: int, entry: Entry, result: Any = None) -> None:
-        if entry.more is not None and entry.more.keep_done and self.reserve is not None and self.reserve.missing:
+        if entry.extras is not None and entry.extras.keep_done and self.reserve is not None and self.reserve.missing:
             self.reserve.check_optional()
         super().ack(now, entry, result)
 
@@ -217,8 +217,8 @@ class JournaledEngine(Engine):
         for entry in entries:
             if entry.hold is not None:
                 self.previous_holds.setdefault(entry.id, (entry.hold, entry.take))
-            if entry.more is not None and entry.more.key is not None:
-                self.note_key(entry.more.key, entry.more.key_ttl)
+            if entry.extras is not None and entry.extras.key is not None:
+                self.note_key(entry.extras.key, entry.extras.key_ttl)
 
     def note_everything(self) -> None:
         """Note all tasks, keys and lanes. A completed truncate leaves none, but an interrupt or a later put may."""

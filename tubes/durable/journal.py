@@ -158,7 +158,7 @@ class Journal:
         engine.previous_holds.clear()
         return True
 
-    def commit_with(self, other: Journal, now: int) -> bool:
+    def commit_both(self, other: Journal, now: int) -> bool:
         """Write the changes of this tube and another one in one transaction."""
         both = self, other
         with self._database.transaction():
@@ -214,7 +214,7 @@ class Journal:
         if now is None:
             return base | id, None, 0, GONE, entry.attempts, moved, None
         crc = crc32(now.data, id)  # As `rows.checksum`, but faster.
-        if now.more is None and not engine.dated and not engine.has_extras:
+        if now.extras is None and not engine.dated and not engine.has_extras:
             return base | id, now.data, now.created, CODES[now.state], now.attempts, moved, crc  # type: ignore[index]
         return *full_row(base, now, moved, timed=engine.timed), crc
 
@@ -275,7 +275,7 @@ class Journal:
             new: list[Row] = []
             others: list[Entry] = []
             for entry in found:
-                if entry.state is ready and not entry.attempts and entry.more is None:
+                if entry.state is ready and not entry.attempts and entry.extras is None:
                     new.append((base | entry.id, entry.data, entry.created, crc32(entry.data, entry.id)))
                 else:
                     others.append(entry)

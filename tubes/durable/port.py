@@ -47,7 +47,7 @@ class DurablePort(VerbPort[F]):
 
 def undo_call(shared: DurableTube, result: object, *, is_put: bool) -> None:
     """Undo a put or take whose caller gets an error instead of the result."""
-    shared.owed += ((None, is_put, -is_put, 0, result, shared.engine.ticking),)
+    shared.pending_repairs += ((None, is_put, -is_put, 0, result, shared.engine.ticking),)
     shared.settle()
 
 
@@ -130,9 +130,9 @@ class AsyncSyncedPort:
         setattr(self, name, method)
         return method
 
-    def near(self, target: object) -> int:
+    def relay_limit(self, target: object) -> int:
         """See `VerbPort.near`."""
-        return self._port.near(target._port if isinstance(target, AsyncSyncedPort) else target)
+        return self._port.relay_limit(target._port if isinstance(target, AsyncSyncedPort) else target)
 
     async def relay(self, target: AsyncSyncedPort, *moved: Any) -> Any:
         """See `VerbPort.relay`."""
@@ -157,5 +157,5 @@ class AsyncSyncedPort:
             if name.startswith(("put", "take", "top_up")):
                 undo_call(self._port.shared, result, is_put=name.startswith("put"))
             raise
-        if self._port.gone is not None and not self._syncer.is_synced:
-            raise self._port.gone()
+        if self._port.closed_error is not None and not self._syncer.is_synced:
+            raise self._port.closed_error()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from tubes.drivers.driver import Driver
-from tubes.drivers.entry import NOTHING_MORE
+from tubes.drivers.entry import NO_EXTRAS
 from tubes.drivers.moves import State
 from tubes.drivers.registry import Registry
 from tubes.durable import rows
@@ -258,7 +258,7 @@ def _bury(file: sqlite3.Connection, ids: Iterable[int]) -> None:
     for key in ids:
         select = "SELECT data, more FROM tasks WHERE key=? AND data IS NOT NULL"
         for data, text in file.execute(select, (key,)).fetchall():
-            more = rows.more_text((rows.read_more(text) if text else NOTHING_MORE)._replace(reason=_REASON))
+            more = rows.more_text((rows.read_more(text) if text else NO_EXTRAS)._replace(reason=_REASON))
             raw = data if isinstance(data, bytes) else data.encode()
             file.execute(bury, (rows.CODES[State.BURIED], now, more, raw, rows.checksum(key, raw), key))
     file.execute("UPDATE tasks SET crc=NULL WHERE data IS NULL")

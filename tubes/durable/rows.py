@@ -10,7 +10,7 @@ from zlib import crc32
 from tubes.drivers.backoff import RetryDelays
 from tubes.drivers.done import Done
 from tubes.drivers.driver import Driver
-from tubes.drivers.entry import Entry, FullEntry, Hold, More
+from tubes.drivers.entry import Entry, Extras, FullEntry, Hold
 from tubes.drivers.moves import State
 from tubes.drivers.options import INTERVAL_FROM
 from tubes.drivers.rate_limits import Start
@@ -79,13 +79,13 @@ def full_row(base: int, entry: Entry, moved: int, *, timed: bool) -> Row:
     """Return the row of a task with all columns."""
     lane = None if entry.utube is None else encode_name(entry.utube)
     times = (entry.ttl, entry.ttr, entry.until, entry.dead) if timed else (None, None, NEVER, NEVER)
-    more = None if entry.more is None else more_text(entry.more)
+    more = None if entry.extras is None else more_text(entry.extras)
     return (*short_row(base, entry, moved), entry.pri, lane, *times, more)
 
 
-def more_text(more: More) -> str:
+def more_text(more: Extras) -> str:
     """Return rare attributes of a task as JSON, without default values."""
-    defaults = More._field_defaults
+    defaults = Extras._field_defaults
     return json.dumps({name: value for name, value in more._asdict().items() if value != defaults[name]})
 
 
@@ -99,9 +99,9 @@ def decode_name(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogatepass")
 
 
-def read_more(text: str) -> More:
+def read_more(text: str) -> Extras:
     """Parse the result of `more_text`."""
-    more = More(**json.loads(text))
+    more = Extras(**json.loads(text))
     if more.key_ttl.__class__ is not int or more.max_attempts.__class__ is not int:
         raise TypeError(text)
     return more
@@ -116,7 +116,7 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, known
     kind: type[Entry] = Entry if slim else FullEntry
     tasks, timed, ranks = engine.tasks, engine.timed, engine._ranks
     mask = (1 << ID_BITS) - 1
-    mores: dict[str, More] = {}
+    mores: dict[str, Extras] = {}
     taken, states = CODES[State.TAKEN], dict(enumerate(_STATES))
     row: Any
     for row in rows:
@@ -139,9 +139,9 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, known
         if state == taken:
             entry.hold = hold
         if more is None:
-            entry.more = None
+            entry.extras = None
         else:
-            entry.more = extras = mores.get(more) or read_more(more)
+            entry.extras = extras = mores.get(more) or read_more(more)
             if extras.key is None:
                 mores[more] = extras
             elif extras.key_ttl:
@@ -168,7 +168,7 @@ def done_row(base: int, done: Done) -> Row:
     """Return the row of a kept done task."""
     names = ("created", "attempts", "pri", "utube", "ttl", "ttr", "dead", "ended", "why")
     facts: dict[str, Any] = {name: getattr(done, name) for name in names}
-    facts["more"] = None if done.more is None else done.more._asdict()
+    facts["extras"] = None if done.extras is None else done.extras._asdict()
     return base | done.id, done.data, done.result, done.until, json.dumps(facts)
 
 
@@ -177,7 +177,7 @@ def read_done(row: Row) -> Done:
     key, data, result, until, text = row
     done = Done()
     facts = json.loads(text)
-    facts["more"] = None if facts["more"] is None else More(**facts["more"])
+    facts["extras"] = None if facts["extras"] is None else Extras(**facts["extras"])
     facts |= {"id": key & ((1 << ID_BITS) - 1), "data": data, "result": result, "until": until}
     if not all(facts[name].__class__ is int for name in ("created", "attempts", "ended", "until", "dead")):
         raise TypeError(f"the row of done task {facts['id']} is invalid")

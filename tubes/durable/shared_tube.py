@@ -63,10 +63,10 @@ class DurableTube(SharedTube):
     @override
     def serve(self, now: int) -> None:
         files, engine = self._files, self.engine
-        commit_first = bool(self.putters)  # Commit the call first, so that it is not undone with a waiting put.
+        commit_first = bool(self.put_waiters)  # Commit the call first, so that it is not undone with a waiting put.
         has_call_changes = True
         while files.is_open:
-            has_waiters = self.takers or self.putters or self.emptying or self.ending
+            has_waiters = self.take_waiters or self.put_waiters or self.emptying or self.ending
             if (has_waiters or engine.listener or engine.timers.soonest <= now) and not commit_first:
                 has_call_changes = self.journal.has_changes
                 super().serve(now)
@@ -100,11 +100,11 @@ class DurableTube(SharedTube):
                 return
 
     @override
-    def commit_with(self, other: SharedTube, now: int) -> None:
+    def commit_both(self, other: SharedTube, now: int) -> None:
         assert isinstance(other, DurableTube)
         journals = self.journal, other.journal
         try:
-            self._files.write(lambda now: journals[0].commit_with(journals[1], now), now)
+            self._files.write(lambda now: journals[0].commit_both(journals[1], now), now)
         except StoreFull as error:
             for tube in (self, other):
                 tube._undo(error)
@@ -135,7 +135,7 @@ class DurableTube(SharedTube):
         has_failed_puts = False
         for waiter in reversed(self._served):
             line = self._waiters_like(waiter)
-            if line is self.putters:
+            if line is self.put_waiters:
                 has_failed_puts = True
                 waiter.answer = error
                 with suppress(RuntimeError):  # The waiter was woken before an interrupt.
@@ -150,7 +150,7 @@ class DurableTube(SharedTube):
         return has_failed_puts
 
     @override
-    def rouse(self, waiter: Waiter) -> bool:
+    def wake_waiter(self, waiter: Waiter) -> bool:
         if waiter.is_gone():
             return False
         self._served[waiter] = None
@@ -166,7 +166,7 @@ class DurableTube(SharedTube):
                     self.serve_waiters(self._clock.micros())
         finally:
             self._lock.token[0] = True
-        self.tell()
+        self.notify_listeners()
 
     def wake_now(self, waiter: Waiter) -> None:
         """Wake a served waiter that timed out without waiting for the sync. Call it under the lock."""
@@ -220,7 +220,7 @@ class DurableTube(SharedTube):
             return StoreFailed(**error.facts)
 
         for port in self.ports:
-            port.gone = make_error
+            port.closed_error = make_error
         waiting = {*self._served, *chain(*self._unsynced), *self.waiters()}
         self._served.clear()
         self._unsynced.clear()
@@ -229,5 +229,5 @@ class DurableTube(SharedTube):
 
     def close(self) -> None:
         """Stop commits after the store was closed. Call it under the lock."""
-        self._alarm.silence()
+        self._alarm.cancel()
         self.watched = False

@@ -116,7 +116,7 @@ class DurableStore(MemoryStore):
             self._files.write(self._correct_times, self.clock.micros())
         database.find_numbers()
         for tube in read_tubes(database):
-            store = self.within(tube.namespace)
+            store = self.open_namespace(tube.namespace)
             store._unloaded[tube.name] = tube
             with suppress(DriverNotFound):
                 store._load_tube(tube)
@@ -211,7 +211,7 @@ class DurableStore(MemoryStore):
         return super()._is_empty and not self._unloaded
 
     @override
-    def within(self, namespace: str) -> DurableStore:
+    def open_namespace(self, namespace: str) -> DurableStore:
         home: Any = self._home or self
         if not namespace:
             return home  # type: ignore[no-any-return]

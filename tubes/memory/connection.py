@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from tubes.backend.port import ConnectionBase, session_name, with_json
+from tubes.backend.port import ConnectionBase, check_session_uuid, use_json
 from tubes.drivers.driver import check_tube_name
 from tubes.drivers.invariants import check_engine
 from tubes.drivers.options import flag, micros
@@ -64,7 +64,7 @@ class Connection(ConnectionBase):
         """Open another connection, with its own session; the defaults are those of this connection."""
         self.check()
         lease = self._lease if session_ttl is None else micros("session_ttl", session_ttl)
-        store = self.store if namespace is None else self.store.within(namespace)
+        store = self.store if namespace is None else self.store.open_namespace(namespace)
         return type(self)(store, lease, api or self._api)
 
     def register(self, driver: Driver) -> None:
@@ -129,7 +129,7 @@ class Connection(ConnectionBase):
         self.check()
         shared = self.store.create(name, driver, "same", True, {})
         shared.is_listed = False
-        return with_json(self._port(shared))
+        return use_json(self._port(shared))
 
     def find_replies(self, name: str) -> MemoryPort:
         """Return the port of a caller's reply tube. Raises `TubeNotFound` once the caller has stopped waiting."""
@@ -167,7 +167,7 @@ class Connection(ConnectionBase):
             finally:
                 self.store.lock.token[0] = True
             if shared.events:
-                shared.tell()
+                shared.notify_listeners()
         return found
 
     def examine(self, name: str, repairs: bool) -> list[Problem]:
@@ -176,12 +176,12 @@ class Connection(ConnectionBase):
         shared = self.store.find(check_tube_name(name))
         self.store.lock.acquire()
         try:
-            if shared.owed:
+            if shared.pending_repairs:
                 shared.serve_waiters(self.store.clock.micros())
             check_engine(shared.engine)
         except AssertionError as error:
             if repairs:
-                shared.owed += ((error, None, 0, 0, None, shared.engine.ticking),)
+                shared.pending_repairs += ((error, None, 0, 0, None, shared.engine.ticking),)
                 shared.serve_waiters(self.store.clock.micros())
             return [Problem("memory", 1, (name,), repairs, name)]
         finally:
@@ -191,7 +191,7 @@ class Connection(ConnectionBase):
     def identify(self, uuid: str | UUID | None, create: bool = False) -> str:
         """Move to the session `uuid`, if given, and return the session's uuid. With `create` the session may be new."""
         self.check()
-        wanted = session_name(uuid, create)
+        wanted = check_session_uuid(uuid, create)
         if wanted is None:
             return self.session.uuid
         self.store.lock.acquire()
@@ -220,7 +220,7 @@ class Connection(ConnectionBase):
         finally:
             self.store.lock.token[0] = True
         for shared in shared_tubes:
-            shared.tell()
+            shared.notify_listeners()
         return wanted
 
     def _leave(self, session: MemorySession) -> None:
@@ -231,7 +231,7 @@ class Connection(ConnectionBase):
         finally:
             self.store.lock.token[0] = True
         for shared in shared_tubes:
-            shared.tell()
+            shared.notify_listeners()
 
     def close(self, *, lost: bool = False) -> None:
         """End this connection; waiting callers get `QueueClosed`. A `lost` one leaves its session its lease to live."""
@@ -247,9 +247,9 @@ class Connection(ConnectionBase):
             if self.closed is not None:
                 return
             for shared, port in self._ports.items():
-                port.gone = _closed
+                port.closed_error = _closed
                 shared.dismiss(set(port.waiters), _closed)
-                if shared.putters:  # The next put may need less room than a dismissed one.
+                if shared.put_waiters:  # The next put may need less room than a dismissed one.
                     shared.serve_waiters(self.store.clock.micros())
                 shared.listen(port, None)
                 shared.ports.discard(port)
@@ -258,13 +258,13 @@ class Connection(ConnectionBase):
             self._ports.clear()
         except BaseException:  # `close` can be called again.
             for shared in self.session.holds:
-                if shared.owed:
+                if shared.pending_repairs:
                     shared.serve_waiters(self.store.clock.micros())
             raise
         finally:
             self.store.lock.token[0] = True
         for shared in shared_tubes:
-            shared.tell()
+            shared.notify_listeners()
 
     def __del__(self) -> None:
         # At the end of the process released tasks are of no use, and no thread can be started.

@@ -16,7 +16,7 @@ from tubes.values.batch import Batch
 from tubes.values.codecs import encode
 from tubes.values.lease import NO_TAKE, Lease
 from tubes.values.options import put_options
-from tubes.values.task import FINISHED, F, TaskView, log_lost, snapshot
+from tubes.values.task import FINISHED, F, TaskView, log_lost_take, snapshot
 
 if TYPE_CHECKING:
     from tubes.backend.interface import PreparedPut
@@ -131,8 +131,8 @@ class Port(PortBase[F]):
                 if held:
                     break
                 lock.wait()
-            if self.gone is not None:
-                raise self.gone()
+            if self.closed_error is not None:
+                raise self.closed_error()
             now = self._micros()
             if engine.ticking and engine.timers.soonest <= now:
                 shared.serve_waiters(now)
@@ -148,11 +148,11 @@ class Port(PortBase[F]):
             held = False
             lock.token[0] = True
             if shared.events:
-                shared.tell()
+                shared.notify_listeners()
             return task
         except BaseException as error:
             if held or task is not None:
-                shared.owed += ((error, True, id, id + 1, None, engine.ticking),)
+                shared.pending_repairs += ((error, True, id, id + 1, None, engine.ticking),)
                 if held:
                     engine.ticking, engine.timers.soonest = True, -1
                     lock.token[0] = True
@@ -174,8 +174,8 @@ class Port(PortBase[F]):
                 if held:
                     break
                 lock.wait()
-            if self.gone is not None:
-                raise self.gone()
+            if self.closed_error is not None:
+                raise self.closed_error()
             now = 0
             if engine.ticking:
                 now = self._micros()
@@ -190,11 +190,11 @@ class Port(PortBase[F]):
             held = False
             lock.token[0] = True
             if shared.events:
-                shared.tell()
+                shared.notify_listeners()
             return task
         except BaseException as error:
             if held or task is not None:
-                shared.owed += ((error, False, take, take + 1, None, engine.ticking),)
+                shared.pending_repairs += ((error, False, take, take + 1, None, engine.ticking),)
                 if held:
                     engine.ticking, engine.timers.soonest = True, -1
                     lock.token[0] = True
@@ -214,8 +214,8 @@ class Port(PortBase[F]):
                 if held:
                     break
                 lock.wait()
-            if self.gone is not None:
-                raise self.gone()
+            if self.closed_error is not None:
+                raise self.closed_error()
             now = 0
             if engine.ticking:
                 now = self._micros()
@@ -225,8 +225,8 @@ class Port(PortBase[F]):
             is_task = task.__class__ is self.kind
             entry: Any = task._record if is_task else hold.get(task) if task.__class__ is int else None
             if entry is None or entry.hold is not hold or (is_task and entry.take != task._take):
-                entry = self.held(*self.refer(task))
-            if entry.more is None and not engine.throttled:  # The body of `engine.ack`, to save a call.
+                entry = self.held(*self.resolve_task(task))
+            if entry.extras is None and not engine.throttled:  # The body of `engine.ack`, to save a call.
                 engine._move(entry, engine._ack)
             else:
                 engine.ack(now, entry)
@@ -241,11 +241,11 @@ class Port(PortBase[F]):
             held = False
             lock.token[0] = True
             if shared.events:
-                shared.tell()
+                shared.notify_listeners()
             return done
         except BaseException as error:
             if held:
-                shared.owed += ((error, None, 0, 0, None, engine.ticking),)
+                shared.pending_repairs += ((error, None, 0, 0, None, engine.ticking),)
                 engine.ticking, engine.timers.soonest = True, -1
                 lock.token[0] = True
             shared.settle()
@@ -256,7 +256,7 @@ class Port(PortBase[F]):
         try:
             self.ack(task)
         except TaskNotTaken as lost:
-            log_lost(lost)
+            log_lost_take(lost)
         return self.take()
 
     def put_all(self, now: int, batch: Batch) -> list[F]:
@@ -266,7 +266,7 @@ class Port(PortBase[F]):
         engine.check_ranks(now, batch)
         if batch.max_waiting is not None:
             engine.check_waiting(now, batch, batch.max_waiting)
-        if batch.keyed:
+        if batch.has_keys:
             engine.count_new(now, batch)
             # Take the snapshot at once: a later item may replace the task.
             return [self.show(engine.put(now, data, options)) for data, options in batch]
@@ -298,8 +298,8 @@ class Port(PortBase[F]):
             lock.let_in()
         lock.acquire()
         try:
-            if self.gone is not None:
-                raise self.gone()
+            if self.closed_error is not None:
+                raise self.closed_error()
             now = self._micros()
             if engine.timers.soonest <= now:
                 shared.serve_waiters(now)
@@ -314,11 +314,11 @@ class Port(PortBase[F]):
             held = False
             lock.token[0] = True
             if shared.events:
-                shared.tell()
+                shared.notify_listeners()
             return answer
         except BaseException as error:
             if held or is_put is not None:
-                shared.owed += ((error, is_put, first, end, forgotten, engine.ticking),)
+                shared.pending_repairs += ((error, is_put, first, end, forgotten, engine.ticking),)
                 if held:
                     engine.ticking, engine.timers.soonest = True, -1
                     lock.token[0] = True
@@ -346,16 +346,16 @@ class Port(PortBase[F]):
         try:
             if undo and waiter.answer is not PENDING:
                 is_put = waiter.request is not None
-                shared.owed += ((None, is_put, -is_put, 0, waiter.answer, self._engine.ticking),)
-            shared.run(lambda: shared.strike(waiter))
+                shared.pending_repairs += ((None, is_put, -is_put, 0, waiter.answer, self._engine.ticking),)
+            shared.run(lambda: shared.remove_waiter(waiter))
             if shared.watched:
                 shared.serve_waiters(self._micros())
         finally:
             self._lock.token[0] = True
-        shared.tell()
+        shared.notify_listeners()
         return None if waiter.answer is PENDING else waiter.answer
 
-    def keeps(self, waiter: Waiter) -> bool:
+    def must_keep_waiting(self, waiter: Waiter) -> bool:
         """Return False: memory needs no disk that a waiter could wait for."""
         return False
 

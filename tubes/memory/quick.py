@@ -63,14 +63,14 @@ class QuickPort(VerbPort[F]):
                 lock.wait()
             offers: Any = engine._offers
             line = offers._lines.get(0)
-            if line is not None and not (engine.listener or engine.ticking or self.gone):
+            if line is not None and not (engine.listener or engine.ticking or self.closed_error):
                 id = engine.next_id
                 entry = Entry()
                 entry.id = entry.rank = id
                 entry.data = data
                 entry.created = now = self._micros()
                 entry.attempts = entry.take = 0
-                entry.hold = entry.more = None
+                entry.hold = entry.extras = None
                 engine.next_id = id + 1
                 entry.state = _READY
                 engine.tasks[id] = entry
@@ -82,16 +82,16 @@ class QuickPort(VerbPort[F]):
                 made._record = entry
                 made._state = _READY
                 made._attempts = made._take = 0
-                made._more = None
+                made._extras = None
                 made._times = NO_TIMES
                 task = made
-                if shared.watched and not (line[0] is entry and shared.takers and self._hand_over(line, now)):
+                if shared.watched and not (line[0] is entry and shared.take_waiters and self._hand_over(line, now)):
                     shared.serve_waiters(now)
             held = False
             lock.token[0] = True
         except BaseException as error:
             if held:
-                shared.owed += ((error, True, id, id + 1, None, engine.ticking),)
+                shared.pending_repairs += ((error, True, id, id + 1, None, engine.ticking),)
                 engine.ticking, engine.timers.soonest = True, -1
                 lock.token[0] = True
             shared.settle()
@@ -102,7 +102,7 @@ class QuickPort(VerbPort[F]):
         """Give the only ready task to the first waiter; return False if `serve_waiters` is needed."""
         shared = self.shared
         engine = self._engine
-        takers = shared.takers
+        takers = shared.take_waiters
         waiter = next(iter(takers))
         if engine.pause._on or shared.emptying or shared.is_late(waiter, now):
             return False
@@ -122,12 +122,12 @@ class QuickPort(VerbPort[F]):
         made._record = entry
         made._state = _TAKEN
         made._attempts = entry.attempts
-        made._more = entry.more
+        made._extras = entry.extras
         made._times = NO_TIMES
         made._take = take
         waiter.answer = made
         shared._giving = 0
-        is_awake = shared.rouse(waiter)
+        is_awake = shared.wake_waiter(waiter)
         if not is_awake:
             engine.untake(now, entry)
         del takers[waiter]
@@ -153,7 +153,7 @@ class QuickPort(VerbPort[F]):
                 lock.wait()
             offers: Any = engine._offers
             line = offers._lines.get(0)
-            is_clear = not (offers._back or engine.listener or engine.ticking or engine.pause._on or self.gone)
+            is_clear = not (offers._back or engine.listener or engine.ticking or engine.pause._on or self.closed_error)
             if is_clear and not line:
                 is_empty = True
             elif is_clear and line[0].index is offers:
@@ -172,7 +172,7 @@ class QuickPort(VerbPort[F]):
                 made._record = entry
                 made._state = _TAKEN
                 made._attempts = attempts
-                made._more = entry.more
+                made._extras = entry.extras
                 made._times = NO_TIMES
                 made._take = take
                 task = made
@@ -180,7 +180,7 @@ class QuickPort(VerbPort[F]):
             lock.token[0] = True
         except BaseException as error:
             if held:
-                shared.owed += ((error, False, take, take + 1, None, engine.ticking),)
+                shared.pending_repairs += ((error, False, take, take + 1, None, engine.ticking),)
                 engine.ticking, engine.timers.soonest = True, -1
                 lock.token[0] = True
             shared.settle()
@@ -209,8 +209,8 @@ class QuickPort(VerbPort[F]):
             if (
                 entry.hold is hold
                 and (not is_task or entry.take == task._take)
-                and ((more := entry.more) is None or (more.key is None and not more.keep_done))
-                and not (engine.listener or shared.emptying or engine.ticking or self.gone)
+                and ((more := entry.extras) is None or (more.key is None and not more.keep_done))
+                and not (engine.listener or shared.emptying or engine.ticking or self.closed_error)
             ):
                 id = entry.id
                 del hold[id]
@@ -223,7 +223,7 @@ class QuickPort(VerbPort[F]):
                 made._record = entry
                 made._state = _DONE
                 made._attempts = entry.attempts
-                made._more = more
+                made._extras = more
                 made._times = NO_TIMES
                 made._take = entry.take
                 if is_task:
@@ -233,7 +233,7 @@ class QuickPort(VerbPort[F]):
             lock.token[0] = True
         except BaseException as error:
             if held:
-                shared.owed += ((error, None, 0, 0, None, engine.ticking),)
+                shared.pending_repairs += ((error, None, 0, 0, None, engine.ticking),)
                 engine.ticking, engine.timers.soonest = True, -1
                 lock.token[0] = True
             shared.settle()

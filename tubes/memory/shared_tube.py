@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from tubes.backend.alarms import Alarm
 from tubes.backend.clock import soon
-from tubes.backend.listeners import Listener, tell
-from tubes.backend.waiters import EMPTY, PENDING, EndOf
+from tubes.backend.listeners import Listener, notify_listener
+from tubes.backend.waiters import PENDING, TUBE_EMPTY, TaskEnd
 from tubes.drivers.done import Done
 from tubes.drivers.invariants import rebuild_indexes
 from tubes.drivers.moves import State
@@ -26,7 +26,7 @@ from tubes.values.statistics import Statistics, until
 from tubes.values.task import TaskView, snapshot
 
 #: See `SharedTube.owed`.
-Owed: TypeAlias = "tuple[BaseException | None, bool | None, int, int, object, bool]"
+PendingRepair: TypeAlias = "tuple[BaseException | None, bool | None, int, int, object, bool]"
 
 if TYPE_CHECKING:
     from tubes.backend.clock import Clock
@@ -41,7 +41,7 @@ class Port(Protocol):
     """The part of a connection's port that the tube uses."""
 
     #: Makes the error for a dropped tube or a closed queue; None while the port works.
-    gone: Callable[[], TubesError] | None
+    closed_error: Callable[[], TubesError] | None
     listener: Listener | None
 
     def forget(self) -> None: ...
@@ -59,8 +59,8 @@ class SharedTube:
         self.opening = 0
         self.driver: Final = engine.driver
         self.engine: Final = engine
-        self.takers: Final[OrderedDict[Waiter, None]] = OrderedDict()
-        self.putters: Final[OrderedDict[Waiter, None]] = OrderedDict()
+        self.take_waiters: Final[OrderedDict[Waiter, None]] = OrderedDict()
+        self.put_waiters: Final[OrderedDict[Waiter, None]] = OrderedDict()
         #: Waiters until the tube is empty.
         self.emptying: Final[OrderedDict[Waiter, None]] = OrderedDict()
         #: Waiters for the end of a task, by its id; then the ids that may have ended, with their records if kept.
@@ -79,11 +79,11 @@ class SharedTube:
         #: the end of its numbers (0: up to the next one); the tasks to undo; the earlier value of `engine.ticking`.
         #: One assignment adds an item, before the lock is freed. `engine.ticking` and `engine.timers.soonest` are set
         #: along with it, so that the next call cannot skip `serve_waiters`.
-        self.owed: tuple[Owed, ...] = ()
+        self.pending_repairs: tuple[PendingRepair, ...] = ()
         #: While tasks move to another tube: both tubes, the first new id, and the old ids.
         self.moving: tuple[SharedTube, SharedTube, int, list[int]] | None = None
         #: Makes the error for a dropped tube; None while the tube exists.
-        self.gone: Callable[[], TubesError] | None = None
+        self.closed_error: Callable[[], TubesError] | None = None
         self._is_dropped = False
         # While a waiter is served: the number of its take, and the first id of its put.
         self._giving, self._putting = 0, -1
@@ -92,7 +92,7 @@ class SharedTube:
         # True if the clock ends waits (a test's clock), rather than real time.
         self._clock_wakes: Final = clock.patience(clock.micros()) is None
         self._telling = threading.Lock()
-        self._alarm: Final = Alarm(clock, self.ring)
+        self._alarm: Final = Alarm(clock, self.fire)
         self._later: Final[deque[Callable[[], object]]] = deque()
         self._call: Final = Alarm(clock, self._do_later)
 
@@ -104,22 +104,22 @@ class SharedTube:
     def serve_waiters(self, now: int) -> None:
         """Repair the tube, move due tasks, serve waiters in the order of arrival, set the alarm. Under the lock."""
         try:
-            if self.owed:
+            if self.pending_repairs:
                 self.repair(now)
             self.serve(now)
         except BaseException as error:
-            self.owed += ((error, None, 0, 0, None, self.engine.ticking),)
+            self.pending_repairs += ((error, None, 0, 0, None, self.engine.ticking),)
             self.engine.ticking, self.engine.timers.soonest = True, -1
             raise
 
     def serve(self, now: int) -> None:
         """Move due tasks, serve waiters in the order of arrival, and set the alarm."""
         engine = self.engine
-        takers = self.takers
+        takers = self.take_waiters
         while True:
             if engine.timers.soonest <= now:
                 engine.expire(now)
-            if self.putters:
+            if self.put_waiters:
                 self._serve_putters(now)
             while takers:
                 waiter = next(iter(takers))
@@ -132,24 +132,24 @@ class SharedTube:
                         break
                     waiter.answer = snapshot(owner.kind, owner.tube, entry, engine.dated)
                     self._giving = 0
-                    if not self.rouse(waiter):
+                    if not self.wake_waiter(waiter):
                         engine.untake(now, entry)
                 del takers[waiter]
                 owner.waiters.discard(waiter)
-            if engine.timers.soonest > now and not (self.putters and self._next_putter(now)):
+            if engine.timers.soonest > now and not (self.put_waiters and self._next_putter(now)):
                 break
         if self.emptying and engine.is_empty:
             for waiter in list(self.emptying):
                 waiter.answer = True
-                self.rouse(waiter)
-                self.strike(waiter)
+                self.wake_waiter(waiter)
+                self.remove_waiter(waiter)
         if self.ending:
             self._serve_ending()
-        self.watched = bool(takers or self.putters or self.emptying or self.ending or engine.listener)
+        self.watched = bool(takers or self.put_waiters or self.emptying or self.ending or engine.listener)
         if self.watched:  # Otherwise the next call moves due tasks.
             self._alarm.set(engine.timers.soonest)
 
-    def commit_with(self, other: SharedTube, now: int) -> None:
+    def commit_both(self, other: SharedTube, now: int) -> None:
         """Write the changes of both tubes, all or none, if the store is kept in a folder. Under the lock."""
 
     def _serve_ending(self) -> None:
@@ -163,8 +163,8 @@ class SharedTube:
             if entry is None or entry.state is State.BURIED:
                 for waiter in list(self.ending.get(id, ())):
                     waiter.answer = True if done is None else waiter.owner.show(done)
-                    self.rouse(waiter)
-                    self.strike(waiter)
+                    self.wake_waiter(waiter)
+                    self.remove_waiter(waiter)
 
     def _serve_putters(self, now: int) -> None:
         """Run waiting puts while there is room. A waiter gets the error that its own put raises."""
@@ -177,24 +177,24 @@ class SharedTube:
                     raise
                 except BaseException as error:
                     if self.is_harmful(error, True, id):
-                        self.owed += ((error, True, id, 0, None, self.engine.ticking),)
+                        self.pending_repairs += ((error, True, id, 0, None, self.engine.ticking),)
                         self.repair(now)
                     waiter.answer = error
                 self._putting = -1
-                if not self.rouse(waiter):
+                if not self.wake_waiter(waiter):
                     self.undo(waiter.answer, is_put=True)
-            self.strike(waiter)
+            self.remove_waiter(waiter)
         # A task with a ttl of 0 ends before it can be taken.
         self.engine.expire(now)
 
-    def rouse(self, waiter: Waiter) -> bool:
+    def wake_waiter(self, waiter: Waiter) -> bool:
         """Wake a waiter that has its result; return False if its caller has left. Under the lock."""
         return waiter.wake()
 
     def _next_putter(self, now: int) -> Waiter | None:
         """Find the first waiting put that has room or is late. A full lane does not hold up puts into other lanes."""
         full: set[object] = set()
-        for waiter in self.putters:
+        for waiter in self.put_waiters:
             if full and not full.isdisjoint(lanes_of(self.driver, waiter.request)):
                 continue
             try:
@@ -208,7 +208,7 @@ class SharedTube:
         if not isinstance(request, Batch):
             return self.engine.admits(now, request[1])
         try:
-            count = self.engine.count_new(now, request) if request.keyed else request.size
+            count = self.engine.count_new(now, request) if request.has_keys else request.size
         except DuplicateKey:  # The put raises it.
             return True
         # A batch that can never fit is admitted too: its put raises the error.
@@ -227,11 +227,11 @@ class SharedTube:
         try:
             self._lock.acquire()
             try:
-                if self.owed:
+                if self.pending_repairs:
                     self.serve_waiters(self._clock.micros())
             finally:
                 self._lock.token[0] = True
-            self.tell()
+            self.notify_listeners()
         except TubesError:  # The interrupted call raises its own error.
             pass
         except BaseException:
@@ -242,11 +242,11 @@ class SharedTube:
     def run(self, act: Callable[[], object]) -> None:
         """Call `act`; if it is interrupted, the next caller repairs the tube. Under the lock."""
         try:
-            if self.owed:
+            if self.pending_repairs:
                 self.repair(self._clock.micros())
             act()
         except BaseException as error:
-            self.owed += ((error, None, 0, 0, None, self.engine.ticking),)
+            self.pending_repairs += ((error, None, 0, 0, None, self.engine.ticking),)
             self.engine.ticking, self.engine.timers.soonest = True, -1
             raise
 
@@ -256,11 +256,11 @@ class SharedTube:
         If this method is interrupted itself, the next caller repeats it from the start. Cost: O(n); O(1) after a typed
         error, which has changed nothing.
         """
-        engine, owed = self.engine, self.owed
+        engine, owed = self.engine, self.pending_repairs
         count = len(owed)
         try:
             engine.ticking = owed[0][-1]
-            is_drop = self.gone is not None and not self._is_dropped
+            is_drop = self.closed_error is not None and not self._is_dropped
             if is_drop:
                 self.end()
             engine.timers._note_soonest()
@@ -278,12 +278,12 @@ class SharedTube:
                     self.undo(task, is_put=bool(is_put))
             if harmful:
                 self._repair_waiters(now)
-            self.owed = self.owed[count:]
+            self.pending_repairs = self.pending_repairs[count:]
         except BaseException:
             engine.ticking, engine.timers.soonest = True, -1
             raise
-        if is_drop and self.gone is not None:
-            raise self.gone()
+        if is_drop and self.closed_error is not None:
+            raise self.closed_error()
 
     def is_harmful(self, error: BaseException | None, is_put: bool | None, first: int) -> bool:
         """Return True if an error may have interrupted a move."""
@@ -303,9 +303,9 @@ class SharedTube:
         self._giving, self._putting = 0, -1
         self._ended.extend((id, None) for id in self.ending)
         for waiter in [waiter for waiter in self.waiters() if waiter.answer is not PENDING]:
-            if not self.rouse(waiter):
+            if not self.wake_waiter(waiter):
                 self.undo(waiter.answer, is_put=waiter.request is not None)
-            self.strike(waiter)
+            self.remove_waiter(waiter)
 
     def _undo_takes(self, now: int, first: int, end: int) -> None:
         for entry in [entry for entry in self.engine.tasks.values() if first <= abs(entry.take) < end]:
@@ -324,14 +324,14 @@ class SharedTube:
         for new, id in enumerate(moved, first):
             if new in there.engine.tasks and id in here.engine.tasks:
                 here.engine.move_out(now, here.engine.tasks[id])
-        there.commit_with(here, now)
+        there.commit_both(here, now)
         here.moving = there.moving = None
 
-    def ring(self, now: int) -> None:
+    def fire(self, now: int) -> None:
         """Handle the alarm: move due tasks, and end waits whose deadline has come."""
         self._lock.acquire()
         try:
-            self._alarm.silence()
+            self._alarm.cancel()
             if not self.watched:
                 return
             try:
@@ -344,13 +344,13 @@ class SharedTube:
                         continue
                     if waiter.deadline <= now:
                         waiter.wake()
-                        self.strike(waiter)
+                        self.remove_waiter(waiter)
                     else:
                         self._alarm.set(waiter.deadline)
                 self.serve_waiters(now)
         finally:
             self._lock.token[0] = True
-        self.tell()
+        self.notify_listeners()
 
     def listen(self, port: Port, callback: Listener | None) -> Listener | None:
         """Set or remove a port's listener; return the previous one. Under the lock."""
@@ -376,19 +376,19 @@ class SharedTube:
         """Queue a notification of a listener; `tell` delivers it after the call. Under the lock."""
         self.events.append((listener, task, event))
 
-    def tell(self) -> None:
+    def notify_listeners(self) -> None:
         """Call the listeners for all changes, in order, from one thread at a time. Not under the lock."""
         while self.events and self._telling.acquire(blocking=False):
             try:
                 while self.events:
-                    tell(*self.events.popleft())
+                    notify_listener(*self.events.popleft())
             finally:
                 self._telling.release()
 
     def statistics(self, now: int) -> Statistics:
         """Count the tasks, the calls and the callers that wait. Under the lock."""
         engine = self.engine
-        waiting = len(self.takers) + len(self.putters)
+        waiting = len(self.take_waiters) + len(self.put_waiters)
         kept = engine.done.count(now)
         return Statistics(engine.counts(), engine.calls(), waiting, until(engine.pause.until), kept)
 
@@ -404,12 +404,12 @@ class SharedTube:
 
     def waiters(self) -> list[Waiter]:
         """Return all waiters. Under the lock."""
-        return [*self.takers, *self.putters, *self.emptying, *chain.from_iterable(self.ending.values())]
+        return [*self.take_waiters, *self.put_waiters, *self.emptying, *chain.from_iterable(self.ending.values())]
 
     def enlist(self, waiter: Waiter) -> None:
         """Put a waiter at the end of its line. Under the lock."""
         self._waiters_like(waiter)[waiter] = None
-        if isinstance(waiter.request, EndOf):
+        if isinstance(waiter.request, TaskEnd):
             self.engine.on_end = self._note_end
             self._note_end(waiter.request.id, None)  # The task may have ended already.
         waiter.owner.waiters.add(waiter)
@@ -421,22 +421,22 @@ class SharedTube:
         if id in self.ending:
             self._ended.append((id, done))
 
-    def strike(self, waiter: Waiter) -> None:
+    def remove_waiter(self, waiter: Waiter) -> None:
         """Remove a waiter from its line. Under the lock."""
         self._waiters_like(waiter).pop(waiter, None)
         waiter.owner.waiters.discard(waiter)
-        if isinstance(waiter.request, EndOf) and not self.ending.get(waiter.request.id):
+        if isinstance(waiter.request, TaskEnd) and not self.ending.get(waiter.request.id):
             self.ending.pop(waiter.request.id, None)
             if not self.ending:
                 self.engine.on_end = None
                 self._ended.clear()
 
     def _waiters_like(self, waiter: Waiter) -> OrderedDict[Waiter, None]:
-        if waiter.request is EMPTY:
+        if waiter.request is TUBE_EMPTY:
             return self.emptying
-        if isinstance(waiter.request, EndOf):
+        if isinstance(waiter.request, TaskEnd):
             return self.ending.setdefault(waiter.request.id, OrderedDict())
-        return self.takers if waiter.request is None else self.putters
+        return self.take_waiters if waiter.request is None else self.put_waiters
 
     def undo(self, task: object, *, is_put: bool) -> None:
         """Undo takes or puts whose caller did not get its tasks; restore done tasks. Under the lock."""
@@ -460,15 +460,15 @@ class SharedTube:
         for waiter in waiters:
             waiter.answer = error()
             waiter.wake()
-            self.strike(waiter)
+            self.remove_waiter(waiter)
 
     def end(self) -> None:
         """Notify all ports and waiters that the tube was dropped. Under the lock; the call may be repeated."""
-        assert self.gone is not None
+        assert self.closed_error is not None
         for port in list(self.ports):
-            port.gone = self.gone
+            port.closed_error = self.closed_error
             port.forget()
-        self.dismiss({*self.waiters()}, self.gone)
+        self.dismiss({*self.waiters()}, self.closed_error)
         self.engine.truncate()
         self._is_dropped = True
 
@@ -478,6 +478,6 @@ class SharedTube:
         soon(self._call)
 
     def _do_later(self, now: int) -> None:
-        self._call.silence()
+        self._call.cancel()
         while self._later:
             self._later.popleft()()

@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from tubes.backend.alarms import Alarm
 from tubes.backend.clock import soon, system_clock
-from tubes.backend.url import in_namespace
+from tubes.backend.url import add_namespace
 from tubes.drivers.driver import Driver, check_name
 from tubes.drivers.engine import Engine
 from tubes.drivers.options import flag
@@ -82,7 +82,7 @@ class MemorySession:
     def _end(self, now: int) -> list[SharedTube]:
         shared_tubes = sorted(self.holds, key=lambda shared: shared.name)
         for shared in shared_tubes:
-            if shared.gone is None:
+            if shared.closed_error is None:
                 shared.run(partial(self._end_hold, now, shared))
                 shared.serve_waiters(now)
         self.holds.clear()
@@ -98,8 +98,8 @@ class MemorySession:
         self._store.lock.acquire()
         try:
             now = self._store.clock.micros()
-            self._alarm.silence()
-            self._call.silence()
+            self._alarm.cancel()
+            self._call.cancel()
             while self.lost:
                 shared_tubes += self.leave(now, lost=True)
                 self.lost.pop()
@@ -112,7 +112,7 @@ class MemorySession:
         finally:
             self._store.lock.token[0] = True
         for shared in shared_tubes:
-            shared.tell()
+            shared.notify_listeners()
 
 
 class MemoryStore:
@@ -124,7 +124,7 @@ class MemoryStore:
     def __init__(
         self, url: str, clock: Clock, codec: Codec | None, home: MemoryStore | None = None, namespace: str = ""
     ) -> None:
-        self.url: Final = in_namespace(url, namespace)
+        self.url: Final = add_namespace(url, namespace)
         self.clock: Final = clock
         self.codec: Final = codec
         self.registry: Final[Registry] = Registry() if home is None else home.registry
@@ -141,7 +141,7 @@ class MemoryStore:
         self.sessions: Final[dict[str, MemorySession]] = {}
         _stores.add(self)
 
-    def within(self, namespace: str) -> MemoryStore:
+    def open_namespace(self, namespace: str) -> MemoryStore:
         """Return the store of a namespace, created on first use; '' is the store of the tubes without a namespace."""
         home = self._home or self
         if not namespace:
@@ -154,7 +154,7 @@ class MemoryStore:
 
     def current(self) -> MemoryStore:
         """Return the current store of the same namespace; it is another one if this store is forgotten."""
-        return self.within(self.namespace)
+        return self.open_namespace(self.namespace)
 
     @property
     def _is_empty(self) -> bool:

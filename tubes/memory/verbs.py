@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes.backend.listeners import check_listener
-from tubes.backend.moving import item_again
+from tubes.backend.moving import item_of_done
 from tubes.backend.port import check_reason, mark_finished
 from tubes.drivers import options as known
 from tubes.drivers.done import Done
@@ -21,7 +21,7 @@ from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy, Tub
 from tubes.memory.port import Port, keep_data
 from tubes.values.batch import Batch, mark_all_finished, tasks_by_id
 from tubes.values.codecs import encode
-from tubes.values.lane import Utube, changes_of, lane_of
+from tubes.values.lane import Utube, check_lane_limits, lane_of
 from tubes.values.lease import Lease
 from tubes.values.task import F, TaskView, snapshot
 
@@ -50,7 +50,7 @@ class VerbPort(Port[F]):
     def take_many(self, limit: int, span: int | None = None) -> list[F]:
         """Take up to `limit` available tasks, each for `span` microseconds if given."""
         if span is not None:
-            self.need("ttr")
+            self.require_option("ttr")
 
         def act(now: int) -> list[F]:
             entries = take_many(self._engine, now, self.hold, limit, span)
@@ -76,7 +76,7 @@ class VerbPort(Port[F]):
         """Give held tasks back."""
         span = None if delay is None else micros("delay", delay)
         if span is not None:
-            self.need("delay")
+            self.require_option("delay")
 
         def release(now: int, entries: list[Entry]) -> None:
             for entry in entries:
@@ -87,7 +87,7 @@ class VerbPort(Port[F]):
     def renew_many(self, tasks: object, seconds: Seconds) -> dict[int, bool]:
         """Give held tasks at least `seconds` more to run."""
         span = micros("seconds", seconds)
-        self.need("ttr")
+        self.require_option("ttr")
 
         def renew(now: int, entries: list[Entry]) -> None:
             for entry in entries:
@@ -118,7 +118,7 @@ class VerbPort(Port[F]):
 
         return self._do(act)
 
-    def near(self, target: object) -> int:
+    def relay_limit(self, target: object) -> int:
         """Return the number of tasks that one call of `relay` moves to another tube; 0 if it is in another store."""
         return _RELAYED if isinstance(target, VerbPort) and target.shared._lock is self._lock else 0
 
@@ -130,8 +130,8 @@ class VerbPort(Port[F]):
         here, there = self.shared, target.shared
 
         def act(now: int) -> list[bool] | None:
-            if target.gone is not None:
-                raise target.gone()
+            if target.closed_error is not None:
+                raise target.closed_error()
             there.serve_waiters(now)
             same = [self._is_as_seen(task) for task in tasks]
             runs = [(options, [data]) for (data, options), is_same in zip(batch, same, strict=True) if is_same]
@@ -144,7 +144,7 @@ class VerbPort(Port[F]):
                 target.put_all(now, moving)
                 for id in moved:
                     here.engine.move_out(now, here.engine.tasks[id])
-                there.commit_with(here, now)
+                there.commit_both(here, now)
                 here.moving = there.moving = None
             except TubesError as error:
                 here.moving = there.moving = None
@@ -153,7 +153,7 @@ class VerbPort(Port[F]):
                     raise DuplicateKey(**error.facts | {"item": places[error.facts["item"]]}) from None
                 raise
             except BaseException as error:
-                there.owed += ((error, None, 0, 0, None, there.engine.ticking),)
+                there.pending_repairs += ((error, None, 0, 0, None, there.engine.ticking),)
                 there.engine.ticking, there.engine.timers.soonest = True, -1
                 raise
             finally:
@@ -161,7 +161,7 @@ class VerbPort(Port[F]):
             return same
 
         moved = self._do(act)
-        there.tell()
+        there.notify_listeners()
         return moved
 
     def _is_as_seen(self, task: F) -> bool:
@@ -181,7 +181,7 @@ class VerbPort(Port[F]):
 
         `any_holder`: with all tasks. `states`: only with tasks in one of these states.
         """
-        references = tasks_by_id(tasks, self.refer)
+        references = tasks_by_id(tasks, self.resolve_task)
         done = dict.fromkeys(references, True)
 
         def act(now: int) -> None:
@@ -228,7 +228,7 @@ class VerbPort(Port[F]):
         self, task: object, act: Callable[[int, Entry], Entry | None], *, finishes: bool = True, data: object = KEEP
     ) -> F:
         """Call `act` with a held task. `finishes`: the call ends its take; `data`: the new data of the task."""
-        id, take, view = self.refer(task)
+        id, take, view = self.resolve_task(task)
         known: Any = None if view.__class__ is Lease else view
 
         def do(now: int) -> F:
@@ -267,7 +267,7 @@ class VerbPort(Port[F]):
 
         def act(now: int, entry: Entry) -> Entry:
             if span is not None:
-                self.need("delay")
+                self.require_option("delay")
             if checked is not None or data is not KEEP:
                 entry = self._engine.begin_move(entry, checked, data)
             self._engine.release(now, entry, span, reason=reason)
@@ -293,7 +293,7 @@ class VerbPort(Port[F]):
         span = micros("seconds", seconds)
 
         def act(now: int, entry: Entry) -> None:
-            self.need("ttr")
+            self.require_option("ttr")
             self._engine.touch(now, entry, span)
 
         return self._do_held(task, act, finishes=False)
@@ -302,7 +302,7 @@ class VerbPort(Port[F]):
         """End the current take `span` microseconds from now; with `gives`, also for a task without a ttr."""
 
         def act(now: int, entry: Entry) -> None:
-            self.need("ttr")
+            self.require_option("ttr")
             self._engine.set_ttr(now, entry, span, gives=gives)
 
         return self._do_held(task, act, finishes=False)
@@ -333,12 +333,12 @@ class VerbPort(Port[F]):
 
     def again(self, task: object) -> F | None:
         """Put a done task again and forget the old one; return None if there is no room."""
-        id, engine = self.refer_untaken(task)[0], self._engine
+        id, engine = self.resolve_untaken_task(task)[0], self._engine
         forgotten: list[Done] = []
 
         def act(now: int) -> F | None:
             done: Any = engine.find_done(now, id) if id not in engine.tasks else engine.tasks[id]
-            options = self._driver.check_put(item_again(self.show(done)).options)
+            options = self._driver.check_put(item_of_done(self.show(done)).options)
             if not engine.admits(now, options):
                 return None
             new = self.show(engine.put(now, done.data, options))
@@ -350,9 +350,9 @@ class VerbPort(Port[F]):
 
     def take_task(self, task: object, span: int | None) -> F | None:
         """Take this task out of turn; return None if it may not be taken now."""
-        id = self.refer_untaken(task)[0]
+        id = self.resolve_untaken_task(task)[0]
         if span is not None:
-            self.need("ttr")
+            self.require_option("ttr")
 
         def act(now: int) -> F | None:
             entry = self._engine.find(id)
@@ -383,7 +383,7 @@ class VerbPort(Port[F]):
 
         `finishes`: the call ends its take; `done`: the task may be a done task that is kept.
         """
-        id, take, view = self.refer(task)
+        id, take, view = self.resolve_task(task)
         engine = self._engine
 
         def do(now: int) -> F:
@@ -403,7 +403,7 @@ class VerbPort(Port[F]):
         respawn = self._driver.check_kick(attempts, ttl)
         if state is State.BURIED:
             return self._do(lambda now: self._engine.kick(now, most, *respawn))
-        self.need("delay")
+        self.require_option("delay")
         return self._do(lambda now: self._engine.kick_delayed(now, most, *respawn))
 
     def first(self) -> tuple[int, int] | None:
@@ -469,7 +469,10 @@ class VerbPort(Port[F]):
         self, utube: object, interval: object, max_in_flight: object, interval_from: object, capacity: object
     ) -> None:
         """Set the limits of one lane."""
-        name, changes = lane_of(self._driver, utube), changes_of(interval, max_in_flight, interval_from, capacity)
+        name, changes = (
+            lane_of(self._driver, utube),
+            check_lane_limits(interval, max_in_flight, interval_from, capacity),
+        )
         self._do(lambda now: self._engine.configure(now, name, changes))
 
     def utubes(self, limit: int) -> list[Utube]:
@@ -522,16 +525,16 @@ class VerbPort(Port[F]):
         shared = self.shared
         flag("force", force)
 
-        def gone() -> TubesError:
+        def closed_error() -> TubesError:
             return TubeNotFound(name=shared.name)
 
         def act(now: int) -> None:
             engine = self._engine
-            waiting = sum(not waiter.is_gone() for line in (shared.takers, shared.putters) for waiter in line)
+            waiting = sum(not waiter.is_gone() for line in (shared.take_waiters, shared.put_waiters) for waiter in line)
             if (engine.taken or waiting) and not force:
                 raise TubeBusy(name=shared.name, taken=engine.taken, waiting=waiting)
             self._store.remove_tube(shared)
-            shared.gone = gone
+            shared.closed_error = closed_error
             shared.end()
             for session in self._store.sessions.values():
                 session.holds.pop(shared, None)

@@ -57,8 +57,8 @@ class BatchPort(LookingPort[F]):
 
     def put_batch(self, batch: Batch, *, waits: bool) -> Flow[list[F] | None]:
         """Put tasks, all or none; None if there is no room. `waits`: for room, if there is none."""
-        if self.gone is not None:
-            raise self.gone()
+        if self.closed_error is not None:
+            raise self.closed_error()
         if not batch.size:
             return []
         yield from self.allow_keeping(*(options for options, _ in batch.runs))
@@ -68,14 +68,22 @@ class BatchPort(LookingPort[F]):
         words: list[Word] = []
         is_there = True
         limit = () if batch.max_waiting is None else (batch.max_waiting,)
-        one_by_one = batch.keyed or bool(limit)
+        one_by_one = batch.has_keys or bool(limit)
 
         def told(now: Edition) -> tuple[Word, ...] | None:
             """What the script is told; None where the tube was altered since that was written."""
             if now is not edition:
                 return None
             waiting = self.words_of_waiting(waits=waits)
-            return batch.size, batch.staged, len(words), now.room, *waiting, *(() if batch.staged else words), *limit
+            return (
+                batch.size,
+                batch.upload_key,
+                len(words),
+                now.room,
+                *waiting,
+                *(() if batch.upload_key else words),
+                *limit,
+            )
 
         try:
             while True:
@@ -84,18 +92,18 @@ class BatchPort(LookingPort[F]):
                     batch.check_size(now.options.get("capacity", 0))
                     edition, written = now, [now.write(options) for options, _ in batch.runs]
                     words = self._words_of(batch, written, one_by_one=one_by_one)
-                    if batch.staged_for is not now:
+                    if batch.upload_options is not now:
                         self._unstage(batch)
                         if batch.size > PUTS or sum(len(raw) for _, data in batch.runs for raw in data) > BYTES:
-                            batch.staged, batch.staged_for, is_there = uuid4().hex, now, False
+                            batch.upload_key, batch.upload_options, is_there = uuid4().hex, now, False
                 if not is_there:
-                    yield from self._stage(batch.staged, words)
+                    yield from self._stage(batch.upload_key, words)
                     is_there = True
                 reply = yield from self.ask_by_options(
                     "put_limited" if limit else "put_keyed" if one_by_one else "put_many",
                     told,
                     slot=SERVING if waits else None,
-                    parts=_parts(batch.staged),
+                    parts=_parts(batch.upload_key),
                 )
                 if type(reply) is not ErrorReply:
                     break
@@ -174,15 +182,15 @@ class BatchPort(LookingPort[F]):
         """Upload the words of a batch to the server, part by part; if an early part is gone, all again."""
         at = number = 0
         while at < len(words):
-            if self.gone is not None:
-                raise self.gone()
+            if self.closed_error is not None:
+                raise self.closed_error()
             part = _part(words, at)
             reply = yield from self.ask_alone("stage", name, number, STAY, packed(part), parts=_parts(name))
             at, number = (0, 0) if reply.__class__ is ErrorReply else (at + len(part), number + 1)
 
     def _unstage(self, batch: Batch) -> None:
         """Remove uploaded tasks."""
-        name, batch.staged, batch.staged_for = batch.staged, "", None
+        name, batch.upload_key, batch.upload_options = batch.upload_key, "", None
         if name:
             self.shared.store.later(lambda: self._remove(name))
 
@@ -195,7 +203,7 @@ class BatchPort(LookingPort[F]):
     def take_many(self, limit: int, span: int | None = None) -> list[F]:
         """The first tasks that may be taken, up to so many; `span`: for so long each. Waiters here come first."""
         if span is not None:
-            self.need("ttr")
+            self.require_option("ttr")
         return self.run(self._take_many(limit, *(() if span is None else (span,))))
 
     def _take_many(self, limit: int, *span: int) -> Flow[list[F]]:
@@ -265,24 +273,24 @@ class BatchPort(LookingPort[F]):
 
     def ack_many(self, tasks: object) -> dict[int, bool]:
         """Held tasks are done."""
-        return self.change(self._about_many("ack_many", tasks_by_id(tasks, self.refer)))
+        return self.change(self._about_many("ack_many", tasks_by_id(tasks, self.resolve_task)))
 
     def release_many(self, tasks: object, delay: Seconds | None) -> dict[int, bool]:
         """Give held tasks back."""
         rest = self.rest_word(delay)
         if delay is not None:
-            self.need("delay")
-        return self.change(self._about_many("release_many", tasks_by_id(tasks, self.refer), rest))
+            self.require_option("delay")
+        return self.change(self._about_many("release_many", tasks_by_id(tasks, self.resolve_task), rest))
 
     def renew_many(self, tasks: object, seconds: Seconds) -> dict[int, bool]:
         """Let held tasks have at least so many seconds to run."""
         span = micros("seconds", seconds)
-        self.need("ttr")
-        return self.run(self._about_many("renew_many", tasks_by_id(tasks, self.refer), span, finishes=False))
+        self.require_option("ttr")
+        return self.run(self._about_many("renew_many", tasks_by_id(tasks, self.resolve_task), span, finishes=False))
 
     def delete_many(self, tasks: object, states: tuple[State, ...] = ()) -> dict[int, bool]:
         """Remove tasks; `states`: those that are in one of these."""
-        those = tasks_by_id(tasks, self.refer)
+        those = tasks_by_id(tasks, self.resolve_task)
         return self.change(self._about_many("delete_many", those, letters_of(states), by_put=True))
 
     def evict(self, tasks: list[F]) -> list[bool]:
@@ -301,7 +309,7 @@ class BatchPort(LookingPort[F]):
             done += (answer != _LOST[0] for answer in bytes_of(reply))
         return done
 
-    def near(self, target: object) -> int:
+    def relay_limit(self, target: object) -> int:
         """How many tasks one call of `relay` moves to another tube; 0: that is not on the same node."""
         if not isinstance(target, BatchPort):
             return 0
@@ -317,7 +325,7 @@ class BatchPort(LookingPort[F]):
         Returns whether each was moved; those that are too large for one call are left out. None: there is no room.
         """
         flow = self._relay(target, tasks, [*batch])
-        if target.shared.store.manual and target.shared.queue.takers:
+        if target.shared.store.manual and target.shared.queue.take_waiters:
             flow = target.shared.serving.after(flow)
         return self.change(flow)
 

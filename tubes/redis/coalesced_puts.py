@@ -149,8 +149,8 @@ class LoopPort(BatchPort[F]):
     async def _put_joined(
         self, channel: LoopChannel, session: TubeSession, new: task_codec.NewTask, raw: bytes, options: Options
     ) -> F | None:
-        if self.gone is not None:
-            raise self.gone()
+        if self.closed_error is not None:
+            raise self.closed_error()
         answer: asyncio.Future[Reply] = channel.loop.create_future()
         puts = channel.growing.get(self.shared.key)
         if isinstance(puts, CoalescedPuts) and puts.session is session:

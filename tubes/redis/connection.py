@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from uuid import uuid4
 
-from tubes.backend.port import ConnectionBase, session_name, with_json
+from tubes.backend.port import ConnectionBase, check_session_uuid, use_json
 from tubes.drivers.driver import Driver, check_name, check_tube_name
 from tubes.drivers.options import flag
 from tubes.drivers.tube_options import WAYS_TO_USE_IT, difference, without_usual
@@ -86,7 +86,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
     ) -> Connection:
         """Open another connection, with its own session; the defaults are those of this connection."""
         self.check()
-        return _make(self.store.within(namespace, session_ttl), api or self._api, self._timeout)
+        return _make(self.store.open_namespace(namespace, session_ttl), api or self._api, self._timeout)
 
     def micros(self) -> int:
         """The server's time, as far as this process knows it."""
@@ -158,7 +158,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         Its data is JSON.
         """
         self.check()
-        return with_json((yield from self._open_hidden(name, driver, idle)))
+        return use_json((yield from self._open_hidden(name, driver, idle)))
 
     def _open_hidden(self, name: str, driver: str, idle: float) -> Flow[RedisPort]:
         about = (describe(self.store.registry.find(driver)), describe_options({"idle": round(idle * 1000)}))
@@ -293,7 +293,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
     def identify(self, uuid: str | UUID | None, create: bool = False) -> str:
         """The session's uuid, after moving to another one if one is named; `create`: it may be a new one."""
         self.check()
-        return self.run(self.session.identify(session_name(uuid, create), create=create))
+        return self.run(self.session.identify(check_session_uuid(uuid, create), create=create))
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -312,7 +312,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         self.closed = _closed
         self.session.closing = True
         for port in self.session.ports():
-            port.gone = _closed
+            port.closed_error = _closed
             port.shared.dismiss(port.shared.queue.waiters(port), _closed)
             port.shared.emptiness.dismiss(port.shared.emptiness.waiters(port), _closed)
             port.listener = None
@@ -367,7 +367,7 @@ def connect(
     if api.awaited:
         return connection
     try:
-        store.meet(connect_timeout)
+        store.ensure_connected(connect_timeout)
     except BaseException:
         connection.close()
         raise
@@ -413,12 +413,12 @@ class LoopConnection(Connection):
         self._slots: Final = Slots()
         super().__init__(store, api, timeout)
 
-    async def meet(self) -> None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+    async def ensure_connected(self) -> None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         """Try the server, unless that was done; close the connection if it fails."""
-        if self.closed is not None or self.store.met:
+        if self.closed is not None or self.store.key_effect:
             return
         try:
-            await asyncio.to_thread(self.store.meet, self._timeout)
+            await asyncio.to_thread(self.store.ensure_connected, self._timeout)
         except BaseException:
             await cast("Callable[[], Any]", self.close)()
             raise

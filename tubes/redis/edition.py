@@ -75,6 +75,6 @@ class Edition:
         if "at" in options:
             options = {**options, "delay": until(options["at"], self._now())}
         lane: Any = self._driver.lane
-        if len(options) == 1 and lane in options and self.plain.more is None:
+        if len(options) == 1 and lane in options and self.plain.extras is None:
             return task_codec.in_lane(self.plain, options[lane])
         return task_codec.write(self._driver, self.options, options)

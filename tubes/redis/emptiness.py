@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tubes.backend.alarms import Alarm
-from tubes.backend.waiters import PENDING, EndOf
+from tubes.backend.waiters import PENDING, TaskEnd
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND
 from tubes.errors import ConnectionLost, TubesError
@@ -41,7 +41,7 @@ class _Subscription(Protocol):
 
 
 class _Port(Protocol):
-    gone: Callable[[], TubesError] | None
+    closed_error: Callable[[], TubesError] | None
 
     def left(self) -> Flow[int]: ...
     def parsed(self, ids: list[int], /) -> Flow[list[Parsed]]: ...
@@ -91,10 +91,10 @@ class Emptiness:
         """Let a caller wait."""
         store = self._shared.store
         with self._lock:
-            if (gone := waiter.owner.gone) is not None:  # From here on, closing the port finds the waiter.
+            if (gone := waiter.owner.closed_error) is not None:  # From here on, closing the port finds the waiter.
                 raise gone()
             self._waiters[waiter] = None
-            if isinstance(waiter.request, EndOf):
+            if isinstance(waiter.request, TaskEnd):
                 self._of_task.setdefault(waiter.request.id, set()).add(waiter)
         if store.manual and waiter.deadline is not None:
             self._alarm.set(waiter.deadline)
@@ -111,7 +111,7 @@ class Emptiness:
     def _forget(self, waiter: Waiter) -> None:
         """It waits no more. Under the lock."""
         self._waiters.pop(waiter, None)
-        if isinstance(waiter.request, EndOf) and (waiters := self._of_task.get(waiter.request.id)):
+        if isinstance(waiter.request, TaskEnd) and (waiters := self._of_task.get(waiter.request.id)):
             waiters.discard(waiter)
             if not waiters:
                 del self._of_task[waiter.request.id]
@@ -160,7 +160,7 @@ class Emptiness:
             self._asking = True
 
     def _ring(self, now: int) -> None:
-        self._alarm.silence()
+        self._alarm.cancel()
         if not self._shared.store.manual:
             self.ask()
             return
@@ -186,12 +186,12 @@ class Emptiness:
             if soonest:
                 self._shared.watch(soonest)
             # A put that waits is about to have room in an empty tube: the tube is not empty before.
-            ended, puts = self._ended, len(self._shared.queue.putters)
+            ended, puts = self._ended, len(self._shared.queue.put_waiters)
             if asked := list(self._of_task):
                 going = yield from port.parsed(asked)
                 over = {*asked} - {id for id, state, *_ in going if state not in _ENDED}
                 self.dismiss(self._waiters_for(over), lambda: True)
-            whole = [waiter for waiter in self.waiters() if not isinstance(waiter.request, EndOf)]
+            whole = [waiter for waiter in self.waiters() if not isinstance(waiter.request, TaskEnd)]
             if not whole:
                 self._enough = _NEVER
             elif left := (yield from port.left()) or puts:
@@ -204,7 +204,7 @@ class Emptiness:
             again = _SOON
         except TubesError as error:
             why = error
-            if port.gone is None:  # Else that port's own callers were told, and others may be left.
+            if port.closed_error is None:  # Else that port's own callers were told, and others may be left.
                 self.dismiss(self.waiters(), lambda: why)
             else:
                 self.ask()

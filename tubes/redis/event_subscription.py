@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from tubes.backend.listeners import tell
+from tubes.backend.listeners import notify_listener
 from tubes.backend.retry import Outage
 from tubes.errors import ConnectionLost
 from tubes.redis import task_codec
@@ -74,7 +74,7 @@ class EventSubscription:
     def note(self, port: Port[Any]) -> None:
         """Note whether a port listens now. When no port does any more, the subscription ends."""
         self._ports.pop(port, None)
-        if port.listener is not None and port.gone is None:
+        if port.listener is not None and port.closed_error is None:
             self._ports[port] = None
         else:
             self.rest()
@@ -165,4 +165,4 @@ class EventSubscription:
             callback = port.listener
             if callback is None:
                 continue
-            tell(callback, port.show(reply), event)
+            notify_listener(callback, port.show(reply), event)

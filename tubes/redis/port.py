@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from tubes.backend.interface import AnyConnection
 from tubes.backend.port import PortBase
-from tubes.backend.waiters import EMPTY, EndOf
+from tubes.backend.waiters import TUBE_EMPTY, TaskEnd
 from tubes.drivers.moves import State
 from tubes.errors import ConnectionLost, TubeFull, TubeNotFound, TubesError
 from tubes.redis import task_codec, validation
@@ -150,7 +150,7 @@ class Port(PortBase[F]):
         """Run a flow that may make a task available, or make room; then serve the waiters of this process."""
         shared = self.shared
         # Else their thread learns of it as soon.
-        if shared.store.manual and (shared.queue.takers or shared.queue.putters):
+        if shared.store.manual and (shared.queue.take_waiters or shared.queue.put_waiters):
             flow = shared.serving.after(flow)
         return self.connection.run(flow)
 
@@ -214,8 +214,8 @@ class Port(PortBase[F]):
     def open_session(self) -> Flow[TubeSession]:
         """The session in the tube, opened if it is not."""
         while True:
-            if self.gone is not None:
-                raise self.gone()
+            if self.closed_error is not None:
+                raise self.closed_error()
             if (session := self.session) is not None:
                 return session
             yield from self.connection.enter(self)
@@ -312,7 +312,7 @@ class Port(PortBase[F]):
         Errors are not dealt with: where there is one nothing was taken.
         """
         session = self.session
-        if session is None or self.gone is not None:
+        if session is None or self.closed_error is not None:
             return None
         args = (count, self.shared.store.process)
         call = ScriptCall(session.edition.script("take"), self.shared.key, args, session, slot=AHEAD)
@@ -355,8 +355,8 @@ class Port(PortBase[F]):
     def enlist(self, waiter: Waiter) -> None:
         """Put the waiter at the end of the line."""
         waiter.owner = self
-        if self.gone is not None:
-            raise self.gone()
+        if self.closed_error is not None:
+            raise self.closed_error()
         if waiter.timeout is not None:
             waiter.deadline = self.clock.micros() + waiter.timeout
         if _hears(waiter):
@@ -370,9 +370,9 @@ class Port(PortBase[F]):
             return self.shared.emptiness.withdraw(waiter)
         return self.shared.withdraw(waiter, undo=undo)
 
-    def keeps(self, waiter: Waiter) -> bool:
+    def must_keep_waiting(self, waiter: Waiter) -> bool:
         """Whether its put is on its way: then it is woken soon, although its time is over."""
-        return not _hears(waiter) and self.shared.keeps(waiter)
+        return not _hears(waiter) and self.shared.must_keep_waiting(waiter)
 
     def abandon(self, waiter: Waiter) -> None:
         """Withdraw and undo, a moment later: for finalizers, which may run in the middle of anything."""
@@ -387,18 +387,18 @@ class Port(PortBase[F]):
             self.shared.store.later(lambda: self._let_go(task))
 
     def _let_go(self, task: object) -> Flow[None]:
-        id, _, view = self.refer(task)
+        id, _, view = self.resolve_task(task)
         yield from self.ask("release", id, name_of(view), "1", "")
 
 
 def _hears(waiter: Waiter) -> bool:
     """Whether it waits for events of the tube, and for no reply."""
-    return waiter.request is EMPTY or isinstance(waiter.request, EndOf)
+    return waiter.request is TUBE_EMPTY or isinstance(waiter.request, TaskEnd)
 
 
 def ends_richly(view: TaskView) -> bool:
     """Whether the end of a task is more than that it is gone: it has a key, or is kept."""
-    more = view._more
+    more = view._extras
     return more is not None and (more.key is not None or more.keep_done > 0)
 
 

@@ -101,7 +101,13 @@ class ThreadPort(BatchPort[F]):
         """What is packed for the session; None where anything is in the way."""
         shared, session, packed = self.shared, self.session, self._packed
         queue = shared.queue
-        if queue.takers or queue.putters or queue.stale is not None or self.gone is not None or session is None:
+        if (
+            queue.take_waiters
+            or queue.put_waiters
+            or queue.stale is not None
+            or self.closed_error is not None
+            or session is None
+        ):
             return None
         if not self._packs or self._pid != _process:
             return None
@@ -112,7 +118,13 @@ class ThreadPort(BatchPort[F]):
     def call(self, verb: str, request: Request[T], *, changes: bool = True) -> T:
         """Call the script of a verb without a flow; where anything is in the way, and for a session anew, with one."""
         session, stale = self.session, self.shared.queue.stale
-        if session is None or stale is not None or self.gone is not None or self._manual or self._pid != _process:
+        if (
+            session is None
+            or stale is not None
+            or self.closed_error is not None
+            or self._manual
+            or self._pid != _process
+        ):
             return super().call(verb, request, changes=changes)
         show, args, lease = request
         call = ScriptCall(session.edition.script(verb), self.shared.key, args, self.session_of(lease, session))

@@ -50,7 +50,7 @@ class Serving:
 
     def _serve_all(self) -> Flow[int]:
         full: set[object] = set()
-        while self._queue.putters and (yield from self._serve_putter(full)):
+        while self._queue.put_waiters and (yield from self._serve_putter(full)):
             pass
         while True:
             soonest = yield from self._serve_taker()
@@ -92,7 +92,7 @@ class Serving:
 
     def _serve_taker(self) -> Flow[int | None]:
         """Serve one; None, or if there was nothing for it the next moment at which something is due (0: never)."""
-        waiter = self._queue.first(self._queue.takers)
+        waiter = self._queue.first(self._queue.take_waiters)
         if waiter is None:
             return 0
         port: RedisPort = waiter.owner

@@ -48,14 +48,14 @@ class SharedTube:
         #: Which of the tubes that have had this name.
         self.born: Final = born
         self.ports: Final[WeakSet[RedisPort]] = WeakSet()
-        self.gone = False
+        self.closed_error = False
         # A test's clock ends waits by `ring`, after what is due at the same moment.
         self.queue: Final = WaitQueue((lambda: 0) if store.manual else store.clock.micros, store.url)
         self.serving: Final = Serving(self.queue)
         self.wait_loop: Final = WaitLoop(self)
         self.emptiness: Final = Emptiness(self)
         self.subscription: Final = EventSubscription(self)
-        self._alarm: Final = Alarm(store.clock, self.ring)
+        self._alarm: Final = Alarm(store.clock, self.fire)
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -71,7 +71,7 @@ class SharedTube:
             # It does not count before a look for its task: then the test goes on.
             queue.arriving.add(waiter)
         with self.queue.lock:
-            if (gone := waiter.owner.gone) is not None:  # From here on, closing the port finds the waiter.
+            if (gone := waiter.owner.closed_error) is not None:  # From here on, closing the port finds the waiter.
                 queue.arriving.discard(waiter)
                 raise gone()
             first = queue.enlist(waiter)
@@ -96,7 +96,7 @@ class SharedTube:
             self.store.later(self.call_off)
         if alone and not self.store.manual:  # The server must not wait for a caller that is gone.
             self.store.poke(self.key)
-        if answer is None and waiter.request is not None and self.queue.putters:
+        if answer is None and waiter.request is not None and self.queue.put_waiters:
             self.nudge()  # The next waiter may need less room.
         if undo and isinstance(answer, TaskView | list):
             port: RedisPort = waiter.owner
@@ -114,7 +114,7 @@ class SharedTube:
             yield from stale.port.undo("disarm", stale.call.number, slot=AHEAD, session=stale.call.session)
             self.queue.forget_ahead(stale)
 
-    def keeps(self, waiter: Waiter) -> bool:
+    def must_keep_waiting(self, waiter: Waiter) -> bool:
         """Whether the put of a waiter whose time is over is on its way: then the waiter is woken soon."""
         return self.queue.move(waiter, "keep")
 
@@ -123,7 +123,7 @@ class SharedTube:
         with self.queue.lock:
             for waiter in waiters:
                 self.queue.move(waiter, "dismiss", error())
-            left = bool(self.queue.putters)
+            left = bool(self.queue.put_waiters)
         if left:  # A waiter behind one of them may need less room.
             self.nudge()
 
@@ -137,7 +137,7 @@ class SharedTube:
         self.store.later(self._nudge)
 
     def _nudge(self) -> Flow[None]:
-        for marker, line in (("marker", self.queue.takers), ("room", self.queue.putters)):
+        for marker, line in (("marker", self.queue.take_waiters), ("room", self.queue.put_waiters)):
             if line:
                 yield ScriptCall(self.store.marking, self.key, (marker,), parts=(marker,))
 
@@ -152,9 +152,9 @@ class SharedTube:
             if self.store.manual and moment <= self.store.clock.micros():
                 self.store.later(self.tick)
 
-    def ring(self, now: int) -> None:
+    def fire(self, now: int) -> None:
         """Do what is due now. A test's clock ends the waits whose time is over as well."""
-        self._alarm.silence()
+        self._alarm.cancel()
         if not self.store.manual:
             if not self.wait_loop.on:  # Else the thread looks at that moment, and serves the waiters in their order.
                 self.store.later(self.tick)
@@ -168,13 +168,13 @@ class SharedTube:
                     self._alarm.set(waiter.deadline)
                 elif not self.queue.move(waiter, "keep"):
                     self.queue.move(waiter, "end")
-            putters = bool(self.queue.putters)
+            putters = bool(self.queue.put_waiters)
         if putters:  # A waiter behind an expired one may need less room.
             self.store.run_now(self.tick())
 
     def tick(self) -> Flow[None]:
         """Let what is due happen, and serve the waiters."""
-        if self.gone:
+        if self.closed_error:
             return
         soonest = yield from self.serving.serve_all()
         port = next(iter(self.ports), None)
@@ -200,19 +200,19 @@ class SharedTube:
     def vanish(self) -> None:
         """The tube is gone: its users in this process get an error."""
 
-        def gone() -> TubesError:
+        def closed_error() -> TubesError:
             return TubeNotFound(name=self.name)
 
         with self.queue.lock:
-            if self.gone:
+            if self.closed_error:
                 return
             ports = list(self.ports)
         self.store.forget(self)
         for port in ports:
-            port.gone = gone
+            port.closed_error = closed_error
             port.connection.forget(self)
-        self.dismiss(self.queue.waiters(), gone)
-        self.emptiness.dismiss(self.emptiness.waiters(), gone)
+        self.dismiss(self.queue.waiters(), closed_error)
+        self.emptiness.dismiss(self.emptiness.waiters(), closed_error)
         self.subscription.close()
-        self.gone = True  # Last: after an interrupt the next caller repeats it all.
+        self.closed_error = True  # Last: after an interrupt the next caller repeats it all.
         self.wait_loop.hang_up()

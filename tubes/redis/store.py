@@ -17,7 +17,7 @@ from weakref import WeakSet
 from tubes.backend.clock import system_clock
 from tubes.backend.flow import run
 from tubes.backend.retry import Outage
-from tubes.backend.url import in_namespace
+from tubes.backend.url import add_namespace
 from tubes.drivers.driver import Driver
 from tubes.drivers.options import SECOND, micros
 from tubes.drivers.registry import Registry
@@ -81,7 +81,7 @@ class RedisStore:
         self.server: Final = server
         #: The namespace whose tubes it has; '': those that are in none.
         self.namespace: Final = key.namespace
-        self.url: Final = in_namespace(server.url, key.namespace)
+        self.url: Final = add_namespace(server.url, key.namespace)
         # That of all namespaces.
         self._root: Final = prefix
         self._tag: Final = f"{key.namespace}@" if key.namespace else ""
@@ -107,7 +107,7 @@ class RedisStore:
         self._ahead = 0
         self._timed = False
         #: Whether the server was tried.
-        self.met = False
+        self.key_effect = False
         self._silent = False
         self._meeting: Final = threading.Lock()
         self._channel: Final = ThreadChannel(server, "s")
@@ -127,7 +127,7 @@ class RedisStore:
                 raise QueueClosed(why="close() was called")
             self._users += 1
 
-    def within(self, namespace: str | None, lease: float | None = None) -> RedisStore:
+    def open_namespace(self, namespace: str | None, lease: float | None = None) -> RedisStore:
         """Return the store of a namespace of this server, with one more connection.
 
         `namespace`: '' for the tubes outside namespaces; None: the namespace of this store. `lease`: the session ttl;
@@ -141,7 +141,7 @@ class RedisStore:
             if store is None:
                 shared = self.clock, self.codec, lease, self.registry, self._beats.of(lease)
                 store = RedisStore(key, self.server, self._root, *shared)
-                store.met, store._timed, store._ahead = self.met, self._timed, self._ahead
+                store.key_effect, store._timed, store._ahead = self.key_effect, self._timed, self._ahead
                 _stores[key] = store
             store.enter()
             return store
@@ -241,8 +241,8 @@ class RedisStore:
         self._is_out = False
         try:
             self._beat_once(channel, lost)
-            if not self.met:  # An `AsyncQueue` may be used without `await` and `async with`.
-                self.meet(patience)
+            if not self.key_effect:  # An `AsyncQueue` may be used without `await` and `async with`.
+                self.ensure_connected(patience)
         except Exception as error:  # The sessions depend on it: the next beat comes after any error.
             self._warn("sessions could not be renewed", error)
         if not self._is_out:
@@ -319,7 +319,7 @@ class RedisStore:
         if not self._timed and not self.manual:
             self._ahead = moment - self.clock.micros()
 
-    def meet(self, patience: float | None = None) -> None:
+    def ensure_connected(self, patience: float | None = None) -> None:
         """Try the server once: read its clock, and warn if it may evict tasks.
 
         `patience`: seconds to try; None: as long as any call.
@@ -327,7 +327,7 @@ class RedisStore:
         if not self._meeting.acquire(timeout=-1 if patience is None else patience):  # Another one has more patience.
             raise ConnectionLost(url=self.url, why="it did not reply in time")
         try:
-            if self.met:
+            if self.key_effect:
                 return
             channel = self._channel if patience is None else ThreadChannel(self.server, "m", patience)
             try:
@@ -339,7 +339,7 @@ class RedisStore:
                     channel.close()
             found = reply[1] if type(reply) is list and len(reply) == 2 else None
             policy = found.decode(errors="replace") if type(found) is bytes else "noeviction"
-            self.met = True
+            self.key_effect = True
         finally:
             self._meeting.release()
         if policy != "noeviction":

@@ -6,7 +6,7 @@ import struct
 from struct import Struct, pack, unpack_from
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from tubes.drivers.entry import More
+from tubes.drivers.entry import Extras
 from tubes.drivers.moves import MOVES, State
 from tubes.drivers.options import MAX_COUNT, OF_FEW
 from tubes.drivers.timers import NEVER
@@ -42,7 +42,7 @@ _WHYS: Final = {b"a": "ack", b"d": "delete", b"t": "ttl"}
 class StoredTask:
     """A task's facts that do not change by what happens to it, and those that a touch or a delay may change."""
 
-    __slots__ = ("created", "data", "id", "more", "pri", "ttl", "ttr", "utube")
+    __slots__ = ("created", "data", "extras", "id", "pri", "ttl", "ttr", "utube")
 
     id: int
     created: int
@@ -51,7 +51,7 @@ class StoredTask:
     ttl: int | None
     ttr: int | None
     utube: str | None
-    more: More | None
+    extras: Extras | None
 
 
 class StoredDone(StoredTask):
@@ -78,7 +78,7 @@ class NewTask(NamedTuple):
     ttl: int | None
     ttr: int | None
     is_delayed: bool
-    more: More | None
+    extras: Extras | None
     #: Its lane as users name it.
     utube: str | None
 
@@ -107,7 +107,7 @@ def write(driver: Driver, tube: Mapping[str, Any], options: Mapping[str, Any]) -
         flags |= _LANE
         header += _text(name)
     rich = "max_attempts" in tube or tube.get("keep_done") or not OF_FEW.isdisjoint(options)
-    more = _more_of(tube, options) if rich else None
+    more = _extras_of(tube, options) if rich else None
     if more is not None:
         flags |= _MORE
         header += _write_more(more)
@@ -165,15 +165,15 @@ def _text_at(raw: bytes, at: int) -> tuple[str, int]:
     return words.decode("utf-8", "surrogatepass"), at
 
 
-def _more_of(tube: Mapping[str, Any], options: Mapping[str, Any]) -> More:
+def _extras_of(tube: Mapping[str, Any], options: Mapping[str, Any]) -> Extras:
     key = options.get("key")
     key_ttl = options.get("key_ttl", tube.get("key_ttl", 0)) if key is not None else 0
     most = options.get("max_attempts", tube.get("max_attempts", 0))
     keep_done = options.get("keep_done", tube.get("keep_done", 0))
-    return More(key, key_ttl, most, context=options.get("context"), keep_done=keep_done)
+    return Extras(key, key_ttl, most, context=options.get("context"), keep_done=keep_done)
 
 
-def _write_more(more: More) -> bytes:
+def _write_more(more: Extras) -> bytes:
     flags, written = 0, b""
     if more.max_attempts:
         flags |= _MOST
@@ -194,7 +194,7 @@ def _write_more(more: More) -> bytes:
     return bytes((flags,)) + written
 
 
-def _read_more(raw: bytes, at: int) -> tuple[More, int]:
+def _read_more(raw: bytes, at: int) -> tuple[Extras, int]:
     flags = raw[at]
     at += 1
     key = reason = None
@@ -215,7 +215,7 @@ def _read_more(raw: bytes, at: int) -> tuple[More, int]:
         keep_done, at = int.from_bytes(raw[at : at + 7], "big"), at + 7
     if flags & _PAST:
         past, at = int.from_bytes(raw[at : at + 16], "big"), at + 16
-    return More(key, key_ttl, max_attempts, reason, context=context, keep_done=keep_done, past=past), at
+    return Extras(key, key_ttl, max_attempts, reason, context=context, keep_done=keep_done, counters=past), at
 
 
 def _read_context(packed: bytes) -> dict[str, str]:
@@ -235,7 +235,7 @@ def read(id: int, raw: bytes) -> tuple[StoredTask, int]:
     stored.id = id
     stored.created = begin & _MOMENT
     stored.pri = 0
-    stored.ttl = stored.ttr = stored.utube = stored.more = None
+    stored.ttl = stored.ttr = stored.utube = stored.extras = None
     flags, at = begin >> 56, 8
     if flags > 3:
         if flags & _ATTEMPTS:
@@ -252,7 +252,7 @@ def read(id: int, raw: bytes) -> tuple[StoredTask, int]:
         if flags & _LANE:
             stored.utube, at = _text_at(raw, at)
         if flags & _MORE:
-            stored.more, at = _read_more(raw, at)
+            stored.extras, at = _read_more(raw, at)
         if at > len(raw):
             raise ValueError("it is cut off")
     return stored, at
@@ -304,7 +304,7 @@ def shown(kind: type[F], tube: Origin, stored: Any, state: State, attempts: int,
     task._record = stored
     task._state = state
     task._attempts = attempts
-    task._more = stored.more
+    task._extras = stored.extras
     ttl = stored.ttl
     task._times = (ttl, stored.ttr, due, NEVER if ttl is None else stored.created + ttl)
     task._take = take
@@ -327,7 +327,7 @@ class _Plain:
     ttl: Final = None
     ttr: Final = None
     utube: Final = None
-    more: Final = None
+    extras: Final = None
 
 
 def shown_new(kind: type[F], tube: Origin, first: int, created: int, new: NewTask, data: list[bytes]) -> list[F]:
@@ -348,10 +348,10 @@ def shown_new(kind: type[F], tube: Origin, first: int, created: int, new: NewTas
         stored.data = raw
         if not plain:
             stored.pri, stored.ttl, stored.ttr, stored.utube = new.pri or 0, new.ttl, new.ttr, new.utube
-            stored.more = new.more
+            stored.extras = new.extras
         task._state = state
         task._attempts = task._take = 0
-        task._more = new.more
+        task._extras = new.extras
         task._times = times
         tasks.append(task)
     return tasks
@@ -389,7 +389,7 @@ def shown_taken(
         task._state = _TAKEN
         task._attempts = tries
         task._take = take
-        task._more = None
+        task._extras = None
         task._times = _PLAIN_TIMES
         add(task)
     return tasks

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tubes.drivers.registry import Registry
     from tubes.values.task import Origin
 
-_log = logging.getLogger("tubes.told")
+_log = logging.getLogger("tubes.unreadable")
 
 _DRIVER: Final = frozenset({"name", "options", "order", "lane", "ttl_spares_taken", "rank_lua"})
 _EDITION: Final = re.compile(rb"[0-9a-f]{0,32}")

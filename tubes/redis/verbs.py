@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from tubes.backend.listeners import Listener, check_listener
-from tubes.backend.moving import item_again
+from tubes.backend.moving import item_of_done
 from tubes.backend.port import check_reason, mark_finished
-from tubes.drivers.entry import KEPT, NOTHING_MORE, More
+from tubes.drivers.entry import KEPT, NO_EXTRAS, Extras
 from tubes.drivers.moves import State
 from tubes.drivers.options import KEEP, MAX_WAITING, Seconds, flag, micros, text, whole
 from tubes.drivers.timers import NEVER
@@ -22,10 +22,10 @@ from tubes.redis.transport.script_call import SERVING, Flow, verb
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
 from tubes.redis.validation import asked_of_lanes, describe_options
 from tubes.values.codecs import encode
-from tubes.values.lane import changes_of, lane_of
+from tubes.values.lane import check_lane_limits, lane_of
 from tubes.values.lease import Lease
 from tubes.values.options import put_options
-from tubes.values.task import F, TaskView, log_lost
+from tubes.values.task import F, TaskView, log_lost_take
 
 if TYPE_CHECKING:
     from tubes.backend.interface import Options, Wrap
@@ -95,12 +95,12 @@ class VerbPort(Port[F]):
 
     def again(self, task: object) -> F | None:
         """Put a done task anew, and forget the old one; None if there is no room."""
-        self.refer_untaken(task)
+        self.resolve_untaken_task(task)
         return self.change(self._again_of(task))
 
     def _again_of(self, task: object) -> Flow[F | None]:
         done = yield from self.asked("peek", self.about(task, looks=True))
-        options = self._driver.check_put(item_again(done).options)
+        options = self._driver.check_put(item_of_done(done).options)
         old = done.id, f"c{done._record.created}"
         return (yield from self.put_encoded(done._record.data, options, waits=False, old=old))
 
@@ -142,13 +142,13 @@ class VerbPort(Port[F]):
             stored = self._stored(number_of(reply), self.clock.micros(), new, raw)
             task = task_codec.shown(self.kind, self.tube, stored, State.DONE, 0, NEVER)
             task._times = (None, None, NEVER, NEVER)
-            task._more = More(None if new.more is None else new.more.key)
-        task._more = (task._more or NOTHING_MORE)._replace(met=KEPT)
+            task._extras = Extras(None if new.extras is None else new.extras.key)
+        task._extras = (task._extras or NO_EXTRAS)._replace(key_effect=KEPT)
         return task
 
     def _stored(self, id: int, created: int, new: task_codec.NewTask, raw: bytes) -> task_codec.StoredTask:
         stored = task_codec.StoredTask()
-        stored.id, stored.created, stored.data, stored.more = id, created, raw, new.more
+        stored.id, stored.created, stored.data, stored.extras = id, created, raw, new.extras
         stored.pri, stored.ttl, stored.ttr, stored.utube = int(new.pri or 0), new.ttl, new.ttr, new.utube
         return stored
 
@@ -184,9 +184,9 @@ class VerbPort(Port[F]):
 
     def take_task(self, task: object, span: int | None) -> F | None:
         """Take a task, whatever stands before it; None if it may not be taken now."""
-        self.refer_untaken(task)
+        self.resolve_untaken_task(task)
         if span is not None:
-            self.need("ttr")
+            self.require_option("ttr")
         show, words, _ = self.about(task, "" if span is None else span, looks=True)
         return self.run(self._take_task(show, words))
 
@@ -204,7 +204,7 @@ class VerbPort(Port[F]):
             try:
                 yield from self.asked("ack", self.about_ack(task))
             except TaskNotTaken as lost:
-                log_lost(lost)
+                log_lost_take(lost)
             return (yield from self._take())
         _, words, _ = self.about_ack(task)
         reply = yield from self.ask("next", *words, orphaned=self.unnext)
@@ -214,7 +214,7 @@ class VerbPort(Port[F]):
         """What `next` answers."""
         mark_finished(task)
         if reply[0] == _LOST:
-            log_lost(TaskNotTaken(id=task.id, tube=self.shared.name))
+            log_lost_take(TaskNotTaken(id=task.id, tube=self.shared.name))
         return self.show(task_codec.parse(reply, 1)) if len(reply) > 1 else None
 
     def unnext(self, reply: Reply) -> None:
@@ -232,7 +232,7 @@ class VerbPort(Port[F]):
         `looks`: it is about the task whoever has it, and tells what the task says now; else its taker knows that.
         `ends`: the take is over then. `data`: the data that it gets.
         """
-        id, _, view = self.refer(task)
+        id, _, view = self.resolve_task(task)
         lease = view if isinstance(view, Lease) else None
         known = None if looks or view is None or isinstance(view, Lease) else view
 
@@ -265,7 +265,7 @@ class VerbPort(Port[F]):
 
     def about_ack(self, task: object) -> Request[F]:
         """A request to ack a task, with its lane, if the caller knows that: then the server need not read the task."""
-        _, _, view = self.refer(task)
+        _, _, view = self.resolve_task(task)
         lane = (lane_word(view),) if self._driver.lane is not None and isinstance(view, TaskView) else ()
         return self.about(task, *lane, ends=True)
 
@@ -365,7 +365,7 @@ class VerbPort(Port[F]):
         most, respawn = whole("count", count), self._respawn(attempts, ttl)
         if state is State.BURIED:
             return self.change(self._kick(most, respawn))
-        self.need("delay")
+        self.require_option("delay")
         return self.change(self._kick_delayed(most, respawn))
 
     def _kick_delayed(self, most: int, respawn: tuple[int | str, ...]) -> Flow[int]:
@@ -445,7 +445,10 @@ class VerbPort(Port[F]):
         self, utube: object, interval: object, max_in_flight: object, interval_from: object, capacity: object
     ) -> None:
         """A lane has limits of its own."""
-        name, changes = lane_of(self._driver, utube), changes_of(interval, max_in_flight, interval_from, capacity)
+        name, changes = (
+            lane_of(self._driver, utube),
+            check_lane_limits(interval, max_in_flight, interval_from, capacity),
+        )
         given = ((changes.get(limit, ""), unset) for limit, unset in _UNSET)
         limits: list[Any] = [unset if wanted is None else _FROM.get(wanted, wanted) for wanted, unset in given]
         if "capacity" in changes:
@@ -509,8 +512,8 @@ class VerbPort(Port[F]):
     def listen(self, callback: object, wrap: Wrap | None = None) -> Flow[Listener | None]:
         """Set or remove this connection's listener; `wrap`: what makes the API's listener of the user's."""
         listener = check_listener(callback, wrap)
-        if self.gone is not None:
-            raise self.gone()
+        if self.closed_error is not None:
+            raise self.closed_error()
         if listener is not None:
             yield from self.shared.subscription.open(self)
         before, self.listener = self.listener, listener

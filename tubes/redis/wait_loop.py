@@ -101,7 +101,7 @@ class WaitLoop:
 
     def _leave(self, now: int) -> None:
         """Tell other processes that nobody waits here any more."""
-        self._leaving.silence()
+        self._leaving.cancel()
         self._store.later(self._forget)
 
     def _forget(self) -> None:
@@ -180,7 +180,7 @@ class WaitLoop:
         return self._channel is not None and self._channel.waiting
 
     def _closing(self) -> bool:
-        return self._shared.gone or self._store.closed
+        return self._shared.closed_error or self._store.closed
 
     def _refuse(self, refusal: TubesError) -> None:
         """The server refuses a command of the thread: give the error to the waiters."""
@@ -201,14 +201,14 @@ class WaitLoop:
         """Begin to wait until there is a marker, or something is due (0: never)."""
         queue, store = self._queue, self._store
         with queue.lock:
-            markers = [marker for marker, line in (("marker", queue.takers), ("room", queue.putters)) if line]
+            markers = [marker for marker, line in (("marker", queue.take_waiters), ("room", queue.put_waiters)) if line]
         if not markers:
             return
         if soonest:
             store.heed(soonest, channel)
         words = ("BZPOPMIN", *(f"{self._key}:{marker}" for marker in markers), f"{self._patience(soonest):.4f}")
         with queue.lock:  # A waiter that leaves finds what was sent for it.
-            first, count = queue.first(queue.takers), queue.count()
+            first, count = queue.first(queue.take_waiters), queue.count()
             call = None if first is None or store.manual else first.owner.take_ahead(count)
             if first is not None and call is not None:
                 self._ahead = queue.ahead = TakeAhead(first, first.owner, call)
@@ -236,14 +236,14 @@ class WaitLoop:
         try:
             answered, reply = channel.end_wait()
         finally:
-            self._wake_timer.silence()
+            self._wake_timer.cancel()
         done = sent and self._learn(channel, reply)  # Then another marker is left where there is more.
         if isinstance(answered, ErrorReply):
             raise error_of(answered, self._store.url)
         marked = answered is not None
         if not sent:
             return marked, None if marked or not self._store.manual else self._soonest
-        same = self._queue.count() == self._count and not self._queue.putters
+        same = self._queue.count() == self._count and not self._queue.put_waiters
         return marked and not done, reply if same and isinstance(reply, int) else None
 
     def _patience(self, soonest: int) -> float:

@@ -41,8 +41,8 @@ class WaitQueue:
         self._url: Final = url
         self.lock: Final = threading.RLock()
         #: The waiters for a task, and those for room.
-        self.takers: Final[Waiters] = OrderedDict()
-        self.putters: Final[Waiters] = OrderedDict()
+        self.take_waiters: Final[Waiters] = OrderedDict()
+        self.put_waiters: Final[Waiters] = OrderedDict()
         #: Waiters that are not counted yet: nobody has looked for their tasks.
         self.arriving: Final[set[Waiter]] = set()
         #: The take that was sent ahead, as long as its task may go to a waiter.
@@ -52,24 +52,24 @@ class WaitQueue:
 
     def is_empty(self) -> bool:
         """Whether nobody waits."""
-        return not self.takers and not self.putters
+        return not self.take_waiters and not self.put_waiters
 
     def waiters(self, owner: object = None) -> list[Waiter]:
         """All waiters; `owner`: through this port."""
         with self.lock:
-            found = [*self.takers, *self.putters]
+            found = [*self.take_waiters, *self.put_waiters]
         return found if owner is None else [waiter for waiter in found if waiter.owner is owner]
 
     def enlist(self, waiter: Waiter) -> bool:
         """Put a waiter at the end of its line; returns whether it is the first there."""
         with self.lock:
-            line = self.takers if waiter.request is None else self.putters
+            line = self.take_waiters if waiter.request is None else self.put_waiters
             line[waiter] = WAIT_MOVES["enlist"][None].to
             return len(line) == 1
 
     def state(self, waiter: Waiter) -> WaitState:
         """The state of a waiter that has been put into its line."""
-        line = self.takers if waiter.request is None else self.putters
+        line = self.take_waiters if waiter.request is None else self.put_waiters
         return line.get(waiter) or (_GONE if waiter.answer is PENDING else _ANSWERED)
 
     def move(self, waiter: Waiter, why: str, answer: object = PENDING) -> bool:
@@ -78,7 +78,7 @@ class WaitQueue:
         Returns False if the table has no row for its state, and nothing was done, or if there was nobody to wake.
         """
         with self.lock:
-            line = self.takers if waiter.request is None else self.putters
+            line = self.take_waiters if waiter.request is None else self.put_waiters
             if waiter.answer is not PENDING and waiter in line:  # The thread that answered it was interrupted.
                 waiter.wake()
                 line.pop(waiter)
@@ -130,7 +130,7 @@ class WaitQueue:
         """
         with self.lock:
             ahead = self.ahead
-            first = next((waiter for waiter in self.takers if not waiter.lost() and not waiter.is_gone()), None)
+            first = next((waiter for waiter in self.take_waiters if not waiter.lost() and not waiter.is_gone()), None)
             if ahead is None or ahead.call is not call or first is None or first.owner is not ahead.port:
                 return None
             return first if ahead.port.session == call.session else None
@@ -138,7 +138,7 @@ class WaitQueue:
     def note_stale(self) -> bool:
         """Note that nobody waits for the take that was sent ahead, if that is so; returns whether there is one."""
         with self.lock:
-            if self.takers or self.ahead is None:
+            if self.take_waiters or self.ahead is None:
                 return False
             self.stale, self.ahead = self.ahead, None
             return True
@@ -154,7 +154,7 @@ class WaitQueue:
     def ask_first_putter(self, full: set[object]) -> Waiter | None:
         """The first of the waiters for room, except those of `full` lanes. Its put is under way from now on."""
         with self.lock:
-            waiter = self.first(self.putters, full)
+            waiter = self.first(self.put_waiters, full)
             if waiter is not None:
                 self.move(waiter, "ask")
             return waiter
@@ -163,20 +163,20 @@ class WaitQueue:
         """How many wait in this process."""
         with self.lock:
             number = 0
-            for waiter in (*self.takers, *self.putters):
+            for waiter in (*self.take_waiters, *self.put_waiters):
                 number += not waiter.is_gone() and waiter not in self.arriving
             return number
 
     def has_taker(self) -> bool:
         """Whether a caller waits for a task. A waiter that has its task may still be in the line for a moment."""
-        if not self.takers:
+        if not self.take_waiters:
             return False
         with self.lock:
-            return any(waiter.answer is PENDING for waiter in self.takers)
+            return any(waiter.answer is PENDING for waiter in self.take_waiters)
 
     def has_unserved(self) -> bool:
         """Whether the server has no take yet for some waiter for a task."""
-        if not self.takers:
+        if not self.take_waiters:
             return False
         with self.lock:
-            return any(state is _QUEUED for state in self.takers.values())
+            return any(state is _QUEUED for state in self.take_waiters.values())

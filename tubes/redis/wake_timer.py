@@ -41,7 +41,7 @@ class WakeTimer:
             self._due, self._marker = due, marker
             self._set(self._store.local_micros(due))
 
-    def silence(self) -> None:
+    def cancel(self) -> None:
         """Do not ring: nobody sleeps any more."""
         with self._lock:
             self._number += 1
@@ -53,7 +53,7 @@ class WakeTimer:
 
     def _ring(self, now: int) -> None:
         with self._lock:
-            self._alarm.silence()
+            self._alarm.cancel()
             if self._until > now:  # It was set to an earlier moment once.
                 if self._until != NEVER:
                     self._alarm.set(self._until)

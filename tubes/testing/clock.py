@@ -47,7 +47,7 @@ class ManualClock(Clock):
                 self._now = max(self._now, when)
             if alarm is None:
                 return
-            alarm.ring(when, self._now)
+            alarm.fire(when, self._now)
 
     @override
     def micros(self) -> int:

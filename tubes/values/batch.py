@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 T_co = TypeVar("T_co", default=Any, covariant=True)
 #: The largest `limit` of a `take_many`.
-MOST: Final = 100_000
+MAX_TAKE_LIMIT: Final = 100_000
 #: Options by name: as the user gave them, or checked and in microseconds.
 Options: TypeAlias = Mapping[str, object]
 _IN_ITERABLE: Final = ", in a list or another iterable"
@@ -61,7 +61,7 @@ NO_ERRORS: Final[Mapping[int, TubesError]] = MappingProxyType({})
 class Batch:
     """Tasks to put, all or none."""
 
-    __slots__ = ("errors", "keyed", "max_waiting", "runs", "size", "staged", "staged_for")
+    __slots__ = ("errors", "has_keys", "max_waiting", "runs", "size", "upload_key", "upload_options")
 
     def __init__(self, runs: list[Run], errors: Mapping[int, TubesError] = NO_ERRORS) -> None:
         self.runs: Final = runs
@@ -70,15 +70,15 @@ class Batch:
         #: The errors of invalid items, which are not put, by their positions.
         self.errors: Final = errors
         #: True if a task has a key.
-        self.keyed: Final = any("key" in options for options, _ in runs)
+        self.has_keys: Final = any("key" in options for options, _ in runs)
         #: The value of the option `MAX_WAITING`, which applies to the whole batch.
         self.max_waiting: Final[Any] = runs[0][0].get(MAX_WAITING) if runs else None
         #: The list on the server with its tasks, if they were uploaded before the put.
-        self.staged = ""
+        self.upload_key = ""
         #: The options of the tube with which they were uploaded.
-        self.staged_for: object = None
+        self.upload_options: object = None
 
-    def with_errors(self, tasks: list[Any]) -> list[Any]:
+    def insert_errors(self, tasks: list[Any]) -> list[Any]:
         """Insert the errors of invalid items at their positions in the list of new tasks."""
         for number, error in sorted(self.errors.items()):
             tasks.insert(number, error)
@@ -89,7 +89,7 @@ class Batch:
 
         A batch with keys may always fit, because the tube may already have some of its tasks.
         """
-        return 0 < capacity < self.size and not self.keyed
+        return 0 < capacity < self.size and not self.has_keys
 
     def check_size(self, capacity: int) -> None:
         """Raise `InvalidOption` if the batch is too large for this capacity."""
@@ -128,7 +128,7 @@ def gather(driver: Driver, codec: Codec | None, items: object, options: Options,
     found: dict[int, TubesError] | None = {} if errors == "return" else None
     runs = _gather_plain(codec, item_list, base) or _gather_runs(driver, codec, item_list, base, found)
     batch = Batch([run for run in runs if run[1]], found or NO_ERRORS)
-    if batch.size and not batch.keyed:
+    if batch.size and not batch.has_keys:
         driver.check_keyless(options)
     return batch
 
@@ -186,7 +186,7 @@ def _options_of(driver: Driver, base: Options, item: Item) -> Options:
 
 def check_limit(value: object) -> int:
     """Check the limit of a `take_many`."""
-    return whole("limit", value, MOST, least=1)
+    return whole("limit", value, MAX_TAKE_LIMIT, least=1)
 
 
 #: A resolved task, lease or id of a caller: the id (-1: no such task), the take number of the task or lease (0: any

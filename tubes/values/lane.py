@@ -42,7 +42,9 @@ def lane_of(driver: Driver, utube: object) -> str:
     return lane(driver.lane, utube)
 
 
-def changes_of(interval: object, max_in_flight: object, interval_from: object, capacity: object) -> dict[str, Any]:
+def check_lane_limits(
+    interval: object, max_in_flight: object, interval_from: object, capacity: object
+) -> dict[str, Any]:
     """Check the limits of a lane and convert them to microseconds; None: use the limit of the tube."""
     changes: dict[str, Any] = {}
     if interval is not KEEP:

@@ -17,7 +17,7 @@ from tubes.values.codecs import decode
 
 if TYPE_CHECKING:
     from tubes.drivers.done import Done
-    from tubes.drivers.entry import Entry, More
+    from tubes.drivers.entry import Entry, Extras
     from tubes.values.codecs import Codec
     from tubes.values.lease import Lease
 
@@ -50,7 +50,7 @@ class TaskView(Generic[T]):
 
     __slots__ = (
         "_attempts",
-        "_more",
+        "_extras",
         "_record",
         "_state",
         "_take",
@@ -62,7 +62,7 @@ class TaskView(Generic[T]):
     _record: Record
     _state: State
     _attempts: int
-    _more: More | None
+    _extras: Extras | None
     _times: tuple[int | None, int | None, int | None, int | None]  # ttl, ttr, due, dead
     # The number of the take, or `FINISHED` after the caller has ended the take through this object.
     _take: int
@@ -117,7 +117,7 @@ class TaskView(Generic[T]):
         ...     tube.peek(0).calls
         {'release': 1, 'ttr': 0, 'bury': 1, 'kick': 1}
         """
-        past = 0 if self._more is None else self._more.past
+        past = 0 if self._extras is None else self._extras.counters
         timeouts, kicks, buries, by_holder = (past >> bits & 0xFFFFFFFF for bits in (0, 32, 64, 96))
         ended = self._attempts - (self._state is State.TAKEN or self._state is State.DONE)
         return {"release": max(ended - timeouts - by_holder, 0), "ttr": timeouts, "bury": buries, "kick": kicks}
@@ -125,17 +125,17 @@ class TaskView(Generic[T]):
     @property
     def max_attempts(self) -> int | None:
         """How often the task may be taken: it is buried when the last attempt fails. None: any number of times."""
-        return None if self._more is None else self._more.max_attempts or None
+        return None if self._extras is None else self._extras.max_attempts or None
 
     @property
     def reason(self) -> str | None:
         """Why the task is buried; None if it is not buried, or was buried without a reason."""
-        return None if self._more is None else self._more.reason
+        return None if self._extras is None else self._extras.reason
 
     @property
     def keep_done(self) -> float | None:
         """How long the task is kept after its end, in seconds; None: not at all."""
-        return None if self._more is None or not self._more.keep_done else self._more.keep_done / SECOND
+        return None if self._extras is None or not self._extras.keep_done else self._extras.keep_done / SECOND
 
     @property
     def result(self) -> Any:
@@ -162,7 +162,7 @@ class TaskView(Generic[T]):
     @property
     def key(self) -> str | None:
         """The unique key: no other task in the tube has the same key while this one exists. None: no key."""
-        return None if self._more is None else self._more.key
+        return None if self._extras is None else self._extras.key
 
     @property
     def context(self) -> dict[str, str]:
@@ -170,13 +170,13 @@ class TaskView(Generic[T]):
 
         It may be passed to the put of another task: it does not include the address for the reply of a `call`.
         """
-        context = None if self._more is None else self._more.context
+        context = None if self._extras is None else self._extras.context
         return {name: words for name, words in context.items() if not name.startswith(RESERVED)} if context else {}
 
     @property
     def created_now(self) -> bool:
         """False if a put found a task with the same key and returned it, instead of adding a new one."""
-        return self._more is None or self._more.met != KEPT
+        return self._extras is None or self._extras.key_effect != KEPT
 
     @property
     def created(self) -> float:
@@ -263,7 +263,7 @@ class TaskView(Generic[T]):
 
 
 _key = attrgetter(
-    "tube", "id", "_state", "_attempts", "_more", "_record.data", "utube", "pri", "_record.created", "_times"
+    "tube", "id", "_state", "_attempts", "_extras", "_record.data", "utube", "pri", "_record.created", "_times"
 )
 
 F = TypeVar("F", bound=TaskView[Any])
@@ -288,13 +288,13 @@ def snapshot(kind: type[F], tube: Origin, entry: Entry | Done, timed: bool) -> F
     task._record = entry
     task._state = entry.state  # type: ignore[assignment]
     task._attempts = entry.attempts
-    task._more = entry.more
+    task._extras = entry.extras
     task._times = (entry.ttl, entry.ttr, entry.due, entry.dead) if timed else NO_TIMES
     task._take = entry.take
     return task
 
 
-def of_other_api(kind: type[F], tube: Origin, task: TaskView) -> F:
+def copy_to_api(kind: type[F], tube: Origin, task: TaskView) -> F:
     """Copy a task, with the same take, to the tube of the other API."""
     other = kind()
     for slot in TaskView.__slots__:
@@ -303,6 +303,6 @@ def of_other_api(kind: type[F], tube: Origin, task: TaskView) -> F:
     return other
 
 
-def log_lost(error: TubesError) -> None:
+def log_lost_take(error: TubesError) -> None:
     """Log that a loop over a tube could not ack its last task, because it did not hold it any more."""
     _log.warning("a task was finished too late and may be done twice: %s", error)

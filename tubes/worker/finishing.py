@@ -11,7 +11,7 @@ from functools import partial
 from operator import call
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from tubes.backend.flow import Flow, Rest, run_async
+from tubes.backend.flow import Flow, Sleep, run_async
 from tubes.calls import answer_async
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND
@@ -79,7 +79,7 @@ def carry_out(
                 arguments = {}
                 continue
             failures += 1
-            retry = Rest(RETRY.delay(failures))
+            retry = Sleep(RETRY.delay(failures))
             log.warning("%s of %s failed, retrying in %.1f s: %s", verdict.method, name_of(task), retry.seconds, error)
             yield retry
         else:

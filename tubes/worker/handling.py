@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tubes.errors import CodecError
 from tubes.sync import Task
-from tubes.values.task import FINISHED, of_other_api
+from tubes.values.task import FINISHED, copy_to_api
 from tubes.worker.functions import UnknownFunctions
 from tubes.worker.hooks import wrap, wrap_async
 from tubes.worker.lifetime import RETRY
@@ -90,7 +90,7 @@ class Handling:
         def job() -> None:
             nonlocal plain_task
             try:
-                plain_task = of_other_api(Task, self._connections.thread_tube(task._tube), task)
+                plain_task = copy_to_api(Task, self._connections.thread_tube(task._tube), task)
                 result = handler(plain_task)
                 if inspect.iscoroutine(result):
                     result.close()

@@ -177,7 +177,7 @@ class ScriptLook(ScriptCall):
         return b"".join((pack("MULTI"), *self._commands, super().pack(whole=whole, moving=moving), pack("EXEC")))
 
 
-class WaitForLock(flow.Rest):
+class WaitForLock(flow.Sleep):
     """A moment in which another flow may give back `lock`."""
 
     #: Seconds between two looks.

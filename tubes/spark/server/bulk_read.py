@@ -8,7 +8,7 @@ from operator import itemgetter
 from struct import unpack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
-from tubes.drivers.entry import NOTHING_MORE
+from tubes.drivers.entry import NO_EXTRAS
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND
 from tubes.errors import TubeNotFound
@@ -389,7 +389,7 @@ def _decode_done(tube: Tube, ids: Sequence[int], raws: Sequence[bytes | None]) -
         except validation.WRONG as error:
             validation.leave_out_task(tube, id, error)
             continue
-        more = done.more or NOTHING_MORE
+        more = done.extras or NO_EXTRAS
         expires = None if done.ttl is None else done.created + done.ttl
         row = Row(
             id, State.DONE.value, done.data, done.utube, done.pri, done.attempts, None, more.reason, more.key,
@@ -416,7 +416,7 @@ def _rows(
             state, attempts, number = "t", min(attempts + 1, MOST_ATTEMPTS), int(take) % TAKES
         else:
             state = "~" if flags & 1 else "!" if flags & 2 else "r"
-        more = stored.more or NOTHING_MORE
+        more = stored.extras or NO_EXTRAS
         due = None if moment is None else int(moment)
         expires = None if stored.ttl is None else stored.created + stored.ttl
         yield Row(

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tubes.drivers.entry import Entry
 
 
-class Rounds:
+class RoundRobin:
     """The tasks on offer, like `Ready`, with the lane of the oldest last start first.
 
     A lane without a start counts from the time at which it got a ready task. O(log n); nearly O(1) at the end, where a
