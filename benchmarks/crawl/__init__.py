@@ -1,1 +1,1 @@
-"""How fast is a polite crawl, beside the same by hand?"""
+"""The speed of polite crawls, compared with a hand-written queue, and the politeness of real spiders."""

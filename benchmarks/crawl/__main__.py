@@ -1,14 +1,14 @@
-"""How fast a polite crawl is, beside the same by hand, in memory and on a Valkey.
+"""Compare the speed of a polite crawl with a hand-written queue, in memory and on a Valkey.
 
     python -m benchmarks.crawl [--hosts 1000] [--pages 100] [--workers 50] [--rounds 3]
 
-A worker takes a page, fetches it (it lets the others have a turn), puts the 5 pages that this one links to, and acks
-it. No two workers are at one host at a time, and there is no pause between two pages of a host. All workers are asyncio
-tasks of one process. Ratios are of pages per second in one round; medians are shown.
+A worker takes a page, fetches it (this only yields to the other workers), puts the 5 pages to which it links, and acks
+it. Only one worker at a time fetches from a host, without an interval between two pages of a host. All workers are
+asyncio tasks of one process. Ratios compare the pages per second of the same round; the table shows medians.
 
-By hand, in memory: an `asyncio.Queue`, and an `asyncio.Lock` for each host. By hand, on a server: a list, and a key for
-each host, which a worker sets with NX; a worker that finds it set puts the page back. This does less than a tube: a
-worker that dies takes its page with it.
+The hand-written queue in memory is an `asyncio.Queue` with an `asyncio.Lock` for each host. On a server it is a list
+with a key for each host, which a worker sets with NX; if the key is already set, the worker puts the page back. This
+queue does less than a tube: if a worker dies, its page is lost.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import tubes
 from tubes.testing import LocalServer
 
 LINKS = 5
-#: Of the key of a host that a worker is at.
+#: Milliseconds after which the key of a busy host expires.
 LOCK_MS = 60_000
 
 
@@ -41,29 +41,29 @@ class Page(NamedTuple):
 
 
 class Web(NamedTuple):
-    """The pages that there are. The first of each host is known; each other one is linked to once."""
+    """All pages. The crawl starts with the first page of each host; there is one link to each other page."""
 
     hosts: int
     pages: int
 
     def links(self, page: Page) -> list[Page]:
-        """The pages that a page links to."""
+        """Return the pages to which a page links."""
         numbers = range(LINKS * page.number + 1, min(LINKS * page.number + LINKS + 1, self.pages))
         return [Page((page.host + number) % self.hosts, number) for number in numbers]
 
 
 class Frontier(Protocol):
-    """The pages that are known and not done."""
+    """The queue of pages that are known and not done."""
 
     async def add(self, pages: list[Page]) -> None:
         """Put pages."""
 
     async def work(self, fetch: Callable[[Page], Awaitable[list[Page]]]) -> None:
-        """What a worker does, again and again, until it is cancelled."""
+        """Take, fetch and finish pages until cancelled."""
 
 
 class ByQueue:
-    """By hand, in memory."""
+    """The hand-written queue in memory."""
 
     def __init__(self) -> None:
         self._queue = asyncio.Queue[Page]()
@@ -75,7 +75,7 @@ class ByQueue:
             self._queue.put_nowait(page)
 
     async def work(self, fetch: Callable[[Page], Awaitable[list[Page]]]) -> None:
-        """What a worker does."""
+        """Take, fetch and finish pages until cancelled."""
         while True:
             page = await self._queue.get()
             async with self._locks.setdefault(page.host, asyncio.Lock()):
@@ -83,7 +83,7 @@ class ByQueue:
 
 
 class ByList:
-    """By hand, on a server."""
+    """The hand-written queue on a server."""
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self._client = client
@@ -94,7 +94,7 @@ class ByList:
             await self._client.rpush("pages", *(f"{page.host} {page.number}" for page in pages))
 
     async def work(self, fetch: Callable[[Page], Awaitable[list[Page]]]) -> None:
-        """What a worker does."""
+        """Take, fetch and finish pages until cancelled."""
         while True:
             found: Any = await self._client.blpop(["pages"])
             page = Page(*map(int, found[1].split()))
@@ -118,7 +118,7 @@ class ByTube:
             await self._tube.put_many([tubes.Item([*page], utube=f"{page.host}") for page in pages])
 
     async def work(self, fetch: Callable[[Page], Awaitable[list[Page]]]) -> None:
-        """What a worker does."""
+        """Take, fetch and finish pages until cancelled."""
         while True:
             task = await self._tube.take()
             assert task is not None
@@ -127,17 +127,17 @@ class ByTube:
 
 
 async def crawl(frontier: Frontier, web: Web, workers: int) -> float:
-    """Crawl all; the pages per second. Raises if a page is fetched twice, or two of a host at a time."""
+    """Crawl all pages; return the pages per second. Raise if a page is fetched twice, or its host is busy."""
     done: set[Page] = set()
-    at: set[int] = set()
+    busy: set[int] = set()
     all_done = asyncio.Event()
 
     async def fetch(page: Page) -> list[Page]:
-        if page in done or page.host in at:
-            raise RuntimeError(f"{page} is not for this worker")
-        at.add(page.host)
+        if page in done or page.host in busy:
+            raise RuntimeError(f"{page} was fetched already, or its host is busy")
+        busy.add(page.host)
         await asyncio.sleep(0)
-        at.remove(page.host)
+        busy.remove(page.host)
         done.add(page)
         if len(done) == web.hosts * web.pages:
             all_done.set()
@@ -156,7 +156,7 @@ async def crawl(frontier: Frontier, web: Web, workers: int) -> float:
 
 @asynccontextmanager
 async def in_tube(url: str) -> AsyncGenerator[Frontier]:
-    """A new tube."""
+    """Create a tube, and drop it at the end."""
     async with tubes.aio.connect(url) as queue:
         tube = await queue.create_tube("pages", "utubettl", ttr=60)
         yield ByTube(tube)
@@ -165,15 +165,15 @@ async def in_tube(url: str) -> AsyncGenerator[Frontier]:
 
 @asynccontextmanager
 async def in_list(server: LocalServer) -> AsyncGenerator[Frontier]:
-    """A new list."""
-    # A worker waits for a page for as long as that takes.
+    """Create a list, and delete it at the end."""
+    # A worker waits for a page without a limit.
     async with redis.asyncio.Redis(unix_socket_path=str(server.socket), socket_timeout=None) as client:
         yield ByList(client)
         await client.delete("pages")
 
 
 async def measure(web: Web, workers: int, rounds: int, server: LocalServer) -> dict[str, list[float]]:
-    """The pages per second, of each round."""
+    """Return the pages per second of each round, by name of the crawl."""
     rates: dict[str, list[float]] = {}
     for _ in range(rounds):
         rates.setdefault("asyncio.Queue and locks", []).append(await crawl(ByQueue(), web, workers))
@@ -187,23 +187,23 @@ async def measure(web: Web, workers: int, rounds: int, server: LocalServer) -> d
 
 
 def main() -> None:
-    """Show it."""
+    """Print the table."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.crawl", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--hosts", type=int, default=1000)
-    parser.add_argument("--pages", type=int, default=100, help="of each host")
+    parser.add_argument("--pages", type=int, default=100, help="pages of each host")
     parser.add_argument("--workers", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=3)
-    told = parser.parse_args()
-    web = Web(told.hosts, told.pages)
+    arguments = parser.parse_args()
+    web = Web(arguments.hosts, arguments.pages)
     with LocalServer() as server:
-        rates = asyncio.run(measure(web, told.workers, told.rounds, server))
-    table = Table("crawl", "pages per second", "of the same by hand")
-    beside = {"tube in memory": "asyncio.Queue and locks", "tube on Valkey": "list and keys on Valkey"}
+        rates = asyncio.run(measure(web, arguments.workers, arguments.rounds, server))
+    table = Table("crawl", "pages per second", "ratio to the hand-written queue")
+    baselines = {"tube in memory": "asyncio.Queue and locks", "tube on Valkey": "list and keys on Valkey"}
     for name, found in rates.items():
-        by_hand = rates[beside.get(name, name)]
-        ratio = median(ours / theirs for ours, theirs in zip(found, by_hand, strict=True))
+        baseline = rates[baselines.get(name, name)]
+        ratio = median(ours / theirs for ours, theirs in zip(found, baseline, strict=True))
         table.add_row(name, f"{median(found):,.0f}", f"{ratio:.2f}")
     Console().print(table)
 

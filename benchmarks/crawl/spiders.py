@@ -1,22 +1,23 @@
-"""How polite real spiders are, what they lose, and what that costs: Scrapy alone, with scrapy-redis, and with tubes.
+"""Measure the politeness, losses and cost of real spiders: Scrapy alone, with scrapy-redis, and with tubes.
 
     python -m benchmarks.crawl.spiders [--quick | --long]
 
-Spiders run as processes over hosts of this machine, which log the start and the end of each request; this log is the
-judge. The hosts have addresses of their own, since Scrapy ignores ports: this needs Linux. Some pages are refused twice
-at first, with Retry-After. scrapy-redis is installed into `.peers`. The exit status is 1 if a crawl with tubes breaks a
-rule.
+Spiders run as processes and crawl local hosts, which log the start and the end of each request; the table is computed
+from this log. The hosts have different addresses, since Scrapy ignores ports: this needs Linux. Some pages are refused
+twice at first, with Retry-After. scrapy-redis is installed into `.peers`. The exit status is 1 if a crawl with tubes
+breaks a rule.
 
 Columns of the table:
-overlap: requests that start before the one before, to the same host, has ended.
-short: requests that start less than the interval after the start of the one before: by more than 5 ms / at all.
-early: requests inside the Retry-After of a host.
-lost: pages that were not fetched. twice: requests for pages that had been fetched.
-lag: milliseconds from the moment when a request to a host is allowed, and a page of it is known, to its start: the
-median and the 99th percentile, once all processes crawl. With tubes it is allowed an interval after the end of the
-request before, otherwise an interval after its start. With 10,000 hosts all processes are busy, and it is a queue.
-cpu: processor time of a process per request, in milliseconds, since its tenth response: the median of the processes
-that were not killed, and beside one process of Scrapy alone at the same interval. server: the same for the Valkey.
+overlap: requests that start before the previous request to the same host has ended.
+short: requests that start less than the interval after the start of the previous one: by more than 5 ms / in total.
+early: requests during the Retry-After of a host.
+lost: pages that were not fetched. twice: requests for pages that had already been fetched.
+lag: milliseconds from the moment when a request to a host is allowed and a page of the host is known, to its start: the
+median and the 99th percentile, once all processes crawl. With tubes a request is allowed an interval after the end of
+the previous one, otherwise an interval after its start. With 10,000 hosts all processes are busy: then the lag is the
+time in the queue.
+cpu: processor time of a process in milliseconds per request, since its tenth response: the median of the processes
+that were not killed, and the difference to one process of Scrapy alone. server: the same for the Valkey.
 """
 
 from __future__ import annotations
@@ -42,19 +43,19 @@ from tests.crawl.hosts import Hosts, Reply, Visit, serve
 from tests.crawl.runs import Run, spider
 from tubes.testing import LocalServer
 
-#: Seconds by which a gap counts as clearly short.
+#: Seconds by which an interval must be too short to count as clearly short.
 CLEARLY: Final = 0.005
-#: Seconds until another process may repeat what a killed one was working on, and for which a stopped server is down.
+#: Seconds until other processes repeat the requests of a killed one, and seconds for which a stopped server is down.
 SESSION_TTL: Final = 5
 DOWN: Final = 1.0
-#: Seconds for one crawl.
+#: Maximum duration of one crawl, in seconds.
 PATIENCE: Final = 900.0
 
 PLAIN, SCRAPY_REDIS, TUBES = "Scrapy", "scrapy-redis", "tubes"
 
 
 class Case(NamedTuple):
-    """A crawl. `event` happens once a sixth of the pages is fetched."""
+    """A crawl. `event` happens when a sixth of the pages has been fetched."""
 
     kind: str
     processes: int
@@ -67,7 +68,7 @@ class Case(NamedTuple):
 
 
 class Size(NamedTuple):
-    """The hosts, the pages of each, and the crawls."""
+    """The number of hosts, the number of pages of each host, and the crawls."""
 
     hosts: int
     pages: int
@@ -97,7 +98,7 @@ LONG: Final = Size(10_000, 3, [
 
 @dataclass
 class Crawl:
-    """What a crawl has left."""
+    """The results of a crawl."""
 
     case: Case
     hosts: Hosts
@@ -112,7 +113,7 @@ class Spiders:
 
     def __init__(self, case: Case, hosts: Hosts, server: LocalServer) -> None:
         self._case, self._hosts, self._server = case, hosts, server
-        # Others are reached by links: an argument of a process must not be too long.
+        # Links lead to the other hosts: the argument of a process must not be too long.
         self._starts = [f"{url}/p/0" for url in hosts.urls[:: -(-hosts.count // 1000)]]
         self._environment: dict[str, str] = {}
         self._settings: dict[str, Any] = {
@@ -136,17 +137,17 @@ class Spiders:
             }
 
     def start(self, number: int) -> Run:
-        """Start one. Its number is its user agent."""
+        """Start one process, with its number as the user agent."""
         url = f"{self._server.url}?session_ttl={SESSION_TTL}"
-        # scrapy-redis does not filter start requests: only one process has them.
+        # scrapy-redis does not filter start requests: only one process gets them.
         starts = self._starts if self._case.kind != SCRAPY_REDIS or number == 0 else []
         settings = {**self._settings, "TUBES_INTERVAL": self._case.interval, "USER_AGENT": str(number)}
         return spider("follow", url, starts, env=self._environment, **settings)
 
     def start_all(self, stack: ExitStack) -> list[Run]:
-        """Start all."""
+        """Start all processes."""
         runs = [stack.enter_context(self.start(0))]
-        if self._case.kind == SCRAPY_REDIS:  # one that finds nothing ends at once
+        if self._case.kind == SCRAPY_REDIS:  # a process without requests ends at once
             runs[0].wait_until(lambda: len(self._hosts.visits) >= self._hosts.count)
         return runs + [stack.enter_context(self.start(number)) for number in range(1, self._case.processes)]
 
@@ -183,11 +184,11 @@ def crawl(case: Case, hosts: Hosts, server: LocalServer) -> Crawl:
 
 
 def visits_of(hosts: Hosts, number: int) -> int:
-    """Requests of one process."""
+    """Return the number of requests of one process."""
     return sum(visit.agent == str(number) for visit in hosts.visits)
 
 
-# -- what the log of the hosts says ------------------------------------------------------------------------------------
+# -- evaluation of the log ---------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -230,7 +231,7 @@ HEAD: Final = ["", "interval", "overlap", "short", "early", "lost", "twice", "re
 
 
 def judge(crawl: Crawl) -> Row:
-    """Read the log."""
+    """Compute the row of a crawl from the log of its hosts."""
     hosts, case = crawl.hosts, crawl.case
     good = [visit for visit in hosts.visits if not visit.retry_after]
     fetched = {(visit.host, visit.path) for visit in good}
@@ -256,13 +257,13 @@ def judge(crawl: Crawl) -> Row:
     row.cpu = median([stats["cpu"] for stats in crawl.stats if stats["cpu"]] or [0.0])
     row.server = crawl.server / len(hosts.visits)
     if case.kind == TUBES:
-        # A stronger rule than "short": a request may start an interval after the end of the one before.
+        # A stronger rule than "short": a request may start an interval after the end of the previous one.
         row.broken = hosts.violations(case.interval) + ["pages are lost"] * bool(row.lost)
     return row
 
 
 def known_since(good: list[Visit], hosts: Hosts) -> dict[int, dict[str, float]]:
-    """By host and path, when the first page that links to it had been fetched."""
+    """Return the time when the first link to each page had been fetched, by host and path."""
     known: dict[int, dict[str, float]] = {host: {"/p/0": 0.0} for host in range(hosts.count)}
     for visit in sorted(good, key=lambda visit: visit.end):
         number = int(visit.path[3:])
@@ -273,7 +274,7 @@ def known_since(good: list[Visit], hosts: Hosts) -> dict[int, dict[str, float]]:
 
 
 def lags(visits: list[Visit], known: dict[str, float], case: Case, since: float) -> Iterator[float]:
-    """The lag of each request to a host but the first."""
+    """Yield the lag of each request to a host except the first one."""
     waiting = dict(known)
     for before, after in pairwise(visits):
         if not before.retry_after:
@@ -287,7 +288,7 @@ def lags(visits: list[Visit], known: dict[str, float], case: Case, since: float)
 
 
 def main() -> None:
-    """Crawl, and show the table."""
+    """Run the crawls, and print the table."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.crawl.spiders",
         description=__doc__,

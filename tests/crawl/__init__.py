@@ -1,1 +1,1 @@
-"""Crawls of local hosts, which keep a log of their requests."""
+"""Crawls of local hosts, which log their requests."""

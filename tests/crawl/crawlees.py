@@ -1,4 +1,4 @@
-"""A Crawlee crawler as a process: `python -m tests.crawl.crawlees '{"url": ..., "starts": [...]}'`."""
+"""Run a Crawlee crawler as a process: `python -m tests.crawl.crawlees '{"url": ..., "starts": [...]}'`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosts of this machine, which log the start and the end of each request, and what the log proves.
+"""Local hosts that log the start and the end of each request, and checks of this log.
 
 Page `/p/N` of a host links to its pages `2N+1` and `2N+2`, and to the same page of the next host.
 """
@@ -31,7 +31,7 @@ class Visit:
     agent: str
     start: float
     end: float = 0.0
-    #: Seconds for which the reply asks to be left alone.
+    #: The Retry-After of the reply, in seconds.
     retry_after: float = 0.0
 
 
@@ -39,8 +39,8 @@ class Visit:
 class Hosts:
     """Some hosts with `pages` pages each.
 
-    `special`: by host and path, the replies that come first: a status, headers and a body. The last one is repeated if
-    there is no page of this path.
+    `special`: replies that precede the page, by host and path: a status, headers and a body. If the path has no page,
+    the last of them is repeated.
     """
 
     count: int
@@ -71,7 +71,7 @@ class Hosts:
         links = [*inner, f"{self.urls[(host + 1) % self.count]}{path}"]
         return 200, {}, "".join(f'<a href="{link}">x</a>' for link in links)
 
-    # -- what the log proves -------------------------------------------------------------------------------------------
+    # -- checks of the log ---------------------------------------------------------------------------------------------
 
     def fetched(self) -> Counter[tuple[int, str]]:
         return Counter((visit.host, visit.path) for visit in self.visits)
@@ -81,11 +81,11 @@ class Hosts:
         return pages - self.fetched().keys()
 
     def repeated(self) -> int:
-        """How many requests were made again."""
+        """Return the number of repeated requests."""
         return sum(number - 1 for number in self.fetched().values())
 
     def violations(self, interval: float) -> list[str]:
-        """Requests to a host that overlap, follow too soon, or do not wait for Retry-After."""
+        """Describe requests to a host that overlap, start too early, or do not wait for Retry-After."""
         found: list[str] = []
         for host in range(self.count):
             visits = sorted((visit for visit in self.visits if visit.host == host), key=lambda visit: visit.start)
@@ -108,10 +108,10 @@ def listen_on_loopback() -> socket.socket:
 
 @contextmanager
 def serve(hosts: Hosts, *, by_address: bool = False) -> Generator[Hosts]:
-    """Run hosts in a thread of their own.
+    """Run hosts in a separate thread.
 
-    `by_address`: they differ by their addresses, not by their ports, and share one listener: up to 65,536 hosts, and
-    programs that ignore ports tell them apart, too. Linux only.
+    `by_address`: the hosts differ by address, not by port, and share one listener. This allows up to 65,536 hosts, and
+    programs that ignore ports. Linux only.
     """
     loop = asyncio.new_event_loop()
 

@@ -1,4 +1,4 @@
-"""Runs of spiders, as processes of their own."""
+"""Spiders that run as separate processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.processes import python
 
 
 class Run:
-    """A process that crawls, and prints statistics at its end."""
+    """A process that crawls, and then prints statistics."""
 
     def __init__(self, module: str, *arguments: str, env: Mapping[str, str] | None = None) -> None:
         self._log: Final = tempfile.TemporaryFile("w+")  # noqa: SIM115
@@ -23,7 +23,7 @@ class Run:
         self.process: Final = python("-m", module, *arguments, env=env or {}, **pipes)
 
     def wait(self, timeout: float = 120) -> dict[str, Any]:
-        """Wait for the end, and return the statistics."""
+        """Wait for the end of the process, and return the statistics."""
         out, _ = self.process.communicate(timeout=timeout)
         assert self.process.returncode == 0, self.log()
         stats: dict[str, Any] = json.loads(out)
@@ -63,5 +63,5 @@ class Run:
 
 def spider(name: str, url: str, starts: list[str], *, env: Mapping[str, str] | None = None, **settings: Any) -> Run:
     """Run a spider of `tests.crawl.spiders`."""
-    given = {"TUBES_URL": url, "TUBES_INTERVAL": 0.2, **settings}
-    return Run("tests.crawl.spiders", name, json.dumps({"settings": given, "starts": starts}), env=env)
+    all_settings = {"TUBES_URL": url, "TUBES_INTERVAL": 0.2, **settings}
+    return Run("tests.crawl.spiders", name, json.dumps({"settings": all_settings, "starts": starts}), env=env)

@@ -1,7 +1,7 @@
 """Spiders as processes: `python -m tests.crawl.spiders NAME '{"settings": ..., "starts": [...]}'`.
 
-At its end it prints the statistics and the reason of the end as JSON. `cpu` is the processor time in seconds per
-request since the tenth response: before that, much is imported and compiled once.
+At its end a spider prints the statistics and the finish reason as JSON. `cpu` is the processor time in seconds per
+request since the tenth response, without the imports and compilations at the start.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Rules(CrawlSpider):
 
 
 class Waiting(Follow):
-    """Waits for requests of other programs when it has none."""
+    """Waits for requests of other programs when it is idle."""
 
     name = "waiting"
 
@@ -82,7 +82,7 @@ class Failing(Follow):
 
 
 class Arguments(scrapy.Spider):
-    """Hands arguments, priorities and meta to another callback."""
+    """Passes arguments, priorities and meta to another callback."""
 
     name = "arguments"
 

@@ -1,4 +1,4 @@
-"""`tubes.crawl.crawlee`: real crawlers, judged by the logs of the hosts that they visit."""
+"""`tubes.crawl.crawlee`: real crawlers, checked by the logs of the hosts that they visit."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_cancelled_fetch_loses_no_request() -> None:
     asyncio.run(main())
 
 
-def test_hosts_are_blocked_and_slowed_down_when_requests_are_given_back() -> None:
+def test_released_requests_block_and_slow_down_their_hosts() -> None:
     async def main() -> None:
         clock = tubes.testing.ManualClock()
         async with tubes.aio.connect(clock=clock) as queue:

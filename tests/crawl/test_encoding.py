@@ -1,4 +1,4 @@
-"""Values of requests as JSON."""
+"""Values of requests survive an encoding as JSON."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def test_subclasses_of_strings_and_numbers_become_plain() -> None:
         (Page(price=len), r"meta\['price'\] is a builtins.builtin_function_or_method"),
     ],
 )
-def test_values_that_cannot_be_stored_are_named(value: Any, message: str) -> None:
+def test_error_names_path_of_value_that_cannot_be_stored(value: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         encode(value, "meta")
 
 
 def test_only_items_are_created_by_name() -> None:
-    with pytest.raises(ValueError, match="is not a class of items"):
+    with pytest.raises(ValueError, match="is not an item class"):
         decode({"$": "subprocess.Popen", "v": {"args": ["true"]}})

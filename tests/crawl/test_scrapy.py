@@ -1,4 +1,4 @@
-"""`tubes.crawl.scrapy`: real spiders, judged by the logs of the hosts that they visit."""
+"""`tubes.crawl.scrapy`: real spiders, checked by the logs of the hosts that they visit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def server() -> Iterator[LocalServer]:
 
 
 def check(hosts: Hosts, repeated: int = 0, interval: float = INTERVAL) -> None:
-    """Each page was fetched, and none too soon."""
+    """Check that all pages were fetched, and none too early."""
     assert hosts.missing() == set()
     assert hosts.repeated() <= repeated
     assert hosts.violations(interval) == []
@@ -112,9 +112,9 @@ def check_hooks(version: str, **environment: str) -> None:
     ):
         stats, log = run.wait(), run.log()
     assert f"Scrapy {version} started" in log
-    # Each request has ended with engine._slot.remove_request.
+    # Each request ended with engine._slot.remove_request.
     assert stats["tubes/acked"] == stats["downloader/request_count"] == 8
-    # engine._slot.nextcall.schedule has woken the engine, which otherwise looks for each request after 5 s.
+    # engine._slot.nextcall.schedule woke the engine, which otherwise looks for requests every 5 s.
     assert stats["elapsed_time_seconds"] < 10
 
 
@@ -124,7 +124,7 @@ def test_private_hooks_of_newest_scrapy_work() -> None:
 
 
 @pytest.mark.full
-def test_private_hooks_of_scrapy_before_work(tmp_path: Path) -> None:
+def test_private_hooks_of_previous_scrapy_work(tmp_path: Path) -> None:
     before = "scrapy<" + ".".join(scrapy.__version__.split(".")[:2])
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", f"--target={tmp_path}", before]
     subprocess.run(pip, check=True, capture_output=True)
@@ -141,7 +141,7 @@ def test_waiting_spider_fetches_requests_of_other_programs(server: LocalServer) 
         with spider("waiting", url, [], TUBES_INTERVAL=0) as run:
             crawl.put({"url": f"{hosts.urls[0]}/p/0"}, utube="any")
             run.wait_until(lambda: not hosts.missing() and crawl.wait_empty(0))
-            # It was put without a key, so a link has led to it again.
+            # The first task had no key, so links lead to this page again.
             before = hosts.fetched()[0, "/p/0"]
             crawl.put({"url": f"{hosts.urls[0]}/p/0", "meta": {"again": True}}, utube="any")
             run.wait_until(lambda: hosts.fetched()[0, "/p/0"] == before + 1 and crawl.wait_empty(0))

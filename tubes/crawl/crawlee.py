@@ -1,10 +1,10 @@
-"""A request manager for Crawlee whose requests are tasks in a tube: polite over all processes.
+"""A request manager for Crawlee that stores requests as tasks in a tube: polite over all processes.
 
     tube = await queue.create_tube("pages", "utubettl", interval=1, interval_from="ack", key_ttl=86_400)
     crawler = HttpCrawler(request_manager=TubeRequestManager(tube), http_client=ImpitHttpClient(follow_redirects=False))
 
-Crawlee tells only a `ThrottlingRequestManager` of 429 and of Crawl-delay, so this is a subclass. It inherits nothing
-else: all public methods are its own.
+Crawlee reports 429 and Crawl-delay only to a `ThrottlingRequestManager`, so this class is a subclass. It overrides all
+public methods.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ with needs("tubes.crawl.crawlee", "crawlee"):
     from crawlee.storage_clients.models import ProcessedRequest
 
 _log: Final = logging.getLogger(__name__)
-# Seconds after which a fetch that found nothing returns: Crawlee ends a crawl whose fetches take minutes.
+# Timeout of a fetch in seconds. Crawlee ends a crawl if a fetch takes minutes.
 _PATIENCE: Final = 30.0
 
 
 class TubeRequestManager(ThrottlingRequestManager[Any]):
     """Requests of a crawl in a tube, with one lane per host.
 
-    `tube`: a tube with lanes, such as a `utubettl` with an `interval`. `interval_from="ack"` begins it when a request
-    is handled, and `key_ttl` keeps pages known that are done.
-    `block`: seconds for which a host is left alone after a 429 without Retry-After.
+    `tube`: a tube with lanes, such as a `utubettl` with an `interval`. With `interval_from="ack"` the interval begins
+    when a request has been handled; `key_ttl` is the time for which done pages are remembered.
+    `block`: seconds without requests to a host after a 429 without Retry-After.
 
-    Any number of processes may crawl one tube: each of them ends when the tube is empty. A request that is held by a
-    process that dies is ready again when its session ends. Crawlee counts the retries of a request, so the tube needs
-    no `max_attempts`. The tube is never purged; `drop` drops it.
+    Any number of processes may crawl one tube: each of them ends when the tube is empty. If a process dies, its
+    requests are ready again when its session ends. Crawlee counts the retries of a request, so the tube needs no
+    `max_attempts`. The tube is never purged; `drop` drops it.
     """
 
     def __init__(self, tube: tubes.AsyncTube, *, block: float = 30.0) -> None:
         self._tube = tube
         self._block = block
         self._held: dict[str, tubes.AsyncTask] = {}
-        # By lane: the monotonic end of a block, and a Crawl-delay.
+        # The monotonic end of each block, and each Crawl-delay, by lane.
         self._blocks: dict[str, float] = {}
         self._delays: dict[str, float] = {}
 
     @property
     def inner(self) -> TubeRequestManager:
-        """The manager itself: it wraps no other one."""
+        """This manager, which does not wrap another one."""
         return self
 
     # -- adding --------------------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
         return _processed(added, is_new=task.created_now)
 
     async def add_requests(self, requests: Sequence[str | Request], *, forefront: bool = False, **_: Any) -> None:
-        """Add requests, as by `add_request`, in one call."""
+        """Add requests in one call, each as `add_request` does."""
         added = self._transform_requests(requests)
         for request, task in zip(added, await self._put(added, forefront), strict=True):
             if isinstance(task, tubes.TubesError):
@@ -83,7 +83,7 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
     # -- working -------------------------------------------------------------------------------------------------------
 
     async def fetch_next_request(self) -> Request | None:
-        """Wait for a request that may be sent now. None: the tube is empty, or half a minute is over."""
+        """Wait for a request that may be sent now. Return None if the tube is empty, or after half a minute."""
         take = asyncio.create_task(self._tube.take(_PATIENCE))
         empty = asyncio.create_task(self._tube.wait_empty(_PATIENCE))
         try:
@@ -92,7 +92,7 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
                 take.cancel()
                 await asyncio.wait((take,))
         except asyncio.CancelledError:
-            take.add_done_callback(_give_back)
+            take.add_done_callback(_release)
             take.cancel()
             raise
         finally:
@@ -111,7 +111,7 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
         return request
 
     async def mark_request_as_handled(self, request: Request) -> ProcessedRequest | None:
-        """Ack the task of a request that has succeeded, or is given up."""
+        """Ack the task of a request that has succeeded or is given up."""
         task = self._held.pop(request.unique_key, None)
         if task is None:
             return None
@@ -120,7 +120,7 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
         return _processed(request, is_handled=True)
 
     async def reclaim_request(self, request: Request, *, forefront: bool = False) -> ProcessedRequest | None:
-        """Give a request back, with what has changed in it."""
+        """Release the task of a request, and store the changed request."""
         task = self._held.pop(request.unique_key, None)
         if task is None:
             return None
@@ -129,25 +129,25 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
         return _processed(request)
 
     async def _cool_down(self, lane: str) -> None:
-        """Obey what a host has asked for."""
+        """Store the Crawl-delay and the block of a host in the tube."""
         delay = self._delays.pop(lane, 0.0)
         if delay > self._tube.options.get("interval", 0):
             await self._tube.configure(lane, interval=delay)
         if lane in self._blocks:
             await self._tube.block(lane, max(self._blocks.pop(lane) - monotonic(), 0.0), extend=True)
 
-    # -- the end -------------------------------------------------------------------------------------------------------
+    # -- the end of the crawl ------------------------------------------------------------------------------------------
 
     async def is_finished(self) -> bool:
-        """Whether no process has anything left to do."""
+        """Return True if no request is left in any process."""
         return await self._tube.wait_empty(0)
 
     async def is_empty(self) -> bool:
-        """The same as `is_finished`: while requests are left, `fetch_next_request` waits for them."""
+        """Return the same as `is_finished`: `fetch_next_request` waits while requests are left."""
         return await self.is_finished()
 
     async def get_stall_reason(self) -> None:
-        """A host that is blocked is waited for, however long it takes."""
+        """Return None: the crawl waits for blocked hosts as long as necessary."""
 
     async def get_handled_count(self) -> int:
         return (await self._tube.statistics()).tasks["done"]
@@ -163,21 +163,21 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
     async def purge(self) -> None:
         """Keep the requests: they belong to all processes."""
 
-    # -- what hosts ask for --------------------------------------------------------------------------------------------
+    # -- rate limits of hosts ------------------------------------------------------------------------------------------
 
     def record_domain_delay(self, url: str, *, retry_after: timedelta | None = None) -> bool:
-        """Block the host after a 429, when the request is given back."""
+        """Record a 429: the host is blocked when the request is released."""
         seconds = self._block if retry_after is None else retry_after.total_seconds()
         lane = host_of(urlsplit(url))
         self._blocks[lane] = max(self._blocks.get(lane, 0.0), monotonic() + seconds)
         return True
 
     def is_throttled(self, url: str) -> bool:
-        """Whether a 429 has just been recorded, so that the request is given back and does not count as a retry."""
+        """Return True after a 429: then Crawlee reclaims the request without counting a retry."""
         return host_of(urlsplit(url)) in self._blocks
 
     def record_success(self, url: str) -> None:
-        """Only Retry-After counts, so there is no backoff to reset."""
+        """Do nothing: only Retry-After counts, and no backoff has to be reset."""
 
     def set_crawl_delay(self, url: str, delay_seconds: int) -> None:
         """Use the Crawl-delay of a robots.txt for its host, if it is longer than the tube's interval."""
@@ -199,7 +199,7 @@ def _processed(request: Request, *, is_new: bool = False, is_handled: bool = Fal
     )
 
 
-def _give_back(take: asyncio.Task[tubes.AsyncTask | None]) -> None:
-    """Release the task of a fetch that was cancelled at the same moment."""
+def _release(take: asyncio.Task[tubes.AsyncTask | None]) -> None:
+    """Release the task if the take succeeded although its fetch was cancelled."""
     if not take.cancelled() and take.exception() is None and (task := take.result()) is not None:
         task._tube._port.release_later(task)

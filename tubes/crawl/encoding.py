@@ -1,7 +1,7 @@
 """JSON for the values that crawlers keep in requests: bytes, tuples, sets, dates, items, dictionaries with any keys.
 
-A value that JSON lacks becomes `{"$": type, "v": ...}`. Nothing is pickled: writing to the queue must not allow running
-code in the crawlers that read it.
+A value of another type becomes `{"$": type, "v": ...}`. Pickles are not used: a program that can write to the queue
+must not be able to run code in the crawlers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itemadapter import ItemAdapter
 from scrapy.utils.misc import load_object
 
 _TAG: Final = "$"
-# By exact type: its name, and functions to JSON and back.
+# Name, function to JSON and function from JSON, by exact type.
 _TYPES: Final[dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]] = {
     bytes: ("bytes", lambda value: value.decode("latin-1"), lambda text: text.encode("latin-1")),
     datetime: ("datetime", datetime.isoformat, datetime.fromisoformat),
@@ -36,7 +36,7 @@ def _sequence(kind: Any) -> Callable[[Any], Any]:
 
 
 _DECODERS: Final[dict[str, Callable[[Any], Any]]] = {
-    **{name: back for name, _, back in _TYPES.values()},
+    **{name: from_json for name, _, from_json in _TYPES.values()},
     **{name: _sequence(kind) for kind, name in _SEQUENCES.items()},
     "dict": lambda pairs: {decode(key): decode(value) for key, value in pairs},
 }
@@ -70,7 +70,7 @@ def encode(value: Any, path: str) -> Any:
 
 
 def decode(value: Any) -> Any:
-    """Return the value that `encode` was given."""
+    """Return the original value of encoded data."""
     members: Any = value
     if isinstance(value, list):
         return [decode(part) for part in members]
@@ -83,5 +83,5 @@ def decode(value: Any) -> Any:
         return _DECODERS[name](members["v"])
     kind: Any = load_object(name)
     if not ItemAdapter.is_item_class(kind):
-        raise ValueError(f"{name} is not a class of items")
+        raise ValueError(f"{name} is not an item class")
     return kind(**decode(members["v"]))

@@ -9,7 +9,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 def host_of(url: ParseResult | SplitResult) -> str:
-    """The host of a URL, with the port unless it is the usual one."""
+    """Return the host of a URL, with the port unless it is the default port."""
     if not url.hostname:
         return url.scheme
     return url.hostname if url.port in (None, _PORTS.get(url.scheme)) else f"{url.hostname}:{url.port}"

@@ -1,4 +1,4 @@
-"""A scheduler for Scrapy whose requests are tasks in a tube: polite over all processes, and nothing is lost.
+"""A scheduler for Scrapy that stores requests as tasks in a tube: polite over all processes, and without losses.
 
     SCHEDULER = "tubes.crawl.scrapy.Scheduler"
     TUBES_URL = "redis://localhost"
@@ -6,14 +6,14 @@
 Any number of processes may run the spider on the same tube; one request per host is in flight. docs/howto/scrapy.md
 lists the settings.
 
-How it works. Three loops run beside the engine. The writer stores what the spider has yielded, and then acks the
-requests that yielded it: a process that dies in between repeats them. The taker waits for tasks, as many as the
-downloader has room for; it takes none ahead, since a taken task keeps its host. The watcher waits until the tube is
-empty: then the crawl is over, in all processes.
+How it works. Three loops run in parallel to the engine. `_write` stores the new requests of the spider, and then acks
+the requests that yielded them: if the process dies in between, they are repeated. `_take` waits for tasks, as many as
+the downloader has room for; it takes none in advance, since a taken task blocks its host. `_watch` waits until the tube
+is empty: then the crawl is finished in all processes.
 
-Two private parts of Scrapy's engine are used. `_slot.nextcall.schedule` wakes the engine; otherwise it looks for
-requests every 5 seconds. `_slot.remove_request` is the only call that every request ends with, after its callback, its
-items, or its redirect, retry or errback: there its task is acked.
+The scheduler uses two private parts of Scrapy's engine. `_slot.nextcall.schedule` wakes the engine, which otherwise
+looks for requests every 5 seconds. `_slot.remove_request` is called at the end of every request, after its callback,
+its items, or its redirect, retry or errback: the scheduler acks the task there.
 """
 
 from __future__ import annotations
@@ -50,22 +50,23 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
 _log: Final = logging.getLogger(__name__)
-# Scrapy's priority 0; its larger priorities come first, in a tube the smaller ones.
+# The `pri` of Scrapy's priority 0. Scrapy begins with the largest priority, a tube with the smallest `pri`.
 _MIDDLE: Final = 2**31
-# Errors that may go away, and seconds until the next attempt.
+# Transient errors, and seconds until the next attempt.
 _TRANSIENT: Final = (tubes.ConnectionLost, tubes.ServerFull, tubes.StoreFull)
 _PAUSE: Final = 1.0
 # Seconds between two requests of a process. Requests that start together end together; without this their hosts would
 # be ready at the same moment in every round, and the last of them would wait for all others.
 _SPACING: Final = 0.005
-# Values that a request has anyway.
+# Default values of a request, which are not stored.
 _DEFAULTS: Final = {"method": "GET", "encoding": "utf-8"}
 
 
 class Scheduler(BaseScheduler):
     """Keeps the requests of a spider in a tube, with one lane per host. Needs the asyncio reactor.
 
-    A request to the same URL is stored once. Those with `dont_filter=True` always are, except for start requests.
+    Requests to the same URL are stored once. A request with `dont_filter=True` is always stored, unless it is a start
+    request.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -90,20 +91,21 @@ class Scheduler(BaseScheduler):
         self._known_max = settings.getint("TUBES_KNOWN_MAX", 100_000)
         self._buries = settings.getbool("TUBES_BURY", True)
         self._limit = settings.getint("CONCURRENT_REQUESTS") or 1000  # 0: no limit
-        # Requests that are not stored yet, and tasks that have ended, with a reason if they are to be buried.
+        # Requests that are not stored yet, and finished tasks, with a reason if they must be buried.
         self._puts: list[tubes.Item[Any]] = []
         self._ended: list[tuple[tubes.AsyncTask, str | None]] = []
-        # By lane, the monotonic end of a cooldown that is not in the tube yet.
+        # The monotonic end of each cooldown that is not in the tube yet, by lane.
         self._cooldowns: dict[str, float] = {}
-        # Taken tasks: before the engine asks for them, and until their requests have ended.
+        # Taken tasks whose requests have not started, and tasks of running requests.
         self._ready: deque[tuple[tubes.AsyncTask, Request]] = deque()
         self._held: dict[Request, tubes.AsyncTask] = {}
         self._reasons: dict[Request, str] = {}
-        # The monotonic time before which no request starts.
+        # The monotonic time of the earliest start of the next request.
         self._next_start = 0.0
-        # Keys that are in the tube, the oldest first.
+        # Keys that are in the tube, from the oldest to the newest.
         self._known: dict[str, None] = {}
-        self._changed, self._wanted, self._moved = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        # Each event wakes one of the loops.
+        self._write_event, self._take_event, self._watch_event = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._is_over = self._is_broken = self._is_closing = False
         self._loops: list[asyncio.Task[None]] = []
 
@@ -123,7 +125,7 @@ class Scheduler(BaseScheduler):
         return not self._is_broken and bool(not self._is_over or self._puts or self._ended or self._ready)
 
     def enqueue_request(self, request: Request) -> bool:
-        """Remember a request for the writer. False: it is known already, or cannot be stored."""
+        """Queue a request for `_write`. Return False if it is already known, or cannot be stored."""
         key = self._key(request)
         if key in self._known:
             self._stats.inc_value("tubes/filtered")
@@ -142,11 +144,11 @@ class Scheduler(BaseScheduler):
             if len(self._known) > self._known_max:
                 del self._known[next(iter(self._known))]
         self._is_over = False
-        self._changed.set()
+        self._write_event.set()
         return True
 
     def next_request(self) -> Request | None:
-        self._wanted.set()
+        self._take_event.set()
         now = monotonic()
         if not self._ready or now < self._next_start:
             return None
@@ -183,7 +185,7 @@ class Scheduler(BaseScheduler):
         self._loops = [asyncio.create_task(self._repeat(step)) for step in (self._write, self._take, self._watch)]
 
     def _connect(self) -> None:
-        """Observe the engine: the end of each request, and what hosts ask for."""
+        """Observe the engine: the end of each request, and the rate limits of hosts."""
         slot = self._engine._slot
         remove = slot.remove_request
 
@@ -200,7 +202,7 @@ class Scheduler(BaseScheduler):
             connect(self._on_robots, signals.robots_parsed)
 
     async def _close(self) -> None:
-        """Store what is left, give back the tasks that were not begun, and end the session."""
+        """Store the remaining requests, return the tasks that were not started, and end the session."""
         if not self._loops:
             return
         self._is_closing = True
@@ -208,19 +210,19 @@ class Scheduler(BaseScheduler):
         for loop in others:
             loop.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        self._changed.set()
+        self._write_event.set()
         await writer
         try:
             for task, _ in self._ready:
                 await self._tube._decline(task, 0)
         except tubes.TubesError as error:
-            _log.warning("Requests are given back when the session ends: %s", error)
+            _log.warning("Requests cannot be returned before the session ends: %s", error)
         await self._queue.close()
 
     # -- loops ---------------------------------------------------------------------------------------------------------
 
     async def _repeat(self, step: Callable[[], Awaitable[None]]) -> None:
-        """Run a step again and again; wait after an error that may go away, and close the spider after another one."""
+        """Repeat a step. Wait after a transient error, and close the spider after any other error."""
         while True:
             try:
                 await step()
@@ -234,14 +236,14 @@ class Scheduler(BaseScheduler):
                     return
                 _log.warning("Trying again in %g s: %s", _PAUSE, error)
                 await asyncio.sleep(_PAUSE)
-                self._changed.set()
-                self._wanted.set()
-                self._moved.set()
+                self._write_event.set()
+                self._take_event.set()
+                self._watch_event.set()
 
     async def _write(self) -> None:
-        """Store new requests, then cooldowns, then ack the requests that have ended."""
-        await self._changed.wait()
-        self._changed.clear()
+        """Store new requests, then cooldowns, then ack or bury the finished tasks."""
+        await self._write_event.wait()
+        self._write_event.clear()
         puts, ended = self._puts[:], self._ended[:]
         if puts:
             await self._put(puts)
@@ -255,10 +257,10 @@ class Scheduler(BaseScheduler):
                 await self._tube.bury(task, reason)
                 self._count("buried")
         del self._ended[: len(ended)]
-        self._moved.set()
+        self._watch_event.set()
 
     async def _put(self, puts: list[tubes.Item[Any]]) -> None:
-        """Put requests, the first ones of those that wait; those that cannot be stored are dropped."""
+        """Put the first requests of the queue, and drop requests that the tube refuses."""
         tasks = await self._tube.put_many(puts, errors="return")
         del self._puts[: len(puts)]
         for item, task in zip(puts, tasks, strict=True):
@@ -269,16 +271,16 @@ class Scheduler(BaseScheduler):
                 self._count("put" if task.created_now else "filtered")
 
     async def _cool_down(self) -> None:
-        """Block the lanes of hosts for as long as they ask."""
-        found, now = dict(self._cooldowns), monotonic()
-        blocks = [self._tube.block(lane, max(until - now, 0.0), extend=True) for lane, until in found.items()]
+        """Block the lanes of hosts until their cooldowns end."""
+        stored, now = dict(self._cooldowns), monotonic()
+        blocks = [self._tube.block(lane, max(until - now, 0.0), extend=True) for lane, until in stored.items()]
         await asyncio.gather(*blocks)
-        self._cooldowns = {lane: until for lane, until in self._cooldowns.items() if found.get(lane) != until}
+        self._cooldowns = {lane: until for lane, until in self._cooldowns.items() if stored.get(lane) != until}
 
     async def _take(self) -> None:
-        """Take as many tasks as the downloader has room for, once the engine asks for requests."""
-        await self._wanted.wait()
-        self._wanted.clear()
+        """Wait until the engine needs requests, then take as many tasks as the downloader has room for."""
+        await self._take_event.wait()
+        self._take_event.clear()
         room = self._limit - len(self._ready) - len(self._engine.downloader.active)
         if room < 1:
             return
@@ -291,35 +293,35 @@ class Scheduler(BaseScheduler):
                 url = task.data.get("url") if isinstance(task.data, dict) else task.data
                 _log.error("Request to %s is buried: %s", url, error, extra={"spider": self._spider})
                 self._ended.append((task, reason_of(error)))
-                self._changed.set()
+                self._write_event.set()
             else:
                 self._ready.append((task, request))
         self._count("taken", len(tasks))
-        self._moved.set()
+        self._watch_event.set()
         self._wake()
 
     async def _watch(self) -> None:
-        """Wait until no process has anything left to do."""
-        self._moved.clear()
+        """Wait until no request is left in any process."""
+        self._watch_event.clear()
         await self._tube.wait_empty()
-        if not (self._moved.is_set() or self._puts or self._ended):
+        if not (self._watch_event.is_set() or self._puts or self._ended):
             self._is_over = True
             self._wake()
-        await self._moved.wait()
+        await self._watch_event.wait()
 
     def _wake(self) -> None:
-        """Let the engine look for requests now."""
+        """Make the engine look for requests now."""
         if self._engine._slot is not None:
             self._engine._slot.nextcall.schedule()
 
     # -- signals -------------------------------------------------------------------------------------------------------
 
     def _end(self, request: Request) -> None:
-        """A request has ended, and all that it yields is in the hands of the writer."""
+        """Queue the task of a finished request for `_write`, behind the requests that it has yielded."""
         task = self._held.pop(request, None)
         if task is not None:
             self._ended.append((task, self._reasons.pop(request, None)))
-            self._changed.set()
+            self._write_event.set()
 
     def _on_response(self, response: Response, request: Request) -> None:
         if response.status not in (429, 503):
@@ -331,10 +333,10 @@ class Scheduler(BaseScheduler):
             lane, until = self._lane_of(request), monotonic() + min(seconds, self._block_max)
             self._cooldowns[lane] = max(until, self._cooldowns.get(lane, 0.0))
             self._count("blocked")
-            self._changed.set()
+            self._write_event.set()
 
     async def _on_robots(self, robotparser: RobotParser, request: Request) -> None:
-        """Obey Crawl-delay, and wait: the request for robots.txt did not pass the scheduler."""
+        """Obey the Crawl-delay, and wait for an interval, since the request for robots.txt bypassed the scheduler."""
         lane, settings = self._lane_of(request), self._crawler.settings
         agent = settings["ROBOTSTXT_USER_AGENT"] or request.headers.get("User-Agent") or settings["USER_AGENT"]
         delay = min(robotparser.crawl_delay(agent) or 0.0, self._block_max)
@@ -343,11 +345,11 @@ class Scheduler(BaseScheduler):
         await asyncio.sleep(max(delay, self._interval))
 
     def _on_error(self, failure: Any, response: Any) -> None:
-        """A callback or an errback has raised."""
+        """Record the error of a callback or an errback."""
         self._fail(getattr(response, "request", None), failure)
 
     def _errback(self, failure: Any) -> Any:
-        """The errback of requests without one."""
+        """Record the error of a request that has no errback of its own."""
         if not failure.check(IgnoreRequest):
             self._fail(failure.request, failure)
         return failure
@@ -363,7 +365,7 @@ class Scheduler(BaseScheduler):
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def _key(self, request: Request) -> str | None:
-        """The key of a request; None: it is stored whether it is known or not."""
+        """Return the key of a request; None if it must be stored even if it is known."""
         meta = request.meta
         is_start = meta.get("is_start_request") and not meta.get("retry_times")
         # A start page may set a cookie and redirect to itself.
@@ -372,14 +374,14 @@ class Scheduler(BaseScheduler):
         return b85encode(self._crawler.request_fingerprinter.fingerprint(request)[:12]).decode()
 
     def _lane_of(self, request: Request) -> str:
-        """The lane of a request that the engine has: of a task, or one that did not pass the scheduler."""
+        """Return the lane of a running request, which may have bypassed the scheduler."""
         task = self._held.get(request)
         return str(task.utube) if task is not None else host_of(urlparse_cached(request))
 
     def _slot(self, request: Request) -> str | None:
-        """The `download_slot` that the spider has given to a request.
+        """Return the `download_slot` of a request if the spider has set it.
 
-        The downloader sets it, too; redirects, retries and copies of meta inherit it from a request that is in work.
+        The downloader sets it, too; redirects, retries and copies of meta inherit it from a running request.
         """
         slot: str | None = request.meta.get("download_slot")
         is_inherited = slot is not None and any(
@@ -426,7 +428,7 @@ def _recode(headers: Any, code: Callable[[Any, str], Any]) -> dict[Any, list[Any
 
 
 def _retry_after(response: Response) -> float | None:
-    """The seconds of a Retry-After header, which may also be a date; None: there is none that can be read."""
+    """Return the seconds of a Retry-After header, which may also be a date; None if it is missing or invalid."""
     text = (response.headers.get("Retry-After") or b"").decode("latin-1").strip()
     if text.isdecimal():
         return float(text)
