@@ -46,6 +46,16 @@ class Rules(CrawlSpider):
     rules = (Rule(LinkExtractor(), follow=True),)
 
 
+class Again(scrapy.Spider):
+    """Asks for its start page again if it is not the right one."""
+
+    name = "again"
+
+    def parse(self, response: Any, **kwargs: Any) -> Iterator[Any]:
+        if response.text == "CAPTCHA":
+            yield response.request.replace(dont_filter=True)
+
+
 class Waiting(Follow):
     """Waits for requests of other programs when it is idle."""
 
@@ -98,7 +108,7 @@ class Arguments(scrapy.Spider):
         assert response.request.headers["X-Page"] == "\xe4".encode()
 
 
-SPIDERS = {spider.name: spider for spider in (Follow, Rules, Waiting, Copying, Failing, Arguments)}
+SPIDERS = {spider.name: spider for spider in (Follow, Rules, Again, Waiting, Copying, Failing, Arguments)}
 
 
 def main() -> None:

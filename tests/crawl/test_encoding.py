@@ -26,6 +26,11 @@ class Page(scrapy.Item):
     price = scrapy.Field()
 
 
+class Outer:
+    class Inner(scrapy.Item):
+        """Not found by its name, which has two parts."""
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -65,6 +70,7 @@ def test_subclasses_of_strings_and_numbers_become_plain() -> None:
         ({"a": [1, object()]}, r"meta\['a'\]\[1\] is a builtins.object, which cannot be stored"),
         ({object: 1}, "meta: key <class 'object'> is a builtins.type"),
         (Page(price=len), r"meta\['price'\] is a builtins.builtin_function_or_method"),
+        ([Outer.Inner()], r"meta\[0\] is a tests.crawl.test_encoding.Outer.Inner, which cannot be stored"),
     ],
 )
 def test_error_names_path_of_value_that_cannot_be_stored(value: Any, message: str) -> None:

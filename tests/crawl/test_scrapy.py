@@ -10,16 +10,18 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import scrapy
+from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
 import tubes
 from tests.crawl.hosts import Hosts, Reply, serve
 from tests.crawl.runs import spider
 from tests.support.processes import ROOT, python
-from tubes.crawl.scrapy import Scheduler
+from tubes.crawl.scrapy import Scheduler, _retry_after
 from tubes.testing import LocalServer
 
 INTERVAL = 0.2
@@ -103,6 +105,61 @@ def test_redirects_robots_and_copied_meta_are_polite(server: LocalServer) -> Non
     slow = [visit for visit in hosts.visits if visit.host == 2]
     assert all(after.start - before.end >= 0.495 for before, after in pairwise(slow))
     assert lanes[hosts.urls[2].removeprefix("http://")] == 0.5
+
+
+@pytest.mark.full
+def test_start_page_that_is_requested_again_is_fetched_again() -> None:
+    with (
+        serve(Hosts(1, 0, special={(0, "/p/0"): [(200, {}, "CAPTCHA"), (200, {}, "ok")]})) as hosts,
+        spider("again", "memory://", [f"{hosts.urls[0]}/p/0"]) as run,
+    ):
+        assert run.wait()["tubes/acked"] == 2
+    assert len(hosts.visits) == 2
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("start", ["response", "start"])
+def test_first_page_after_robots_txt_is_polite(tmp_path: Path, start: str) -> None:
+    robots: list[Reply] = [(200, {}, "User-agent: *\nCrawl-delay: 0.5"), (503, {"Retry-After": "1"}, "")]
+    settings: dict[str, Any] = {"ROBOTSTXT_OBEY": True, "RETRY_ENABLED": False, "TUBES_INTERVAL_FROM": start}
+    with serve(Hosts(1, 1, special={(0, "/robots.txt"): robots})) as hosts:
+        # The Crawl-delay of the first run does not hold in the second.
+        for first, interval, gap in ((0, 0.2, 0.5), (3, 0.7, 0.7)):
+            starts = [f"{hosts.urls[0]}/p/0?page={first + number}" for number in range(3)]
+            before = len(hosts.visits)
+            with spider("follow", f"file:{tmp_path}", starts, **settings, TUBES_INTERVAL=interval) as run:
+                run.wait()
+            times = [visit.start for visit in hosts.visits[before:]]
+            assert len(times) >= 4
+            assert min(late - early for early, late in pairwise(times)) >= gap - 0.005
+    (closed,) = [visit for visit in hosts.visits if visit.retry_after]
+    assert min(visit.start for visit in hosts.visits if visit.start > closed.end) >= closed.end + 0.995
+
+
+@pytest.mark.parametrize("text", ["soon", "Wed, 21 Oct 2015 07:28:00 +99999999999999999999", "", "-5"])
+def test_unreadable_retry_after_is_ignored(text: str) -> None:
+    assert _retry_after(Response("http://a.example/", headers={"Retry-After": text})) is None
+
+
+def test_page_is_buried_only_by_the_process_that_holds_it() -> None:
+    async def main() -> None:
+        async with tubes.aio.connect() as queue:
+            other = await queue.session()
+            scheduler: Any = Scheduler.from_crawler(get_crawler(settings_dict={"TUBES_URL": "memory://"}))
+            scheduler._tube = await queue.create_tube("pages", "utubettl")
+            await scheduler._tube.put({"url": "http://a.example/"})
+            lost = await scheduler._tube.take(0)
+            await lost.release()
+            theirs = await other.tube("pages")
+            held = await theirs.take(0)
+            assert held is not None
+            scheduler._ended.append((lost, "ValueError"))
+            scheduler._write_event.set()
+            await scheduler._write()
+            assert scheduler._stats.get_value("tubes/lost") == 1
+            assert (await held.ack()).state == "done"
+
+    asyncio.run(main())
 
 
 def check_hooks(version: str, **environment: str) -> None:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from base64 import b85encode
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from hashlib import sha256
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import tubes
@@ -30,6 +30,9 @@ with needs("tubes.crawl.crawlee", "crawlee"):
     from crawlee.storage_clients.models import ProcessedRequest
 
 _log: Final = logging.getLogger(__name__)
+T = TypeVar("T")
+# Seconds until the next attempt after a lost connection.
+_PAUSE: Final = 1.0
 # Timeout of a fetch in seconds. Crawlee ends a crawl if a fetch takes minutes.
 _PATIENCE: Final = 30.0
 
@@ -78,12 +81,16 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
 
     async def _put(self, requests: list[Request], forefront: bool) -> list[tubes.AsyncTask | tubes.TubesError]:
         first: dict[str, Any] = {"pri": 0} if forefront else {}
-        return await self._tube.put_many([_item(request) for request in requests], errors="return", **first)
+        items = [_item(request) for request in requests]
+        return await self._retry(lambda: self._tube.put_many(items, errors="return", **first))
 
     # -- working -------------------------------------------------------------------------------------------------------
 
     async def fetch_next_request(self) -> Request | None:
         """Wait for a request that may be sent now. Return None if the tube is empty, or after half a minute."""
+        return await self._retry(self._fetch)
+
+    async def _fetch(self) -> Request | None:
         take = asyncio.create_task(self._tube.take(_PATIENCE))
         empty = asyncio.create_task(self._tube.wait_empty(_PATIENCE))
         try:
@@ -106,41 +113,65 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
         except ValueError as error:
             _log.error("Task %d is buried, it is not a request: %s", task.id, error)
             await task.bury(reason_of(error))
-            return await self.fetch_next_request()
+            return await self._fetch()
         self._held[request.unique_key] = task
         return request
 
     async def mark_request_as_handled(self, request: Request) -> ProcessedRequest | None:
-        """Ack the task of a request that has succeeded or is given up."""
-        task = self._held.pop(request.unique_key, None)
-        if task is None:
-            return None
-        await self._cool_down(str(task.utube))
-        await task.ack()
-        return _processed(request, is_handled=True)
+        """Ack the task of a request that has succeeded or is given up. Return None if it is not held."""
+        is_held = await self._finish(request, lambda task: task.ack())
+        return _processed(request, is_handled=True) if is_held else None
 
     async def reclaim_request(self, request: Request, *, forefront: bool = False) -> ProcessedRequest | None:
-        """Release the task of a request, and store the changed request."""
-        task = self._held.pop(request.unique_key, None)
+        """Release the task of a request, and store the changed request. Return None if it is not held."""
+        changes: dict[str, Any] = {"pri": 0} if forefront else {}
+        try:
+            changes["data"] = _data(request)
+        except ValueError as error:
+            _log.error("Request to %s is repeated without its changes: %s", request.url, error)
+        is_held = await self._finish(request, lambda task: task.release(**changes))
+        return _processed(request) if is_held else None
+
+    async def _finish(self, request: Request, act: Callable[[tubes.AsyncTask], Awaitable[object]]) -> bool:
+        """Store the limits of the host, and end the take of a request. Return False if it is not held."""
+        task = self._held.get(request.unique_key)
         if task is None:
-            return None
-        await self._cool_down(str(task.utube))
-        await task.release(pri=0 if forefront else None, data=_data(request))
-        return _processed(request)
+            return False
+        try:
+            await self._retry(lambda: self._cool_down(str(task.utube)))
+            await self._retry(lambda: act(task))
+            is_held = True
+        except tubes.TaskNotTaken as error:
+            _log.warning("Request to %s is repeated by another process: %s", request.url, error)
+            is_held = False
+        # Only now: Crawlee repeats a call that was cancelled or has failed.
+        self._held.pop(request.unique_key, None)
+        return is_held
 
     async def _cool_down(self, lane: str) -> None:
-        """Store the Crawl-delay and the block of a host in the tube."""
-        delay = self._delays.pop(lane, 0.0)
-        if delay > self._tube.options.get("interval", 0):
-            await self._tube.configure(lane, interval=delay)
+        """Store the Crawl-delay and the block of a host."""
+        if lane in self._delays:  # An earlier run may have stored another delay.
+            delay, interval = self._delays[lane], self._tube.options.get("interval", 0)
+            await self._tube.configure(lane, interval=delay if delay > interval else None)
+            self._delays.pop(lane, None)
         if lane in self._blocks:
-            await self._tube.block(lane, max(self._blocks.pop(lane) - monotonic(), 0.0), extend=True)
+            await self._tube.block(lane, max(self._blocks[lane] - monotonic(), 0.0), extend=True)
+            self._blocks.pop(lane, None)
+
+    async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a call while the server is away."""
+        while True:
+            try:
+                return await call()
+            except tubes.ConnectionLost as error:
+                _log.warning("Trying again in %g s: %s", _PAUSE, error)
+                await asyncio.sleep(_PAUSE)
 
     # -- the end of the crawl ------------------------------------------------------------------------------------------
 
     async def is_finished(self) -> bool:
         """Return True if no request is left in any process."""
-        return await self._tube.wait_empty(0)
+        return await self._retry(lambda: self._tube.wait_empty(0))
 
     async def is_empty(self) -> bool:
         """Return the same as `is_finished`: `fetch_next_request` waits while requests are left."""
@@ -150,10 +181,10 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
         """Return None: the crawl waits for blocked hosts as long as necessary."""
 
     async def get_handled_count(self) -> int:
-        return (await self._tube.statistics()).tasks["done"]
+        return (await self._retry(self._tube.statistics)).tasks["done"]
 
     async def get_total_count(self) -> int:
-        tasks = (await self._tube.statistics()).tasks
+        tasks = (await self._retry(self._tube.statistics)).tasks
         return tasks["total"] + tasks["done"]
 
     async def drop(self) -> None:

@@ -7,6 +7,7 @@ must not be able to run code in the crawlers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from math import isfinite
@@ -64,9 +65,13 @@ def encode(value: Any, path: str) -> Any:
         return {_TAG: name, "v": to_json(value)}
     if kind in _SEQUENCES:
         return {_TAG: _SEQUENCES[kind], "v": [encode(part, path) for part in value]}
+    name = f"{kind.__module__}.{kind.__qualname__}"
     if ItemAdapter.is_item(value):
-        return {_TAG: f"{kind.__module__}.{kind.__qualname__}", "v": encode(dict(ItemAdapter(value)), path)}
-    raise ValueError(f"{path} is a {kind.__module__}.{kind.__qualname__}, which cannot be stored")
+        item = {_TAG: name, "v": encode(dict(ItemAdapter(value)), path)}
+        with suppress(Exception):  # The class must be found by its name, and accept its fields.
+            decode(item)
+            return item
+    raise ValueError(f"{path} is a {name}, which cannot be stored")
 
 
 def decode(value: Any) -> Any:

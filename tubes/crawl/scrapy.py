@@ -94,8 +94,11 @@ class Scheduler(BaseScheduler):
         # Requests that are not stored yet, and finished tasks, with a reason if they must be buried.
         self._puts: list[tubes.Item[Any]] = []
         self._ended: list[tuple[tubes.AsyncTask, str | None]] = []
-        # The monotonic end of each cooldown that is not in the tube yet, by lane.
+        # The monotonic end of each cooldown, and each Crawl-delay, that are not in the tube yet, by lane.
         self._cooldowns: dict[str, float] = {}
+        self._delays: dict[str, float | None] = {}
+        # The monotonic end of each cooldown after a request for robots.txt, by lane.
+        self._robots_cooldowns: dict[str, float] = {}
         # Taken tasks whose requests have not started, and tasks of running requests.
         self._ready: deque[tuple[tubes.AsyncTask, Request]] = deque()
         self._held: dict[Request, tubes.AsyncTask] = {}
@@ -178,7 +181,8 @@ class Scheduler(BaseScheduler):
             name, "utubettl", if_exists="update", **self._options
         )
         tasks = (await self._tube.statistics()).tasks
-        if tasks["total"] or tasks["done"]:
+        self._is_resumed = bool(tasks["total"] or tasks["done"])
+        if self._is_resumed:
             text = "Continuing with tube %r: %d requests, %d of them buried; known ones are not fetched again"
             _log.info(text, name, tasks["total"], tasks["buried"], extra={"spider": spider})
         self._connect()
@@ -254,8 +258,12 @@ class Scheduler(BaseScheduler):
             self._count("lost", len(found) - sum(found.values()))
         for task, reason in ended:
             if reason is not None:
-                await self._tube.bury(task, reason)
-                self._count("buried")
+                try:  # By the lease: another process may hold the task now.
+                    await self._tube.bury(str(task.lease), reason)
+                except tubes.TaskNotTaken:
+                    self._count("lost")
+                else:
+                    self._count("buried")
         del self._ended[: len(ended)]
         self._watch_event.set()
 
@@ -271,11 +279,12 @@ class Scheduler(BaseScheduler):
                 self._count("put" if task.created_now else "filtered")
 
     async def _cool_down(self) -> None:
-        """Block the lanes of hosts until their cooldowns end."""
-        stored, now = dict(self._cooldowns), monotonic()
+        """Store the cooldowns and the Crawl-delays of hosts."""
+        stored, delays, now = dict(self._cooldowns), dict(self._delays), monotonic()
         blocks = [self._tube.block(lane, max(until - now, 0.0), extend=True) for lane, until in stored.items()]
-        await asyncio.gather(*blocks)
+        await asyncio.gather(*blocks, *(self._tube.configure(lane, interval=delay) for lane, delay in delays.items()))
         self._cooldowns = {lane: until for lane, until in self._cooldowns.items() if stored.get(lane) != until}
+        self._delays = {lane: delay for lane, delay in self._delays.items() if lane not in delays}
 
     async def _take(self) -> None:
         """Wait until the engine needs requests, then take as many tasks as the downloader has room for."""
@@ -332,17 +341,24 @@ class Scheduler(BaseScheduler):
         if seconds is not None:
             lane, until = self._lane_of(request), monotonic() + min(seconds, self._block_max)
             self._cooldowns[lane] = max(until, self._cooldowns.get(lane, 0.0))
+            if request not in self._held:
+                self._robots_cooldowns[lane] = until
             self._count("blocked")
             self._write_event.set()
 
     async def _on_robots(self, robotparser: RobotParser, request: Request) -> None:
-        """Obey the Crawl-delay, and wait for an interval, since the request for robots.txt bypassed the scheduler."""
+        """Obey the Crawl-delay, and wait before the page, since the request for robots.txt bypassed the scheduler."""
         lane, settings = self._lane_of(request), self._crawler.settings
         agent = settings["ROBOTSTXT_USER_AGENT"] or request.headers.get("User-Agent") or settings["USER_AGENT"]
         delay = min(robotparser.crawl_delay(agent) or 0.0, self._block_max)
-        if delay > self._interval:
-            await self._tube.configure(lane, interval=delay)
-        await asyncio.sleep(max(delay, self._interval))
+        if delay > self._interval or self._is_resumed:  # An earlier run may have stored another delay.
+            self._delays[lane] = delay if delay > self._interval else None
+        interval, now = max(delay, self._interval), monotonic()
+        wait = max(interval, self._robots_cooldowns.pop(lane, now) - now)
+        if self._interval_from == "start":  # The interval of the page begins at its start, a moment after the sleep.
+            self._cooldowns[lane] = max(now + wait + interval + 2 * _SPACING, self._cooldowns.get(lane, 0.0))
+        self._write_event.set()
+        await asyncio.sleep(wait)
 
     def _on_error(self, failure: Any, response: Any) -> None:
         """Record the error of a callback or an errback."""
@@ -365,11 +381,9 @@ class Scheduler(BaseScheduler):
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def _key(self, request: Request) -> str | None:
-        """Return the key of a request; None if it must be stored even if it is known."""
-        meta = request.meta
-        is_start = meta.get("is_start_request") and not meta.get("retry_times")
-        # A start page may set a cookie and redirect to itself.
-        if request.dont_filter and (not is_start or request.url in meta.get("redirect_urls", ())):
+        """The key of a request; None: it is stored whether it is known or not."""
+        # Start requests have `dont_filter=True`. Their mark is not stored, so copies of them do not inherit it.
+        if request.dont_filter and not request.meta.get("is_start_request"):
             return None
         return b85encode(self._crawler.request_fingerprinter.fingerprint(request)[:12]).decode()
 
@@ -395,8 +409,8 @@ class Scheduler(BaseScheduler):
         if request.errback == self._errback:
             request = request.replace(errback=None)
         fields = request.to_dict(spider=self._spider)
-        if slot is None:
-            fields["meta"] = {name: value for name, value in fields["meta"].items() if name != "download_slot"}
+        dropped = ("is_start_request", "download_slot")[: 1 + (slot is None)]
+        fields["meta"] = {name: value for name, value in fields["meta"].items() if name not in dropped}
         fields["headers"] = _recode(fields["headers"], bytes.decode)
         return {name: encode(value, name) for name, value in fields.items() if value and _DEFAULTS.get(name) != value}
 
@@ -434,5 +448,5 @@ def _retry_after(response: Response) -> float | None:
         return float(text)
     try:
         return max(parsedate_to_datetime(text).timestamp() - time(), 0.0)
-    except ValueError:
+    except (OverflowError, ValueError):
         return None
