@@ -166,7 +166,9 @@ def crawl(case: Case, hosts: Hosts, server: LocalServer) -> Crawl:
         runs = spiders.start_all(stack)
         if case.event:
             part = hosts.count * hosts.pages // 6
-            runs[-1].wait_until(lambda: len(hosts.visits) >= part and visits_of(hosts, len(runs) - 1) > 0)
+            runs[0].wait_until(lambda: len(hosts.visits) >= part)
+            # A process of scrapy-redis ends when it finds no request for a moment.
+            runs.sort(key=lambda run: run.process.poll() is None)
         if case.event in (KILL, RESUME):
             runs.pop().kill()
         if case.event == RESUME:
@@ -181,11 +183,6 @@ def crawl(case: Case, hosts: Hosts, server: LocalServer) -> Crawl:
             before = 0.0
         stats += [run.wait(PATIENCE) for run in runs]
     return Crawl(case, hosts, stats, cpu_seconds(server.pid) - before + lost)
-
-
-def visits_of(hosts: Hosts, number: int) -> int:
-    """Return the number of requests of one process."""
-    return sum(visit.agent == str(number) for visit in hosts.visits)
 
 
 # -- evaluation of the log ---------------------------------------------------------------------------------------------

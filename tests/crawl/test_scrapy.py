@@ -149,6 +149,7 @@ def test_page_is_buried_only_by_the_process_that_holds_it() -> None:
             scheduler._tube = await queue.create_tube("pages", "utubettl")
             await scheduler._tube.put({"url": "http://a.example/"})
             lost = await scheduler._tube.take(0)
+            assert lost is not None
             await lost.release()
             theirs = await other.tube("pages")
             held = await theirs.take(0)

@@ -8,7 +8,7 @@ lists the settings.
 
 How it works. Three loops run in parallel to the engine. `_write` stores the new requests of the spider, and then acks
 the requests that yielded them: if the process dies in between, they are repeated. `_take` waits for tasks, as many as
-the downloader has room for; it takes none in advance, since a taken task blocks its host. `_watch` waits until the tube
+the downloader has room for; it takes none in advance, since a taken task blocks its host. `_watch` sees that the tube
 is empty: then the crawl is finished in all processes.
 
 The scheduler uses two private parts of Scrapy's engine. `_slot.nextcall.schedule` wakes the engine, which otherwise
@@ -108,7 +108,7 @@ class Scheduler(BaseScheduler):
         # Keys that are in the tube, from the oldest to the newest.
         self._known: dict[str, None] = {}
         # Each event wakes one of the loops.
-        self._write_event, self._take_event, self._watch_event = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._write_event, self._take_event = asyncio.Event(), asyncio.Event()
         self._is_over = self._is_broken = self._is_closing = False
         self._loops: list[asyncio.Task[None]] = []
 
@@ -242,7 +242,6 @@ class Scheduler(BaseScheduler):
                 await asyncio.sleep(_PAUSE)
                 self._write_event.set()
                 self._take_event.set()
-                self._watch_event.set()
 
     async def _write(self) -> None:
         """Store new requests, then cooldowns, then ack or bury the finished tasks."""
@@ -265,7 +264,6 @@ class Scheduler(BaseScheduler):
                 else:
                     self._count("buried")
         del self._ended[: len(ended)]
-        self._watch_event.set()
 
     async def _put(self, puts: list[tubes.Item[Any]]) -> None:
         """Put the first requests of the queue, and drop requests that the tube refuses."""
@@ -299,24 +297,25 @@ class Scheduler(BaseScheduler):
             try:
                 request = self._decode(task.data)
             except Exception as error:
-                url = task.data.get("url") if isinstance(task.data, dict) else task.data
+                url = _fields(task.data).get("url") if isinstance(task.data, (dict, str)) else task.data
                 _log.error("Request to %s is buried: %s", url, error, extra={"spider": self._spider})
                 self._ended.append((task, reason_of(error)))
                 self._write_event.set()
             else:
                 self._ready.append((task, request))
         self._count("taken", len(tasks))
-        self._watch_event.set()
         self._wake()
 
     async def _watch(self) -> None:
-        """Wait until no request is left in any process."""
-        self._watch_event.clear()
-        await self._tube.wait_empty()
-        if not (self._watch_event.is_set() or self._puts or self._ended):
+        """Look every second whether a process has anything left to do, while this one has nothing.
+
+        A waiting `wait_empty` would make each process receive the events of all requests.
+        """
+        await asyncio.sleep(_PAUSE)
+        is_idle = not (self._is_over or self._puts or self._ended or self._ready or self._held)
+        if is_idle and await self._tube.wait_empty(0):
             self._is_over = True
             self._wake()
-        await self._watch_event.wait()
 
     def _wake(self) -> None:
         """Make the engine look for requests now."""
