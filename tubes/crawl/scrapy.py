@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import tubes
 from tubes.crawl.hosts import host_of
-from tubes.errors import needs
+from tubes.errors import excerpt, needs
 from tubes.worker.outcomes import reason_of
 
 with needs("tubes.crawl.scrapy", "scrapy"):
@@ -297,8 +297,7 @@ class Scheduler(BaseScheduler):
             try:
                 request = self._decode(task.data)
             except Exception as error:
-                url = _fields(task.data).get("url") if isinstance(task.data, (dict, str)) else task.data
-                _log.error("Request to %s is buried: %s", url, error, extra={"spider": self._spider})
+                _log.error("Request %s is buried: %s", excerpt(task.data), error, extra={"spider": self._spider})
                 self._ended.append((task, reason_of(error)))
                 self._write_event.set()
             else:
