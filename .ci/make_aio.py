@@ -5,7 +5,7 @@ The rules, in this order:
 1. Names change as `NAMES` says: a `Tube` is an `AsyncTube`, and the other way round.
 2. The methods of the classes are `async`, but for properties, `__init__` and `__repr__`.
 3. Calls of them are awaited, and so is `wait`; `with` is `async with`, but for `suppress`.
-4. A backend (`_connection`, `_port` or `port`) may answer at once, or with a coroutine to be awaited: it is asked in a
+4. A backend (`_connection`, `_port` or `port`) may return at once, or with a coroutine to be awaited: it is asked in a
    statement of its own, which becomes two. What is in `AT_ONCE` is always there at once.
 5. Docstrings say the same with these names, and `TEXTS` where asyncio differs. Their examples are left out.
 
@@ -208,10 +208,10 @@ def ask(text: str) -> str:
             start, end = source.start(node), source.end(node)
             indent = " " * (start - text.rfind("\n", 0, start) - 1)
             before = text[start : source.start(value)]
-            last = f"{before}await answer if type(answer) is CoroutineType else answer"
+            last = f"{before}await reply if type(reply) is CoroutineType else reply"
             if isinstance(node, ast.Expr):
-                last = f"if type(answer) is CoroutineType:\n{indent}    await answer"
-            spans.append((start, end, f"answer = {source.of(value)}\n{indent}{last}"))
+                last = f"if type(reply) is CoroutineType:\n{indent}    await reply"
+            spans.append((start, end, f"reply = {source.of(value)}\n{indent}{last}"))
     if asked:
         raise SystemExit(f"{SOURCE}: a backend must be asked in a statement of its own")
     return source.replaced(spans)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tubes.drivers.chance import varied
-from tubes.drivers.options import MAX_SECONDS, SECOND, Seconds, fraction, micros, positive, whole
+from tubes.drivers.options import MAX_SECONDS, SECOND, Seconds, fraction, integer, micros, positive
 from tubes.errors import InvalidOption
 
 #: The most delays of a list; the last one repeats.
@@ -47,7 +47,7 @@ class Backoff:
 
     def delay(self, attempts: int, id: int = 0) -> float:
         """Return the delay in seconds after this number of attempts, from 1."""
-        return RetryDelays.of(self).after(whole("id", id), positive("attempts", attempts)) / SECOND
+        return RetryDelays.of(self).after(integer("id", id), positive("attempts", attempts)) / SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class RetryDelays:
         if isinstance(value, RetryDelays):
             return value
         if isinstance(value, Backoff):
-            return cls(_growing(value), fraction("jitter", value.jitter), whole("seed", value.seed))
+            return cls(_growing(value), fraction("jitter", value.jitter), integer("seed", value.seed))
         if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
             raise InvalidOption(option="backoff", value=value, rule="must be a tubes.Backoff, or a list of seconds")
         delays: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
@@ -89,8 +89,8 @@ class RetryDelays:
         if not 1 <= len(delays) <= MOST_DELAYS:
             raise InvalidOption(option="backoff", value=value, rule=f"must have 1 to {MOST_DELAYS} delays")
         most = MAX_SECONDS * SECOND
-        spans = tuple(whole("backoff", delay, most) for delay in delays)
-        return cls(spans, fraction("jitter", jitter), whole("seed", seed))
+        spans = tuple(integer("backoff", delay, most) for delay in delays)
+        return cls(spans, fraction("jitter", jitter), integer("seed", seed))
 
     @property
     def fields(self) -> tuple[tuple[int, ...], float, int]:

@@ -280,7 +280,7 @@ class Driver:
             if value is None:
                 raise InvalidOption(option=option, value=value, rule="must be left out to keep its value")
             if option not in checks:
-                raise self._without(option, ["data", *checks], "update")
+                raise self._not_supported(option, ["data", *checks], "update")
         return data | self._check(changes, checks)
 
     def cannot_update(self, changes: Mapping[str, Any], state: State) -> InvalidOption:
@@ -300,7 +300,7 @@ class Driver:
         """Check the options of a kick, and convert them to the machine's units."""
         most = None if attempts is None else known.attempts("attempts", attempts)
         if ttl is not None and "ttl" not in self._of_tasks:
-            raise self._without("ttl", ["attempts"], "kick")
+            raise self._not_supported("ttl", ["attempts"], "kick")
         return most, None if ttl is None else known.micros("ttl", ttl)
 
     def _check(self, options: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
@@ -308,26 +308,25 @@ class Driver:
         for option, value in options.items():
             check = checks.get(option)
             if check is None:
-                raise self._without(option, checks)
+                raise self._not_supported(option, checks)
             if value is not None:
                 checked[option] = check(option, value)
         return checked
 
     def lacks(self, option: str) -> OptionNotSupported:
         """Make the error for an option that this driver does not have."""
-        return self._without(option, self.options)
+        return self._not_supported(option, self.options)
 
     def lacks_lanes(self) -> OptionNotSupported:
         """Make the error for a method that needs lanes."""
         why = "use utube, utubettl, or a driver of your own with a lane"
         return OptionNotSupported(driver=self.name, option="utube", what="lanes", why=why)
 
-    def _without(self, option: str, known: Iterable[str], verb: str = "") -> OptionNotSupported:
-        what, why = f"option {option!r}", f"{verb or 'it'} accepts {', '.join(sorted(known))}"
+    def _not_supported(self, option: str, known: Iterable[str], method: str = "") -> OptionNotSupported:
+        what, why = f"option {option!r}", f"{method or 'it'} accepts {', '.join(sorted(known))}"
         if known is self._of_tasks and option in self._of_tubes:
             what, why = f"option {option!r} of tasks", "it is an option of their tube"
         elif not known:
-            why = (
-                "driver 'fifottl' has it" if option in _CHANGES | {"ttr"} else f"{verb or 'it'} accepts none of its own"
-            )
+            is_of_fifottl = option in _CHANGES | {"ttr"}
+            why = "driver 'fifottl' has it" if is_of_fifottl else f"{method or 'it'} accepts none of its own"
         return OptionNotSupported(driver=self.name, option=option, what=what, why=why)

@@ -108,7 +108,7 @@ def delay_of(delay: Any, at: Any, now: Callable[[], int]) -> Any:
     return timedelta(microseconds=until(moment("at", at), now()))
 
 
-def whole(option: str, value: Any, most: int = MAX_COUNT, *, least: int = 0) -> int:
+def integer(option: str, value: Any, most: int = MAX_COUNT, *, least: int = 0) -> int:
     """Check a whole number from `least` to `most`."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidOption(option=option, value=value, rule="must be a whole number")
@@ -119,12 +119,12 @@ def whole(option: str, value: Any, most: int = MAX_COUNT, *, least: int = 0) -> 
 
 def positive(option: str, value: Any) -> int:
     """Check a whole number of at least 1."""
-    return whole(option, value, least=1)
+    return integer(option, value, least=1)
 
 
 def attempts(option: str, value: Any) -> int:
     """Check a maximum number of takes."""
-    return whole(option, value, MAX_ATTEMPTS, least=1)
+    return integer(option, value, MAX_ATTEMPTS, least=1)
 
 
 def fraction(option: str, value: Any) -> float:
@@ -201,7 +201,7 @@ def priority(option: str, value: Any) -> int:
     """Check a priority: 0 comes first."""
     if value.__class__ is int and 0 <= value <= MAX_PRI:
         return value
-    return whole(option, value, MAX_PRI)
+    return integer(option, value, MAX_PRI)
 
 
 def lane(option: str, value: Any) -> str:

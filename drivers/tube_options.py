@@ -7,7 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tubes.drivers.backoff import RetryDelays
-from tubes.drivers.options import INTERVAL_FROM, SECOND, attempts, fraction, micros, one_of, positive, priority, whole
+from tubes.drivers.options import (
+    INTERVAL_FROM,
+    SECOND,
+    attempts,
+    fraction,
+    integer,
+    micros,
+    one_of,
+    positive,
+    priority,
+)
 from tubes.drivers.timers import NEVER
 from tubes.errors import InvalidOption
 
@@ -22,14 +32,14 @@ OF_TUBES: Final[dict[str, Callable[[str, Any], Any]]] = {
     "pri": priority,
     "ttl": micros,
     "ttr": micros,
-    "capacity": whole,
+    "capacity": integer,
     "max_attempts": attempts,
     "key_ttl": micros,
     "buried_ttl": _span_or_ever,
     "keep_done": micros,
     "keep_done_max": positive,
     "backoff": lambda _, value: RetryDelays.of(value),
-    "lane_capacity": whole,
+    "lane_capacity": integer,
     "max_in_flight": positive,
     "interval": micros,
     "interval_from": INTERVAL_FROM,
@@ -65,7 +75,7 @@ def altered(there: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     return {option: value for option, value in {**there, **changes}.items() if value is not None}
 
 
-def shown(options: Mapping[str, Any]) -> dict[str, Any]:
+def as_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     """Convert the checked options of a tube to arguments of `create_tube`: seconds, and a `Backoff` or a list."""
     known = {option: value for option, value in sorted(options.items()) if option in OF_TUBES}
     return {option: _as_argument(option, value) for option, value in without_usual(known).items()}

@@ -105,7 +105,7 @@ def fetched_once(records: Collection[Record]) -> Check:
     answers = [sum(fetch.status < 400 for fetch in fetches) for fetches in by_url(records).values()]
     once, again = answers.count(1), sum(count > 1 for count in answers)
     kept = again == 0 if once or again else None
-    return Check("no URL fetched twice", kept, f"{once} URLs answered once, {again} again")
+    return Check("no URL fetched twice", kept, f"{once} URLs fetched once, {again} again")
 
 
 def rested(records: Iterable[Record], backoff: tubes.Backoff) -> Check:

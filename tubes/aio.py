@@ -39,7 +39,7 @@ from tubes.backend.waiters import TUBE_EMPTY, LoopWaiter, TaskEnd
 from tubes.drivers.driver import Driver, check_namespace
 from tubes.drivers.moves import State, check_state, check_states
 from tubes.drivers.options import KEEP, Seconds, delay_of, micros, seconds
-from tubes.drivers.tube_options import shown
+from tubes.drivers.tube_options import as_arguments
 from tubes.errors import (
     CallTimeout,
     NothingReady,
@@ -103,8 +103,8 @@ def connect(
 
     `tubes.connect` shows an example.
     """
-    given = connecting.Arguments(codec, clock, session_ttl, connect_timeout)
-    return AsyncQueue(connecting.connect(url, given, ApiKind(AsyncTask, AsyncTube, awaited=True)))
+    arguments = connecting.Arguments(codec, clock, session_ttl, connect_timeout)
+    return AsyncQueue(connecting.connect(url, arguments, ApiKind(AsyncTask, AsyncTube, awaited=True)))
 
 
 class AsyncQueue:
@@ -157,22 +157,22 @@ class AsyncQueue:
 
         `Queue.create_tube` shows an example.
         """
-        answer = self._connection.create(name, driver, combine_if_exists(if_not_exists, if_exists), temporary, options)
-        port = await answer if type(answer) is CoroutineType else answer
+        reply = self._connection.create(name, driver, combine_if_exists(if_not_exists, if_exists), temporary, options)
+        port = await reply if type(reply) is CoroutineType else reply
         tube: AsyncTube = port.tube
         return tube
 
     async def tube(self, name: str) -> AsyncTube:
         """Return the tube of this name. Raises `TubeNotFound` if there is none. O(1)."""
-        answer = self._connection.find(name)
-        port = await answer if type(answer) is CoroutineType else answer
+        reply = self._connection.find(name)
+        port = await reply if type(reply) is CoroutineType else reply
         tube: AsyncTube = port.tube
         return tube
 
     async def tubes(self) -> list[str]:
         """Return the names of all tubes, sorted."""
-        answer = self._connection.names()
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._connection.names()
+        return await reply if type(reply) is CoroutineType else reply
 
     async def namespace(self, name: str) -> AsyncQueue:
         """Open another session, on the tubes of a namespace of the same store.
@@ -192,8 +192,8 @@ class AsyncQueue:
 
     async def namespaces(self) -> list[str]:
         """Return the names of the namespaces of the store that have tubes, sorted. See `namespace`."""
-        answer = self._connection.namespaces()
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._connection.namespaces()
+        return await reply if type(reply) is CoroutineType else reply
 
     @overload
     async def enqueue(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> AsyncTask: ...
@@ -261,8 +261,8 @@ class AsyncQueue:
 
         `Queue.overview` shows an example.
         """
-        answer = self._connection.overview(ages)
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._connection.overview(ages)
+        return await reply if type(reply) is CoroutineType else reply
 
     @property
     def folder_usage(self) -> FolderUsage | None:
@@ -291,8 +291,8 @@ class AsyncQueue:
         return sorted(found, key=lambda info: (info.host, info.pid, info.started))
 
     async def _workers_tube(self) -> AsyncTube:
-        answer = self._connection.open_hidden(WORKERS, "fifottl", 2 * FORGOTTEN)
-        port = await answer if type(answer) is CoroutineType else answer
+        reply = self._connection.open_hidden(WORKERS, "fifottl", 2 * FORGOTTEN)
+        port = await reply if type(reply) is CoroutineType else reply
         tube: AsyncTube = port.tube
         return tube
 
@@ -306,8 +306,8 @@ class AsyncQueue:
 
         `Queue.check` shows an example.
         """
-        answer = self._connection.examine(name, False)
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._connection.examine(name, False)
+        return await reply if type(reply) is CoroutineType else reply
 
     async def repair(self, name: str) -> list[Problem]:
         """Repair a tube and return its problems, as `check` does. Other programs may use the tube meanwhile. O(n).
@@ -317,8 +317,8 @@ class AsyncQueue:
 
         Raises what `check` raises.
         """
-        answer = self._connection.examine(name, True)
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._connection.examine(name, True)
+        return await reply if type(reply) is CoroutineType else reply
 
     @overload
     async def take_any(
@@ -379,8 +379,8 @@ class AsyncQueue:
                 return task
         for port in ports if order == "tubes" else ():
             if ttr is None:
-                answer = port.take()
-                task = await answer if type(answer) is CoroutineType else answer
+                reply = port.take()
+                task = await reply if type(reply) is CoroutineType else reply
             else:
                 tube: AsyncTube = port.tube
                 task = await tube.take(0, ttr=ttr)
@@ -468,8 +468,8 @@ class AsyncQueue:
 
         `Queue.identify` shows an example.
         """
-        answer = self._connection.identify(uuid, create)
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._connection.identify(uuid, create)
+        return await reply if type(reply) is CoroutineType else reply
 
     async def register_driver(self, driver: Driver) -> None:
         """Register a custom driver for `create_tube`. Raises `DriverExists` if another driver has its name."""
@@ -477,15 +477,15 @@ class AsyncQueue:
 
     async def detach(self) -> None:
         """Close the connection, but keep its session for `session_ttl`: `identify(uuid)` can join it."""
-        answer = self._connection.close(lost=True)
-        if type(answer) is CoroutineType:
-            await answer
+        reply = self._connection.close(lost=True)
+        if type(reply) is CoroutineType:
+            await reply
 
     async def close(self) -> None:
         """End the session and release its tasks; waiting calls raise `QueueClosed`. A second call has no effect."""
-        answer = self._connection.close()
-        if type(answer) is CoroutineType:
-            await answer
+        reply = self._connection.close()
+        if type(reply) is CoroutineType:
+            await reply
 
     @property
     def closed(self) -> bool:
@@ -493,9 +493,9 @@ class AsyncQueue:
         return self._connection.closed is not None
 
     async def __aenter__(self) -> Self:
-        answer = self._connection.ensure_connected()
-        if type(answer) is CoroutineType:
-            await answer
+        reply = self._connection.ensure_connected()
+        if type(reply) is CoroutineType:
+            await reply
         return self
 
     def __await__(self) -> Generator[Any, Any, Self]:
@@ -549,7 +549,7 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.options` shows an example.
         """
-        return MappingProxyType(shown(self._port.shared.options))
+        return MappingProxyType(as_arguments(self._port.shared.options))
 
     # -- putting -------------------------------------------------------------------------------------------------------
 
@@ -600,20 +600,20 @@ class AsyncTube(Generic[T, R]):
         """
         # Frequent options are parameters: in a mapping they make a put in memory up to 40 % slower.
         if timeout is None:
-            answer = self._port.put(data, options, utube, pri, ttl, ttr, delay)
-            task = await answer if type(answer) is CoroutineType else answer
+            reply = self._port.put(data, options, utube, pri, ttl, ttr, delay)
+            task = await reply if type(reply) is CoroutineType else reply
             if task is None:
                 raise self._port.full_error(1)
             return task
         patience = micros("timeout", timeout)
-        given = put_options(options, utube, pri, ttl, ttr, delay)
+        arguments = put_options(options, utube, pri, ttl, ttr, delay)
         if patience:
-            waiter = LoopWaiter(self._port.clock, patience, self._port.prepare(data, given))
+            waiter = LoopWaiter(self._port.clock, patience, self._port.prepare(data, arguments))
             waited: AsyncTask[T] | None = await waiter.wait(self._port)
             return waited
         try:
-            answer = self._port.put(data, given)
-            return await answer if type(answer) is CoroutineType else answer
+            reply = self._port.put(data, arguments)
+            return await reply if type(reply) is CoroutineType else reply
         except TubeFull as full:
             if "utube" not in full.facts:
                 raise
@@ -671,8 +671,8 @@ class AsyncTube(Generic[T, R]):
             tasks = await LoopWaiter(self._port.clock, patience, batch).wait(self._port)
         else:
             try:
-                answer = self._port.put_many(batch)
-                tasks = await answer if type(answer) is CoroutineType else answer
+                reply = self._port.put_many(batch)
+                tasks = await reply if type(reply) is CoroutineType else reply
             except TubeFull as full:
                 if patience is None or "utube" not in full.facts:
                     raise
@@ -722,11 +722,11 @@ class AsyncTube(Generic[T, R]):
             tasks = await self.take_many(1, timeout, ttr=ttr)
             return tasks[0] if tasks else None
         if timeout.__class__ is int and timeout == 0:
-            answer = self._port.take()
-            return await answer if type(answer) is CoroutineType else answer
+            reply = self._port.take()
+            return await reply if type(reply) is CoroutineType else reply
         patience = None if timeout is None else micros("timeout", timeout)
-        answer = self._port.take()
-        task: AsyncTask[T] | None = await answer if type(answer) is CoroutineType else answer
+        reply = self._port.take()
+        task: AsyncTask[T] | None = await reply if type(reply) is CoroutineType else reply
         if task is None and patience != 0:
             task = await LoopWaiter(self._port.clock, patience).wait(self._port)
         return task
@@ -748,8 +748,8 @@ class AsyncTube(Generic[T, R]):
         patience = None if timeout is None else micros("timeout", timeout)
         span = None if ttr is None else micros("ttr", ttr)
         top_up = partial(AsyncTask._top_up, limit=count, span=span)
-        answer = self._port.take_many(count, span)
-        tasks = await answer if type(answer) is CoroutineType else answer
+        reply = self._port.take_many(count, span)
+        tasks = await reply if type(reply) is CoroutineType else reply
         while not tasks and patience != 0:
             found = await LoopWaiter(self._port.clock, patience).wait(self._port, top_up)
             if found != []:  # Otherwise the ttr of the first task has ended already.
@@ -758,8 +758,8 @@ class AsyncTube(Generic[T, R]):
 
     async def _first(self) -> tuple[int, int] | None:
         """Return the priority and the id of the first available task."""
-        answer = self._port.first()
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._port.first()
+        return await reply if type(reply) is CoroutineType else reply
 
     async def take_task(self, task: AsyncTask[T] | int, *, ttr: Seconds | None = None) -> AsyncTask[T] | None:
         """Take this task out of turn. Returns None if it may not be taken now. O(log n).
@@ -772,8 +772,8 @@ class AsyncTube(Generic[T, R]):
         `Tube.take_task` shows an example.
         """
         span = None if ttr is None else micros("ttr", ttr)
-        answer = self._port.take_task(task, span)
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._port.take_task(task, span)
+        return await reply if type(reply) is CoroutineType else reply
 
     @asynccontextmanager
     async def taking(
@@ -819,8 +819,8 @@ class AsyncTube(Generic[T, R]):
         if task._take == FINISHED:
             return None
         try:
-            answer = self._port.next(task)
-            return await answer if type(answer) is CoroutineType else answer
+            reply = self._port.next(task)
+            return await reply if type(reply) is CoroutineType else reply
         except QueueClosed as lost:
             log_lost_take(lost)
             raise
@@ -838,8 +838,8 @@ class AsyncTube(Generic[T, R]):
         `Tube.wait_empty` shows an example.
         """
         patience = None if timeout is None else micros("timeout", timeout)
-        answer = self._port.is_empty()
-        is_empty: bool = await answer if type(answer) is CoroutineType else answer
+        reply = self._port.is_empty()
+        is_empty: bool = await reply if type(reply) is CoroutineType else reply
         if is_empty or patience == 0:
             return is_empty
         ended = await LoopWaiter(self._port.clock, patience, TUBE_EMPTY).wait(self._port)
@@ -864,10 +864,10 @@ class AsyncTube(Generic[T, R]):
         `Tube.ack` shows an example.
         """
         if result is None:
-            answer = self._port.ack(task)
-            return await answer if type(answer) is CoroutineType else answer
-        answer = self._port.ack_with(task, result)
-        return await answer if type(answer) is CoroutineType else answer
+            reply = self._port.ack(task)
+            return await reply if type(reply) is CoroutineType else reply
+        reply = self._port.ack_with(task, result)
+        return await reply if type(reply) is CoroutineType else reply
 
     async def ack_many(self, tasks: Iterable[AsyncTask[T] | str | int]) -> dict[int, bool]:
         """Finish these tasks, each as `ack` does. Returns a dict by id, in their order: True if the task was acked.
@@ -877,8 +877,8 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.ack_many` shows an example.
         """
-        answer = self._port.ack_many(tasks)
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._port.ack_many(tasks)
+        return await reply if type(reply) is CoroutineType else reply
 
     async def release_many(
         self, tasks: Iterable[AsyncTask[T] | str | int], delay: Seconds | None = None, *, at: datetime | None = None
@@ -890,8 +890,8 @@ class AsyncTube(Generic[T, R]):
         `Tube.release_many` shows an example.
         """
         delay = delay_of(delay, at, self._port.connection.micros)
-        answer = self._port.release_many(tasks, delay)
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._port.release_many(tasks, delay)
+        return await reply if type(reply) is CoroutineType else reply
 
     async def release(
         self,
@@ -913,13 +913,13 @@ class AsyncTube(Generic[T, R]):
         driver has none.
         """
         delay = delay_of(delay, at, self._port.connection.micros)
-        answer = self._port.release(task, delay, reason, pri, data)
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._port.release(task, delay, reason, pri, data)
+        return await reply if type(reply) is CoroutineType else reply
 
     async def _decline(self, task: AsyncTask[T], delay: Seconds) -> AsyncTask[T]:
         """Give a task back for another worker: the attempt does not count, and the delay does not extend the ttl."""
-        answer = self._port.decline(task, delay)
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._port.decline(task, delay)
+        return await reply if type(reply) is CoroutineType else reply
 
     async def touch(self, task: AsyncTask[T] | str | int, seconds: Seconds) -> AsyncTask[T]:
         """Extend the task's ttr and ttl by these seconds, also for later takes. 0 changes nothing. O(log n).
@@ -928,8 +928,8 @@ class AsyncTube(Generic[T, R]):
 
         Raises `TaskNotTaken` unless this session holds the task, `OptionNotSupported` if the driver has no ttr.
         """
-        answer = self._port.touch(task, seconds)
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._port.touch(task, seconds)
+        return await reply if type(reply) is CoroutineType else reply
 
     async def set_ttr(self, task: AsyncTask[T] | str | int, seconds: Seconds | None = None) -> AsyncTask[T]:
         """Set the remaining time to run of a taken task, in seconds from now. O(log n).
@@ -943,8 +943,8 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.set_ttr` shows an example.
         """
-        answer = self._port.set_ttr(task, None if seconds is None else micros("seconds", seconds))
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._port.set_ttr(task, None if seconds is None else micros("seconds", seconds))
+        return await reply if type(reply) is CoroutineType else reply
 
     # -- done tasks that are kept --------------------------------------------------------------------------------------
 
@@ -962,8 +962,8 @@ class AsyncTube(Generic[T, R]):
         `Tube.result` shows an example.
         """
         patience = None if timeout is None else micros("timeout", timeout)
-        answer = self._port.peek(task)
-        seen = await answer if type(answer) is CoroutineType else answer
+        reply = self._port.peek(task)
+        seen = await reply if type(reply) is CoroutineType else reply
         done = check_end(seen)
         in_time = patience != 0
         while done is None and in_time:
@@ -971,8 +971,8 @@ class AsyncTube(Generic[T, R]):
             seen = await LoopWaiter(self._port.clock, patience, TaskEnd(id)).wait(self._port)
             in_time = seen is not None
             if seen is None or seen is True:  # True: its record was not kept, or its event was lost.
-                answer = self._port.peek(id)
-                seen = await answer if type(answer) is CoroutineType else answer
+                reply = self._port.peek(id)
+                seen = await reply if type(reply) is CoroutineType else reply
             done = check_end(seen)
         if done is None:
             waited = seconds("timeout", timeout)
@@ -991,8 +991,8 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.again` shows an example.
         """
-        answer = self._port.again(task)
-        new = await answer if type(answer) is CoroutineType else answer
+        reply = self._port.again(task)
+        new = await reply if type(reply) is CoroutineType else reply
         if new is None:
             raise self._port.full_error(1)
         return new
@@ -1009,8 +1009,8 @@ class AsyncTube(Generic[T, R]):
         Its ttl keeps running, unless the tube has a `buried_ttl`. Burying a buried task changes nothing. Raises
         `TaskNotFound` if the task does not exist.
         """
-        answer = self._port.bury(task, reason, pri)
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._port.bury(task, reason, pri)
+        return await reply if type(reply) is CoroutineType else reply
 
     async def kick(
         self,
@@ -1031,8 +1031,8 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.kick` shows an example.
         """
-        answer = self._port.kick(count, attempts, ttl, check_state(state, (State.BURIED, State.DELAYED)))
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._port.kick(count, attempts, ttl, check_state(state, (State.BURIED, State.DELAYED)))
+        return await reply if type(reply) is CoroutineType else reply
 
     async def kick_task(
         self, task: AsyncTask[T] | str | int, *, attempts: int | None = None, ttl: Seconds | None = None
@@ -1041,8 +1041,8 @@ class AsyncTube(Generic[T, R]):
 
         Raises `TaskNotFound` if the task does not exist.
         """
-        answer = self._port.kick_task(task, attempts, ttl)
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._port.kick_task(task, attempts, ttl)
+        return await reply if type(reply) is CoroutineType else reply
 
     async def buried(self, limit: int = 100) -> list[AsyncTask[T]]:
         """Return the first `limit` buried tasks (dead letters) with their `task.reason`. O(limit).
@@ -1050,8 +1050,8 @@ class AsyncTube(Generic[T, R]):
         They are in the order of `kick`: with most drivers the oldest task first, regardless of the time of its burial.
         `tasks(state="buried")` returns the same, and further pages.
         """
-        answer = self._port.tasks(None, limit, "buried", None)
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._port.tasks(None, limit, "buried", None)
+        return await reply if type(reply) is CoroutineType else reply
 
     async def update(
         self,
@@ -1079,8 +1079,8 @@ class AsyncTube(Generic[T, R]):
         """
         delay = delay_of(delay, at, self._port.connection.micros)
         changes = {"data": data, "pri": pri, "delay": delay, "ttl": ttl}
-        answer = self._port.update(task, changes)
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._port.update(task, changes)
+        return await reply if type(reply) is CoroutineType else reply
 
     async def peek(self, task: AsyncTask[T] | str | int) -> AsyncTask[T]:
         """Return the current state of a task without changing it. O(1).
@@ -1089,8 +1089,8 @@ class AsyncTube(Generic[T, R]):
 
         Raises `TaskNotFound` if the task does not exist.
         """
-        answer = self._port.peek(task)
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._port.peek(task)
+        return await reply if type(reply) is CoroutineType else reply
 
     async def delete(self, task: AsyncTask[T] | str | int, *, state: str | Iterable[str] | None = None) -> AsyncTask[T]:
         """Remove a task in any state, also if another session holds it. O(1).
@@ -1103,8 +1103,8 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.delete` shows an example.
         """
-        answer = self._port.delete(task, check_states(state))
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._port.delete(task, check_states(state))
+        return await reply if type(reply) is CoroutineType else reply
 
     async def renew_many(self, tasks: Iterable[AsyncTask[T] | str | int], seconds: Seconds) -> dict[int, bool]:
         """Give these tasks at least `seconds` to run from now on. Returns a dict by id: True if this session holds it.
@@ -1118,8 +1118,8 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.renew_many` shows an example.
         """
-        answer = self._port.renew_many(tasks, seconds)
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._port.renew_many(tasks, seconds)
+        return await reply if type(reply) is CoroutineType else reply
 
     async def delete_many(
         self, tasks: Iterable[AsyncTask[T] | str | int], *, state: str | Iterable[str] | None = None
@@ -1130,8 +1130,8 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.delete_many` shows an example.
         """
-        answer = self._port.delete_many(tasks, check_states(state))
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._port.delete_many(tasks, check_states(state))
+        return await reply if type(reply) is CoroutineType else reply
 
     async def move_to(self, tube: AsyncTube[T, Any], *, state: State | str = "buried", limit: int | None = None) -> int:
         """Move tasks in one state to another tube, in the order of `tasks`. Returns the number of moved tasks.
@@ -1166,11 +1166,11 @@ class AsyncTube(Generic[T, R]):
             items = items_of(tasks, self._port.connection.micros())
             try:
                 if together:
-                    answer = self._port.relay(tube._port, tasks, tube._port.gather(items, {}))
-                    gone = await answer if type(answer) is CoroutineType else answer
-                    if gone is None:
+                    reply = self._port.relay(tube._port, tasks, tube._port.gather(items, {}))
+                    relayed = await reply if type(reply) is CoroutineType else reply
+                    if relayed is None:
                         raise tube._port.full_error(len(tasks))
-                    moved += sum(gone)
+                    moved += sum(relayed)
                     continue
                 copies = await tube.put_many(items)
             except TubesError as error:
@@ -1185,14 +1185,14 @@ class AsyncTube(Generic[T, R]):
 
     async def _evict(self, tasks: list[AsyncTask[T]]) -> list[bool]:
         """Remove these tasks unless they have changed; return whether each was removed."""
-        answer = self._port.evict(tasks)
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._port.evict(tasks)
+        return await reply if type(reply) is CoroutineType else reply
 
     async def release_all(self) -> None:
         """Release all taken tasks of all sessions. O(n log n) of the taken tasks."""
-        answer = self._port.release_all()
-        if type(answer) is CoroutineType:
-            await answer
+        reply = self._port.release_all()
+        if type(reply) is CoroutineType:
+            await reply
 
     async def truncate(self, *, state: str | None = None) -> None:
         """Remove all tasks and the state of lanes. Ids and counts continue; listeners are not called. O(n).
@@ -1202,9 +1202,9 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.truncate` shows an example.
         """
-        answer = self._port.truncate(None if state is None else check_state(state))
-        if type(answer) is CoroutineType:
-            await answer
+        reply = self._port.truncate(None if state is None else check_state(state))
+        if type(reply) is CoroutineType:
+            await reply
 
     async def forget(self, key: str) -> bool:
         """Forget a key that `key_ttl` remembers after its task has ended. Returns True if it was remembered. O(log n).
@@ -1213,8 +1213,8 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.forget` shows an example.
         """
-        answer = self._port.forget_key(key)
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._port.forget_key(key)
+        return await reply if type(reply) is CoroutineType else reply
 
     async def alter(self, **changes: Unpack[TubeOptions]) -> None:
         """Change options of the tube while it is used; None resets an option to its default.
@@ -1242,9 +1242,9 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.alter` shows an example.
         """
-        answer = self._port.alter(dict(changes))
-        if type(answer) is CoroutineType:
-            await answer
+        reply = self._port.alter(dict(changes))
+        if type(reply) is CoroutineType:
+            await reply
 
     async def pause(self, seconds: Seconds | None = None) -> None:
         """Stop takes from this tube for some seconds; None: until `resume`. O(1).
@@ -1256,15 +1256,15 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.pause` shows an example.
         """
-        answer = self._port.pause(seconds)
-        if type(answer) is CoroutineType:
-            await answer
+        reply = self._port.pause(seconds)
+        if type(reply) is CoroutineType:
+            await reply
 
     async def resume(self) -> None:
         """End a pause and serve waiting calls. Without a pause it has no effect. O(1)."""
-        answer = self._port.resume()
-        if type(answer) is CoroutineType:
-            await answer
+        reply = self._port.resume()
+        if type(reply) is CoroutineType:
+            await reply
 
     async def drop(self, *, force: bool = False) -> None:
         """Remove the tube and its tasks. O(n).
@@ -1272,9 +1272,9 @@ class AsyncTube(Generic[T, R]):
         Raises `TubeBusy` while tasks are taken or callers wait. `force`: remove the tube anyway; waiters and holders
         get `TubeNotFound`.
         """
-        answer = self._port.drop(force)
-        if type(answer) is CoroutineType:
-            await answer
+        reply = self._port.drop(force)
+        if type(reply) is CoroutineType:
+            await reply
 
     # -- lanes ---------------------------------------------------------------------------------------------------------
 
@@ -1289,9 +1289,9 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.block` shows an example.
         """
-        answer = self._port.block(utube, seconds, extend)
-        if type(answer) is CoroutineType:
-            await answer
+        reply = self._port.block(utube, seconds, extend)
+        if type(reply) is CoroutineType:
+            await reply
 
     async def configure(
         self,
@@ -1316,9 +1316,9 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.configure` shows an example.
         """
-        answer = self._port.configure(utube, interval, max_in_flight, interval_from, capacity)
-        if type(answer) is CoroutineType:
-            await answer
+        reply = self._port.configure(utube, interval, max_in_flight, interval_from, capacity)
+        if type(reply) is CoroutineType:
+            await reply
 
     async def utubes(self, limit: int = 1000) -> list[Utube]:
         """Return up to `limit` lanes, sorted by name.
@@ -1330,15 +1330,15 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.utubes` shows an example.
         """
-        answer = self._port.utubes(limit)
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._port.utubes(limit)
+        return await reply if type(reply) is CoroutineType else reply
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     async def statistics(self) -> Statistics:
         """Return the counts of tasks by state and of calls. O(1), O(n) of the sessions."""
-        answer = self._port.statistics()
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._port.statistics()
+        return await reply if type(reply) is CoroutineType else reply
 
     async def tasks(
         self,
@@ -1374,8 +1374,8 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.tasks` shows an example.
         """
-        answer = self._port.tasks(after, limit, state, utube)
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._port.tasks(after, limit, state, utube)
+        return await reply if type(reply) is CoroutineType else reply
 
     async def reasons(self) -> dict[str, int]:
         """Count the buried tasks by the kind of their reason, the most frequent first. O(n) of the buried tasks.
@@ -1386,8 +1386,8 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.reasons` shows an example.
         """
-        answer = self._port.reasons()
-        found = await answer if type(answer) is CoroutineType else answer
+        reply = self._port.reasons()
+        found = await reply if type(reply) is CoroutineType else reply
         return by_kind(found)
 
     async def oldest_ready_age(self) -> float | None:
@@ -1396,8 +1396,8 @@ class AsyncTube(Generic[T, R]):
         The age includes the time for which it was delayed or taken. It is the first sign of a growing backlog. O(n) of
         the older tasks that are not ready.
         """
-        answer = self._port.oldest_ready_age()
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._port.oldest_ready_age()
+        return await reply if type(reply) is CoroutineType else reply
 
     async def due_histogram(self, edges: Iterable[Seconds]) -> list[int]:
         """Count tasks by the time until their delay, ttr or ttl ends.
@@ -1408,8 +1408,8 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.due_histogram` shows an example.
         """
-        answer = self._port.due_histogram(edges)
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._port.due_histogram(edges)
+        return await reply if type(reply) is CoroutineType else reply
 
     async def on_task_change(
         self, callback: Callable[[AsyncTask[T], str], object] | None
@@ -1423,8 +1423,8 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.on_task_change` shows an example.
         """
-        answer = self._port.listen(callback, LoopListener)
-        before = await answer if type(answer) is CoroutineType else answer
+        reply = self._port.listen(callback, LoopListener)
+        before = await reply if type(reply) is CoroutineType else reply
         return callback_of(before)
 
     def __repr__(self) -> str:
@@ -1496,8 +1496,8 @@ class AsyncTask(TaskView[T]):
 
     async def _top_up(self, limit: int, span: int | None) -> list[AsyncTask[T]]:
         """Return this task, which a waiting call got, and more available tasks, up to `limit` in all."""
-        answer = self._tube._port.top_up(self, limit, span)
-        return await answer if type(answer) is CoroutineType else answer
+        reply = self._tube._port.top_up(self, limit, span)
+        return await reply if type(reply) is CoroutineType else reply
 
     async def __aenter__(self) -> AsyncTask[T]:
         self._check_taken()
@@ -1520,6 +1520,6 @@ class AsyncTask(TaskView[T]):
             if issubclass(kind, Exception):
                 await self.release()
             else:  # The block was interrupted or cancelled: the task has not failed.
-                answer = self._tube._port.release_unfailed(self)
-                if type(answer) is CoroutineType:
-                    await answer
+                reply = self._tube._port.release_unfailed(self)
+                if type(reply) is CoroutineType:
+                    await reply

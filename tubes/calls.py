@@ -365,7 +365,7 @@ def _context_of(task: TaskView) -> dict[str, str]:
     return (None if task._extras is None else task._extras.context) or {}
 
 
-def answer(queue: _Queue, task: TaskView, result: object = None, why: str | None = None) -> None:
+def send_reply(queue: _Queue, task: TaskView, result: object = None, why: str | None = None) -> None:
     """Send a reply to the caller of a task: the value that its handler returned, or with `why` its error.
 
     Raises the errors of the backend. It has no effect if the caller has stopped waiting.
@@ -373,8 +373,8 @@ def answer(queue: _Queue, task: TaskView, result: object = None, why: str | None
     run(_reply(queue, task, result, why), lambda step: step.take())
 
 
-async def answer_async(queue: _Queue, task: TaskView, result: object = None, why: str | None = None) -> None:
-    """Send a reply to the caller of a task, in an event loop. See `answer`."""
+async def send_reply_async(queue: _Queue, task: TaskView, result: object = None, why: str | None = None) -> None:
+    """Send a reply to the caller of a task, in an event loop. See `send_reply`."""
     await run_async(_reply(queue, task, result, why), lambda step: step.take_async())
 
 

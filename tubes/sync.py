@@ -28,7 +28,7 @@ from tubes.backend.waiters import TUBE_EMPTY, TaskEnd, ThreadWaiter
 from tubes.drivers.driver import Driver, check_namespace
 from tubes.drivers.moves import State, check_state, check_states
 from tubes.drivers.options import KEEP, Seconds, delay_of, micros, seconds
-from tubes.drivers.tube_options import shown
+from tubes.drivers.tube_options import as_arguments
 from tubes.errors import (
     CallTimeout,
     NothingReady,
@@ -95,8 +95,8 @@ def connect(
     ...     queue.tubes()
     []
     """
-    given = connecting.Arguments(codec, clock, session_ttl, connect_timeout)
-    return Queue(connecting.connect(url, given, ApiKind(Task, Tube, awaited=False)))
+    arguments = connecting.Arguments(codec, clock, session_ttl, connect_timeout)
+    return Queue(connecting.connect(url, arguments, ApiKind(Task, Tube, awaited=False)))
 
 
 class Queue:
@@ -562,7 +562,7 @@ class Tube(Generic[T, R]):
         ...     tube.options["ttr"], tube.options["backoff"], tube.options.get("capacity", 0)
         (60.0, Backoff(first=1.0, factor=2.0, cap=30.0, jitter=0.0, seed=0), 0)
         """
-        return MappingProxyType(shown(self._port.shared.options))
+        return MappingProxyType(as_arguments(self._port.shared.options))
 
     # -- putting -------------------------------------------------------------------------------------------------------
 
@@ -622,13 +622,13 @@ class Tube(Generic[T, R]):
                 raise self._port.full_error(1)
             return task
         patience = micros("timeout", timeout)
-        given = put_options(options, utube, pri, ttl, ttr, delay)
+        arguments = put_options(options, utube, pri, ttl, ttr, delay)
         if patience:
-            waiter = ThreadWaiter(self._port.clock, patience, self._port.prepare(data, given))
+            waiter = ThreadWaiter(self._port.clock, patience, self._port.prepare(data, arguments))
             waited: Task[T] | None = waiter.wait(self._port)
             return waited
         try:
-            return self._port.put(data, given)
+            return self._port.put(data, arguments)
         except TubeFull as full:
             if "utube" not in full.facts:
                 raise
@@ -1263,10 +1263,10 @@ class Tube(Generic[T, R]):
             items = items_of(tasks, self._port.connection.micros())
             try:
                 if together:
-                    gone = self._port.relay(tube._port, tasks, tube._port.gather(items, {}))
-                    if gone is None:
+                    relayed = self._port.relay(tube._port, tasks, tube._port.gather(items, {}))
+                    if relayed is None:
                         raise tube._port.full_error(len(tasks))
-                    moved += sum(gone)
+                    moved += sum(relayed)
                     continue
                 copies = tube.put_many(items)
             except TubesError as error:

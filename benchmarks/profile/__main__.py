@@ -55,7 +55,7 @@ def verbs_of(tube: tubes.Tube) -> list[Verb]:
     return [Verb("put", put), Verb("take", take), Verb("ack", ack, take)]
 
 
-def bytecodes(verb: Verb) -> Counter[str]:
+def bytecodes(call: Verb) -> Counter[str]:
     """Count the bytecodes of a call by function; other packages are counted under their names."""
     found: Counter[str] = Counter()
 
@@ -69,11 +69,11 @@ def bytecodes(verb: Verb) -> Counter[str]:
         return in_frame
 
     for number in range(WARM + CALLS):
-        made = verb.before()
+        made = call.before()
         if number >= WARM:
             sys.settrace(entered)
         try:
-            verb.act(made)
+            call.act(made)
         finally:
             sys.settrace(None)
     # Do not count the bytecodes of this module.
@@ -87,23 +87,23 @@ def _name_of(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", "?"))
 
 
-def commands(client: Any, verb: Verb) -> dict[str, tuple[float, float]]:
+def commands(client: Any, call: Verb) -> dict[str, tuple[float, float]]:
     """Return how often a call runs each command on the server, and its microseconds; `evalsha` includes all others."""
-    made = [verb.before() for _ in range(WARM + CALLS)]
+    made = [call.before() for _ in range(WARM + CALLS)]
     for one in made[:WARM]:
-        verb.act(one)
+        call.act(one)
     client.config_resetstat()
     for one in made[WARM:]:
-        verb.act(one)
+        call.act(one)
     stats: dict[str, Any] = client.info("commandstats")
     found = {name.removeprefix("cmdstat_"): (one["calls"] / CALLS, one["usec"] / CALLS) for name, one in stats.items()}
     return {name: each for name, each in found.items() if name not in ("config|resetstat", "info")}
 
 
-def show_bytecodes(title: str, verb: Verb, most: int = 8) -> None:
+def show_bytecodes(title: str, call: Verb, most: int = 8) -> None:
     """Print a table of the functions with the most bytecodes."""
-    found = bytecodes(verb)
-    table = Table(title=f"{title}, {verb.name}: {found.total() / CALLS:,.0f} bytecodes per call", title_justify="left")
+    found = bytecodes(call)
+    table = Table(title=f"{title}, {call.name}: {found.total() / CALLS:,.0f} bytecodes per call", title_justify="left")
     table.add_column("function", min_width=60)
     table.add_column("per call", justify="right")
     for name, times in found.most_common(most):
@@ -111,11 +111,11 @@ def show_bytecodes(title: str, verb: Verb, most: int = 8) -> None:
     Console().print(table)
 
 
-def show_commands(title: str, client: Any, verb: Verb) -> None:
+def show_commands(title: str, client: Any, call: Verb) -> None:
     """Print a table of the commands of a script."""
-    found = commands(client, verb)
+    found = commands(client, call)
     whole = found.pop("evalsha", (0.0, 0.0))[1]
-    table = Table(title=f"{title}, {verb.name}: {whole:.1f} µs of the server per call", title_justify="left")
+    table = Table(title=f"{title}, {call.name}: {whole:.1f} µs of the server per call", title_justify="left")
     table.add_column("command", min_width=48)
     for name in ("per call", "µs"):
         table.add_column(name, justify="right")
@@ -137,11 +137,11 @@ def main() -> None:
     with LocalServer() as server:
         for place, url in (("in memory", "memory://"), ("the client of a server", server.url)):
             with tubes.connect(url) as queue:
-                for verb in verbs_of(queue.create_tube("profiled", driver)):
-                    show_bytecodes(f"{driver}, {place}", verb)
+                for call in verbs_of(queue.create_tube("profiled", driver)):
+                    show_bytecodes(f"{driver}, {place}", call)
         with tubes.connect(server.url) as queue, server.client() as client:
-            for verb in verbs_of(queue.create_tube("measured", driver)):
-                show_commands(f"{driver}, the server", client, verb)
+            for call in verbs_of(queue.create_tube("measured", driver)):
+                show_commands(f"{driver}, the server", client, call)
 
 
 if __name__ == "__main__":

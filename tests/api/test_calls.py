@@ -16,7 +16,7 @@ import pytest
 
 import tubes
 from tubes import CallFailed, CallTimeout, ConnectionLost, InvalidOption, QueueClosed, ServerFull, TubeFull
-from tubes.calls import answer_async
+from tubes.calls import send_reply_async
 from tubes.conformance.bench import eventually
 from tubes.conformance.faces import Face
 from tubes.drivers.options import Addressed
@@ -264,7 +264,7 @@ def test_reply_is_sent_again_after_backend_errors(queue: tubes.Queue, monkeypatc
     """The errors are a temporary one, and a server that is full until the task has ended."""
     tube = queue.create_tube("mail")
     tries: list[str] = []
-    answer = answer_async
+    answer = send_reply_async
 
     async def refused(queue: Any, task: Any, *about: Any) -> None:
         tries.append(str(task.data))
@@ -274,7 +274,7 @@ def test_reply_is_sent_again_after_backend_errors(queue: tubes.Queue, monkeypatc
             assert tube.statistics().tasks["taken"] == 0
         await answer(queue, task, *about)
 
-    monkeypatch.setattr(finishing, "answer_async", refused)
+    monkeypatch.setattr(finishing, "send_reply_async", refused)
     worker = Worker(queue)
     worker.on(tube, lambda task: task.data)
     thread = threading.Thread(target=worker.run)

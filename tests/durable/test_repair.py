@@ -330,7 +330,7 @@ def test_invalid_rows_are_reported_and_repaired(folder: Path, harm: str, kind: s
     assert {problem.kind for problem in examine(folder, "url")} == {kind}
     found = repair(folder, "url")
     assert {problem.kind for problem in found} == {kind, "kept"}
-    assert all(problem.mended for problem in found)
+    assert all(problem.repaired for problem in found)
     assert (folder / "damaged-1" / "tubes.db").read_bytes() == damaged
     assert examine(folder, "url") == []
     after = stored_data(folder)
@@ -391,7 +391,7 @@ def test_directory_in_place_of_the_reserve_is_moved_away(folder: Path) -> None:
     with pytest.raises(StoreFailed, match="'reserve' is damaged"):
         tubes.connect(f"file:{folder}")
     assert [problem.kind for problem in examine(folder, "url")] == ["reserve"]
-    assert [problem.mended for problem in repair(folder, "url")] == [True]
+    assert [problem.repaired for problem in repair(folder, "url")] == [True]
     assert len(stored_data(folder)["mails"]) == TASKS
 
 

@@ -27,7 +27,7 @@ from tubes import (
     WriteAborted,
     calls,
 )
-from tubes.calls import answer
+from tubes.calls import send_reply
 from tubes.conformance.bench import eventually
 from tubes.conformance.leases import METHODS
 from tubes.spark.server.bulk_write import Writer
@@ -536,7 +536,7 @@ def test_call_whose_task_survived_keeps_waiting(face: Face, own: LocalServer) ->
         roll_back(own)
         task = workers.tube("squares").take(timeout=10)
         assert task is not None
-        answer(workers, task, 4)
+        send_reply(workers, task, 4)
         assert first.result() == 4
 
 
@@ -587,7 +587,7 @@ def test_reply_arrives_although_the_reply_tube_was_lost(own: LocalServer) -> Non
             task = workers.tube("squares").take(timeout=10)
             assert task is not None
             roll_back(own)
-            answer(workers, task, 9)  # This may happen before the caller notices the loss.
+            send_reply(workers, task, 9)  # This may happen before the caller notices the loss.
             assert calling.result() == 9
 
 

@@ -47,7 +47,7 @@ class Waiting:
     """A thread with a waiting take."""
 
     def __init__(self, tube: Tube, timeout: float | None = 20) -> None:
-        self.answer: Any = None
+        self.result: Any = None
         self._thread = threading.Thread(target=self._take, args=(tube, timeout))
         before = port_of(tube).shared.queue.count()
         self._thread.start()
@@ -55,14 +55,14 @@ class Waiting:
 
     def _take(self, tube: Tube, timeout: float | None) -> None:
         try:
-            self.answer = tube.take(timeout)
+            self.result = tube.take(timeout)
         except tubes.TubesError as error:
-            self.answer = error
+            self.result = error
 
     def done(self) -> Any:
         """Wait for the end of the take and return its result."""
         self._thread.join()
-        return self.answer
+        return self.result
 
 
 def test_server_runs_the_take_of_a_blocked_process(server: LocalServer) -> None:

@@ -32,7 +32,7 @@ RUNS = 2
 MANY = 2000
 
 
-def interrupted(verb: Callable[[], object], *moments: int) -> int:
+def interrupted(method: Callable[[], object], *moments: int) -> int:
     """Run a call with KeyboardInterrupts; return how many were raised.
 
     Each is raised at the n-th possible moment after the previous one. An interrupt is possible when a Python function
@@ -58,7 +58,7 @@ def interrupted(verb: Callable[[], object], *moments: int) -> int:
         if len(moments) > 1:
             sys.settrace(watch_again)
         sys.setprofile(watch)
-        verb()
+        method()
     except KeyboardInterrupt:
         pass
     finally:
@@ -212,11 +212,11 @@ def test_interrupted_take_many_has_no_effect(driver: str) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", DRIVERS)
-@pytest.mark.parametrize("verb", ["ack_many", "release_many", "delete_many"])
-def test_interrupted_batch_call_is_done_or_undone_for_each_task(driver: str, verb: str) -> None:
+@pytest.mark.parametrize("method", ["ack_many", "release_many", "delete_many"])
+def test_interrupted_batch_call_is_done_or_undone_for_each_task(driver: str, method: str) -> None:
     for moment, _, tube in moments(driver):
         tasks = tube.take_many(3, timeout=0)
-        act = getattr(tube, verb)
+        act = getattr(tube, method)
         if not interrupted(lambda act=act, tasks=tasks: act(tasks), moment):  # type: ignore[misc]
             return
         counts, calls = check(tube), tube.statistics().calls
@@ -230,10 +230,10 @@ def test_interrupted_batch_call_is_done_or_undone_for_each_task(driver: str, ver
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", DRIVERS)
-@pytest.mark.parametrize("verb", ["ack", "release", "bury", "delete", "touch", "release_all"])
-def test_interrupted_call_of_a_holder_is_all_or_nothing(driver: str, verb: str) -> None:
-    if verb in ("bury", "touch") and "ttl" not in driver:
-        pytest.skip(f"driver {driver!r} has no {verb}")
+@pytest.mark.parametrize("method", ["ack", "release", "bury", "delete", "touch", "release_all"])
+def test_interrupted_call_of_a_holder_is_all_or_nothing(driver: str, method: str) -> None:
+    if method in ("bury", "touch") and "ttl" not in driver:
+        pytest.skip(f"driver {driver!r} has no {method}")
     for moment, _, tube in moments(driver):
         task = tube.take(0)
         assert task is not None
@@ -241,10 +241,10 @@ def test_interrupted_call_of_a_holder_is_all_or_nothing(driver: str, verb: str) 
             "touch": lambda task=task: task.touch(5),  # type: ignore[misc]
             "release_all": tube.release_all,
         }
-        if not interrupted(act.get(verb) or getattr(task, verb), moment):
+        if not interrupted(act.get(method) or getattr(task, method), moment):
             return
         counts, calls = check(tube), tube.statistics().calls
-        if verb == "touch":
+        if method == "touch":
             shown = tube.peek(task.id)
             assert (shown.ttr, shown.ttl) in ((100, 1000), (105, 1005))
         ended = calls["ack"] + calls["delete"]
@@ -257,28 +257,28 @@ def test_interrupted_call_of_a_holder_is_all_or_nothing(driver: str, verb: str) 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", DRIVERS)
-@pytest.mark.parametrize("verb", ["kick", "truncate"])
-def test_interrupted_kick_or_truncate_leaves_each_task_in_one_state(driver: str, verb: str) -> None:
+@pytest.mark.parametrize("method", ["kick", "truncate"])
+def test_interrupted_kick_or_truncate_leaves_each_task_in_one_state(driver: str, method: str) -> None:
     for moment, _, tube in moments(driver):
         for id in range(3):
             tube.bury(id)
-        act = (lambda tube=tube: tube.kick(3)) if verb == "kick" else tube.truncate
+        act = (lambda tube=tube: tube.kick(3)) if method == "kick" else tube.truncate
         if not interrupted(act, moment):
             return
         counts = check(tube)
         assert counts["ready"] + counts["buried"] == counts["total"]
         tube.kick(3)
-        assert drained(tube) == ([] if verb == "truncate" and not counts["total"] else list(range(TASKS)))
+        assert drained(tube) == ([] if method == "truncate" and not counts["total"] else list(range(TASKS)))
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("seconds", [None, 5])
-@pytest.mark.parametrize("verb", ["pause", "resume"])
-def test_interrupted_pause_or_resume_is_all_or_nothing(verb: str, seconds: float | None) -> None:
+@pytest.mark.parametrize("method", ["pause", "resume"])
+def test_interrupted_pause_or_resume_is_all_or_nothing(method: str, seconds: float | None) -> None:
     for moment, _, tube in moments("utube"):
-        if verb == "resume":
+        if method == "resume":
             tube.pause(seconds)
-        over = not interrupted(tube.resume if verb == "resume" else lambda tube=tube: tube.pause(seconds), moment)  # type: ignore[misc]
+        over = not interrupted(tube.resume if method == "resume" else lambda tube=tube: tube.pause(seconds), moment)  # type: ignore[misc]
         check(tube)
         if over:
             return
@@ -511,18 +511,18 @@ def test_interrupted_again_leaves_the_old_task_or_the_new_one(url: str) -> None:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("verb", ["release", "bury"])
-def test_interrupted_move_with_a_priority_is_all_or_nothing(url: str, verb: str) -> None:
+@pytest.mark.parametrize("method", ["release", "bury"])
+def test_interrupted_move_with_a_priority_is_all_or_nothing(url: str, method: str) -> None:
     def prepare(tube: tubes.Tube) -> tubes.Task:
         tube.put_many([0, 1])
         task = tube.take(0)
         assert task is not None
         return task
 
-    for tube in twice(url, "utubettl", prepare, lambda tube, task: getattr(tube, verb)(task, pri=7)):
+    for tube in twice(url, "utubettl", prepare, lambda tube, task: getattr(tube, method)(task, pri=7)):
         check(tube)
         task = tube.peek(0)
-        moved = tube.statistics().calls[verb]
+        moved = tube.statistics().calls[method]
         assert (task.state == "taken", task.pri) == ((False, 7) if moved else (True, 0))
 
 
@@ -663,12 +663,12 @@ def test_interrupted_replace_is_all_or_nothing(driver: str, state: str) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", DRIVERS)
-@pytest.mark.parametrize("verb", ["ack", "delete", "bury", "release"])
-def test_interrupted_call_keeps_task_and_key_consistent(driver: str, verb: str) -> None:
+@pytest.mark.parametrize("method", ["ack", "delete", "bury", "release"])
+def test_interrupted_call_keeps_task_and_key_consistent(driver: str, method: str) -> None:
     for moment, _, tube in keyed(driver):
         task = tube.take(0)
         assert task is not None
-        over = not interrupted(getattr(task, verb), moment)
+        over = not interrupted(getattr(task, method), moment)
         gone = check(tube)["total"] < TASKS
         assert (meets(tube, "0") == "-") == gone
         if gone:

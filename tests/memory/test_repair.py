@@ -25,8 +25,8 @@ def test_repair_fixes_a_damaged_tube_in_memory(queue: tubes.Queue) -> None:
     shared: Any = tube._port.shared
     shared.engine._delayed = 1
     assert tube.statistics().tasks["ready"] == 1
-    assert queue.check("mail") == [tubes.Problem("memory", 1, ("mail",), mended=False, tube="mail")]
-    assert queue.repair("mail") == [tubes.Problem("memory", 1, ("mail",), mended=True, tube="mail")]
+    assert queue.check("mail") == [tubes.Problem("memory", 1, ("mail",), repaired=False, tube="mail")]
+    assert queue.repair("mail") == [tubes.Problem("memory", 1, ("mail",), repaired=True, tube="mail")]
     assert queue.check("mail") == []
     assert tube.statistics().tasks["ready"] == 2
     assert [task.data for task in tube.take_many(3)] == ["to ann", "to bob"]
@@ -34,10 +34,10 @@ def test_repair_fixes_a_damaged_tube_in_memory(queue: tubes.Queue) -> None:
 
 def test_problem_describes_itself_and_its_remedy() -> None:
     for kind in KINDS:
-        problem = tubes.Problem(kind, 12, ("a", "b"), mended=kind not in BEYOND)
+        problem = tubes.Problem(kind, 12, ("a", "b"), repaired=kind not in BEYOND)
         assert problem.what.endswith(": a, b and 10 more") == ("{}" in KINDS[kind][0])
         assert problem.remedy
-    assert tubes.Problem("key", 1, ("a",), mended=True).what.endswith(": a")
+    assert tubes.Problem("key", 1, ("a",), repaired=True).what.endswith(": a")
 
 
 @pytest.fixture
@@ -84,11 +84,11 @@ def test_repair_command_fixes_and_reports_problems(shell: Callable[..., Result])
 @pytest.mark.usefixtures("damaged")
 def test_check_and_repair_commands_print_json(shell: Callable[..., Result]) -> None:
     found = json.loads(shell("check", "--json", code=Exit.DAMAGED).stdout)
-    assert (found["tube"], found["kind"], found["count"], found["mended"]) == ("mail", "stranded", 3, False)
+    assert (found["tube"], found["kind"], found["count"], found["repaired"]) == ("mail", "stranded", 3, False)
     assert found["examples"] == ["0", "1", "2"]
     assert json.loads(shell("repair", "--json").stdout) == {
         **found,
-        "mended": True,
+        "repaired": True,
         "remedy": "added them to their indexes",
     }
     assert shell("check", "--json").stdout == ""

@@ -96,7 +96,7 @@ class Patient:
     def heal(self) -> list[tubes.Problem]:
         """Repair the tube and check that it is consistent."""
         found = self.queue.repair("patient")
-        assert all(problem.mended for problem in found)
+        assert all(problem.repaired for problem in found)
         assert self.queue.check("patient") == []
         assert self.queue.repair("patient") == []
         indexes.check(self.client, self.queue.tube("patient"))
@@ -467,7 +467,7 @@ def test_repair_cannot_fix_a_tube_without_valid_options_or_driver(patients: Call
             patient.client.hset(patient.key, field, value)
         for examine in (patient.queue.check, patient.queue.repair):
             (problem,) = examine("patient")
-            assert (problem.kind, problem.mended) == ("tube", False)
+            assert (problem.kind, problem.repaired) == ("tube", False)
     assert patient.readable() == before
 
 
@@ -537,12 +537,12 @@ def test_check_finds_no_problem_in_a_busy_tube(valkey: LocalServer, name: str) -
             worker.start()
         try:
             found = [problem for _ in range(30) for problem in queue.check("busy")]
-            mended = [problem for _ in range(5) for problem in queue.repair("busy")]
+            repaired = [problem for _ in range(5) for problem in queue.repair("busy")]
         finally:
             busy.set()
             for worker in workers:
                 worker.join()
-        assert (found, mended) == ([], [])
+        assert (found, repaired) == ([], [])
         assert tube.statistics().calls["take"] > 0
 
 

@@ -119,9 +119,9 @@ class Side:
         self.workers = [self.root.session() for _ in range(3)]
         self.tasks: deque[Task] = deque(maxlen=8)
         self.leases: deque[str] = deque(maxlen=8)
-        self.heard: list[tuple[str, Answer]] = []
+        self.received: list[tuple[str, Answer]] = []
         if listens:
-            self.tube.on_task_change(lambda task, event: self.heard.append((event, facts(task))))
+            self.tube.on_task_change(lambda task, event: self.received.append((event, facts(task))))
 
     def of(self, worker: int) -> tubes.Tube:
         return self.workers[worker].tube("twin")
@@ -271,9 +271,9 @@ class Twins:
             for side in self.sides:
                 side.of(worker).truncate(state=state)
             # A server removes them in an arbitrary order.
-            assert eventually(lambda: len(self.sides[1].heard) >= len(self.sides[0].heard))
+            assert eventually(lambda: len(self.sides[1].received) >= len(self.sides[0].received))
             for side in self.sides:
-                side.heard.sort(key=lambda heard: (heard[0] == "delete", str(heard)))
+                side.received.sort(key=lambda heard: (heard[0] == "delete", str(heard)))
         elif verb == "forget":
             key = self.some("k", "l", "m", "ü" * 300)
             self.same(lambda side: side.of(worker).forget(key))
@@ -388,10 +388,10 @@ class Twins:
             assert memory.tube.utubes() == server.tube.utubes()
         for id in range(self.puts):
             assert outcome(lambda: memory.tube.peek(id))[1] == outcome(lambda: server.tube.peek(id))[1]  # noqa: B023
-        eventually(lambda: len(server.heard) >= len(memory.heard))
-        assert server.heard == memory.heard
+        eventually(lambda: len(server.received) >= len(memory.received))
+        assert server.received == memory.received
         for side in self.sides:
-            side.heard.clear()
+            side.received.clear()
 
     def check(self, client: Any) -> None:
         """Check the consistency of each side."""

@@ -150,7 +150,7 @@ def test_ledger_finishes_unreported_task_once_server_no_longer_has_it() -> None:
     ledger.forget_finished(ended)
     assert list(ledger.puts) == ["job 0", "job 2"]
     assert ledger.count_done == 1
-    assert ended == {2: 2}, "the last taker of task 2 has not reported yet"
+    assert ended == {2: 2}, "the last consumer of task 2 has not reported yet"
     ledger.took(2, 2, "job 2")
     ledger.was_done(2, 2)
     ledger.forget_finished(ended)

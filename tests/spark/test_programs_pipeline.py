@@ -56,7 +56,7 @@ def test_killed_pipeline_resumes_and_leaves_only_its_parquet_files(tmp_path: Pat
     assert " rows/s" in after
     # Other programs read the folder, too: an aborted batch must not leave files.
     pages = parquet.read_table(list((kept / "pages").glob("*/*.parquet")), columns=["url", "links"]).to_pylist()
-    assert f"{len(pages)} URLs answered once, 0 again" in ended.stdout
+    assert f"{len(pages)} URLs fetched once, 0 again" in ended.stdout
     assert len({page["url"] for page in pages}) == len(pages) > 12
     assert sorted(path.name for path in kept.iterdir()) == ["checkpoint", "pages"]
     assert list(scratch.iterdir()) == []

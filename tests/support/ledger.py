@@ -161,18 +161,18 @@ class Witness:
 
     def __init__(self, tube: Tube) -> None:
         self._tube = tube
-        self.heard: list[tuple[str, int, int]] = []
-        tube.on_task_change(lambda task, event: self.heard.append((event, task.id, task.attempts)))
+        self.received: list[tuple[str, int, int]] = []
+        tube.on_task_change(lambda task, event: self.received.append((event, task.id, task.attempts)))
 
     def check(self) -> None:
         """Check that only tasks without a holder were taken, and only held tasks were released or timed out."""
         mark = self._tube.put("the last")
-        assert eventually(lambda: ("put", mark.id, 0) in self.heard[-50:])
+        assert eventually(lambda: ("put", mark.id, 0) in self.received[-50:])
         mark.delete()
         with suppress(ConnectionLost):
             self._tube.on_task_change(None)
         held: dict[int, int] = {}
-        for event, id, attempts in self.heard:
+        for event, id, attempts in self.received:
             if event == "take":
                 assert id not in held, f"task {id} was taken while it was held"
                 held[id] = attempts

@@ -83,8 +83,8 @@ class Lockstep:
     def create(self) -> None:
         """Create the tube, with a listener."""
         self.tube = self.root.create_tube("model", self.driver, **self.options)
-        self.heard: list[tuple[str, Shown]] = []
-        heard = self.heard
+        self.received: list[tuple[str, Shown]] = []
+        heard = self.received
         self.tube.on_task_change(lambda task, event: heard.append((event, shown(task))))
 
     def join(self) -> None:
@@ -302,8 +302,8 @@ class Lockstep:
             except TubesError as error:
                 answer = type(error)
             self.agree(answer, waiter.answers[0])
-        assert self.heard == self.model.events
-        del self.heard[:], self.model.events[:]
+        assert self.received == self.model.events
+        del self.received[:], self.model.events[:]
         statistics = self.tube.statistics()
         assert (statistics.tasks, statistics.calls, statistics.waiting) == self.model.statistics()
         assert statistics.kept == len(self.model.kept())

@@ -28,7 +28,7 @@ def reply(status: int, body: bytes = b"", *headers: str) -> bytes:
 
 
 class Receiver:
-    """A server on a free local port that replies with the results of `answer`. `requests`: all received requests."""
+    """A server on a free local port that replies with the results of `reply`. `requests`: all received requests."""
 
     def __init__(self, answer: Callable[[Request], Answer], host: str = "127.0.0.1", port: int = 0) -> None:
         self._answer: Final = answer

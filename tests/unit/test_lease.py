@@ -16,7 +16,7 @@ def test_lease_of_take_0_is_refused() -> None:
 
 def test_signed_lease_is_accepted_only_in_its_namespace() -> None:
     leases, lease = Leases(b"secret"), str(Lease.of("mail", 1, 1, 1, 1, 1))
-    signed = leases.given("shop", lease)
+    signed = leases.sign("shop", lease)
     assert leases.read("shop", signed) == Lease(lease)
     for namespace, text in (("other", signed), ("shop", lease), ("shop", signed[:-1]), ("shop", f"{signed}A")):
         with pytest.raises(InvalidOption, match="is not a lease of this namespace"):

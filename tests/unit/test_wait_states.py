@@ -37,7 +37,7 @@ class Caller:
     def __init__(self, owner: Any, request: Any = None) -> None:
         self.owner = owner
         self.request = request
-        self.answer: Any = PENDING
+        self.result: Any = PENDING
         self.deadline: int | None = None
         self.woken = 0
         #: True after cancellation, and True while it can be woken.
@@ -95,9 +95,9 @@ def test_each_row_of_the_table_moves_a_waiter(subtests: pytest.Subtests) -> None
             assert (waiter in queue.put_waiters) is (move.to in IN_LINE)
             assert waiter.woken == move.wakes
             if move.warns:
-                assert isinstance(waiter.answer, ConnectionLost)
+                assert isinstance(waiter.result, ConnectionLost)
             else:
-                assert waiter.answer == ("a task" if move.to is WaitState.ANSWERED else PENDING)
+                assert waiter.result == ("a task" if move.to is WaitState.ANSWERED else PENDING)
 
 
 def test_event_outside_the_table_has_no_effect(subtests: pytest.Subtests) -> None:
@@ -106,9 +106,9 @@ def test_event_outside_the_table_has_no_effect(subtests: pytest.Subtests) -> Non
             with subtests.test(f"{why} {state}"):
                 queue = new_queue()
                 waiter = waiter_in(queue, state)
-                answer = waiter.answer
+                answer = waiter.result
                 assert queue.move(waiter, why, "a task") is False
-                assert (queue.state(waiter), waiter.answer, waiter.woken) == (state, answer, 0)
+                assert (queue.state(waiter), waiter.result, waiter.woken) == (state, answer, 0)
 
 
 def test_waiter_that_cannot_be_woken_is_gone(subtests: pytest.Subtests) -> None:
@@ -271,14 +271,14 @@ def play(seed: int) -> Recorded:
 def check(queue: Recorded, server: Server) -> None:
     """Check that each take and put has one owner or was undone once, and that no waiter was woken twice."""
     callers: list[Caller] = [*queue.known]
-    got = Counter(caller.answer.id for caller in callers if isinstance(caller.answer, TaskView))
+    got = Counter(caller.result.id for caller in callers if isinstance(caller.result, TaskView))
     for id in server.done:
         assert got[id] + server.undone[id] == 1, (id, server.done[id])
     for caller in callers:
         assert caller.woken <= 1
         state = queue.state(caller)
         if state is WaitState.ANSWERED:
-            assert caller.answer is not PENDING
+            assert caller.result is not PENDING
         assert (caller in queue.waiters()) is (state in IN_LINE)
         assert caller.request is not None or state not in {*DOUBTS, WaitState.IN_HAND, WaitState.LATE}
 

@@ -39,15 +39,15 @@ def run(flow: Flow[S, T], ask: Callable[[S], object]) -> T:
         step = next(flow)
         while True:
             try:
-                answer = None
+                reply = None
                 if isinstance(step, Sleep):
                     step.sleep()
                 else:
-                    answer = ask(step)
+                    reply = ask(step)
             except BaseException as error:
                 step = flow.throw(error)
             else:
-                step = flow.send(answer)
+                step = flow.send(reply)
     except StopIteration as end:
         result: T = end.value
         return result
@@ -62,11 +62,11 @@ async def run_async(flow: Flow[S, T], ask: Callable[[S], Awaitable[object]]) -> 
         step = next(flow)
         while True:
             try:
-                answer = await (asyncio.sleep(step.seconds) if isinstance(step, Sleep) else ask(step))
+                reply = await (asyncio.sleep(step.seconds) if isinstance(step, Sleep) else ask(step))
             except BaseException as error:
                 step = flow.throw(error)
             else:
-                step = flow.send(answer)
+                step = flow.send(reply)
     except StopIteration as end:
         result: T = end.value
         return result

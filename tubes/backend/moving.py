@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from tubes.drivers.moves import State, check_state
-from tubes.drivers.options import SECOND, Addressed, whole
+from tubes.drivers.options import SECOND, Addressed, integer
 from tubes.drivers.timers import NEVER
 from tubes.errors import InvalidOption, TubeFull, TubesError
 from tubes.values.batch import Item
@@ -24,7 +24,7 @@ def check_move(source: Any, target: Any, kind: type, state: object, limit: objec
     if (target.name, target._port.born) == (source.shared.name, source.born):  # type: ignore[attr-defined]
         raise InvalidOption(option="tube", value=source.tube.name, rule="must be another tube")
     check_state(state, (State.READY, State.DELAYED, State.BURIED))
-    return None if limit is None else whole("limit", limit)
+    return None if limit is None else integer("limit", limit)
 
 
 def next_batch_size(limit: int | None, moved: int, most: int = MOVE_BATCH) -> int:

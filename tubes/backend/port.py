@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from uuid import UUID
 
 from tubes.drivers.moves import State, check_state
-from tubes.drivers.options import flag, one_of, priority, text, whole
+from tubes.drivers.options import flag, integer, one_of, priority, text
 from tubes.errors import CallFailed, InvalidOption, QueueForked, TubeFull, TubesError
 from tubes.values.batch import Batch, Reference, gather
 from tubes.values.codecs import encode
@@ -80,7 +80,7 @@ class PortBase(Generic[F]):
         task = known if isinstance(known, TaskView) else None
         lane = None if utube is None else lane_of(self._driver, utube)
         wanted = None if state is None else check_state(state)
-        return id, task, whole("limit", limit), wanted, lane
+        return id, task, integer("limit", limit), wanted, lane
 
     def resolve_task(self, task: object) -> Reference:
         """Resolve a task, a lease or an id that a caller passed: see `Reference`.
@@ -90,7 +90,7 @@ class PortBase(Generic[F]):
         if not isinstance(task, TaskView):
             if task.__class__ is not int and isinstance(task, str):
                 return self.read_lease(task)
-            return whole("task", task), 0, None
+            return integer("task", task), 0, None
         origin = task._tube
         if origin is not self.tube:
             if origin.name != self.tube.name:

@@ -109,7 +109,7 @@ class AnyOf:
         """Remove the sub-waiters from their lines; return the result of the winner, if there is one."""
         for sub_waiter in self._sub_waiters:
             sub_waiter.owner.withdraw(sub_waiter, undo=undo)
-        return None if self._winner is None else self._winner.answer
+        return None if self._winner is None else self._winner.result
 
     def must_keep_waiting(self, waiter: Waiter) -> bool:
         """Return False: a take that comes after the timeout is undone."""
@@ -124,10 +124,10 @@ class AnyOf:
         """True if the caller needs no result any more."""
         return self._winner is not None or waiter.lost()
 
-    def answered(self, waiter: Waiter, sub_waiter: SubWaiter) -> bool:
+    def is_served(self, waiter: Waiter, sub_waiter: SubWaiter) -> bool:
         """Handle the result or the timeout of a sub-waiter; return False if its result comes too late."""
         with self._lock:
-            if sub_waiter.answer is PENDING:
+            if sub_waiter.result is PENDING:
                 # Only the last timeout ends the wait: another tube may have a task that becomes ready now.
                 self._pending -= 1
                 return self._pending > 0 or self._wake(waiter)
@@ -145,12 +145,12 @@ class AnyOf:
 class SubWaiter:
     """The waiter in the line of one tube for a caller that waits on several."""
 
-    __slots__ = ("_any_of", "_parent", "answer", "deadline", "owner", "request", "timeout")
+    __slots__ = ("_any_of", "_parent", "deadline", "owner", "request", "result", "timeout")
 
     def __init__(self, any_of: AnyOf, parent: Waiter, port: AnyPort) -> None:
         self._any_of: Final = any_of
         self._parent: Final = parent
-        self.answer: object = PENDING
+        self.result: object = PENDING
         # All sub-waiters share the deadline, which is already set.
         self.timeout: Final = None
         self.deadline: int | None = parent.deadline
@@ -167,4 +167,4 @@ class SubWaiter:
 
     def wake(self) -> bool:
         """End the wait of the caller; return False if another sub-waiter has won, or the caller has left."""
-        return self._any_of.answered(self._parent, self)
+        return self._any_of.is_served(self._parent, self)

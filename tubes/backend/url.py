@@ -65,7 +65,7 @@ class Place(NamedTuple):
     path: str
     settings: dict[str, list[str]]
     #: The URL without users and passwords, for errors and logs.
-    shown: str
+    redacted: str
 
     def setting(self, name: str) -> str | None:
         """Return the value of a setting: the last one if there are several; None if it is missing."""
@@ -76,7 +76,7 @@ class Place(NamedTuple):
         for name in self.settings:
             if name not in known and name not in ignored:
                 rule = f"has an unknown setting {name!r}: known settings are {', '.join(sorted(known))}"
-                raise InvalidOption(option="url", value=self.shown, rule=rule)
+                raise InvalidOption(option="url", value=self.redacted, rule=rule)
 
 
 def remove_settings(url: str, place: Place, settings: Collection[str]) -> str:
@@ -128,8 +128,8 @@ def read(url: str) -> Place:
             raise InvalidOption(option="url", value=redacted, rule=_UNREADABLE)
         hosts.append((host[1] or "", int(host[2]) if host[2] else None))
     settings = _parse_settings(parts.query, redacted)
-    shown = f"{parts.scheme}://{at and _HIDDEN}{at}{places}{parts.path}"
-    return Place(parts.scheme, tuple(hosts), parts.path, settings, _append_settings(shown, settings))
+    text = f"{parts.scheme}://{at and _HIDDEN}{at}{places}{parts.path}"
+    return Place(parts.scheme, tuple(hosts), parts.path, settings, _append_settings(text, settings))
 
 
 def _read_file(url: str) -> Place:
@@ -140,14 +140,14 @@ def _read_file(url: str) -> Place:
         # The text before an @ may be a password that got into the wrong URL.
         raise InvalidOption(option="url", value=f"{_FILE}{_HIDDEN}" if "@" in url else url.partition("?")[0], rule=rule)
     settings = _parse_settings(parts.query, f"{_FILE}{parts.path}")
-    shown = _append_settings(f"{_FILE}{parts.path}", settings)
+    text = _append_settings(f"{_FILE}{parts.path}", settings)
     try:
         path = unquote_to_bytes(parts.path).decode()
     except UnicodeDecodeError:
-        raise InvalidOption(option="url", value=shown, rule="its path must be UTF-8 after %XX is decoded") from None
+        raise InvalidOption(option="url", value=text, rule="its path must be UTF-8 after %XX is decoded") from None
     if "\0" in path:
-        raise InvalidOption(option="url", value=shown, rule="its path must not contain %00")
-    return Place("file", (), path, settings, shown)
+        raise InvalidOption(option="url", value=text, rule="its path must not contain %00")
+    return Place("file", (), path, settings, text)
 
 
 def _parse_settings(query: str, redacted: str) -> dict[str, list[str]]:
@@ -203,6 +203,6 @@ def _redact_value(name: str, value: str) -> str:
 def redact_url(url: str) -> str:
     """Return a URL without users and passwords; only the scheme if the URL is invalid."""
     try:
-        return read(url).shown
+        return read(url).redacted
     except InvalidOption as error:
         return str(error.facts["value"])

@@ -1,6 +1,6 @@
 """Callers that wait, in a thread or in an event loop, for a task or for room.
 
-A backend that has a result for a waiter sets its `answer`, under the lock of the waiter's line, and wakes it. A waiter
+A backend that has a result for a waiter sets its `result`, under the lock of the waiter's line, and wakes it. A waiter
 gets at most one result.
 """
 
@@ -19,7 +19,7 @@ from tubes.errors import TubesError
 if TYPE_CHECKING:
     from tubes.backend.clock import Clock
 
-#: The value of `answer` until the waiter has a result.
+#: The value of `result` until the waiter has a result.
 PENDING: Final = object()
 
 
@@ -47,7 +47,7 @@ class Waiter(Protocol):
     """A caller in a line."""
 
     #: The result, an error, or `PENDING`.
-    answer: object
+    result: object
     #: When the wait times out, in microseconds since the epoch.
     deadline: int | None
     #: The port that it waits on; only the backend reads it.
@@ -91,14 +91,14 @@ class TaskEnd(NamedTuple):
 class ThreadWaiter:
     """A thread that sleeps on its own lock."""
 
-    __slots__ = ("_clock", "_lock", "answer", "deadline", "owner", "request", "timeout")
+    __slots__ = ("_clock", "_lock", "deadline", "owner", "request", "result", "timeout")
 
     def __init__(self, clock: Clock, timeout: int | None, request: Any = None) -> None:
         self._clock = clock
         self.timeout: Final = timeout
         self._lock = threading.Lock()
         self._lock.acquire()
-        self.answer: object = PENDING
+        self.result: object = PENDING
         self.deadline: int | None = None
         self.owner: Any = None
         self.request: Final = request
@@ -114,12 +114,12 @@ class ThreadWaiter:
         """
         try:
             line.enlist(self)
-            if self.answer is PENDING:
+            if self.result is PENDING:
                 patience = self._clock.patience(self.deadline)
                 if not self._sleep(patience) and line.must_keep_waiting(self):
                     self._sleep(None)
-            answer = _get_result(self, line)
-            return answer if then is None or answer is None else then(answer)
+            result = _get_result(self, line)
+            return result if then is None or result is None else then(result)
         except BaseException:
             try:
                 line.withdraw(self, undo=True)
@@ -160,14 +160,14 @@ class ThreadWaiter:
 class LoopWaiter:
     """An asyncio task that waits for a future of its event loop."""
 
-    __slots__ = ("_clock", "_future", "_loop", "answer", "deadline", "lost", "owner", "request", "timeout")
+    __slots__ = ("_clock", "_future", "_loop", "deadline", "lost", "owner", "request", "result", "timeout")
 
     def __init__(self, clock: Clock, timeout: int | None, request: Any = None) -> None:
         self._clock = clock
         self.timeout: Final = timeout
         self._loop = asyncio.get_running_loop()
         self._future: asyncio.Future[None] = self._loop.create_future()
-        self.answer: object = PENDING
+        self.result: object = PENDING
         self.deadline: int | None = None
         # The future is done after a timeout and after a cancel.
         self.lost: Final = self._future.done
@@ -178,7 +178,7 @@ class LoopWaiter:
         """Wait for the result, as `ThreadWaiter.wait` does. A cancelled wait loses no task either."""
         try:
             line.enlist(self)
-            if self.answer is PENDING:
+            if self.result is PENDING:
                 timer = None
                 try:
                     patience = self._clock.patience(self.deadline)
@@ -188,8 +188,8 @@ class LoopWaiter:
                 finally:
                     if timer is not None:
                         timer.cancel()
-            answer = _get_result(self, line)
-            return answer if then is None or answer is None else await then(answer)
+            result = _get_result(self, line)
+            return result if then is None or result is None else await then(result)
         except GeneratorExit:
             # The loop is closed. The garbage collector may run this at any point, so take no lock here.
             line.abandon(self)
@@ -229,9 +229,9 @@ class LoopWaiter:
 
 
 def _get_result(waiter: Waiter, line: WaitLine) -> object:
-    answer = waiter.answer
-    if answer is PENDING:
-        answer = line.withdraw(waiter, undo=False)
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer
+    result = waiter.result
+    if result is PENDING:
+        result = line.withdraw(waiter, undo=False)
+    if isinstance(result, BaseException):
+        raise result
+    return result

@@ -24,8 +24,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"tubes {__version__}")
         raise typer.Exit
 

@@ -24,11 +24,11 @@ def backup(folder: Folder, url: Url = None) -> None:
     """
     place = read(place_of(url))
     if place.scheme != "file":
-        raise Stop(f"{redact_url(place.shown)} is not a folder: back up a server with its own tools", Exit.USAGE)
+        raise Stop(f"{redact_url(place.redacted)} is not a folder: back up a server with its own tools", Exit.USAGE)
     if (folder / "tubes.db").exists():
         raise Stop(f"{folder} already has a store: name a new folder", Exit.REFUSED)
-    back_up(Path(place.path), folder, place.shown)
-    say(f"copied {place.shown} to {folder}")
+    back_up(Path(place.path), folder, place.redacted)
+    say(f"copied {place.redacted} to {folder}")
 
 
 COMMANDS = (backup,)

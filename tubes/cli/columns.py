@@ -71,23 +71,23 @@ def fit(columns: Sequence[Column], sizes: Sequence[int], width: int) -> dict[int
         size if column.least is None else min(size, max(column.least, len(column.name)))
         for size, column in zip(natural, columns, strict=True)
     ]
-    shown = set(range(len(columns)))
+    visible = set(range(len(columns)))
     droppable = sorted(
-        (number for number in shown if columns[number].leaves), key=lambda number: columns[number].leaves
+        (number for number in visible if columns[number].leaves), key=lambda number: columns[number].leaves
     )
 
     def room(wanted: Sequence[int]) -> int:
-        return width - sum(wanted[number] for number in shown) - _GAP * (len(shown) - 1)
+        return width - sum(wanted[number] for number in visible) - _GAP * (len(visible) - 1)
 
     for number in droppable:
         if not sizes[number] and room(natural) < 0:
-            shown.remove(number)
+            visible.remove(number)
     for number in droppable:
-        if number in shown and room(least) < 0:
-            shown.remove(number)
+        if number in visible and room(least) < 0:
+            visible.remove(number)
     remaining = max(0, room(least))
-    widths = {number: least[number] for number in sorted(shown)}
-    growing = sorted(shown, key=lambda number: natural[number] - least[number])
+    widths = {number: least[number] for number in sorted(visible)}
+    growing = sorted(visible, key=lambda number: natural[number] - least[number])
     for place, number in enumerate(growing):
         extra = min(natural[number] - least[number], remaining // (len(growing) - place))
         widths[number] += extra

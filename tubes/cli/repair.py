@@ -57,21 +57,21 @@ def _examine(names: list[str] | None, url: str | None, *, fixes: bool, as_json_:
     damaged: list[str] = []
     place = read(place_of(url))
     if place.scheme == "file":
-        found = (repair_folder if fixes else examine)(Path(place.path), place.shown)
+        found = (repair_folder if fixes else examine)(Path(place.path), place.redacted)
         for problem in found:
-            _show(problem.tube or place.shown, problem, as_json_=as_json_)
-        if not all(problem.mended for problem in found):
-            raise Stop(f"{place.shown} is damaged; `tubes repair` saves all readable data", Exit.DAMAGED)
+            _show(problem.tube or place.redacted, problem, as_json_=as_json_)
+        if not all(problem.repaired for problem in found):
+            raise Stop(f"{place.redacted} is damaged; `tubes repair` saves all readable data", Exit.DAMAGED)
         if losses := LOSSES & {problem.kind for problem in found}:
             has_losses = losses & {"lost", "uncertain"}
             damage = "tasks are lost or uncertain" if has_losses else "parts of the file are unreadable"
-            raise Stop(f"{place.shown} was repaired, but {damage}", Exit.DAMAGED)
+            raise Stop(f"{place.redacted} was repaired, but {damage}", Exit.DAMAGED)
     with open_queue(url, read_only=not fixes) as queue:
         for name in names or queue.tubes():
             found = queue.repair(name) if fixes else queue.check(name)
             for problem in found:
                 _show(name, problem, as_json_=as_json_)
-            if not all(problem.mended for problem in found):
+            if not all(problem.repaired for problem in found):
                 damaged.append(name)
             elif not found and not as_json_:
                 print_line(f"{name}: fine")
@@ -86,7 +86,7 @@ def _show(name: str, problem: tubes.Problem, *, as_json_: bool) -> None:
         facts = dataclasses.asdict(problem)
         print_json({**facts, "tube": name, "what": problem.what, "remedy": problem.remedy})
     else:
-        prefix = "" if problem.mended else "repair "
+        prefix = "" if problem.repaired else "repair "
         print_line(printable(f"{name}: {problem.what}; {prefix}{problem.remedy}"))
 
 

@@ -76,8 +76,8 @@ class Altering(Bench):
     @pytest.mark.parametrize("option", [Backoff(50, cap=60), Backoff(5, factor=1), Backoff(1, cap=2, seed=3), [1] * 9])
     def test_backoff_option_read_back_matches_the_tube(self, option: object) -> None:
         self.create("resting", backoff=option)
-        shown = self.queue.tube("resting").options["backoff"]
-        assert self.create("resting", backoff=shown, if_not_exists=True).options["backoff"] == shown
+        backoff_option = self.queue.tube("resting").options["backoff"]
+        assert self.create("resting", backoff=backoff_option, if_not_exists=True).options["backoff"] == backoff_option
 
     # -- the defaults of tasks -----------------------------------------------------------------------------------------
 
@@ -321,12 +321,12 @@ class Altering(Bench):
             self.tube.alter(order="round_robin", interval=5)
         self.tube.alter(order="fifo")
         self.tube.alter(order=None)
-        rounds = self.create("rounds", order="round_robin")
+        round_robin = self.create("rounds", order="round_robin")
         for order in ("fifo", None):
             with pytest.raises(InvalidOption, match="order="):
-                rounds.alter(order=order)
-        rounds.alter(order="round_robin", interval=1)
-        assert rounds.options["interval"] == 1.0
+                round_robin.alter(order=order)
+        round_robin.alter(order="round_robin", interval=1)
+        assert round_robin.options["interval"] == 1.0
 
     # -- refused changes -----------------------------------------------------------------------------------------------
 

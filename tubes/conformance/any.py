@@ -131,8 +131,8 @@ class TakeAny(Bench):
             self.begin_any([second, first], self.another().queue),
         ]
         tasks = [self.put(tube=tube) for tube in (second, second, first)]
-        answers = [self.got(call) for call in calls]
-        assert [(task.tube, task.id) for task in answers] == [
+        results = [self.got(call) for call in calls]
+        assert [(task.tube, task.id) for task in results] == [
             ("b", tasks[0].id),
             ("b", tasks[1].id),
             ("a", tasks[2].id),

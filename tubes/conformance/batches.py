@@ -168,7 +168,7 @@ class Batches(Bench):
         self.tube.delete_many(order[2:])
         expected = [("put", id, "ready") for id in ids] + [("take", id, "taken") for id in order]
         expected += [("release", order[0], "ready"), ("delete", order[1], "done"), ("delete", order[2], "done")]
-        assert self.heard(events, expected)
+        assert self.received(events, expected)
 
     # -- keys and attempts ---------------------------------------------------------------------------------------------
 

@@ -262,7 +262,7 @@ class Bench:
         return events
 
     @staticmethod
-    def heard(events: list[tuple[str, int, str]], expected: list[tuple[str, int, str]]) -> bool:
+    def received(events: list[tuple[str, int, str]], expected: list[tuple[str, int, str]]) -> bool:
         """Return True if a list of `listen` contains exactly these changes, now or soon."""
         eventually(lambda: len(events) >= len(expected))
         assert events == expected

@@ -32,7 +32,7 @@ class Delay(Bench):
         tasks = [self.put(delay=delay) for delay in (3, 1, 2)]
         events = self.listen()
         self.clock.advance(9)
-        assert self.heard(events, [("delay", tasks[index].id, "ready") for index in (1, 2, 0)])
+        assert self.received(events, [("delay", tasks[index].id, "ready") for index in (1, 2, 0)])
 
     def test_task_released_with_a_delay_has_no_holder(self) -> None:
         task = self.taken()
@@ -130,7 +130,7 @@ class Delay(Bench):
         events = self.listen()
         assert self.tube.kick(2, state="delayed") == 2
         assert [self.state(task) for task in (late, soon, later, buried)] == ["ready", "ready", "delayed", "buried"]
-        assert self.heard(events, [("kick", soon.id, "ready"), ("kick", late.id, "ready")])
+        assert self.received(events, [("kick", soon.id, "ready"), ("kick", late.id, "ready")])
         assert self.tube.kick(9, attempts=1, state="delayed") == 1
         assert self.tube.peek(later).max_attempts == 1
         assert self.tube.kick(9, state="delayed") == 0
@@ -144,7 +144,7 @@ class Delay(Bench):
         kicked = self.tube.kick_task(task, attempts=2)
         assert (kicked.state, kicked.due, kicked.max_attempts) == ("ready", None, 2)
         assert self.state(other) == "delayed"
-        assert self.heard(events, [("kick", task.id, "ready")])
+        assert self.received(events, [("kick", task.id, "ready")])
         assert self.take().id == task.id
         assert self.tube.kick_task(task.id).state == "taken"
 

@@ -23,7 +23,7 @@ class Events(Bench):
         self.tube.bury(id)
         self.tube.kick()
         self.tube.ack(self.take())
-        assert self.heard(
+        assert self.received(
             events,
             [
                 ("put", id, "ready"),
@@ -39,14 +39,14 @@ class Events(Bench):
     def test_listener_receives_a_delete(self) -> None:
         task, events = self.put(), self.listen()
         self.tube.delete(task)
-        assert self.heard(events, [("delete", task.id, "done")])
+        assert self.received(events, [("delete", task.id, "done")])
 
     def test_listener_receives_changes_of_other_sessions(self) -> None:
         worker, events = self.another(), self.listen()
         task = self.put(tube=worker.tube)
         self.take(worker.tube)
         worker.queue.close()
-        assert self.heard(
+        assert self.received(
             events, [("put", task.id, "ready"), ("take", task.id, "taken"), ("release", task.id, "ready")]
         )
 
@@ -54,7 +54,7 @@ class Events(Bench):
         call, events = self.begin(), self.listen()
         task = self.put()
         self.got(call)
-        assert self.heard(events, [("put", task.id, "ready"), ("take", task.id, "taken")])
+        assert self.received(events, [("put", task.id, "ready"), ("take", task.id, "taken")])
 
     @needs("delay", "ttl", "ttr")
     def test_listener_receives_changes_caused_by_time(self) -> None:
@@ -64,7 +64,7 @@ class Events(Bench):
         self.tube.touch(self.take(), 1)
         self.tube.release(self.tube.peek(id), delay=2)
         self.clock.advance(20)
-        assert self.heard(
+        assert self.received(
             events,
             [
                 ("put", id, "delayed"),
@@ -81,14 +81,14 @@ class Events(Bench):
     def test_listener_receives_the_end_of_a_ttr(self) -> None:
         task, events = self.taken(ttr=5), self.listen()
         self.clock.advance(5)
-        assert self.heard(events, [("ttr", task.id, "ready")])
+        assert self.received(events, [("ttr", task.id, "ready")])
 
     @needs("ttl")
     @lacks("ttl_spares_taken")
     def test_ttl_end_of_a_taken_task_is_reported_as_ttr_and_ttl(self) -> None:
         task, events = self.taken(ttl=5), self.listen()
         self.clock.advance(5)
-        assert self.heard(events, [("ttr", task.id, "ready"), ("ttl", task.id, "done")])
+        assert self.received(events, [("ttr", task.id, "ready"), ("ttl", task.id, "done")])
 
     def test_calls_without_effect_are_not_reported_to_listeners(self) -> None:
         task, events = self.buried(), self.listen()
@@ -101,7 +101,7 @@ class Events(Bench):
                 getattr(self.tube, method)(task.id + 1000)
         self.tube.truncate()
         last = self.put()
-        assert self.heard(events, [("put", last.id, "ready")])
+        assert self.received(events, [("put", last.id, "ready")])
 
     def test_on_task_change_replaces_and_returns_the_previous_callback(self) -> None:
         calls: list[str] = []
@@ -134,7 +134,7 @@ class Events(Bench):
         worker.queue.close()
         events = self.listen()
         task = self.put()
-        assert self.heard(events, [("put", task.id, "ready")])
+        assert self.received(events, [("put", task.id, "ready")])
         assert calls == ["put"]
 
     def test_failing_callback_is_logged_and_has_no_effect(self, caplog: pytest.LogCaptureFixture) -> None:

@@ -115,7 +115,7 @@ class Failures(Bench):
         task = self.put(max_attempts=1)
         events = self.listen()
         self.tube.release(self.take())
-        assert self.heard(events, [("take", task.id, "taken"), ("bury", task.id, "buried")])
+        assert self.received(events, [("take", task.id, "taken"), ("bury", task.id, "buried")])
 
     # -- the history of a task -----------------------------------------------------------------------------------------
 
@@ -232,9 +232,9 @@ class Failures(Bench):
         found = self.tube.peek(task)
         assert (found.ttl, found.expires) == (14, 14)
         assert self.turns(task, "ready", "done", after=5)
-        without = self.tube.kick_task(self.buried(), ttl=1)
+        unlimited = self.tube.kick_task(self.buried(), ttl=1)
         self.clock.advance(1)
-        assert self.state(without) == "done"
+        assert self.state(unlimited) == "done"
 
     @lacks("ttl")
     def test_kick_with_ttl_is_refused_where_the_driver_has_no_ttl(self) -> None:
@@ -300,7 +300,7 @@ class Failures(Bench):
         self.clock.advance(2)
         assert (self.state(task), self.count("ttr")) == ("delayed", 1)
         assert self.turns(task, "delayed", "ready", after=4)
-        assert self.heard(events, [("ttr", task.id, "delayed"), ("delay", task.id, "ready")])
+        assert self.received(events, [("ttr", task.id, "delayed"), ("delay", task.id, "ready")])
 
     @needs("delay", "ttr")
     def test_backoff_counts_from_the_ttr_expiry_not_from_the_next_call(self) -> None:

@@ -71,7 +71,7 @@ class UniqueKeys(Bench):
         events = self.listen()
         second = self.put("second", key="k", on_duplicate="replace")
         assert (second.data, second.created_now, self.state(first)) == ("second", True, "done")
-        assert self.heard(events, [("delete", first.id, "done"), ("put", second.id, "ready")])
+        assert self.received(events, [("delete", first.id, "done"), ("put", second.id, "ready")])
         assert [task.data for task in (self.take(),)] == ["second"]
         assert self.put(key="k").id == second.id
 

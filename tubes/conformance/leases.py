@@ -62,9 +62,9 @@ class Leases(Bench):
         for name in OF_MANY:
             self.puts(3)
             by_first, by_second, mine = self.take(first.tube), self.take(second.tube), self.take()
-            gone = mine.id + 1000
-            done = getattr(self.tube, name)([mine, by_second.lease, gone, str(by_first.lease)])
-            assert done == {mine.id: True, by_second.id: True, gone: False, by_first.id: True}
+            unknown_id = mine.id + 1000
+            done = getattr(self.tube, name)([mine, by_second.lease, unknown_id, str(by_first.lease)])
+            assert done == {mine.id: True, by_second.id: True, unknown_id: False, by_first.id: True}
             self.tube.truncate()
 
     @needs("ttr")

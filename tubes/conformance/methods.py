@@ -52,10 +52,10 @@ class Methods(Bench):
 
     def test_task_repr_shows_only_the_beginning_of_its_data(self) -> None:
         for data in ("secret" * 1000, ["secret"] * 1000, {"deep": "secret" * 1000}):
-            shown = repr(self.put(data))
-            assert "secret" in shown
-            assert "..." in shown
-            assert len(shown) < 200
+            text = repr(self.put(data))
+            assert "secret" in text
+            assert "..." in text
+            assert len(text) < 200
         assert "data='short'" in repr(self.put("short"))
 
     def test_taken_task_cannot_be_taken_by_any_session(self) -> None:
@@ -128,8 +128,8 @@ class Methods(Bench):
 
     @pytest.mark.parametrize("method", ["bury", "delete", "peek"])
     def test_missing_task_is_not_found(self, method: str) -> None:
-        gone = self.tube.ack(self.taken())
-        assert self.refuses(getattr(self.tube, method), gone.id, gone.id + 1000, error=TaskNotFound)
+        done_task = self.tube.ack(self.taken())
+        assert self.refuses(getattr(self.tube, method), done_task.id, done_task.id + 1000, error=TaskNotFound)
 
     def test_ids_grow_and_are_never_reused(self) -> None:
         first, second = self.put().id, self.put().id

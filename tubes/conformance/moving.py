@@ -45,7 +45,7 @@ class Moving(Bench):
             events = self.listen()
             assert self.tube.move_to(other, state="ready") == 1
             assert [task.data for task in other.tasks()] == ["ready"]
-            assert self.heard(events, [("delete", ready.id, "done")])
+            assert self.received(events, [("delete", ready.id, "done")])
             assert self.tube.ack(taken).id == taken.id
 
     @needs("delay", "ttl")

@@ -40,7 +40,7 @@ class Sessions(Bench):
             self.take(worker.tube)
         events = self.listen()
         worker.queue.close()
-        assert self.heard(events, [("release", id, "ready") for id in sorted(task.id for task in tasks)])
+        assert self.received(events, [("release", id, "ready") for id in sorted(task.id for task in tasks)])
 
     def test_leaving_the_block_of_a_queue_closes_it(self) -> None:
         worker, task = self.worker()

@@ -140,7 +140,7 @@ class TimeToRun(Bench):
         self.tube.renew_many([task], 5)
         self.clock.advance(1)
         self.tube.renew_many([task], 5)
-        assert self.heard(events, [("touch", task.id, "taken")])
+        assert self.received(events, [("touch", task.id, "taken")])
         assert self.count("touch") == 1
 
     def test_renew_refuses_bad_spans(self) -> None:

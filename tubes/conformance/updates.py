@@ -21,7 +21,7 @@ class Updates(Bench):
             assert (updated.data, str(updated.state)) == (["new", task.id], states[task.id])
             found = self.tube.peek(task)
             assert (found.data, found.attempts, found.created) == (["new", task.id], updated.attempts, task.created)
-        assert self.heard(events, [("update", id, state) for id, state in states.items()])
+        assert self.received(events, [("update", id, state) for id, state in states.items()])
 
     def test_update_does_not_change_earlier_task_objects(self) -> None:
         before = self.put("old")
@@ -48,7 +48,7 @@ class Updates(Bench):
         with self.refused(TaskNotFound):
             self.tube.update(task.id + 1000)
         last = self.put()
-        assert self.heard(events, [("put", last.id, "ready")])
+        assert self.received(events, [("put", last.id, "ready")])
 
     def test_an_updated_task_keeps_its_place_and_its_lane(self) -> None:
         tasks = [self.put(number) for number in range(3)]

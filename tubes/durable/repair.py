@@ -73,9 +73,9 @@ def repair(folder: Path, url: str) -> list[Problem]:
         with closing(file):
             found += _check_rows(file, fix=True)
             if any(problem.kind != "lost" for problem in found):
-                found.append(Problem("kept", 1, (_replace_files(folder, file).name,), mended=True))
+                found.append(Problem("kept", 1, (_replace_files(folder, file).name,), repaired=True))
         found = [*_check_reserve(folder, fix=True), *found]
-        return [replace(problem, mended=True) for problem in found]
+        return [replace(problem, repaired=True) for problem in found]
     except (*_ERRORS, OSError) as error:
         raise StoreFailed(url=url, why=f"it cannot be repaired: {error}") from error
     finally:
@@ -117,8 +117,8 @@ def _load(place: Path, url: str) -> tuple[sqlite3.Connection, list[Problem]]:
     if not saved and not file.execute("SELECT count(*) FROM tubes").fetchone()[0]:
         raise StoreFailed(url=url, why=f"none of its tubes and tasks can be read: restore a backup of {NAME!r}")
     found = [
-        Problem("file", len(wrong), tuple(wrong[:_EXAMPLES]), mended=False),
-        Problem("saved", saved, (), mended=False),
+        Problem("file", len(wrong), tuple(wrong[:_EXAMPLES]), repaired=False),
+        Problem("saved", saved, (), repaired=False),
         *_missing_tasks(file, pages.lost_pages, pages.lost_cells),
     ]
     return file, found
@@ -155,9 +155,9 @@ def _missing_tasks(file: sqlite3.Connection, pages: int, cells: int) -> list[Pro
             there, most = file.execute(select, (first - 1, first, last)).fetchone()
             count = noted["rows"] + max(most - first + 1 - noted["next_id"], 0) - there
             if count > 0:
-                found.append(Problem("lost", count, (), mended=False, tube=names[number]))
+                found.append(Problem("lost", count, (), repaired=False, tube=names[number]))
     unreadable = {"unreadable pages": pages, "unreadable rows": cells}
-    return [*found, *(Problem(kind, count, (), mended=False) for kind, count in unreadable.items() if count)]
+    return [*found, *(Problem(kind, count, (), repaired=False) for kind, count in unreadable.items() if count)]
 
 
 def _tube_names(file: sqlite3.Connection) -> dict[int, str]:
@@ -176,7 +176,7 @@ def _check_reserve(folder: Path, *, fix: bool) -> list[Problem]:
         return []
     if fix:
         place.rename(_free_path(folder, "reserve-"))
-    return [Problem("reserve", 1, ("reserve",), mended=fix)]
+    return [Problem("reserve", 1, ("reserve",), repaired=fix)]
 
 
 def _free_path(folder: Path, name: str) -> Path:
@@ -221,7 +221,7 @@ def _check_rows(file: sqlite3.Connection, *, fix: bool) -> list[Problem]:
         for number, example in places:
             found.setdefault((kind, names.get(number, "")), []).append(example)
     return [
-        Problem(kind, len(wrong), tuple(wrong[:_EXAMPLES]), mended=fix, tube=tube)
+        Problem(kind, len(wrong), tuple(wrong[:_EXAMPLES]), repaired=fix, tube=tube)
         for (kind, tube), wrong in found.items()
     ]
 

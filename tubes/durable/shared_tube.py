@@ -137,11 +137,11 @@ class DurableTube(SharedTube):
             line = self._waiters_like(waiter)
             if line is self.put_waiters:
                 has_failed_puts = True
-                waiter.answer = error
+                waiter.result = error
                 with suppress(RuntimeError):  # The waiter was woken before an interrupt.
                     waiter.wake()
                 continue
-            waiter.answer = PENDING
+            waiter.result = PENDING
             line[waiter] = None
             line.move_to_end(waiter, last=False)
             waiter.owner.waiters.add(waiter)
@@ -172,7 +172,7 @@ class DurableTube(SharedTube):
         """Wake a served waiter that timed out without waiting for the sync. Call it under the lock."""
         for served in self._unsynced:
             if served.pop(waiter, self) is None and not waiter.wake():
-                self.undo(waiter.answer, is_put=waiter.request is not None)
+                self.undo(waiter.result, is_put=waiter.request is not None)
 
     def _wake_served(self) -> bool:
         """Wake the served waiters; return False if a task was given back because its caller has left."""
@@ -181,7 +181,7 @@ class DurableTube(SharedTube):
             waiter = next(iter(self._served))
             with suppress(RuntimeError):  # The waiter was woken before an interrupt.
                 if not waiter.wake():
-                    self.undo(waiter.answer, is_put=waiter.request is not None)
+                    self.undo(waiter.result, is_put=waiter.request is not None)
                     all_kept = False
             del self._served[waiter]
         return all_kept

@@ -304,10 +304,10 @@ class Port(PortBase[F]):
             if engine.timers.soonest <= now:
                 shared.serve_waiters(now)
             if is_put is None:
-                answer = act(now)
+                result = act(now)
             else:
                 first = engine.next_id if is_put else engine.next_take
-                answer = act(now)
+                result = act(now)
                 end = engine.next_id if is_put else engine.next_take
             if shared.watched:
                 shared.serve_waiters(now)
@@ -315,7 +315,7 @@ class Port(PortBase[F]):
             lock.token[0] = True
             if shared.events:
                 shared.notify_listeners()
-            return answer
+            return result
         except BaseException as error:
             if held or is_put is not None:
                 shared.pending_repairs += ((error, is_put, first, end, forgotten, engine.ticking),)
@@ -344,16 +344,16 @@ class Port(PortBase[F]):
         waiter.owner = self  # The call may have been interrupted before `enlist`.
         self._lock.acquire()
         try:
-            if undo and waiter.answer is not PENDING:
+            if undo and waiter.result is not PENDING:
                 is_put = waiter.request is not None
-                shared.pending_repairs += ((None, is_put, -is_put, 0, waiter.answer, self._engine.ticking),)
+                shared.pending_repairs += ((None, is_put, -is_put, 0, waiter.result, self._engine.ticking),)
             shared.run(lambda: shared.remove_waiter(waiter))
             if shared.watched:
                 shared.serve_waiters(self._micros())
         finally:
             self._lock.token[0] = True
         shared.notify_listeners()
-        return None if waiter.answer is PENDING else waiter.answer
+        return None if waiter.result is PENDING else waiter.result
 
     def must_keep_waiting(self, waiter: Waiter) -> bool:
         """Return False: memory needs no disk that a waiter could wait for."""
@@ -365,10 +365,10 @@ class Port(PortBase[F]):
             self.shared.later(lambda: self.withdraw(waiter, undo=True))
 
 
-def keep_data(answer: TaskView, task: TaskView, entry: Entry) -> None:
-    """Give `answer` the data that its holder has, if the task was updated meanwhile."""
+def keep_data(result: TaskView, task: TaskView, entry: Entry) -> None:
+    """Give `result` the data that its holder has, if the task was updated meanwhile."""
     if task._record.data is not entry.data:
         record = entry.copy()
         record.hold = record.index = None  # Only the tube's own entry has a hold and an index.
         record.data = task._record.data
-        answer._record = record
+        result._record = record

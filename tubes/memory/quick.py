@@ -102,8 +102,8 @@ class QuickPort(VerbPort[F]):
         """Give the only ready task to the first waiter; return False if `serve_waiters` is needed."""
         shared = self.shared
         engine = self._engine
-        takers = shared.take_waiters
-        waiter = next(iter(takers))
+        take_waiters = shared.take_waiters
+        waiter = next(iter(take_waiters))
         if engine.pause._on or shared.emptying or shared.is_late(waiter, now):
             return False
         owner = waiter.owner
@@ -125,14 +125,14 @@ class QuickPort(VerbPort[F]):
         made._extras = entry.extras
         made._times = NO_TIMES
         made._take = take
-        waiter.answer = made
+        waiter.result = made
         shared._giving = 0
         is_awake = shared.wake_waiter(waiter)
         if not is_awake:
             engine.untake(now, entry)
-        del takers[waiter]
+        del take_waiters[waiter]
         owner.waiters.discard(waiter)
-        shared.watched = bool(takers)
+        shared.watched = bool(take_waiters)
         return is_awake
 
     def take(self) -> F | None:

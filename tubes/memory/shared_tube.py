@@ -18,7 +18,7 @@ from tubes.drivers.done import Done
 from tubes.drivers.invariants import rebuild_indexes
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND
-from tubes.drivers.tube_options import shown
+from tubes.drivers.tube_options import as_arguments
 from tubes.errors import DuplicateKey, TubeFull, TubeNotFound, TubesError
 from tubes.values.batch import Batch, lanes_of
 from tubes.values.overview import Overview
@@ -115,14 +115,14 @@ class SharedTube:
     def serve(self, now: int) -> None:
         """Move due tasks, serve waiters in the order of arrival, and set the alarm."""
         engine = self.engine
-        takers = self.take_waiters
+        take_waiters = self.take_waiters
         while True:
             if engine.timers.soonest <= now:
                 engine.expire(now)
             if self.put_waiters:
                 self._serve_putters(now)
-            while takers:
-                waiter = next(iter(takers))
+            while take_waiters:
+                waiter = next(iter(take_waiters))
                 owner = waiter.owner
                 if not self.is_late(waiter, now):
                     self._giving = engine.next_take
@@ -130,22 +130,22 @@ class SharedTube:
                     if entry is None:
                         self._giving = 0
                         break
-                    waiter.answer = snapshot(owner.kind, owner.tube, entry, engine.dated)
+                    waiter.result = snapshot(owner.kind, owner.tube, entry, engine.dated)
                     self._giving = 0
                     if not self.wake_waiter(waiter):
                         engine.untake(now, entry)
-                del takers[waiter]
+                del take_waiters[waiter]
                 owner.waiters.discard(waiter)
             if engine.timers.soonest > now and not (self.put_waiters and self._next_putter(now)):
                 break
         if self.emptying and engine.is_empty:
             for waiter in list(self.emptying):
-                waiter.answer = True
+                waiter.result = True
                 self.wake_waiter(waiter)
                 self.remove_waiter(waiter)
         if self.ending:
             self._serve_ending()
-        self.watched = bool(takers or self.put_waiters or self.emptying or self.ending or engine.listener)
+        self.watched = bool(take_waiters or self.put_waiters or self.emptying or self.ending or engine.listener)
         if self.watched:  # Otherwise the next call moves due tasks.
             self._alarm.set(engine.timers.soonest)
 
@@ -162,7 +162,7 @@ class SharedTube:
             entry = self.engine.tasks.get(id)
             if entry is None or entry.state is State.BURIED:
                 for waiter in list(self.ending.get(id, ())):
-                    waiter.answer = True if done is None else waiter.owner.show(done)
+                    waiter.result = True if done is None else waiter.owner.show(done)
                     self.wake_waiter(waiter)
                     self.remove_waiter(waiter)
 
@@ -172,17 +172,17 @@ class SharedTube:
             if not self.is_late(waiter, now):
                 self._putting = id = self.engine.next_id
                 try:
-                    waiter.answer = waiter.owner.put_waiting(now, waiter.request)
+                    waiter.result = waiter.owner.put_waiting(now, waiter.request)
                 except KeyboardInterrupt:  # The interrupt is not about this put: its caller keeps waiting.
                     raise
                 except BaseException as error:
                     if self.is_harmful(error, True, id):
                         self.pending_repairs += ((error, True, id, 0, None, self.engine.ticking),)
                         self.repair(now)
-                    waiter.answer = error
+                    waiter.result = error
                 self._putting = -1
                 if not self.wake_waiter(waiter):
-                    self.undo(waiter.answer, is_put=True)
+                    self.undo(waiter.result, is_put=True)
             self.remove_waiter(waiter)
         # A task with a ttl of 0 ends before it can be taken.
         self.engine.expire(now)
@@ -302,9 +302,9 @@ class SharedTube:
         self._undo_puts(now, self._putting, self.engine.next_id)
         self._giving, self._putting = 0, -1
         self._ended.extend((id, None) for id in self.ending)
-        for waiter in [waiter for waiter in self.waiters() if waiter.answer is not PENDING]:
+        for waiter in [waiter for waiter in self.waiters() if waiter.result is not PENDING]:
             if not self.wake_waiter(waiter):
-                self.undo(waiter.answer, is_put=waiter.request is not None)
+                self.undo(waiter.result, is_put=waiter.request is not None)
             self.remove_waiter(waiter)
 
     def _undo_takes(self, now: int, first: int, end: int) -> None:
@@ -399,8 +399,8 @@ class SharedTube:
         lanes, resting = (0, 0) if engine.driver.lane is None else engine.lanes.count()
         oldest = engine.oldest_ready() if ages else None
         age = None if oldest is None else max(now - oldest.created, 0) / SECOND
-        counted, given = self.statistics(now), shown(engine.options)
-        return Overview(engine.driver.name, counted, now / SECOND, sessions, given, lanes, resting, 0.0, age)
+        statistics, options = self.statistics(now), as_arguments(engine.options)
+        return Overview(engine.driver.name, statistics, now / SECOND, sessions, options, lanes, resting, 0.0, age)
 
     def waiters(self) -> list[Waiter]:
         """Return all waiters. Under the lock."""
@@ -458,7 +458,7 @@ class SharedTube:
     def dismiss(self, waiters: set[Waiter], error: Callable[[], TubesError]) -> None:
         """End the waits of these waiters with an error. Under the lock."""
         for waiter in waiters:
-            waiter.answer = error()
+            waiter.result = error()
             waiter.wake()
             self.remove_waiter(waiter)
 

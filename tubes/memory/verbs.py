@@ -15,7 +15,7 @@ from tubes.drivers.done import Done
 from tubes.drivers.lists import Place, is_by_id, tasks_after
 from tubes.drivers.many import ack_many, take_many
 from tubes.drivers.moves import State
-from tubes.drivers.options import KEEP, SECOND, Seconds, flag, micros, whole
+from tubes.drivers.options import KEEP, SECOND, Seconds, flag, integer, micros
 from tubes.drivers.tube_options import altered
 from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy, TubeNotFound, TubesError
 from tubes.memory.port import Port, keep_data
@@ -234,15 +234,15 @@ class VerbPort(Port[F]):
         def do(now: int) -> F:
             entry = self.held(id, take, view)
             entry = act(now, entry) or entry
-            answer = self._show_after(entry, now)
+            result = self._show_after(entry, now)
             if known is not None and known._record is not entry and data is KEEP:
-                keep_data(answer, known, entry)
-            return answer
+                keep_data(result, known, entry)
+            return result
 
-        answer = self._do(do)
+        result = self._do(do)
         if finishes:
             mark_finished(task)
-        return answer
+        return result
 
     def ack_with(self, task: object, result: object) -> F:
         """End a held task as done, with a result."""
@@ -392,14 +392,14 @@ class VerbPort(Port[F]):
                 found = engine.find_done(now, id) if done else engine.find(id)
             return self._show_after(act(now, found) or found, now)
 
-        answer = self._do(do)
+        result = self._do(do)
         if finishes:
             mark_finished(task)
-        return answer
+        return result
 
     def kick(self, count: int, attempts: int | None, ttl: Seconds | None, state: State) -> int:
         """Make buried or delayed tasks ready."""
-        most = whole("count", count)
+        most = integer("count", count)
         respawn = self._driver.check_kick(attempts, ttl)
         if state is State.BURIED:
             return self._do(lambda now: self._engine.kick(now, most, *respawn))
@@ -477,7 +477,7 @@ class VerbPort(Port[F]):
 
     def utubes(self, limit: int) -> list[Utube]:
         """List the lanes."""
-        most = whole("limit", limit)
+        most = integer("limit", limit)
         return self._do(lambda now: [Utube(*seen) for seen in self._engine.lanes.see(most)])
 
     def statistics(self) -> Statistics:
@@ -550,7 +550,7 @@ class VerbPort(Port[F]):
         """Release an abandoned task; a moment later, if a finalizer runs in the middle of a call."""
         if self._store.forked:
             return  # The parent still holds the task.
-        if _is_in_verb():
+        if _is_in_method():
             self.shared.later(lambda: self._release_quietly(task))
         else:
             self._release_quietly(task)
@@ -560,7 +560,7 @@ class VerbPort(Port[F]):
             self.release_unfailed(task)
 
 
-def _is_in_verb() -> bool:
+def _is_in_method() -> bool:
     """Return True if this thread was interrupted in the middle of a call, and may hold the store's lock."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:

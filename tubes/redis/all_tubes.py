@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes.drivers.options import SECOND
-from tubes.drivers.tube_options import shown
+from tubes.drivers.tube_options import as_arguments
 from tubes.errors import DriverNotFound, Unreadable
 from tubes.redis import validation
 from tubes.redis.edition import Edition, TubeSession
@@ -56,7 +56,7 @@ def _seen(store: RedisStore, name: str, now: int, about: list[Reply], *, ages: b
     kind = validation.driver_name(name, driver)
     given: dict[str, Any] | None = None
     with suppress(Unreadable):  # Who only counts does not need them.
-        given = shown(validation.options_told(name, options))
+        given = as_arguments(validation.options_told(name, options))
     with validation.reading(f"tube {name!r}"):
         statistics = statistics_of(counted, store.count_waiting(name, list_of(counted)[4]), now)
     sessions, lanes, resting = map(number_of, numbers)

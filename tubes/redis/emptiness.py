@@ -106,7 +106,7 @@ class Emptiness:
             self._forget(waiter)
         if not self._waiters:
             self._shared.subscription.rest()
-        return None if waiter.answer is PENDING else waiter.answer
+        return None if waiter.result is PENDING else waiter.result
 
     def _forget(self, waiter: Waiter) -> None:
         """It waits no more. Under the lock."""
@@ -123,7 +123,7 @@ class Emptiness:
                 if waiter not in self._waiters:
                     continue
                 # In this order an interrupted call can be repeated.
-                waiter.answer = answer()
+                waiter.result = answer()
                 waiter.wake()
                 self._forget(waiter)
         if not self._waiters:

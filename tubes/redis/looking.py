@@ -9,7 +9,7 @@ from typing import Final
 from tubes.drivers import options as known_options
 from tubes.drivers.lists import is_by_id
 from tubes.drivers.moves import State
-from tubes.drivers.options import NO_LANE, SECOND, Seconds, whole
+from tubes.drivers.options import NO_LANE, SECOND, Seconds, integer
 from tubes.drivers.timers import NEVER
 from tubes.errors import TaskNotFound, Unreadable
 from tubes.redis import task_codec, validation
@@ -164,7 +164,7 @@ class LookingPort(VerbPort[F]):
     @verb
     def utubes(self, limit: int) -> Flow[list[Utube]]:
         """Look at the lanes."""
-        most = whole("limit", limit)
+        most = integer("limit", limit)
         lane_of(self._driver, "")
         found: dict[str, Utube] = {}
         cursor = 0

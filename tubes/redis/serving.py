@@ -98,7 +98,7 @@ class Serving:
         port: RedisPort = waiter.owner
 
         def orphaned(reply: Reply) -> None:
-            if waiter.answer is PENDING:
+            if waiter.result is PENDING:
                 port.untake(reply)
 
         try:

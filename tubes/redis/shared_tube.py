@@ -89,7 +89,7 @@ class SharedTube:
         with self.queue.lock:
             self.queue.move(waiter, "leave")
             is_gone = self.queue.state(waiter) is WaitState.GONE
-            answer = None if is_gone else cast("TaskView | list[TaskView] | Exception", waiter.answer)
+            answer = None if is_gone else cast("TaskView | list[TaskView] | Exception", waiter.result)
             alone = self.wait_loop.on and self.queue.is_empty()
             stale = self.queue.note_stale()
         if stale:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tubes.drivers.backoff import RetryDelays
 from tubes.drivers.driver import Driver, is_name, is_tube_name
-from tubes.drivers.options import MAX_SECONDS, SECOND, micros, whole
+from tubes.drivers.options import MAX_SECONDS, SECOND, integer, micros
 from tubes.drivers.timers import NEVER
 from tubes.drivers.tube_options import OF_TUBES
 from tubes.errors import DriverNotFound, InvalidOption, TubesError, Unreadable
@@ -123,13 +123,13 @@ def options_told(tube: str, told: object) -> dict[str, Any]:
         for option, value in found.items():
             check = OF_TUBES.get(option)
             if option == "idle":
-                whole(option, value, MAX_SECONDS * 1000, least=1)
+                integer(option, value, MAX_SECONDS * 1000, least=1)
             elif option == "backoff":
                 found[option] = RetryDelays.from_fields(value)
             elif option == "buried_ttl":
-                whole(option, value, NEVER)
+                integer(option, value, NEVER)
             elif check is micros:
-                whole(option, value, MAX_SECONDS * SECOND)
+                integer(option, value, MAX_SECONDS * SECOND)
             elif check is None:
                 raise ValueError(f"{option!r} is no option of a tube")
             else:

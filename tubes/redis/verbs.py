@@ -11,7 +11,7 @@ from tubes.backend.moving import item_of_done
 from tubes.backend.port import check_reason, mark_finished
 from tubes.drivers.entry import KEPT, NO_EXTRAS, Extras
 from tubes.drivers.moves import State
-from tubes.drivers.options import KEEP, MAX_WAITING, Seconds, flag, micros, text, whole
+from tubes.drivers.options import KEEP, MAX_WAITING, Seconds, flag, integer, micros, text
 from tubes.drivers.timers import NEVER
 from tubes.drivers.tube_options import altered
 from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy, TubeFull
@@ -362,7 +362,7 @@ class VerbPort(Port[F]):
 
     def kick(self, count: int, attempts: int | None, ttl: Seconds | None, state: State) -> int:
         """Make buried or delayed tasks ready."""
-        most, respawn = whole("count", count), self._respawn(attempts, ttl)
+        most, respawn = integer("count", count), self._respawn(attempts, ttl)
         if state is State.BURIED:
             return self.change(self._kick(most, respawn))
         self.require_option("delay")

@@ -70,7 +70,7 @@ class WaitQueue:
     def state(self, waiter: Waiter) -> WaitState:
         """The state of a waiter that has been put into its line."""
         line = self.take_waiters if waiter.request is None else self.put_waiters
-        return line.get(waiter) or (_GONE if waiter.answer is PENDING else _ANSWERED)
+        return line.get(waiter) or (_GONE if waiter.result is PENDING else _ANSWERED)
 
     def move(self, waiter: Waiter, why: str, answer: object = PENDING) -> bool:
         """Move a waiter by the table; `answer`: its result, if the move has one.
@@ -79,7 +79,7 @@ class WaitQueue:
         """
         with self.lock:
             line = self.take_waiters if waiter.request is None else self.put_waiters
-            if waiter.answer is not PENDING and waiter in line:  # The thread that answered it was interrupted.
+            if waiter.result is not PENDING and waiter in line:  # The thread that answered it was interrupted.
                 waiter.wake()
                 line.pop(waiter)
             move = WAIT_MOVES[why].get(line.get(waiter) or self.state(waiter))
@@ -91,7 +91,7 @@ class WaitQueue:
                 return True
             if warns:
                 answer = ConnectionLost(url=self._url, why=_UNSURE)
-            waiter.answer = answer if to is _ANSWERED else PENDING
+            waiter.result = answer if to is _ANSWERED else PENDING
             is_heard = not wakes or waiter.wake()
             line.pop(waiter, None)
             if not is_heard:
@@ -115,7 +115,7 @@ class WaitQueue:
         with self.lock:
             for waiter in list(line):
                 late = waiter.deadline is not None and waiter.deadline < now
-                if waiter.answer is not PENDING or waiter.lost() or waiter.is_gone() or late:
+                if waiter.result is not PENDING or waiter.lost() or waiter.is_gone() or late:
                     self.move(waiter, "leave")
                 elif line[waiter] is not _ARMED and not (
                     full and full & lanes_of(waiter.owner.shared.driver, waiter.request)
@@ -172,7 +172,7 @@ class WaitQueue:
         if not self.take_waiters:
             return False
         with self.lock:
-            return any(waiter.answer is PENDING for waiter in self.take_waiters)
+            return any(waiter.result is PENDING for waiter in self.take_waiters)
 
     def has_unserved(self) -> bool:
         """Whether the server has no take yet for some waiter for a task."""

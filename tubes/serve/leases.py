@@ -20,14 +20,14 @@ class Leases:
     def __init__(self, secret: bytes | None) -> None:
         self._secret: Final = secret
 
-    def given(self, namespace: str, lease: str) -> str:
+    def sign(self, namespace: str, lease: str) -> str:
         """Return the signed lease for a client."""
         return lease if self._secret is None else f"{lease}.{self._sign(namespace, lease)}"
 
     def read(self, namespace: str, text: str) -> Lease:
         """Read a lease that a client sends. Raise `InvalidOption` unless this service signed it."""
         lease = text.partition(".")[0]
-        signed = self.given(namespace, lease)
+        signed = self.sign(namespace, lease)
         with suppress(InvalidOption):
             if hmac.compare_digest(text.encode(errors="replace"), signed.encode(errors="replace")):
                 return Lease(lease)

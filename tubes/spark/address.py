@@ -51,9 +51,9 @@ class Address:
             rule = "is given twice: give one of password, passwordEnv and passwordFile"
             raise InvalidOption(option=OPTIONS[passwords[1]], value=self._redact(passwords[1]), rule=rule)
         login = [name for name in ("username", *passwords) if getattr(self, name) is not None]
-        if login and ("@" in place.shown or place.settings.keys() & {"username", "password"}):
+        if login and ("@" in place.redacted or place.settings.keys() & {"username", "password"}):
             rule = f"has a user or a password of its own: leave them out of it, or leave out {OPTIONS[login[0]]}"
-            raise InvalidOption(option="url", value=place.shown, rule=rule)
+            raise InvalidOption(option="url", value=place.redacted, rule=rule)
         if self.password_env is not None and not _VARIABLE.fullmatch(self.password_env):
             # Omit the value: it may be the password itself.
             rule = "must be the name of an environment variable: letters, digits and _"
@@ -76,8 +76,8 @@ class Address:
         rule = "would stand in Spark's catalog in clear text: use passwordEnv or passwordFile"
         if self.password is not None:
             raise InvalidOption(option="password", value=_HIDDEN, rule=rule)
-        if "@" in place.shown or place.settings.keys() & {"username", "password", "ssl_password"}:
-            raise InvalidOption(option="url", value=place.shown, rule=f"has a user or a password, which {rule}")
+        if "@" in place.redacted or place.settings.keys() & {"username", "password", "ssl_password"}:
+            raise InvalidOption(option="url", value=place.redacted, rule=f"has a user or a password, which {rule}")
         check_settings(place)  # Check now: no connection is made before it is stored, and `passWord` is a password too.
 
     def _redact(self, name: str) -> object:

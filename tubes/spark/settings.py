@@ -258,14 +258,14 @@ def _moment(name: str, value: str) -> int:
     return max(since // timedelta(microseconds=1), 0)
 
 
-def _whole(name: str, value: str) -> int:
+def _check_whole_number(name: str, value: str) -> int:
     if re.fullmatch(r"\s*-?[0-9]{1,20}\s*", value) is None:
         raise InvalidOption(option=name, value=value, rule="must be a whole number")
     return int(value)
 
 
 def _count(name: str, value: str) -> int:
-    number = _whole(name, value)
+    number = _check_whole_number(name, value)
     if not 1 <= number <= MAX_COUNT:
         raise InvalidOption(option=name, value=value, rule=f"must be from 1 to {MAX_COUNT}")
     return number
@@ -353,11 +353,11 @@ _WRITE: Final[_Known] = {
     "timeout": ("timeout", _seconds),
     "driver": ("driver", _text),
     "utube": ("utube", _put_option("utube", _any)),
-    "pri": ("pri", _put_option("pri", _whole)),
+    "pri": ("pri", _put_option("pri", _check_whole_number)),
     "ttl": ("ttl", _put_option("ttl", _seconds)),
     "ttr": ("ttr", _put_option("ttr", _seconds)),
     "delay": ("delay", _put_option("delay", _seconds)),
-    "maxAttempts": ("max_attempts", _put_option("max_attempts", _whole)),
+    "maxAttempts": ("max_attempts", _put_option("max_attempts", _check_whole_number)),
     "keyTtl": ("key_ttl", _put_option("key_ttl", _seconds)),
     "onDuplicate": ("on_duplicate", _one_of("keep", "replace")),
 }

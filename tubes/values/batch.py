@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias
 
 from typing_extensions import TypeVar, Unpack
 
-from tubes.drivers.options import MAX_WAITING, NO_LANE, whole
+from tubes.drivers.options import MAX_WAITING, NO_LANE, integer
 from tubes.errors import InvalidOption, TubesError
 from tubes.values.codecs import encode
 from tubes.values.lease import Lease
@@ -47,8 +47,8 @@ class Item(Generic[T_co]):
         self.options = options
 
     def __repr__(self) -> str:
-        shown = "".join(f", {name}={value!r}" for name, value in self.options.items())
-        return f"Item({self.data!r}{shown})"
+        arguments = "".join(f", {name}={value!r}" for name, value in self.options.items())
+        return f"Item({self.data!r}{arguments})"
 
 
 #: Consecutive tasks with equal options: the checked options, and the encoded data of each task.
@@ -186,7 +186,7 @@ def _options_of(driver: Driver, base: Options, item: Item) -> Options:
 
 def check_limit(value: object) -> int:
     """Check the limit of a `take_many`."""
-    return whole("limit", value, MAX_TAKE_LIMIT, least=1)
+    return integer("limit", value, MAX_TAKE_LIMIT, least=1)
 
 
 #: A resolved task, lease or id of a caller: the id (-1: no such task), the take number of the task or lease (0: any

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tubes.drivers.options import INTERVAL_FROM, KEEP, lane, micros, positive, whole
+from tubes.drivers.options import INTERVAL_FROM, KEEP, integer, lane, micros, positive
 
 if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
@@ -54,5 +54,5 @@ def check_lane_limits(
     if interval_from is not KEEP:
         changes["interval_from"] = None if interval_from is None else INTERVAL_FROM("interval_from", interval_from)
     if capacity is not KEEP:
-        changes["capacity"] = None if capacity is None else whole("capacity", capacity)
+        changes["capacity"] = None if capacity is None else integer("capacity", capacity)
     return changes

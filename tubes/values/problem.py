@@ -93,7 +93,7 @@ class Problem:
     """A problem of a tube, as `Queue.check` and `Queue.repair` return it.
 
     `kind`: a word for programs; `count`: how many tasks, keys or fields have it; `examples`: some ids or names.
-    `what` describes it, and `remedy` describes its repair. `mended`: True if it was repaired. `tube`: the name of the
+    `what` describes it, and `remedy` describes its repair. `repaired`: True after its repair. `tube`: the name of the
     tube; "" for the file of a folder.
 
     >>> import tubes
@@ -106,7 +106,7 @@ class Problem:
     kind: str
     count: int
     examples: tuple[str, ...]
-    mended: bool
+    repaired: bool
     tube: str = ""
 
     @property
@@ -117,5 +117,5 @@ class Problem:
 
     @property
     def remedy(self) -> str:
-        """The description of the repair: in the past tense if `mended`."""
-        return KINDS[self.kind][2 if self.mended else 1]
+        """The description of the repair: in the past tense after the repair."""
+        return KINDS[self.kind][2 if self.repaired else 1]

@@ -248,18 +248,18 @@ class TaskView(Generic[T]):
             data = self.data
         except CodecError:
             data = self._record.data
-        shown = [
+        parts = [
             f"id={self.id}",
             f"state='{self._state}'",
             f"data={cut(repr, data, _MAX_DATA)}",
             f"tube={self.tube!r}",
         ]
-        shown += [
+        parts += [
             f"{name}={value!r}"
             for name in ("utube", "pri", "attempts", "key", "context", "reason")
             if (value := getattr(self, name))
         ]
-        return f"{type(self).__name__}({', '.join(shown)})"
+        return f"{type(self).__name__}({', '.join(parts)})"
 
 
 _key = attrgetter(

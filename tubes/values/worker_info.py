@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from tubes.drivers.options import whole
+from tubes.drivers.options import integer
 from tubes.errors import CodecError
 
 if TYPE_CHECKING:
@@ -100,23 +100,26 @@ def info_of(fields: Any, seen: float) -> WorkerInfo | None:
         return WorkerInfo(
             id=_text(fields["id"]),
             host=_text(fields["host"]),
-            pid=whole("pid", fields["pid"]),
+            pid=integer("pid", fields["pid"]),
             started=_time(fields["started"]),
             seen=seen,
             handlers=tuple(
                 HandlerInfo(
-                    _text(one["name"]), tuple(map(_text, one["tubes"])), whole("concurrency", one["concurrency"])
+                    _text(one["name"]), tuple(map(_text, one["tubes"])), integer("concurrency", one["concurrency"])
                 )
                 for one in fields.get("handlers", ())
             ),
             tasks=tuple(
                 HeldTask(
-                    _text(one["tube"]), whole("id", one["id"]), whole("attempts", one["attempts"]), _time(one["since"])
+                    _text(one["tube"]),
+                    integer("id", one["id"]),
+                    integer("attempts", one["attempts"]),
+                    _time(one["since"]),
                 )
                 for one in fields.get("tasks", ())
             ),
             stopping=fields.get("stopping", False) is True,
-            **{name: whole(name, fields.get(name, 0)) for name in ("in_hand", "acked", "released", "buried", "lost")},
+            **{name: integer(name, fields.get(name, 0)) for name in ("in_hand", "acked", "released", "buried", "lost")},
         )
     except (TypeError, ValueError, KeyError, AttributeError):
         return None

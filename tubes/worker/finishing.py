@@ -12,7 +12,7 @@ from operator import call
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tubes.backend.flow import Flow, Sleep, run_async
-from tubes.calls import answer_async
+from tubes.calls import send_reply_async
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND
 from tubes.errors import (
@@ -120,7 +120,7 @@ class Finishing:
         failures = 0
         while True:
             try:
-                await answer_async(self._replies, task, result, why)
+                await send_reply_async(self._replies, task, result, why)
                 return True
             except TubesError as error:
                 if self._lifetime.has_ended() or _is_final(error):

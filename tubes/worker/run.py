@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from tubes import sync
 from tubes.backend.flow import run
-from tubes.calls import answer, is_call
+from tubes.calls import is_call, send_reply
 from tubes.drivers.options import SECOND, seconds
 from tubes.errors import TubesError
 from tubes.values.task import FINISHED
@@ -369,7 +369,7 @@ class Run:
             if is_call(task) and verdict.is_last(task):
                 try:
                     with sync.connect(self._connections.threads) as queue:
-                        answer(queue, task, why=verdict.reason)
+                        send_reply(queue, task, why=verdict.reason)
                 except Exception as lost:
                     log.warning("the reply to %s is lost: %s", name_of(task), lost)
             tube = self._connections.thread_tube(task._tube)

@@ -14,7 +14,7 @@ from hashlib import sha1
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tubes.drivers.backoff import RetryDelays
-from tubes.drivers.options import LONGEST, MAX_SECONDS, SECOND, whole
+from tubes.drivers.options import LONGEST, MAX_SECONDS, SECOND, integer
 from tubes.drivers.timers import NEVER
 from tubes.redis.scripts.expansion import expanded
 from tubes.redis.scripts.gate import WORDS, gated
@@ -111,14 +111,14 @@ class TubeSettings(NamedTuple):
         fields = backoff.fields if isinstance(backoff, RetryDelays) else backoff
         return cls(
             None if fields is None else RetryDelays.from_fields(fields).fields,
-            None if idle is None else whole("idle", idle, MAX_SECONDS * 1000, least=1),
+            None if idle is None else integer("idle", idle, MAX_SECONDS * 1000, least=1),
             bool(options.get("capacity")) or "lane_capacity" in options,
             is_altered,
             is_paced,
-            None if buried_ttl is None else whole("buried_ttl", buried_ttl, NEVER),
+            None if buried_ttl is None else integer("buried_ttl", buried_ttl, NEVER),
             "keep_done" in options,
-            whole("keep_done_max", options.get("keep_done_max", 0)),
-            whole("lane_capacity", options["lane_capacity"]) if "lane_capacity" in options else None,
+            integer("keep_done_max", options.get("keep_done_max", 0)),
+            integer("lane_capacity", options["lane_capacity"]) if "lane_capacity" in options else None,
         )
 
 

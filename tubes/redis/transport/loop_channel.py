@@ -45,13 +45,13 @@ class Answer(Protocol):
 class _Sent:
     """A call on its way."""
 
-    __slots__ = ("_moving", "answer", "call", "packed", "refused", "reply", "slot", "tries", "until")
+    __slots__ = ("_moving", "call", "packed", "refused", "reply", "result", "slot", "tries", "until")
 
     def __init__(self, call: ScriptCall, slot: int, answer: Answer, *, moving: bool) -> None:
         self._moving: Final = moving
         self.call = call
         self.slot = slot
-        self.answer = answer
+        self.result = answer
         call.begin(slot)
         self.packed = b"" if call.grows else call.pack(moving=moving)
         #: The reply, once there is one.
@@ -369,14 +369,14 @@ class LoopChannel:
     @staticmethod
     def _give(one: _Sent) -> None:
         """Give a reply to the caller, if it has none; undo the call if it was cancelled."""
-        if not one.answer.done():
-            one.answer.set_result(cast(Reply, one.reply))
-        elif one.call.orphaned is not None and cast("asyncio.Future[Reply]", one.answer).cancelled():
+        if not one.result.done():
+            one.result.set_result(cast(Reply, one.reply))
+        elif one.call.orphaned is not None and cast("asyncio.Future[Reply]", one.result).cancelled():
             one.call.orphaned(cast(Reply, one.reply))
 
     def _fail(self, one: _Sent, error: TubesError) -> None:
-        if not one.answer.done():
-            one.answer.set_exception(error)
+        if not one.result.done():
+            one.result.set_exception(error)
         self._slots.free(one.slot)
 
     def broken(self, pipe: _Pipe, error: Exception | None) -> None:

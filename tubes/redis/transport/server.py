@@ -292,10 +292,10 @@ def locate(place: object) -> tuple[Server, str]:
         nodes = _hosts(parts, 6379)
         login = {**_queried(parts), **_login(rest)}
         login.pop("db", None)  # A cluster has one.
-        return _Cluster(parts.shown, lambda: _cluster(nodes, login), secure=False, hidden=_hidden(login)), prefix
+        return _Cluster(parts.redacted, lambda: _cluster(nodes, login), secure=False, hidden=_hidden(login)), prefix
     if parts.scheme == "redis+sentinel":
-        return _Pooled(parts.shown, _sentinel(rest, parts)), prefix
-    return _Pooled(parts.shown, _pool(rest, parts)), prefix
+        return _Pooled(parts.redacted, _sentinel(rest, parts)), prefix
+    return _Pooled(parts.redacted, _pool(rest, parts)), prefix
 
 
 def check_settings(parts: Place) -> None:
@@ -316,7 +316,7 @@ def _pool(url: str, parts: Place) -> _Pool:
         bad = re.fullmatch(r"Invalid value for .(\w+). in connection URL\.", str(error))
     # Not there: what redis-py has raised may quote the value, and would be seen as its context.
     which = f"setting {bad[1]!r}, whose value redis-py cannot read" if bad else "setting that redis-py cannot use"
-    raise InvalidOption(option="url", value=parts.shown, rule=f"has a {which}")
+    raise InvalidOption(option="url", value=parts.redacted, rule=f"has a {which}")
 
 
 def _queried(parts: Place) -> _Settings:
@@ -342,7 +342,7 @@ def _name_of(pool: _Pool) -> str:
 def _hosts(parts: Place, port: int) -> list[tuple[str, int]]:
     """Hosts and ports of `host:port,host:port`."""
     if not parts.hosts or not all(host for host, _ in parts.hosts):
-        raise InvalidOption(option="url", value=parts.shown, rule="must name a host")
+        raise InvalidOption(option="url", value=parts.redacted, rule="must name a host")
     return [(host.strip("[]"), its or port) for host, its in parts.hosts]
 
 

@@ -143,7 +143,7 @@ def _bounds(schema: Schema) -> Check:
     return check
 
 
-def _whole(schema: Schema) -> Check:
+def _check_whole_number(schema: Schema) -> Check:
     in_bounds = _bounds(schema)
 
     def check(name: str, value: float) -> Any:
@@ -236,7 +236,7 @@ def _members(schema: Schema) -> Check:
 #: JSON types: the description in rules, and by Python class of the value, the function that compiles the check.
 _TYPES: Final[dict[str, tuple[str, dict[type, Callable[[Schema], Check]]]]] = {
     "string": ("a string", {str: _text}),
-    "integer": ("a whole number", {int: _bounds, float: _whole}),
+    "integer": ("a whole number", {int: _bounds, float: _check_whole_number}),
     "number": ("a number", {int: _bounds, float: _bounds}),
     "boolean": ("true or false", {bool: _anything}),
     "array": ("a list", {list: _items}),

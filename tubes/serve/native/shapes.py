@@ -181,7 +181,7 @@ def task_json(call: Call, task: AsyncTask[Any], *, leased: bool = False) -> byte
     """Return a task as JSON. Its data is parsed only to check that it is JSON, and is sent unchanged."""
     members = facts_json(task)[:-1]
     if leased:
-        members += f',"lease":"{call.service.leases.given(call.space.name, task.lease)}"'
+        members += f',"lease":"{call.service.leases.sign(call.space.name, task.lease)}"'
     elif task.ended is not None:
         members += f',"ended":{task.ended},"why":"{task.why}"'
         if task.result is not None:

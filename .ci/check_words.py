@@ -1,0 +1,78 @@
+"""Reject private words in the code: `python .ci/check_words.py PATH...`.
+
+Comments, docstrings and longer texts are checked against `docs/words.txt`, as codespell checks the pages. In the
+product the names of functions, classes, parameters and attributes are checked as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+WORDS = dict(line.split("->") for line in (ROOT / "docs/words.txt").read_text().splitlines())
+#: Whole names that are not used, and better ones.
+NAMES = {
+    **dict.fromkeys(("told", "heard"), "notified, received"),
+    **dict.fromkeys(("asked", "given"), "requested, arguments"),
+    **dict.fromkeys(("gone", "shown"), "closed, rendered"),
+    **dict.fromkeys(("beside", "near", "within", "without", "aside"), "a verb for a function, a noun for a value"),
+    **dict.fromkeys(("those", "who", "whole", "whose", "whom"), "a noun"),
+    **dict.fromkeys(("poke", "nudge", "hasten", "rouse", "strike"), "wake, notify, expedite, remove"),
+    **dict.fromkeys(("edition", "rounds", "bell"), "options_version, round_robin, timer"),
+}
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the comments, and the strings that are sentences."""
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and token.string.count(" ") > 2):
+                for number, line in enumerate(token.string.splitlines()):
+                    yield token.start[0] + number, line
+
+
+def names(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the names that a file defines."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr if isinstance(node, ast.Attribute) else node.id
+
+
+def check(file: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield the lines, the private words and better ones of a file."""
+    for line, text in texts(file):
+        for word in re.findall(r"[A-Za-z]+", text):
+            if word.lower() in WORDS:
+                yield line, word, WORDS[word.lower()]
+    if file.parts[0] in ("drivers", "tubes"):
+        for line, name in names(file):
+            if name.strip("_") in NAMES:
+                yield line, name, NAMES[name.strip("_")]
+            for part in name.lower().split("_"):
+                if part in WORDS:
+                    yield line, name, WORDS[part]
+
+
+def main(paths: list[str]) -> int:
+    """Print all findings; return 1 if there are any."""
+    files = [file for path in paths for file in sorted(Path(path).rglob("*.py"))]
+    # Not yet rewritten; drivers/ under its other name; and quotations of code.
+    skipped = ("tubes", "redis"), ("tubes", "drivers"), ("tests", "mutants")
+    files = [file for file in files if file.parts[:2] not in skipped]
+    found = [(file, *finding) for file in files for finding in check(file)]
+    for file, line, word, better in found:
+        print(f"{file}:{line}: {word} ==> {better}")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
