@@ -71,8 +71,9 @@ check: .venv/check  ## lint, types, and the pages
 	$(BIN)/mypy tubes examples tests benchmarks docs/_ext .ci/make_aio.py
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-docs: .venv/docs  ## the pages, into build/docs; a warning is an error, and so is a word that docs/words.txt knows better
+docs: .venv/docs  ## the pages, into build/docs; a warning is an error, and so is a word of docs/words.txt or a phrase of proselint
 	$(BIN)/codespell -D - -D docs/words.txt README.md drivers/README.md $$(find docs -name "*.md")
+	$(BIN)/proselint check --config docs/proselint.json README.md drivers/README.md $$(find docs -name "*.md")
 	$(BIN)/python -m sphinx -c docs --quiet --fail-on-warning --keep-going --nitpicky --fresh-env . build/docs
 
 .matrix/nox/bin/nox:
