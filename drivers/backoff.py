@@ -16,7 +16,7 @@ MOST_DELAYS: Final = 1000
 # Up to this many delays are shown to users as a list rather than as a Backoff.
 _LISTED: Final = 4
 # The most delays in a message.
-_SHOWN: Final = 5
+_MAX_LISTED: Final = 5
 #: The largest factor: from a microsecond to the longest time in one step.
 STEEPEST: Final = 10**18
 
@@ -59,8 +59,8 @@ class RetryDelays:
     seed: int
 
     def __repr__(self) -> str:
-        first = [delay / SECOND for delay in self.delays[:_SHOWN]]
-        more = ", ..." if len(self.delays) > _SHOWN else ""
+        first = [delay / SECOND for delay in self.delays[:_MAX_LISTED]]
+        more = ", ..." if len(self.delays) > _MAX_LISTED else ""
         chance = f" with jitter={self.jitter!r}, seed={self.seed!r}" if self.jitter else ""
         return f"[{', '.join(map(repr, first))}{more}]{chance}"
 
@@ -100,8 +100,8 @@ class RetryDelays:
     def as_argument(self) -> Backoff | list[float] | RetryDelays:
         """Convert to an argument of `create_tube`: a short list of seconds, an equal `Backoff`, or a longer list.
 
-        The original form is not stored. If no factor produces exactly these delays and there is a jitter, the result is
-        this object, which `of` accepts as well.
+        The original form is not stored. If no factor produces exactly these delays and there is a jitter or a seed, the
+        result is this object, which `of` accepts as well.
         """
         delays = [delay / SECOND for delay in self.delays]
         if len(delays) <= _LISTED and not (self.jitter or self.seed):

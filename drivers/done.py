@@ -95,7 +95,7 @@ class DoneTasks:
         self.due = self.queued = NEVER
 
     def add(self, done: Done, most: int) -> None:
-        """Keep a task, and forget the oldest tasks beyond `most`; 0: no limit. Cost: O(log n)."""
+        """Keep a task, and forget the tasks beyond `most` that expire first; 0: no limit. Cost: O(log n)."""
         self._by_id[done.id] = done
         self._order.add((done.until, done.id))
         self._note(done.id)

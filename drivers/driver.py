@@ -237,7 +237,8 @@ class Driver:
         if utube is None:
             return renamed
         if renamed.get(lane) is not None:
-            raise InvalidOption(option="utube", value=utube, rule=f"and {lane} name the same lane: use one of them")
+            rule = f"cannot be combined with {lane}, which names the same lane"
+            raise InvalidOption(option="utube", value=utube, rule=rule)
         return renamed | {lane: utube}
 
     @staticmethod
@@ -328,5 +329,5 @@ class Driver:
             what, why = f"option {option!r} of tasks", "it is an option of their tube"
         elif not known:
             is_of_fifottl = option in _CHANGES | {"ttr"}
-            why = "driver 'fifottl' has it" if is_of_fifottl else f"{method or 'it'} accepts none of its own"
+            why = "driver 'fifottl' has it" if is_of_fifottl else "its tasks have no options"
         return OptionNotSupported(driver=self.name, option=option, what=what, why=why)

@@ -44,13 +44,13 @@ from tubes.errors import DuplicateKey, InvalidOption, TaskNotFound, TaskNotTaken
 
 _READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIED, State.DELAYED, State.DONE
 
-#: Shared `More` values by their `past`, for tasks that have no other rare field; and the most that are shared.
+#: Interned `Extras` that have only counters, by `counters`, and the maximum number of them.
 _ONLY: Final = {what: Extras(counters=what) for what in (TIMED_OUT, KICKED, BURIED, BURIED_WHILE_HELD)}
 _SHARED: Final = 1000
 
 
 def _pop_nothing() -> None:
-    """Replace `pop` of the tasks on offer during a pause."""
+    """Stand in for `pop` of the tasks on offer while the tube is paused: return None."""
 
 
 class _Step:
@@ -635,11 +635,11 @@ class Engine:
         key = options.get("key")
         key_ttl = options.get("key_ttl", self._key_ttl) if key is not None else 0
         most = options.get("max_attempts", (self._extras or NO_EXTRAS).max_attempts)
-        met = REPLACED if key in self._keys.living else ""
+        key_effect = REPLACED if key in self._keys.living else ""
         keep_done = options.get("keep_done", (self._extras or NO_EXTRAS).keep_done)
         if keep_done:  # From now on acks need the time.
             self.ticking = True
-        return Extras(key, key_ttl, most, key_effect=met, context=options.get("context"), keep_done=keep_done)
+        return Extras(key, key_ttl, most, key_effect=key_effect, context=options.get("context"), keep_done=keep_done)
 
     def _leave_key(self, now: int, entry: Entry, *, remember: bool = True) -> None:
         """Release the key of a task that ends."""
@@ -664,8 +664,8 @@ class Engine:
             entry.extras = only
         else:
             # This is three times as fast as `_replace`.
-            key, key_ttl, most, _, met, context, keep_done, _ = more or NO_EXTRAS
-            facts: tuple[Any, ...] = key, key_ttl, most, reason, met, context, keep_done, past
+            key, key_ttl, most, _, key_effect, context, keep_done, _ = more or NO_EXTRAS
+            facts: tuple[Any, ...] = key, key_ttl, most, reason, key_effect, context, keep_done, past
             entry.extras = tuple.__new__(Extras, facts)  # pyright: ignore[reportUnknownMemberType]
 
     def _is_last(self, entry: Entry) -> bool:

@@ -28,11 +28,11 @@ class Extras(NamedTuple):
 
 
 NO_EXTRAS = Extras()
-#: Values of `More.met`. A put that has replaced another task is not undone.
+#: Values of `Extras.key_effect`. A put that has replaced another task is not undone.
 KEPT: Final = "kept"
 REPLACED: Final = "replaced"
-#: The counters of `More.past`, as the amounts that are added. Releases are frequent, so they have no counter: they are
-#: the attempts that ended in no other way.
+#: The counters of `Extras.counters`, as the amounts that are added. Releases are frequent, so they have no counter:
+#: they are the attempts that ended in no other way.
 TIMED_OUT: Final = 1
 KICKED: Final = 1 << 32
 BURIED: Final = 1 << 64
@@ -46,7 +46,7 @@ class Hold(dict[int, "Entry"]):
 
 
 class Index(Protocol):
-    """The ready tasks in their order: a `Ready` or a `Rounds`."""
+    """The ready tasks in their order: a `Ready` or a `RoundRobin`."""
 
     def push(self, entry: Entry) -> None: ...
     def pop(self) -> Entry | None: ...
@@ -79,7 +79,7 @@ _ALWAYS = (
     "data",  # the user's data, or its encoded form; the engine never looks at it
     "hold",  # the Hold of the session that has taken it
     "id",
-    "index",  # the Ready or Rounds that contains it
+    "index",  # the Ready or RoundRobin that contains it
     "extras",  # its rarely used fields; None: all have their defaults
     "rank",  # its place in the order: smaller comes first
     "state",
@@ -91,7 +91,7 @@ _FURTHER = (
     "lane",
     "line",  # its line in a Ready, if tasks arrive in the order of their rank
     "pri",
-    "queued",  # the time at which the timers will look at it
+    "queued",  # the time at which the timers check it next
     "ttl",  # None: no limit
     "ttr",  # None: no limit
     "until",  # the end of its delay (delayed) or of its time to run (taken)

@@ -35,7 +35,7 @@ class Lanes:
         self.spare: Lane | None = None
 
     def make(self, name: str) -> Lane:
-        """Make a lane."""
+        """Make a lane, or reuse the spare one, and attach its stored rate limit."""
         lane = self.spare or Lane(self)
         self.spare = None
         lane.name = name
@@ -61,7 +61,7 @@ class Lanes:
         return self.rates.capacity if rate is None or rate.capacity is None else rate.capacity
 
     def adopt(self) -> None:
-        """Take over the rate limits of `before`. Lanes that may cool down do so until the next look of the timers."""
+        """Take over the rate limits of `before`. Lanes that may cool down do so until the timers run next."""
         before = self.before
         if before is None:
             return
@@ -109,7 +109,7 @@ class Lanes:
 
 
 class Lane:
-    """One lane: its counts, the task on offer (`head`), and the ready tasks that wait (`behind`)."""
+    """One lane: its counts, the task on offer (`head`), and the ready tasks that wait (`waiting`)."""
 
     __slots__ = ("head", "lanes", "limit", "living", "name", "rate", "taken", "waiting")
 
@@ -129,12 +129,12 @@ class Lane:
 
         If tasks wait in a lane that has just become free, `offer` finds the first of them.
         """
-        head, behind = self.head, self.waiting
-        if self.taken >= self.limit or (head.rank < entry.rank if head is not None else behind is not None):
-            if behind is None or self.rate is not None:
+        head, waiting = self.head, self.waiting
+        if self.taken >= self.limit or (head.rank < entry.rank if head is not None else waiting is not None):
+            if waiting is None or self.rate is not None:
                 self._push_behind(entry)
             else:
-                behind.push(entry)
+                waiting.push(entry)
             return
         if head is not None:
             self.lanes.offers.discard(head)

@@ -30,7 +30,7 @@ START: Final = Place()
 
 
 def is_by_id(driver: Driver, state: State | None) -> bool:
-    """Whether a list of tasks in this state has them by id. Ready tasks of lanes are in no other order."""
+    """Return True if tasks in this state are listed by id. Ready tasks in lanes can be listed only by id."""
     return state is None or state is _TAKEN or (state is _READY and driver.lane is not None)
 
 

@@ -65,7 +65,7 @@ def _rule_of_seconds(option: str, value: object) -> str:
     rule = "must be a number of seconds"
     if not isinstance(value, datetime):
         return rule
-    return f"{rule} or a timedelta" + ("; at= takes a moment" if option == "delay" else "")
+    return f"{rule} or a timedelta" + ("; use at= for a datetime" if option == "delay" else "")
 
 
 def seconds(option: str, value: Any) -> float:
@@ -241,7 +241,7 @@ UNITS: Final = {"pri": 1, "ttl": SECOND, "ttr": SECOND, "delay": SECOND}
 #: of the tube greater than this.
 MAX_WAITING: Final = "_max_waiting"
 
-#: Options that are stored in `More`.
+#: Options that are stored in `Extras`.
 OF_FEW: Final = frozenset({"key", "max_attempts", "context", "keep_done"})
 
 #: Options that every driver has.

@@ -28,7 +28,7 @@ class Timed(Protocol):
 
     #: The deadline.
     due: int
-    #: The time at which the timers will look at the item; they set it.
+    #: The time at which the timers check the item next; they set it.
     queued: int
 
     @property

@@ -100,7 +100,7 @@ class Board:
                 dots.append(f" {row.in_flight}", "bold red")
             rest = self.pauses.get(host, 0) - time.time()
             if not row.in_flight and rest > 0:
-                dots = Text(f"rests {rest:.1f} s", "yellow")
+                dots = Text(f"cools down for {rest:.1f} s", "yellow")
             known = row.in_flight + row.done + row.waiting + row.buried
             share = ProgressBar(total=known, completed=row.done + row.buried, complete_style="cyan")
             cells = (f"{row.done / seconds:.1f}", str(row.waiting), str(row.retried), str(row.buried))

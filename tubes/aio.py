@@ -81,13 +81,13 @@ def connect(
     """Connect to a queue. The connection is a session, which owns the tasks that it takes.
 
     `url`: `memory://` is private to the returned AsyncQueue and its other sessions; `memory://name` is shared by name
-    within the process. `file:jobs` is a folder on the disk, created if missing, which one process may have open at a
-    time: with `?sync=full` each call waits for the disk, so that a power cut loses nothing; `?mode=read` reads its
-    current state, also while another process has it open. `redis://`, `rediss://`, `unix://`, `redis+sentinel://` and
-    `redis+cluster://` name servers; `?prefix=` selects a key space. `?namespace=` selects a namespace, see
-    `AsyncQueue.namespace`. The URL may also be a client of redis-py, or a queue for threads or asyncio: then another
-    session on the same store is opened, with its codec, clock and `session_ttl`. The default is the environment
-    variable `TUBES_URL`, or `memory://` if it is not set.
+    within the process, and lives until it ends. `file:jobs` is a folder on the disk, created if missing, which one
+    process may have open at a time: with `?sync=full` each call waits for the disk, so that a power cut loses nothing;
+    `?mode=read` reads its current state, also while another process has it open. `redis://`, `rediss://`, `unix://`,
+    `redis+sentinel://` and `redis+cluster://` name servers; `?prefix=` selects a key space. `?namespace=` selects a
+    namespace, see `AsyncQueue.namespace`. The URL may also be a client of redis-py, or a queue for threads or asyncio:
+    then another session on the same store is opened, with its codec, clock and `session_ttl`. The default is the
+    environment variable `TUBES_URL`, or `memory://` if it is not set.
     `codec`: `json`, `raw`, `msgpack` or a `Codec`. None: `memory://` stores objects unchanged, a folder or server JSON.
     `clock`: None for the system clock; a `tubes.testing.ManualClock` for tests.
     `session_ttl`: seconds that a session outlives a connection that was lost without `close`; at least 0.1 on a server.
@@ -540,7 +540,7 @@ class AsyncTube(Generic[T, R]):
     def options(self) -> Mapping[str, Any]:
         """The options that `create_tube` and `alter` have set; read-only. O(1).
 
-        Options with their default value are missing. The units are the same as in `create_tube`: times are seconds.
+        Only options that were set are included. The units are the same as in `create_tube`: times are seconds.
         `backoff` is a list of seconds if it has at most four delays and no jitter, otherwise a `Backoff` if there is an
         equal one. So `create_tube("copy", tube.driver, **tube.options)` creates a tube with the same behavior.
 

@@ -23,7 +23,7 @@ _TICKS: Final = (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _ROWS: Final = (
     {"waiting tasks"},
     {"utubes of one task", "tasks behind each"},
-    {"tasks due at once", "waiting takers"},
+    {"tasks due at once", "waiting takes"},
 )
 
 

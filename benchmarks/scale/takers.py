@@ -90,7 +90,7 @@ _KINDS: Final[dict[str, Callable[[Place, int, int], float]]] = {"threads": by_th
 def measure_takers(figures: Figures, place: Place, sizes: list[int], rounds: int, tasks: int) -> None:
     """Measure the caller's time for handing tasks, one at a time, to waiting consumers."""
     for kind, wait in _KINDS.items():
-        subject = Subject(place.name, f"fifo, {kind} that wait", "waiting takers")
+        subject = Subject(place.name, f"fifo, {kind} that wait", "waiting takes")
 
         def one(size: int, wait: Any = wait, subject: Subject = subject) -> None:
             figures.note(subject, size, _VERB, wait(place, size, tasks))

@@ -1,4 +1,4 @@
-"""Docstrings are written for `help()`; here is what makes pages of them, without writing them anew."""
+"""Docstrings are written for `help()`; this module turns them into pages."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def _label(way: Way, at: Point, anchor: str, reasons: list[str]) -> str:
 
 
 def _normal(one: Point, other: Point) -> Point:
-    """To the left of whoever goes from one to the other, on a canvas whose y grows downwards."""
+    """Return the point to the left of the path from one to the other, on a canvas whose y grows downwards."""
     dx, dy = other[0] - one[0], other[1] - one[1]
     long = hypot(dx, dy)
     return dy / long, -dx / long

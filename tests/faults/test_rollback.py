@@ -509,7 +509,7 @@ def test_call_whose_task_was_lost_raises_connection_lost(
 
     def call() -> None:
         try:
-            tube.call("nobody answers")
+            tube.call("no worker replies")
         except ConnectionLost as error:
             ended.append(error)
 

@@ -444,7 +444,7 @@ def test_take_for_another_session_does_not_disturb_its_replies(proxied_url: str,
     with tubes.connect(proxied_url) as queue, queue.session() as other_queue:
         tube = queue.create_tube("load")
         other = other_queue.tube("load")
-        other.put("for whoever waits")
+        other.put("for the waiting take")
         port: Any = tube._port
         others: Any = other._port
         Between(proxy, lambda: others.connection.run(port.take_waiting(1)))

@@ -133,7 +133,7 @@ def test_put_done_as_its_timeout_expires_returns_its_task(url: str, kind: str, m
         tube.delete(first)
         assert late.done.wait(20)
         tube.delete(first.id + 1)  # Another caller has deleted the task: reporting that it was not put would be wrong.
-        tube.put("for the taker")
+        tube.put("for the consumer")
         assert late.join().data == "late"
 
 

@@ -377,7 +377,7 @@ DAMAGES = {
     "a key names another task": Damage(ALL, "key", steal_key),
     "a key names a missing task": Damage(ALL, "key", write("keys", "x", "123456")),
     "a known key has half a record": Damage(ALL, "entry", write("known", "7", "123456789")),
-    "ids begin anew": Damage(ALL, "next", write("", "next", 20)),
+    "ids start again": Damage(ALL, "next", write("", "next", 20)),
     "the next id is missing": Damage(ALL, "field", forget("next")),
     "the next id is invalid": Damage(ALL, "field", write("", "next", "-1")),
     "the oldest task is wrong": Damage(ALL, "oldest", write("", "oldest", 35)),

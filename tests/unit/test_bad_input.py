@@ -326,7 +326,7 @@ SAYINGS: list[tuple[Callable[[Scene], Any], str]] = [
     (lambda s: s.ttl.take_many(100_001), "limit=100001: must be from 1 to 100000"),
     (lambda s: s.ttl.put(1, max_attempts=0), "max_attempts=0: must be from 1 to 1048574"),
     (lambda s: s.ttl.put(1, max_attempts=-1), "max_attempts=-1: must be from 1 to 1048574"),
-    (lambda s: s.ttl.put_many("ab"), "items='ab': is a single piece of data: put it in a list"),
+    (lambda s: s.ttl.put_many("ab"), "items='ab': must be an iterable of items: put a single one in a list"),
     (lambda s: s.ttl.put_many(nothing()), "must be collected first: put_many([item async for item in items])"),
     (lambda s: s.ttl.put(1, key_ttl=5), "key_ttl=5: is only for a put with a key"),
     (

@@ -1,4 +1,4 @@
-"""Rounds: the lane whose last start is longest ago comes first."""
+"""`RoundRobin`: the lane with the oldest last start comes first."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from tubes.worker import Worker, presence
 @pytest.fixture(autouse=True)
 def short_beat(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make workers store their description more often."""
-    monkeypatch.setattr(presence, "BEAT", 0.05)
+    monkeypatch.setattr(presence, "HEARTBEAT", 0.05)
 
 
 def test_running_worker_is_listed_with_its_tasks_in_hand(queue: tubes.Queue, clock: ManualClock) -> None:
@@ -83,7 +83,7 @@ def test_workers_of_all_connections_are_listed_to_both_apis(queue: tubes.Queue, 
 def test_silent_worker_is_removed_from_the_list(
     queue: tubes.Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "BEAT", 3600)
+    monkeypatch.setattr(presence, "HEARTBEAT", 3600)
     queue.create_tube("mail")
     worker = Worker(queue)
     worker.on("mail", lambda task: None)
@@ -106,7 +106,7 @@ def test_worker_registers_again_after_its_entry_was_lost(queue: tubes.Queue) -> 
 
 
 def test_a_short_burst_is_not_listed(queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "BEAT", 3600)
+    monkeypatch.setattr(presence, "HEARTBEAT", 3600)
     tube = queue.create_tube("mail")
     tube.put("ann")
     worker = Worker(queue)

@@ -559,7 +559,7 @@ def test_handler_waits_when_a_thread_cannot_be_started(
     worker.on(tube, lambda task: calls.append(task.data))
     assert burst(worker) == Summary(acked=3)
     assert (sorted(calls), len(failed)) == ([0, 1, 2], 2)
-    assert "can't start new thread: the handler of task" in caplog.text
+    assert "no thread could be started: can't start new thread" in caplog.text
 
 
 @pytest.mark.sample(1)

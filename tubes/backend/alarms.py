@@ -38,9 +38,9 @@ class Alarm:
 
     __slots__ = ("__weakref__", "_callback", "_clock", "when")
 
-    def __init__(self, clock: Scheduler, ring: AlarmCallback) -> None:
+    def __init__(self, clock: Scheduler, callback: AlarmCallback) -> None:
         self._clock: Final = clock
-        self._callback: Final = WeakMethod(ring)
+        self._callback: Final = WeakMethod(callback)
         self.when = NEVER
 
     def set(self, when: int) -> None:
@@ -63,9 +63,9 @@ class Alarm:
 
     def fire(self, when: int, now: int) -> None:
         """Call back, unless the alarm was set to another time than `when` since, or its owner was collected."""
-        ring = self._callback()
-        if ring is not None and self.when == when:
-            ring(now)
+        callback = self._callback()
+        if callback is not None and self.when == when:
+            callback(now)
 
 
 class Schedule:

@@ -133,7 +133,7 @@ def check_end(task: F) -> F | None:
     elif task.keep_done:
         return None
     else:
-        rule = "must be set where a result is asked for, by the put of the task or by its tube"
+        rule = "must be set, by the put or by the tube, to wait for a result"
         raise InvalidOption(option="keep_done", value=task.keep_done, rule=rule, current=str(task._state))
     raise CallFailed(id=task.id, tube=task.tube, why=why, state=task._state)
 

@@ -25,7 +25,7 @@ from tubes.conformance.ownership import Ownership
 from tubes.conformance.pause import Pauses
 from tubes.conformance.queues import Queues
 from tubes.conformance.sessions import Sessions
-from tubes.conformance.throttle import Blocks, Intervals, IntervalsFromAcks, Limits, Rounds
+from tubes.conformance.throttle import Blocks, Intervals, IntervalsFromAcks, Limits, RoundRobin
 from tubes.conformance.ttl import TimeToLive
 from tubes.conformance.ttr import TimeToRun
 from tubes.conformance.updates import Updates
@@ -43,7 +43,7 @@ class Contract(
     Intervals,
     IntervalsFromAcks,
     Blocks,
-    Rounds,
+    RoundRobin,
     TimeToLive,
     TimeToRun,
     Delay,

@@ -16,7 +16,7 @@ SPANS: list[object] = [
     *(-1, -0.1, float("nan"), float("inf"), 100 * 366 * 86400, "1", [1], True),
     *(timedelta(seconds=-1), timedelta(days=-1, hours=1), timedelta.max),
 ]
-WHOLE: list[object] = [-1, 0.5, 1.0, "1", [1], True, 2**60]
+LISTS: list[object] = [-1, 0.5, 1.0, "1", [1], True, 2**60]
 
 
 class Number(IntEnum):
@@ -153,7 +153,9 @@ class Options(Bench):
     @needs("delay")
     def test_datetime_as_delay_is_refused_with_a_hint_to_at(self) -> None:
         soon = datetime.now(UTC) + timedelta(minutes=1)
-        with self.refused(InvalidOption, match="delay=.* must be a number of seconds or a timedelta; at= takes a mom"):
+        with self.refused(
+            InvalidOption, match="delay=.* must be a number of seconds or a timedelta; use at= for a datetime"
+        ):
             self.tube.put(0, delay=soon)
         with self.refused(InvalidOption, match="must be a number of seconds or a timedelta$"):
             self.tube.take(soon)
@@ -168,11 +170,11 @@ class Options(Bench):
 
     @needs("pri")
     def test_a_priority_is_a_whole_number_of_32_bits(self) -> None:
-        assert self.refuses(lambda value: self.tube.put(0, pri=value), *WHOLE, 2**32)
-        assert self.refuses(lambda value: self.create("other", pri=value), *WHOLE, 2**32)
+        assert self.refuses(lambda value: self.tube.put(0, pri=value), *LISTS, 2**32)
+        assert self.refuses(lambda value: self.create("other", pri=value), *LISTS, 2**32)
 
     def test_a_capacity_is_a_whole_number(self) -> None:
-        assert self.refuses(lambda value: self.create("other", capacity=value), *WHOLE)
+        assert self.refuses(lambda value: self.create("other", capacity=value), *LISTS)
 
     def test_option_set_to_null_counts_as_not_given(self) -> None:
         for option in (self.knobs.options - {"capacity"}) | {

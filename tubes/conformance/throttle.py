@@ -584,7 +584,7 @@ class Blocks(Throttled):
 
 
 @needs("lane")
-class Rounds(Throttled):
+class RoundRobin(Throttled):
     """order, utubes."""
 
     def started(self) -> list[str]:

@@ -38,8 +38,8 @@ from tubes.durable.engine import PUT
 from tubes.durable.reading import read_engine, read_tubes
 from tubes.durable.rows import (
     CODES,
-    GONE,
     ID_BITS,
+    REMOVED,
     done_row,
     driver_text,
     encode_name,
@@ -212,7 +212,7 @@ class Journal:
         id = entry.id
         now = engine.tasks.get(id)
         if now is None:
-            return base | id, None, 0, GONE, entry.attempts, moved, None
+            return base | id, None, 0, REMOVED, entry.attempts, moved, None
         crc = crc32(now.data, id)  # As `rows.checksum`, but faster.
         if now.extras is None and not engine.dated and not engine.has_extras:
             return base | id, now.data, now.created, CODES[now.state], now.attempts, moved, crc  # type: ignore[index]
@@ -235,7 +235,7 @@ class Journal:
         engine, database, number = self._engine, self._database, self._number
         engine.merge_deferred()
         if self._is_new:
-            removed = f"DELETE FROM tasks WHERE key BETWEEN ? AND ? AND state={GONE}"
+            removed = f"DELETE FROM tasks WHERE key BETWEEN ? AND ? AND state={REMOVED}"
             database.execute(removed, ids_of(number))
             database.execute("DELETE FROM keys WHERE tube=? AND until<=?", (number, now))
         if engine.truncated:

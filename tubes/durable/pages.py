@@ -33,7 +33,7 @@ _TABLE_INNER: Final = 5
 _KEY_LEAF: Final = 10
 _KEY_INNER: Final = 2
 #: Sizes in bytes of integers, by the type of a column.
-_WHOLE: Final = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
+_INTEGER_SIZES: Final = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 #: Values of types without data.
 _CONSTANTS: Final = {0: None, 8: 0, 9: 1}
 #: SQLite locks bytes of this page, and stores nothing in it.
@@ -217,12 +217,12 @@ def _record(raw: bytes, *, has_key: bool) -> tuple[Any, ...]:
         raise ValueError(end)
     found: list[Any] = []
     for kind in kinds:
-        size = _WHOLE.get(kind, 8 if kind == 7 else (kind - 12) // 2 if kind >= 12 else 0)
+        size = _INTEGER_SIZES.get(kind, 8 if kind == 7 else (kind - 12) // 2 if kind >= 12 else 0)
         part = raw[at : at + size]
         if len(part) < size:
             raise ValueError(kind)
         at += size
-        if kind in _WHOLE:
+        if kind in _INTEGER_SIZES:
             found.append(int.from_bytes(part, "big", signed=True))
         elif kind >= 12:
             found.append(part.decode("utf-8", "replace") if kind % 2 else part)

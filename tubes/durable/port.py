@@ -131,7 +131,7 @@ class AsyncSyncedPort:
         return method
 
     def relay_limit(self, target: object) -> int:
-        """See `VerbPort.near`."""
+        """See `VerbPort.relay_limit`."""
         return self._port.relay_limit(target._port if isinstance(target, AsyncSyncedPort) else target)
 
     async def relay(self, target: AsyncSyncedPort, *moved: Any) -> Any:

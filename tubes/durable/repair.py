@@ -113,7 +113,7 @@ def _load(place: Path, url: str) -> tuple[sqlite3.Connection, list[Problem]]:
     pages, file = Pages(image), _create_database()
     file.executescript(SCHEMA)
     _insert(file, pages.rows())
-    saved: int = file.execute(f"SELECT count(*) FROM tasks WHERE state IS NOT {rows.GONE}").fetchone()[0]
+    saved: int = file.execute(f"SELECT count(*) FROM tasks WHERE state IS NOT {rows.REMOVED}").fetchone()[0]
     if not saved and not file.execute("SELECT count(*) FROM tubes").fetchone()[0]:
         raise StoreFailed(url=url, why=f"none of its tubes and tasks can be read: restore a backup of {NAME!r}")
     found = [
@@ -368,7 +368,9 @@ def _likely_driver(file: sqlite3.Connection, number: int) -> str:
 
 def _likely_facts(file: sqlite3.Connection, number: int) -> str:
     """Reconstruct the facts of a tube from its tasks. No id is reused."""
-    select = f"SELECT total(state<{rows.GONE}), max(key), max(created), count(*) FROM tasks WHERE key>>{rows.ID_BITS}=?"
+    select = (
+        f"SELECT total(state<{rows.REMOVED}), max(key), max(created), count(*) FROM tasks WHERE key>>{rows.ID_BITS}=?"
+    )
     # Otherwise tasks of the last epoch would be counted twice.
     file.execute("UPDATE tubes SET epoch=? WHERE number=?", (_GAP, number))
     count, most, now, rows_there = file.execute(select, (number,)).fetchone()

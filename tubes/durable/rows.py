@@ -29,7 +29,7 @@ _MASK: Final = (1 << ID_BITS) - 1
 _STATES: Final[tuple[State, ...]] = (State.READY, State.TAKEN, State.BURIED, State.DELAYED)
 CODES: Final = {state: code for code, state in enumerate(_STATES)}
 #: The code of a task that has gone, whose row stays until the end of the epoch.
-GONE: Final = len(_STATES)
+REMOVED: Final = len(_STATES)
 
 #: The columns of plain tasks, and all columns.
 SHORT: Final = "key, data, created, state, attempts, moved"
@@ -43,8 +43,8 @@ _MOMENT: Final = "typeof({0})='integer' AND abs({0})<1<<53"
 _PERHAPS: Final = "typeof({0}) IN ('{1}','null')"
 #: By column of a task: the condition for a valid value, and the default that `repair` uses.
 RULES: Final[dict[str, tuple[str, str]]] = {
-    "data": (f"typeof(data) IN ('blob','text') OR state={GONE}", "NULL"),
-    "state": (f"{_NUMBER.format('state')} AND (state<{GONE} OR state={GONE} AND data IS NULL)", "0"),
+    "data": (f"typeof(data) IN ('blob','text') OR state={REMOVED}", "NULL"),
+    "state": (f"{_NUMBER.format('state')} AND (state<{REMOVED} OR state={REMOVED} AND data IS NULL)", "0"),
     **{name: (_NUMBER.format(name), "0") for name in ("attempts", "moved")},
     "created": (_MOMENT.format("created"), "0"),
     **{name: (_PERHAPS.format(name, "integer"), "NULL") for name in ("pri", "ttl", "ttr")},
@@ -121,7 +121,7 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, known
     row: Any
     for row in rows:
         key, data, created, state, attempts, moved, pri, lane, ttl, ttr, until, dead, more, crc = row
-        if state == GONE and data is None:
+        if state == REMOVED and data is None:
             continue
         if crc != crc32(data, key & mask):
             raise ValueError(f"the checksum of task {key & mask} is wrong")

@@ -219,7 +219,7 @@ class SharedTube:
 
     def is_late(self, waiter: Waiter, now: int) -> bool:
         """Return True if a waiter can no longer use a result, for example because its event loop was blocked."""
-        # If the store's clock ends waits, `ring` does so, after all tasks that are due at the same moment.
+        # If the store's clock ends waits, `fire` does so, after moving all tasks that are due at the same moment.
         return waiter.lost() or (waiter.deadline is not None and waiter.deadline < now and not self._clock_wakes)
 
     def settle(self) -> None:
@@ -373,7 +373,7 @@ class SharedTube:
             self.engine.listener = None
 
     def note_event(self, listener: Listener, task: TaskView, event: str) -> None:
-        """Queue a notification of a listener; `tell` delivers it after the call. Under the lock."""
+        """Queue a notification of a listener; `notify_listeners` delivers it after the call. Under the lock."""
         self.events.append((listener, task, event))
 
     def notify_listeners(self) -> None:

@@ -45,8 +45,8 @@ class MemorySession:
         self.lost: Final[deque[None]] = deque()
         self._store: Final = store
         self._ends_at: int | None = None
-        self._alarm: Final = Alarm(store.clock, self._ring)
-        self._call: Final = Alarm(store.clock, self._ring)
+        self._alarm: Final = Alarm(store.clock, self._fire)
+        self._call: Final = Alarm(store.clock, self._fire)
 
     def hold(self, shared: SharedTube) -> Hold:
         """Return the tasks of a tube that this session holds."""
@@ -93,7 +93,7 @@ class MemorySession:
         shared.engine.expire(now)
         shared.engine.close_hold(now, self.holds[shared])
 
-    def _ring(self, now: int) -> None:
+    def _fire(self, now: int) -> None:
         shared_tubes: list[SharedTube] = []
         self._store.lock.acquire()
         try:

@@ -80,7 +80,7 @@ class Emptiness:
         self._enough: int = 0
         # Whether the server is about to be asked.
         self._asking = False
-        self._alarm: Final = Alarm(shared.store.clock, self._ring)
+        self._alarm: Final = Alarm(shared.store.clock, self._fire)
 
     @property
     def waiting(self) -> bool:
@@ -159,7 +159,7 @@ class Emptiness:
             self._shared.store.later(self._ask)
             self._asking = True
 
-    def _ring(self, now: int) -> None:
+    def _fire(self, now: int) -> None:
         self._alarm.cancel()
         if not self._shared.store.manual:
             self.ask()

@@ -26,7 +26,7 @@ class WakeTimer:
         self._store: Final = store
         self._key: Final = key
         self._lock: Final = threading.Lock()
-        self._alarm: Final = Alarm(store.clock, self._ring)
+        self._alarm: Final = Alarm(store.clock, self._fire)
         # When to ring, by this process's clock; NEVER: nobody sleeps, or it has rung.
         self._until = NEVER
         self._due = 0
@@ -51,7 +51,7 @@ class WakeTimer:
         self._until = until
         self._alarm.set(until)
 
-    def _ring(self, now: int) -> None:
+    def _fire(self, now: int) -> None:
         with self._lock:
             self._alarm.cancel()
             if self._until > now:  # It was set to an earlier moment once.

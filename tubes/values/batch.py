@@ -116,7 +116,7 @@ def gather(driver: Driver, codec: Codec | None, items: object, options: Options,
     if errors not in ("raise", "return"):
         raise InvalidOption(option="errors", value=errors, rule='must be "raise" or "return"')
     if isinstance(items, (str, bytes, bytearray)):
-        rule = "is a single piece of data: put it in a list"
+        rule = "must be an iterable of items: put a single one in a list"
         raise InvalidOption(option="items", value=items, rule=rule)
     if isinstance(items, AsyncIterable):
         rule = "must be collected first: put_many([item async for item in items])"

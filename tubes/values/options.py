@@ -97,8 +97,8 @@ class TubeOptions(TypedDict, total=False):
     interval: Seconds | None
     """Seconds from one take in a lane to the next, or from the end of a run."""
     interval_from: Literal["take", "ack"] | None
-    """The start of an interval: the last take (the default), or the last take and the end of the last run."""
+    """The start of an interval: a take (the default), or "ack": again when the run ends."""
     jitter: float | None
-    """The fraction, 0 to 1, by which an interval is made longer at random."""
+    """Each interval is lengthened at random by up to this fraction, 0 to 1."""
     order: Literal["fifo", "round_robin"] | None
     """The order of the lanes: by their first tasks, or by the time since their last takes, longest first."""

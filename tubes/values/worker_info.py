@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: The tube of these descriptions. `Queue.tubes` does not list it.
 WORKERS: Final = "tubes.workers"
 #: Seconds between two heartbeats of a worker, and seconds after which the last one expires.
-BEAT: Final = 5.0
+HEARTBEAT: Final = 5.0
 FORGOTTEN: Final = 15.0
 #: The maximal number of tasks that a worker lists.
 NAMED: Final = 100

@@ -108,7 +108,8 @@ class Handling:
             except RuntimeError as error:
                 failures += 1
                 seconds = RETRY.delay(failures)
-                log.warning("%s: the handler of %s starts in %.1f s", error, name_of(task), seconds)
+                text = "the handler of %s starts in %.1f s, no thread could be started: %s"
+                log.warning(text, name_of(task), seconds, error)
                 await asyncio.sleep(seconds)
         result, failure = await ended
         if failure is not None:

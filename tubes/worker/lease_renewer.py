@@ -15,6 +15,7 @@ from tubes.backend.retry import RetryPolicy
 from tubes.errors import TubeNotFound, TubesError
 from tubes.worker.in_flight import NEVER, InFlight
 from tubes.worker.logs import log
+from tubes.worker.outcomes import name_of
 
 if TYPE_CHECKING:
     from tubes.aio import AsyncTube
@@ -66,7 +67,7 @@ class LeaseRenewer:
         try:
             thread.start()
         except RuntimeError as error:
-            log.error("%s: tasks are not renewed yet", error)
+            log.error("tasks are not renewed until a thread can be started: %s", error)
             return False
         self._thread = thread
         return True
@@ -102,7 +103,7 @@ class LeaseRenewer:
                     try:
                         self._on_timeout(entry)
                     except Exception:  # The leases of all tasks depend on this thread.
-                        log.exception("a task could not be released yet")
+                        log.exception("%s could not be released yet", name_of(entry.task))
                         entry.ends_at = time.monotonic() + _RETRY.delay()
                         self.add(entry)
             try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tubes.drivers.options import SECOND
 from tubes.errors import QueueClosed, TubeNotFound, TubesError
-from tubes.values.worker_info import BEAT, FORGOTTEN, WorkerInfo, fields_of
+from tubes.values.worker_info import FORGOTTEN, HEARTBEAT, WorkerInfo, fields_of
 from tubes.worker.logs import log
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Presence:
         try:
             thread.start()
         except RuntimeError as error:
-            log.warning("%s: this worker is not in the list of workers", error)
+            log.warning("this worker is not in the list of workers, no thread could be started: %s", error)
         else:
             self._thread = thread
 
@@ -55,7 +55,7 @@ class Presence:
             self._thread.join(1.0)
 
     def _run(self, at_once: bool) -> None:
-        if not at_once and self._ended.wait(BEAT):
+        if not at_once and self._ended.wait(HEARTBEAT):
             return
         while True:
             try:
@@ -71,7 +71,7 @@ class Presence:
             except Exception:  # The names of handlers come from the user's code, which may raise anything.
                 log.exception("this worker is not in the list of workers")
                 return
-            if self._ended.wait(BEAT):
+            if self._ended.wait(HEARTBEAT):
                 break
         try:
             if self._entry is not None:

@@ -34,7 +34,7 @@ ROOT: Final = "/v1/{namespace}"
 PATH: Final[Fields] = {
     "namespace": {**schemas.NAMESPACE, "description": "A namespace; `_`: tubes without a namespace."},
     "tube": {**schemas.TUBE, "description": "The name of a tube, with / written as %2F."},
-    "id": schemas.WHOLE,
+    "id": schemas.INTEGER,
     "lease": schemas.LEASE,
     "lane": schemas.NONEMPTY,
     "session": {"type": "string", "minLength": 32},

@@ -73,7 +73,7 @@ def request_schema(members: Fields, *required: str, **keywords: Any) -> Schema:
 
 TEXT: Final[Schema] = {"type": "string"}
 NONEMPTY: Final[Schema] = {"type": "string", "minLength": 1}
-WHOLE: Final = integer()
+INTEGER: Final = integer()
 COUNT: Final = integer(1)
 PRI: Final = integer(0, MAX_PRI)
 ATTEMPTS: Final = integer(1, MAX_ATTEMPTS)

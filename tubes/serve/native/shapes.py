@@ -21,12 +21,12 @@ from tubes.serve.native.schemas import (
     BASE64,
     COUNT,
     FLAG,
+    INTEGER,
     MOMENT,
     NONEMPTY,
     PRI,
     SECONDS,
     TEXT,
-    WHOLE,
     Fields,
     Schema,
     list_schema,
@@ -46,13 +46,13 @@ STATE: Final = one_of(*STATES)
 #: A task in a reply. Its data is `data` if it is JSON, else `data_base64`.
 TASK: Final[Schema] = object_schema(
     {
-        "id": WHOLE,
+        "id": INTEGER,
         "tube": TEXT,
         "state": STATE,
-        "pri": WHOLE,
+        "pri": INTEGER,
         "utube": nullable(TEXT),
-        "attempts": WHOLE,
-        "max_attempts": nullable(WHOLE),
+        "attempts": INTEGER,
+        "max_attempts": nullable(INTEGER),
         "key": nullable(TEXT),
         "context": map_schema(TEXT),
         "reason": nullable(TEXT),
@@ -105,21 +105,21 @@ def update_schema(*names: str) -> Schema:
 
 
 _BACKOFF: Final = request_schema(
-    {"first": SECONDS, "factor": number(1, STEEPEST), "cap": SECONDS, "jitter": number(0, 1), "seed": WHOLE}, "first"
+    {"first": SECONDS, "factor": number(1, STEEPEST), "cap": SECONDS, "jitter": number(0, 1), "seed": INTEGER}, "first"
 )
 INTERVAL_FROM: Final = one_of("take", "ack")
 _TUBE_OPTIONS: Final[Fields] = {
     "pri": PRI,
     "ttl": SECONDS,
     "ttr": SECONDS,
-    "capacity": WHOLE,
+    "capacity": INTEGER,
     "max_attempts": ATTEMPTS,
     "key_ttl": SECONDS,
     "buried_ttl": {**SECONDS, "type": ["number", "string"], "pattern": "^inf$", "description": "inf"},
     "keep_done": SECONDS,
     "keep_done_max": COUNT,
     "backoff": {**_BACKOFF, **list_schema(SECONDS, MOST_DELAYS, minimum=1), "type": ["array", "object"]},
-    "lane_capacity": WHOLE,
+    "lane_capacity": INTEGER,
     "max_in_flight": COUNT,
     "interval": SECONDS,
     "interval_from": INTERVAL_FROM,
@@ -129,18 +129,18 @@ _TUBE_OPTIONS: Final[Fields] = {
 #: The options of a tube; null: the default.
 OPTIONS: Final = request_schema({name: nullable(schema) for name, schema in _TUBE_OPTIONS.items()})
 #: The reply to a put.
-PUT_REPLY: Final[Schema] = object_schema({"id": WHOLE, "state": STATE})
+PUT_REPLY: Final[Schema] = object_schema({"id": INTEGER, "state": STATE})
 OVERVIEW: Final[Schema] = object_schema(
     {
         "driver": TEXT,
         "options": nullable({"type": "object"}),
-        "tasks": map_schema(WHOLE),
-        "calls": map_schema(WHOLE),
-        "kept": WHOLE,
-        "waiting": WHOLE,
+        "tasks": map_schema(INTEGER),
+        "calls": map_schema(INTEGER),
+        "kept": INTEGER,
+        "waiting": INTEGER,
         "paused": FLAG,
         "paused_until": nullable(MOMENT),
-        "sessions": WHOLE,
+        "sessions": INTEGER,
         "oldest_ready_age": nullable(MOMENT),
     },
     *("options", "sessions", "oldest_ready_age"),

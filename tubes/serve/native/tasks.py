@@ -30,7 +30,7 @@ _UPDATE: Final = shapes.update_schema("data", "data_base64", "pri", "delay", "at
 _STATES: Final = schemas.pattern_schema(
     rf"({_ANY})(,({_ANY}))*", f"some of {', '.join(shapes.STATES)}, separated by commas"
 )
-_IDS: Final = schemas.object_schema({"ids": schemas.list_schema(schemas.WHOLE)})
+_IDS: Final = schemas.object_schema({"ids": schemas.list_schema(schemas.INTEGER)})
 
 
 @operation(
@@ -156,7 +156,7 @@ async def call_handler(call: Call) -> Response:
     "GET",
     "/tubes/{tube}/tasks",
     "look",
-    query={"state": shapes.STATE, "after": schemas.WHOLE, "limit": schemas.BATCH, "utube": schemas.TEXT},
+    query={"state": shapes.STATE, "after": schemas.INTEGER, "limit": schemas.BATCH, "utube": schemas.TEXT},
     replies={200: schemas.object_schema({"tasks": schemas.list_schema(shapes.TASK)})},
 )
 async def list_tasks(call: Call) -> Response:

@@ -18,12 +18,12 @@ _TUBE: Final = schemas.object_schema(
 _LANE: Final = schemas.object_schema(
     {
         "name": schemas.TEXT,
-        "ready": schemas.WHOLE,
-        "taken": schemas.WHOLE,
+        "ready": schemas.INTEGER,
+        "taken": schemas.INTEGER,
         "next_start": schemas.nullable(schemas.MOMENT),
         "interval": schemas.SECONDS,
-        "max_in_flight": schemas.WHOLE,
-        "capacity": schemas.WHOLE,
+        "max_in_flight": schemas.INTEGER,
+        "capacity": schemas.INTEGER,
     }
 )
 #: Edges of a histogram.
@@ -162,7 +162,7 @@ async def release_all(call: Call) -> Response:
             "state": schemas.one_of("buried", "delayed"),
         }
     ),
-    replies={200: schemas.object_schema({"kicked": schemas.WHOLE})},
+    replies={200: schemas.object_schema({"kicked": schemas.INTEGER})},
 )
 async def kick(call: Call) -> Response:
     """Make up to `count` (1) buried or delayed tasks ready."""
@@ -178,7 +178,7 @@ async def kick(call: Call) -> Response:
     body=schemas.request_schema(
         {"to": schemas.TUBE, "state": schemas.one_of("ready", "delayed", "buried"), "limit": schemas.BATCH}, "to"
     ),
-    replies={200: schemas.object_schema({"moved": schemas.WHOLE})},
+    replies={200: schemas.object_schema({"moved": schemas.INTEGER})},
 )
 async def move(call: Call) -> Response:
     """Move up to `limit` buried tasks, or tasks in another `state`, to another tube of the namespace."""
@@ -195,7 +195,7 @@ async def move(call: Call) -> Response:
     "GET",
     "/tubes/{tube}/reasons",
     "look",
-    replies={200: schemas.object_schema({"reasons": schemas.map_schema(schemas.WHOLE)})},
+    replies={200: schemas.object_schema({"reasons": schemas.map_schema(schemas.INTEGER)})},
 )
 async def reasons(call: Call) -> Response:
     """Count the buried tasks by the kind of their reason."""
@@ -207,7 +207,7 @@ async def reasons(call: Call) -> Response:
     "/tubes/{tube}/due",
     "look",
     query={"edges": _EDGES},
-    replies={200: schemas.object_schema({"counts": schemas.list_schema(schemas.WHOLE)})},
+    replies={200: schemas.object_schema({"counts": schemas.list_schema(schemas.INTEGER)})},
 )
 async def due(call: Call) -> Response:
     """Count the tasks that become due before each edge, in seconds from now (`edges=1,60,3600`), and after the last."""
@@ -239,7 +239,7 @@ async def list_lanes(call: Call) -> Response:
             "interval": schemas.nullable(schemas.SECONDS),
             "max_in_flight": schemas.nullable(schemas.COUNT),
             "interval_from": schemas.nullable(shapes.INTERVAL_FROM),
-            "capacity": schemas.nullable(schemas.WHOLE),
+            "capacity": schemas.nullable(schemas.INTEGER),
         }
     ),
     replies={204: None},

@@ -18,7 +18,7 @@ class DefaultSource(DataSource):
 
     def schema(self) -> str:
         """Return a schema of one column."""
-        return "answer int"
+        return "number int"
 
     def reader(self, schema: StructType) -> Reader:
         """Return the batch reader."""
