@@ -179,7 +179,7 @@ def main() -> None:
         client: Any = server.client()
         slowest = max((call["duration"] for call in client.slowlog_get(-1)), default=None)
     table = Table(title=f"Spark, local[2], {args.rows:,} rows, {args.rounds} rounds")
-    for name in ("", "rows per second", "beside put_many", "goal"):
+    for name in ("", "rows per second", "relative to put_many", "goal"):
         table.add_column(name, justify="left" if name == "" else "right")
     for what, each in rates.items():
         beside = median(rate / base for rate, base in zip(each, rates[YARDSTICK], strict=True))
