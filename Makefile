@@ -4,7 +4,7 @@ BIN := .venv/bin
 # All that tests import. What `make check` and `make docs` need besides is below.
 TEST := test examples bench msgpack schedule reload conformance server hiredis spark java cli http push prometheus otel scrapy crawlee
 
-PAGES := README.md CHANGELOG.md CONTRIBUTING.md drivers/README.md $(wildcard benchmarks/*/README.md) $(shell find docs -name "*.md")
+PAGES = README.md CHANGELOG.md CONTRIBUTING.md drivers/README.md $(wildcard benchmarks/*/README.md) $(shell find docs -name "*.md")
 
 # Each file of tests runs in one process, in the order of tests/conftest.py.
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder

@@ -22,7 +22,7 @@ from tubes.testing import LocalServer
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two more processes than cores: many tests wait for other processes. Saves a quarter of the time on two cores."""
+    """Two more processes than cores: many tests wait for other processes."""
     return (os.cpu_count() or 1) + 2
 
 
