@@ -407,8 +407,9 @@ class Scheduler(BaseScheduler):
         if request.errback == self._errback:
             request = request.replace(errback=None)
         fields = request.to_dict(spider=self._spider)
-        dropped = ("is_start_request", "download_slot")[: 1 + (slot is None)]
-        fields["meta"] = {name: value for name, value in fields["meta"].items() if name not in dropped}
+        fields["meta"] = {name: value for name, value in fields["meta"].items() if name != "is_start_request"}
+        if slot is None:
+            fields["meta"].pop("download_slot", None)
         fields["headers"] = _recode(fields["headers"], bytes.decode)
         return {name: encode(value, name) for name, value in fields.items() if value and _DEFAULTS.get(name) != value}
 

@@ -469,10 +469,8 @@ class VerbPort(Port[F]):
         self, utube: object, interval: object, max_in_flight: object, interval_from: object, capacity: object
     ) -> None:
         """Set the limits of one lane."""
-        name, changes = (
-            lane_of(self._driver, utube),
-            check_lane_limits(interval, max_in_flight, interval_from, capacity),
-        )
+        name = lane_of(self._driver, utube)
+        changes = check_lane_limits(interval, max_in_flight, interval_from, capacity)
         self._do(lambda now: self._engine.configure(now, name, changes))
 
     def utubes(self, limit: int) -> list[Utube]:

@@ -445,10 +445,8 @@ class VerbPort(Port[F]):
         self, utube: object, interval: object, max_in_flight: object, interval_from: object, capacity: object
     ) -> None:
         """A lane has limits of its own."""
-        name, changes = (
-            lane_of(self._driver, utube),
-            check_lane_limits(interval, max_in_flight, interval_from, capacity),
-        )
+        name = lane_of(self._driver, utube)
+        changes = check_lane_limits(interval, max_in_flight, interval_from, capacity)
         given = ((changes.get(limit, ""), unset) for limit, unset in _UNSET)
         limits: list[Any] = [unset if wanted is None else _FROM.get(wanted, wanted) for wanted, unset in given]
         if "capacity" in changes:
