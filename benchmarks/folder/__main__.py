@@ -145,13 +145,13 @@ def main() -> None:
         for _ in range(given.rounds):
             for name, verbs in stores.items():
                 measured(verbs, given.tasks, best[name])
-        table = Table("store", "put", "take + ack", "cycle", "of litequeue's", "put_many")
+        table = Table("store", "put", "take + ack", "cycle", "relative to litequeue", "put_many")
         cycles = {name: found["put"] + found["take + ack"] for name, found in best.items()}
         for name, found in best.items():
-            beside = f"{cycles[name] / cycles['litequeue']:.2f}" if "litequeue" in cycles else ""
+            relative = f"{cycles[name] / cycles['litequeue']:.2f}" if "litequeue" in cycles else ""
             many = f"{found['put_many']:.1f}" if "put_many" in found else ""
             table.add_row(
-                name, f"{found['put']:.1f}", f"{found['take + ack']:.1f}", f"{cycles[name]:.1f}", beside, many
+                name, f"{found['put']:.1f}", f"{found['take + ack']:.1f}", f"{cycles[name]:.1f}", relative, many
             )
         Console().print(table)
         if given.living:

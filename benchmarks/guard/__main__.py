@@ -1,4 +1,4 @@
-"""Check for regressions of time and memory: `python -m benchmarks.guard [--update]`, by hand or nightly.
+"""Check for regressions in time and memory: `python -m benchmarks.guard [--update]`, by hand or nightly.
 
 Compare ratios (never times) of a fresh run with those of `ratios.json`: cycles and wake-ups in memory relative to the
 standard library's queues, workers to a loop, calls on a Valkey to PING, bytes per waiting task, and the cost with many
@@ -196,8 +196,8 @@ def show(rows: Iterable[Row]) -> None:
     if not console.is_terminal:
         console = Console(width=140)
     table = Table(title="Ratios: less is better", title_justify="left")
-    for name in ("what", "committed", "now", "change", "tolerance", ""):
-        table.add_column(name, justify="left" if name in ("what", "") else "right")
+    for name in ("measurement", "committed", "new", "change", "tolerance", ""):
+        table.add_column(name, justify="left" if name in ("measurement", "") else "right")
     for row in rows:
         was = ("", "") if row.was is None else (f"{row.was.ratio:.3f}", f"{row.was.tolerance:.0%}")
         now = "" if row.now is None else f"{row.now:.3f}"

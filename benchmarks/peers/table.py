@@ -59,7 +59,7 @@ def _measured(results: Results, *, inside: bool) -> Iterator[tuple[Subject, Figu
 
 def _servers(results: Results) -> Sheet:
     columns = (
-        "what",
+        "subject",
         "put",
         "50 puts at a time",
         "put in batches",
@@ -69,7 +69,7 @@ def _servers(results: Results) -> Sheet:
         "p99 µs",
         "server µs: put",
         "processed",
-        "does not do",
+        "missing features",
     )
     rows: list[list[str]] = []
     for subject, figures in _measured(results, inside=False):
@@ -80,8 +80,8 @@ def _servers(results: Results) -> Sheet:
         rows.append([subject.key, *(cells if figures.turns else ["not measured", *cells[1:]])])
     ping = results.yardsticks.get("PING")
     title = (
-        f"On servers: the rate relative to a raw PING ({_count(ping)} per second; more is better) · per second; "
-        "of bytes and µs less is better"
+        f"On servers: rate relative to a raw PING ({_count(ping)} per second; more is better) · rate per second; "
+        "less is better for bytes and µs"
     )
     return Sheet(title, columns, rows)
 
@@ -100,8 +100,8 @@ def _leads(results: Results) -> Sheet:
         misses = [lead for lead in cells.values() if lead.met is False]
         goals = [lead for lead in cells.values() if lead.goal is not None]
         rows.append([*row, f"{len(goals) - len(misses)} of {len(goals)}"])
-    title = "How many times tubes is ahead, below 1: behind; < and the goal where that is missed"
-    return Sheet(title, ("of", *whats, "goals met"), rows)
+    title = "Speed of tubes relative to each peer (above 1: tubes is faster); < marks a missed goal"
+    return Sheet(title, ("peer", *whats, "goals met"), rows)
 
 
 def _in_process(results: Results) -> Sheet:
@@ -120,8 +120,8 @@ def _in_process(results: Results) -> Sheet:
                 _versions(figures),
             ]
         )
-    title = "In one process: how many times as long as queue.Queue a task takes (less is better)"
-    return Sheet(title, ("what", "times as long", "per second", "goal, met", "does not do", "versions"), rows)
+    title = "In one process: time per task relative to queue.Queue (less is better)"
+    return Sheet(title, ("subject", "relative time", "per second", "goal, met", "missing features", "versions"), rows)
 
 
 def _versions(figures: Figures) -> str:
@@ -137,7 +137,7 @@ def _about(results: Results) -> Sheet:
     for subject, figures in _measured(results, inside=False):
         if subject.family != "tubes" or subject.server == results.server:
             rows.append([subject.name, subject.worker, _versions(figures)])
-    return Sheet("How each works", ("what", "worker", "versions"), rows)
+    return Sheet("Workers and versions", ("subject", "worker", "versions"), rows)
 
 
 def about(results: Results) -> str:
@@ -152,7 +152,7 @@ def show(results: Results, console: Console) -> None:
     for sheet in sheets(results):
         table = Table(title=sheet.title, title_justify="left")
         for number, column in enumerate(sheet.columns):
-            words = number == 0 or column in ("worker", "does not do", "versions")
+            words = number == 0 or column in ("worker", "missing features", "versions")
             table.add_column(column, justify="left" if words else "right", no_wrap=number == 0)
         for row in sheet.rows:
             style = "red" if any(" < " in cell or cell.endswith(": no") for cell in row) else None

@@ -31,7 +31,7 @@ class Extent:
     waiting: list[int]
     #: The largest size, for fifo in memory only.
     most: int | None
-    behind: list[int]
+    busy: list[int]
     due: list[int]
     takers: list[int]
     rounds: int
@@ -44,7 +44,7 @@ class Extent:
 FULL: Final = Extent(
     waiting=[1_000, 100_000, 1_000_000],
     most=10_000_000,
-    behind=[1_000, 15_000, 150_000],
+    busy=[1_000, 15_000, 150_000],
     due=[1_000, 10_000, 100_000],
     takers=[1, 20, 200],
     rounds=7,
@@ -54,7 +54,7 @@ FULL: Final = Extent(
 QUICK: Final = Extent(
     waiting=[1_000, 100_000],
     most=None,
-    behind=[100, 10_000],
+    busy=[100, 10_000],
     due=[100, 10_000],
     takers=[1, 50],
     rounds=5,
@@ -100,7 +100,7 @@ def measure(extent: Extent, places: list[Place], say: Callable[[str], None]) -> 
         steps.append(("a utube per task", step))
         turns = extent.count // 10
         steps.append(
-            ("busy utubes", partial(lanes.measure_busy, figures, place, _LANES, extent.behind, extent.rounds, turns))
+            ("busy utubes", partial(lanes.measure_busy, figures, place, _LANES, extent.busy, extent.rounds, turns))
         )
         # Each task is taken once, so a round with many due tasks is long.
         steps.append(("due at once", partial(_measure_due, figures, place, extent.due)))

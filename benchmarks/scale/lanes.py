@@ -20,12 +20,12 @@ DELAY: Final = 60
 class Busy:
     """Busy utubes: each has a taken task and many waiting ones."""
 
-    def __init__(self, place: Place, driver: str, behind: int) -> None:
+    def __init__(self, place: Place, driver: str, waiting: int) -> None:
         self.queue = place.connect()
         self._place = place
-        tube = self.queue.create_tube(f"busy-{driver}-{behind}", driver)
+        tube = self.queue.create_tube(f"busy-{driver}-{waiting}", driver)
         lanes = [f"host-{number}" for number in range(BUSY)]
-        fill(tube, (tubes.Item(place.payload, utube=lanes[number % BUSY]) for number in range(behind * BUSY)))
+        fill(tube, (tubes.Item(place.payload, utube=lanes[number % BUSY]) for number in range(waiting * BUSY)))
         sessions = [self.queue.session() for _ in range(BUSY)]
         self._tubes: list[Any] = [session.tube(tube.name) for session in sessions]
         self._tasks: list[Any] = [tube.take(timeout=0) for tube in self._tubes]
@@ -54,7 +54,7 @@ class Busy:
 
 def measure_busy(figures: Figures, place: Place, driver: str, sizes: list[int], rounds: int, turns: int) -> None:
     """Measure the calls of the sessions that work on `BUSY` utubes with a taken task each."""
-    subject = Subject(place.name, f"{driver}, {BUSY} busy utubes", "tasks behind each", place.by_server)
+    subject = Subject(place.name, f"{driver}, {BUSY} busy utubes", "tasks in each", place.by_server)
     with mark_finished() as freeze_tasks:
         crowds = {size: Busy(place, driver, size) for size in sizes}
         freeze_tasks()

@@ -332,8 +332,8 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help="2% of the tasks, sessions and processes, for a quick look"
     )
-    parser.add_argument("--program", choices=["valkey", "redis"], default="valkey", help="on which server")
-    parser.add_argument("--kind", choices=list(KINDS), help="only one")
+    parser.add_argument("--program", choices=["valkey", "redis"], default="valkey", help="the server (default: valkey)")
+    parser.add_argument("--kind", choices=list(KINDS), help="measure only this kind of driver")
     parser.add_argument("--write-readme", action="store_true", help="write the table into README.md")
     args = parser.parse_args()
     if args.write_readme and (args.quick or args.kind):
@@ -350,7 +350,7 @@ def main() -> int:
         measure_names(bench)
     tasks, sessions, *_ = extent
     title = f"The longest script of each call, in ms: {args.program}, {tasks:,} tasks, {sessions:,} sessions"
-    table = Table("verb", *KINDS, title=title, title_justify="left")
+    table = Table("call", *KINDS, title=title, title_justify="left")
     for verb, *cells in rows(bench):
         long = (cell and float(cell) > LIMIT and not verb.startswith(ASKED) for cell in cells)
         table.add_row(

@@ -22,7 +22,7 @@ _TICKS: Final = (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 #: The units whose panels share a row of the plot.
 _ROWS: Final = (
     {"waiting tasks"},
-    {"utubes of one task", "tasks behind each"},
+    {"utubes of one task", "tasks in each"},
     {"tasks due at once", "waiting takes"},
 )
 

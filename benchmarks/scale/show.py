@@ -30,8 +30,8 @@ def show(figures: Figures) -> None:
     if not console.is_terminal:
         console = Console(width=180)
     for subject in figures.subjects():
-        time = "the server's time" if subject.by_server else "the time of a call"
-        table = Table(title=f"{subject}: {time} · its ratio to the smallest size", title_justify="left")
+        time = "time of the server" if subject.by_server else "time per call"
+        table = Table(title=f"{subject}: {time} · ratio to the smallest size", title_justify="left")
         table.add_column(subject.unit, justify="right")
         for verb in figures.verbs(subject):
             table.add_column(verb, justify="right")
@@ -43,7 +43,7 @@ def show(figures: Figures) -> None:
 def write_readme(figures: Figures) -> None:
     """Write the table into README.md, between its marks: times of the smallest size, ratios of the others."""
     lines = [
-        f"One result, of {machine()}. The smallest size of each has times, the others have ratios to it.",
+        f"One result, of {machine()}. The smallest size of each subject has times, the others ratios to it.",
         "\n![Cost of each method, by number of waiting tasks](plot.png)",
     ]
     shapes: dict[tuple[str, ...], list[Subject]] = {}

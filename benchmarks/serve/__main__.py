@@ -116,7 +116,7 @@ async def _wake(port: int, polls: int) -> float:
 def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a first look")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and calls, for a quick look")
     rounds, count = (3, 500) if parser.parse_args().quick else (9, 2000)
     with ExitStack() as stack:
         hello = stack.enter_context(Server("benchmarks.serve.hello"))
@@ -125,7 +125,7 @@ def main() -> None:
         silent = stack.enter_context(Server(*serve, "--no-access-log"))
         for server in (logged, silent):
             server.ask("PUT", _TUBE)
-        subjects: list[tuple[str, Server, Callable[[Any], None], int]] = [("Starlette says hello", hello, _hello, 1)]
+        subjects: list[tuple[str, Server, Callable[[Any], None], int]] = [("Starlette, hello", hello, _hello, 1)]
         for about, server in (("", silent), (", with the access log", logged)):
             subjects += [
                 (f"publish{about}", server, _publish, 1),
@@ -142,11 +142,11 @@ def main() -> None:
                 spent = (server.cpu() - before) / (count // tasks or 1) / tasks
                 best[name] = min(spent, best.get(name, spent))
         woken = min(asyncio.run(_wake(silent.port, 1000)) for _ in range(3))
-    base = best["Starlette says hello"]
-    print("| | CPU per task | to a hello |\n|---|---|---|")
+    base = best["Starlette, hello"]
+    print("| | CPU per task | relative to hello |\n|---|---|---|")
     for name, spent in best.items():
         print(f"| {name} | {spent * 1e6:.0f} µs | {spent / base:.2f} |")
-    print(f"\n1,000 polls were woken by 1,000 tasks in {woken:.2f} s.")
+    print(f"\n1,000 tasks woke 1,000 polling clients in {woken:.2f} s.")
 
 
 if __name__ == "__main__":

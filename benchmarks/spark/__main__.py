@@ -182,15 +182,15 @@ def main() -> None:
     for name in ("", "rows per second", "relative to put_many", "goal"):
         table.add_column(name, justify="left" if name == "" else "right")
     for what, each in rates.items():
-        beside = median(rate / base for rate, base in zip(each, rates[YARDSTICK], strict=True))
+        relative = median(rate / base for rate, base in zip(each, rates[YARDSTICK], strict=True))
         goal = GOALS.get(what)
-        table.add_row(what, f"{median(each):,.0f}", f"{beside:.2f}", f"{goal}" if goal else "")
+        table.add_row(what, f"{median(each):,.0f}", f"{relative:.2f}", f"{goal}" if goal else "")
     Console().print(table)
     structs = median(rate / text for rate, text in zip(rates[STRUCTS], rates[WRITE], strict=True))
-    print(f"structs are written at {structs:.2f} of the rate of text; goal: {OF_TEXT}")
+    print(f"structs are written at {structs:.2f} times the rate of text; goal: {OF_TEXT}")
     print(f"a micro-batch of {FEW:,} tasks takes {FEW * 1000 / median(rates[SMALL]):.0f} ms; goal: {PATIENCE}")
     if slowest is not None:
-        print(f"the longest call held the server for {slowest / 1000:.1f} ms")
+        print(f"the longest call blocked the server for {slowest / 1000:.1f} ms")
 
 
 if __name__ == "__main__":

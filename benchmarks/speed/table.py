@@ -139,8 +139,8 @@ SECTIONS: Final = (
     "redis",
     "worker",
 )
-_GOAL_COLUMNS: Final = ("what", "ours", "yardstick", "ratio", "goal", "met")
-_OPERATION_COLUMNS: Final = ("what", "waiting", *(f"{name} · ratio" for name in OPERATIONS))
+_GOAL_COLUMNS: Final = ("measurement", "tubes", "yardstick", "ratio", "goal", "met")
+_OPERATION_COLUMNS: Final = ("subject", "waiting", *(f"{name} · ratio" for name in OPERATIONS))
 
 
 def _verdict(ratio: float, goal: float, later: float | None) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _DRIVERS = ("utube", "utubettl")
 _CONSUMERS = 10
-_BEHIND = 10_000
+_WAITING = 10_000
 
 
 class Case(NamedTuple):
@@ -88,7 +88,7 @@ class OneBusy:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run few and many tasks one after the other, so that noise affects both equally."""
     scale = scale_of(metafunc.config)
-    sizes = scale.busy_sizes if "all_busy" in metafunc.fixturenames else (0, _BEHIND)
+    sizes = scale.busy_sizes if "all_busy" in metafunc.fixturenames else (0, _WAITING)
     cases = [
         pytest.param(Case(driver, waiting), id=f"{driver}-{waiting}-{turn}")
         for driver in _DRIVERS
@@ -144,7 +144,7 @@ def test_cycle_where_all_utubes_are_busy(
         results.compare(comparison, "ours" if case.waiting == many else "yardstick", seconds / scale.operations)
 
 
-def test_take_beside_a_busy_utube(
+def test_take_with_another_busy_utube(
     stopwatch: Stopwatch, case: Case, one_busy: Shelf, scale: Scale, results: Results
 ) -> None:
     stage: OneBusy = one_busy[case]
@@ -154,7 +154,7 @@ def test_take_beside_a_busy_utube(
         return scale.operations
 
     seconds = stopwatch.seconds(stage.take_ack, before=put)
-    what = f"{case.driver}: take + ack beside a taken utube with {_BEHIND:,} behind"
-    comparison = Comparison("busy utubes", what, "none behind", goal=1.1)
+    what = f"{case.driver}: take + ack, {_WAITING:,} tasks in a busy utube"
+    comparison = Comparison("busy utubes", what, "empty busy utube", goal=1.1)
     if seconds is not None:
         results.compare(comparison, "ours" if case.waiting else "yardstick", seconds / scale.operations)
