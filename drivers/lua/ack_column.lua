@@ -1,4 +1,4 @@
--- One of the tasks that are acked together: its lane, and whether it may be due.
+-- Add a task that is acked together with others to the columns: its lane, its due time and its key.
 --#flat
 task.value = values[n]
 --#include read_task

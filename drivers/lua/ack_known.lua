@@ -1,4 +1,4 @@
--- Ack the task of ARGV[6], which the caller has: ARGV 8 and 9 say what it knows of it, as for ack.
+-- Ack the task of ARGV[6], whose facts the caller has: ARGV 8 and 9 describe it, as for ack.
 --#flat
 task.id = ARGV[6]
 --#if TIMED

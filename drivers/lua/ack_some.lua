@@ -1,5 +1,5 @@
--- Ack held tasks: those `named`, by the takes that are `meant` of each, as `held_one` reads them. Leaves `done`, for each
--- '1' if it was held.
+-- Ack the tasks `named`, by the takes `meant` (see `held_one`). Leaves `done`: '1' for each task that the session
+-- held, else '0'.
 local done = {}
 --#if PACED
 --#include ack_each
@@ -9,7 +9,7 @@ local by_one = true
 --#elif LANE
 local by_one = listening
 --#else
--- Who has a key leaves it, one by one.
+-- Tasks with a key are acked one by one.
 local by_one = listening or call('EXISTS', M .. ':keys') == 1
 --#end
 if by_one then
@@ -26,7 +26,7 @@ else
       text = (tonumber(by) or -1) >= 0 and string.format('%.0f', first + by) or by
       text_of[by] = text
     end
-    -- As text it is compared at once.
+    -- Equal strings need no conversion to a number.
     if score == text or (score and text == by and held_one(named[n], by)) then
       done[n] = '1'
     else

@@ -1,5 +1,6 @@
--- A ready `task` stands in its place: its id where order is by id alone, as nothing younger stands there yet; where there are
--- lanes behind `first`, if that comes before it.
+-- Add a new ready `task` to the ready tasks. A driver that orders by id appends it to a list, since it is the
+-- youngest. With lanes, `first` is the best place of the lane; the task is offered only if its own place comes before
+-- that.
 --#if LIST
 call('RPUSH', M .. ':ready', task.id)
 --#else
@@ -17,7 +18,7 @@ else
   call('ZADD', M .. ':offers', pace.place, at)
 end
 --#elif LANE
--- Behind a head that comes before it, or is taken.
+-- The lane's head is better, or is taken: queue the task behind it.
 if first and (first < at or (lane_head and call('ZREM', M .. ':offers', lane_head) == 0)) then
   lane_key = lane_key or pack('>I5', call('HINCRBY', M, 'lanes', 1))
   call('ZADD', M .. ':behind', 0, lane_key .. at)

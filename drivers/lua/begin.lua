@@ -1,4 +1,5 @@
--- Between the machine and the verb: its caller knows the tube's options, what is due has happened, and a call that was done already is not done again.
+-- Between head.lua and the method: check that the caller has the current options of the tube, process due tasks, and
+-- detect a repeated call.
 --#if ALTERED
 local session, known = string.match(ARGV[1], '^(%d+) (%x+)$')
 ARGV[1] = session
@@ -9,12 +10,12 @@ local other = edition ~= ''
 --#if LANE
 --#if PACES
 --#else
--- Its caller does not know yet that lanes are throttled: it has scripts that do not either.
+-- The caller does not know yet that lanes are throttled, so its scripts do not support that.
 other = other or META.pacing
 --#end
 --#end
 if other then
-  -- A call that was done before comes to its answer.
+  -- A repeated call still gets its first reply.
   if sub(META.answer or '', 1, 16) ~= ARGV[4] then
     return redis.error_reply('ALTERED the tube has other options than its caller knows')
   end
@@ -25,16 +26,17 @@ if soonest and now >= soonest then
 --#include time
 --#fast
 --#else
-  -- Every script is quicker the less text a server has loaded: one lets it happen, and the caller calls again.
+  -- Shorter scripts load and run faster, so only a few contain time.lua. The caller runs such a script (`tick`), then
+  -- repeats this call.
   return redis.error_reply('DUE something is to happen first')
 --#end
 end
--- Numbers have 16 digits, and grow in each slot: a request that comes after a later one was overtaken by its own retry.
--- The answer stands behind its number, so it sorts as that does.
+-- Call numbers have 16 digits and increase in each slot. A number below the last one belongs to a request that its
+-- own retry has overtaken. The field is NUMBER:REPLY, so fields sort by number.
 local replayed, last = false, META.answer
 if last and last >= ARGV[4] then
 --#slow
-  -- What somebody else has written there is no answer.
+  -- Ignore a value that no script has written.
   if string.find(last, '^%d+:') then
     if sub(last, 1, 16) ~= ARGV[4] then return redis.error_reply('LATE it was sent again, and answered') end
     replayed = sub(last, 18)

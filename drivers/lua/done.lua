@@ -1,4 +1,5 @@
--- How a verb ends that did something: a call that comes again with the same number gets ANSWER, as `replayed`.
+-- The end of a method that has changed something: store its reply with the number of the call. A call that is
+-- repeated with this number gets the stored reply as `replayed`.
 --#include flush
 if not last then
 --#slow

@@ -1,6 +1,9 @@
--- How every verb ends, whatever came of it. While somebody waits for what there is, leave one marker: whoever finds it
--- takes, and the next marker is left by that. Who finds it and nothing to take sleeps until the next moment at which
--- something is due: so one is left too when that comes sooner.
+-- The end of every script, successful or not: wake processes that wait.
+--
+-- A waiting process blocks on the sorted set ':marker' with BZPOPMIN. If there is a task to take, leave one marker.
+-- The process that pops it sends a take, and that script leaves the next marker. A process that pops a marker but
+-- gets no task sleeps until the next due time, so leave a marker also if that time has become earlier. Processes that
+-- wait for room block on ':room' in the same way.
 --#if LIST
 if (META.loose or 0) + 0 >= 1000 then
 --#slow if (META.loose or 0) + 0 >= 1000
@@ -28,7 +31,7 @@ if META.filling and META.filling + 0 > now then
 end
 --#end
 --#if BRIEF
--- Of a tube that goes by itself nothing stays when nobody has used it for so long.
+-- All keys of a tube with the option `idle` expire after UNUSED milliseconds without a call.
 call('PEXPIRE', M, UNUSED)
 for part in string.gmatch(PARTS, '%a+') do call('PEXPIRE', M .. ':' .. part, UNUSED) end
 --#end

@@ -1,16 +1,20 @@
--- How every verb begins: its arguments, and what the tube knows about itself.
+-- The start of every script of a session: its arguments, and the fields of the meta hash.
 --
--- KEYS[1]  the tube's meta hash; its other keys are KEYS[1]..':tasks' and so on, in the same hash slot
--- ARGV[1]  the number of the caller's session in this tube; in one that was altered also which edition of its options the
---          caller knows
--- ARGV[2]  the field of the meta hash that says that this session lives
--- ARGV[3]  the field of the meta hash that keeps this caller's last answer
--- ARGV[4]  the number of the call: a call that comes again with the same number is answered, not done again
+-- A script consists of head.lua, the library functions that it uses, and the file of its method. That file includes
+-- begin.lua first, which processes due tasks and detects repeated calls, and flush.lua or done.lua last, which wake
+-- waiting processes; done.lua also stores the counters and the reply.
+--
+-- KEYS[1]  the tube's meta hash; the other keys are KEYS[1]..':tasks' etc., in the same hash slot
+-- ARGV[1]  the number of the caller's session in this tube; in a tube whose options were changed, followed by the
+--          version of the options that the caller has
+-- ARGV[2]  the field of the meta hash that exists while this session does
+-- ARGV[3]  the field of the meta hash that stores the last reply in this slot of the caller
+-- ARGV[4]  the number of the call; a repeated call with the same number has no effect and gets the same reply
 -- ARGV[5]  the time in microseconds; '': the server's
--- ARGV[6…] as the verb says; empty ones at the end may be left out
+-- ARGV[6…] the arguments of the method; empty ones at the end may be omitted
 --
--- META.field is what the meta hash says; a script reads those that it names, all at once. What it counts it counts there,
--- and `--#done` writes it down.
+-- META.field is a field of the meta hash: a script reads all fields that it names with one command. `--#done` writes
+-- the counters among them.
 local call, M, ARGV = redis.call, KEYS[1], ARGV
 local now
 if ARGV[5] == '' then
@@ -23,11 +27,11 @@ local meta = META
 if not META.session then
   return redis.error_reply(call('EXISTS', M) == 1 and 'SESSIONGONE its lease was over' or 'TUBEGONE there is no such tube')
 end
--- Lua takes the digits for a number where it counts or, after + 0, compares.
+-- Lua converts strings to numbers in arithmetic, but not in comparisons: hence + 0.
 local soonest = META.soonest and META.soonest + 0
 local waiting = META.waiting and META.waiting + 0 > now
--- Both stand in one field, since calls seldom find any of them: until when somebody listens, and which edition the options
--- are of, if the tube was altered.
+-- One field holds two values, since most tubes have neither: until when clients listen to events, and the version of
+-- the options if they were changed.
 local listening, edition = META.listening, ''
 if listening then
   listening, edition = string.match(listening, '^(%S+) ?(%x*)$')

@@ -1,3 +1,3 @@
--- Somebody listens until the moment `ends`. Behind it stands which edition the options are of, if the tube was altered.
+-- There are listeners until the moment `ends`. Keep the version of the options, which is in the same field.
 local edition = string.match(call('HGET', M, 'listening') or '', ' %x+$')
 call('HSET', M, 'listening', string.format('%.0f', ends) .. (edition or ''))

@@ -1,4 +1,4 @@
--- The `task` that the caller holds: ARGV 6 and 7 as for ack.
+-- Leave `task`: the task that the caller holds. ARGV 6 and 7: as for ack.
 if replayed then return replayed end
 local task = held_one(ARGV[6], ARGV[7])
 if not task then return redis.error_reply('NOTTAKEN this session does not have it') end

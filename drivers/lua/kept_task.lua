@@ -1,4 +1,5 @@
--- A done task that the caller means, if it is kept: `told`, what is answered of it. ARGV  6, 7 as for any_task.lua.
+-- Find a done task that is kept, if the caller means it: leave its facts and its record. ARGV 6 and 7: as for
+-- any_task.lua.
 --#if KEEPS
 local told = told_done(ARGV[6], ARGV[7] or '')
 --#end

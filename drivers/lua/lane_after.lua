@@ -1,4 +1,4 @@
--- Write down the lane of the local `task`, after it has moved.
+-- Store the lane of the local `task` after its move.
 --#if LANE
 --#if PACED
 --#if TO_TAKEN
@@ -18,7 +18,7 @@ leave_pace()
 --#elif TO_TAKEN
 --#else
 --#if WAS_READY|WAS_TAKEN
--- Offer a neighbour: the best task that stands behind a free lane.
+-- The lane is free and has no head: offer its next task.
 if lane_key and not lane_head then
 --#include behind
   if best then

@@ -1,4 +1,5 @@
--- Read the lane of the local `task`, before it moves. This is no function: that would be defined at every call.
+-- Read the lane of the local `task` before its move. This is included: a function would be defined again in each
+-- call.
 --#if LANE
 --#if PACED
 lane = task.lane or 'nil'
@@ -14,7 +15,7 @@ enter_pace(0)
 if pace.place == 0 then place_in_round() end
 --#end
 --#elif TO_TAKEN
--- A task that is taken stays the head of its lane.
+-- A taken task remains the head of its lane.
 --#else
 lane = task.lane or 'nil'
 lane_record = call('HGET', M .. ':lanes', lane)

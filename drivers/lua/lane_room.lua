@@ -1,5 +1,6 @@
--- The same of each of the `lanes`, in the order in which they came. `more`: by how many tasks each grows. The error says which
--- lane is full, in hexadecimal digits, how many more it was to have, and how many have room.
+-- Refuse the put if one of the `lanes` has no room. `lanes` are in the order of the put; `more` maps each to its
+-- number of new tasks. The error has the name of the full lane in hexadecimal digits, its number of new tasks, and
+-- its capacity.
 for n = 1, #lanes do
   local name = lanes[n]
   local most = more[name] > 0 and capacity_of(name) or 0

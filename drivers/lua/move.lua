@@ -1,8 +1,13 @@
--- The one place where a state changes: what a row of the table in moves.py means, for the local `task`.
+-- Change the state of the local `task`: the only place where a state changes. This text is expanded for one row of
+-- MOVES in moves.py, with the knobs WAS_… and TO_… for the states before and after.
 --
--- A script says `--#move why`, or `--#move why state` where it knows the state, and gets this text, with WAS_… and TO_…
--- as knobs; a state that the table does not have fails. `--#move why state quiet`: the task has no key, and nobody listens. `due`, a local too, is when a delay or a take is over; of a new
--- task, when it is due by itself. A move first removes, then adds: so it is done whole on a server without memory.
+-- --#move why              a branch for each state from which the table allows this move; any other state is an error
+-- --#move why state        only the branch for this state
+-- --#move why state quiet  the same for a task without a key, without listeners
+--
+-- The local `due` is the moment when a delay or a take ends; for a new task its own due time. Removals come before
+-- additions: the server does not check its memory after the first write, so a move is complete even if memory is
+-- full.
 --#if WAS_READY|WAS_TAKEN|TO_READY|TO_TAKEN
 --#include lane_before
 --#end
@@ -48,7 +53,7 @@ note_past(task, 2)
 --#if BURIED_TTL
 --#if WAS_BURIED
 --#else
--- It lives for so long from now on (false: for ever), as by `live`.
+-- Its ttl becomes buried_ttl, counted from now (false: unlimited). As in `live`.
 task.ttl = BURIED_FOR and math.max(now - task.created, 0) + BURIED_FOR
 --#end
 --#end
@@ -103,7 +108,7 @@ call('ZADD', M .. ':buried', 0, place(task))
 call('HINCRBY', M, 'delayed', 1)
 --#end
 --#end
--- Watch the time.
+-- Update its due time.
 --#if TIMED
 --#if TO_DONE
 --#if WAS_TAKEN
@@ -142,7 +147,7 @@ end
 --#if UPDATES
 if due then
 --#elif WAS_READY
--- What it was due at until now needs no change.
+-- A ready task with a ttl is already in ':due' with this moment.
 if due and due ~= (task.ttl and task.created + task.ttl) then
 --#else
 if due then
@@ -173,7 +178,7 @@ task.due = due
 if listening then
 --#slow
 --#if TO_DONE
-  -- Of one that is kept the record: another end may have it forgotten at once.
+  -- Send the record of a kept task: ':done' may forget it as soon as another task ends.
   publish(EVENT, task.id, task.state, task.attempts, task.record and 1 or 0, task.due, task.record or task.value)
 --#else
   publish(EVENT, task.id, task.state, task.attempts, task.state == 't' and task.take or 0, task.due, task.value)

@@ -1,11 +1,13 @@
--- A row of the table for many tasks at once: what move.lua does for each, where lanes are not throttled and nobody listens. A
--- command goes to all of them, and the order is the same: first remove, then add.
+-- One row of MOVES for many tasks: the same steps as move.lua, with one command for all tasks. Only for tubes whose
+-- lanes are not throttled, without listeners. Puts, takes and acks come in numbers for which this pays.
 --
--- A script says `--#moves why state`. It has made columns of the tasks: `ids`; of new ones `stored`, id and value of each, and
--- of ready ones `order`, what `append_all` gets; where there are lanes `lanes`, the lane of each, save of taken ones, and of new
--- ones `order` is their places. `dues`: those that are due now by themselves, the moment and the id in 6 bytes of each; `undue`:
--- those that are not, or no more. Only new tasks, takes and acks come in such numbers that it pays.
--- Leave.
+-- `--#moves why state` uses columns that the script has built:
+-- ids     the id of each task
+-- stored  of new tasks: id and value of each
+-- order   of new ready tasks: the argument of `append_all`, with lanes the place of each
+-- lanes   with lanes, except for a take: the lane of each
+-- dues    of tasks that have a due time now: the moment and the id in 6 bytes of each
+-- undue   of tasks that have none any longer: the id in 6 bytes
 --#if WAS_TAKEN
 many('ZREM', M .. ':taken', ids)
 --#end
@@ -21,7 +23,7 @@ for name, count in pairs(gone) do leave_lane(name, count) end
 free_all(lanes)
 --#end
 --#elif TO_TAKEN
--- One session takes them all by one call.
+-- One call of one session takes all tasks.
 local score, scores = string.format('%.0f', ARGV[1] * TAKES + this_take), {}
 for n = 1, #ids do scores[2 * n - 1], scores[2 * n] = score, ids[n] end
 many('ZADD', M .. ':taken', scores)
@@ -37,7 +39,7 @@ append_all(order)
 call('HINCRBY', M, 'delayed', #ids)
 --#end
 --#end
--- Watch the time.
+-- Update due times.
 --#if TIMED
 --#if WAS_NEW
 --#else

@@ -1,2 +1,2 @@
--- Ids are whole numbers: what somebody else has written there is none, and would be stored as one.
+-- Ids are whole numbers. Refuse any other value that a client may have written: it would be stored as an id.
 if #META.next > 14 or string.find(META.next, '%D') then error('the next id is ' .. META.next) end

@@ -1,4 +1,4 @@
--- Find the ready task with the smallest id, as verbs/oldest.lua says.
+-- Find the ready task with the smallest id: see oldest.lua.
 local size = 0
 local function age_of(id)
   local value = call('HGET', M .. ':tasks', id)
@@ -20,7 +20,7 @@ if call('HLEN', M .. ':tasks') <= 2000 then
   end
   return false
 end
--- Below `known` nothing lives, and nothing ever will.
+-- No task has or will have an id below `known`.
 local known = tonumber(call('HGET', M, 'oldest') or 0)
 local first = ARGV[6] == '' and known or tonumber(ARGV[6])
 local last = math.min(first + 5000, tonumber(META.next)) - 1
@@ -37,7 +37,7 @@ for id = first, last do
     break
   end
 end
--- Who only looks need not be able to write it down.
+-- A client that may only read goes on without storing this.
 local may = redis.acl_check_cmd
 if first == known and gone > known and (not may or may('HSET', M, '', '')) then redis.pcall('HSET', M, 'oldest', gone) end
 if age and age ~= true then return age end

@@ -1,4 +1,4 @@
--- What came back from its taker, or got less time to live, may be past its ttl: then it is gone before it is answered.
+-- A task that was released, or whose ttl was shortened, may have expired: end it before the reply.
 --#if TIMED
 if (task.state == 'r' or task.state == '!') and task.ttl and dead_of(task) <= now then
 --#slow

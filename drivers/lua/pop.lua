@@ -1,5 +1,5 @@
--- Leaves `id`, that of the first task that may be taken, which stands nowhere then; false: there is none; nil: not found yet,
--- too many ids were stale.
+-- Pop the first task that may be taken and leave its `id`. false: not one may be taken; nil: not found yet, because
+-- of too many stale ids.
 if META.paused and META.paused + 0 > now then
   id = false
 --#if LIST
@@ -17,7 +17,7 @@ else
 --#else
   local at = call('ZPOPMIN', M .. ':ready')[1]
 --#end
-  -- As id_at: each take would pay for its definition.
+  -- id_at inlined: its definition would slow down each take.
   id = at and unpack_struct('>I6', at, #at - 5) or false
   if NEWEST_FIRST and id then id = 281474976710655 - id end
 end

@@ -1,5 +1,5 @@
--- Put the tasks of a batch together, by columns, as moves.lua has them: of `words`, from `at`, with ids from `id`. All are made
--- before the first is put: an order that fails for one of them fails before anything is written.
+-- Put the tasks of a batch together, with the columns of moves.lua: the tasks in `words` from index `at`, with ids
+-- from `id`. All are prepared before the first write, so a rank function that fails for one of them changes nothing.
 local ready, delayed = { {}, {}, {}, {}, {} }, { {}, {}, {}, {}, {} }
 local last, format = id + size, string.format
 --#if LIST
@@ -9,7 +9,7 @@ local task = { created = now }
 while id < last do
   local flags, count = words[at + 1], words[at] + 0
 --#if LANE
-  -- Each names its own lane, and has the rest of its header with its data.
+  -- With a negative count each task brings its own lane, and the rest of its header is part of its data.
   local own, named = count < 0, 'nil'
   local laned = byte(flags) % 128 >= 64
   if own then count = -count elseif laned then named = words[at + 4] end

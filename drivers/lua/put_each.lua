@@ -1,4 +1,4 @@
--- Put the tasks of a batch one by one: of `words`, from `at`, with ids from `id`.
+-- Put the tasks of a batch one by one: the tasks in `words` from index `at`, with ids from `id`.
 local all = {}
 while #all < size do
   local flags, count = words[at + 1], words[at] + 0

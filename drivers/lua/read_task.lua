@@ -1,4 +1,4 @@
--- Read the facts of `task` off what is stored of it, its value.
+-- Set the fields of `task` from its stored form, task.value: lib/task.lua describes the format.
 local flags = byte(task.value, 1)
 if flags ~= 0 then
   local value, at = task.value, 9
@@ -14,7 +14,7 @@ if flags ~= 0 then
 --#end
 --#if LANE
   if flags % 128 >= 64 then
-    -- As text_at does it.
+    -- text_at inlined.
     local length = byte(value, at)
     if length < 255 then
       task.lane = sub(value, at + 1, at + length)

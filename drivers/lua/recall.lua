@@ -1,5 +1,5 @@
--- No lease lies further ahead than the longest of them: one that does is from before the clock was set back. Whoever has
--- died since must not hold its tasks until then.
+-- Shorten leases that end later than the longest lease from now on: they were written before the clock was set back.
+-- Otherwise a session that has died would hold its tasks until then.
 local longest = call('HGET', M, 'lease')
 if longest then
   local furthest = now + longest

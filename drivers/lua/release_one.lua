@@ -1,6 +1,6 @@
--- The attempt at `task` has ended by a release: it goes back to its place, now or after `delay` microseconds ('': now;
--- 'backoff': as long as the tube's backoff says), or aside if that was its last attempt, and then `reason` says why (nil,
--- '': that it was the last). `due` is a local too.
+-- Release `task`: it returns to its place after `delay` microseconds ('': now; 'backoff': the delay of the tube's
+-- backoff). After its last attempt it is buried instead, with the `reason` (nil or '': 'max_attempts: release').
+-- `due` is a local of the caller, too.
 if is_last(task) then
 --#slow
   task.reason = (reason or '') ~= '' and reason or 'max_attempts: release'

@@ -1,4 +1,4 @@
--- Answer what `shown` says of the `task`; ARGV  8 '1': the caller knows its data.
+-- Return the facts of `task`; ARGV 8 '1': without its data, which the caller has.
 local reply = shown(task, ARGV[8] ~= '')
 --#done reply
 return reply

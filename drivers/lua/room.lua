@@ -1,5 +1,5 @@
--- Nothing is put unless there is room for so many tasks as are `needed` besides those that are there. `capacity`: how many have
--- room (nil: any number); `callers`: how many in the `process` are going to wait if there is none ('': none).
+-- Return false if the tube has no room for `needed` new tasks. `capacity`: that of the tube (nil: unlimited);
+-- `callers`: the number of callers in `process` that wait if there is no room ('': they do not wait).
 if capacity and needed > 0 and call('HLEN', M .. ':tasks') + needed > capacity then
   if callers ~= '' then
 --#slow

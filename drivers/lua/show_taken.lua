@@ -1,4 +1,4 @@
--- How a call ends that has taken `tasks`; `stuck`: there are more, which were not found yet.
+-- The end of a call that took `tasks`. `stuck`: there are more, but they were not found yet.
 if #tasks == 0 then
 --#include flush
 --#if TAKE_FOR

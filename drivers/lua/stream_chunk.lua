@@ -1,5 +1,5 @@
--- Read what is written down in `field`, a `chunk`: the ids of its tasks, `named`; the attempts of each, `attempts`, and the take by
--- which the stream has it, `meant`.
+-- Read the chunk in `field`. Leaves `named`, the ids of its tasks; `attempts`; and `meant`, the takes by which the
+-- stream holds them.
 local chunk = call('HGET', S, field)
 if not chunk then
 --#include flush
@@ -8,7 +8,7 @@ end
 local ids, by_attempts, by_takes = string.match(chunk, '(.*):(.*):(.*)')
 local named = {}
 for id in string.gmatch(ids, '%d+') do named[#named + 1] = id end
--- One number stands for all.
+-- A single number applies to all tasks.
 local function numbers_of(words)
   local numbers, count = {}, 0
   for number in string.gmatch(words, '%d+') do

@@ -1,4 +1,4 @@
--- One of the tasks that are taken together: what is stored of it says how often it was taken, and when it is due.
+-- Add a task to the columns of a take. Its attempts and due time follow from its stored form.
 --#flat
 task.value, task.attempts = values[n], 0
 --#include read_task

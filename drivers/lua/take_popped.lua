@@ -1,6 +1,6 @@
--- Take the task of `id`, which stands nowhere: leaves `answer`, its facts, and `stored`, what is stored of it.
+-- Take the task `id`, which pop.lua has popped. Leaves its facts, and its value as `stored`.
 --#flat
--- HMGET since that is allowed: the head has run it.
+-- HMGET instead of HGET: head.lua has run it already, so the caller has the right to it.
 task.id, task.value, task.attempts, task.owner = id, call('HMGET', M .. ':tasks', id)[1], 0, ARGV[1]
 --#include read_task
 --#if TIMED

@@ -1,6 +1,6 @@
--- Take the first tasks that may be taken, up to `limit`, until they have `room` bytes; `leased`: their ttr does not run. Leaves `tasks`,
--- or `ids`, `attempts`, `told` (when each is due, -1: never) and `values` of them, the last unless `bare`; and `stuck`: there are
--- more, which were not found yet.
+-- Take the first tasks, up to `limit`, until their data have `room` bytes. `leased`: their ttr does not run. Leaves
+-- either `tasks`, or the columns `ids`, `attempts`, due times (-1: none) and, unless `bare`, `values`; and `stuck`:
+-- there are more tasks, but they were not found yet.
 local tasks, ids, attempts, told, values, stuck, popped = {}, {}, {}, {}, nil, false, nil
 --#if PACED
 local size = 0
@@ -19,12 +19,12 @@ for n = 1, limit do
   size = size + #task.value
 end
 --#else
--- What is stored of those that were popped, as much as goes into one answer; the others stand again where they were.
+-- Read the values of the popped tasks until one reply is full, and return the other tasks to their places.
 local function within()
   if bare then return all_of('HMGET', M .. ':tasks', ids) end
   local found, size, count, all = {}, 0, 0, #ids
   while count < all and size < room do
-    -- Small ones are read by the hundred: that saves commands.
+    -- Read small tasks by the hundred, which saves commands.
     local step = count > 0 and size < 1000 * count and 100 or 20
     local some = call('HMGET', M .. ':tasks', unpack(ids, count + 1, math.min(count + step, all)))
     for n = 1, #some do
@@ -42,7 +42,7 @@ local function within()
   return found
 end
 --#if LIST
--- Tasks that come back leave the list: where none has, all in it are new.
+-- Released tasks are in ':back', not in the list: with `loose` = 0 all tasks are untaken.
 local untaken = loose == 0
 --#end
 ids, stuck, popped = pop_some(limit)

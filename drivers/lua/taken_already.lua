@@ -1,4 +1,4 @@
--- A call that takes several tasks comes again: those that its caller still has are the answer.
+-- A repeated call that takes several tasks returns the tasks that its caller still holds.
 if replayed then
 --#slow
   local tasks = {}
@@ -8,7 +8,7 @@ if replayed then
     if tasks[#tasks] then tasks[#tasks].due = due_of(tasks[#tasks].id) end
 --#end
   end
-  -- And perhaps there were more.
+  -- Report that there may be more.
   if #tasks > 0 then return shown_all(tasks, true) end
 --#fast
 end

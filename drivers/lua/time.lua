@@ -1,8 +1,9 @@
--- What is due happens: delays, times to run, times to live and leases of sessions end, so many per call, some 10 ms of them.
--- Each at its own moment, in the order of the moments: meanwhile `now` is that, and `present` the time of the call.
+-- Process due tasks: end delays, ttr, ttl and the leases of sessions. They end in the order of their due times, at
+-- most SOME per call, which takes about 10 ms. Meanwhile `now` is the due time of the current one, and `present` the
+-- time of the call.
 local left, present = SOME, now
 --#if PACED
--- The tube was altered: first of all its lanes go by that.
+-- The options for lanes were changed: update all lanes first.
 local cursor = call('HGET', M, 'repace')
 if cursor then
   local page = call('HSCAN', M .. ':lanes', cursor, 'COUNT', SOME)
@@ -22,7 +23,7 @@ if cursor then
 end
 --#end
 --#if LANE_ROOM
--- Its lanes have a capacity for the first time: before anything else happens their tasks are counted.
+-- Lanes got a capacity for the first time: count their tasks before anything else happens.
 local counted = call('HGET', M, 'recount')
 if counted then
   local page = call('HSCAN', M .. ':tasks', counted, 'COUNT', 500)
@@ -39,7 +40,7 @@ end
 --#end
 now = 0
 --#if PACED
--- The lane whose rest is over first.
+-- The lane whose cool-down ends first, and when.
 local rested, over
 local function look_at_rests()
   rested, over = unpack(call('ZRANGEBYSCORE', M .. ':rests', '-inf', present, 'WITHSCORES', 'LIMIT', 0, 1))
@@ -51,7 +52,7 @@ local function end_rests(until_then)
     lane = rested
     enter_pace(0)
     rest_anew()
-    -- By what its record says: an entry that says something else would come again and again.
+    -- Use the moment in the lane's record: an entry in ':rests' that differs from it would be found again and again.
     if pace.rest > 0 then call('ZADD', M .. ':rests', pace.rest, lane) else call('ZREM', M .. ':rests', lane) end
     leave_pace()
     look_at_rests()
@@ -63,7 +64,7 @@ local leases, ended = call('ZRANGEBYSCORE', M .. ':leases', '-inf', present, 'WI
 --#if TIMED
 --#if ENDS_TAKEN
 --#else
--- What its ttl spared until it came back is due since then.
+-- A task whose ttl expired while it was taken is due only since its release.
 now = math.min(tonumber(call('HGET', M, 'late') or 0), present)
 --#end
 --#end
@@ -121,7 +122,7 @@ end
 end_rests(present)
 --#end
 now = present
--- What nothing above ends counts for nothing: it would be due for ever.
+-- Ignore kinds of due times that this script does not process: they would be due forever.
 local task
 --#if TIMED
 task = call('ZRANGE', M .. ':due', 0, 0, 'WITHSCORES')[2]
@@ -137,7 +138,7 @@ soonest = math.min(soonest, tonumber(call('ZRANGE', M .. ':rests', 0, 0, 'WITHSC
 --#end
 if soonest < math.huge then call('HSET', M, 'soonest', soonest) else soonest = nil end
 META.soonest = soonest or false
--- A put begins anew: in a script that has written something the server does not ask whether it has memory left.
+-- The caller repeats a put: the server does not check its memory in a script that has already written.
 if left <= 0 or PUTS then
 --#include flush
   return redis.error_reply('AGAIN there is more to do first')

@@ -1,4 +1,4 @@
--- List who waits, `processes`: by process how many callers and until when that counts, `most` of them, by chance where there are
--- more; then how many there are.
+-- List `processes` that wait, each with the number of its callers and until when that is valid: at most `most`,
+-- chosen at random if there are more. The last entry is the number of all.
 local processes = call('HRANDFIELD', M .. ':waiting', most, 'WITHVALUES')
 processes[#processes + 1] = call('HLEN', M .. ':waiting')

@@ -1,4 +1,4 @@
--- Chance that can be repeated, as in chance.py.
+-- Reproducible random numbers, as in chance.py.
 local function random_of(seed, id, attempts)
   local state = (seed % 2147483647 * 16807 + id % 2147483647 + 1) % 2147483647
   state = (state * 48271 + attempts * 69621 + 1) % 2147483647

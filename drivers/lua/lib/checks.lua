@@ -1,13 +1,13 @@
--- What must hold between a tube's tasks and the keys that have them in order, one thing at a time. What a stored task says
--- of itself is true, and so is ':taken' of those that are ready by that; the other keys follow from them.
+-- The invariants between the tasks of a tube and the keys that index them, one function each. The stored tasks are
+-- the truth, together with ':taken' for tasks stored as ready; all other keys follow from them.
 
--- The number that an id is, or nil.
+-- Return the number that an id stands for, or nil if it is not an id.
 local function id_of(words)
   local id = string.match(words, '^%d+$') and #words <= 15 and tonumber(words)
   return id and id < 281474976710656 and string.format('%.0f', id) == words and id or nil
 end
 
--- Whether a text is UTF-8; halves of pairs count, as Python has them.
+-- True if a text is UTF-8. Lone surrogates are valid, as in Python's strings.
 local function is_text(words)
   if not string.find(words, '[\128-\255]') then return true end
   words = string.gsub(words, '[\194-\223][\128-\191]', ' ')
@@ -19,7 +19,7 @@ local function is_text(words)
   return not string.find(words, '[\128-\255]')
 end
 
--- All texts that a task has, its context too.
+-- True if all texts of a task are valid, including its context.
 local function has_texts(task)
   for _, words in ipairs({ task.key or '', task.reason or '', task.lane or '' }) do
     if not is_text(words) then return false end
@@ -34,7 +34,7 @@ local function has_texts(task)
   return count % 2 == 0
 end
 
--- A stored task as `read` has it, with its score in ':taken' if it is taken; nil if it is none that this driver could write.
+-- Parse a task as `read` does, and set its score if it is taken. nil: this driver could not have written it.
 local function stored_task(id, value)
   local flags = #value >= 8 and byte(value, 1)
   if not flags or flags % 4 == 3 then return nil end
@@ -60,14 +60,14 @@ local function stored_task(id, value)
   return task
 end
 
--- The task of an id, if there is one that can be read.
+-- Return the task of an id, or nil if it does not exist or cannot be read.
 local function task_of(id)
   id = string.format('%.0f', id)
   local value = call('HGET', M .. ':tasks', id)
   return value and stored_task(id, value)
 end
 
--- The task that a place names, if it stands there rightly.
+-- Return the task whose id is in a place, if that is its correct place.
 local function task_at(at)
   if #at < 6 then return nil end
   local task = task_of(id_at(at))
@@ -75,7 +75,7 @@ local function task_at(at)
 end
 
 --#if LIST
--- How many ids in the list are smaller: they ascend.
+-- Return how many ids in the list are smaller: the list is sorted.
 local function index_of(id)
   local low, high = 0, call('LLEN', M .. ':ready')
   while low < high do
@@ -92,15 +92,15 @@ local function stands(task, listed)
   return call('LINDEX', M .. ':ready', index_of(task.id + 0)) == task.id
 end
 
--- It has come back to its place: where that is in the list does not matter.
+-- Add a task to ':back' like a released task: then its position in the list does not matter.
 local function stand(task)
   call('ZADD', M .. ':back', 0, place(task))
   call('HINCRBY', M, 'loose', 1)
 end
 
 --#elif LANE
--- What is known of a lane: its number, how many of its tasks are taken, the place of the one on offer; where there are paces
--- what they need. nil: nothing; false: nobody can read it.
+-- Read the record of a lane: its number, the number of its taken tasks, the place on offer, and in a tube with paces
+-- the other fields of PACE. nil: there is no record; false: it cannot be read.
 local function lane_of(name)
   local record = call('HGET', M .. ':lanes', name)
   if not record then return nil end
@@ -130,7 +130,7 @@ local function lane_of(name)
   return about
 end
 
--- Whether a lane that is known so has on offer what it should, and is noted as long as it should be.
+-- True if a lane offers the correct task, and if a lane without an offer still needs its record.
 local function is_lane_right(name, about)
   lane, lane_key = name, about.key ~= '' and about.key
   local full = about.taken > 0
@@ -152,8 +152,8 @@ local function is_lane_right(name, about)
   return score and score + 0 == about.place
 end
 
--- Note a lane anew, with what it has on offer; `taken`: how many of its tasks are, if that is known better; `at`: the place of
--- one that stands there, too.
+-- Rewrite the record of a lane, and offer its best task. `taken`: the number of its taken tasks, if the record may be
+-- wrong; `at`: the place of a ready task to add.
 local function mend_lane(name, taken, at)
   local about = lane_of(name)
   if about == false then
@@ -179,7 +179,7 @@ local function mend_lane(name, taken, at)
     lane_head = false
   end
   if at then call('ZADD', M .. ':behind', 0, lane_key .. at) end
-  -- What stands there and should not is not to be offered.
+  -- Remove places that do not belong to a ready task of this lane.
   local first = behind()
   while first do
     local task = task_at(first)

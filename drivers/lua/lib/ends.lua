@@ -1,36 +1,37 @@
--- What there is at the end of a verb for those who wait.
+-- Functions for the end of a script, which wake processes that wait.
 
--- Read only where it matters: most verbs need not know.
+-- This field is read here because most methods do not need it.
 local function pauses()
   local ends = call('HGET', M, 'paused')
   return ends and ends + 0 > now
 end
 
--- Whether somebody who waits for room has it now. ':wanting' has processes by how many tasks the first of their callers
--- needs it for; until when that counts each says in a field of its own: '0 size until', as one of no callers. Those that
--- do not wait any more leave it when they come first.
+-- True if a process that waits for room has enough now. ':wanting' sorts processes by the number of tasks that their
+-- first caller wants to put. A field PROCESS:room in ':waiting' says until when this is valid: '0 SIZE UNTIL' (0, so
+-- that it does not count as a caller). Processes that stopped waiting are removed when they come first.
 local function has_room()
   local room = call('HGET', M, 'capacity') - call('HLEN', M .. ':tasks')
   for _ = 1, 100 do
     local process, size = unpack(call('ZRANGE', M .. ':wanting', 0, 0, 'WITHSCORES'))
     if not process or size + 0 > room then return false end
     local watched = string.match(call('HGET', M .. ':waiting', process .. ':room') or '', ' (%d+)$')
-    -- What lies further ahead than anybody says is from before the clock was set back.
+    -- A moment further ahead than any process may set was written before the clock was set back.
     if watched and tonumber(watched) > now and tonumber(watched) <= WATCHED then return true end
     call('ZREM', M .. ':wanting', process)
   end
-  -- Whoever gets the marker has the next ones looked at.
+  -- The script of the process that gets this marker checks the next ones.
   return true
 end
 
--- Each process that waits for room looks whether it has some now, a thousand at most.
+-- Let each process that waits for room check again, at most a thousand.
 local function wake_all()
   local markers = {}
   for n = 1, math.min(call('HLEN', M .. ':waiting'), 1000) do markers[2 * n - 1], markers[2 * n] = 0, n end
   many('ZADD', M .. ':room', markers)
 end
 
--- So many callers of a process wait for room, the first of them for so much; `crowded`: the lane in which that is.
+-- Register `callers` of a process as waiting for room; the first of them puts `size` tasks. `crowded`: the full lane,
+-- if the lane has no room rather than the tube.
 local function wait_for_room(size, callers, process, crowded)
   local watched = string.format('%.0f', WATCHED)
   call('HDEL', M, 'filling')

@@ -1,11 +1,12 @@
--- What becomes of a task whose attempt has failed.
+-- Failed attempts.
 
--- Whether that was the last attempt that it has.
+-- True if this was the last attempt of the task.
 local function is_last(task)
   return task.most and task.attempts >= task.most
 end
 
--- Note what has happened to a task: its holder has buried it (1), it was buried (2), kicked (3), its time to run was over (4).
+-- Count an event in the history of a task: its holder buried it (1), it was buried (2), kicked (3), its ttr expired
+-- (4).
 local function note_past(task, what)
   local counts = { unpack_struct('>I4I4I4I4', task.past or string.rep('\0', 16)) }
   counts[what] = counts[what] + 1
@@ -13,7 +14,7 @@ local function note_past(task, what)
 end
 
 --#if BACKOFF
--- How many microseconds it rests.
+-- Return the delay before the next attempt, in microseconds.
 local function rest_of(task)
   local delays = RESTS
   return varied(delays[math.min(math.max(task.attempts, 1), #delays)], -REST_JITTER, REST_SEED, task.id, task.attempts)
@@ -21,7 +22,7 @@ end
 --#end
 
 --#if TIMED
--- Its life is prolonged, as by a delay: not beyond LONGEST from now on.
+-- Extend the ttl of a task by a delay, but not beyond LONGEST from now on.
 local function prolong(task, span)
   if task.ttl then task.ttl = math.min(task.ttl + span, now - task.created + LONGEST) end
 end

@@ -1,20 +1,21 @@
--- The tasks of each lane, in tubes whose lanes have a capacity, or had one: ':fill' has how many there are, in whatever state.
+-- The number of tasks in each lane, in any state: the hash ':fill'. Only for tubes whose lanes have or had a
+-- capacity.
 --#if LANE_ROOM
--- Whether tasks have left a lane for which callers wait, which ':crowded' names.
+-- True if tasks have left a lane in ':crowded', for which callers wait.
 local freed
 
--- So many tasks have left a lane.
+-- Subtract tasks that have left a lane.
 local function leave_lane(name, count)
   if call('HINCRBY', M .. ':fill', name, -count) <= 0 then call('HDEL', M .. ':fill', name) end
   if META.filling and call('ZREM', M .. ':crowded', name) == 1 then freed = true end
 end
 
--- So many tasks come into each of these lanes.
+-- Add new tasks: `new` maps each lane to their number.
 local function fill_lanes(new)
   for name, count in pairs(new) do call('HINCRBY', M .. ':fill', name, count) end
 end
 
--- How many tasks have room in a lane; 0: any number.
+-- Return the capacity of a lane; 0: unlimited.
 local function capacity_of(name)
 --#if PACED
   local record = call('HGET', M .. ':lanes', name)

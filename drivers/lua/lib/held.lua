@@ -1,7 +1,7 @@
--- What a session has.
+-- Tasks that a session holds.
 
--- One of many that a call names: by its id, and the take that is meant, if the session of ARGV[1] has it. `meant`: the
--- number of a take; '': whichever; 'c' and a moment: whichever of the task that was put then.
+-- Return the task of an id if the session of ARGV[1] holds it, else nil. `meant`: the number of a take; '': any take;
+-- 'c' and a moment: any take of the task that was put then.
 local function held_one(id, meant)
   local score = call('ZSCORE', M .. ':taken', id)
   local take = score and score - ARGV[1] * TAKES

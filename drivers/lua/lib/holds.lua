@@ -1,12 +1,22 @@
--- What a session leaves when it ends.
+-- Sessions, and how they end.
+--
+-- A session is a client in one tube. Its token is sNUMBER.BORN.UUID: its number, the moment when the tube was
+-- created, and a part of its uuid. The score of each task in ':taken' contains the number of the session that holds
+-- it. The sorted set ':leases' has the token and the end of the lease, which the client extends while it lives. When
+-- a lease expires, time.lua releases the tasks of the session and forgets it; `leave` does so when the client closes
+-- the tube.
+--
+-- The meta hash has the token as a field, which says that the session lives. Its value is the uuid, followed for each
+-- caller by ' CALLER:SLOT' with the highest slot in which that caller stores replies.
 
--- Whether a session is that of a stream: its uuid is made of a name, which is version 5; others are random.
+-- True if a session belongs to a stream. The uuid of a stream is made from its name (version 5), other uuids are
+-- random.
 local function is_stream(token)
   return string.match(token, '%.%x+5%x%x%x$')
 end
 
--- Release tasks, in the order of their ids; `why`: what has ended the attempts. What a stream has taken is no attempt when
--- it comes back; `streams` has the numbers of their sessions.
+-- Release tasks in the order of their ids. `why`: the reason why the attempts ended; `streams`: the numbers of the
+-- sessions of streams, whose takes do not count as attempts.
 local function release_each(ids, why, streams)
   table.sort(ids, function(a, b) return tonumber(a) < tonumber(b) end)
   for n = 1, #ids do
@@ -25,7 +35,7 @@ local function release_each(ids, why, streams)
   end
 end
 
--- Release what the session of a token holds, up to `limit` tasks; answers how many it held.
+-- Release the tasks of a session by its token, at most `limit`. Returns how many it held.
 local function release_of(token, limit)
   local session = tonumber(string.match(token, '%d+'))
   local first = session * TAKES
@@ -35,11 +45,11 @@ local function release_of(token, limit)
   return all
 end
 
--- The field that says that a session lives, META.session, has its uuid and, for each of its callers, ' caller:slot' with
--- the highest slot in which that keeps answers. A call says so that is the first one of its slot.
+-- Add the slot of this call to the session's field if it is the caller's highest so far. The first call in each slot
+-- does so.
 local function note_slot()
   local caller, slot = string.match(ARGV[3], '([^.]+)%.([^.]+)$')
-  -- Some slots have letters: see `forget`.
+  -- Some slots are letters: see `forget`.
   slot = tonumber(slot) or 0
   local about, entry = META.session, ' ' .. caller .. ':'
   local known = string.match(about, entry .. '(%d+)')
@@ -48,8 +58,8 @@ local function note_slot()
   call('HSET', M, ARGV[2], about)
 end
 
--- Forget a session by its token, its callers' last answers, and processes that have not waited for long, of very many
--- some. Whether that is done: a caller has had so many slots that there is more.
+-- Forget a session, the last replies to its callers, and some of the processes whose waiting has expired. Returns
+-- false if a caller has so many slots that another call is needed.
 local function forget(token)
   local about = call('HGET', M, token) or ''
   for caller, last in string.gmatch(about, ' (%w+):(%d+)') do
@@ -65,7 +75,7 @@ local function forget(token)
   end
   call('ZREM', M .. ':leases', token)
   local named = 'u' .. string.match(about, '^%x*')
-  -- The session may have opened the tube anew.
+  -- The client may have opened a new session meanwhile.
   if call('HGET', M, named) == token then call('HDEL', M, named) end
   call('HDEL', M, token)
   local processes = call('HRANDFIELD', M .. ':waiting', 100, 'WITHVALUES')

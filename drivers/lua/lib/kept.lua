@@ -1,6 +1,6 @@
--- Done tasks that are kept. ':done' has of each, by id: a byte that says why it ended (a ack, d delete, t ttl), the moments of
--- its end and of the end of its keeping (7 bytes each), its attempts (3), 1 and its result as a text or 0, and the task as it
--- was stored. ':ended' has the ids in 6 bytes, by the moment at which they are forgotten.
+-- Done tasks that are kept. The hash ':done' has a record by id: why the task ended (a ack, d delete, t ttl; 1 byte),
+-- when it ended and until when it is kept (7 bytes each), its attempts (3), 1 and its result as a text or 0, and the
+-- task as it was stored. The sorted set ':ended' has the ids in 6 bytes by the moment until which they are kept.
 --#if KEEPS
 local function forget_done(ids)
   for n = 1, #ids do
@@ -9,7 +9,7 @@ local function forget_done(ids)
   end
 end
 
--- A task ends now. Those that are over are forgotten, some with each that comes.
+-- Keep a task that ends now, and forget some whose time is over.
 local function keep_task(task, why)
   local ends = now + task.keep_done
   local result = task.result and pack('>I1', 1) .. text(task.result) or pack('>I1', 0)
@@ -22,7 +22,7 @@ local function keep_task(task, why)
   local over = call('ZCARD', M .. ':ended') - KEPT_MOST
   if over > 0 then forget_done(call('ZRANGE', M .. ':ended', 0, math.min(over, 50) - 1)) end
 --#end
-  -- Where nobody uses the tube any more both go by themselves.
+  -- If the tube is not used any longer, both keys expire.
   local stays = math.max(math.ceil(task.keep_done / 1000), 1000)
   if ARGV[5] == '' and call('PTTL', M .. ':ended') < stays then
     call('PEXPIRE', M .. ':done', 2 * stays)
@@ -30,8 +30,8 @@ local function keep_task(task, why)
   end
 end
 
--- What a caller is told of a done task: as `shown` of a living one, with 1 as its take; then the record. nil: it is not kept.
--- `meant`: as for `is_meant`.
+-- Return the facts of a done task, as `shown` does for a living one (with 1 as its take), followed by its record.
+-- nil: it is not kept. `meant`: as for `is_meant`.
 local function told_done(id, meant)
   local record = call('HGET', M .. ':done', id)
   if not record then return nil end
@@ -43,7 +43,7 @@ local function told_done(id, meant)
   return pack('>I8c1I4I4i8', id, '-', attempts, 1, -1) .. record
 end
 
--- How many stand in ':ended' before this moment and id.
+-- Return how many entries of ':ended' come before a moment and an id.
 local function ended_before(moment, id)
   local first, last = call('ZCOUNT', M .. ':ended', '-inf', '(' .. moment), call('ZCOUNT', M .. ':ended', '-inf', moment)
   while first < last do

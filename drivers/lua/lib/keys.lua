@@ -1,6 +1,7 @@
 -- Unique keys. The hash ':keys' maps the key of each living task to its id. The hash ':known' has the keys that are
--- remembered after their task is gone. 18 bits of a key's SHA-1 choose its field. A field is a list of records of 21 bytes,
--- sorted by expiry: the moment at which it expires (7), the next bits of the SHA-1 (8), and the id of the task (6).
+-- remembered after their task is gone. 18 bits of a key's SHA-1 choose its field. A field is a list of records of 21
+-- bytes, sorted by expiry: the moment at which it expires (7), the next bits of the SHA-1 (8), and the id of the task
+-- (6).
 
 -- Return where the first record of a field begins that expires after a moment.
 local function known_after(records, moment)
@@ -14,7 +15,8 @@ local function known_after(records, moment)
   return 21 * low + 1
 end
 
--- The field of a key, its records, the part of the SHA-1 that they have, and where the key's record begins, or nil.
+-- Return the field of a key, its records, the part of the SHA-1 in its record, and where its record begins or
+-- nil.
 local function known_key(key)
   local digest = redis.sha1hex(key)
   local field = tonumber(sub(digest, 1, 5), 16) % 262144
@@ -25,7 +27,7 @@ local function known_key(key)
   return field, records, rest, at and at - 7
 end
 
--- What the task of a key is: its id, and whether it lives; nil: there is none.
+-- Return the id of the task with a key, and true if that task lives. nil: the key is free.
 local function find_key(key)
   local id = call('HGET', M .. ':keys', key)
   if id then return id, true end
@@ -50,14 +52,15 @@ local function write_known(key, id, ends)
   end
 end
 
--- The task has gone.
+-- Forget the key of a task that has ended, or remember it for key_ttl.
 local function leave_key(key, id, key_ttl)
   if call('HGET', M .. ':keys', key) ~= tostring(id) then return end
   call('HDEL', M .. ':keys', key)
   if key_ttl then write_known(key, id, now + key_ttl) end
 end
 
--- A task has this key now, perhaps after another one that it replaces; `known`: the key was remembered.
+-- Give a key to a new task. `replaces`: the task has removed another one with this key; `known`: the key was
+-- remembered.
 local function enter_key(key, id, replaces, known)
   if known then
 --#slow

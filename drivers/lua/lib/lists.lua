@@ -1,9 +1,9 @@
--- The next places in an index: after one of them, '' for the first ones.
+-- Return the next places of an index after `at` ('': the first ones).
 local function places_after(part, at, most)
   return call('ZRANGEBYLEX', M .. part, at == '' and '-' or '(' .. at, '+', 'LIMIT', 0, most)
 end
 
--- The same of what is due: a place is the moment, a space and what stands in ':due'. Many tasks may be due at one moment.
+-- The same for ':due', where a place is the moment, a space and the member. Many tasks may be due at one moment.
 local function due_after(at, most)
   local first, space = 0, string.find(at, ' ', 1, true)
   if space then
@@ -20,8 +20,8 @@ local function due_after(at, most)
   return places
 end
 
--- The same of ready tasks where ':ready' is a list, in which stale ids stand too: of one that came back, its place is in
--- ':back', and may be in the list.
+-- The same for ready tasks in a list. It contains stale ids. A task that was released has its place in ':back', and
+-- may be in the list as well.
 --#if LIST
 local function ready_after(at, most)
   local first, last = 0, call('LLEN', M .. ':ready')

@@ -1,11 +1,11 @@
--- Commands for many tasks: so many words go with one command, since all stand on Lua's stack.
+-- Run a command for many words, a thousand at a time: all arguments are on Lua's stack.
 local function many(command, key, words)
   for first = 1, #words, 1000 do
     call(command, key, unpack(words, first, math.min(first + 999, #words)))
   end
 end
 
--- The same for what answers a value for each word.
+-- The same for commands that return a value for each word.
 local function all_of(command, key, words)
   if #words == 0 then return {} end
   if #words <= 1000 then return call(command, key, unpack(words)) end
@@ -18,7 +18,7 @@ local function all_of(command, key, words)
   return found
 end
 
--- Words that were brought in parts, under a name; nil if these are not as many as there should be.
+-- Return the words that were staged under a name in several calls; nil if their number is wrong.
 local function brought(name, count)
   local parts, words = call('LRANGE', M .. ':staged:' .. name, 0, -1), {}
   for n = 1, #parts do

@@ -1,9 +1,9 @@
--- What is known of a lane besides its tasks, as in rate_limits.py: in tubes that META.pacing says something about, now or
--- ever. What the tube asks for stands there: interval, jitter, max_in_flight, '1' if lanes come in rounds,
--- '1' if the interval counts from the end of a run, too.
+-- Rate limits and round-robin order of lanes, as in rate_limits.py: for tubes that have or had such options. The field
+-- META.pacing has the options of the tube: interval, jitter, max_in_flight, '1' for round-robin order, '1' if the
+-- interval counts from the end of a run as well.
 --
--- A lane's record has all of it then: byte 255, which no number begins with, and its fields. While the lane rests it
--- stands in ':rests', and has nothing on offer.
+-- The record of a lane in ':lanes' then is byte 255, with which no lane number begins, and the fields of PACE. A lane
+-- that cools down is in ':rests' by the moment when that ends, and offers no task.
 --#if PACES
 local PACE = {
   'key', 'taken', 'head', 'rest', 'noted', 'interval', 'most', 'blocked',
@@ -18,11 +18,11 @@ local function is_full()
   return pace.rest > 0 or pace.taken >= (pace.most > 0 and pace.most or pace.tube_most)
 end
 
--- The pace of the lane `lane`, with so many more tasks taken than its record says; `popped`: its head is not on offer any more,
--- and not taken yet.
+-- Read the pace of `lane`, and add `by` to its number of taken tasks. `popped`: its head is no longer on offer, but
+-- not taken yet.
 local function enter_pace(by, popped)
   local interval, jitter, most, rounds, from = string.match(META.pacing or '0 0 1 0 0', '(%S+) (%S+) (%S+) (%S+) (%S+)')
-  -- Below zero: none of its own, or never. Zero, for limits, places and moments: none.
+  -- -1 means that a field is not set; 0 means no limit, no place or no moment.
   pace = {
     key = '', taken = 0, head = '', rest = 0, noted = 0, interval = -1, most = 0, blocked = 0,
     at = -1, id = -1, attempts = 0, place = 0, at_before = -1, id_before = -1, attempts_before = 0, place_before = 0,
@@ -35,13 +35,13 @@ local function enter_pace(by, popped)
   if lane_record and byte(lane_record, 1) == 255 then
     local fields = { cmsgpack.unpack(sub(lane_record, 2)) }
 --#if LANE_ROOM
-    -- It may have been written when lanes had no capacity.
+    -- The record may be older than the capacity of lanes.
     for n = 1, #fields do pace[PACE[n]] = fields[n] end
 --#else
     for n = 1, #PACE do pace[PACE[n]] = fields[n] end
 --#end
   elseif lane_record then
-    -- It was written when the tube had no paces.
+    -- The record is older than the paces of the tube.
     local head = sub(lane_record, 2)
     if byte(lane_record, 1) ~= 254 then pace.key, head = sub(lane_record, 1, 5), sub(lane_record, 6) end
     if popped or call('ZSCORE', M .. ':offers', head) then pace.head = head else pace.taken = 1 end
@@ -54,12 +54,12 @@ local function enter_pace(by, popped)
   lane_taken, lane_head = pace.full, pace.head ~= '' and pace.head
 end
 
--- A place in the round.
+-- Give the lane the last place in the round.
 local function place_in_round()
   if pace.rounds then pace.place = call('HINCRBY', M, 'rounds', 1) end
 end
 
--- It has started with this task.
+-- Note that a task of the lane has started.
 local function note_start(id, attempts)
   if pace.noted == 0 then return end
   pace.at_before, pace.id_before, pace.attempts_before, pace.place_before = pace.at, pace.id, pace.attempts, pace.place
@@ -67,7 +67,7 @@ local function note_start(id, attempts)
   place_in_round()
 end
 
--- The last take of this task, which had one attempt more then, counts as never having happened.
+-- Undo the start of a task whose take does not count. `attempts`: the number without this take.
 local function undo_start(id, attempts)
   if pace.id ~= tonumber(id) or pace.attempts ~= attempts + 1 then return end
   pace.at, pace.id, pace.attempts, pace.place = pace.at_before, pace.id_before, pace.attempts_before, pace.place_before
@@ -76,9 +76,9 @@ local function undo_start(id, attempts)
   if lane_head then call('ZADD', M .. ':offers', pace.place, lane_head) end
 end
 
--- Rest until the next start, or do not.
+-- Set or end the cool-down of the lane.
 local function rest_anew()
-  -- It has started before now: if that lies ahead the clock was set back.
+  -- A start cannot be in the future: the clock was set back.
   if pace.at > now then pace.at = now end
   local moment, interval = pace.blocked, pace.interval >= 0 and pace.interval or pace.tube_interval
   if interval > 0 and pace.at >= 0 then
@@ -97,14 +97,14 @@ local function rest_anew()
   pace.rest = moment
 end
 
--- The run of a task has ended: with interval_from='ack' the interval starts again.
+-- Note that a run has ended: with interval_from='ack' the interval starts again.
 local function note_end()
   if pace.noted == 0 or (pace.from >= 0 and pace.from or pace.tube_from) == 0 then return end
   pace.at, pace.at_before = now, now
   rest_anew()
 end
 
--- What is on offer is what may be taken now; write down what is known.
+-- Offer the head of the lane if one may be taken, and write the lane's record.
 local function leave_pace()
   local full = is_full()
   if lane_head and full then

@@ -1,10 +1,10 @@
 -- Ready tasks of drivers with lanes.
 --#if LANE
--- ':offers' has the best ready task of each free lane, ':behind' the other ready ones by lane and place. ':lanes' has a
--- record of each lane that has a task on offer or a taken one: byte 254 and the place of that task, its head; or, where others
--- stand or stood behind it, the lane's number in 5 bytes and then the place, which is left out where nobody knows it. So a take
--- leaves the record as it is: a head that is not on offer is taken.
--- In a tube with paces, `pace`, a record has more, and says what is taken: see paces.lua.
+-- ':offers' has the best ready task of each free lane, and ':behind' the other ready tasks by lane and place.
+-- ':lanes' has a record of each lane that has a task on offer or a taken one. The record is byte 254 and the place of
+-- that task, the head. If other tasks are or were behind it, the record is the lane's number in 5 bytes and then that
+-- place, which is empty if it is unknown. A take does not change the record: a head that is not on offer is taken. In
+-- a tube with paces, `pace`, the record has more fields, and the number of taken tasks is one of them: see paces.lua.
 local lane, lane_record, lane_key, lane_taken, lane_head, pace
 
 local function behind()
@@ -12,13 +12,13 @@ local function behind()
   return best
 end
 
--- One that comes back: where its lane was just freed, others may stand behind.
+-- Add a released task. If its lane was just freed, other tasks may be behind.
 local function push(task)
   local first = lane_head or (lane_key and not lane_taken and behind())
   --#include append
 end
 
--- What is known of lanes, by their names: of each its record, its number and its head, as lane_before.lua has them.
+-- Read the records of lanes by name: the number and the head of each, as in lane_before.lua.
 local function read_lanes(names)
   local records, keys, heads = all_of('HMGET', M .. ':lanes', names), {}, {}
   for n = 1, #names do
@@ -32,7 +32,7 @@ local function read_lanes(names)
   return keys, heads
 end
 
--- The names of `lanes`, each once.
+-- Return the distinct names in `lanes`.
 local function each_once(lanes)
   local names, seen = {}, {}
   for n = 1, #lanes do
@@ -45,11 +45,11 @@ local function each_once(lanes)
   return names
 end
 
--- New tasks by their places, in their lanes: as append.lua does for one.
+-- Add new tasks to their lanes, as append.lua does for one.
 local function append_all(places, lanes)
   local names, numbered = each_once(lanes), (META.lanes or 0) + 0
   local keys, heads = read_lanes(names)
-  -- Those that get another head, and those that get a number.
+  -- Lanes that get another head, and lanes that get a number.
   local led, changed, stand = {}, {}, {}
   for n = 1, #places do
     local name, at = lanes[n], places[n]
@@ -79,7 +79,7 @@ local function append_all(places, lanes)
   many('HSET', M .. ':lanes', records)
 end
 
--- The tasks that were taken of these lanes are gone: each offers the best one that stands behind.
+-- Free lanes whose taken tasks have ended: each offers its next task.
 local function free_all(lanes)
   local keys = read_lanes(lanes)
   local gone, offers, stood, records = {}, {}, {}, {}

@@ -1,13 +1,14 @@
--- Ready tasks of drivers that take them in the order of their ids.
+-- Ready tasks of drivers that order them by id.
+--
+-- ':ready' is a list of ids, to which a put appends. A released task goes to the sorted set ':back', which has its
+-- place. An id may remain in the list after its task has left. `loose` is the number of these stale ids plus the size
+-- of ':back': while it is 0, scripts look for neither.
 --#if LIST
--- Tasks come by their ids alone: ':ready' is a list of them, to which a put appends. What comes back to its own place
--- goes to the sorted set ':back'. An id may stay in the list after its task has left: `loose` counts those, plus what is
--- in ':back', so that nobody looks for either where there is none.
 local function append_all(ids)
   many('RPUSH', M .. ':ready', ids)
 end
 
--- And how many stale ids a script skips at most.
+-- The number of stale ids that a script skips at most.
 local loose, skips = (META.loose or 0) + 0, 1000
 
 local function loosen(by)
@@ -19,7 +20,7 @@ local function push(task)
   call('ZADD', M .. ':back', 0, place(task))
 end
 
--- Whether the task of an id from the list is ready there.
+-- True if an id in the list belongs to a ready task.
 local function counts(id)
   local value = call('HGET', M .. ':tasks', id)
   if not value or byte(value, 1) % 4 ~= 0 then return false end
@@ -28,13 +29,13 @@ end
 
 local function pull(task)
   if call('ZREM', M .. ':back', place(task)) == 1 then return loosen(-1) end
-  -- It stays in the list as a stale id, unless it stands near its end.
+  -- Leave a stale id in the list, unless it is near the end.
   if META.next - task.id < 100 and call('LREM', M .. ':ready', -1, task.id) == 1 then return end
   loosen(1)
 end
 
--- The id of the first task, as pop.lua leaves it, where some have come back or are stale. `popped`: those that this call has
--- got and that are not taken yet, by their ids as numbers: one that had come back stands in the list too.
+-- Return the id of the first task, as pop.lua does, if `loose` is not 0. `popped`: the ids (numbers) that this call
+-- has popped but not taken yet. Such a task may still be in the list if it came from ':back'.
 local function pop_loose(popped)
   local back = call('ZRANGE', M .. ':back', 0, 0)[1]
   local returned = back and id_at(back)
@@ -59,8 +60,8 @@ local function pop()
   return id
 end
 
--- The ids of the first tasks, up to so many; whether not all were found, since there were too many stale ones; and what
--- `unpop` has to know of them.
+-- Return the ids of the first tasks, at most `limit`; true if stale ids have ended the search; and an argument for
+-- `unpop`.
 local function pop_some(limit)
   if META.paused and META.paused + 0 > now then return {} end
   if loose == 0 then return call(POP, M .. ':ready', limit) or {} end
@@ -76,7 +77,7 @@ local function pop_some(limit)
 --#fast
 end
 
--- Those from `first` on stand again where they were popped.
+-- Return the tasks from `first` on to their places.
 local function unpop(ids, first)
   for n = #ids, first, -1 do
     if loose == 0 then call(UNPOP, M .. ':ready', ids[n]) else push({ id = ids[n] }) end
@@ -88,8 +89,8 @@ local function takeable()
   return call('EXISTS', M .. ':ready', M .. ':back') > 0
 end
 
--- Stale ids are forgotten when they are more than the tasks, and many: some with each verb, and twice as many as it has made.
--- They leave the list at its beginning; ready tasks among them go to ':back', where they come in the same order.
+-- Remove stale ids if there are many and more than tasks: some in each call, and twice as many as this call has made.
+-- They are popped from the beginning of the list. Ready tasks among them go to ':back', which keeps their order.
 local function tidy()
   local stale = loose - call('ZCARD', M .. ':back')
   if stale < 1000 or stale < 2 * call('HLEN', M .. ':tasks') then return end

@@ -1,11 +1,11 @@
 --#if TIMED
--- It has so many microseconds to live from now on; from its put on, if the clock was set back to before that.
+-- Let a task live for `span` microseconds from now on; from its put on, if the clock was set back to before that.
 local function live(task, span)
   task.ttl = math.max(now - task.created, 0) + span
 end
 --#end
 
--- What a kicked task gets: so many more attempts, so many microseconds to live from now on ('': what it has).
+-- Reset a kicked task: `attempts` more attempts, and `ttl` microseconds to live from now on ('': unchanged).
 local function respawn(task, attempts, ttl)
   note_past(task, 3)
   task.reason = false

@@ -1,20 +1,19 @@
--- A task as it is stored: a byte of flags, the moment of its put, what the flags announce, and the data.
+-- The stored form of a task: a byte of flags, the moment of its put, the fields that the flags announce, and the
+-- data.
 --
---   flags  1 delayed, 2 buried, 4 attempts (3 bytes), 8 pri (4), 16 ttl (7), 32 ttr (7), 64 lane (a text), 128 more:
---   what few tasks have, a byte of flags and
---          1 max_attempts (3 bytes), 2 key (a text), 4 key_ttl (7), 8 why it is buried (a text),
---          16 its put has removed another one: such a put is not undone,
---          32 its context (a text: of each name and value a text), 64 for how long it is kept after its end (7),
---          128 what has happened to it: how often its holder has buried it, it was buried, kicked, and its time to run was
---          over (4 each)
+--   flags  1 delayed, 2 buried, 4 attempts (3 bytes), 8 pri (4), 16 ttl (7), 32 ttr (7), 64 lane (a text),
+--          128 a second byte of flags, for fields that few tasks have:
+--          1 max_attempts (3 bytes), 2 key (a text), 4 key_ttl (7), 8 the reason why it is buried (a text),
+--          16 its put has replaced another task (such a put cannot be undone),
+--          32 its context (a text that consists of texts: name, value, name, value, ...), 64 keep_done (7),
+--          128 its history: how often its holder buried it, it was buried, kicked, and its ttr expired (4 each)
 --
--- A text has its length in front, in a byte, or in 4 bytes after a byte of 255.
--- Numbers are unsigned, the most significant byte first. That a task is taken stands in ':taken' only: taking and
--- acking, which nearly all tasks see once, do not write the task again.
+-- A text has its length in front: a byte, or byte 255 and 4 bytes. Numbers are unsigned and big-endian. Only ':taken'
+-- says that a task is taken, so a take and an ack, which nearly all tasks see once, do not write the task again.
 --
--- The score of a taken task is the number of its session times TAKES, plus the number of the take: that of the call
--- that took it, of which the last digits are kept (modulo TAKES). A process counts its calls from a random number on, so
--- no two takes have the same number, also where a server has forgotten one of them.
+-- The score of a taken task is the number of its session times TAKES, plus the number of the take: the number of the
+-- call modulo TAKES. A process counts its calls from a random number on, so two takes have different numbers even if
+-- a server has forgotten one of them.
 local this_take = ARGV[4] % TAKES
 local pack = struct.pack
 local unpack_struct = struct.unpack
@@ -33,11 +32,11 @@ local function text(words)
   return (length < 255 and pack('>I1', length) or pack('>I1I4', 255, length)) .. words
 end
 
--- What a stored task says: a table with id, state, attempts, created, lane, pri, ttl, ttr, body (where the data
--- begins); most (attempts), key, key_ttl, reason, context, past of the few that have them. A taken task also has its owner,
--- the number of a session, and the number of its take.
+-- Parse a stored task: a table with id, state, attempts, created, lane, pri, ttl, ttr, body (where the data begins),
+-- and the rarer fields most (attempts), key, key_ttl, reason, context, past. A taken task also has its owner, the
+-- number of a session, and the number of its take.
 local function read(id, value)
-  -- A table that has its size from the beginning is not made anew where it grows.
+  -- A table with all fields from the start does not grow later, which would be slow.
   local task = {
     id = id, value = value, state = 'r', attempts = 0, owner = false, take = 0, body = 9, most = false, key = false,
 --#if TIMED|RANK
@@ -57,19 +56,19 @@ local function read(id, value)
   return task
 end
 
--- How often a stored task was taken, before it was taken if it is.
+-- Return how often a stored task was taken, without the current take.
 local function attempts_of(value)
   return byte(value, 1) % 8 >= 4 and unpack_struct('>I3', value, 9) or 0
 end
 
--- A stored task is taken, as its score says.
+-- Mark a stored task as taken by its score.
 local function note_take(task, score)
   task.state, task.attempts = 't', math.min(task.attempts + 1, MOST_ATTEMPTS)
   task.take = score % TAKES
   task.owner = (score - task.take) / TAKES
 end
 
--- Store a task again, after its facts have changed. While it is taken its attempts are stored as they were before.
+-- Store a task whose facts have changed. The stored attempts do not count the current take.
 local function write(task)
   local flags, parts, attempts = 0, '', task.state == 't' and task.attempts - 1 or task.attempts
   if task.state == '~' then flags = 1 elseif task.state == '!' then flags = 2 end
@@ -109,12 +108,12 @@ local function write(task)
   call('HSET', M .. ':tasks', task.id, task.value)
 end
 
--- When the task of this id is due; nil: never.
+-- Return when the task of an id is due; nil: never.
 local function due_of(id)
   return tonumber(call('ZSCORE', M .. ':due', pack('>I6', id)) or nil)
 end
 
--- The task of this id in whatever state, or nil.
+-- Return the task of an id in any state, or nil.
 local function find(id)
   local value = call('HGET', M .. ':tasks', id)
   if not value then return nil end
@@ -127,29 +126,29 @@ local function find(id)
   return task
 end
 
--- When the ttl of a task runs out.
+-- Return when the ttl of a task expires; false: it has no ttl.
 local function dead_of(task)
   return task.ttl and task.created + task.ttl
 end
 
--- Whether a caller means this task: of others of its id, before the server has forgotten them, it differs by the moment
--- of its put. `meant`: 'c' and that moment; 't' and the number of a take, by which the session of ARGV[1] must have it; '' or
--- a number: whichever.
+-- True if a caller means this task. The server may have lost an earlier task of the same id: the moment of the put
+-- distinguishes them. `meant`: 'c' and that moment; 't' and the number of a take, by which the session of ARGV[1] must
+-- hold it; '' or a number: any.
 local function is_meant(task, meant)
   local kind = sub(meant, 1, 1)
   if kind == 't' then return task.owner == ARGV[1] + 0 and task.take == sub(meant, 2) + 0 end
   return kind ~= 'c' or unpack_struct('>I7', task.value, 2) == sub(meant, 2) + 0
 end
 
--- The task of this id in whatever state, if the caller means it, or nil.
+-- Return the task of an id in any state if the caller means it, else nil.
 local function find_meant(id, meant)
   local task = find(id)
   return task and is_meant(task, meant) and task or nil
 end
 
--- What a caller is told of a task: id, state, attempts, the number of its take (0: it is not taken), when it is due (-1:
--- never), and the task as it is stored, or its header alone; `bare`: the caller has the data. A string is cheaper than a
--- table, for the server and for the caller.
+-- Return the facts of a task: id, state, attempts, the number of its take (0: it is not taken) and when it is due
+-- (-1: never). One string is cheaper than a table for the server and for the caller. `shown` appends the stored task,
+-- or only its header if `bare`: then the caller has the data.
 local function facts(task)
   --#include facts
   return answer
@@ -159,14 +158,14 @@ local function shown(task, bare)
   return facts(task) .. (bare and sub(task.value, 1, task.body - 1) or task.value)
 end
 
--- The same of a task that `held_one` has found.
+-- The same for a task that `held_one` has found.
 local function shown_held(task)
   task.due = due_of(task.id)
   return shown(task)
 end
 
--- The same of many that were taken by one call: their ids, attempts and when they are due in a string each, whether
--- there are more, the number of the take, and the tasks.
+-- The same for many tasks that one call has taken: a string each of their ids, attempts and due times; '1' if there
+-- are more; the number of the take; and the tasks.
 local function shown_all(tasks, more)
   local ids, attempts, dues, values = {}, {}, {}, {}
   for n = 1, #tasks do
@@ -179,7 +178,7 @@ local function shown_all(tasks, more)
   return { table.concat(ids, ' '), table.concat(attempts, ' '), table.concat(dues, ' '), more and '1' or '', this_take, values }
 end
 
--- Listeners get an event: what has happened to a task, and the task as callers are told it.
+-- Publish an event to listeners: its name, the facts of the task, and the task.
 local function publish(event, id, state, attempts, take, due, value)
   local head = string.format('%s %d %s %d %d %.0f ', event, id, state, attempts, take, due or -1)
   redis.pcall('PUBLISH', M .. ':events', head .. value)
