@@ -91,6 +91,12 @@ class TubeBusy(TubesError):
 class DriverNotFound(TubesError, LookupError):
     """there is no driver {name!r}: the known ones are {known}."""
 
+    @classmethod
+    def _text(cls, facts: dict[str, Any]) -> str:
+        if "problem" in facts:  # The tube exists, but the function `rank` of its driver is not stored with it.
+            return "the driver {name!r} of this tube {problem}: call register_driver first"
+        return super()._text(facts)
+
 
 class DriverExists(TubesError):
     """another driver is registered under the name {name!r}."""

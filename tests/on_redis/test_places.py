@@ -165,10 +165,10 @@ def test_tube_with_an_unregistered_order_is_refused(url: str) -> None:
     ranked = tubes.Driver("mine", options={"pri"}, rank=lambda task: -task.pri, rank_lua="-pri")
     with tubes.connect(url) as queue, tubes.connect(url, session_ttl=31) as other:
         queue.create_tube("t", ranked)
-        with pytest.raises(DriverNotFound):
+        with pytest.raises(DriverNotFound, match="the driver 'mine' of this tube is not registered"):
             other.tube("t")
         other.register_driver(tubes.Driver("mine", options={"pri"}, order="-id"))
-        with pytest.raises(DriverNotFound):
+        with pytest.raises(DriverNotFound, match="differs from the registered one"):
             other.tube("t")
 
 

@@ -15,7 +15,7 @@ from tubes.drivers.moves import State
 from tubes.drivers.options import INTERVAL_FROM
 from tubes.drivers.rate_limits import Start
 from tubes.drivers.timers import NEVER
-from tubes.errors import DriverNotFound, TubesError
+from tubes.errors import DriverNotFound, TubesError, excerpt
 
 if TYPE_CHECKING:
     from tubes.drivers.rate_limits import RateLimit
@@ -126,7 +126,7 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, known
         if crc != crc32(data, key & mask):
             raise ValueError(f"the checksum of task {key & mask} is wrong")
         if not (created.__class__ is attempts.__class__ is moved.__class__ is int):
-            raise TypeError(f"the row of task {key & mask} is invalid")
+            raise _not_integers(f"task {key & mask}", {"created": created, "attempts": attempts, "moved": moved})
         id = key & mask
         entry = known.get(id) or kind()
         entry.id = entry.rank = id
@@ -149,7 +149,8 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, known
         if not slim:
             for number in (pri, ttl, ttr, until, dead):
                 if number is not None and number.__class__ is not int:
-                    raise TypeError(f"the row of task {id} is invalid")
+                    columns = {"pri": pri, "ttl": ttl, "ttr": ttr, "until": until, "dead": dead}
+                    raise _not_integers(f"task {id}", {name: x for name, x in columns.items() if x is not None})
             entry.pri = pri or 0
             entry.line, entry.lane = 0, None
             entry.utube = None if lane is None else decode_name(lane)
@@ -162,6 +163,11 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, known
             if ranks:
                 engine._rank(entry)
         tasks[id] = entry
+
+
+def _not_integers(task: str, columns: Mapping[str, object]) -> TypeError:
+    wrong = ", ".join(f"{name}={excerpt(value)}" for name, value in columns.items() if value.__class__ is not int)
+    return TypeError(f"columns of {task} must be integers, got {wrong}")
 
 
 def done_row(base: int, done: Done) -> Row:
@@ -179,8 +185,9 @@ def read_done(row: Row) -> Done:
     facts = json.loads(text)
     facts["extras"] = None if facts["extras"] is None else Extras(**facts["extras"])
     facts |= {"id": key & ((1 << ID_BITS) - 1), "data": data, "result": result, "until": until}
-    if not all(facts[name].__class__ is int for name in ("created", "attempts", "ended", "until", "dead")):
-        raise TypeError(f"the row of done task {facts['id']} is invalid")
+    numbers = {name: facts[name] for name in ("created", "attempts", "ended", "until", "dead")}
+    if not all(number.__class__ is int for number in numbers.values()):
+        raise _not_integers(f"done task {facts['id']}", numbers)
     for name, value in facts.items():
         setattr(done, name, value)
     return done
@@ -219,8 +226,8 @@ def read_driver(text: str, registry: Registry) -> Driver:
     except DriverNotFound:
         pass
     if facts.pop("ranked"):
-        other = "" if known is None else "another one of this name, and "
-        raise DriverNotFound(name=facts["name"], known=f"{other}none with the tube's order: register it first")
+        problem = "is not registered" if known is None else "differs from the registered one"
+        raise DriverNotFound(name=facts["name"], problem=problem)
     try:
         return Driver(**facts)
     except TubesError as error:

@@ -86,8 +86,8 @@ def driver(tube: str, told: object, registry: Registry) -> Driver:
         except DriverNotFound:
             known = None
         if about["rank_lua"] is not None:
-            other = "" if known is None else "another one of this name, and "
-            raise DriverNotFound(name=about["name"], known=f"{other}none with the tube's order: register it first")
+            problem = "is not registered" if known is None else "differs from the registered one"
+            raise DriverNotFound(name=about["name"], problem=problem)
         return Driver(
             about["name"],
             options=about["options"],
@@ -202,7 +202,7 @@ def _plain(value: object) -> object:
 
 def leave_out_task(tube: Origin, id: int, error: Exception) -> None:
     """A task that cannot be read is left out of what shows many."""
-    _log.warning("left out: %s", unreadable(f"task {id} of tube {tube.name!r}", error))
+    _log.warning("skipped: %s", unreadable(f"task {id} of tube {tube.name!r}", error))
 
 
 class Strangers:
