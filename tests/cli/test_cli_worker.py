@@ -109,7 +109,7 @@ def test_burst_ends_when_no_task_is_left(url: str, queue: tubes.Queue, folder: P
     jobs.put_many(["one", "bad"])
     code, out, message = wait_for_end(start_worker(url, folder, target, "--burst", "--concurrency", "3"))
     assert (code, out) == (Exit.DONE, "one 3\n")
-    assert "tubes: has ended: 1 acked, 0 released, 1 buried" in message
+    assert "tubes: the worker has ended: 1 acked, 0 released, 1 buried" in message
     assert jobs.statistics().tasks["buried"] == 1
 
 

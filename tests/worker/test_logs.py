@@ -142,11 +142,11 @@ def test_worker_logs_its_end_after_its_lifespan_closed(queue: tubes.Queue, lines
     @worker.lifespan
     def pool() -> Iterator[None]:
         yield
-        seen.append(lines("has ended"))
+        seen.append(lines("the worker has ended"))
 
     worker.run(burst=True)
     assert seen == [[]]
-    assert len(lines("has ended")) == 1
+    assert len(lines("the worker has ended")) == 1
 
 
 def test_task_given_up_by_its_handler_is_logged(queue: tubes.Queue, lines: Any, is_async: bool) -> None:
@@ -202,11 +202,13 @@ def test_worker_logs_its_handlers_and_its_summary(queue: tubes.Queue, lines: Any
 
     queue.create_tube("urgent")
     worker.run(burst=True)
-    assert [re.sub(r"test_\w+\.", "", line) for line in lines("works")] == [
-        "INFO works on tubes 'mail', 'urgent': send, 4 at a time",
-        "INFO works on tube 'tasks': sweep, 4 at a time",
+    assert [re.sub(r"test_\w+\.", "", line) for line in lines("the worker takes")] == [
+        "INFO the worker takes tasks from tubes 'mail', 'urgent': send, 4 at a time",
+        "INFO the worker takes tasks from tube 'tasks': sweep, 4 at a time",
     ]
-    assert lines("has ended") == ["INFO has ended: 1 acked, 0 released, 0 buried, 0 lost, 0 cut off"]
+    assert lines("the worker has ended") == [
+        "INFO the worker has ended: 1 acked, 0 released, 0 buried, 0 lost, 0 cut off"
+    ]
 
 
 def test_missing_tubes_are_logged_in_one_line(queue: tubes.Queue, lines: Any) -> None:

@@ -131,7 +131,7 @@ class AlarmThread:
                     alarm.fire(when, now)
                 except BaseException:
                     # An error must not stop the other alarms.
-                    _log.exception("an alarm failed")
+                    _log.exception("an alarm of a tube or session failed")
                 continue
             if (added := self._wait(schedule.first)) is not None:
                 schedule.add(*added)

@@ -150,7 +150,9 @@ class EventSubscription:
             if not self._is_foreign:
                 self._is_foreign = True
                 _log.warning(
-                    "tube %r was told what is no change of a task: %s", self._shared.name, type(error).__name__
+                    "ignored a message on the channel of tube %r, because it is not an event: %s",
+                    self._shared.name,
+                    type(error).__name__,
                 )
 
     def _tell(self, message: bytes) -> None:

@@ -209,7 +209,7 @@ class RedisStore:
         try:
             return run(flow, self._channel.call)
         except TubesError:
-            _log.debug("a late call failed", exc_info=True)
+            _log.debug("a background call failed", exc_info=True)
             return None
 
     def _help(self) -> None:
@@ -219,9 +219,9 @@ class RedisStore:
                 if inspect.isgenerator(flow):
                     self.run_now(cast("Flow[Any]", flow))
             except TubesError:
-                _log.debug("a late call failed", exc_info=True)
+                _log.debug("a background call failed", exc_info=True)
             except Exception:
-                _log.exception("a late call failed")
+                _log.exception("a background call failed")
         self._channel.close()
 
     def _next(self) -> Callable[[], object] | None:
@@ -358,7 +358,7 @@ class RedisStore:
         """Log, once, that the user may not publish."""
         if not self._silent:
             self._silent = True
-            _log.warning("%s refuses PUBLISH: no listener hears of changes by this process", self.url)
+            _log.warning("%s refuses PUBLISH: listeners do not receive the events of this process", self.url)
 
     def ask(self, verb: str, key: str, *args: Word, what: str = "") -> Flow[Reply]:
         """Call a script that knows no session. Raises its error; `what`: what the script may be unable to read."""

@@ -59,4 +59,4 @@ class Lifetime:
         try:
             self._loop.call_soon_threadsafe(act, *args)
         except RuntimeError:
-            log.debug("a worker ended before its handler")
+            log.debug("a handler ended after its worker")

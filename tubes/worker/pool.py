@@ -48,7 +48,7 @@ class Pool:
             try:
                 job()
             except BaseException:
-                log.exception("a job of a worker failed")
+                log.exception("a job in a thread of the worker failed")
             del job
             with self._lock:
                 self._idle += 1

@@ -104,7 +104,7 @@ class Run:
     async def work(self, grace: float) -> Summary:
         """Work until the run is stopped; in a burst, until no task is left."""
         for fetcher in self._fetchers.values():
-            log.info("works on %s", fetcher)
+            log.info("the worker takes tasks from %s", fetcher)
         self._presence.begin(self._connections.session, at_once=not self._burst)
         try:
             if self._burst:
@@ -114,7 +114,7 @@ class Run:
                 await self._wait_for_change()
             self._halt()
             if self._in_flight:
-                log.info("stopping with %d tasks in hand", len(self._in_flight))
+                log.info("the worker is stopping: %d tasks are not finished", len(self._in_flight))
             await self._wait_for_handlers(grace)
             if self._in_flight:
                 await self._cut_off()
