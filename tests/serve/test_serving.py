@@ -71,7 +71,7 @@ def test_existing_folder_is_served_and_keeps_its_tasks(tmp_path: Path) -> None:
     (tmp_path / "tubes.toml").write_text("[serve]\nadmin = '127.0.0.1:0'\naccess-log = false\n")
     for wanted in (201, 200):
         with Served("--config", "tubes.toml", cwd=tmp_path, env={"TUBES_URL": ""}) as served:
-            assert "serves file:tubes-data (it exists here" in served.said[0]
+            assert "serving file:tubes-data (it is in this folder" in served.said[0]
             assert served.client.put("/v1/_/tubes/mail").status_code == wanted
             served.client.post("/v1/_/tubes/mail/tasks", json={"data": 1})
             assert served.admin_url != served.url

@@ -54,7 +54,13 @@ def create(
 def alter(
     name: Name,
     option: Annotated[
-        list[str], typer.Option("--option", "-o", metavar="NAME=VALUE", help="As for `create`; ttr=null: the default.")
+        list[str],
+        typer.Option(
+            "--option",
+            "-o",
+            metavar="NAME=VALUE",
+            help="An option and its new value: ttr=60. ttr=null restores the default.",
+        ),
     ],
     url: Url = None,
     as_json_: AsJson = False,
@@ -103,7 +109,7 @@ def _backoff(value: Any) -> Any:
 def pause(
     name: Name,
     seconds: Annotated[
-        float | None, typer.Argument(metavar="SECONDS", help="How long. Default: until `tubes resume`.")
+        float | None, typer.Argument(metavar="SECONDS", help="The length of the pause. Default: until `tubes resume`.")
     ] = None,
     url: Url = None,
     as_json_: AsJson = False,

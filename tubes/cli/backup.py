@@ -13,7 +13,8 @@ from tubes.cli.exits import Exit, Stop, say
 from tubes.durable.database import back_up
 
 Folder = Annotated[
-    Path, typer.Argument(metavar="FOLDER", help="The folder for the copy, which is created.", show_default=False)
+    Path,
+    typer.Argument(metavar="FOLDER", help="The folder for the copy, which the command creates.", show_default=False),
 ]
 
 

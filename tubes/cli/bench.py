@@ -30,7 +30,9 @@ _MAX_SIZE = 10_000_000
 
 def bench(
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="The number of tasks.")] = 2000,
-    size: Annotated[int, typer.Option("--size", min=0, max=_MAX_SIZE, help="Characters of data in each task.")] = 100,
+    size: Annotated[
+        int, typer.Option("--size", min=0, max=_MAX_SIZE, help="The number of characters of each task's data.")
+    ] = 100,
     driver: Annotated[
         str, typer.Option("--driver", help="The driver of the tube.", autocompletion=complete_drivers)
     ] = "fifo",

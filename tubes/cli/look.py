@@ -45,7 +45,7 @@ _DUE_EDGES = (60.0, 3600.0)
 def tubes(url: Url = None, as_json_: AsJson = False) -> None:
     """List the tubes.
 
-    With --json each tube has its driver, too.
+    With --json the driver of each tube is listed, too.
     """
     with open_queue(url, read_only=True) as queue:
         if as_json_:
@@ -59,7 +59,7 @@ def tubes(url: Url = None, as_json_: AsJson = False) -> None:
 def namespaces(url: Url = None, as_json_: AsJson = False) -> None:
     """List the namespaces.
 
-    A URL with ?namespace=NAME names the tubes of one of them, for all commands.
+    With ?namespace=NAME in the URL, any command uses the tubes of that namespace.
     """
     with open_queue(url, read_only=True) as queue:
         for name in queue.namespaces():
@@ -82,7 +82,10 @@ def stats(
     measure: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS", min=0, max=_MAX_MEASURE, help="Measure for this long how long tasks wait and are held."
+            metavar="SECONDS",
+            min=0,
+            max=_MAX_MEASURE,
+            help="Spend this time measuring how long tasks wait and how long workers hold them.",
         ),
     ] = None,
     url: Url = None,
@@ -232,14 +235,16 @@ def peek(
     name: Name,
     ids: Ids = None,
     state: OfState = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The largest number of tasks, without ids.")] = 10,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, help="The maximum number of tasks if no ids are given.")
+    ] = 10,
     url: Url = None,
     codec: Codec = None,
     as_json_: AsJson = False,
 ) -> None:
-    """Show tasks by id, or the first ones.
+    """Show tasks by id, or the first tasks of a tube.
 
-    It does not take them.
+    The tasks are not taken.
     """
     if state is not None and state not in map(str, library.State):
         raise Stop(f"--state {state!r}: must be ready, taken, buried, delayed or done", Exit.USAGE)
@@ -263,7 +268,7 @@ def result(
 ) -> None:
     """Wait until a task is done, and print its result.
 
-    The task has keep_done, of its tube or its put.
+    The task needs the option keep_done, set by its put or by the tube.
     """
     with open_queue(url, codec, read_only=True) as queue:
         found = queue.tube(name).result(id, timeout)
@@ -284,14 +289,14 @@ def _show(found: list[library.Task], *, as_json_: bool, reasons: bool = False) -
 
 def buried(
     name: Name,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The largest number of tasks.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number of tasks.")] = 100,
     url: Url = None,
     codec: Codec = None,
     as_json_: AsJson = False,
 ) -> None:
-    """List the buried tasks and the reasons.
+    """List the buried tasks and their reasons.
 
-    Their order is that of kick. The last lines count the tasks shown for each reason.
+    They are listed in the order in which `kick` takes them. The last lines count the listed tasks by reason.
     """
     with open_queue(url, codec, read_only=True) as queue:
         found = queue.tube(name).buried(limit)
@@ -303,13 +308,13 @@ def buried(
 
 def utubes(
     name: Name,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The largest number of lanes.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number of lanes.")] = 20,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
     """List the lanes of a tube, the busiest first.
 
-    It reads all lanes: O(n).
+    The command reads all lanes of the tube: O(n).
     """
     with open_queue(url, read_only=True) as queue:
         overview = queue.overview().get(name)
@@ -365,7 +370,7 @@ _WORKERS = (
 def workers(url: Url = None, as_json_: AsJson = False) -> None:
     """List the running workers and their tasks.
 
-    A dead worker stays listed for up to fifteen seconds. With --json each worker has all its tasks in hand.
+    A dead worker stays listed for up to fifteen seconds. With --json all tasks of each worker are listed.
     """
     with open_queue(url, read_only=True) as queue:
         found = queue.workers()

@@ -33,8 +33,8 @@ _Names = Annotated[
 def check(names: _Names = None, url: Url = None, as_json_: AsJson = False) -> None:
     """Report damaged tubes.
 
-    A tube is damaged if its keys on the server contradict each other, or its rows in the file of a folder make no
-    sense. The command changes nothing.
+    A tube is damaged if its keys on the server contradict each other, or if rows of its folder's database
+    are invalid. The command changes nothing.
     """
     _examine(names, url, fixes=False, as_json_=as_json_)
 

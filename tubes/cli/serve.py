@@ -58,37 +58,47 @@ TokenFile = Annotated[
 
 def serve(
     url: Url = None,
-    http: Annotated[str, typer.Option("--http", metavar="HOST:PORT", help="Where clients connect.")] = "127.0.0.1:7777",
+    http: Annotated[
+        str, typer.Option("--http", metavar="HOST:PORT", help="The address for clients.")
+    ] = "127.0.0.1:7777",
     admin: Annotated[
-        str | None, typer.Option("--admin", metavar="HOST:PORT", help="Where administrators connect.")
+        str | None,
+        typer.Option("--admin", metavar="HOST:PORT", help="The address of the administration API. Default: disabled."),
     ] = None,
     tokens: Annotated[
         Path | None,
         typer.Option(
-            "--tokens", metavar="FILE", help="The file of tokens: see `tubes token create`.", envvar="TUBES_TOKENS"
+            "--tokens", metavar="FILE", help="The file of tokens; see `tubes token create`.", envvar="TUBES_TOKENS"
         ),
     ] = None,
-    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="FILE", help="The certificate.")] = None,
-    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its key.")] = None,
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="FILE", help="The TLS certificate.")] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", metavar="FILE", help="The private key of the certificate.")
+    ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen for other machines without TLS, or without tokens.")
+        bool, typer.Option("--insecure", help="Accept other machines even without TLS or tokens.")
     ] = False,
     reuse_port: Annotated[
-        bool, typer.Option("--reuse-port", help="Share the address with other processes of the service.")
+        bool, typer.Option("--reuse-port", help="Share the port with other processes of the service.")
     ] = False,
-    max_body: Annotated[int, typer.Option("--max-body", metavar="BYTES", min=1, help="The longest body.")] = 2**20,
+    max_body: Annotated[
+        int, typer.Option("--max-body", metavar="BYTES", min=1, help="The maximum size of a request body.")
+    ] = 2**20,
     headers_within: Annotated[
-        float, typer.Option("--headers-within", metavar="SECONDS", min=0.1, help="When the headers must be there.")
+        float,
+        typer.Option("--headers-within", metavar="SECONDS", min=0.1, help="The timeout for the headers of a request."),
     ] = 5.0,
     body_within: Annotated[
-        float, typer.Option("--body-within", metavar="SECONDS", min=0.1, help="When the whole request must be there.")
+        float, typer.Option("--body-within", metavar="SECONDS", min=0.1, help="The timeout for a whole request.")
     ] = 30.0,
     read_within: Annotated[
         float,
-        typer.Option("--read-within", metavar="SECONDS", min=0.1, help="When clients that do not read are cut off."),
+        typer.Option(
+            "--read-within", metavar="SECONDS", min=0.1, help="Disconnect clients that read nothing for this long."
+        ),
     ] = 30.0,
     grace: Annotated[
-        float, typer.Option("--grace", min=1, help="Seconds that requests have to end after a signal.")
+        float, typer.Option("--grace", min=1, help="Seconds that running requests have to finish after a signal.")
     ] = 10.0,
     access_log: Annotated[
         bool, typer.Option("--access-log/--no-access-log", help="Print a line of JSON for each request.")
@@ -98,7 +108,7 @@ def serve(
         typer.Option(
             "--callback",
             metavar="PREFIX",
-            help="Enable the API of later, and callbacks to URLs with this prefix: https://a.example/.",
+            help="Enable the API of later, with callbacks to URLs that start with this prefix: https://a.example/.",
         ),
     ] = None,
     callback_network: Annotated[
@@ -106,7 +116,7 @@ def serve(
         typer.Option(
             "--callback-network",
             metavar="ADDRESSES",
-            help="Allow callbacks to these addresses, too: 10.1.0.0/16. Default: none.",
+            help="Allow callbacks to these private addresses: 10.1.0.0/16. Default: none.",
         ),
     ] = None,
     callback_secret: Annotated[
@@ -120,7 +130,7 @@ def serve(
         ),
     ] = None,
     callback_per_host: Annotated[
-        int, typer.Option("--callback-per-host", min=1, help="How many callbacks go to one host at a time.")
+        int, typer.Option("--callback-per-host", min=1, help="The maximum number of callbacks to one host at a time.")
     ] = 10,
     push: Annotated[
         list[str] | None,
@@ -131,7 +141,7 @@ def serve(
         typer.Option(
             "--push-network",
             metavar="ADDRESSES",
-            help="Allow posts to these addresses, too: 10.1.0.0/16. Default: none.",
+            help="Allow posts to these private addresses: 10.1.0.0/16. Default: none.",
         ),
     ] = None,
     push_secret: Annotated[
@@ -145,14 +155,17 @@ def serve(
         ),
     ] = None,
     push_concurrency: Annotated[
-        int, typer.Option("--push-concurrency", min=1, help="How many tasks of each tube are posted at a time.")
+        int,
+        typer.Option(
+            "--push-concurrency", min=1, help="The maximum number of tasks of a tube that are posted at a time."
+        ),
     ] = 1,
     config: Annotated[
         Path | None,
         typer.Option(
             "--config",
             metavar="FILE",
-            help="A TOML file with these options, in a table [serve].",
+            help="Read these options from the table [serve] of a TOML file.",
             is_eager=True,
             callback=_load_config,
         ),
@@ -160,8 +173,8 @@ def serve(
 ) -> None:
     """Serve tubes over HTTP until SIGTERM or Ctrl-C.
 
-    Without --url and TUBES_URL it serves the folder tubes-data if it exists here, and tubes in memory otherwise.
-    Several processes may serve one Redis or Valkey, behind one address with --reuse-port.
+    Without --url and TUBES_URL it serves the folder tubes-data if it exists in the current folder, and tubes in memory
+    otherwise. Several processes can serve the same Redis or Valkey, and with --reuse-port they can share a port.
     """
     from tubes.serve import Limits, create_app
     from tubes.serve.server import Listen, run
@@ -205,7 +218,7 @@ def serve(
     app = create_app(queue, tokens=known, limits=limits, access_log=write, callbacks=callbacks, pushes=pushes)
 
     def announce(urls: list[str]) -> None:
-        say(f"serves {redact_url(tubes_url)}{note} at {' and '.join(urls)}")
+        say(f"serving {redact_url(tubes_url)}{note} at {' and '.join(urls)}")
         if known is None:
             say("no tokens are configured: every client may do everything")
 
@@ -219,7 +232,7 @@ def _choose_url(url: str | None) -> tuple[str, str]:
     if place:
         return place, ""
     if Path(_FOLDER).is_dir():
-        return f"file:{_FOLDER}", " (it exists here, and no --url is given)"
+        return f"file:{_FOLDER}", " (it is in this folder, and no --url is given)"
     return "memory://", f" (no --url is given: tasks are lost at the end; --url file:{_FOLDER} keeps them)"
 
 
@@ -261,22 +274,33 @@ def create_token(
     tokens: TokenFile,
     grant: Annotated[
         list[str],
-        typer.Option("--grant", "-g", metavar="'RIGHTS [NAMESPACE [TUBE]]'", help="For example 'put,take shop mail*'."),
+        typer.Option(
+            "--grant",
+            "-g",
+            metavar="'RIGHTS [NAMESPACE [TUBE]]'",
+            help="Rights to grant, for example 'put,take shop mail*'.",
+        ),
     ],
-    description: Annotated[str, typer.Option("--description", "-d", help="A note on its owner.")] = "",
+    description: Annotated[
+        str, typer.Option("--description", "-d", help="A description, for example of the owner.")
+    ] = "",
     rate: Annotated[
         list[str] | None,
-        typer.Option("--rate", metavar="RIGHT=CALLS/SECONDS", help="How often, for example put=100/60."),
+        typer.Option("--rate", metavar="RIGHT=CALLS/SECONDS", help="A rate limit, for example put=100/60."),
     ] = None,
     limit: Annotated[
         list[str] | None,
-        typer.Option("--limit", metavar="NAME=NUMBER", help="How much: body, tasks, requests or sessions."),
+        typer.Option("--limit", metavar="NAME=NUMBER", help="A limit for body, tasks, requests or sessions."),
     ] = None,
-    days: Annotated[float | None, typer.Option("--days", min=0, help="When it expires. Default: never.")] = None,
+    days: Annotated[
+        float | None,
+        typer.Option("--days", min=0, help="The number of days until the token expires. Default: it does not expire."),
+    ] = None,
 ) -> None:
     """Create a token and print it. It cannot be shown again.
 
-    RIGHTS are some of put,take,look,manage,admin. A running service accepts the token within a second.
+    RIGHTS is a list of put, take, look, manage and admin, separated by commas. A running service accepts the token
+    within a second.
     """
     from tubes.serve import Grant, Rate
 
@@ -294,7 +318,7 @@ def create_token(
 
 @token.command("list")
 def list_tokens(tokens: TokenFile, as_json_: AsJson = False) -> None:
-    """List tokens: their ids, grants, limits and when they expire."""
+    """List the tokens with their ids, grants, limits and expiry."""
     table = Grid(
         (Column("TOKEN"), Column("EXPIRES"), Column("GRANTS"), Column("LIMITS"), Column("DESCRIPTION", least=8))
     )
@@ -315,7 +339,7 @@ def list_tokens(tokens: TokenFile, as_json_: AsJson = False) -> None:
 @token.command("revoke")
 def revoke_token(
     tokens: TokenFile,
-    id: Annotated[str, typer.Argument(metavar="ID", help="The id, as `tubes token list` shows it.")],
+    id: Annotated[str, typer.Argument(metavar="ID", help="The id of the token, see `tubes token list`.")],
 ) -> None:
     """Revoke a token: services reject it within a second."""
     if not _tokens(tokens).revoke(id):

@@ -52,19 +52,25 @@ def put(
     name: Name,
     data: Annotated[
         list[str] | None,
-        typer.Argument(metavar="DATA", help="JSON, or else a string. Default, and -: the lines of stdin."),
+        typer.Argument(
+            metavar="DATA", help="JSON; anything else is a string. Default, and -: read the lines of stdin."
+        ),
     ] = None,
-    text: Annotated[bool, typer.Option("--text", help="Take data as a string, even if it is JSON.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Put the data as a string even if it is JSON.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse data that is not JSON.")] = False,
     utube: Annotated[str | None, typer.Option(help="The lane of the task.")] = None,
     pri: Annotated[int | None, typer.Option(help="The priority: 0 comes first.")] = None,
     delay: Annotated[float | None, typer.Option(help="Seconds until the task is ready.")] = None,
     ttl: Annotated[float | None, typer.Option(help="Seconds until the task expires.")] = None,
-    ttr: Annotated[float | None, typer.Option(help="Seconds that a worker has for it (time to run).")] = None,
-    max_attempts: Annotated[int | None, typer.Option(help="How often the task may be taken.")] = None,
+    ttr: Annotated[float | None, typer.Option(help="Seconds that a worker can hold the task (time to run).")] = None,
+    max_attempts: Annotated[int | None, typer.Option(help="The maximum number of times the task can be taken.")] = None,
     key: Annotated[str | None, typer.Option(help="A unique key: no other task can have it.")] = None,
-    on_duplicate: Annotated[str | None, typer.Option(help="If the key is in use: keep, replace or raise.")] = None,
-    keep_done: Annotated[float | None, typer.Option(help="Seconds for which the task is kept when it is done.")] = None,
+    on_duplicate: Annotated[
+        str | None, typer.Option(help="What to do if the key is in use: keep, replace or raise.")
+    ] = None,
+    keep_done: Annotated[
+        float | None, typer.Option(help="Seconds for which the task is kept after it is done.")
+    ] = None,
     context: Annotated[
         list[str] | None,
         typer.Option("--context", metavar="NAME=VALUE", help="Context of the task, for example a trace id."),
@@ -143,11 +149,11 @@ def _datum(word: str, *, text: bool, strict: bool) -> Any:
 def take(
     name: Name,
     timeout: Annotated[float, typer.Option("--timeout", "-t", help="Seconds to wait for a task to be ready.")] = 0,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="The largest number of tasks.")] = 1,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="The maximum number of tasks.")] = 1,
     release: Annotated[bool, typer.Option("--release", help="Release the tasks instead of acking them.")] = False,
     hold: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Hold the tasks for this long, for `tubes ack` and `release`."),
+        typer.Option(metavar="SECONDS", help="Hold the tasks for this long, until `tubes ack` or `tubes release`."),
     ] = None,
     url: Url = None,
     codec: Codec = None,
@@ -156,7 +162,8 @@ def take(
     """Take tasks, print their data and ack them.
 
     A task is acked when its data is printed. It is released if the codec cannot decode it, or if printing fails or is
-    interrupted. With --hold it stays taken: stderr has the name of the session, and with --json each line has it.
+    interrupted. With --hold it stays taken, and the UUID of the session is printed on stderr, or with --json in each
+    line.
     """
     if release and hold is not None:
         raise Stop("--release and --hold cannot be used together", Exit.USAGE)
@@ -284,15 +291,15 @@ def _settle(
 def kick(
     name: Name,
     ids: Ids = None,
-    count: Annotated[
-        int, typer.Option("--count", "-n", min=1, help="The largest number of tasks, in their order.")
-    ] = 1,
-    everything: Annotated[bool, typer.Option("--all", help="Kick all of them.")] = False,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="The maximum number of tasks, in order.")] = 1,
+    everything: Annotated[bool, typer.Option("--all", help="Kick all tasks in this state.")] = False,
     state: Annotated[
         str,
-        typer.Option("--state", "-s", help="Their state: buried or delayed.", autocompletion=complete_states),
+        typer.Option(
+            "--state", "-s", help="The state of the tasks: buried or delayed.", autocompletion=complete_states
+        ),
     ] = "buried",
-    attempts: Annotated[int | None, typer.Option(help="Give the tasks this many more attempts.")] = None,
+    attempts: Annotated[int | None, typer.Option(help="The number of additional attempts for each task.")] = None,
     ttl: Annotated[float | None, typer.Option(help="Seconds until the tasks expire, from now.")] = None,
     url: Url = None,
     as_json_: AsJson = False,
@@ -325,9 +332,7 @@ def kick(
 def bury(
     name: Name,
     ids: SomeIds,
-    reason: Annotated[
-        str | None, typer.Option("--reason", "-r", help="The reason, which `tubes buried` shows.")
-    ] = None,
+    reason: Annotated[str | None, typer.Option("--reason", "-r", help="The reason that `tubes buried` shows.")] = None,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
@@ -362,9 +367,11 @@ def move(
     to: Annotated[str, typer.Argument(metavar="TO", help="The name of the other tube.", autocompletion=complete_tubes)],
     state: Annotated[
         str,
-        typer.Option("--state", "-s", help="Their state: buried, ready or delayed.", autocompletion=complete_states),
+        typer.Option(
+            "--state", "-s", help="The state of the tasks: buried, ready or delayed.", autocompletion=complete_states
+        ),
     ] = "buried",
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="The largest number of tasks.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="The maximum number of tasks.")] = None,
     url: Url = None,
     codec: Codec = None,
     as_json_: AsJson = False,

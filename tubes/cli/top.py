@@ -190,10 +190,10 @@ def top(
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="Exit after this many updates.", show_default=False)
     ] = None,
-    lanes: Annotated[int, typer.Option("--utubes", min=0, help="How many of the busiest lanes to show.")] = 5,
+    lanes: Annotated[int, typer.Option("--utubes", min=0, help="The number of lanes to show, the busiest first.")] = 5,
     url: Url = None,
     as_json_: Annotated[
-        bool, typer.Option("--json", help="Print a line for each tube at each update; without --count it does not end.")
+        bool, typer.Option("--json", help="Print a line of JSON for each tube at each update, until --count or Ctrl-C.")
     ] = False,
 ) -> None:
     """Show a live table of all tubes.

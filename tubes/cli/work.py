@@ -38,9 +38,11 @@ _CODES: dict[int, Exit] = {CUT_OFF: Exit.CUT_OFF, AT_ONCE: Exit.AT_ONCE}
 def worker(
     target: Annotated[
         str,
-        typer.Argument(metavar="MODULE:WORKER", help="A Worker, or a function of the queue that returns one."),
+        typer.Argument(
+            metavar="MODULE:WORKER", help="A Worker, or a function that gets the queue and returns a Worker."
+        ),
     ],
-    burst: Annotated[bool, typer.Option("--burst", help="Exit when no task is left that can be taken.")] = False,
+    burst: Annotated[bool, typer.Option("--burst", help="Exit when no more tasks can be taken.")] = False,
     concurrency: Annotated[
         int | None,
         typer.Option("--concurrency", "-c", min=1, help="The number of tasks that each handler works on at a time."),
@@ -67,8 +69,9 @@ def worker(
 ) -> None:
     """Run a worker until SIGTERM or Ctrl-C.
 
-    Then it takes no more tasks, and handlers have --grace seconds to finish. A second signal ends it at once. MODULE
-    may be in this folder. A Worker has its own queue. A function, `def make(queue)`, gets the queue of --url.
+    After the signal it takes no more tasks, and handlers have --grace seconds to finish. A second signal ends it at
+    once. MODULE can be in the current folder. A Worker has its own queue. A function, `def make(queue)`, gets the
+    queue of --url.
 
     With --processes a supervisor starts several processes of this worker, and restarts them when they end.
     """
