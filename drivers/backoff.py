@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tubes.drivers.chance import varied
+from tubes.drivers.chance import apply_jitter
 from tubes.drivers.options import MAX_SECONDS, SECOND, Seconds, fraction, integer, micros, positive
 from tubes.errors import InvalidOption
 
@@ -47,7 +47,7 @@ class Backoff:
 
     def delay(self, attempts: int, id: int = 0) -> float:
         """Return the delay in seconds after this number of attempts, from 1."""
-        return RetryDelays.of(self).after(integer("id", id), positive("attempts", attempts)) / SECOND
+        return RetryDelays.of(self).compute(integer("id", id), positive("attempts", attempts)) / SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class RetryDelays:
 
     def __repr__(self) -> str:
         first = [delay / SECOND for delay in self.delays[:_MAX_LISTED]]
-        more = ", ..." if len(self.delays) > _MAX_LISTED else ""
+        ellipsis = ", ..." if len(self.delays) > _MAX_LISTED else ""
         chance = f" with jitter={self.jitter!r}, seed={self.seed!r}" if self.jitter else ""
-        return f"[{', '.join(map(repr, first))}{more}]{chance}"
+        return f"[{', '.join(map(repr, first))}{ellipsis}]{chance}"
 
     @classmethod
     def of(cls, value: Any) -> RetryDelays:
@@ -70,7 +70,7 @@ class RetryDelays:
         if isinstance(value, RetryDelays):
             return value
         if isinstance(value, Backoff):
-            return cls(_growing(value), fraction("jitter", value.jitter), integer("seed", value.seed))
+            return cls(_compute_delays(value), fraction("jitter", value.jitter), integer("seed", value.seed))
         if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
             raise InvalidOption(option="backoff", value=value, rule="must be a tubes.Backoff, or a list of seconds")
         delays: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
@@ -113,10 +113,10 @@ class RetryDelays:
                     return found
         return self if self.jitter or self.seed else delays
 
-    def after(self, id: int, attempts: int) -> int:
+    def compute(self, id: int, attempts: int) -> int:
         """Return the delay of this task after this number of attempts."""
         span = self.delays[min(max(attempts, 1), len(self.delays)) - 1]
-        return varied(span, -self.jitter, self.seed, id, attempts)
+        return apply_jitter(span, -self.jitter, self.seed, id, attempts)
 
 
 def _guesses(delays: list[float]) -> Iterator[tuple[float, float]]:
@@ -130,7 +130,7 @@ def _guesses(delays: list[float]) -> Iterator[tuple[float, float]]:
             yield float(f"{(delays[steps] / first) ** (1 / steps):.{digits}g}"), last
 
 
-def _growing(backoff: Backoff) -> tuple[int, ...]:
+def _compute_delays(backoff: Backoff) -> tuple[int, ...]:
     factor: Any = backoff.factor
     if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 1 <= factor <= STEEPEST:
         raise InvalidOption(option="factor", value=factor, rule=f"must be a number from 1 to {STEEPEST}")

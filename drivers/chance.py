@@ -22,7 +22,7 @@ def random_of(seed: int, id: int, attempts: int) -> float:
     return state / _MODULUS
 
 
-def varied(span: int, fraction: float, seed: int, id: int, attempts: int) -> int:
+def apply_jitter(span: int, fraction: float, seed: int, id: int, attempts: int) -> int:
     """Return a span of microseconds, longer by up to this fraction, or shorter if the fraction is negative."""
     if not fraction:
         return span

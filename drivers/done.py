@@ -138,7 +138,7 @@ class DoneTasks:
         del self._order[:count]
         self._watch()
 
-    def after(self, now: int, last: tuple[int, int] | None, limit: int, utube: str | None) -> list[Done]:
+    def list_page(self, now: int, last: tuple[int, int] | None, limit: int, utube: str | None) -> list[Done]:
         """List up to `limit` tasks, from the last to be forgotten to the first, after `last`. Cost: O(limit)."""
         order: Iterator[tuple[int, int]] = self._order.irange(
             (now + 1, -1), last, inclusive=(True, last is None), reverse=True

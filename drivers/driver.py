@@ -284,7 +284,7 @@ class Driver:
                 raise self._not_supported(option, ["data", *checks], "update")
         return data | self._check(changes, checks)
 
-    def cannot_update(self, changes: Mapping[str, Any], state: State) -> InvalidOption:
+    def make_update_error(self, changes: Mapping[str, Any], state: State) -> InvalidOption:
         """Make the error for a change that is not allowed in this state."""
         if "delay" in changes and state not in (State.READY, State.DELAYED):
             rule = "needs a ready or delayed task: release a taken one with a delay, kick a buried one first"
@@ -314,11 +314,11 @@ class Driver:
                 checked[option] = check(option, value)
         return checked
 
-    def lacks(self, option: str) -> OptionNotSupported:
+    def make_option_error(self, option: str) -> OptionNotSupported:
         """Make the error for an option that this driver does not have."""
         return self._not_supported(option, self.options)
 
-    def lacks_lanes(self) -> OptionNotSupported:
+    def make_lanes_error(self) -> OptionNotSupported:
         """Make the error for a method that needs lanes."""
         why = "use utube, utubettl, or a driver of your own with a lane"
         return OptionNotSupported(driver=self.name, option="utube", what="lanes", why=why)

@@ -34,7 +34,7 @@ from tubes.drivers.entry import (
 from tubes.drivers.keys import Keys, quick_digest
 from tubes.drivers.lanes import Lanes
 from tubes.drivers.moves import CALLS, MOVES, Move, State
-from tubes.drivers.options import KEEP, LONGEST, MAX_WAITING, NO_LANE, OF_FEW, until
+from tubes.drivers.options import KEEP, LONGEST, MAX_WAITING, NO_LANE, OF_FEW, compute_delay
 from tubes.drivers.pause import Pause
 from tubes.drivers.rate_limits import RateLimit, RateLimits
 from tubes.drivers.ready import Ready
@@ -67,7 +67,7 @@ class _Step:
 class Engine:
     """The tasks of one tube, and the methods on them.
 
-    `find` and `held` return an entry, or raise `TaskNotFound` or `TaskNotTaken`; most other methods take an entry.
+    `find` and `get_held` return an entry, or raise `TaskNotFound` or `TaskNotTaken`; most other methods take an entry.
     Every move calls `listener`, if set, with the entry and the name of the event.
     """
 
@@ -100,29 +100,29 @@ class Engine:
         "_take",
         "_ttl",
         "_ttr",
-        "bounded",
         "capacity",
-        "dated",
         "done",
         "driver",
-        "ending",
+        "has_bounded_lanes",
+        "has_deadlines",
+        "has_rate_limits",
+        "has_times",
+        "is_bounded",
         "lane_option",
-        "lanes_bounded",
         "listener",
-        "moving",
         "name",
         "next_id",
         "next_take",
         "on_end",
         "options",
         "pause",
+        "pending_end",
+        "pending_move",
+        "pending_replacement",
         "plain",
-        "replacing",
         "tasks",
-        "throttled",
-        "ticking",
-        "timed",
         "timers",
+        "uses_time",
     )  # fmt: skip
 
     #: Makes the digest of a known key.
@@ -142,7 +142,7 @@ class Engine:
         # By identity, since holds are dicts, and two empty dicts are equal.
         self._holds: Final[dict[int, Hold]] = {}
         #: True if the driver has ttl, ttr or delay.
-        self.timed: Final = not driver.options.isdisjoint({"ttl", "ttr", "delay"})
+        self.has_times: Final = not driver.options.isdisjoint({"ttl", "ttr", "delay"})
         self._keys = Keys(self.key_digest)
         self._signs: Final = driver.signs
         self._hook: Final = driver.rank
@@ -153,29 +153,29 @@ class Engine:
         self.lane_option: Final[Any] = driver.lane
         self._is_round_robin: Final = options.get("order") == "round_robin"
         #: True once a task has had a ttl, ttr or delay.
-        self.dated = False
+        self.has_deadlines = False
         #: True if a lane may have a rate limit.
-        self.throttled = self._is_round_robin
+        self.has_rate_limits = self._is_round_robin
         #: True if a lane may have a capacity.
-        self.lanes_bounded = False
+        self.has_bounded_lanes = False
         #: True once any task or option depends on time, or a plain tube was altered; until then `now` may be 0.
-        self.ticking = False
-        more = "max_attempts" in options or any(options.get(name, 0) > 0 for name in ("capacity", "keep_done"))
+        self.uses_time = False
+        has_limits = "max_attempts" in options or any(options.get(name, 0) > 0 for name in ("capacity", "keep_done"))
         #: True if tasks have only an id and data and are taken in the order of puts, unless the tube is altered.
-        self.plain: Final = not (self.timed or self._ranks or driver.lane or more)
+        self.plain: Final = not (self.has_times or self._ranks or driver.lane or has_limits)
         #: The options as `Driver.check_tube` returns them; `alter` changes them.
         self.options = options
         self.read_options()
         #: The kept done tasks.
         self.done = DoneTasks()
         #: While a kept task ends: the task and its record.
-        self.ending: tuple[Entry, Done] | None = None
+        self.pending_end: tuple[Entry, Done] | None = None
         #: Called with the id of a task that has ended or was buried, and its record if it is kept.
         self.on_end: Callable[[int, Done | None], object] | None = None
         #: While a put replaces a task: the old task, the new task, and the step that adds it.
-        self.replacing: tuple[Entry, Entry, _Step] | None = None
+        self.pending_replacement: tuple[Entry, Entry, _Step] | None = None
         #: While a task moves with a new priority or data: the task and its copy.
-        self.moving: tuple[Entry, Entry] | None = None
+        self.pending_move: tuple[Entry, Entry] | None = None
         #: The id of the next put, and the number of the next take.
         self.next_id = 0
         self.next_take = 1
@@ -203,15 +203,15 @@ class Engine:
         self._buried_ttl: int | None = options.get("buried_ttl")
         #: The maximum number of tasks; 0: no limit.
         self.capacity: int = options.get("capacity", 0)
-        self.lanes_bounded = self.lanes_bounded or options.get("lane_capacity", 0) > 0
+        self.has_bounded_lanes = self.has_bounded_lanes or options.get("lane_capacity", 0) > 0
         #: True if a put may be refused for lack of room.
-        self.bounded: bool = self.capacity > 0 or self.lanes_bounded
+        self.is_bounded: bool = self.capacity > 0 or self.has_bounded_lanes
         # True if the rank of a task is not just its id even if its put has no priority.
         self._ranks_all = self._signs[1] < 0 or self._hook is not None or self._pri > 0
-        self.dated = self.dated or self._ttl is not None or self._ttr is not None
-        self.throttled = self.throttled or options.get("interval", 0) > 0
+        self.has_deadlines = self.has_deadlines or self._ttl is not None or self._ttr is not None
+        self.has_rate_limits = self.has_rate_limits or options.get("interval", 0) > 0
         no_more_plain = self.plain and (self._extras is not None or self.capacity > 0)
-        self.ticking = self.ticking or self.dated or self.throttled or no_more_plain or keep_done > 0
+        self.uses_time = self.uses_time or self.has_deadlines or self.has_rate_limits or no_more_plain or keep_done > 0
 
     def alter(self, now: int, options: Mapping[str, Any]) -> None:
         """Change the options of the tube. Existing tasks keep their own. Cost: O(1), O(n) of the lanes."""
@@ -223,9 +223,9 @@ class Engine:
 
     def trim_done(self) -> bool:
         """Forget some of the done tasks beyond the tube's maximum; return True if more remain."""
-        more = self._done_most > 0 and self.done.trim(self._done_most)
+        is_over = self._done_most > 0 and self.done.trim(self._done_most)
         self.timers.watch(self.done)
-        return more
+        return is_over
 
     def _clear_indexes(self, before: Lanes | None = None) -> None:
         newest_first = self._signs[1] < 0
@@ -245,7 +245,7 @@ class Engine:
         """Apply the pause to takes, and let the timers end it."""
         self.timers.watch(self.pause)
         if self.pause.due != NEVER:
-            self.ticking = True
+            self.uses_time = True
         # A take outside of a pause needs no check.
         self._pop = self._offers.pop if self.pause.until is None else _pop_nothing
 
@@ -294,7 +294,7 @@ class Engine:
         else:
             self._delayed += 1
         # Set the deadline.
-        if self.dated:
+        if self.has_deadlines:
             if to is _TAKEN:
                 due = entry.until
                 if self._ends_taken and entry.dead < due:
@@ -353,7 +353,7 @@ class Engine:
     def _time_out(self, at: int, entry: Entry) -> None:
         """End an attempt whose ttr, or the ttl of its task, has expired."""
         self._note(entry, TIMED_OUT)
-        if self.throttled:
+        if self.has_rate_limits:
             self._end_run(at, entry)
         if self._ends_taken and entry.dead <= entry.until:
             self._go(entry, "ttr")  # Its ttl ends it right afterwards.
@@ -362,7 +362,7 @@ class Engine:
                 self._note_late(at, entry)
             self._bury(at, entry, "ttr_last", BURIED, "max_attempts: ttr")
         elif self._retry_delays is not None:
-            self._delay(at, entry, self._retry_delays.after(entry.id, entry.attempts))
+            self._delay(at, entry, self._retry_delays.compute(entry.id, entry.attempts))
             self._go(entry, "ttr_delayed")
         else:
             if not self._ends_taken:
@@ -371,7 +371,7 @@ class Engine:
 
     def _note_late(self, now: int, entry: Entry) -> None:
         """Record that a task is released after its ttl has expired: its end by the ttl counts from now."""
-        if self.dated and entry.dead < now:
+        if self.has_deadlines and entry.dead < now:
             self._past = now
 
     # -- methods -----------------------------------------------------------------------------------------------------
@@ -411,7 +411,7 @@ class Engine:
 
     def check_lanes(self, now: int, tasks: Iterable[tuple[Any, Mapping[str, Any]]]) -> None:
         """Raise `TubeFull` if these puts would exceed the capacity of a lane. Cost: O(n) of the puts."""
-        if not self.lanes_bounded:
+        if not self.has_bounded_lanes:
             return
         needed: Counter[str] = Counter()
         made: dict[str, str] = {}
@@ -488,9 +488,9 @@ class Engine:
         if MAX_WAITING in options:
             self.check_waiting(now, [(data, options)], options[MAX_WAITING])
         get = options.get
-        delay = until(options["at"], now) if "at" in options else get("delay", 0)
-        more = self._extras if OF_FEW.isdisjoint(options) else self._extras_of(options)
-        return self.add(now, data, get("pri"), get("ttl"), get("ttr"), delay, get(self.lane_option), more)
+        delay = compute_delay(options["at"], now) if "at" in options else get("delay", 0)
+        extras = self._extras if OF_FEW.isdisjoint(options) else self._extras_of(options)
+        return self.add(now, data, get("pri"), get("ttl"), get("ttr"), delay, get(self.lane_option), extras)
 
     def add(
         self,
@@ -501,9 +501,9 @@ class Engine:
         ttr: int | None,
         delay: int,
         name: str | None,
-        more: Extras | None = None,
+        extras: Extras | None = None,
     ) -> Entry:
-        """Add a task. None: the tube's value. `name`: the name of its lane; `more`: its rare fields.
+        """Add a task. None: the tube's value. `name`: the name of its lane; `extras`: its rare fields.
 
         The usual case inlines the steps of `_move`: a put with options takes 6 % less time.
         """
@@ -514,10 +514,10 @@ class Engine:
         entry.created = now
         entry.attempts = entry.take = 0
         entry.state = entry.hold = entry.index = None
-        entry.extras = more = more or self._extras
+        entry.extras = extras = extras or self._extras
         entry.utube = name
         due = NEVER
-        if self.timed:
+        if self.has_times:
             entry.until = entry.queued = NEVER
             if ttl is None:
                 ttl = self._ttl
@@ -533,7 +533,7 @@ class Engine:
             if delay:
                 entry.until = now + delay
             if ttl is not None or ttr is not None or delay:
-                self.dated = self.ticking = True
+                self.has_deadlines = self.uses_time = True
         if pri is None:
             pri = self._pri
         entry.pri = pri
@@ -556,7 +556,7 @@ class Engine:
             lane.living += 1
         entry.lane = lane
         self.tasks[id] = entry
-        if delay or self.listener is not None or (more is not None and more.key is not None):
+        if delay or self.listener is not None or (extras is not None and extras.key is not None):
             self._enter(entry, self._put_delayed if delay else self._put)
             return entry
         entry.state = _READY
@@ -586,22 +586,22 @@ class Engine:
 
     def _enter(self, entry: Entry, step: _Step) -> None:
         """Add a new task to the tube. If it replaces the task with its key, that task is deleted first."""
-        more = entry.extras
-        if more is None or more.key is None:
+        extras = entry.extras
+        if extras is None or extras.key is None:
             self._move(entry, step)
             return
-        if more.key_ttl:  # From now on acks need the time.
-            self.ticking = True
-        if more.key_effect == REPLACED:
-            replaced = self._keys.living[more.key]
-            self.replacing = replaced, entry, step
+        if extras.key_ttl:  # From now on acks need the time.
+            self.uses_time = True
+        if extras.key_effect == REPLACED:
+            replaced = self._keys.living[extras.key]
+            self.pending_replacement = replaced, entry, step
             self._note_end(entry.created, replaced, "delete")
-            if self.throttled:
+            if self.has_rate_limits:
                 self._end_run(entry.created, replaced)
             self._go(replaced, "delete")
-        self._keys.add(more.key, entry)
+        self._keys.add(extras.key, entry)
         self._move(entry, step)
-        self.replacing = None
+        self.pending_replacement = None
         self.keep()
 
     def _find_kept(self, now: int, data: Any, options: Mapping[str, Any]) -> Entry | None:
@@ -638,7 +638,7 @@ class Engine:
         key_effect = REPLACED if key in self._keys.living else ""
         keep_done = options.get("keep_done", (self._extras or NO_EXTRAS).keep_done)
         if keep_done:  # From now on acks need the time.
-            self.ticking = True
+            self.uses_time = True
         return Extras(key, key_ttl, most, key_effect=key_effect, context=options.get("context"), keep_done=keep_done)
 
     def _leave_key(self, now: int, entry: Entry, *, remember: bool = True) -> None:
@@ -653,9 +653,9 @@ class Engine:
     @staticmethod
     def _note(entry: Entry, what: int, reason: str | None = None) -> None:
         """Count an event of a task, and set the reason of its burial."""
-        more = entry.extras
-        past = what if more is None else more.counters + what
-        if reason is None and (more is None or _ONLY.get(more.counters) is more):
+        extras = entry.extras
+        past = what if extras is None else extras.counters + what
+        if reason is None and (extras is None or _ONLY.get(extras.counters) is extras):
             only = _ONLY.get(past)
             if only is None:
                 only = Extras(counters=past)
@@ -664,7 +664,7 @@ class Engine:
             entry.extras = only
         else:
             # This is three times as fast as `_replace`.
-            key, key_ttl, most, _, key_effect, context, keep_done, _ = more or NO_EXTRAS
+            key, key_ttl, most, _, key_effect, context, keep_done, _ = extras or NO_EXTRAS
             facts: tuple[Any, ...] = key, key_ttl, most, reason, key_effect, context, keep_done, past
             entry.extras = tuple.__new__(Extras, facts)  # pyright: ignore[reportUnknownMemberType]
 
@@ -695,9 +695,9 @@ class Engine:
             entry.take = take = self.next_take
             self.next_take = take + 1
             entry.attempts += 1
-            if self.dated:
+            if self.has_deadlines:
                 entry.until = NEVER if entry.ttr is None else now + entry.ttr
-            if self.throttled:
+            if self.has_rate_limits:
                 entry.lane.start(now, entry)  # type: ignore[union-attr]
             self._move(entry, self._take, hold)
         return entry
@@ -724,16 +724,16 @@ class Engine:
     def _start(self, now: int, entry: Entry, hold: Hold, ttr: int | None) -> None:
         """Take a task with this ttr; None: its own ttr. A task without a ttr keeps this one."""
         if ttr is not None:
-            self.dated = self.ticking = True
+            self.has_deadlines = self.uses_time = True
             if entry.ttr is None:
                 entry.ttr = ttr
         entry.take = self.next_take
         self.next_take += 1
         entry.attempts += 1
-        if self.dated:
+        if self.has_deadlines:
             span = entry.ttr if ttr is None else ttr
             entry.until = NEVER if span is None else now + span
-        if self.throttled:
+        if self.has_rate_limits:
             entry.lane.start(now, entry)  # type: ignore[union-attr]
         self._move(entry, self._take, hold)
 
@@ -744,7 +744,7 @@ class Engine:
             self._offers.push(entry)
         return entry
 
-    def held(self, hold: Hold, id: int, take: int = 0) -> Entry:
+    def get_held(self, hold: Hold, id: int, take: int = 0) -> Entry:
         """Return a task of this hold, held by this take if given; raise `TaskNotTaken` otherwise."""
         entry = hold.get(id)
         if entry is None or (take and entry.take != take):
@@ -756,7 +756,7 @@ class Engine:
         entry = self.tasks.get(id)
         return entry if entry is not None and entry.take == take and entry.state is _TAKEN else None
 
-    def leased(self, id: int, take: int) -> Entry:
+    def get_leased(self, id: int, take: int) -> Entry:
         """Return a task if it is still held by this take, in any session; raise `TaskNotTaken` otherwise."""
         entry = self.find_leased(id, take)
         if entry is None:
@@ -765,9 +765,9 @@ class Engine:
 
     def ack(self, now: int, entry: Entry, result: Any = None) -> None:
         """End a held task as done."""
-        more = entry.extras
-        if more is None or (more.key is None and not more.keep_done):
-            if self.throttled:
+        extras = entry.extras
+        if extras is None or (extras.key is None and not extras.keep_done):
+            if self.has_rate_limits:
                 self._end_run(now, entry)
             self._move(entry, self._ack)
         else:
@@ -775,7 +775,7 @@ class Engine:
 
     def _end(self, now: int, entry: Entry, why: str, result: Any = None) -> None:
         """End a task: release its key, and keep its record if it has `keep_done`."""
-        if self.throttled:
+        if self.has_rate_limits:
             self._end_run(now, entry)
         if entry.extras is None:
             self._go(entry, why)
@@ -794,15 +794,15 @@ class Engine:
     def _note_end(self, now: int, entry: Entry, why: str, result: Any = None) -> None:
         """Make the record of a task with `keep_done`, before it ends."""
         if entry.extras is not None and entry.extras.keep_done:
-            self.ending = entry, Done.of(entry, now, why, result, entry.extras.keep_done)
+            self.pending_end = entry, Done.of(entry, now, why, result, entry.extras.keep_done)
 
     def keep(self) -> None:
         """Store the record that `_note_end` has made, if any, after the task has ended."""
-        if self.ending is not None:
-            _, done = self.ending
+        if self.pending_end is not None:
+            _, done = self.pending_end
             self.done.add(done, self._done_most)
             self.timers.watch(self.done)
-            self.ending = None
+            self.pending_end = None
             if self.on_end is not None:
                 self.on_end(done.id, done)
 
@@ -827,7 +827,7 @@ class Engine:
         A delay extends its ttl; None: the tube's backoff. `why`: the event that ended the attempt.
         `reason`: the reason of its burial, if it is buried.
         """
-        if self.throttled:
+        if self.has_rate_limits:
             self._end_run(now, entry)
         if self._is_last(entry):
             if not self._ends_taken:
@@ -835,7 +835,7 @@ class Engine:
             self._bury(now, entry, "release_last", BURIED, reason or f"max_attempts: {why}")
             return
         if delay is None:
-            delay = 0 if self._retry_delays is None else self._retry_delays.after(entry.id, entry.attempts)
+            delay = 0 if self._retry_delays is None else self._retry_delays.compute(entry.id, entry.attempts)
         if delay:
             self._delay(now, entry, delay)
             self._go(entry, "release_delayed")
@@ -849,11 +849,11 @@ class Engine:
 
         A delay does not extend its ttl, so a task that all workers decline ends by its ttl.
         """
-        if self.throttled:
+        if self.has_rate_limits:
             self._end_run(now, entry)
         entry.attempts -= 1
         if delay:
-            self.dated = self.ticking = True
+            self.has_deadlines = self.uses_time = True
             entry.until = now + delay
             self._go(entry, "release_delayed")
             return
@@ -863,7 +863,7 @@ class Engine:
 
     def _delay(self, now: int, entry: Entry, delay: int) -> None:
         """Set the end of a delay that is about to start, and extend the ttl by it."""
-        self.dated = self.ticking = True
+        self.has_deadlines = self.uses_time = True
         entry.until = now + delay
         self._prolong(now, entry, delay)
 
@@ -908,7 +908,7 @@ class Engine:
     def set_ttr(self, now: int, entry: Entry, span: int | None, *, gives: bool = False) -> None:
         """End the current take `span` from now; None: its ttr from now. `gives`: a task without a ttr gets this one."""
         if gives and entry.ttr is None:
-            self.dated = self.ticking = True
+            self.has_deadlines = self.uses_time = True
             entry.ttr = span
         if entry.ttr is not None:
             entry.until = now + (entry.ttr if span is None else span)
@@ -948,7 +948,7 @@ class Engine:
     def bury(self, now: int, entry: Entry, reason: str | None = None) -> None:
         """Bury a task; a buried task does not change."""
         if entry.state is not _BURIED:
-            if self.throttled:
+            if self.has_rate_limits:
                 self._end_run(now, entry)
             what = BURIED
             if entry.state is _TAKEN:
@@ -1003,7 +1003,7 @@ class Engine:
 
     def _live(self, now: int, entry: Entry, ttl: int) -> None:
         """Set the end of the ttl: `ttl` from now, or from the put if the clock was set back before it."""
-        self.dated = self.ticking = True
+        self.has_deadlines = self.uses_time = True
         entry.ttl = max(now - entry.created, 0) + ttl
         entry.dead = entry.created + entry.ttl
 
@@ -1016,7 +1016,7 @@ class Engine:
 
     def move_out(self, now: int, entry: Entry) -> None:
         """Remove a task that has moved to another tube: its record is not kept, and its key is free."""
-        if self.throttled:
+        if self.has_rate_limits:
             self._end_run(now, entry)
         self._go(entry, "delete")
         self._leave_key(now, entry, remember=False)
@@ -1038,7 +1038,7 @@ class Engine:
         """
         if (delay is not None and entry.state not in (_READY, _DELAYED)) or (ttl is not None and entry.state is _TAKEN):
             changes = {"ttl": ttl} if delay is None else {"delay": delay}
-            raise self.driver.cannot_update(changes, entry.state)  # type: ignore[arg-type]
+            raise self.driver.make_update_error(changes, entry.state)  # type: ignore[arg-type]
         new = entry.copy()
         if data is not KEEP:
             new.data = data
@@ -1048,7 +1048,7 @@ class Engine:
         if ttl is not None:
             self._live(now, new, ttl)
         if delay:
-            self.dated = self.ticking = True
+            self.has_deadlines = self.uses_time = True
             new.until = now + delay
         self._swap(entry, new)
         if delay is not None and (delay or new.state is _DELAYED):
@@ -1075,7 +1075,7 @@ class Engine:
             new.pri = pri
             if self._ranks:
                 self._rank(new)
-        self.moving = entry, new
+        self.pending_move = entry, new
         self._swap(entry, new)
         if new.hold is not None:
             new.hold[new.id] = new
@@ -1084,13 +1084,13 @@ class Engine:
 
     def end_move(self) -> None:
         """Complete `begin_move`: keep the copy if it has moved, and restore the task otherwise."""
-        if self.moving is not None:
-            old, new = self.moving
+        if self.pending_move is not None:
+            old, new = self.pending_move
             if new.state is old.state:
                 self.tasks[old.id] = old
             else:
                 old.hold = None
-            self.moving = None
+            self.pending_move = None
 
     def _swap(self, entry: Entry, new: Entry) -> None:
         """Replace an entry by a copy. The copy is in no ready index until its next move."""
@@ -1102,7 +1102,7 @@ class Engine:
         if entry.state is _BURIED:
             del self._buried[entry.rank]
             self._buried[new.rank] = new
-        if self.timed and entry.queued != NEVER:
+        if self.has_times and entry.queued != NEVER:
             self.timers.remove(entry)
             new.queued = NEVER
         if new.extras is not None and new.extras.key is not None:
@@ -1146,7 +1146,7 @@ class Engine:
         lanes = self.lanes
         rate = lanes.rate(name) if span else lanes.known_rate(name)
         if rate is not None:
-            self.throttled = self.ticking = True
+            self.has_rate_limits = self.uses_time = True
             until = now + span if span else 0
             rate.block(now, max(until, rate.blocked) if extend else until)
 
@@ -1155,16 +1155,16 @@ class Engine:
         lanes = self.lanes
         rate = lanes.rate(name) if set(changes.values()) - {None} else lanes.known_rate(name)
         if rate is not None:
-            self.throttled = self.ticking = True
-            self.lanes_bounded = self.lanes_bounded or "capacity" in changes
-            self.bounded = self.bounded or self.lanes_bounded
+            self.has_rate_limits = self.uses_time = True
+            self.has_bounded_lanes = self.has_bounded_lanes or "capacity" in changes
+            self.is_bounded = self.is_bounded or self.has_bounded_lanes
             rate.configure(now, changes)
 
     @property
     def lanes(self) -> Lanes:
         """The lanes; raises `OptionNotSupported` if the driver has none."""
         if self._lanes is None:
-            raise self.driver.lacks_lanes()
+            raise self.driver.make_lanes_error()
         return self._lanes
 
     # -- looking ---------------------------------------------------------------------------------------------------
@@ -1189,7 +1189,7 @@ class Engine:
     def due_histogram(self, edges: Sequence[int]) -> list[int]:
         """Count the tasks that are due before the first of these moments, before the second, … O(n)."""
         counts = [0] * (len(edges) + 1)
-        if self.timed:
+        if self.has_times:
             for entry in self.tasks.values():
                 if entry.due != NEVER:
                     counts[bisect_right(edges, entry.due)] += 1

@@ -24,17 +24,17 @@ def rebuild_indexes(engine: Engine, now: int) -> None:
     An interrupted method either has moved a task or has not; the state of the task decides. An interrupted rebuild is
     run again: it keeps all data that it needs until its end.
     """
-    if engine.replacing is not None:
-        old, new, step = engine.replacing
+    if engine.pending_replacement is not None:
+        old, new, step = engine.pending_replacement
         if old.state is _DONE and new.state is None:  # The old task has ended, so the new one is put.
             new.state = step.to
             step.uses += 1
-        engine.replacing = None
+        engine.pending_replacement = None
     engine.end_move()
     engine.done.rebuild()
-    if engine.ending is not None and engine.ending[0].state is _DONE:
+    if engine.pending_end is not None and engine.pending_end[0].state is _DONE:
         engine.keep()
-    engine.ending = None
+    engine.pending_end = None
     for entry in [entry for entry in engine._keys.living.values() if entry.state is _DONE]:
         engine._keys.leave(now, entry)
     for hold in engine._holds.values():
@@ -87,7 +87,7 @@ def _enter(engine: Engine, entry: Entry) -> None:
         engine._buried[entry.rank] = entry
     elif entry.state is _DELAYED:
         engine._delayed += 1
-    if engine.timed:
+    if engine.has_times:
         due = entry.until if entry.state is _TAKEN or entry.state is _DELAYED else entry.dead
         if entry.state is _TAKEN and engine._ends_taken:
             due = min(due, entry.dead)
@@ -110,7 +110,7 @@ def check_engine(engine: Engine) -> None:
         assert (entry.hold is not None) == (entry.state is _TAKEN)
         assert entry.hold is None or entry.hold[entry.id] is entry
         assert (entry.index is not None) == (entry.state is _READY)
-        assert not engine.timed or entry.due == NEVER or engine.timers.soonest <= entry.queued <= entry.due
+        assert not engine.has_times or entry.due == NEVER or engine.timers.soonest <= entry.queued <= entry.due
     pause = engine.pause
     assert pause.due == NEVER or engine.timers.soonest <= pause.queued <= pause.due
     keyed = {
@@ -121,7 +121,7 @@ def check_engine(engine: Engine) -> None:
     assert not kept.keys() & engine.tasks.keys()
     assert [id for _, id in engine.done._order] == sorted(kept, key=lambda id: (kept[id].until, id))
     assert engine.done.due == NEVER or engine.timers.soonest <= engine.done.queued <= engine.done.due
-    assert engine.ending is None
+    assert engine.pending_end is None
     _check_offers(engine, by_state[_READY], by_state[_TAKEN])
 
 

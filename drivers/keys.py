@@ -60,11 +60,11 @@ class Keys:
 
     def leave(self, now: int, entry: Entry, *, remember: bool = True) -> None:
         """Remove the key of a task that ends, and remember it for its `key_ttl`."""
-        more = entry.extras
-        if more is None or (key := more.key) is None or self.living.get(key) is not entry:
+        extras = entry.extras
+        if extras is None or (key := extras.key) is None or self.living.get(key) is not entry:
             return
-        if more.key_ttl and remember:
-            self.remember(now, self._digest_of(key), entry.id, now + more.key_ttl)
+        if extras.key_ttl and remember:
+            self.remember(now, self._digest_of(key), entry.id, now + extras.key_ttl)
         elif self._known:
             self._remove(now, self._digest_of(key))
         del self.living[key]

@@ -87,7 +87,7 @@ class Lanes:
         if self.spare is not None:
             self.spare.limit = rates.max_in_flight
 
-    def see(self, limit: int) -> Iterator[tuple[str, int, int, float | None, float, int, int]]:
+    def list_first(self, limit: int) -> Iterator[tuple[str, int, int, float | None, float, int, int]]:
         """Yield the fields of `Utube` for the first lanes by name."""
         named = (name for name, lane in self.by_name.items() if lane.taken or lane.rate is not None or lane.has_ready())
         for name in nsmallest(limit, chain(named, self.rates.alone)):
@@ -102,7 +102,7 @@ class Lanes:
             yield name, ready, taken, start, interval / SECOND, most, self.capacity(name)
 
     def count(self) -> tuple[int, int]:
-        """Count the lanes that `see` lists, and how many of them cool down. Cost: O(n)."""
+        """Count the lanes that `list_first` lists, and how many of them cool down. Cost: O(n)."""
         known = [lane.rate for lane in self.by_name.values() if lane.taken or lane.ready() or lane.rate is not None]
         rates = [*known, *self.rates.alone.values()]
         return len(rates), sum(rate is not None and rate.due != NEVER for rate in rates)

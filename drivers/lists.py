@@ -52,10 +52,10 @@ def tasks_after(
         ranks = engine._buried.irange(place.rank, inclusive=(False, True))
         found = (engine._buried[rank] for rank in ranks)
     elif state is _DELAYED:
-        found = (one for one in engine.timers.after(place.due, place.id) if isinstance(one, Entry))
+        found = (one for one in engine.timers.iterate_after(place.due, place.id) if isinstance(one, Entry))
     else:
         offers: Any = engine._offers  # A tube without lanes has a `Ready`.
-        found = offers.after(place.rank, limit)
+        found = offers.iterate_after(place.rank, limit)
     if state is not None:
         found = (entry for entry in found if entry.state is state)
     if utube is not None:

@@ -22,13 +22,13 @@ _WAITS: Final = frozenset({"timeout"})
 
 
 def _is_plain(engine: Engine) -> bool:
-    return engine._lanes is None and engine.listener is None and not engine.dated
+    return engine._lanes is None and engine.listener is None and not engine.has_deadlines
 
 
 def put_many(engine: Engine, now: int, runs: Iterable[tuple[Mapping[str, Any], list[Any]]]) -> list[Entry]:
     """Add tasks, run by run. The tasks of a run share their options."""
     entries: list[Entry] = []
-    plain = not engine.timed and not engine._ranks and _is_plain(engine)
+    plain = not engine.has_times and not engine._ranks and _is_plain(engine)
     for options, data in runs:
         if plain and _WAITS.issuperset(options):
             entries += _put_plain(engine, now, data)
@@ -42,7 +42,7 @@ def put_many(engine: Engine, now: int, runs: Iterable[tuple[Mapping[str, Any], l
 def _put_plain(engine: Engine, now: int, data: list[Any]) -> list[Entry]:
     """Add plain tasks without options."""
     entries: list[Entry] = []
-    id, more = engine.next_id, engine._extras
+    id, extras = engine.next_id, engine._extras
     offers: Any = engine._offers  # A tube without lanes has a `Ready`.
     for each in data:
         entry = Entry()
@@ -51,7 +51,7 @@ def _put_plain(engine: Engine, now: int, data: list[Any]) -> list[Entry]:
         entry.created = now
         entry.attempts = entry.take = 0
         entry.state = entry.hold = entry.index = None
-        entry.extras = more
+        entry.extras = extras
         entries.append(entry)
         id += 1
     engine.next_id = id

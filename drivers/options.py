@@ -89,7 +89,7 @@ def moment(option: str, value: Any) -> int:
     raise InvalidOption(option=option, value=value, rule="must be a datetime with a time zone")
 
 
-def until(at: int, now: int) -> int:
+def compute_delay(at: int, now: int) -> int:
     """Return the microseconds from now until a moment; 0 if it is in the past."""
     if at - now > MAX_SECONDS * SECOND:
         far: object = at / SECOND
@@ -105,7 +105,7 @@ def delay_of(delay: Any, at: Any, now: Callable[[], int]) -> Any:
         return delay
     if delay is not None and delay is not KEEP:
         raise InvalidOption(option="at", value=at, rule="must be left out if a delay is given")
-    return timedelta(microseconds=until(moment("at", at), now()))
+    return timedelta(microseconds=compute_delay(moment("at", at), now()))
 
 
 def integer(option: str, value: Any, most: int = MAX_COUNT, *, least: int = 0) -> int:

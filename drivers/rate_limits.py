@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from tubes.drivers.chance import varied
+from tubes.drivers.chance import apply_jitter
 from tubes.drivers.timers import NEVER
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class RateLimit:
         last = self.starts[0]
         if last.at < 0:
             return self.blocked
-        span = varied(interval, self.shared.jitter, 0, last.id, last.attempts) if interval else 0
+        span = apply_jitter(interval, self.shared.jitter, 0, last.id, last.attempts) if interval else 0
         return max(self.blocked, last.at + span)
 
     def start(self, now: int, entry: Entry) -> None:

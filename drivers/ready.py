@@ -130,7 +130,7 @@ class Ready:
         if self._stale > _STALE and self._stale * 2 > self.kept():
             self._compact()
 
-    def after(self, rank: Any, limit: int) -> Iterable[Entry]:
+    def iterate_after(self, rank: Any, limit: int) -> Iterable[Entry]:
         """Yield the entries with greater ranks (None: all) in order, up to `limit` of the heap.
 
         O(1) for each, O(n) of the heap, and some nanoseconds for each earlier entry of a line.

@@ -28,12 +28,12 @@ class Registry:
 
     def register(self, driver: Driver) -> None:
         """Add a driver. Raises `DriverExists` if a different driver has its name."""
-        self.admit(driver)
+        self.check_new(driver)
         # In one step: another thread may register a driver after a lookup.
         if self._drivers.setdefault(driver.name, driver) != driver:
             raise DriverExists(name=driver.name)
 
-    def admit(self, driver: Driver) -> None:
+    def check_new(self, driver: Driver) -> None:
         """Raise the error that `register` would raise, without adding the driver."""
         if not isinstance(driver, Driver):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(option="driver", value=driver, rule="must be a Driver")

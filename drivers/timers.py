@@ -106,7 +106,7 @@ class Timers(Generic[T]):
                     self.add(entry, entry.due)
         return None
 
-    def after(self, due: int, id: int) -> Iterator[T]:
+    def iterate_after(self, due: int, id: int) -> Iterator[T]:
         """Yield the entries after this deadline and id, in order. O(log n) for each, and O(1) for each earlier one."""
         last = due, id
         later: list[tuple[int, int, T]] = []

@@ -59,7 +59,7 @@ WAYS_TO_USE_IT: Final = (
 )
 
 
-def altered(there: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def apply_changes(there: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a tube after checked changes; None resets an option.
 
     Raises `InvalidOption` for a change of an option that cannot change.
@@ -78,10 +78,10 @@ def altered(there: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
 def as_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     """Convert the checked options of a tube to arguments of `create_tube`: seconds, and a `Backoff` or a list."""
     known = {option: value for option, value in sorted(options.items()) if option in OF_TUBES}
-    return {option: _as_argument(option, value) for option, value in without_usual(known).items()}
+    return {option: _as_argument(option, value) for option, value in drop_reset_options(known).items()}
 
 
-def without_usual(options: Mapping[str, Any]) -> dict[str, Any]:
+def drop_reset_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a tube without options of `_STAYING` that are 0."""
     return {option: value for option, value in options.items() if option not in _STAYING or value}
 

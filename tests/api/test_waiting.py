@@ -381,7 +381,7 @@ def test_waiting_result_is_returned_even_if_it_is_discarded_at_once(
     def waits(shared: Any) -> int:
         """Return the number of registered callers that wait for the end of a task."""
         if backend != "server":
-            return sum(map(len, shared.ending.values()))
+            return sum(map(len, shared.end_waiters.values()))
         asked = threading.Event()
         shared.store.later(asked.set)
         assert asked.wait(20)

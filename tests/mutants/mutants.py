@@ -36,8 +36,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "take does not count the attempt",
         "drivers/engine.py",
-        "entry.attempts += 1\n            if self.dated:",
-        "if self.dated:",
+        "entry.attempts += 1\n            if self.has_deadlines:",
+        "if self.has_deadlines:",
         _of(_UTUBETTL, "task_counts_its_attempts"),
     ),
     Mutant(
@@ -184,8 +184,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "jitter makes delays longer",
         "drivers/backoff.py",
-        "varied(span, -self.jitter,",
-        "varied(span, self.jitter,",
+        "apply_jitter(span, -self.jitter,",
+        "apply_jitter(span, self.jitter,",
         _of(_UTUBETTL, "backoff_jitter_shortens_delays_reproducibly"),
     ),
     Mutant(
@@ -455,10 +455,10 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _of("tests/durable/test_opening.py", "key_of_a_task_that_has_gone_is_remembered_after_opening"),
     ),
     Mutant(
-        "start of a throttled lane is not written",
+        "start of a rate-limited lane is not written",
         "tubes/durable/journal.py",
-        "        if engine.throttled:\n",
-        "        if not engine.throttled:\n",
+        "        if engine.has_rate_limits:\n",
+        "        if not engine.has_rate_limits:\n",
         _of("tests/durable/test_opening.py", "lanes_are_restored_after_reopening"),
     ),
     Mutant(

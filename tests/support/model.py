@@ -21,7 +21,7 @@ from tubes import (
     TubeFull,
     TubeNotFound,
 )
-from tubes.drivers.chance import varied
+from tubes.drivers.chance import apply_jitter
 from tubes.drivers.options import SECOND
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ class Model:
         if rate_limit.start is None or not interval:
             return rate_limit.blocked
         at, id, attempts = rate_limit.start
-        return max(rate_limit.blocked, at + varied(interval, self.options.get("jitter", 0), 0, id, attempts))
+        return max(rate_limit.blocked, at + apply_jitter(interval, self.options.get("jitter", 0), 0, id, attempts))
 
     def states(self, name: str) -> list[str]:
         """Return the states of a lane's tasks."""

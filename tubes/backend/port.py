@@ -70,7 +70,7 @@ class PortBase(Generic[F]):
     def require_option(self, option: str) -> None:
         """Raise `OptionNotSupported` if the driver lacks this option."""
         if option not in self._driver.options:
-            raise self._driver.lacks(option)
+            raise self._driver.make_option_error(option)
 
     def check_list(
         self, after: object, limit: object, state: object, utube: object

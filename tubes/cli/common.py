@@ -16,7 +16,7 @@ from tubes.backend.url import read, redact_url, url_of_environment
 from tubes.cli.exits import Exit, Stop, code_of, describe_error, say
 from tubes.cli.streams import is_interactive
 from tubes.drivers.registry import known_drivers
-from tubes.memory.store import named
+from tubes.memory.store import list_store_names
 
 #: Seconds after which a terminal shows that the server does not reply.
 _SILENCE = 1.0
@@ -112,7 +112,7 @@ def open_queue(
     """
     place = place_of(url)
     scheme, _, name = place.partition("?")[0].partition("://")
-    if scheme == "memory" and name not in named():
+    if scheme == "memory" and name not in list_store_names():
         raise Stop(
             f"{redact_url(place)} is empty in every new process, so it has no tubes: give the URL of a server",
             Exit.USAGE,

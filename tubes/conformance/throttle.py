@@ -9,7 +9,7 @@ import pytest
 
 from tubes import Task
 from tubes.conformance.bench import Bench, eventually, needs
-from tubes.drivers.chance import varied
+from tubes.drivers.chance import apply_jitter
 from tubes.drivers.options import SECOND
 
 
@@ -240,7 +240,7 @@ class Intervals(Throttled):
             self.fill(f"x{number}")
         spans: list[float] = []
         for id in self.drain():
-            expected = varied(5 * SECOND, 0.5, 0, id, 1)
+            expected = apply_jitter(5 * SECOND, 0.5, 0, id, 1)
             spans.append(expected / SECOND)
             assert self.next_start(self.tube.peek(id).utube) == pytest.approx(expected / SECOND, abs=1e-6)
         assert len(set(spans)) == 12
@@ -252,7 +252,7 @@ class Intervals(Throttled):
         self.tube.configure("x", interval=2)
         (task,) = self.fill("x")
         self.take()
-        expected = varied(2 * SECOND, 0.5, 0, task.id, 1) / SECOND
+        expected = apply_jitter(2 * SECOND, 0.5, 0, task.id, 1) / SECOND
         assert self.next_start("x") == pytest.approx(expected, abs=1e-6)
 
     def test_a_lane_may_have_any_name(self) -> None:
@@ -470,7 +470,7 @@ class IntervalsFromAcks(Throttled):
     def test_jitter_lengthens_the_rest(self) -> None:
         task = self.running(jitter=0.5)
         self.tube.ack(task)
-        expected = varied(5 * SECOND, 0.5, 0, task.id, 1) / SECOND
+        expected = apply_jitter(5 * SECOND, 0.5, 0, task.id, 1) / SECOND
         assert self.next_start("x") == pytest.approx(expected, abs=1e-6)
 
     def test_cancelled_take_does_not_end_a_run(self) -> None:

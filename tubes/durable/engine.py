@@ -111,7 +111,7 @@ class JournaledEngine(Engine):
         self.reserve: Reserve | None = None
         super().__init__(name, driver, options)
         # Every change needs its time.
-        self.ticking = True
+        self.uses_time = True
         self.has_extras = self.has_extras or self._ranks
 
     @override
@@ -128,9 +128,9 @@ class JournaledEngine(Engine):
             self.deferred.count(id, step)
         elif step is not self._put:
             self.facts_changed = True
-        more = entry.extras
-        if more is not None and more.key is not None and self._noted is self.dirty:
-            self.note_key(more.key, more.key_ttl)
+        extras = entry.extras
+        if extras is not None and extras.key is not None and self._noted is self.dirty:
+            self.note_key(extras.key, extras.key_ttl)
         super()._move(entry, step, hold)
 
     @contextmanager
@@ -186,10 +186,10 @@ class JournaledEngine(Engine):
             self.reserve.restore()
 
     @override
-    def update(self, now: int, entry: Entry, data: Any = KEEP, *changes: Any, **more: Any) -> Entry:
+    def update(self, now: int, entry: Entry, data: Any = KEEP, *changes: Any, **others: Any) -> Entry:
         if data is not KEEP:
             self.check_room()
-        return super().update(now, entry, data, *changes, **more)
+        return super().update(now, entry, data, *changes, **others)
 
     @override
     def begin_move(self, entry: Entry, pri: int | None, data: Any = KEEP) -> Entry:
@@ -248,7 +248,7 @@ class JournaledEngine(Engine):
     def clear_tasks(self) -> None:
         """Remove all tasks, before the tasks in the file are read."""
         super().truncate()
-        self.replacing = self.ending = self.moving = None
+        self.pending_replacement = self.pending_end = self.pending_move = None
 
     def restore_holds(self, held: Mapping[int, tuple[Hold, int]]) -> None:
         """Restore holds and take numbers of tasks. The caller rebuilds the indexes."""

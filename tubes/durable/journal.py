@@ -135,7 +135,7 @@ class Journal:
         dirty, moves = engine.dirty, engine.moves
         if engine.next_id != self._next_id:
             self._note_puts()
-        if engine.facts_changed or engine.throttled or engine.deferred.tasks or len(moves) > _TASKS:
+        if engine.facts_changed or engine.has_rate_limits or engine.deferred.tasks or len(moves) > _TASKS:
             if self.dropped or not self.has_changes:
                 return False
             self._commit_fully(now)
@@ -214,9 +214,9 @@ class Journal:
         if now is None:
             return base | id, None, 0, REMOVED, entry.attempts, moved, None
         crc = crc32(now.data, id)  # As `rows.checksum`, but faster.
-        if now.extras is None and not engine.dated and not engine.has_extras:
+        if now.extras is None and not engine.has_deadlines and not engine.has_extras:
             return base | id, now.data, now.created, CODES[now.state], now.attempts, moved, crc  # type: ignore[index]
-        return *full_row(base, now, moved, timed=engine.timed), crc
+        return *full_row(base, now, moved, has_times=engine.has_times), crc
 
     def _put(self, rows: list[Row]) -> None:
         for statement, length in ((PUT_SHORT, 7), (PUT_FULL, 14)):
@@ -270,7 +270,7 @@ class Journal:
     def _write_tasks(self, base: int) -> None:
         engine, tasks = self._engine, self._engine.tasks
         found = [tasks[id] for id in sorted(engine.dirty) if id in tasks]
-        if not engine.dated and not engine.has_extras:
+        if not engine.has_deadlines and not engine.has_extras:
             ready = State.READY
             new: list[Row] = []
             others: list[Entry] = []
@@ -319,7 +319,7 @@ class Journal:
     def _write_lanes(self, number: int) -> None:
         engine = self._engine
         names = set(engine.rates)
-        if engine.throttled:
+        if engine.has_rate_limits:
             names |= {NO_LANE if entry.utube is None else entry.utube for entry in engine.dirty.values()}
         for name in names:
             raw = encode_name(name)

@@ -47,7 +47,7 @@ class DurablePort(VerbPort[F]):
 
 def undo_call(shared: DurableTube, result: object, *, is_put: bool) -> None:
     """Undo a put or take whose caller gets an error instead of the result."""
-    shared.pending_repairs += ((None, is_put, -is_put, 0, result, shared.engine.ticking),)
+    shared.pending_repairs += ((None, is_put, -is_put, 0, result, shared.engine.uses_time),)
     shared.settle()
 
 

@@ -55,19 +55,19 @@ def read_engine(
             engine.keys_outlive_tasks = True
             engine._keys.remember(now, digest, id, until)
     for raw, text in execute("SELECT name, facts FROM lanes WHERE tube=?", (number,)):
-        engine.throttled = True
+        engine.has_rate_limits = True
         name = rows.decode_name(raw)
         engine.rates.add(name)
         rate = engine.lanes.rates.make(name, None)
         rows.read_rate(rate, text)
         if rate.capacity is not None:
-            engine.bounded = engine.lanes_bounded = True
+            engine.is_bounded = engine.has_bounded_lanes = True
     if engine.driver.lane:
         engine.lanes.rates.last_number = facts["number"]
     for row in execute("SELECT * FROM done WHERE key BETWEEN ? AND ?", ids):
         done = rows.read_done(row)
         engine.done.add(done, 0)
-        engine.dated = engine.dated or done.ttl is not None or done.ttr is not None
+        engine.has_deadlines = engine.has_deadlines or done.ttl is not None or done.ttr is not None
     engine.dirty_done.clear()  # The file already has these rows.
     pause = facts["pause"]
     if pause is not None and pause > now:

@@ -258,15 +258,15 @@ def _bury(file: sqlite3.Connection, ids: Iterable[int]) -> None:
     for key in ids:
         select = "SELECT data, more FROM tasks WHERE key=? AND data IS NOT NULL"
         for data, text in file.execute(select, (key,)).fetchall():
-            more = rows.more_text((rows.read_more(text) if text else NO_EXTRAS)._replace(reason=_REASON))
+            extras = rows.format_extras((rows.parse_extras(text) if text else NO_EXTRAS)._replace(reason=_REASON))
             raw = data if isinstance(data, bytes) else data.encode()
-            file.execute(bury, (rows.CODES[State.BURIED], now, more, raw, rows.checksum(key, raw), key))
+            file.execute(bury, (rows.CODES[State.BURIED], now, extras, raw, rows.checksum(key, raw), key))
     file.execute("UPDATE tasks SET crc=NULL WHERE data IS NULL")
 
 
 def _wrong_extras(file: sqlite3.Connection, *, fix: bool) -> list[int]:
     found: list[int] = []
-    for column, kind, read in (("more", "text", rows.read_more), ("lane", "blob", rows.decode_name)):
+    for column, kind, read in (("more", "text", rows.parse_extras), ("lane", "blob", rows.decode_name)):
         select = f"SELECT key, {column} FROM tasks WHERE typeof({column})='{kind}'"
         wrong = [key for key, value in file.execute(select) if not _is_valid(read, value)]
         found += wrong

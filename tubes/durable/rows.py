@@ -75,18 +75,18 @@ def short_row(base: int, entry: Entry, moved: int) -> Row:
     return base | entry.id, entry.data, entry.created, state, entry.attempts, moved
 
 
-def full_row(base: int, entry: Entry, moved: int, *, timed: bool) -> Row:
+def full_row(base: int, entry: Entry, moved: int, *, has_times: bool) -> Row:
     """Return the row of a task with all columns."""
     lane = None if entry.utube is None else encode_name(entry.utube)
-    times = (entry.ttl, entry.ttr, entry.until, entry.dead) if timed else (None, None, NEVER, NEVER)
-    more = None if entry.extras is None else more_text(entry.extras)
-    return (*short_row(base, entry, moved), entry.pri, lane, *times, more)
+    times = (entry.ttl, entry.ttr, entry.until, entry.dead) if has_times else (None, None, NEVER, NEVER)
+    extras = None if entry.extras is None else format_extras(entry.extras)
+    return (*short_row(base, entry, moved), entry.pri, lane, *times, extras)
 
 
-def more_text(more: Extras) -> str:
+def format_extras(extras: Extras) -> str:
     """Return rare attributes of a task as JSON, without default values."""
     defaults = Extras._field_defaults
-    return json.dumps({name: value for name, value in more._asdict().items() if value != defaults[name]})
+    return json.dumps({name: value for name, value in extras._asdict().items() if value != defaults[name]})
 
 
 def encode_name(name: str) -> bytes:
@@ -99,12 +99,12 @@ def decode_name(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogatepass")
 
 
-def read_more(text: str) -> Extras:
-    """Parse the result of `more_text`."""
-    more = Extras(**json.loads(text))
-    if more.key_ttl.__class__ is not int or more.max_attempts.__class__ is not int:
+def parse_extras(text: str) -> Extras:
+    """Parse the result of `format_extras`."""
+    extras = Extras(**json.loads(text))
+    if extras.key_ttl.__class__ is not int or extras.max_attempts.__class__ is not int:
         raise TypeError(text)
-    return more
+    return extras
 
 
 def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, known: Mapping[int, Entry]) -> None:
@@ -112,15 +112,15 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, known
 
     `hold`: the new hold of taken tasks. `known`: entries to reuse.
     """
-    slim = not (engine.timed or engine._ranks or engine.driver.lane)
+    slim = not (engine.has_times or engine._ranks or engine.driver.lane)
     kind: type[Entry] = Entry if slim else FullEntry
-    tasks, timed, ranks = engine.tasks, engine.timed, engine._ranks
+    tasks, has_times, ranks = engine.tasks, engine.has_times, engine._ranks
     mask = (1 << ID_BITS) - 1
-    mores: dict[str, Extras] = {}
+    known_extras: dict[str, Extras] = {}
     taken, states = CODES[State.TAKEN], dict(enumerate(_STATES))
     row: Any
     for row in rows:
-        key, data, created, state, attempts, moved, pri, lane, ttl, ttr, until, dead, more, crc = row
+        key, data, created, state, attempts, moved, pri, lane, ttl, ttr, until, dead, text, crc = row
         if state == REMOVED and data is None:
             continue
         if crc != crc32(data, key & mask):
@@ -138,12 +138,12 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, known
         entry.state = states[state]
         if state == taken:
             entry.hold = hold
-        if more is None:
+        if text is None:
             entry.extras = None
         else:
-            entry.extras = extras = mores.get(more) or read_more(more)
+            entry.extras = extras = known_extras.get(text) or parse_extras(text)
             if extras.key is None:
-                mores[more] = extras
+                known_extras[text] = extras
             elif extras.key_ttl:
                 engine.keys_outlive_tasks = True
         if not slim:
@@ -154,12 +154,12 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, known
             entry.pri = pri or 0
             entry.line, entry.lane = 0, None
             entry.utube = None if lane is None else decode_name(lane)
-            if timed:
+            if has_times:
                 entry.ttl, entry.ttr, entry.due, entry.queued = ttl, ttr, NEVER, NEVER
                 entry.until = NEVER if until is None else until
                 entry.dead = NEVER if dead is None else dead
                 if ttl is not None or ttr is not None or entry.until != NEVER:
-                    engine.dated = True
+                    engine.has_deadlines = True
             if ranks:
                 engine._rank(entry)
         tasks[id] = entry

@@ -66,7 +66,7 @@ class DurableTube(SharedTube):
         commit_first = bool(self.put_waiters)  # Commit the call first, so that it is not undone with a waiting put.
         has_call_changes = True
         while files.is_open:
-            has_waiters = self.take_waiters or self.put_waiters or self.emptying or self.ending
+            has_waiters = self.take_waiters or self.put_waiters or self.empty_waiters or self.end_waiters
             if (has_waiters or engine.listener or engine.timers.soonest <= now) and not commit_first:
                 has_call_changes = self.journal.has_changes
                 super().serve(now)

@@ -83,13 +83,13 @@ class Syncer:
             calls = [call]
             while True:
                 try:
-                    more = self._callbacks.get_nowait()
+                    callback = self._callbacks.get_nowait()
                 except Empty:
                     break
-                if more is None:
+                if callback is None:
                     self._callbacks.put(None)
                     break
-                calls.append(more)
+                calls.append(callback)
             with suppress(StoreFailed):  # The store notifies its waiters of the error.
                 self.wait()
             for call in calls:

@@ -181,7 +181,7 @@ class Connection(ConnectionBase):
             check_engine(shared.engine)
         except AssertionError as error:
             if repairs:
-                shared.pending_repairs += ((error, None, 0, 0, None, shared.engine.ticking),)
+                shared.pending_repairs += ((error, None, 0, 0, None, shared.engine.uses_time),)
                 shared.serve_waiters(self.store.clock.micros())
             return [Problem("memory", 1, (name,), repairs, name)]
         finally:

@@ -65,13 +65,13 @@ class Port(PortBase[F]):
 
     def show(self, entry: Entry | Done) -> F:
         """Return the task that users see for an entry."""
-        return snapshot(self.kind, self.tube, entry, self._engine.dated)
+        return snapshot(self.kind, self.tube, entry, self._engine.has_deadlines)
 
-    def held(self, id: int, take: int, view: TaskView | Lease | None) -> Entry:
+    def get_held(self, id: int, take: int, view: TaskView | Lease | None) -> Entry:
         """Find a task that the caller holds by its `Reference`, or raise `TaskNotTaken`. Under the lock."""
         if isinstance(view, Lease):
-            return self._engine.leased(id, take)
-        return self._engine.held(self.hold, id, take)
+            return self._engine.get_leased(id, take)
+        return self._engine.get_held(self.hold, id, take)
 
     def lease_of(self, task: TaskView) -> Lease:
         """Return the lease of a taken task. If this session does not hold the task, the lease is void."""
@@ -134,15 +134,15 @@ class Port(PortBase[F]):
             if self.closed_error is not None:
                 raise self.closed_error()
             now = self._micros()
-            if engine.ticking and engine.timers.soonest <= now:
+            if engine.uses_time and engine.timers.soonest <= now:
                 shared.serve_waiters(now)
-            if not engine.bounded or engine.admits(now, {engine.lane_option: utube} if checked is None else checked):
+            if not engine.is_bounded or engine.admits(now, {engine.lane_option: utube} if checked is None else checked):
                 id = engine.next_id
                 if checked is None:
                     entry = engine.add(now, data, pri, ttl, ttr, delay, utube)
                 else:
                     entry = engine.put(now, data, checked)
-                task = snapshot(self.kind, self.tube, entry, engine.dated)
+                task = snapshot(self.kind, self.tube, entry, engine.has_deadlines)
                 if shared.watched:
                     shared.serve_waiters(now)
             held = False
@@ -152,9 +152,9 @@ class Port(PortBase[F]):
             return task
         except BaseException as error:
             if held or task is not None:
-                shared.pending_repairs += ((error, True, id, id + 1, None, engine.ticking),)
+                shared.pending_repairs += ((error, True, id, id + 1, None, engine.uses_time),)
                 if held:
-                    engine.ticking, engine.timers.soonest = True, -1
+                    engine.uses_time, engine.timers.soonest = True, -1
                     lock.token[0] = True
             shared.settle()
             raise
@@ -177,14 +177,14 @@ class Port(PortBase[F]):
             if self.closed_error is not None:
                 raise self.closed_error()
             now = 0
-            if engine.ticking:
+            if engine.uses_time:
                 now = self._micros()
                 if engine.timers.soonest <= now:
                     shared.serve_waiters(now)
             take = engine.next_take
             entry = engine.take(now, self.hold)
             if entry is not None:
-                task = snapshot(self.kind, self.tube, entry, engine.dated)
+                task = snapshot(self.kind, self.tube, entry, engine.has_deadlines)
                 if shared.watched:
                     shared.serve_waiters(now or self._micros())
             held = False
@@ -194,9 +194,9 @@ class Port(PortBase[F]):
             return task
         except BaseException as error:
             if held or task is not None:
-                shared.pending_repairs += ((error, False, take, take + 1, None, engine.ticking),)
+                shared.pending_repairs += ((error, False, take, take + 1, None, engine.uses_time),)
                 if held:
-                    engine.ticking, engine.timers.soonest = True, -1
+                    engine.uses_time, engine.timers.soonest = True, -1
                     lock.token[0] = True
             shared.settle()
             raise
@@ -217,7 +217,7 @@ class Port(PortBase[F]):
             if self.closed_error is not None:
                 raise self.closed_error()
             now = 0
-            if engine.ticking:
+            if engine.uses_time:
                 now = self._micros()
                 if engine.timers.soonest <= now:
                     shared.serve_waiters(now)
@@ -225,12 +225,12 @@ class Port(PortBase[F]):
             is_task = task.__class__ is self.kind
             entry: Any = task._record if is_task else hold.get(task) if task.__class__ is int else None
             if entry is None or entry.hold is not hold or (is_task and entry.take != task._take):
-                entry = self.held(*self.resolve_task(task))
-            if entry.extras is None and not engine.throttled:  # The body of `engine.ack`, to save a call.
+                entry = self.get_held(*self.resolve_task(task))
+            if entry.extras is None and not engine.has_rate_limits:  # The body of `engine.ack`, to save a call.
                 engine._move(entry, engine._ack)
             else:
                 engine.ack(now, entry)
-            done = snapshot(self.kind, self.tube, entry, engine.dated)
+            done = snapshot(self.kind, self.tube, entry, engine.has_deadlines)
             is_task = is_task or isinstance(task, TaskView)
             if is_task and task._record is not entry:
                 keep_data(done, task, entry)  # pyright: ignore[reportUnknownArgumentType]
@@ -245,8 +245,8 @@ class Port(PortBase[F]):
             return done
         except BaseException as error:
             if held:
-                shared.pending_repairs += ((error, None, 0, 0, None, engine.ticking),)
-                engine.ticking, engine.timers.soonest = True, -1
+                shared.pending_repairs += ((error, None, 0, 0, None, engine.uses_time),)
+                engine.uses_time, engine.timers.soonest = True, -1
                 lock.token[0] = True
             shared.settle()
             raise
@@ -272,8 +272,8 @@ class Port(PortBase[F]):
             return [self.show(engine.put(now, data, options)) for data, options in batch]
         kind, tube = self.kind, self.tube
         entries = put_many(engine, now, batch.runs)
-        # Read `engine.dated` only now: the batch may have the first task with a ttl.
-        return [snapshot(kind, tube, entry, engine.dated) for entry in entries]
+        # Read `engine.has_deadlines` only now: the batch may have the first task with a ttl.
+        return [snapshot(kind, tube, entry, engine.has_deadlines) for entry in entries]
 
     def put_waiting(self, now: int, request: Batch | PreparedPut) -> F | list[F]:
         """Run the put of a waiter, now that there is room. Under the lock."""
@@ -318,9 +318,9 @@ class Port(PortBase[F]):
             return result
         except BaseException as error:
             if held or is_put is not None:
-                shared.pending_repairs += ((error, is_put, first, end, forgotten, engine.ticking),)
+                shared.pending_repairs += ((error, is_put, first, end, forgotten, engine.uses_time),)
                 if held:
-                    engine.ticking, engine.timers.soonest = True, -1
+                    engine.uses_time, engine.timers.soonest = True, -1
                     lock.token[0] = True
             shared.settle()
             raise
@@ -346,7 +346,7 @@ class Port(PortBase[F]):
         try:
             if undo and waiter.result is not PENDING:
                 is_put = waiter.request is not None
-                shared.pending_repairs += ((None, is_put, -is_put, 0, waiter.result, self._engine.ticking),)
+                shared.pending_repairs += ((None, is_put, -is_put, 0, waiter.result, self._engine.uses_time),)
             shared.run(lambda: shared.remove_waiter(waiter))
             if shared.watched:
                 shared.serve_waiters(self._micros())

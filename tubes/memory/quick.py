@@ -63,7 +63,7 @@ class QuickPort(VerbPort[F]):
                 lock.wait()
             offers: Any = engine._offers
             line = offers._lines.get(0)
-            if line is not None and not (engine.listener or engine.ticking or self.closed_error):
+            if line is not None and not (engine.listener or engine.uses_time or self.closed_error):
                 id = engine.next_id
                 entry = Entry()
                 entry.id = entry.rank = id
@@ -91,8 +91,8 @@ class QuickPort(VerbPort[F]):
             lock.token[0] = True
         except BaseException as error:
             if held:
-                shared.pending_repairs += ((error, True, id, id + 1, None, engine.ticking),)
-                engine.ticking, engine.timers.soonest = True, -1
+                shared.pending_repairs += ((error, True, id, id + 1, None, engine.uses_time),)
+                engine.uses_time, engine.timers.soonest = True, -1
                 lock.token[0] = True
             shared.settle()
             raise
@@ -104,7 +104,7 @@ class QuickPort(VerbPort[F]):
         engine = self._engine
         take_waiters = shared.take_waiters
         waiter = next(iter(take_waiters))
-        if engine.pause._on or shared.emptying or shared.is_late(waiter, now):
+        if engine.pause._on or shared.empty_waiters or shared.is_late(waiter, now):
             return False
         owner = waiter.owner
         shared._giving = take = engine.next_take
@@ -153,7 +153,9 @@ class QuickPort(VerbPort[F]):
                 lock.wait()
             offers: Any = engine._offers
             line = offers._lines.get(0)
-            is_clear = not (offers._back or engine.listener or engine.ticking or engine.pause._on or self.closed_error)
+            is_clear = not (
+                offers._back or engine.listener or engine.uses_time or engine.pause._on or self.closed_error
+            )
             if is_clear and not line:
                 is_empty = True
             elif is_clear and line[0].index is offers:
@@ -180,8 +182,8 @@ class QuickPort(VerbPort[F]):
             lock.token[0] = True
         except BaseException as error:
             if held:
-                shared.pending_repairs += ((error, False, take, take + 1, None, engine.ticking),)
-                engine.ticking, engine.timers.soonest = True, -1
+                shared.pending_repairs += ((error, False, take, take + 1, None, engine.uses_time),)
+                engine.uses_time, engine.timers.soonest = True, -1
                 lock.token[0] = True
             shared.settle()
             raise
@@ -210,7 +212,7 @@ class QuickPort(VerbPort[F]):
                 entry.hold is hold
                 and (not is_task or entry.take == task._take)
                 and ((more := entry.extras) is None or (more.key is None and not more.keep_done))
-                and not (engine.listener or shared.emptying or engine.ticking or self.closed_error)
+                and not (engine.listener or shared.empty_waiters or engine.uses_time or self.closed_error)
             ):
                 id = entry.id
                 del hold[id]
@@ -233,8 +235,8 @@ class QuickPort(VerbPort[F]):
             lock.token[0] = True
         except BaseException as error:
             if held:
-                shared.pending_repairs += ((error, None, 0, 0, None, engine.ticking),)
-                engine.ticking, engine.timers.soonest = True, -1
+                shared.pending_repairs += ((error, None, 0, 0, None, engine.uses_time),)
+                engine.uses_time, engine.timers.soonest = True, -1
                 lock.token[0] = True
             shared.settle()
             raise

@@ -22,7 +22,7 @@ from tubes.drivers.tube_options import as_arguments
 from tubes.errors import DuplicateKey, TubeFull, TubeNotFound, TubesError
 from tubes.values.batch import Batch, lanes_of
 from tubes.values.overview import Overview
-from tubes.values.statistics import Statistics, until
+from tubes.values.statistics import Statistics, to_seconds
 from tubes.values.task import TaskView, snapshot
 
 #: See `SharedTube.owed`.
@@ -62,9 +62,9 @@ class SharedTube:
         self.take_waiters: Final[OrderedDict[Waiter, None]] = OrderedDict()
         self.put_waiters: Final[OrderedDict[Waiter, None]] = OrderedDict()
         #: Waiters until the tube is empty.
-        self.emptying: Final[OrderedDict[Waiter, None]] = OrderedDict()
+        self.empty_waiters: Final[OrderedDict[Waiter, None]] = OrderedDict()
         #: Waiters for the end of a task, by its id; then the ids that may have ended, with their records if kept.
-        self.ending: Final[dict[int, OrderedDict[Waiter, None]]] = {}
+        self.end_waiters: Final[dict[int, OrderedDict[Waiter, None]]] = {}
         self._ended: Final[deque[tuple[int, Done | None]]] = deque()
         self.ports: Final[WeakSet[Port]] = WeakSet()
         #: Ports with a listener, in the order in which the listeners were set.
@@ -76,12 +76,12 @@ class SharedTube:
         self.watched = False
         #: Repairs for calls that ended with an error under the lock or in a listener. The next caller makes them.
         #: Each item: the error; True for a put, False for a take, else None; the first number that the call used and
-        #: the end of its numbers (0: up to the next one); the tasks to undo; the earlier value of `engine.ticking`.
-        #: One assignment adds an item, before the lock is freed. `engine.ticking` and `engine.timers.soonest` are set
+        #: the end of its numbers (0: up to the next one); the tasks to undo; the earlier value of `engine.uses_time`.
+        #: One assignment adds an item, before the lock is freed. `engine.uses_time` and `engine.timers.soonest` are set
         #: along with it, so that the next call cannot skip `serve_waiters`.
         self.pending_repairs: tuple[PendingRepair, ...] = ()
         #: While tasks move to another tube: both tubes, the first new id, and the old ids.
-        self.moving: tuple[SharedTube, SharedTube, int, list[int]] | None = None
+        self.pending_move: tuple[SharedTube, SharedTube, int, list[int]] | None = None
         #: Makes the error for a dropped tube; None while the tube exists.
         self.closed_error: Callable[[], TubesError] | None = None
         self._is_dropped = False
@@ -108,8 +108,8 @@ class SharedTube:
                 self.repair(now)
             self.serve(now)
         except BaseException as error:
-            self.pending_repairs += ((error, None, 0, 0, None, self.engine.ticking),)
-            self.engine.ticking, self.engine.timers.soonest = True, -1
+            self.pending_repairs += ((error, None, 0, 0, None, self.engine.uses_time),)
+            self.engine.uses_time, self.engine.timers.soonest = True, -1
             raise
 
     def serve(self, now: int) -> None:
@@ -130,7 +130,7 @@ class SharedTube:
                     if entry is None:
                         self._giving = 0
                         break
-                    waiter.result = snapshot(owner.kind, owner.tube, entry, engine.dated)
+                    waiter.result = snapshot(owner.kind, owner.tube, entry, engine.has_deadlines)
                     self._giving = 0
                     if not self.wake_waiter(waiter):
                         engine.untake(now, entry)
@@ -138,14 +138,16 @@ class SharedTube:
                 owner.waiters.discard(waiter)
             if engine.timers.soonest > now and not (self.put_waiters and self._next_putter(now)):
                 break
-        if self.emptying and engine.is_empty:
-            for waiter in list(self.emptying):
+        if self.empty_waiters and engine.is_empty:
+            for waiter in list(self.empty_waiters):
                 waiter.result = True
                 self.wake_waiter(waiter)
                 self.remove_waiter(waiter)
-        if self.ending:
+        if self.end_waiters:
             self._serve_ending()
-        self.watched = bool(take_waiters or self.put_waiters or self.emptying or self.ending or engine.listener)
+        self.watched = bool(
+            take_waiters or self.put_waiters or self.empty_waiters or self.end_waiters or engine.listener
+        )
         if self.watched:  # Otherwise the next call moves due tasks.
             self._alarm.set(engine.timers.soonest)
 
@@ -161,7 +163,7 @@ class SharedTube:
             id, done = self._ended.popleft()
             entry = self.engine.tasks.get(id)
             if entry is None or entry.state is State.BURIED:
-                for waiter in list(self.ending.get(id, ())):
+                for waiter in list(self.end_waiters.get(id, ())):
                     waiter.result = True if done is None else waiter.owner.show(done)
                     self.wake_waiter(waiter)
                     self.remove_waiter(waiter)
@@ -177,7 +179,7 @@ class SharedTube:
                     raise
                 except BaseException as error:
                     if self.is_harmful(error, True, id):
-                        self.pending_repairs += ((error, True, id, 0, None, self.engine.ticking),)
+                        self.pending_repairs += ((error, True, id, 0, None, self.engine.uses_time),)
                         self.repair(now)
                     waiter.result = error
                 self._putting = -1
@@ -246,8 +248,8 @@ class SharedTube:
                 self.repair(self._clock.micros())
             act()
         except BaseException as error:
-            self.pending_repairs += ((error, None, 0, 0, None, self.engine.ticking),)
-            self.engine.ticking, self.engine.timers.soonest = True, -1
+            self.pending_repairs += ((error, None, 0, 0, None, self.engine.uses_time),)
+            self.engine.uses_time, self.engine.timers.soonest = True, -1
             raise
 
     def repair(self, now: int) -> None:
@@ -259,13 +261,13 @@ class SharedTube:
         engine, owed = self.engine, self.pending_repairs
         count = len(owed)
         try:
-            engine.ticking = owed[0][-1]
+            engine.uses_time = owed[0][-1]
             is_drop = self.closed_error is not None and not self._is_dropped
             if is_drop:
                 self.end()
             engine.timers._note_soonest()
-            if self.moving is not None:
-                self._end_move(now, *self.moving)
+            if self.pending_move is not None:
+                self._end_move(now, *self.pending_move)
             harmful = [each for each in owed if self.is_harmful(*each[:3])]
             if harmful:
                 self.rebuild(now)
@@ -280,7 +282,7 @@ class SharedTube:
                 self._repair_waiters(now)
             self.pending_repairs = self.pending_repairs[count:]
         except BaseException:
-            engine.ticking, engine.timers.soonest = True, -1
+            engine.uses_time, engine.timers.soonest = True, -1
             raise
         if is_drop and self.closed_error is not None:
             raise self.closed_error()
@@ -301,7 +303,7 @@ class SharedTube:
             self._undo_takes(now, self._giving, self._giving + 1)
         self._undo_puts(now, self._putting, self.engine.next_id)
         self._giving, self._putting = 0, -1
-        self._ended.extend((id, None) for id in self.ending)
+        self._ended.extend((id, None) for id in self.end_waiters)
         for waiter in [waiter for waiter in self.waiters() if waiter.result is not PENDING]:
             if not self.wake_waiter(waiter):
                 self.undo(waiter.result, is_put=waiter.request is not None)
@@ -325,7 +327,7 @@ class SharedTube:
             if new in there.engine.tasks and id in here.engine.tasks:
                 here.engine.move_out(now, here.engine.tasks[id])
         there.commit_both(here, now)
-        here.moving = there.moving = None
+        here.pending_move = there.pending_move = None
 
     def fire(self, now: int) -> None:
         """Handle the alarm: move due tasks, and end waits whose deadline has come."""
@@ -364,7 +366,7 @@ class SharedTube:
 
     def _note(self, entry: Entry, event: str) -> None:
         # If the ending task is kept, listeners get its kept record.
-        ending = self.engine.ending
+        ending = self.engine.pending_end
         seen = entry if ending is None or ending[0] is not entry else ending[1]
         for port in list(self.listeners):
             if port.listener is not None:
@@ -390,7 +392,7 @@ class SharedTube:
         engine = self.engine
         waiting = len(self.take_waiters) + len(self.put_waiters)
         kept = engine.done.count(now)
-        return Statistics(engine.counts(), engine.calls(), waiting, until(engine.pause.until), kept)
+        return Statistics(engine.counts(), engine.calls(), waiting, to_seconds(engine.pause.until), kept)
 
     def overview(self, now: int, sessions: int, *, ages: bool) -> Overview:
         """Return the overview of the tube. Under the lock."""
@@ -404,7 +406,12 @@ class SharedTube:
 
     def waiters(self) -> list[Waiter]:
         """Return all waiters. Under the lock."""
-        return [*self.take_waiters, *self.put_waiters, *self.emptying, *chain.from_iterable(self.ending.values())]
+        return [
+            *self.take_waiters,
+            *self.put_waiters,
+            *self.empty_waiters,
+            *chain.from_iterable(self.end_waiters.values()),
+        ]
 
     def enlist(self, waiter: Waiter) -> None:
         """Put a waiter at the end of its line. Under the lock."""
@@ -418,24 +425,24 @@ class SharedTube:
             self._alarm.set(waiter.deadline)
 
     def _note_end(self, id: int, done: Done | None) -> None:
-        if id in self.ending:
+        if id in self.end_waiters:
             self._ended.append((id, done))
 
     def remove_waiter(self, waiter: Waiter) -> None:
         """Remove a waiter from its line. Under the lock."""
         self._waiters_like(waiter).pop(waiter, None)
         waiter.owner.waiters.discard(waiter)
-        if isinstance(waiter.request, TaskEnd) and not self.ending.get(waiter.request.id):
-            self.ending.pop(waiter.request.id, None)
-            if not self.ending:
+        if isinstance(waiter.request, TaskEnd) and not self.end_waiters.get(waiter.request.id):
+            self.end_waiters.pop(waiter.request.id, None)
+            if not self.end_waiters:
                 self.engine.on_end = None
                 self._ended.clear()
 
     def _waiters_like(self, waiter: Waiter) -> OrderedDict[Waiter, None]:
         if waiter.request is TUBE_EMPTY:
-            return self.emptying
+            return self.empty_waiters
         if isinstance(waiter.request, TaskEnd):
-            return self.ending.setdefault(waiter.request.id, OrderedDict())
+            return self.end_waiters.setdefault(waiter.request.id, OrderedDict())
         return self.take_waiters if waiter.request is None else self.put_waiters
 
     def undo(self, task: object, *, is_put: bool) -> None:

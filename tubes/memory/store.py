@@ -18,7 +18,7 @@ from tubes.drivers.driver import Driver, check_name
 from tubes.drivers.engine import Engine
 from tubes.drivers.options import flag
 from tubes.drivers.registry import Registry
-from tubes.drivers.tube_options import WAYS_TO_USE_IT, difference, without_usual
+from tubes.drivers.tube_options import WAYS_TO_USE_IT, difference, drop_reset_options
 from tubes.errors import InvalidOption, QueueForked, TubeExists, TubeNotFound
 from tubes.memory.lock import Lock
 from tubes.memory.shared_tube import SharedTube
@@ -184,7 +184,7 @@ class MemoryStore:
         flag("temporary", temporary)
         if not isinstance(driver, Driver):
             driver = self._named_driver(name, driver, if_exists)
-        self.registry.admit(driver)
+        self.registry.check_new(driver)
         checked = driver.check_tube(options)
         self.lock.acquire()
         try:
@@ -196,7 +196,7 @@ class MemoryStore:
                 raise TubeExists(name=name, why=WAYS_TO_USE_IT)
             elif shared.driver != driver:
                 raise TubeExists(name=name, why=f"with driver {shared.driver.name!r}, not {driver.name!r}")
-            elif if_exists == "same" and without_usual(shared.options) != without_usual(checked):
+            elif if_exists == "same" and drop_reset_options(shared.options) != drop_reset_options(checked):
                 raise TubeExists(name=name, why=difference(shared.options, checked))
             return shared
         finally:
@@ -245,7 +245,7 @@ _named: dict[str, MemoryStore] = {}
 _naming = threading.Lock()
 
 
-def named() -> frozenset[str]:
+def list_store_names() -> frozenset[str]:
     """Return the names of the stores that this process shares by name."""
     with _naming:
         return frozenset(_named)

@@ -16,7 +16,7 @@ from tubes.drivers.lists import Place, is_by_id, tasks_after
 from tubes.drivers.many import ack_many, take_many
 from tubes.drivers.moves import State
 from tubes.drivers.options import KEEP, SECOND, Seconds, flag, integer, micros
-from tubes.drivers.tube_options import altered
+from tubes.drivers.tube_options import apply_changes
 from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy, TubeNotFound, TubesError
 from tubes.memory.port import Port, keep_data
 from tubes.values.batch import Batch, mark_all_finished, tasks_by_id
@@ -54,8 +54,8 @@ class VerbPort(Port[F]):
 
         def act(now: int) -> list[F]:
             entries = take_many(self._engine, now, self.hold, limit, span)
-            kind, tube, dated = self.kind, self.tube, self._engine.dated
-            return [snapshot(kind, tube, entry, dated) for entry in entries]
+            kind, tube, has_deadlines = self.kind, self.tube, self._engine.has_deadlines
+            return [snapshot(kind, tube, entry, has_deadlines) for entry in entries]
 
         return self._do(act, is_put=False)
 
@@ -139,22 +139,22 @@ class VerbPort(Port[F]):
             if not there.admits(now, moving):
                 return None
             moved = [task.id for task, is_same in zip(tasks, same, strict=True) if is_same]
-            here.moving = there.moving = here, there, there.engine.next_id, moved
+            here.pending_move = there.pending_move = here, there, there.engine.next_id, moved
             try:
                 target.put_all(now, moving)
                 for id in moved:
                     here.engine.move_out(now, here.engine.tasks[id])
                 there.commit_both(here, now)
-                here.moving = there.moving = None
+                here.pending_move = there.pending_move = None
             except TubesError as error:
-                here.moving = there.moving = None
+                here.pending_move = there.pending_move = None
                 if isinstance(error, DuplicateKey):
                     places = [place for place, is_same in enumerate(same) if is_same]
                     raise DuplicateKey(**error.facts | {"item": places[error.facts["item"]]}) from None
                 raise
             except BaseException as error:
-                there.pending_repairs += ((error, None, 0, 0, None, there.engine.ticking),)
-                there.engine.ticking, there.engine.timers.soonest = True, -1
+                there.pending_repairs += ((error, None, 0, 0, None, there.engine.uses_time),)
+                there.engine.uses_time, there.engine.timers.soonest = True, -1
                 raise
             finally:
                 there.serve_waiters(now)
@@ -220,7 +220,7 @@ class VerbPort(Port[F]):
 
     def _show_after(self, entry: Entry, now: int) -> F:
         """Return a task after a call. A task that was released after its ttl ends first."""
-        if self._engine.dated and entry.dead <= now:
+        if self._engine.has_deadlines and entry.dead <= now:
             self._engine.expire(now)
         return self.show(entry)
 
@@ -232,7 +232,7 @@ class VerbPort(Port[F]):
         known: Any = None if view.__class__ is Lease else view
 
         def do(now: int) -> F:
-            entry = self.held(id, take, view)
+            entry = self.get_held(id, take, view)
             entry = act(now, entry) or entry
             result = self._show_after(entry, now)
             if known is not None and known._record is not entry and data is KEEP:
@@ -387,7 +387,7 @@ class VerbPort(Port[F]):
         engine = self._engine
 
         def do(now: int) -> F:
-            found: Any = engine.leased(id, take) if isinstance(view, Lease) else engine.tasks.get(id)
+            found: Any = engine.get_leased(id, take) if isinstance(view, Lease) else engine.tasks.get(id)
             if found is None:
                 found = engine.find_done(now, id) if done else engine.find(id)
             return self._show_after(act(now, found) or found, now)
@@ -476,7 +476,7 @@ class VerbPort(Port[F]):
     def utubes(self, limit: int) -> list[Utube]:
         """List the lanes."""
         most = integer("limit", limit)
-        return self._do(lambda now: [Utube(*seen) for seen in self._engine.lanes.see(most)])
+        return self._do(lambda now: [Utube(*seen) for seen in self._engine.lanes.list_first(most)])
 
     def statistics(self) -> Statistics:
         """Count the tasks of the tube, its calls and the callers that wait on it."""
@@ -509,12 +509,12 @@ class VerbPort(Port[F]):
         if after is not None:
             record = None if view is None else view._record
             last = (record if isinstance(record, Done) else self._engine.find_done(now, id)).until, id
-        return [self.show(done) for done in self._engine.done.after(now, last, most, lane)]
+        return [self.show(done) for done in self._engine.done.list_page(now, last, most, lane)]
 
     def alter(self, changes: Options) -> None:
         """Change options of the tube."""
         checked = self._driver.check_alter(changes)
-        self._do(lambda now: self._engine.alter(now, altered(self._engine.options, checked)))
+        self._do(lambda now: self._engine.alter(now, apply_changes(self._engine.options, checked)))
         while self._do(lambda now: self._engine.trim_done()):
             pass
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 from tubes.backend.port import ConnectionBase, check_session_uuid, use_json
 from tubes.drivers.driver import Driver, check_name, check_tube_name
 from tubes.drivers.options import flag
-from tubes.drivers.tube_options import WAYS_TO_USE_IT, difference, without_usual
+from tubes.drivers.tube_options import WAYS_TO_USE_IT, difference, drop_reset_options
 from tubes.errors import (
     DriverNotFound,
     InvalidOption,
@@ -110,7 +110,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         registry = self.store.registry
         if not isinstance(driver, Driver):
             driver = yield from self._named_driver(name, driver, if_exists)
-        registry.admit(driver)
+        registry.check_new(driver)
         if driver.rank is not None and driver.rank_lua is None:
             rule = "needs rank_lua, the same order as a Lua expression, to run on a server"
             raise InvalidOption(option="driver", value=driver.name, rule=rule)
@@ -131,7 +131,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
                     its = validation.driver_name(name, reply[0])
                     raise TubeExists(name=name, why=f"with driver {its!r}, not {driver.name!r}")
                 with validation.reading(f"tube {name!r}: its options"):
-                    there, wanted = map(without_usual, (validation.options(name, reply[1], driver), checked))
+                    there, wanted = map(drop_reset_options, (validation.options(name, reply[1], driver), checked))
                 if there == wanted:
                     if_exists = "keep"
                     continue

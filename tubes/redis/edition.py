@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tubes.drivers.options import until
+from tubes.drivers.options import compute_delay
 from tubes.redis import task_codec
 from tubes.redis.scripts.assembly import TubeSettings, script
 
@@ -73,7 +73,7 @@ class Edition:
         if not options:
             return self.plain
         if "at" in options:
-            options = {**options, "delay": until(options["at"], self._now())}
+            options = {**options, "delay": compute_delay(options["at"], self._now())}
         lane: Any = self._driver.lane
         if len(options) == 1 and lane in options and self.plain.extras is None:
             return task_codec.in_lane(self.plain, options[lane])

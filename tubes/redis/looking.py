@@ -21,7 +21,7 @@ from tubes.redis.transport.script_call import Flow, ScriptCall, verb
 from tubes.redis.transport.wire import Word
 from tubes.redis.verbs import VerbPort
 from tubes.values.lane import Utube, lane_of
-from tubes.values.statistics import Statistics, until
+from tubes.values.statistics import Statistics, to_seconds
 from tubes.values.task import F, TaskView
 
 #: How many tasks are looked at in one call, and how many ids of taken ones one asks for.
@@ -211,4 +211,4 @@ def statistics_of(reply: Reply, waiting: int, now: int | None = None) -> Statist
     ends = None if paused is None else NEVER if float(bytes_of(paused)) == FOR_EVER else int(float(bytes_of(paused)))
     if ends is not None and now is not None and ends <= now:
         ends = None
-    return Statistics(tasks, first | calls, waiting, until(ends), number_of(kept[0]) if kept else 0)
+    return Statistics(tasks, first | calls, waiting, to_seconds(ends), number_of(kept[0]) if kept else 0)

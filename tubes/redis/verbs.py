@@ -13,7 +13,7 @@ from tubes.drivers.entry import KEPT, NO_EXTRAS, Extras
 from tubes.drivers.moves import State
 from tubes.drivers.options import KEEP, MAX_WAITING, Seconds, flag, integer, micros, text
 from tubes.drivers.timers import NEVER
-from tubes.drivers.tube_options import altered
+from tubes.drivers.tube_options import apply_changes
 from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy, TubeFull
 from tubes.redis import task_codec, validation
 from tubes.redis.port import Port, Request, lane_word, name_of, raw_text
@@ -319,7 +319,7 @@ class VerbPort(Port[F]):
     def _refuse(self, task: object, option: str) -> Flow[F]:
         """Refuse an option that the driver lacks; that this session does not have the task is said first."""
         yield from self.asked("touch", self.about(task, 0))
-        raise self._driver.lacks(option)
+        raise self._driver.make_option_error(option)
 
     # -- what anybody may do -------------------------------------------------------------------------------------------
 
@@ -355,7 +355,7 @@ class VerbPort(Port[F]):
 
         def show(reply: Reply) -> F:
             if type(reply) is ErrorReply and reply.code == "STATE":
-                raise self._driver.cannot_update(checked, State(str(reply).split()[1]))
+                raise self._driver.make_update_error(checked, State(str(reply).split()[1]))
             return show_task(reply)
 
         return self.call("update", (show, words, lease))
@@ -467,7 +467,7 @@ class VerbPort(Port[F]):
         """Give the tube other options, which are checked."""
 
         def words(edition: Edition) -> tuple[Word, ...]:
-            wanted = altered(edition.options, changes)
+            wanted = apply_changes(edition.options, changes)
             counts = "1" if "lane_capacity" in wanted and "lane_capacity" not in edition.options else ""
             return uuid4().hex, describe_options(wanted), wanted.get("capacity", 0), asked_of_lanes(wanted), counts
 

@@ -94,7 +94,7 @@ class Payload:
             driver = settings.find_driver(queue)
             for name in options:
                 if not driver.takes_put(name):
-                    raise driver.lacks(name)
+                    raise driver.make_option_error(name)
             driver.check_put({**settings.defaults, **keyed})
             settings.find(queue)
         return cls(settings, data, fields, options, blank)

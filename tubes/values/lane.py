@@ -38,7 +38,7 @@ class Utube(NamedTuple):
 def lane_of(driver: Driver, utube: object) -> str:
     """Check the name of a lane. Raises if the driver has no lanes."""
     if driver.lane is None:
-        raise driver.lacks_lanes()
+        raise driver.make_lanes_error()
     return lane(driver.lane, utube)
 
 

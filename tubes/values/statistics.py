@@ -31,7 +31,7 @@ class Statistics:
     kept: int = 0
 
 
-def until(moment: int | None) -> float | None:
+def to_seconds(moment: int | None) -> float | None:
     """Convert the end of a pause to seconds; `math.inf` for a pause without an end."""
     if moment is None:
         return None

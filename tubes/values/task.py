@@ -281,7 +281,7 @@ class Origin(Protocol):
     def name(self) -> str: ...
 
 
-def snapshot(kind: type[F], tube: Origin, entry: Entry | Done, timed: bool) -> F:
+def snapshot(kind: type[F], tube: Origin, entry: Entry | Done, has_deadlines: bool) -> F:
     """Return a snapshot of an entry. Every call runs this, so it avoids `__init__`."""
     task = kind()
     task._tube = tube
@@ -289,7 +289,7 @@ def snapshot(kind: type[F], tube: Origin, entry: Entry | Done, timed: bool) -> F
     task._state = entry.state  # type: ignore[assignment]
     task._attempts = entry.attempts
     task._extras = entry.extras
-    task._times = (entry.ttl, entry.ttr, entry.due, entry.dead) if timed else NO_TIMES
+    task._times = (entry.ttl, entry.ttr, entry.due, entry.dead) if has_deadlines else NO_TIMES
     task._take = entry.take
     return task
 

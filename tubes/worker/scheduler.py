@@ -120,7 +120,7 @@ class Scheduler:
     async def _put(self, tube_name: str, name: str, schedule: Schedule, now: int, moments: list[int]) -> None:
         tube = await self._tube(tube_name)
         if "delay" not in tube.driver.options:
-            raise tube.driver.lacks("delay")
+            raise tube.driver.make_option_error("delay")
         own: Any = {} if tube.driver.lane is None else {"utube": name}
         if "ttl" in tube.driver.options and "ttl" not in tube._port.shared.options:
             own["ttl"] = _TTL
