@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from tubes.drivers import options as known
 from tubes.drivers.moves import State
 from tubes.drivers.tube_options import OF_TUBES
-from tubes.errors import InvalidOption, OptionNotSupported
+from tubes.errors import InvalidOption, OptionNotSupported, did_you_mean
 
 #: Checks the value of an option by its name, and returns it in the machine's units.
 Check = Callable[[str, Any], Any]
@@ -324,7 +324,8 @@ class Driver:
         return OptionNotSupported(driver=self.name, option="utube", what="lanes", why=why)
 
     def _not_supported(self, option: str, known: Iterable[str], method: str = "") -> OptionNotSupported:
-        what, why = f"option {option!r}", f"{method or 'it'} accepts {', '.join(sorted(known))}"
+        accepted = f"accepts {', '.join(sorted(known))}{did_you_mean(option, known)}"
+        what, why = f"option {option!r}", f"{method or 'it'} {accepted}"
         if known is self._of_tasks and option in self._of_tubes:
             what, why = f"option {option!r} of tasks", "it is an option of their tube"
         elif not known:

@@ -11,7 +11,7 @@ from tubes.drivers.fifottl import FifoTtl
 from tubes.drivers.limfifottl import LimFifoTtl
 from tubes.drivers.utube import Utube
 from tubes.drivers.utubettl import UtubeTtl
-from tubes.errors import DriverExists, DriverNotFound, InvalidOption
+from tubes.errors import DriverExists, DriverNotFound, InvalidOption, did_you_mean
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -50,7 +50,8 @@ class Registry:
             _points.cache_clear()  # The driver may have been installed since.
             found = self._known(name)
         if found is None:
-            raise DriverNotFound(name=name, known=", ".join(sorted(_points().keys() | self._drivers.keys())))
+            known = sorted(_points().keys() | self._drivers.keys())
+            raise DriverNotFound(name=name, known=f"{', '.join(known)}{did_you_mean(name, known)}")
         return found
 
     def _known(self, name: str) -> Driver | None:

@@ -49,6 +49,7 @@ from tubes.errors import (
     TubeFull,
     TubeNotFound,
     TubesError,
+    did_you_mean,
 )
 from tubes.values.batch import Item, check_limit
 from tubes.values.codecs import Codec
@@ -163,7 +164,17 @@ class AsyncQueue:
         return tube
 
     async def tube(self, name: str) -> AsyncTube:
-        """Return the tube of this name. Raises `TubeNotFound` if there is none. O(1)."""
+        """Return the tube of this name. O(1). Raises `TubeNotFound`, which suggests a similar name if there is one."""
+        try:
+            return await self._find_tube(name)
+        except TubeNotFound:
+            known: list[str] = []
+            with suppress(TubesError):  # The user may lack the right to list tubes.
+                known = await self.tubes()
+            raise TubeNotFound(name=name, hint=did_you_mean(name, known)) from None
+
+    async def _find_tube(self, name: str) -> AsyncTube:
+        """Return the tube of this name, without a suggestion in the error: for code that expects `TubeNotFound`."""
         reply = self._connection.find(name)
         port = await reply if type(reply) is CoroutineType else reply
         tube: AsyncTube = port.tube
@@ -227,7 +238,7 @@ class AsyncQueue:
         tube: AsyncTube | None = None
         while tube is None:
             try:
-                tube = await self.tube(name)
+                tube = await self._find_tube(name)
             except TubeNotFound:
                 if name not in (TASKS, SCHEDULES):
                     raise
@@ -370,7 +381,7 @@ class AsyncQueue:
         """
         patience = None if timeout is None else micros("timeout", timeout)
         named: list[AsyncTube | str] = check_tube_list(tubes, fair, AsyncTube, self._connection, order)
-        found = [await self.tube(one) if isinstance(one, str) else one for one in named]
+        found = [await self._find_tube(one) if isinstance(one, str) else one for one in named]
         ports = order_ports([tube._port for tube in found], fair)
         task: AsyncTask | None
         if order == "pri":
@@ -431,7 +442,7 @@ class AsyncQueue:
         count = check_limit(limit)
         patience = None if timeout is None else micros("timeout", timeout)
         named: list[AsyncTube | str] = check_tube_list(tubes, fair, AsyncTube, self._connection)
-        found = [await self.tube(one) if isinstance(one, str) else one for one in named]
+        found = [await self._find_tube(one) if isinstance(one, str) else one for one in named]
         ports = order_ports([tube._port for tube in found], fair)
         tasks: list[AsyncTask] = []
         try:

@@ -5,7 +5,7 @@ A call that raises one has changed nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from inspect import getdoc
 from typing import Any, Final
@@ -14,6 +14,8 @@ from typing import Any, Final
 _LONGEST: Final = 500
 # The most characters that an error, a log or a reason quotes from the data of a task, which may be private.
 _EXCERPT: Final = 80
+# The most names that are compared with an unknown one.
+_MOST_COMPARED: Final = 10_000
 
 
 class TubesError(Exception):
@@ -72,12 +74,24 @@ def excerpt(value: object) -> str:
     return cut(repr, value, _EXCERPT)
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message, `; did you mean 'mail'?`; an empty text if no known name is similar."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(name, [*known][:_MOST_COMPARED], 1, 0.7)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
 def _rebuild(kind: type[TubesError], facts: dict[str, object]) -> TubesError:
     return kind(**facts)
 
 
 class TubeNotFound(TubesError, LookupError):
     """there is no tube {name!r}: create it with create_tube, or see whether it was dropped."""
+
+    @classmethod
+    def _text(cls, facts: dict[str, Any]) -> str:
+        return "there is no tube {name!r}{hint}" if facts.get("hint") else super()._text(facts)
 
 
 class TubeExists(TubesError):

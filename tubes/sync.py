@@ -38,6 +38,7 @@ from tubes.errors import (
     TubeFull,
     TubeNotFound,
     TubesError,
+    did_you_mean,
 )
 from tubes.values.batch import Item, check_limit
 from tubes.values.codecs import Codec
@@ -157,7 +158,17 @@ class Queue:
         return tube
 
     def tube(self, name: str) -> Tube:
-        """Return the tube of this name. Raises `TubeNotFound` if there is none. O(1)."""
+        """Return the tube of this name. O(1). Raises `TubeNotFound`, which suggests a similar name if there is one."""
+        try:
+            return self._find_tube(name)
+        except TubeNotFound:
+            known: list[str] = []
+            with suppress(TubesError):  # The user may lack the right to list tubes.
+                known = self.tubes()
+            raise TubeNotFound(name=name, hint=did_you_mean(name, known)) from None
+
+    def _find_tube(self, name: str) -> Tube:
+        """Return the tube of this name, without a suggestion in the error: for code that expects `TubeNotFound`."""
         port = self._connection.find(name)
         tube: Tube = port.tube
         return tube
@@ -226,7 +237,7 @@ class Queue:
         tube: Tube | None = None
         while tube is None:
             try:
-                tube = self.tube(name)
+                tube = self._find_tube(name)
             except TubeNotFound:
                 if name not in (TASKS, SCHEDULES):
                     raise
@@ -383,7 +394,7 @@ class Queue:
         """
         patience = None if timeout is None else micros("timeout", timeout)
         named: list[Tube | str] = check_tube_list(tubes, fair, Tube, self._connection, order)
-        found = [self.tube(one) if isinstance(one, str) else one for one in named]
+        found = [self._find_tube(one) if isinstance(one, str) else one for one in named]
         ports = order_ports([tube._port for tube in found], fair)
         task: Task | None
         if order == "pri":
@@ -448,7 +459,7 @@ class Queue:
         count = check_limit(limit)
         patience = None if timeout is None else micros("timeout", timeout)
         named: list[Tube | str] = check_tube_list(tubes, fair, Tube, self._connection)
-        found = [self.tube(one) if isinstance(one, str) else one for one in named]
+        found = [self._find_tube(one) if isinstance(one, str) else one for one in named]
         ports = order_ports([tube._port for tube in found], fair)
         tasks: list[Task] = []
         try:

@@ -313,6 +313,12 @@ def test_bad_input_raises_its_error_and_changes_nothing(face: Face, subtests: py
 
 #: Error texts: they name the call and the values in the units of the caller.
 SAYINGS: list[tuple[Callable[[Scene], Any], str]] = [
+    (lambda s: s.queue.tube("plian"), "there is no tube 'plian'; did you mean 'plain'?"),
+    (lambda s: s.queue.tube("mail"), "there is no tube 'mail': create it with create_tube"),
+    (lambda s: s.queue.create_tube("new", "fifotl"), "limfifottl, utube, utubettl; did you mean 'fifottl'?"),
+    (lambda s: s.ttl.put(1, dealy=5), "ttl, ttr, utube; did you mean 'delay'?"),
+    (lambda s: s.queue.create_tube("new", atempts=5), "key_ttl, max_attempts; did you mean 'max_attempts'?"),
+    (lambda s: s.ttl.alter(max_atempts=5), "did you mean 'max_attempts'?"),
     (lambda s: s.plain.block("a", 1), "driver 'fifo' has no lanes: use utube, utubettl,"),
     (lambda s: s.plain.configure("a", interval=1), "driver 'fifo' has no lanes"),
     (lambda s: s.plain.utubes(), "driver 'fifo' has no lanes"),

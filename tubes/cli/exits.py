@@ -109,7 +109,8 @@ def describe_error(error: BaseException) -> str:
     """Return the message of an error, with hints for the command line instead of Python."""
     if isinstance(error, tubes.TubeNotFound):
         name = error.facts["name"]
-        return f"there is no tube {name!r}: `tubes tubes` lists all tubes, `tubes create {name}` creates it"
+        hint = error.facts.get("hint", "")
+        return f"there is no tube {name!r}{hint}: `tubes tubes` lists all tubes, `tubes create {name}` creates it"
     if isinstance(error, tubes.TubeExists):
         name = error.facts["name"]
         return str(error).replace(WAYS_TO_USE_IT, f"--if-not-exists uses it, `tubes alter {name}` changes its options")

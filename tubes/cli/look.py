@@ -33,6 +33,7 @@ from tubes.cli.show import (
     text,
     words_of,
 )
+from tubes.errors import did_you_mean
 from tubes.metrics.spans import Spans
 
 _COUNTED = ("ready", "taken", "delayed", "buried", "done")
@@ -102,7 +103,7 @@ def stats(
         overviews = queue.overview(ages=True)
         if name is not None:
             if name not in overviews:
-                raise library.TubeNotFound(name=name)
+                raise library.TubeNotFound(name=name, hint=did_you_mean(name, overviews))
             overviews = {name: overviews[name]}
         if as_json_:
             for tube, overview in overviews.items():
@@ -317,9 +318,9 @@ def utubes(
     The command reads all lanes of the tube: O(n).
     """
     with open_queue(url, read_only=True) as queue:
-        overview = queue.overview().get(name)
-        if overview is None:
-            raise library.TubeNotFound(name=name)
+        overviews = queue.overview()
+        if (overview := overviews.get(name)) is None:
+            raise library.TubeNotFound(name=name, hint=did_you_mean(name, overviews))
         lanes = busiest(queue.tube(name).utubes(max(overview.utubes, 1) + 1000), limit)
         if as_json_:
             for lane in lanes:

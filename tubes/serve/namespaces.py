@@ -97,7 +97,7 @@ class Namespace:
         """Return the tube of this name. Raise `TubeNotFound` if it does not exist."""
         tube = self._tubes.get(name)
         if tube is None:
-            tube = self._tubes[check_tube_name(name)] = _use_raw_codec(await self.queue.tube(name))
+            tube = self._tubes[check_tube_name(name)] = _use_raw_codec(await self.queue._find_tube(name))
             if len(self._tubes) > _MAX_TUBES:
                 self._tubes.popitem(last=False)
             if name in self.listeners:  # It may have been dropped and created again.

@@ -29,7 +29,7 @@ class Connections:
         """Return the synchronous tube that corresponds to this asyncio tube."""
         known = self._tubes.get(tube.name)
         if known is None or known._port.shared is not tube._port.shared:
-            known = self._tubes[tube.name] = self.threads.tube(tube.name)
+            known = self._tubes[tube.name] = self.threads._find_tube(tube.name)
         return known
 
     async def join(self) -> None:

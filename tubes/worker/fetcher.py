@@ -137,7 +137,7 @@ class Fetcher:
             if name not in self._tubes:
                 try:
                     # The default tubes of task functions and schedules are created if they do not exist.
-                    find = self._queue.tube if isinstance(self.route.target, Target) else self._queue._task_tube
+                    find = self._queue._find_tube if isinstance(self.route.target, Target) else self._queue._task_tube
                     self._tubes[name] = await find(name)
                 except TubeNotFound as error:
                     missing = error
