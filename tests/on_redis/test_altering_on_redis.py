@@ -93,15 +93,15 @@ def test_resent_call_gets_its_first_reply_after_an_alter(url: str) -> None:
             call.begin(0)
             return call.pack(whole=True)
 
-        done, late = request(), request()
-        answer = wire.call(done)
+        done, pending = request(), request()
+        first_reply = wire.call(done)
         other.tube("t").alter(ttr=5)
-        assert wire.call(done) == answer
-        refused = wire.call(late)
+        assert wire.call(done) == first_reply
+        refused = wire.call(pending)
         assert isinstance(refused, ErrorReply)
         assert refused.code == "ALTERED"
         other.tube("t").alter(ttr=60)  # The same options as before, but a new version.
-        assert isinstance(wire.call(late), ErrorReply)
+        assert isinstance(wire.call(pending), ErrorReply)
         wire.close()
         assert tube.statistics().calls["put"] == 1
         assert tube.put(2).ttr == 60
@@ -167,9 +167,9 @@ def test_repair_fixes_the_field_that_names_the_options(url: str, valkey: LocalSe
 
 def test_listener_still_receives_events_after_an_alter(url: str) -> None:
     with tubes.connect(url, session_ttl=0.5) as queue, tubes.connect(url) as other:
-        heard: list[str] = []
+        events: list[str] = []
         tube = queue.create_tube("t")
-        tube.on_task_change(lambda task, event: heard.append(event))
+        tube.on_task_change(lambda task, event: events.append(event))
         there = other.tube("t")
         there.alter(max_attempts=3)
         assert there.put(1).max_attempts == 3
@@ -178,7 +178,7 @@ def test_listener_still_receives_events_after_an_alter(url: str) -> None:
             assert pool.submit(there.take, 1.5).result() is None
         there.put(2)
         assert there.options == {"max_attempts": 3}
-        assert eventually(lambda: heard.count("put") == 2)
+        assert eventually(lambda: events.count("put") == 2)
 
 
 def test_other_session_respects_the_first_limit_of_a_lane(url: str) -> None:

@@ -56,9 +56,9 @@ class Spy:
         return getattr(self._sock, name)
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_call_reaches_the_socket_through_few_functions(url: str, verb: str) -> None:
-    most, act = VERBS[verb]
+@pytest.mark.parametrize("method", VERBS)
+def test_call_reaches_the_socket_through_few_functions(url: str, method: str) -> None:
+    most, act = VERBS[method]
     spies: list[Spy] = []
     with tubes.connect(url) as queue:
         tube = queue.create_tube("mail", "fifottl")

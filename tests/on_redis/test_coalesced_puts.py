@@ -108,10 +108,10 @@ def test_coalesced_calls_have_bounded_size(url: str, sizes: list[int]) -> None:
 
 def test_refused_put_does_not_affect_coalesced_puts(url: str) -> None:
     async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
-        answers = await asyncio.gather(
+        results = await asyncio.gather(
             tube.put("a"), tube.put(object()), tube.put("b", ttl=3), tube.put("c"), return_exceptions=True
         )
-        assert [type(answer) for answer in answers[1:3]] == [CodecError, OptionNotSupported]
+        assert [type(result) for result in results[1:3]] == [CodecError, OptionNotSupported]
         assert [task.data for task in await tube.tasks()] == ["a", "c"]
 
     run(url, act)
@@ -123,8 +123,8 @@ def test_failing_rank_refuses_only_its_own_put(url: str) -> None:
 
     async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
         puts = (tube.put(number, pri=pri) for number, pri in enumerate([1, 9, 2, 9]))
-        answers = await asyncio.gather(*puts, return_exceptions=True)
-        assert [isinstance(answer, ServerRefused) for answer in answers] == [False, True, False, True]
+        results = await asyncio.gather(*puts, return_exceptions=True)
+        assert [isinstance(result, ServerRefused) for result in results] == [False, True, False, True]
         assert [task.data for task in await tube.tasks()] == [0, 2]
 
     run(url, act, driver=Driver("picky", options={"pri"}, rank=picky, rank_lua="pri > 3 and 'x' or 1"))
@@ -136,8 +136,8 @@ def test_puts_with_key_or_capacity_are_not_coalesced(url: str, sizes: list[int])
         assert [task.id for task in tasks if task is not None] == [0, 0, 0]
 
     async def full(_: Any, tube: tubes.aio.AsyncTube) -> None:
-        answers = await asyncio.gather(*(tube.put(number, timeout=0) for number in range(5)))
-        assert [answer is None for answer in answers] == [False, False, False, True, True]
+        results = await asyncio.gather(*(tube.put(number, timeout=0) for number in range(5)))
+        assert [result is None for result in results] == [False, False, False, True, True]
 
     run(url, keyed)
     with tubes.connect(url) as queue:
@@ -164,8 +164,8 @@ def test_coalesced_puts_into_a_dropped_tube_raise_tube_not_found(url: str) -> No
         with tubes.connect(url) as other:
             other.tube("t").drop()
             other.create_tube("t")
-        answers = await asyncio.gather(*(tube.put(number) for number in range(4)), return_exceptions=True)
-        assert [type(answer) for answer in answers] == [TubeNotFound] * 4
+        results = await asyncio.gather(*(tube.put(number) for number in range(4)), return_exceptions=True)
+        assert [type(result) for result in results] == [TubeNotFound] * 4
         new = await queue.tube("t")
         assert (await new.statistics()).tasks["total"] == 0
 
@@ -176,15 +176,15 @@ def test_puts_pending_at_close_are_done_or_raise(url: str) -> None:
     async def act(queue: tubes.aio.AsyncQueue, tube: tubes.aio.AsyncTube) -> list[Any]:
         puts = [asyncio.ensure_future(tube.put(number)) for number in range(6)]
         await queue.close()
-        answers = await asyncio.gather(*puts, tube.put("late"), return_exceptions=True)
-        for answer in answers:
-            assert isinstance(answer, AsyncTask | QueueClosed | ConnectionLost)
-        return answers
+        results = await asyncio.gather(*puts, tube.put("late"), return_exceptions=True)
+        for result in results:
+            assert isinstance(result, AsyncTask | QueueClosed | ConnectionLost)
+        return results
 
-    answers = run(url, act)
+    results = run(url, act)
     with tubes.connect(url) as queue:
         there = [task.data for task in queue.tube("t").tasks()]
-    assert there == [answer.data for answer in answers if isinstance(answer, AsyncTask)]
+    assert there == [result.data for result in results if isinstance(result, AsyncTask)]
 
 
 def test_cancelled_put_does_not_cancel_coalesced_puts(url: str) -> None:
@@ -195,8 +195,8 @@ def test_cancelled_put_does_not_cancel_coalesced_puts(url: str) -> None:
                 await asyncio.sleep(0)
             puts[0].cancel()
             puts[3].cancel()
-            answers: list[Any] = await asyncio.gather(*puts, return_exceptions=True)
-            assert [answers[number].data for number in (1, 2, 4)] == [1, 2, 4]
+            results: list[Any] = await asyncio.gather(*puts, return_exceptions=True)
+            assert [results[number].data for number in (1, 2, 4)] == [1, 2, 4]
             there = [task.data for task in await tube.tasks()]
             assert [number for number in there if number not in (0, 3)] == [1, 2, 4]
             await tube.truncate()
@@ -263,10 +263,10 @@ ORDERS: dict[str, tuple[Callable[[tubes.aio.AsyncTube], Awaitable[Any]], list[st
 }
 
 
-@pytest.mark.parametrize("verb", ORDERS)
+@pytest.mark.parametrize("method", ORDERS)
 @pytest.mark.parametrize("cut", [False, True], ids=["connected", "connecting"])
-def test_coalesced_put_does_not_overtake_earlier_calls(url: str, verb: str, cut: bool) -> None:
-    between, there = ORDERS[verb]
+def test_coalesced_put_does_not_overtake_earlier_calls(url: str, method: str, cut: bool) -> None:
+    between, there = ORDERS[method]
 
     async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
         # A script that the server has to request is executed after known ones.
@@ -338,9 +338,9 @@ def test_refused_put_after_a_cut_connection_does_not_affect_others(valkey: Local
 
         proxy.cuts = cut
         puts = (tube.put(number, pri=pri) for number, pri in enumerate([1, 9, 2]))
-        answers = await asyncio.gather(*puts, return_exceptions=True)
+        results = await asyncio.gather(*puts, return_exceptions=True)
         assert not left
-        assert [isinstance(answer, ServerRefused) for answer in answers] == [False, True, False]
+        assert [isinstance(result, ServerRefused) for result in results] == [False, True, False]
         assert sorted(str(task.data) for task in await tube.tasks()) == ["0", "2", "first"]
 
     with Proxy(valkey) as proxy:

@@ -64,12 +64,12 @@ def test_waiters_are_served_in_order_after_a_pause_or_delay(url: str) -> None:
     asyncio.run(main())
 
 
-class Late:
+class DelayedPut:
     """A put that waits 0.3 seconds for room and is executed in time, but its reply arrives later."""
 
     def __init__(self, url: str, kind: str, monkeypatch: pytest.MonkeyPatch, lost: bool = False) -> None:
-        self.done, self.answered = threading.Event(), threading.Event()
-        self._lost = lost
+        self.done, self.released = threading.Event(), threading.Event()
+        self._loses_reply = lost
         self._monkeypatch = monkeypatch
         self.outcome: Any = None
         put = self._put if kind == "thread" else lambda url: asyncio.run(self._put_in_loop(url))
@@ -80,13 +80,13 @@ class Late:
         put_waiting = port.put_waiting
 
         def slow(request: Any) -> Any:
-            answer = yield from put_waiting(request)
-            if answer is not None:
+            reply = yield from put_waiting(request)
+            if reply is not None:
                 self.done.set()
-                assert self.answered.wait(20)
-                if self._lost:
+                assert self.released.wait(20)
+                if self._loses_reply:
                     raise ConnectionLost(url="here", why="it was cut")
-            return answer
+            return reply
 
         self._monkeypatch.setattr(port, "put_waiting", slow)
 
@@ -95,15 +95,15 @@ class Late:
             tube = queue.tube("load")
             self._slow(tube._port)
             # Another thread serves the put, as usual.
-            taker = threading.Thread(target=tube.take, args=(20,))
-            taker.start()
+            consumer = threading.Thread(target=tube.take, args=(20,))
+            consumer.start()
             assert eventually(lambda: tube.statistics().waiting == 1)
             try:
                 self.outcome = tube.put("late", timeout=0.3)
             except ConnectionLost as error:
                 self.outcome = error
             tube.resume()
-            taker.join()
+            consumer.join()
 
     async def _put_in_loop(self, url: str) -> None:
         async with tubes.aio.connect(url) as queue:
@@ -117,7 +117,7 @@ class Late:
     def join(self) -> Any:
         """Return the result of the put."""
         time.sleep(0.5)  # Its timeout is over.
-        self.answered.set()
+        self.released.set()
         self._thread.join()
         return self.outcome
 
@@ -128,13 +128,13 @@ def test_put_done_as_its_timeout_expires_returns_its_task(url: str, kind: str, m
         tube = queue.create_tube("load", capacity=1)
         tube.pause()
         first = tube.put("first")
-        late = Late(url, kind, monkeypatch)
+        delayed = DelayedPut(url, kind, monkeypatch)
         assert eventually(lambda: tube.statistics().waiting == (2 if kind == "thread" else 1))
         tube.delete(first)
-        assert late.done.wait(20)
+        assert delayed.done.wait(20)
         tube.delete(first.id + 1)  # Another caller has deleted the task: reporting that it was not put would be wrong.
         tube.put("for the consumer")
-        assert late.join().data == "late"
+        assert delayed.join().data == "late"
 
 
 @pytest.mark.parametrize("kind", ["thread", "loop"])
@@ -143,21 +143,21 @@ def test_put_with_unknown_outcome_raises_connection_lost(url: str, kind: str, mo
         tube = queue.create_tube("load", capacity=1)
         tube.pause()
         first = tube.put("first")
-        late = Late(url, kind, monkeypatch, lost=True)
+        delayed = DelayedPut(url, kind, monkeypatch, lost=True)
         assert eventually(lambda: tube.statistics().waiting == (2 if kind == "thread" else 1))
         tube.delete(first)
-        assert late.done.wait(20)
-        assert isinstance(late.join(), ConnectionLost)
+        assert delayed.done.wait(20)
+        assert isinstance(delayed.join(), ConnectionLost)
 
 
 def test_threads_waiting_for_the_serving_lock_sleep(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If each thread polled, all would be delayed: with 200 threads, for a minute."""
-    rests: list[WaitForLock] = []
+    sleeps: list[WaitForLock] = []
     sleep = WaitForLock.sleep
 
-    def counted(rest: WaitForLock) -> None:
-        rests.append(rest)
-        sleep(rest)
+    def counted(waiter: WaitForLock) -> None:
+        sleeps.append(waiter)
+        sleep(waiter)
 
     monkeypatch.setattr(WaitForLock, "sleep", counted)
     with tubes.connect(url) as queue:
@@ -169,8 +169,8 @@ def test_threads_waiting_for_the_serving_lock_sleep(url: str, monkeypatch: pytes
             ]
             for thread in threads:
                 thread.start()
-            assert eventually(lambda: len(rests) > 0)
+            assert eventually(lambda: len(sleeps) > 0)
             time.sleep(WaitForLock.MOST)
         for thread in threads:
             thread.join()
-        assert len(rests) < 100
+        assert len(sleeps) < 100

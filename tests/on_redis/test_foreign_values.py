@@ -191,9 +191,9 @@ def test_keys_that_are_not_tubes_are_skipped(
     registry = CollectorRegistry()
     collector = Collector(queue)
     registry.register(collector)
-    shown = generate_latest(registry).decode()
-    assert 'tubes_tasks{state="ready",tube="good"} 1.0' in shown
-    assert "tubes_up 1.0" in shown
+    exported = generate_latest(registry).decode()
+    assert 'tubes_tasks{state="ready",tube="good"} 1.0' in exported
+    assert "tubes_up 1.0" in exported
     collector.close()
 
 
@@ -301,13 +301,13 @@ def test_listener_ignores_events_not_published_by_tubes(
     place: Place, queue: tubes.Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     tube = queue.create_tube("mail")
-    heard: list[tuple[int, str]] = []
-    tube.on_task_change(lambda task, event: heard.append((task.id, event)))
+    events: list[tuple[int, str]] = []
+    tube.on_task_change(lambda task, event: events.append((task.id, event)))
     for event in EVENTS:
         place.stranger.publish(place.key("mail", "events"), event)
     tube.put(1)
-    assert eventually(lambda: bool(heard))
-    assert heard == [(0, "put")]
+    assert eventually(lambda: bool(events))
+    assert events == [(0, "put")]
     assert "mail" in caplog.text
 
 
@@ -369,8 +369,8 @@ def test_corrupt_write_records_do_not_stop_another_write(
         place.stranger.hset(key, mapping={"number": "1", "chunks": words})
         place.stranger.zadd(place.key("rows", "sealed"), {name: 1})
     writer = Writer(tube)
-    brought = [writer.stage("load-7", chunk) for chunk in writer.chunks([(writer.head({}), [b"1", b"2"])])]
-    assert writer.publish("load", 7, brought) == 2
+    staged = [writer.stage("load-7", chunk) for chunk in writer.chunks([(writer.head({}), [b"1", b"2"])])]
+    assert writer.publish("load", 7, staged) == 2
     assert "write 'odd'" in caplog.text
 
 

@@ -54,29 +54,29 @@ def storm(call: Callable[[], object]) -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("verb", ["take", "take_many", "take_task"])
-def test_interrupted_take_gives_its_tasks_back(tube: tubes.Tube, verb: str) -> None:
+@pytest.mark.parametrize("method", ["take", "take_many", "take_task"])
+def test_interrupted_take_gives_its_tasks_back(tube: tubes.Tube, method: str) -> None:
     tube.put_many(range(3))
     calls: dict[str, Callable[[], object]] = {
         "take": lambda: tube.take(0),
         "take_many": lambda: tube.take_many(2, 0),
         "take_task": lambda: tube.take_task(1),
     }
-    calls[verb]()  # Load the scripts.
+    calls[method]()  # Load the scripts.
     tube.release_all()
-    for first, second in storm(calls[verb]):
+    for first, second in storm(calls[method]):
         assert eventually(lambda: tube.statistics().tasks["taken"] == 0), (first, second)
     tube.release_all()
     assert [task.data for task in tube.take_many(9, 0)] == [0, 1, 2]
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("verb", ["put", "put_many"])
-def test_interrupted_put_is_done_or_not(tube: tubes.Tube, verb: str) -> None:
-    number, size = 0, 1 if verb == "put" else 3
+@pytest.mark.parametrize("method", ["put", "put_many"])
+def test_interrupted_put_is_done_or_not(tube: tubes.Tube, method: str) -> None:
+    number, size = 0, 1 if method == "put" else 3
 
     def put() -> None:
-        tube.put(number) if verb == "put" else tube.put_many([number] * size)
+        tube.put(number) if method == "put" else tube.put_many([number] * size)
 
     put()
     tube.ack_many(tube.take_many(9, 0))
@@ -121,8 +121,8 @@ def waiting_storm(call: Callable[[], object], meanwhile: Callable[[], object]) -
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("verb", ["take", "take_many", "take_any", "take_any_ttr"])
-def test_interrupted_waiting_take_loses_no_task(queue: tubes.Queue, verb: str) -> None:
+@pytest.mark.parametrize("method", ["take", "take_many", "take_any", "take_any_ttr"])
+def test_interrupted_waiting_take_loses_no_task(queue: tubes.Queue, method: str) -> None:
     tube, other = queue.create_tube("load", "fifottl"), queue.create_tube("other", "fifottl")
     calls: dict[str, Callable[[], object]] = {
         "take": lambda: tube.take(0.01),
@@ -136,7 +136,7 @@ def test_interrupted_waiting_take_loses_no_task(queue: tubes.Queue, verb: str) -
     def call() -> None:
         nonlocal got
         got = None
-        got = calls[verb]()
+        got = calls[method]()
 
     with ThreadPoolExecutor(1) as thread:
         for moments in waiting_storm(call, lambda: tube.put("x")):

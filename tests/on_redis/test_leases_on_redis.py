@@ -141,7 +141,7 @@ def test_heartbeat_of_another_process_does_not_shorten_the_lease_of_a_shared_ses
     with (
         tubes.connect(url, session_ttl=1000) as mine,
         tubes.connect(url, session_ttl=0.3) as theirs,
-        theirs.session() as beside,
+        theirs.session() as sibling,
         valkey.client() as client,
     ):
         tube = mine.create_tube("load")
@@ -150,7 +150,7 @@ def test_heartbeat_of_another_process_does_not_shorten_the_lease_of_a_shared_ses
         before = lease_of(tube)
         theirs.identify(mine.identify())
         theirs.tube("load").put("more")
-        witness = beside.tube("load")
+        witness = sibling.tube("load")
         witness.put("third")
         for _ in range(2):  # One call renews both.
             last = lease_of(witness)

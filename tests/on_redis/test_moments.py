@@ -40,7 +40,7 @@ def spans() -> list[float]:
 @pytest.mark.full
 @pytest.mark.sample(1)
 def test_due_tasks_wake_waiters_in_time(slow: LocalServer) -> None:
-    late: dict[str, list[float]] = {}
+    delays: dict[str, list[float]] = {}
     with tubes.connect(slow.url) as queue:
         tube = queue.create_tube("load", "utubettl")
         for span in spans():
@@ -56,10 +56,10 @@ def test_due_tasks_wake_waiters_in_time(slow: LocalServer) -> None:
                     tube.block("lane", span)
                 began = time.monotonic()
                 task = tube.take(timeout=20)
-                late.setdefault(what, []).append(time.monotonic() - began - span)
+                delays.setdefault(what, []).append(time.monotonic() - began - span)
                 assert task is not None
                 task.ack()
-    assert {what: statistics.median(seconds) < _LATE for what, seconds in late.items()} == dict.fromkeys(late, True)
+    assert {what: statistics.median(seconds) < _LATE for what, seconds in delays.items()} == dict.fromkeys(delays, True)
 
 
 def test_lane_is_served_as_soon_as_its_cooldown_ends(slow: LocalServer) -> None:
@@ -77,21 +77,21 @@ def test_lane_is_served_as_soon_as_its_cooldown_ends(slow: LocalServer) -> None:
 
 
 def test_timeouts_end_by_the_callers_own_clock(slow: LocalServer) -> None:
-    late: list[float] = []
+    delays: list[float] = []
     with tubes.connect(slow.url) as queue:
         tube = queue.create_tube("load", capacity=1)
         before = threading.active_count()
         for span in spans():
             began = time.monotonic()
             assert tube.take(timeout=span) is None
-            late.append(time.monotonic() - began - span)
+            delays.append(time.monotonic() - began - span)
             tube.put("full")
             began = time.monotonic()
             assert tube.put("no room", timeout=span) is None
-            late.append(time.monotonic() - began - span)
+            delays.append(time.monotonic() - began - span)
             tube.truncate()
         assert threading.active_count() <= before + 3
-    assert statistics.median(late) < _LATE
+    assert statistics.median(delays) < _LATE
 
 
 def test_timed_out_take_leaves_no_wait_on_the_server(slow: LocalServer) -> None:
@@ -154,20 +154,20 @@ def test_due_task_costs_each_waiting_process_few_requests(slow: LocalServer) -> 
         tube = queues[0].create_tube("load", "fifottl")
         tubes_ = [queue.tube("load") for queue in queues]
         got: list[object] = []
-        takers = [threading.Thread(target=lambda one=one: got.append(one.take(timeout=20))) for one in tubes_]
+        threads = [threading.Thread(target=lambda one=one: got.append(one.take(timeout=20))) for one in tubes_]
         tube.put("job", delay=1)
-        for taker in takers:
-            taker.start()
-        assert eventually(lambda: client.info("clients")["blocked_clients"] == len(takers))
+        for thread in threads:
+            thread.start()
+        assert eventually(lambda: client.info("clients")["blocked_clients"] == len(threads))
         before = calls()
         assert eventually(lambda: bool(got))
         time.sleep(0.3)
         # Each process requests a marker, perhaps twice, and looks once, one of them at once and the others later.
-        assert calls() - before <= 3 * len(takers)
-        for number in range(len(takers) - 1):
+        assert calls() - before <= 3 * len(threads)
+        for number in range(len(threads) - 1):
             tube.put(number)
-        for taker in takers:
-            taker.join()
+        for thread in threads:
+            thread.join()
         assert None not in got
         for queue in queues:
             queue.close()

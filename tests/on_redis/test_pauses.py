@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tubes.testing import LocalServer
 
 
-def takers(url: str, kind: str, count: int, session_ttl: float = 30.0) -> list[tuple[float, Any]]:
+def run_waiters(url: str, kind: str, count: int, session_ttl: float = 30.0) -> list[tuple[float, Any]]:
     """Run waiting callers in one process, in threads or an event loop; return the time and result of each."""
     got: list[tuple[float, Any]] = []
 
@@ -49,13 +49,13 @@ def takers(url: str, kind: str, count: int, session_ttl: float = 30.0) -> list[t
 def test_waiters_are_served_when_a_pause_ends(url: str, kind: str, before: bool) -> None:
     with tubes.connect(url, session_ttl=31.0) as queue:
         tube = queue.create_tube("t")
-        got = takers(url, kind, 3) if before else []
+        got = run_waiters(url, kind, 3) if before else []
         assert not before or eventually(lambda: tube.statistics().waiting > 0)
         tube.pause(0.6)
         ends = time.monotonic() + 0.6
         for number in range(3):
             tube.put(number)
-        got = got if before else takers(url, kind, 3)
+        got = got if before else run_waiters(url, kind, 3)
         assert eventually(lambda: len(got) == 3)
         assert sorted(data for _, data in got) == [0, 1, 2]
         assert all(ends - 0.05 < moment < ends + 2.5 for moment, _ in got)
@@ -83,7 +83,7 @@ def test_waiters_are_served_when_another_client_resumes(url: str, kind: str) -> 
         tube.pause()
         tube.put(1)
         tube.put(2)
-        got = takers(url, kind, 2)
+        got = run_waiters(url, kind, 2)
         assert eventually(lambda: tube.statistics().waiting > 0)
         assert not got
         tube.resume()
@@ -97,7 +97,7 @@ def test_waiters_send_few_commands_while_a_tube_is_paused(valkey: LocalServer, u
     # Leases are renewed every 200 seconds, so not during the measured second.
     with tubes.connect(url, session_ttl=601.0) as queue, valkey.client() as client:
         tube = queue.create_tube("t")
-        got = takers(url, "threads", 5, session_ttl=600.0)
+        got = run_waiters(url, "threads", 5, session_ttl=600.0)
         assert eventually(lambda: tube.statistics().waiting > 0)
         tube.pause(seconds)
         for number in range(5):

@@ -25,12 +25,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def facts(answer: Any) -> Any:
+def facts(result: Any) -> Any:
     """Return the attributes of a result that do not depend on the server or the time."""
-    if not isinstance(answer, tubes.Task):
-        return answer
+    if not isinstance(result, tubes.Task):
+        return result
     names = ("id", "state", "data", "attempts", "key", "reason", "pri", "utube", "ttl", "ttr", "context", "created_now")
-    return {name: getattr(answer, name) for name in (*names, "max_attempts")}
+    return {name: getattr(result, name) for name in (*names, "max_attempts")}
 
 
 class Side:
@@ -79,10 +79,10 @@ class Side:
             "lose the session": self.lose,
             "count": lambda: (tube.statistics().tasks, tube.statistics().calls),
         }
-        answer, known = outcome(acts[what])
-        if what in ("take", "next") and answer is not None:
-            taken.append(answer)
-        return known if answer is None else facts(answer), [one._take == FINISHED for one in taken]
+        result, known = outcome(acts[what])
+        if what in ("take", "next") and result is not None:
+            taken.append(result)
+        return known if result is None else facts(result), [one._take == FINISHED for one in taken]
 
     def lose(self) -> None:
         """Continue with the session as if the server had forgotten it."""

@@ -38,15 +38,15 @@ def untimed(task: Any) -> tuple[Any, ...]:
 def story(queue: Any, driver: str) -> list[Any]:
     """Run a fixed sequence of calls on a tube of this driver and return the results."""
     tube = queue.create_tube("t", driver)
-    answers: list[Any] = [untimed(tube.put([number], **options)) for number, options in enumerate(PUTS[driver])]
+    results: list[Any] = [untimed(tube.put([number], **options)) for number, options in enumerate(PUTS[driver])]
     while (task := tube.take(0)) is not None:
-        answers += [untimed(task), untimed(task.ack())]
+        results += [untimed(task), untimed(task.ack())]
         with pytest.raises(TaskNotTaken):
             task.ack()
         with pytest.raises(TaskNotTaken):
             tube.ack(task.id)
-    answers.append(tube.statistics().tasks)
-    return answers
+    results.append(tube.statistics().tasks)
+    return results
 
 
 @pytest.mark.parametrize("driver", PUTS)

@@ -208,44 +208,44 @@ def test_refused_command_changes_nothing(
 
 
 @pytest.fixture
-def late(server: LocalServer) -> Callable[..., str]:
+def restrict(server: LocalServer) -> Callable[..., str]:
     """Return a function that grants a user all commands except some and returns the URL."""
 
     def allow(*but: str) -> str:
         rights = ("reset", "on", ">pw", "~*", "&*", "+@all", *(f"-{name}" for name in but))
         client: Any = server.client()
-        client.execute_command("ACL", "SETUSER", "late", *rights)
-        return f"unix://late:pw@{server.socket}"
+        client.execute_command("ACL", "SETUSER", "limited", *rights)
+        return f"unix://limited:pw@{server.socket}"
 
     return allow
 
 
-def test_call_is_refused_when_processing_due_tasks_is(late: Callable[..., str]) -> None:
+def test_call_is_refused_when_processing_due_tasks_is(restrict: Callable[..., str]) -> None:
     clock = ManualClock()
-    with tubes.connect(late(), clock=clock) as queue:
+    with tubes.connect(restrict(), clock=clock) as queue:
         tube = queue.create_tube("t", "fifottl")
         tube.put("late", delay=5)
         clock.advance(5)
-        late("zrangebyscore")
+        restrict("zrangebyscore")
         for _ in range(2):
             with pytest.raises(tubes.ServerRefused, match="ZRANGEBYSCORE"):
                 tube.put("refused")
-        late()
+        restrict()
         assert tube.put("done").id == 1
         assert tube.statistics().tasks["ready"] == 2
 
 
-def test_async_call_is_refused_when_processing_due_tasks_is(late: Callable[..., str]) -> None:
+def test_async_call_is_refused_when_processing_due_tasks_is(restrict: Callable[..., str]) -> None:
     async def run() -> None:
         clock = ManualClock()
-        async with tubes.aio.connect(late(), clock=clock) as queue:
+        async with tubes.aio.connect(restrict(), clock=clock) as queue:
             tube = await queue.create_tube("t", "fifottl")
             await tube.put("late", delay=5)
             clock.advance(5)
-            late("zrangebyscore")
+            restrict("zrangebyscore")
             refused = await asyncio.gather(*(tube.put("refused") for _ in range(3)), return_exceptions=True)
             assert {type(error) for error in refused} == {tubes.ServerRefused}
-            late()
+            restrict()
             done = await asyncio.gather(*(tube.put("done") for _ in range(3)))
             assert [task.id for task in done] == [1, 2, 3]
             assert (await tube.statistics()).tasks["ready"] == 4

@@ -214,13 +214,13 @@ def test_repair_fixes_random_damage_without_losing_tasks(patients: Callable[...,
         patient = patients(name, seed=seed)
         before = patient.readable()
         assert patient.kinds() == {}
-        told = [_damage(patient) for _ in range(1 + seed % 6)]
+        damages = [_damage(patient) for _ in range(1 + seed % 6)]
         try:
             patient.heal()
             assert patient.readable() == before
             assert sorted(patient.drain()) == sorted(before)
         except BaseException as error:
-            error.add_note(f"seed {seed}: {told}")
+            error.add_note(f"seed {seed}: {damages}")
             raise
 
 

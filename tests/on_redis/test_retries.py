@@ -27,9 +27,9 @@ class Repeater:
         self.port: Any = self.tube._port
         self.wire: Any = Wire(locate(url)[0], "")
 
-    def call(self, verb: str, *args: Any) -> bytes:
+    def call(self, method: str, *args: Any) -> bytes:
         """Return a request with a new number."""
-        call = ScriptCall(script(verb, self.tube.driver), self.port.shared.key, args, self.port.session)
+        call = ScriptCall(script(method, self.tube.driver), self.port.shared.key, args, self.port.session)
         call.begin(0)
         return call.pack(whole=True)
 
@@ -84,10 +84,10 @@ def test_resent_change_is_applied_once(repeater: Repeater) -> None:
         "put": repeater.call("put_keyed", *words),
         "alter": repeater.call("alter", "a1", describe_options({"max_attempts": 5}), 0, ""),
     }
-    for verb, request in changes.items():
+    for method, request in changes.items():
         first, before = repeater.wire.call(request), tube.statistics()
-        assert repeater.wire.call(request) == first, verb
-        assert tube.statistics() == before, verb
+        assert repeater.wire.call(request) == first, method
+        assert tube.statistics() == before, method
         assert not isinstance(first, ErrorReply), first
     calls = tube.statistics().calls
     assert [calls[name] for name in ("put", "bury", "kick", "delete")] == [4, 2, 2, 1]
@@ -142,9 +142,9 @@ def test_resent_call_is_refused_after_a_later_call(repeater: Repeater) -> None:
     first, second = repeater.put(), repeater.put()
     repeater.wire.call(first)
     repeater.wire.call(second)
-    late = repeater.wire.call(first)
-    assert isinstance(late, ErrorReply)
-    assert late.code == "LATE"
+    reply = repeater.wire.call(first)
+    assert isinstance(reply, ErrorReply)
+    assert reply.code == "LATE"
     assert repeater.tube.statistics().calls["put"] == 2
 
 

@@ -24,7 +24,7 @@ from tubes.testing import LocalServer
 from tubes.worker import Worker
 
 
-def _told(infos: Any) -> list[dict[str, Any]]:
+def _rows(infos: Any) -> list[dict[str, Any]]:
     return list(infos.values()) if isinstance(infos, dict) else list(infos)
 
 
@@ -39,8 +39,10 @@ def users(server: LocalServer) -> Iterator[rights.Users]:
 
 @pytest.mark.full
 def test_documented_rights_match_the_scripts() -> None:
-    told = {name: {word[1:].upper() for word in words if word.startswith("+")} for name, words in rights.told().items()}
-    assert told == rights.wanted()
+    documented = {
+        name: {word[1:].upper() for word in words if word.startswith("+")} for name, words in rights.told().items()
+    }
+    assert documented == rights.wanted()
 
 
 def test_opening_a_tube_checks_the_commands_every_session_needs() -> None:
@@ -48,8 +50,8 @@ def test_opening_a_tube_checks_the_commands_every_session_needs() -> None:
 
 
 def test_checked_commands_have_the_right_arity(users: rights.Users) -> None:
-    told = users.admin.execute_command("COMMAND", "INFO", *WORDS)
-    arities = {row["name"].upper(): row["arity"] for row in _told(told)}
+    infos = users.admin.execute_command("COMMAND", "INFO", *WORDS)
+    arities = {row["name"].upper(): row["arity"] for row in _rows(infos)}
     assert {name: abs(arity) - 1 for name, arity in arities.items()} == WORDS
 
 
@@ -92,10 +94,10 @@ def test_a_monitor_changes_nothing(users: rights.Users) -> None:
 def test_listener_user_receives_events(users: rights.Users) -> None:
     with tubes.connect(users.url("app")) as queue, tubes.connect(users.url("listener")) as other:
         tube = queue.create_tube("t")
-        heard: list[str] = []
-        other.tube("t").on_task_change(lambda task, event: heard.append(event))
+        events: list[str] = []
+        other.tube("t").on_task_change(lambda task, event: events.append(event))
         tube.put(1)
-        assert eventually(lambda: heard == ["put"])
+        assert eventually(lambda: events == ["put"])
 
 
 def test_spark_user_can_read_write_and_stream(users: rights.Users) -> None:
@@ -118,7 +120,7 @@ def test_spark_user_can_read_write_and_stream(users: rights.Users) -> None:
 
 @pytest.mark.parametrize("missing", ["EVAL", "EVALSHA", "TIME"])
 def test_connect_reports_missing_script_rights(users: rights.Users, missing: str) -> None:
-    _lacks(users, missing)
+    _deny(users, missing)
     with pytest.raises(tubes.ServerRefused, match=f"(?i){missing}"):
         tubes.connect(users.url("lacks"))
     users.admin.execute_command("ACL", "LOG", "RESET")
@@ -127,7 +129,7 @@ def test_connect_reports_missing_script_rights(users: rights.Users, missing: str
 def test_opening_a_tube_reports_all_missing_rights(users: rights.Users) -> None:
     with tubes.connect(users.url("app")) as queue:
         queue.create_tube("t")
-    _lacks(users, "ZADD", "HDEL")
+    _deny(users, "ZADD", "HDEL")
     with tubes.connect(users.url("lacks")) as queue:
         for name in ("t", "new"):
             with pytest.raises(tubes.ServerRefused, match="no permission to run HDEL, ZADD"):
@@ -157,7 +159,7 @@ def test_user_without_channel_rights_can_still_work(users: rights.Users, caplog:
     users.admin.execute_command("ACL", "LOG", "RESET")
 
 
-def _lacks(users: rights.Users, *commands: str) -> None:
+def _deny(users: rights.Users, *commands: str) -> None:
     words = ("reset", "on", ">secret", "~*", "&*", "+@all", *(f"-{name}" for name in commands))
     users.admin.execute_command("ACL", "SETUSER", "lacks", *words)
 
@@ -189,11 +191,11 @@ def test_user_of_one_namespace_cannot_access_another(users: rights.Users) -> Non
             with admin.namespace("team2") as other, queue.namespace("team") as team:
                 other.create_tube("mail").put("not for them")
                 mail = team.create_tube("mail")
-                heard: list[str] = []
-                mail.on_task_change(lambda task, event: heard.append(event))
+                events: list[str] = []
+                mail.on_task_change(lambda task, event: events.append(event))
                 mail.put("to ann")
                 assert mail.take(timeout=5) is not None
-                assert eventually(lambda: heard == ["put", "take"])
+                assert eventually(lambda: events == ["put", "take"])
                 assert (team.tubes(), team.namespaces()) == (["mail"], ["team", "team2"])
                 mail.drop(force=True)
             with queue.namespace("team2") as other:

@@ -16,7 +16,7 @@ from tubes.redis.scripts.replies import ANY
 
 
 def test_each_script_declares_its_reply_types() -> None:
-    assert [verb for verb in VERBS if script(verb, fifottl.FifoTtl).answers == ANY] == []
+    assert [method for method in VERBS if script(method, fifottl.FifoTtl).answers == ANY] == []
 
 
 @pytest.mark.sample(1)
@@ -25,13 +25,14 @@ def test_a_script_compiles(name: str) -> None:
     lua51: Any = import_module("lupa.lua51")  # The module has no type hints.
     compiled = lua51.LuaRuntime(encoding=None).eval(b"function(text) return select(2, loadstring(text)) end")
     driver, settings = DRIVERS[name]
-    assert {verb: error for verb in verbs_of(driver) if (error := compiled(script(verb, driver, settings).text))} == {}
+    errors = {method: compiled(script(method, driver, settings).text) for method in verbs_of(driver)}
+    assert {method: error for method, error in errors.items() if error} == {}
 
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", DRIVERS)
 def test_a_script_has_each_function_once(name: str) -> None:
     driver, settings = DRIVERS[name]
-    for verb in verbs_of(driver):
-        defined = Counter(re.findall(rb"^local function (\w+)", script(verb, driver, settings).text, re.MULTILINE))
-        assert [found for found, times in defined.items() if times > 1] == [], verb
+    for method in verbs_of(driver):
+        defined = Counter(re.findall(rb"^local function (\w+)", script(method, driver, settings).text, re.MULTILINE))
+        assert [found for found, times in defined.items() if times > 1] == [], method

@@ -114,8 +114,8 @@ def test_invalid_stored_reply_is_ignored(url: str, client: Any) -> None:
         tube = queue.create_tube("t")
         tube.put("first")
         key = port_of(tube).shared.key
-        (answer,) = [field for field in client.hkeys(key) if field.startswith(b"as")]
-        client.hset(key, answer, "{}")
+        (reply_field,) = [field for field in client.hkeys(key) if field.startswith(b"as")]
+        client.hset(key, reply_field, "{}")
         assert tube.statistics().tasks["ready"] == 1
         assert tube.put("second").id == 1
 
@@ -124,12 +124,12 @@ def test_coalesced_puts_are_done_once_despite_a_foreign_error(url: str, monkeypa
     """The server has executed the puts: the reply came from another program."""
     from tubes.redis.transport import loop_channel
 
-    answered = loop_channel.LoopChannel.answered
+    original = loop_channel.LoopChannel.answered
     lies = iter([True])
 
     def lied(self: Any, pipe: Any, one: Any, reply: Any) -> None:
         is_lie = isinstance(one.call, CoalescedPuts) and isinstance(reply, bytes) and next(lies, False)
-        answered(self, pipe, one, ErrorReply("ERR proxy: upstream said no") if is_lie else reply)
+        original(self, pipe, one, ErrorReply("ERR proxy: upstream said no") if is_lie else reply)
 
     monkeypatch.setattr(loop_channel.LoopChannel, "answered", lied)
 

@@ -77,34 +77,34 @@ DRIVERS: dict[str, tuple[str | Driver, dict[str, Any]]] = {
 }
 
 
-class Answer(NamedTuple):
+class Result(NamedTuple):
     """The result of a call: the attributes of a task that are equal on both sides."""
 
     kind: str
     facts: Any
 
 
-def facts(answer: Any) -> Answer:
-    if isinstance(answer, list):
-        answers: list[Any] = answer
-        return Answer("list", [facts(each) for each in answers])
-    if isinstance(answer, Task):
-        times: tuple[Any, ...] = (answer.created, answer.ttl, answer.ttr, answer.due, answer.expires)
-        more: tuple[Any, ...] = (answer.key, answer.max_attempts, answer.reason, answer.created_now, answer.context)
-        more += answer.calls, answer.keep_done, answer.result, answer.ended, answer.why
+def facts(result: Any) -> Result:
+    if isinstance(result, list):
+        results: list[Any] = result
+        return Result("list", [facts(each) for each in results])
+    if isinstance(result, Task):
+        times: tuple[Any, ...] = (result.created, result.ttl, result.ttr, result.due, result.expires)
+        more: tuple[Any, ...] = (result.key, result.max_attempts, result.reason, result.created_now, result.context)
+        more += result.calls, result.keep_done, result.result, result.ended, result.why
         # The times of a remembered key are not stored.
-        times = () if answer.state == "done" and not answer.created_now else times
-        shown = (answer.id, answer.state.value, answer.data, answer.utube, answer.pri, answer.attempts, *more, *times)
-        return Answer("task", shown)
-    return Answer(type(answer).__name__, answer)
+        times = () if result.state == "done" and not result.created_now else times
+        visible = (result.id, result.state.value, result.data, result.utube, result.pri, result.attempts, *more, *times)
+        return Result("task", visible)
+    return Result(type(result).__name__, result)
 
 
-def outcome(call: Callable[[], Any]) -> tuple[Any, Answer]:
+def outcome(call: Callable[[], Any]) -> tuple[Any, Result]:
     try:
-        answer = call()
+        result = call()
     except TubesError as error:
-        return None, Answer("error", type(error))
-    return answer, facts(answer)
+        return None, Result("error", type(error))
+    return result, facts(result)
 
 
 class Side:
@@ -115,11 +115,11 @@ class Side:
     ) -> None:
         self.root = tubes.connect(url, clock=clock, session_ttl=LEASE, codec="json")
         self.tube = self.root.create_tube("twin", driver, **options)
-        self.beside = self.root.create_tube("beside", driver, **options)
+        self.target = self.root.create_tube("target", driver, **options)
         self.workers = [self.root.session() for _ in range(3)]
         self.tasks: deque[Task] = deque(maxlen=8)
         self.leases: deque[str] = deque(maxlen=8)
-        self.received: list[tuple[str, Answer]] = []
+        self.received: list[tuple[str, Result]] = []
         if listens:
             self.tube.on_task_change(lambda task, event: self.received.append((event, facts(task))))
 
@@ -127,11 +127,11 @@ class Side:
         return self.workers[worker].tube("twin")
 
     def leave(self, worker: int, lost: bool) -> None:
-        gone = self.workers.pop(worker)
+        session = self.workers.pop(worker)
         if lost:
-            gone.detach()
+            session.detach()
         else:
-            gone.close()
+            session.close()
         self.workers.insert(worker, self.root.session())
 
     def join(self, worker: int, other: int) -> bool:
@@ -164,10 +164,10 @@ class Twins:
 
     def same(self, call: Callable[[Side], Any], *, takes: bool = False) -> None:
         """Check that both sides return the same; `takes`: the result has leases."""
-        answers = [outcome(lambda side=side: call(side)) for side in self.sides]  # type: ignore[misc]
-        assert answers[0][1] == answers[1][1]
-        for side, (answer, _) in zip(self.sides, answers, strict=True):
-            for task in answer if isinstance(answer, list) else [answer]:  # pyright: ignore[reportUnknownVariableType]
+        results = [outcome(lambda side=side: call(side)) for side in self.sides]  # type: ignore[misc]
+        assert results[0][1] == results[1][1]
+        for side, (result, _) in zip(self.sides, results, strict=True):
+            for task in result if isinstance(result, list) else [result]:  # pyright: ignore[reportUnknownVariableType]
                 if isinstance(task, Task):
                     side.tasks.append(task)
                     if takes:
@@ -244,7 +244,7 @@ class Twins:
 
     def step(self) -> None:
         worker, named = self.random.randrange(3), self.which()
-        verb = self.random.choices(
+        method = self.random.choices(
             ["put", "take", "ack", "release", "touch", "bury", "delete", "kick", "peek", "advance", "leave", "join",
              "release_all", "truncate", "put_many", "take_many", "ack_many", "release_many", "delete_many",
              "pause", "resume", "update", "kick_task", "look", "move", "block", "configure", "renew_many",
@@ -252,57 +252,57 @@ class Twins:
             [30, 30, 14, 10, 5, 6, 4, 5, 3, 14, 3, 2, 1, 1, 5, 5, 4, 3, 2, 1, 2, 7, 3, 3, 3, 3, 3, 4, 4, 5, 4, 1,
              4 * self.keyed],
         )[0]  # fmt: skip
-        if verb == "put":
+        if method == "put":
             options = self.options()
             self.puts += 1
             self.same(lambda side: side.of(worker).put({"n": self.puts}, **options))
-        elif verb == "take":
+        elif method == "take":
             ttr = self.some(None, None, 0, 0.5, 2)
             self.same(lambda side: side.of(worker).take(0, ttr=ttr), takes=True)
-        elif verb == "take_task":
+        elif method == "take_task":
             ttr = self.some(None, None, 0.5) if "ttr" in self.driver.options else None
             id = self.random.randrange(max(self.puts, 1) + 1)
             self.same(lambda side: side.of(worker).take_task(id, ttr=ttr), takes=True)
-        elif verb == "set_ttr":
+        elif method == "set_ttr":
             seconds = self.some(None, 0, 0.5, 3)
             self.same(lambda side: side.of(worker).set_ttr(named(side), seconds))
-        elif verb == "truncate_state":
+        elif method == "truncate_state":
             state = self.some("ready", "taken", "buried", "delayed", *self.done())
             for side in self.sides:
                 side.of(worker).truncate(state=state)
             # A server removes them in an arbitrary order.
             assert eventually(lambda: len(self.sides[1].received) >= len(self.sides[0].received))
             for side in self.sides:
-                side.received.sort(key=lambda heard: (heard[0] == "delete", str(heard)))
-        elif verb == "forget":
+                side.received.sort(key=lambda event: (event[0] == "delete", str(event)))
+        elif method == "forget":
             key = self.some("k", "l", "m", "ü" * 300)
             self.same(lambda side: side.of(worker).forget(key))
-        elif verb.endswith("_many"):
-            self.step_of_many(worker, verb)
-        elif verb == "release":
+        elif method.endswith("_many"):
+            self.step_of_many(worker, method)
+        elif method == "release":
             delay, pri = self.some(None, 0, 0.5, 2), self.pri()
             self.same(lambda side: side.of(worker).release(named(side), delay=delay, pri=pri))
-        elif verb == "touch":
+        elif method == "touch":
             seconds = self.some(0, 0.5, 3)
             self.same(lambda side: side.of(worker).touch(named(side), seconds))
-        elif verb == "bury":
+        elif method == "bury":
             reason, pri = self.some(None, "why not", "ü" * 300), self.pri()
             self.same(lambda side: side.of(worker).bury(named(side), reason, pri=pri))
-        elif verb == "update":
+        elif method == "update":
             changes = self.changes()
             id = self.random.randrange(max(self.puts, 1) + 1)
             if self.some(True, True, False):
                 changes["data"] = {"updated": self.random.randrange(9)}
             self.same(lambda side: side.of(worker).update(id, **changes))
-        elif verb == "kick_task":
+        elif method == "kick_task":
             attempts = self.some(None, 1, 2)
             self.same(lambda side: side.of(worker).kick_task(named(side), attempts=attempts))
-        elif verb == "move":
+        elif method == "move":
             state, limit = self.some("ready", "delayed", "buried"), self.some(1, 3)
-            self.same(lambda side: side.of(worker).move_to(side.beside, state=state, limit=limit))
-            self.same(lambda side: side.beside.tasks())
-            self.same(lambda side: side.beside.truncate())
-        elif verb == "look":
+            self.same(lambda side: side.of(worker).move_to(side.target, state=state, limit=limit))
+            self.same(lambda side: side.target.tasks())
+            self.same(lambda side: side.target.truncate())
+        elif method == "look":
             self.same(lambda side: side.of(worker).reasons())
             limit = self.some(1, 3, 100)
             state, after = self.some("ready", "taken", "delayed", "buried", None, *self.done()), self.number()
@@ -310,38 +310,38 @@ class Twins:
             self.same(lambda side: side.of(worker).tasks(after, limit, state=state))
             self.same(lambda side: side.of(worker).oldest_ready_age())
             self.same(lambda side: side.of(worker).due_histogram([0.1, 0.5, 1, 2]))
-        elif verb == "delete":
+        elif method == "delete":
             state = self.some(None, None, "ready", ["taken", "!"], *self.done())
             self.same(lambda side: side.of(worker).delete(named(side), state=state))
-        elif verb == "ack" and self.keeps:
-            result = self.some(None, 7, ["ü" * 300])
-            self.same(lambda side: side.of(worker).ack(named(side), result))
-        elif verb == "peek" and self.keeps:
+        elif method == "ack" and self.keeps:
+            value = self.some(None, 7, ["ü" * 300])
+            self.same(lambda side: side.of(worker).ack(named(side), value))
+        elif method == "peek" and self.keeps:
             self.puts += 1
             self.same(lambda side: side.of(worker).again(named(side)))
-        elif verb in ("ack", "peek"):
-            self.same(lambda side: getattr(side.of(worker), verb)(named(side)))
-        elif verb == "kick":
+        elif method in ("ack", "peek"):
+            self.same(lambda side: getattr(side.of(worker), method)(named(side)))
+        elif method == "kick":
             count = self.some(0, 1, 3)
             attempts, ttl = self.some(None, 1, 3), self.some(None, 1) if "ttl" in self.driver.options else None
             more = self.some({}, {}, {"state": "delayed"})
             self.same(lambda side: side.of(worker).kick(count, attempts=attempts, ttl=ttl, **more))
             self.same(lambda side: side.of(worker)._first())
-        elif verb == "pause":
+        elif method == "pause":
             seconds = self.some(None, 0, 0.5, 1, 2)
             self.same(lambda side: side.of(worker).pause(seconds))
-        elif verb == "advance":
+        elif method == "advance":
             self.clock.advance(self.some(0.1, 0.5, 1, 2.5))
-        elif verb == "leave":
+        elif method == "leave":
             lost = self.some(True, False)
             for side in self.sides:
                 side.leave(worker, lost)
             # The order of two sessions that end at the same moment is undefined.
             self.clock.advance(0.01)
-        elif verb == "block":
+        elif method == "block":
             name, seconds = self.some(*LANES), self.some(0, 0.1, 0.5, 2)
             self.same(lambda side: side.of(worker).block(name, seconds))
-        elif verb == "configure":
+        elif method == "configure":
             name, limits = self.some(*LANES), {"interval": self.some(None, 0, 0.4, 1.5)}
             limits = self.some(
                 limits, {"max_in_flight": self.some(None, 1, 2, 4)}, {"interval_from": self.some(None, "take", "ack")}
@@ -349,30 +349,30 @@ class Twins:
             if self.crowded:
                 limits = self.some(limits, {"capacity": self.some(None, 0, 1, 5)})
             self.same(lambda side: side.of(worker).configure(name, **limits))
-        elif verb == "alter":
+        elif method == "alter":
             altered = self.altered()
             self.same(lambda side: side.of(worker).alter(**altered))
             self.same(lambda side: dict(side.of(worker).options))
-        elif verb == "join":
+        elif method == "join":
             other = self.random.randrange(3)
             self.same(lambda side: side.join(worker, other))
         else:
-            self.same(lambda side: getattr(side.of(worker), verb)())
+            self.same(lambda side: getattr(side.of(worker), method)())
 
-    def step_of_many(self, worker: int, verb: str) -> None:
+    def step_of_many(self, worker: int, method: str) -> None:
         count = self.random.randrange(5)
-        if verb == "put_many":
+        if method == "put_many":
             items = [Item({"n": self.puts + n}, **self.options()) for n in range(count)]
             self.puts += count
             self.same(lambda side: side.of(worker).put_many(items))
-        elif verb == "take_many":
+        elif method == "take_many":
             self.same(lambda side: side.of(worker).take_many(count + 1, timeout=0), takes=True)
         else:
             named = [self.which(alone=count == 1) for _ in range(count)]
-            more = {"delay": self.some(None, 0, 0.5, 2)} if verb == "release_many" else {}
-            more = {"seconds": self.some(0, 0.5, 3)} if verb == "renew_many" else more
-            more = {"state": self.some(None, None, "ready", ["~", "!"])} if verb == "delete_many" else more
-            self.same(lambda side: getattr(side.of(worker), verb)([name(side) for name in named], **more))
+            more = {"delay": self.some(None, 0, 0.5, 2)} if method == "release_many" else {}
+            more = {"seconds": self.some(0, 0.5, 3)} if method == "renew_many" else more
+            more = {"state": self.some(None, None, "ready", ["~", "!"])} if method == "delete_many" else more
+            self.same(lambda side: getattr(side.of(worker), method)([name(side) for name in named], **more))
 
     def set_back(self, seconds: float) -> None:
         """Set the clock back after both sides have processed due events, which stay processed."""

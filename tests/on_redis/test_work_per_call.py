@@ -63,9 +63,9 @@ def test_each_call_removes_some_stale_ids(client: Any, queue: tubes.Queue, kind:
     tube = queue.create_tube("load", kind if kind == "fifo" else Driver("lifo", order="-id"))
     ids = [task.id for task in tube.put_many([b"x"] * 12_000)]
     kept = [id for id in ids if id % 5 == 0]
-    gone = [id for id in ids if id % 5]
-    for first in range(0, len(gone), 200):
-        _, commands = work(client, lambda first=first: tube.delete_many(gone[first : first + 200]))  # type: ignore[misc]
+    deleted = [id for id in ids if id % 5]
+    for first in range(0, len(deleted), 200):
+        _, commands = work(client, lambda first=first: tube.delete_many(deleted[first : first + 200]))  # type: ignore[misc]
         assert commands < MOST
     Indexes(client, tube).check()
     for _ in range(50):
@@ -204,9 +204,9 @@ def test_replies_have_bounded_size(client: Any, queue: tubes.Queue, driver: str)
     Indexes(client, tube).check()
     tube.release_all()
     assert [task.id for task in tube.take_many(90)] == ids
-    rest = tube.take_many(90)
-    assert [task.data for task in rest] == [b"the last"]
-    rest[0].ack()
+    remaining = tube.take_many(90)
+    assert [task.data for task in remaining] == [b"the last"]
+    remaining[0].ack()
     for id in ids:
         tube.bury(id)
     seen, *replies = tube._port.connection.run(tube._port.ask("looks", "!", *ids))
@@ -243,8 +243,8 @@ def test_existing_tasks_of_keys_are_returned_in_parts(queue: tubes.Queue, driver
     port = tube._port
     ask = port.ask
 
-    def measured(verb: str, *args: Any, **options: Any) -> Any:
-        reply = yield from ask(verb, *args, **options)
+    def measured(method: str, *args: Any, **options: Any) -> Any:
+        reply = yield from ask(method, *args, **options)
         sizes.append(sum(len(part) for part in reply if part.__class__ is bytes))
         return reply
 
