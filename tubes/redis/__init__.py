@@ -1,10 +1,11 @@
-"""The backend on Redis and Valkey: the same tubes for many processes and machines.
+"""The backend on Redis and Valkey: tubes shared by many processes and machines.
 
-A `RedisStore` is one server as one process sees it: scripts, clock, waiters and listeners. A `Connection` is one
-connection to it, with a session in every tube that it opens; a `Port` has its methods on a tube. Every method is one
-script (`drivers/lua`) and one round trip, and is in `verbs.py`, `looking.py` (those that only read) or `batch_port.py`
-(many tasks). It runs for threads (`transport/channel.py`) or for asyncio (`transport/loop_channel.py`). The methods of
-every program's inner loop are written out for threads (`quick.py`), and joined for asyncio (`coalesced_puts.py`).
+A `RedisStore` represents one server in one process: its scripts, clock, waiters and listeners. A `Connection` is one
+connection to it and has a session in every tube that it opens. A `Port` offers the methods of a connection on one tube.
+Each method runs one script (`drivers/lua`) in one round trip. The methods are in `verbs.py`, `looking.py` (read-only
+methods) and `batch_port.py` (many tasks); they run in threads (`transport/channel.py`) or on asyncio
+(`transport/loop_channel.py`). Two files speed up the inner loops of programs: `quick.py` packs the requests of threads
+in advance, and `coalesced_puts.py` batches the puts of an event loop.
 
-May import `tubes.backend` and what that imports, and its own `scripts` and `transport`.
+This package may import `tubes.backend` and its dependencies, and its own `scripts` and `transport`.
 """

@@ -1,4 +1,4 @@
-"""An overview of all tubes of a server, by a script that opens no session."""
+"""An overview of all tubes of a server, read by a script that opens no session."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
     from tubes.redis.store import RedisStore
 
-#: How many tubes one call looks at.
+#: Tubes per call of `overview`.
 _TUBES: Final = 200
-#: Of how many one call tells whether they are there.
+#: Names per call of `living`.
 _NAMES: Final = 1000
-#: How often a script is called again that had other work first.
+#: How often a script is called again if its call had to do other work first.
 _TRIES: Final = 100
 
 
 def overview(store: RedisStore, names: list[str], *, ages: bool) -> Flow[tuple[dict[str, Overview], dict[str, object]]]:
-    """The tubes of these names, as far as they are there, and those that cannot be read, with the reasons.
+    """Return the existing tubes among `names`, and the unreadable ones with their errors.
 
-    `ages`: a call more for each that has a ready task.
+    `ages`: also read the age of the oldest ready task, which costs one more call per tube with a ready task.
     """
     found: dict[str, Overview] = {}
     strange: dict[str, object] = {}
@@ -50,12 +50,12 @@ def overview(store: RedisStore, names: list[str], *, ages: bool) -> Flow[tuple[d
 
 
 def _seen(store: RedisStore, name: str, now: int, about: list[Reply], *, ages: bool) -> Flow[Overview]:
-    if len(about) == 1:  # Why the script could not look.
+    if len(about) == 1:  # The script's reason for not reading the tube.
         raise Unreadable(what=f"tube {name!r}", why=bytes_of(about[0]).decode(errors="replace"))
     driver, options, counted, *numbers, due = about
     kind = validation.driver_name(name, driver)
     given: dict[str, Any] | None = None
-    with suppress(Unreadable):  # Who only counts does not need them.
+    with suppress(Unreadable):  # An overview of counts does not need the options.
         given = as_arguments(validation.options_told(name, options))
     with validation.reading(f"tube {name!r}"):
         statistics = statistics_of(counted, store.count_waiting(name, list_of(counted)[4]), now)
@@ -68,7 +68,7 @@ def _seen(store: RedisStore, name: str, now: int, about: list[Reply], *, ages: b
 
 
 def living(store: RedisStore, names: list[str]) -> Flow[tuple[list[str], dict[str, object]]]:
-    """Those of the names that have a tube, and those that have something else, with the reasons."""
+    """Return the names of existing tubes, and the names that hold something else with the errors."""
     found: list[str] = []
     strange: dict[str, object] = {}
     for some in _batches(names, 1 if store.server.moving else _NAMES):
@@ -89,10 +89,11 @@ def _batches(names: list[str], size: int) -> Iterator[list[str]]:
 
 
 def _oldest(store: RedisStore, name: str, driver: object, options: object) -> Flow[float | None]:
-    """How long ago the oldest ready task of a tube was put; None also where this process lacks the tube's driver."""
+    """Return the age of a tube's oldest ready task; None without one, or if this process lacks the tube's driver."""
     try:
         its = store.driver_of(name, driver)
-        # A field of the meta hash that every tube has stands for a session, where a script changes nothing for one.
+        # A script that changes nothing for a session accepts any field of the meta hash as its token: `born` always
+        # exists.
         nobody = TubeSession(0, "born", "0", Edition(its, validation.options(name, options, its), store.server_micros))
     except DriverNotFound:
         return None

@@ -1,4 +1,13 @@
-"""The methods of a port on many tasks: as few calls as possible, each of a bounded size."""
+"""The methods of a port on many tasks: few calls, each of a bounded size.
+
+**How a large put works.** `put_batch` sends up to `PUTS` tasks and `BYTES` bytes in one call. A larger batch is first
+uploaded in parts under a key of its own; then one script puts all of its tasks or none. If a part expired meanwhile,
+the upload starts again. If the tube was altered meanwhile, the arguments are made again with the new options.
+
+**How a move of many tasks works.** If both tubes are on the same node, one script (`relay`) moves up to `RELAYED`
+tasks: it removes each task that has not changed since it was read, and puts it into the other tube in the same step. An
+error of the other tube arrives as `THERE` with the original error behind it.
+"""
 
 from __future__ import annotations
 
@@ -31,32 +40,33 @@ if TYPE_CHECKING:
     from tubes.backend.interface import Options, PreparedPut
     from tubes.redis.edition import Edition
 
-#: The most tasks and bytes that one call puts; more are uploaded to the server first.
+#: Limits of one put, in tasks and in bytes; larger batches are uploaded to the server first.
 PUTS: Final = 4_000
 BYTES: Final = 4_000_000
-#: Milliseconds for which uploaded tasks stay there.
+#: Milliseconds until uploaded tasks expire.
 STAY: Final = 60_000
-#: How many tasks one call takes.
+#: Tasks per call of `take_many`.
 TAKES: Final = 500
-#: The most ids of one call: if the same commands do all, if each has its own, and with lanes, if each has many.
+#: Ids per call: if one set of commands handles all tasks, if each task needs its own commands, and if each needs many
+#: (tubes with lanes).
 IDS: Final = 1_000
 IDS_ALONE: Final = 250
 IDS_WITH_LANES: Final = 50
-#: How many tasks one call moves to another tube.
+#: Tasks per call of `relay`.
 RELAYED: Final = 100
 
 
 class BatchPort(LookingPort[F]):
-    """A port with the verbs on many tasks."""
+    """A port with the methods on many tasks."""
 
     # -- putting -------------------------------------------------------------------------------------------------------
 
     def put_many(self, batch: Batch) -> list[F] | None:
-        """Add tasks, all or none; None if there is no room."""
+        """Add all of these tasks or none; return None if the tube is full."""
         return self.change(self.put_batch(batch, waits=False))
 
     def put_batch(self, batch: Batch, *, waits: bool) -> Flow[list[F] | None]:
-        """Put tasks, all or none; None if there is no room. `waits`: for room, if there is none."""
+        """Put all of these tasks or none; return None if the tube is full. `waits`: the caller then waits for room."""
         if self.closed_error is not None:
             raise self.closed_error()
         if not batch.size:
@@ -71,7 +81,7 @@ class BatchPort(LookingPort[F]):
         one_by_one = batch.has_keys or bool(limit)
 
         def told(now: Edition) -> tuple[Word, ...] | None:
-            """What the script is told; None where the tube was altered since that was written."""
+            """Return the script's arguments; None if the tube was altered after `words` was made."""
             if now is not edition:
                 return None
             waiting = self.words_of_waiting(waits=waits)
@@ -136,7 +146,7 @@ class BatchPort(LookingPort[F]):
         return tasks
 
     def _words_of(self, batch: Batch, written: list[task_codec.NewTask], *, one_by_one: bool) -> list[Word]:
-        """The words of the tasks for `put_keyed` if they are put `one_by_one`, else for `put_many`."""
+        """Return the tasks as arguments of `put_keyed` if they are put `one_by_one`, else of `put_many`."""
         puts = zip(written, batch.runs, strict=True)
         if not one_by_one:
             return task_codec.put_words(
@@ -150,9 +160,9 @@ class BatchPort(LookingPort[F]):
         return words
 
     def _show_keyed(self, batch: Batch, written: list[task_codec.NewTask], head: Reply, *found: Reply) -> Flow[list[F]]:
-        """What `put_keyed` answers: of each task whether it is new, or which one was found by its key.
+        """Return the tasks for a reply of `put_keyed`: each is new, or was found by its key.
 
-        For tasks that do not fit into the reply it has the ids.
+        The reply contains only the id of a found task that did not fit into it.
         """
         tasks: list[F] = []
         moment, id = bytes_of(head)[:7], number_of(bytes_of(head)[7:])
@@ -167,19 +177,19 @@ class BatchPort(LookingPort[F]):
                     id += 1
                 else:
                     if type(answer) is bytes and answer[:1] == _NAMED:
-                        # One that has gone meanwhile is a number, as one of which only the key is remembered.
+                        # A number stands for a task that ended meanwhile, or a task whose key alone is remembered.
                         answer = others.get(int(answer[1:]), int(answer[1:]))
                     tasks.append(self._show_kept(answer, new, raw))
         return tasks
 
     def put_waiting(self, request: Batch | PreparedPut) -> Flow[F | list[F] | None]:
-        """Do the put of a waiter; None if there is no room for it."""
+        """Do the put of a waiter; return None if the tube has no room for it."""
         if isinstance(request, Batch):
             return (yield from self.put_batch(request, waits=True))
         return (yield from self.put_encoded(*request, waits=True))
 
     def _stage(self, name: str, words: list[Word]) -> Flow[None]:
-        """Upload the words of a batch to the server, part by part; if an early part is gone, all again."""
+        """Upload the words of a batch in parts; start again if the server lost an early part."""
         at = number = 0
         while at < len(words):
             if self.closed_error is not None:
@@ -189,7 +199,7 @@ class BatchPort(LookingPort[F]):
             at, number = (0, 0) if reply.__class__ is ErrorReply else (at + len(part), number + 1)
 
     def _unstage(self, batch: Batch) -> None:
-        """Remove uploaded tasks."""
+        """Remove the uploaded tasks."""
         name, batch.upload_key, batch.upload_options = batch.upload_key, "", None
         if name:
             self.shared.store.later(lambda: self._remove(name))
@@ -201,7 +211,7 @@ class BatchPort(LookingPort[F]):
     # -- taking --------------------------------------------------------------------------------------------------------
 
     def take_many(self, limit: int, span: int | None = None) -> list[F]:
-        """The first tasks that may be taken, up to so many; `span`: for so long each. Waiters here come first."""
+        """Take up to `limit` tasks, each for `span` if it is given. Waiters of this process are served first."""
         if span is not None:
             self.require_option("ttr")
         return self.run(self._take_many(limit, *(() if span is None else (span,))))
@@ -231,19 +241,19 @@ class BatchPort(LookingPort[F]):
 
     @verb
     def top_up(self, first: F, limit: int, span: int | None = None) -> Flow[list[F]]:
-        """The task that a waiter got, and others that are available, up to so many; `span`: for so long each."""
+        """Return the waiter's task and up to `limit - 1` more available tasks, each taken for `span` if it is given."""
         try:
             if span is None:
                 others = yield from self._take_many(limit - 1)
             else:
                 first = yield from self.asked("set_ttr", self.about(first, span, "1"))
                 others = yield from self._take_many(limit - 1, span)
-        except TaskNotTaken:  # Its own ttr was over before.
+        except TaskNotTaken:  # The time to run of the first task has ended.
             return []
         return [first, *others]
 
     def show_many(self, reply: list[Reply]) -> list[F]:
-        """What `take_many` answers."""
+        """Return the tasks in a reply of `take_many`."""
         if not reply:
             return []
         ids, attempts, dues = (bytes_of(words).split() for words in reply[:3])
@@ -251,28 +261,28 @@ class BatchPort(LookingPort[F]):
         soonest = min((due for due in moments if due >= 0), default=None)
         if soonest is not None:
             self.shared.watch(soonest)
-        raws = cast("list[bytes]", reply[5])  # One that is not is left out there.
+        raws = cast("list[bytes]", reply[5])  # `shown_taken` leaves out a value that is not bytes.
         return task_codec.shown_taken(self.kind, self.tube, number_of(reply[4]), ids, attempts, moments, raws)
 
     def untake_many(self, reply: Reply) -> None:
-        """Give back what was taken for somebody who is gone."""
+        """Give back the tasks in a reply whose caller was interrupted."""
         self._untake_later(_taken_in(reply))
 
     def _untake_shown(self, tasks: list[F], reply: Reply) -> None:
-        """Give back tasks, and those of the last reply, some of which may be in the list already."""
+        """Give back `tasks` and the tasks in the last reply, which may overlap."""
         self._untake_later({**_taken_in(reply), **{task.id: task._take for task in tasks}})
 
     def _untake_later(self, taken: dict[int, int]) -> None:
-        """Undo takes, by the ids of the tasks."""
-        those = list(reversed(taken.items()))  # In reverse order.
+        """Undo takes, given by the ids of the tasks."""
+        those = list(reversed(taken.items()))  # Each task returns to the front, so the last one goes first.
         for first in range(0, len(those), TAKES):
             words = [word for one in those[first : first + TAKES] for word in one]
             self.shared.store.later(lambda words=words: self.undo("untake", *words))  # type: ignore[misc]
 
-    # -- what the taker does, and anybody ------------------------------------------------------------------------------
+    # -- held tasks, and tasks in any state ----------------------------------------------------------------------------
 
     def ack_many(self, tasks: object) -> dict[int, bool]:
-        """Held tasks are done."""
+        """Acknowledge held tasks."""
         return self.change(self._about_many("ack_many", tasks_by_id(tasks, self.resolve_task)))
 
     def release_many(self, tasks: object, delay: Seconds | None) -> dict[int, bool]:
@@ -283,18 +293,18 @@ class BatchPort(LookingPort[F]):
         return self.change(self._about_many("release_many", tasks_by_id(tasks, self.resolve_task), rest))
 
     def renew_many(self, tasks: object, seconds: Seconds) -> dict[int, bool]:
-        """Let held tasks have at least so many seconds to run."""
+        """Extend the time to run of held tasks to at least `seconds` from now."""
         span = micros("seconds", seconds)
         self.require_option("ttr")
         return self.run(self._about_many("renew_many", tasks_by_id(tasks, self.resolve_task), span, finishes=False))
 
     def delete_many(self, tasks: object, states: tuple[State, ...] = ()) -> dict[int, bool]:
-        """Remove tasks; `states`: those that are in one of these."""
+        """Remove tasks; with `states` only tasks in these states."""
         those = tasks_by_id(tasks, self.resolve_task)
         return self.change(self._about_many("delete_many", those, letters_of(states), by_put=True))
 
     def evict(self, tasks: list[F]) -> list[bool]:
-        """Remove those of these tasks that are as they were seen; whether each was."""
+        """Remove the tasks that have not changed since they were read; return for each whether it was removed."""
         return self.change(self._evict(tasks))
 
     def _evict(self, tasks: list[F]) -> Flow[list[bool]]:
@@ -310,7 +320,7 @@ class BatchPort(LookingPort[F]):
         return done
 
     def relay_limit(self, target: object) -> int:
-        """How many tasks one call of `relay` moves to another tube; 0: that is not on the same node."""
+        """Return the number of tasks that one call of `relay` moves; 0 if `target` is on another node."""
         if not isinstance(target, BatchPort):
             return 0
         here, there = self.shared.store, target.shared.store
@@ -320,9 +330,10 @@ class BatchPort(LookingPort[F]):
         return IDS_WITH_LANES if is_laned else RELAYED
 
     def relay(self, target: RedisPort, tasks: list[F], batch: Batch) -> list[bool] | None:
-        """Move the first of these tasks that are as they were seen to another tube of the node, as this batch has them.
+        """Move the leading tasks that have not changed since they were read to another tube of the node.
 
-        Returns whether each was moved; those that are too large for one call are left out. None: there is no room.
+        `batch` has their data and options for that tube. Return for each whether it was moved; tasks beyond the size
+        limit of a call are left out. Return None if the target has no room.
         """
         flow = self._relay(target, tasks, [*batch])
         if target.shared.store.manual and target.shared.queue.take_waiters:
@@ -375,9 +386,9 @@ class BatchPort(LookingPort[F]):
     def _about_many(
         self, verb: str, those: TasksById, *args: Word, finishes: bool = True, by_put: bool = False
     ) -> Flow[dict[int, bool]]:
-        """Call a script for each of these tasks; returns whether it was done.
+        """Call a script for each of these tasks; return for each whether it was changed.
 
-        `finishes`: it ends the takes of the callers. `by_put`: a task is identified by its put, not by its take.
+        `finishes`: the call ends the takes of its callers. `by_put`: identify a task by its put instead of by its take.
         """
         done = dict.fromkeys(those, False)
         try:
@@ -393,7 +404,7 @@ class BatchPort(LookingPort[F]):
                     for meant, _, view in map(those.__getitem__, some):
                         words += meant, name_of(view, by_put=by_put)
                     reply = yield from self.ask_by_options(verb, tuple(words), lease=lease)
-                    if type(reply) is ErrorReply:  # The session has ended, and had none of them.
+                    if type(reply) is ErrorReply:  # The session has ended, so it holds none of these tasks.
                         continue
                     answers = bytes_of(reply)
                     if _LOST not in answers:
@@ -409,16 +420,16 @@ class BatchPort(LookingPort[F]):
 
 #: The port of any connection to a server.
 RedisPort: TypeAlias = BatchPort[Any]
-#: The reply of a script for a task that it did not change.
+#: A script's reply for a task that it did not change.
 _LOST: Final = b"0"
-#: The error of the tube to which tasks are moved.
+#: The code of errors of the tube to which tasks are moved.
 _THERE: Final = "THERE"
-#: The prefix of an id in place of a task.
+#: The prefix of an id that is returned in place of a task.
 _NAMED: Final = b"?"
 
 
 def _by_session(those: TasksById) -> Iterable[tuple[Lease | None, list[int]]]:
-    """The ids of these tasks, with a lease of the session for which each speaks; None: the caller's own."""
+    """Group the ids by session, each with a lease of that session (None: the caller's own session)."""
     leases = {id: view for id, (_, _, view) in those.items() if isinstance(view, Lease)}
     if not leases:
         return [(None, [*those])]
@@ -431,19 +442,19 @@ def _by_session(those: TasksById) -> Iterable[tuple[Lease | None, list[int]]]:
 
 
 def _taken_in(reply: Reply) -> dict[int, int]:
-    """By id the takes of the tasks of which `take_many` tells."""
+    """Return the takes in a reply of `take_many` by task id."""
     if type(reply) is not list or not reply:
         return {}
     return dict.fromkeys(map(int, bytes_of(reply[0]).split()), number_of(reply[4]))
 
 
 def _parts(staged: str) -> tuple[str, ...]:
-    """The keys of a call besides those of every call."""
+    """Return the additional keys of a call that uses an upload."""
     return (f"staged:{staged}",) if staged else ()
 
 
 def _part(words: list[Word], at: int) -> list[Word]:
-    """The next words that one call uploads."""
+    """Return the words of the next part of an upload."""
     size, end = 0, at
     while end < len(words) and end - at < PUTS and size < BYTES:
         word = words[end]

@@ -1,4 +1,4 @@
-"""One thread that renews the sessions of a process on one server, in all its namespaces."""
+"""A thread that renews the leases of a process's sessions on one server, in all its namespaces."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 class _Store(Protocol):
-    """What is used of a store."""
+    """The part of a store that `Beats` uses."""
 
     def beat(self, channel: ThreadChannel, patience: float, lost: set[str], /) -> None: ...
 
 
 class Beats:
-    """Renews the sessions of some stores three times per session ttl: in a thread, since event loops may be blocked."""
+    """Renew the sessions of some stores three times per session ttl, in a thread because event loops may be blocked."""
 
     def __init__(self, server: Server, lease: float, by_lease: dict[float, Beats] | None = None) -> None:
         self._server: Final = server
@@ -28,7 +28,7 @@ class Beats:
         self._by_lease[lease] = self
         self._stores: Final[dict[_Store, None]] = {}
         self._lock: Final = threading.Lock()
-        # Ends the thread; None: there is none.
+        # Stops the thread; None without a thread.
         self._stop: threading.Event | None = None
 
     def of(self, lease: float) -> Beats:
@@ -44,7 +44,7 @@ class Beats:
                 threading.Thread(target=self._run, args=(self._stop,), name="tubes-leases", daemon=True).start()
 
     def discard(self, store: _Store) -> None:
-        """Renew them no more. The last store ends the thread."""
+        """Stop renewing the sessions of this store; the thread ends with the last store."""
         with self._lock:
             self._stores.pop(store, None)
             if self._stop is not None and not self._stores:
@@ -52,11 +52,11 @@ class Beats:
                 self._stop = None
 
     def _run(self, stop: threading.Event) -> None:
-        # A server that is down must not keep the sessions elsewhere waiting until their leases are over.
+        # Sessions on other servers must be renewed before their leases expire, even while this server is down.
         patience = min(self._lease / 12, 5.0)
         channel = ThreadChannel(self._server, "b", patience)
         while not stop.wait(self._lease / 3):
-            # What does not reply to one store is not asked for the next one.
+            # Nodes that did not reply to one store; the next stores skip them.
             lost: set[str] = set()
             with self._lock:
                 stores = [*self._stores]

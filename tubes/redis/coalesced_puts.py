@@ -1,8 +1,8 @@
-"""Puts of one pass of an event loop: they go to the server as one call.
+"""Puts of one pass of an event loop, sent to the server as one call.
 
-For the server a call costs more than a put, so this is worth the most if many tasks put at a time. Each caller gets the
-result of its own put: if the server refuses them together, each is tried alone, behind the calls made meanwhile. Puts
-keep their order relative to other calls on the tube.
+A call costs a server more than a put, so this helps most if many tasks put at a time. Each caller gets the result of
+its own put: if the server rejects the call, each put is tried alone, behind the calls made meanwhile. Puts keep their
+order relative to other calls on the tube.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from tubes.redis.port import PortConnection
     from tubes.redis.shared_tube import SharedTube
 
-#: The channels of a connection, by the event loops that use it.
+#: The channels of a connection by event loop.
 Channels: TypeAlias = dict[asyncio.AbstractEventLoop, LoopChannel | ThreadedChannel]
-#: The most puts of a call, and the bytes after which no more are added: a script must not take long.
+#: Limits of one call, in puts and in bytes: a script must be short.
 MOST: Final = 100
 BYTES: Final = 500_000
-#: The beginning of the error of a script that failed: if it had been done before, it would have returned its reply. If
-#: the server refused to run it, that is not known.
+#: The code of a failed script: it was not done before, or the server would have returned the stored reply. After any
+#: other error that is unknown.
 _FAILED: Final = "ERR"
 
 
 class CoalescedPuts(ScriptCall):
-    """Puts into one tube, of one session, that go as one call; it is open for more until it is packed."""
+    """Puts of one session into one tube that are sent as one call. Puts are added until the call is packed."""
 
     grows = True
     certain = CERTAIN
@@ -50,18 +50,18 @@ class CoalescedPuts(ScriptCall):
         known, now = session.edition.script("put"), port.connection.store.now()
         super().__init__(known, port.shared.key, (), session, now)
         self._edition: Final = session.edition
-        # No key, and always room.
+        # These puts have no keys, and never wait for room.
         self.answers = replies.BYTES
         self._port: Final = port
-        # Where it stands as long as it is open.
+        # The calls of the channel that still accept puts.
         self._open: Final = open
-        #: The data of all puts, in order; those of each pair have the same options.
+        #: The data of all puts in order; the puts of one pair share their options.
         self._runs: Final[list[tuple[task_codec.NewTask, list[bytes]]]] = []
         self._answers: Final[list[asyncio.Future[Reply]]] = []
         self._size = 0
 
     def add(self, new: task_codec.NewTask, raw: bytes, answer: asyncio.Future[Reply]) -> None:
-        """One more put. `answer`: gets what the script `put` would answer it."""
+        """Add a put. `answer` receives the reply that the script `put` would give."""
         runs, answers = self._runs, self._answers
         if runs and runs[-1][0] is new:
             runs[-1][1].append(raw)
@@ -80,12 +80,12 @@ class CoalescedPuts(ScriptCall):
             del self._open[self.key]
 
     def pack(self, *, whole: bool = False, moving: bool = False) -> bytes:
-        """The request; for a single put, that of a put."""
+        """Return the packed request; a single put uses the script `put`."""
         if not self.args:
             self._close()
             self._say()
             if len(self._answers) > 1 and not self._port.has_joined:
-                # Else a server without the script would ask for it, and do later calls first.
+                # Send the script itself once: a server that lacks it would ask for it, and do later calls first.
                 whole = self._port.has_joined = True
         return super().pack(whole=whole, moving=moving)
 
@@ -97,10 +97,10 @@ class CoalescedPuts(ScriptCall):
         words = task_codec.put_words(self._runs, laned=self._port.shared.driver.lane is not None)
         self.args = (len(self._answers), "", len(words), "", "", "", *words)
 
-    # -- what its channel does with it as with a future ----------------------------------------------------------------
+    # -- the part of a future, for the channel -------------------------------------------------------------------------
 
     def done(self) -> bool:
-        """Whether it was cancelled: each put is asked when the reply is there."""
+        """Return False: every put has a future of its own, and a cancelled one is skipped when the reply arrives."""
         return False
 
     def set_result(self, reply: Reply) -> None:
@@ -113,7 +113,7 @@ class CoalescedPuts(ScriptCall):
                 answer.set_result(b"%b%d" % (created, id) if together else reply)
 
     def set_exception(self, error: TubesError) -> None:
-        """No server has replied."""
+        """Give each put the error of a lost connection."""
         self._close()
         for answer in self._answers:
             if not answer.done():
@@ -126,22 +126,22 @@ class LoopPort(BatchPort[F]):
     def __init__(self, connection: PortConnection, shared: SharedTube, channels: Channels) -> None:
         super().__init__(connection, shared)
         self._channels: Final = channels
-        #: Whether any of its puts went together.
+        #: True after several of its puts were sent as one call.
         self.has_joined = False
         self._joins: Final = not connection.store.manual
 
     def put(self, data: object, options: Options, *usual: Any) -> F | None:
-        """Add a task; None if there is no room."""
+        """Add a task; return None if the tube is full."""
         options = put_options(options, *usual)
         try:
             channel = self._channels.get(asyncio.get_running_loop())
-        except RuntimeError:  # There is no loop in a forked child, which gets an error.
+        except RuntimeError:  # A forked child has no loop; the put below raises its error.
             channel = None
         session = self.session
         if session is None or not self._joins or not isinstance(channel, LoopChannel):
             return super().put(data, options)
         if session.edition.is_bounded or (options and not NOT_ALONE.isdisjoint(options)):
-            return super().put(data, options)  # Where there may be no room each put is told so.
+            return super().put(data, options)  # Each of these puts needs its own reply: the tube may be full.
         raw, options = self.prepare(data, options)
         new = session.edition.write(options)
         return self._put_joined(channel, session, new, raw, options)  # type: ignore[return-value]
@@ -171,6 +171,6 @@ class LoopPort(BatchPort[F]):
                     raise ConnectionLost(url=self.url, why=UNSURE)
             elif puts.resent and reply.code != _FAILED:
                 raise self.refusal(reply)
-        # Nothing was put, and perhaps another one is to blame.
+        # The call put nothing, perhaps because of another put in it.
         alone: Any = self.run(self.put_encoded(raw, options, waits=False))
         return await alone  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Connections: callers with their sessions, and the tubes in which those are open."""
+"""Connections: each is a caller with a session, and has ports to the tubes that it opened."""
 
 from __future__ import annotations
 
@@ -53,47 +53,47 @@ if TYPE_CHECKING:
     from tubes.values.problem import Problem
 
 T = TypeVar("T")
-#: How a script is told what to do where there is a tube of the name.
+#: The argument of the script `open` for an existing tube of the name.
 _MODES: Final[Mapping[IfExists, str]] = {"raise": "new", "same": "same", "keep": "alike", "update": "alike"}
-#: Seconds for which replies stay at least if nobody reads them.
+#: The least seconds until an unused queue of replies expires.
 _REPLIES_STAY: Final = 12.0
 
 
 class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncompatibleVariableOverride]
     """One connection of a `Queue` to a server.
 
-    It has a session of its own until `identify` moves it to another one.
+    It has a session of its own until `identify` moves it to another session.
     """
 
     def __init__(self, store: RedisStore, api: ApiKind, timeout: float | None) -> None:
         super().__init__(store.url)
         self.store = store
         self._api: Final = api
-        # Seconds for which a first connection is tried; None: as long as any call.
+        # Seconds to try the first connection; None: as long as any call.
         self._timeout: Final = timeout
-        #: Whether its methods are awaited.
+        #: True if its methods are awaited.
         self.awaited = api.awaited
         self._ports: Final[dict[SharedTube, RedisPort]] = {}
         self.session = RedisSession(store, self._ports)
         store.join(self.session)
 
     def may_run(self) -> bool:
-        """Whether a verb may be run here and now, by a finalizer."""
+        """Return True if a finalizer may run a call now in this thread."""
         return False
 
     def sibling(
         self, api: ApiKind | None = None, namespace: str | None = None, session_ttl: float | None = None
     ) -> Connection:
-        """Open another connection, with its own session; the defaults are those of this connection."""
+        """Open another connection with its own session; arguments default to the values of this connection."""
         self.check()
         return _make(self.store.open_namespace(namespace, session_ttl), api or self._api, self._timeout)
 
     def micros(self) -> int:
-        """The server's time, as far as this process knows it."""
+        """Return the server's time as this process estimates it."""
         return self.store.server_micros()
 
     def register(self, driver: Driver) -> None:
-        """Let tubes be created with this driver."""
+        """Allow tubes to be created with this driver."""
         self.check()
         self.store.registry.register(driver)
 
@@ -103,7 +103,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
     def create(
         self, name: str, driver: str | Driver, if_exists: IfExists, temporary: bool, options: Options
     ) -> Flow[RedisPort]:
-        """The port of a new tube, or of the living one, if `if_exists` allows it."""
+        """Create a tube and return its port, or return the port of the existing tube if `if_exists` allows it."""
         self.check()
         name = check_tube_name(name)
         flag("temporary", temporary)
@@ -123,7 +123,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         while True:
             yield from self._note_name(name)
             reply = yield from self.session.open(name, _MODES[if_exists], *about, maker=uuid4().hex)
-            assert reply is not None  # It is made where it is not there.
+            assert reply is not None  # Every mode creates a missing tube.
             if not isinstance(reply, OpenedTube):
                 if if_exists == "raise":
                     raise TubeExists(name=name, why=WAYS_TO_USE_IT)
@@ -140,23 +140,20 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
             port = yield from self._opened(name, reply)
             if if_exists != "update" or reply.options == about[1]:
                 return port
-            with suppress(TubeNotFound):  # Dropped since by somebody else: once more.
+            with suppress(TubeNotFound):  # Another caller dropped the tube meanwhile: create it again.
                 yield from port.give_options(driver.fill(checked))
                 return port
 
     @verb
     def open_replies(self, name: str) -> Flow[RedisPort]:
-        """The port of a hidden fifo, which is created if needed, and expires when nobody uses it."""
+        """Return the port of a hidden fifo tube. It is created if needed, and expires when unused."""
         self.check()
-        # A waiter uses it every few seconds.
+        # A waiting caller uses the tube every few seconds.
         return (yield from self._open_hidden(name, "fifo", max(self.store.lease, _REPLIES_STAY)))
 
     @verb
     def open_hidden(self, name: str, driver: str, idle: float) -> Flow[RedisPort]:
-        """The port of a hidden tube, which expires when nobody has used it for `idle` seconds.
-
-        Its data is JSON.
-        """
+        """Return the port of a hidden tube with JSON data, which expires after `idle` seconds without use."""
         self.check()
         return use_json((yield from self._open_hidden(name, driver, idle)))
 
@@ -165,11 +162,11 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         reply = yield from self.session.open(name, "keep", *about, maker=uuid4().hex)
         return (yield from self._opened(name, reply))
 
-    #: A server may have lost it, and its owner will create it again: replies until then find it.
+    #: A server may lose this tube. It is created again for replies that arrive before its owner does so.
     find_replies = open_replies
 
     def _named_driver(self, tube: str, name: str, if_exists: IfExists) -> Flow[Driver]:
-        """The driver of this name. If the tube exists with another driver, that error comes first."""
+        """Return the driver of this name; if the tube exists with another driver, raise that error first."""
         name = check_name("driver", name)
         try:
             return self.store.registry.find(name)
@@ -183,14 +180,14 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
 
     @verb
     def find(self, name: str) -> Flow[RedisPort]:
-        """The port of a living tube."""
+        """Return the port of an existing tube."""
         self.check()
         name = check_tube_name(name)
         return (yield from self._opened(name, (yield from self.session.open(name, "any"))))
 
     @verb
     def names(self) -> Flow[list[str]]:
-        """The names of all tubes."""
+        """Return the names of all tubes."""
         self.check()
         names = yield from self._known_names()
         there, strange = yield from living(self.store, names)
@@ -199,7 +196,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
 
     @verb
     def overview(self, ages: bool, patterns: Collection[str] = ("*",)) -> Flow[dict[str, Overview]]:
-        """The tubes whose names match, at a glance."""
+        """Return an overview of the tubes whose names match."""
         self.check()
         flag("ages", ages)
         known = exact_names(patterns) or matching((yield from self._known_names()), patterns)
@@ -208,22 +205,22 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         return found
 
     def examine(self, name: str, repairs: bool) -> list[Problem]:
-        """The problems of a tube; `repairs`: repair them."""
+        """Return the problems of a tube; `repairs`: repair them too."""
         self.check()
         return self.run(examine(self.store, check_tube_name(name), repairs=repairs))
 
     def _known_names(self) -> Flow[list[str]]:
-        """The stored names of tubes, in their order; some may be gone."""
+        """Return the stored names of tubes, sorted; some tubes may be gone."""
         return (yield from self._all_in(f"{self.store.prefix}:names", "a tube name"))
 
     @verb
     def namespaces(self) -> Flow[list[str]]:
-        """The namespaces that have tubes."""
+        """Return the namespaces that contain tubes."""
         self.check()
         return (yield from self._all_in(self.store.namespaces, "the name of a namespace"))
 
     def _all_in(self, key: str, kind: str) -> Flow[list[str]]:
-        """The names in a stored set, in their order."""
+        """Return the names in a stored set, sorted."""
         names: set[bytes] = set()
         cursor = b"0"
         while True:
@@ -239,13 +236,13 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         return (yield from self.store.ask("names", key, what, name, what=key))
 
     def _note_name(self, name: str) -> Flow[None]:
-        """Store the name of a tube that is about to be created, and then that of its namespace."""
+        """Store the name of a tube before it is created, then the name of its namespace."""
         yield from self._names(f"{self.store.prefix}:names", "add", name)
         if self.store.namespace:
             yield from self._names(self.store.namespaces, "add", self.store.namespace)
 
     def forget_name(self, name: str) -> Flow[None]:
-        """Remove the name of a dropped tube, and that of a namespace without tubes, unless it was created again."""
+        """Remove the name of a dropped tube unless it was created again, and the name of an empty namespace."""
         names = f"{self.store.prefix}:names"
         yield from self._names(names, "remove", name)
         there = yield ScriptCall(script("there"), self.store.key(name), ())
@@ -275,7 +272,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         return port
 
     def enter(self, port: Port[Any]) -> Flow[None]:
-        """Open a port's tube again: the session has changed, or its lease was over."""
+        """Open the tube of a port again after the session has changed or its lease has expired."""
         shared = port.shared
         session, uuid, caller = self.session, self.session.uuid, self.session.caller
         reply = yield from self.session.open(shared.name, "any")
@@ -283,22 +280,22 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
             shared.vanish()
             raise TubeNotFound(name=shared.name)
         _, edition = self.store.shared(shared.name, reply)
-        if session.uuid == uuid:  # The session is still the same.
+        if session.uuid == uuid:  # The connection still has the same session.
             yield from session.note(port, reply.session(caller, edition))
 
     def forget(self, shared: SharedTube) -> None:
-        """The tube is gone."""
+        """Drop the port of a tube that no longer exists."""
         self._ports.pop(shared, None)
 
     def identify(self, uuid: str | UUID | None, create: bool = False) -> str:
-        """The session's uuid, after moving to another one if one is named; `create`: it may be a new one."""
+        """Return the session's uuid, after joining session `uuid` if it is given; `create`: create a missing one."""
         self.check()
         return self.run(self.session.identify(check_session_uuid(uuid, create), create=create))
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def close(self, *, lost: bool = False) -> None:
-        """End this connection; waiting callers get `QueueClosed`. `lost`: its session lives on for its lease."""
+        """Close this connection; waiting callers get `QueueClosed`. `lost`: its session lives until its ttl ends."""
         if self.closed is not None:
             return self.run(_nothing())
         if self._pid != os.getpid():
@@ -330,17 +327,17 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
             self.store.leave()
 
     def make_port(self, shared: SharedTube) -> RedisPort:
-        """Make the port of this connection for a tube."""
+        """Make this connection's port for a tube."""
         raise NotImplementedError
 
     def hang_up(self) -> None:
-        """End its channels, after the last reply."""
+        """Close its channels after the last reply."""
         raise NotImplementedError
 
     def __del__(self) -> None:
         if sys.is_finalizing() or not hasattr(self, "_pid") or self._pid != os.getpid() or self.closed is not None:
             return
-        # Its leases are not renewed any more, and run out.
+        # This process no longer renews its leases, so they expire.
         self.closed = _closed
         self.session.closing = True
         store, flow = self.store, self._abandoned()
@@ -361,7 +358,7 @@ def connect(
     api: ApiKind,
     namespace: str,
 ) -> Connection:
-    """A connection to the server of this URL or client; for threads it is tried out at once."""
+    """Return a connection to the server of this URL or client; one for threads is tested at once."""
     store = open_store(url, clock, codec, session_ttl, namespace)
     connection = _make(store, api, connect_timeout)
     if api.awaited:
@@ -379,7 +376,7 @@ def _make(store: RedisStore, api: ApiKind, timeout: float | None) -> Connection:
 
 
 class ThreadConnection(Connection):
-    """For threads: its methods return when they are done."""
+    """A connection for threads: its methods return when they are done."""
 
     def __init__(self, store: RedisStore, api: ApiKind, timeout: float | None) -> None:
         self.channel: Final = ThreadChannel(store.server, closed=_closed)
@@ -405,7 +402,7 @@ class ThreadConnection(Connection):
 
 
 class LoopConnection(Connection):
-    """For asyncio: its methods are awaited. Each event loop has a channel of its own."""
+    """A connection for asyncio: its methods are awaited. Each event loop has its own channel."""
 
     def __init__(self, store: RedisStore, api: ApiKind, timeout: float | None) -> None:
         self.channels: Final[Channels] = {}
@@ -414,7 +411,7 @@ class LoopConnection(Connection):
         super().__init__(store, api, timeout)
 
     async def ensure_connected(self) -> None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Try the server, unless that was done; close the connection if it fails."""
+        """Test the server once; close the connection if the test fails."""
         if self.closed is not None or self.store.key_effect:
             return
         try:

@@ -1,4 +1,4 @@
-"""The options of a tube as one session knows them: what they mean for scripts and for puts."""
+"""The options of a tube as one session knows them, prepared for scripts and puts."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ if TYPE_CHECKING:
 
 
 class TubeSession(NamedTuple):
-    """A session in a tube."""
+    """A session that is open in a tube."""
 
-    #: Its number there; in a tube that was altered also the name of the edition that it knows.
+    #: The number of the session in the tube, followed in an altered tube by the name of its edition.
     number: Word
-    #: The field of the meta hash that says that it lives.
+    #: The field of the meta hash that exists as long as the session.
     token: str
-    #: The caller's name among its callers.
+    #: The name of this caller among the callers of the session.
     caller: str
     edition: Edition
 
 
 class LeaseSession(TubeSession):
-    """The session of a lease, as another caller speaks for it. If it has ended, so has the lease."""
+    """The session of a lease, used on behalf of its holder by another caller. The lease ends with the session."""
 
 
 class Edition:
-    """The options of a tube from one `alter` to the next. It never changes: an altered tube has another one.
+    """The options of a tube from one `alter` to the next. It is immutable: `alter` makes a new one.
 
-    A session in a tube has the edition that it was opened with. So what is told to a script and the name of the edition
-    that goes with it always agree, whatever other threads hear meanwhile; of any other edition the server refuses it.
+    A session uses the edition with which it opened the tube. Hence the arguments of a script always match the edition
+    named in the call, even if another thread learns of a newer one. The server rejects calls of any other edition with
+    `ALTERED`, and the caller opens the tube again.
     """
 
     def __init__(
@@ -48,16 +49,16 @@ class Edition:
         *,
         is_paced: bool = False,
     ) -> None:
-        #: '': that of a tube that was never altered.
+        #: '' until the tube is altered.
         self.name: Final = name
-        #: Whether its lanes are throttled, or were once: by its options, or some lane by itself.
+        #: True if the options or the limits of a lane throttle lanes now, or did so before.
         self.is_paced: Final = is_paced
         self.options: Final = options
-        #: How many tasks have room, as scripts are told it.
+        #: The capacity as an argument of scripts; '' without a limit.
         self.room: Final[int | str] = options.get("capacity") or ""
-        #: Whether a put may find no room.
+        #: True if a put may find the tube or its lane full.
         self.is_bounded: Final = bool(self.room) or "lane_capacity" in options
-        #: What a put without options of its own puts.
+        #: The new task of a put without options.
         self.plain: Final = task_codec.write(driver, options, {})
         self._driver: Final = driver
         # The time by the server's clock.
@@ -65,11 +66,11 @@ class Edition:
         self._settings: Final = TubeSettings.of(options, is_altered=bool(name), is_paced=is_paced)
 
     def script(self, verb: str) -> Script:
-        """The script of a verb."""
+        """Return the script `verb`, assembled for these options."""
         return script(verb, self._driver, self._settings)
 
     def write(self, options: Mapping[str, Any]) -> task_codec.NewTask:
-        """A new task with these options, as `Driver` checked them, to be put now."""
+        """Return a new task with these options, checked by `Driver`, to be put now."""
         if not options:
             return self.plain
         if "at" in options:

@@ -1,4 +1,11 @@
-"""Those in one process who wait until one tube of a server is empty, or until a task of it has ended."""
+"""Callers of one process that wait until a tube is empty, or until a task ends.
+
+**How it works.** While callers wait, the process subscribes to the events of the tube, and counts the tasks that end.
+It asks the server how many tasks are left, and asks again when that many tasks have ended. So it sends no request
+without a waiter, and few requests to a tube with many tasks. A caller that waits for the end of a task gets the kept
+task along with the event. If the tube does not keep done tasks, or the event was lost, the caller looks for the task
+itself.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +27,9 @@ if TYPE_CHECKING:
     from tubes.redis.transport.script_call import Flow
     from tubes.redis.wait_queue import WaitQueue
 
-#: Microseconds after which the server is asked again at the latest: what bounds the harm of an event that was lost.
+#: The longest interval between two questions, in microseconds: a lost event delays waiters by at most this much.
 _LONGEST: Final = 5 * SECOND
-#: The same where it could not be asked.
+#: The interval after a connection error, in microseconds.
 _SOON: Final = SECOND // 5
 
 
@@ -49,7 +56,7 @@ class _Port(Protocol):
 
 
 class _SharedTube(Protocol):
-    """What is used of the tube."""
+    """The part of the tube that `Emptiness` uses."""
 
     @property
     def store(self) -> _Store: ...
@@ -62,36 +69,31 @@ class _SharedTube(Protocol):
 
 
 class Emptiness:
-    """They hear the events of the tube. When as many tasks have ended as the server had, it is asked again.
-
-    So nothing is sent for them while nobody waits, and few questions are asked of a tube with many tasks. Who waits for
-    the end of a task gets what is kept of it with the event. Where nothing is, or the event was lost, he asks for
-    himself what has become of it.
-    """
+    """The callers that wait until the tube is empty or a task ends."""
 
     def __init__(self, shared: _SharedTube) -> None:
         self._shared: Final = shared
         self._lock: Final = threading.Lock()
         self._waiters: Final[dict[Waiter, None]] = {}
-        # Those of them who wait for the end of a task, by its id.
+        # The waiters for the end of a task, by task id.
         self._of_task: Final[dict[int, set[Waiter]]] = {}
-        # How many tasks have ended since somebody began to wait, and how many of those it takes.
+        # Tasks that have ended since a caller began to wait, and the value at which the server is asked again.
         self._ended: int = 0
         self._enough: int = 0
-        # Whether the server is about to be asked.
+        # True while a question to the server is scheduled.
         self._asking = False
         self._alarm: Final = Alarm(shared.store.clock, self._fire)
 
     @property
     def waiting(self) -> bool:
-        """Whether anybody waits."""
+        """True if a caller waits."""
         return bool(self._waiters)
 
     def enlist(self, waiter: Waiter) -> None:
-        """Let a caller wait."""
+        """Add a waiting caller."""
         store = self._shared.store
         with self._lock:
-            if (gone := waiter.owner.closed_error) is not None:  # From here on, closing the port finds the waiter.
+            if (gone := waiter.owner.closed_error) is not None:  # After this check, closing the port finds the waiter.
                 raise gone()
             self._waiters[waiter] = None
             if isinstance(waiter.request, TaskEnd):
@@ -101,7 +103,7 @@ class Emptiness:
         self.ask()
 
     def withdraw(self, waiter: Waiter) -> object:
-        """End the wait of a caller; returns what it was answered meanwhile, or None."""
+        """End the wait of a caller; return its result, or None if it has none yet."""
         with self._lock:
             self._forget(waiter)
         if not self._waiters:
@@ -109,7 +111,7 @@ class Emptiness:
         return None if waiter.result is PENDING else waiter.result
 
     def _forget(self, waiter: Waiter) -> None:
-        """It waits no more. Under the lock."""
+        """Remove a waiter. The caller holds the lock."""
         self._waiters.pop(waiter, None)
         if isinstance(waiter.request, TaskEnd) and (waiters := self._of_task.get(waiter.request.id)):
             waiters.discard(waiter)
@@ -117,12 +119,12 @@ class Emptiness:
                 del self._of_task[waiter.request.id]
 
     def dismiss(self, waiters: Iterable[Waiter], answer: Callable[[], object]) -> None:
-        """Answer this to these callers, as far as they still wait."""
+        """Give these waiters a result if they still wait."""
         for waiter in waiters:
             with self._lock:
                 if waiter not in self._waiters:
                     continue
-                # In this order an interrupted call can be repeated.
+                # This order makes an interrupted call repeatable.
                 waiter.result = answer()
                 waiter.wake()
                 self._forget(waiter)
@@ -130,12 +132,12 @@ class Emptiness:
             self._shared.subscription.rest()
 
     def waiters(self, port: object = None) -> list[Waiter]:
-        """The waiters, or those of one port."""
+        """Return the waiters; with `port` only its waiters."""
         with self._lock:
             return [waiter for waiter in self._waiters if port is None or waiter.owner is port]
 
     def hear(self, told: Parsed) -> None:
-        """An event has told of a task."""
+        """Handle the event of a task."""
         id, state, _, is_kept, *_ = told
         if self._waiters and state in _ENDED:
             for waiter in self._waiters_for([id]):
@@ -147,12 +149,12 @@ class Emptiness:
                 self.ask()
 
     def _waiters_for(self, ids: Iterable[int]) -> list[Waiter]:
-        """Those who wait for the ends of these tasks."""
+        """Return the waiters for the ends of these tasks."""
         with self._lock:
             return [waiter for id in ids for waiter in self._of_task.get(id, ())]
 
     def ask(self) -> None:
-        """Have the server asked, if anybody waits."""
+        """Schedule a question to the server if a caller waits."""
         with self._lock:
             if self._asking or not self._waiters:
                 return
@@ -164,7 +166,7 @@ class Emptiness:
         if not self._shared.store.manual:
             self.ask()
             return
-        # A test's clock ends the waits whose time is over, after what is due at the same moment.
+        # A test's clock ends expired waits, but first handles the tasks that are due at the same moment.
         self._shared.store.run_now(self._shared.tick())
         self._shared.store.run_now(self._ask())
         for waiter in self.waiters():
@@ -181,11 +183,11 @@ class Emptiness:
             return
         again = _LONGEST
         try:
-            # Heard before it is asked: what ends later is heard.
+            # Subscribe before asking, so that no later end is missed.
             soonest = yield from self._shared.subscription.begin(port)
             if soonest:
                 self._shared.watch(soonest)
-            # A put that waits is about to have room in an empty tube: the tube is not empty before.
+            # A waiting put will soon add a task to an empty tube, so that tube does not count as empty.
             ended, puts = self._ended, len(self._shared.queue.put_waiters)
             if asked := list(self._of_task):
                 going = yield from port.parsed(asked)
@@ -204,7 +206,8 @@ class Emptiness:
             again = _SOON
         except TubesError as error:
             why = error
-            if port.closed_error is None:  # Else that port's own callers were told, and others may be left.
+            # Otherwise the port's own callers have their error, and only waiters of other ports may be left.
+            if port.closed_error is None:
                 self.dismiss(self.waiters(), lambda: why)
             else:
                 self.ask()
@@ -212,7 +215,7 @@ class Emptiness:
             self._alarm.set(self._shared.store.clock.micros() + again)
 
 
-#: More tasks than ever end.
+#: More tasks than can ever end.
 _NEVER: Final = 1 << 62
-#: States of tasks that are over, or wait for nobody but who kicks them.
+#: States of ended tasks, including buried tasks, which move only if they are kicked.
 _ENDED: Final = (State.DONE.value.encode(), State.BURIED.value.encode())

@@ -1,4 +1,4 @@
-"""The changes of a tube for all listeners of a process: one subscription, and one thread that calls them."""
+"""The changes of a tube for all listeners of a process: one subscription, and one thread that calls the listeners."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SILENCE: Final = 15.0
 
 
 class EventSubscription:
-    """The subscription of one process to the changes of one tube. It is there as long as somebody listens."""
+    """The subscription of one process to the changes of one tube. It lasts as long as the tube has listeners."""
 
     def __init__(self, shared: SharedTube) -> None:
         self._shared: Final = shared
@@ -36,16 +36,16 @@ class EventSubscription:
         self._wire: Wire | None = None
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
-        # Whether a message came that is not from a script.
+        # True after a message that no script published.
         self._is_foreign = False
 
     @property
     def listening(self) -> bool:
-        """Whether anybody listens, or waits until the tube is empty."""
+        """True if a listener is set, or a caller waits until the tube is empty."""
         return bool(self._ports) or self._shared.emptiness.waiting
 
     def open(self, port: Port[Any]) -> Flow[None]:
-        """Subscribe for a port: it is told whatever happens after this. Raises the error of a server that refuses."""
+        """Subscribe for a port to all later changes. Raise the error of a server that refuses."""
         try:
             soonest = yield from self.begin(port)
         except BaseException:
@@ -56,12 +56,12 @@ class EventSubscription:
             self._shared.watch(soonest)
 
     def begin(self, port: Port[Any]) -> Flow[int]:
-        """Hear whatever happens after this. Returns the next moment at which something is due, or 0.
+        """Subscribe to all later changes; return the next due time, or 0.
 
-        `port`: through which the server is asked to tell.
+        `port`: sends the request that makes scripts publish changes.
         """
         with self._lock:
-            if self._wire is None:  # Others may listen, and have lost it.
+            if self._wire is None:  # Other listeners may have lost the connection.
                 self._wire = self._subscribe()
             if self._thread is None:
                 self._stopped = threading.Event()
@@ -72,7 +72,7 @@ class EventSubscription:
         return number_of((yield from port.ask("listen", self._shared.store.span())))
 
     def note(self, port: Port[Any]) -> None:
-        """Note whether a port listens now. When no port does any more, the subscription ends."""
+        """Record whether a port has a listener; the subscription ends with the last one."""
         self._ports.pop(port, None)
         if port.listener is not None and port.closed_error is None:
             self._ports[port] = None
@@ -80,7 +80,7 @@ class EventSubscription:
             self.rest()
 
     def rest(self) -> None:
-        """End the subscription if nobody needs it any more."""
+        """End the subscription if the tube has no listeners left."""
         if not self.listening:
             self.close()
 
@@ -131,7 +131,7 @@ class EventSubscription:
                 asked = silent
                 if type(message) is list:
                     self._take_in(message)
-            except Exception as error:  # All listeners depend on it.
+            except Exception as error:  # All listeners depend on this thread.
                 with self._lock:
                     if stopped.is_set():
                         break
@@ -146,7 +146,7 @@ class EventSubscription:
         try:
             if message[0] == b"message":
                 self._tell(bytes_of(message[2]))
-        except Exception as error:  # Anybody may publish there.
+        except Exception as error:  # Any client may publish on this channel.
             if not self._is_foreign:
                 self._is_foreign = True
                 _log.warning(

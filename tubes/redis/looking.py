@@ -1,4 +1,4 @@
-"""The methods of a port that only read."""
+"""The read-only methods of a port."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from tubes.values.lane import Utube, lane_of
 from tubes.values.statistics import Statistics, to_seconds
 from tubes.values.task import F, TaskView
 
-#: How many tasks are looked at in one call, and how many ids of taken ones one asks for.
+#: Tasks read per call, and ids of taken tasks requested per call.
 _LOOKS: Final = 250
 _IDS: Final = 1000
-#: The end of a pause that has none.
+#: The stored end of a pause without an end.
 FOR_EVER: Final = 1e18
 #: The calls that the meta hash counts by name.
 _CALLS: Final = ("release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
 
 
 class LookingPort(VerbPort[F]):
-    """A port with the verbs that look at a tube."""
+    """A port with the read-only methods."""
 
     def statistics(self) -> Statistics:
-        """How many tasks there are by state, and what was done so far."""
+        """Count the tasks by state and the calls so far."""
         shared = self.shared
 
         def show(reply: Reply) -> Statistics:
@@ -48,7 +48,7 @@ class LookingPort(VerbPort[F]):
 
     @verb
     def tasks(self, after: object, limit: int, state: object, utube: object) -> Flow[list[F]]:
-        """The tasks in a state and in a lane, after one of them."""
+        """Return the tasks in a state and a lane, starting after `after`."""
         id, view, most, wanted, lane = self.check_list(after, limit, state, utube)
         if wanted is State.DONE:
             return (yield from self._done(after, id, view, most, lane))
@@ -74,7 +74,7 @@ class LookingPort(VerbPort[F]):
         return found
 
     def _taken(self, id: int, most: int, utube: str | None) -> Flow[list[F]]:
-        """The taken tasks with greater ids than this one."""
+        """Return the taken tasks with ids above `id`."""
         ids = yield from self._taken_after(id)
         found: list[F] = []
         while ids and len(found) < most:
@@ -84,7 +84,7 @@ class LookingPort(VerbPort[F]):
         return found
 
     def _done(self, after: object, id: int, view: TaskView | None, most: int, utube: str | None) -> Flow[list[F]]:
-        """The done tasks that are kept, those first that are forgotten last."""
+        """Return the kept done tasks, the longest kept first."""
         record = None if view is None else view._record
         last: Word = "" if after is None else id
         moment: Word = record.until if isinstance(record, task_codec.StoredDone) else ""
@@ -100,7 +100,7 @@ class LookingPort(VerbPort[F]):
         return found
 
     def _taken_after(self, id: int) -> Flow[list[int]]:
-        """The ids of taken tasks that are greater than this one, in their order."""
+        """Return the ids of taken tasks above `id`, sorted."""
         found: set[int] = set()
         cursor = b"0"
         while True:
@@ -114,7 +114,7 @@ class LookingPort(VerbPort[F]):
                 return sorted(one for one in found if one > id)
 
     def _show_each(self, parsed: Iterable[Parsed], utube: str | None) -> Iterator[F]:
-        """Tasks of a lane that scripts tell of; one that cannot be read is left out."""
+        """Yield the tasks of a lane for these replies; leave out unreadable tasks."""
         for one in parsed:
             try:
                 task = self.show(one)
@@ -124,7 +124,7 @@ class LookingPort(VerbPort[F]):
                 self.shared.store.strangers.leave_out(f"tube {self.shared.name!r}", {error.facts["what"]: error})
 
     def parsed(self, ids: list[int], state: State | None = None) -> Flow[list[Parsed]]:
-        """What is there of tasks with these ids, for `show`; only of those in this state, if one is given."""
+        """Return the stored tasks with these ids, for `show`; with `state` only tasks in it."""
         found: list[Parsed] = []
         letter = "" if state is None else state.value
         at = 0
@@ -136,7 +136,7 @@ class LookingPort(VerbPort[F]):
 
     @verb
     def reasons(self) -> Flow[dict[str | None, int]]:
-        """How many buried tasks there are by reason."""
+        """Count buried tasks by reason."""
         found: Counter[bytes] = Counter()
         place: Word = b""
         while True:
@@ -148,7 +148,7 @@ class LookingPort(VerbPort[F]):
 
     @verb
     def oldest_ready_age(self) -> Flow[float | None]:
-        """How long ago the oldest ready task was put."""
+        """Return the age of the oldest ready task."""
         start: int | str = ""
         while True:
             reply = yield from self.ask("oldest", start)
@@ -158,12 +158,12 @@ class LookingPort(VerbPort[F]):
 
     @verb
     def due_histogram(self, edges: Iterable[Seconds]) -> Flow[list[int]]:
-        """Count tasks by when they move by themselves."""
+        """Count tasks by when they are due."""
         return [number_of(count) for count in list_of((yield from self.ask("due", *known_options.edges(edges))))]
 
     @verb
     def utubes(self, limit: int) -> Flow[list[Utube]]:
-        """Look at the lanes."""
+        """Return the lanes."""
         most = integer("limit", limit)
         lane_of(self._driver, "")
         found: dict[str, Utube] = {}
@@ -186,7 +186,7 @@ class LookingPort(VerbPort[F]):
 
 
 def _words_of(after: object, id: int, view: TaskView | None) -> tuple[Word, ...]:
-    """What the script is told of the task after which a list begins."""
+    """Return the arguments that locate the task after which a list begins."""
     if view is None:
         return () if after is None else (id,)
     due = view._times[2] if view._state is State.DELAYED else None
@@ -194,7 +194,10 @@ def _words_of(after: object, id: int, view: TaskView | None) -> tuple[Word, ...]
 
 
 def statistics_of(reply: Reply, waiting: int, now: int | None = None) -> Statistics:
-    """What a script has counted; `now`: a pause that is over then is none. Raises `ValueError` and the like."""
+    """Return the statistics in a script's reply; a pause that ended before `now` is ignored.
+
+    Raise `ValueError` or one of `validation.WRONG` for an unreadable reply.
+    """
     total, taken, buried, told, _, paused, *kept = list_of(reply)
     total, taken, buried = map(number_of, (total, taken, buried))
     puts, takes, acks, delayed, *others, unputs = (number_of(count or 0) for count in list_of(told))

@@ -1,7 +1,12 @@
-"""How the methods of one connection on one tube call scripts, in threads and in event loops.
+"""How the methods of one connection on one tube call scripts, in threads and on event loops.
 
-A method with one call uses `call`; one with several calls is a flow, which `run` runs. In an event loop both return an
-awaitable: there the types are those of its result.
+A method with one call uses `call`. A method with several calls is a flow (a generator that yields calls), which `run`
+runs. On an event loop both return an awaitable; the annotations name its result.
+
+A call runs with the session's edition of the tube's options. If the session has expired (`SESSIONGONE`) or the tube was
+altered (`ALTERED`), the port opens the tube again and repeats the call. After an expired session two kinds of calls are
+not repeated: a call that was sent twice and may have been done raises `ConnectionLost`, and a call about a task that
+the session held (an ack, a release) has no effect.
 """
 
 from __future__ import annotations
@@ -35,18 +40,18 @@ if TYPE_CHECKING:
     from tubes.redis.transport.channel import Debt
 
 T = TypeVar("T")
-#: The arguments of a script, or what makes them by the options that its session knows; None: not of these.
+#: The arguments of a script, or a function that makes them for an edition (None: the arguments do not fit it).
 Words: TypeAlias = "tuple[Word, ...] | Callable[[Edition], tuple[Word, ...] | None]"
-#: What becomes of a script's reply, the arguments of the script, and the lease by which it is called, if there is one.
+#: A function that turns the reply into a result, the arguments of the script, and the lease of the call, if any.
 Request: TypeAlias = tuple[Callable[[Reply], T], tuple[Word, ...], Lease | None]
 
 #: Error replies that the methods handle themselves.
 _ABOUT_TASKS: Final = frozenset(
     {"NOTTAKEN", "NOTFOUND", "DUPLICATE", "FULL", "LANEFULL", "STATE", "STAGEGONE", "FENCED", "ABORTED"}
 )
-#: How many words one call undoes: two of each task.
+#: Words per call of `undo`: two for each task.
 _UNDONE: Final = 100
-#: Scripts that have nothing to do when the session has ended.
+#: Scripts without effect after their session has ended.
 _OF_TAKERS: Final = frozenset(
     {
         "ack",
@@ -62,7 +67,7 @@ _OF_TAKERS: Final = frozenset(
         "leave",
     }
 )
-#: Scripts that may or may not have been done then, if they were sent before.
+#: Scripts that may have been done before their session ended, if the call was sent twice.
 _ONCE: Final = frozenset(
     {"put", "put_many", "put_keyed", "put_limited", "again", "take", "take_many", "take_for", "take_task"}
     | {"ack", "ack_many", "ack_with", "kick", "kick_delayed", "kick_task", "bury", "update"}
@@ -80,32 +85,32 @@ class PortConnection(AnyConnection, Protocol):
     owed: list[Debt]
 
     def repay(self) -> None:
-        """Undo the interrupted calls, if possible now."""
+        """Undo the interrupted calls, if that is possible now."""
         ...
 
     def run(self, flow: Flow[T]) -> T:
-        """Run a verb, here or in the event loop."""
+        """Run a flow, here or on the event loop."""
         ...
 
     def may_run(self) -> bool:
-        """Whether a verb may be run here and now, by a finalizer."""
+        """Return True if a finalizer may run a call now in this thread."""
         ...
 
     def enter(self, port: Port[Any], /) -> Flow[None]:
-        """Open a port's tube again: the session has changed, or its lease was over."""
+        """Open the tube of a port again after the session has changed or its lease has expired."""
         ...
 
     def forget(self, shared: SharedTube, /) -> None:
-        """The tube is gone."""
+        """Drop the port of a tube that no longer exists."""
         ...
 
     def forget_name(self, name: str, /) -> Flow[None]:
-        """Remove the name of a dropped tube, unless it was created again."""
+        """Remove the name of a dropped tube unless it was created again."""
         ...
 
 
 class Port(PortBase[F]):
-    """What one connection can do with one tube."""
+    """The methods of one connection on one tube."""
 
     def __init__(self, connection: PortConnection, shared: SharedTube) -> None:
         store = connection.store
@@ -113,28 +118,28 @@ class Port(PortBase[F]):
         self.connection: Final = connection
         self.shared: Final = shared
         self.born = int(shared.born)
-        #: The session in this tube; None: not open yet.
+        #: The session in this tube; None: not open.
         self.session: TubeSession | None = None
-        #: The last that was open here: of it are the tasks that this port has taken.
+        #: The last session that was open here; it holds the tasks that this port has taken.
         self.taker: TubeSession | None = None
         self.url: Final = store.url
         self.clock: Final = store.clock
 
     def known_of(self, view: TaskView) -> str:
-        """What tells a script that the caller has the data of a task.
+        """Return a script's argument about a task: the caller knows its data, so the reply need not contain it.
 
-        2: more happens to it at its end; 3: it may be due; 1: neither.
+        '2': its end has other effects; '3': it may be due; '1': neither.
         """
         if ends_richly(view):
             return "2"
-        # Others may have given it a ttr meanwhile.
+        # Another caller may have set a ttr meanwhile.
         return "3" if "ttr" in self._driver.options or view._times[0] is not None else "1"
 
     @property
     def serves(self) -> bool:
-        """Whether a take in this thread serves waiters first.
+        """True if a take in this thread serves waiters first.
 
-        An event loop may stop in the middle of a call, and the main thread may be interrupted there.
+        An event loop may stop in the middle of a call, and the main thread may be interrupted.
         """
         return self.shared.store.manual or not (
             self.connection.awaited or threading.current_thread() is threading.main_thread()
@@ -143,24 +148,24 @@ class Port(PortBase[F]):
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def run(self, flow: Flow[T]) -> T:
-        """Run a verb."""
+        """Run a flow."""
         return self.connection.run(flow)
 
     def change(self, flow: Flow[T]) -> T:
-        """Run a flow that may make a task available, or make room; then serve the waiters of this process."""
+        """Run a flow that may make a task available or free room; then serve the waiters of this process."""
         shared = self.shared
-        # Else their thread learns of it as soon.
+        # Otherwise a marker wakes their thread just as soon.
         if shared.store.manual and (shared.queue.take_waiters or shared.queue.put_waiters):
             flow = shared.serving.after(flow)
         return self.connection.run(flow)
 
     def call(self, verb: str, request: Request[T], *, changes: bool = True) -> T:
-        """Call a script; `changes`: it may make a task available, or make room."""
+        """Call a script; `changes`: it may make a task available or free room."""
         flow = self.asked(verb, request)
         return self.change(flow) if changes else self.run(flow)
 
     def asked(self, verb: str, request: Request[T]) -> Flow[T]:
-        """Call a script, and return the result for its reply."""
+        """Call a script and return the result for its reply."""
         show, args, lease = request
         return show((yield from self.ask_by_options(verb, args, lease=lease)))
 
@@ -172,7 +177,7 @@ class Port(PortBase[F]):
         slot: str | None = None,
         parts: tuple[str, ...] = (),
     ) -> Flow[Reply]:
-        """Call a verb's script until it is done; returns what it answers, or an `ErrorReply` about a task.
+        """Call a script until it is done; return its reply, or an `ErrorReply` about a task.
 
         `slot`, `parts`: as for `ScriptCall`.
         """
@@ -188,9 +193,9 @@ class Port(PortBase[F]):
         parts: tuple[str, ...] = (),
         lease: Lease | None = None,
     ) -> Flow[Reply]:
-        """Call a verb's script as `ask` does, where its arguments depend on the options of the tube.
+        """Call a script like `ask`, with arguments that may depend on the options of the tube.
 
-        `lease`: that by whose session it is called.
+        `lease`: call it with the session of this lease.
         """
         while True:
             if self.shared.queue.stale is not None:
@@ -206,13 +211,13 @@ class Port(PortBase[F]):
                 return reply
 
     def lane_full(self, reply: ErrorReply) -> TubeFull:
-        """The error for a put into a full lane."""
+        """Return the error for a put into a full lane."""
         _, name, tasks, capacity = str(reply).split()
         lane = bytes.fromhex(name[1:]).decode("utf-8", "surrogatepass")
         return TubeFull(tube=self.shared.name, utube=lane, tasks=int(tasks), capacity=int(capacity))
 
     def open_session(self) -> Flow[TubeSession]:
-        """The session in the tube, opened if it is not."""
+        """Return the session in the tube; open it if needed."""
         while True:
             if self.closed_error is not None:
                 raise self.closed_error()
@@ -221,30 +226,30 @@ class Port(PortBase[F]):
             yield from self.connection.enter(self)
 
     def session_of(self, lease: Lease | None, own: TubeSession) -> TubeSession:
-        """The session in the tube for which a call speaks: that of a lease, or if there is none its own."""
+        """Return the session for a call: the one of its lease, or else the port's own."""
         if lease is None:
             return own
         token = f"s{lease.number}.{lease.born}.{lease.session:016x}"
         if token == own.token:
             return own
         number = f"{lease.number} {own.edition.name}" if own.edition.name else lease.number
-        # Its replies are kept under a name that no other caller has.
+        # Replies are stored under a name that no other caller uses.
         return LeaseSession(number, token, self.connection.session.name, own.edition)
 
     def lease_of(self, task: TaskView) -> Lease:
-        """The lease of a task that this session has taken."""
+        """Return the lease of a task that this session has taken."""
         assert self.taker is not None
         number, _, session = self.taker.token[1:].split(".")
         return Lease.of(self.shared.name, task.id, self.born, int(number), int(session, 16), task._take)
 
     def edition(self) -> Flow[Edition]:
-        """The options by which the next call goes, unless the tube is altered meanwhile."""
+        """Return the options for the next call; they hold unless the tube is altered meanwhile."""
         return (yield from self.open_session()).edition
 
     def is_final(self, call: ScriptCall, verb: str, reply: ErrorReply) -> bool:
-        """Whether an error is the verb's answer; False: it is called again, by a new session or by other options.
+        """Return True if an error is the result of the call; False if it has to be repeated.
 
-        Raises what else an error means.
+        A repeated call uses a new session or the new options. Raise the exception for any other error.
         """
         code = reply.code
         if code in _ABOUT_TASKS:
@@ -259,15 +264,15 @@ class Port(PortBase[F]):
                 self.session = None
             return False
         if code == "TUBEGONE" and verb == "drop" and call.resent:
-            return True  # It was done before its reply was lost.
+            return True  # The tube was dropped, and only the reply was lost.
         raise self.refusal(reply)
 
     def ask_alone(self, verb: str, *args: Word, parts: tuple[str, ...] = ()) -> Flow[Reply]:
-        """Call a script that knows no session, and that may be done twice; returns as `ask`."""
+        """Call a script that uses no session and is safe to repeat; return its reply like `ask`."""
         return (yield from self._answer(ScriptCall(script(verb), self.shared.key, args, parts=parts)))
 
     def look(self, *commands: bytes) -> Flow[list[Reply]]:
-        """The replies to plain commands that only look, packed: at one moment, while the tube is there. For threads."""
+        """Return the replies to packed read-only commands, all run at one moment while the tube exists. For threads."""
         *replies, there = list_of((yield from self._answer(ScriptLook(commands, script("there"), self.shared.key))))
         if there is None:
             raise self.refusal(ErrorReply("TUBEGONE there is no such tube"))
@@ -280,59 +285,59 @@ class Port(PortBase[F]):
         return reply
 
     def refusal(self, reply: ErrorReply) -> TubesError:
-        """The error for the reply of a script."""
+        """Return the exception for an error reply of a script."""
         if reply.code == "TUBEGONE":
             self.shared.vanish()
             return TubeNotFound(name=self.shared.name)
-        if self.shared.driver.rank is not None:  # An order may fail for a task.
+        if self.shared.driver.rank is not None:  # A driver's order may fail for a task.
             return error_of(reply, self.url)
         return validation.refusal(f"tube {self.shared.name!r}", reply, self.url)
 
     def lose(self, session: TubeSession | None) -> None:
-        """The session has ended on the server, or the tube was altered: the next call opens it again."""
+        """Forget a session that has ended or whose tube was altered: the next call opens the tube again."""
         if self.session == session:
             self.session = None
 
     def show(self, parsed: Parsed, known: bytes | None = None) -> F:
-        """A task for the user, from the result of `task_codec.parse`."""
+        """Return a task for the user from the result of `task_codec.parse`."""
         if parsed[4] >= 0:
             self.shared.watch(parsed[4])
         return task_codec.show(self.kind, self.tube, parsed, known)
 
-    # -- takes for those who wait, and what is undone ------------------------------------------------------------------
+    # -- takes of waiters, and undoing calls ---------------------------------------------------------------------------
 
     def take_waiting(self, count: int, orphaned: Callable[[Reply], None] | None = None) -> Flow[Parsed | int]:
-        """Take for one of `count` waiters: what `show` shows, or the moment at which something is due."""
+        """Take for one of `count` waiters; return a task for `show`, or the next due time."""
         reply = yield from self.ask("take", count, self.shared.store.process, orphaned=orphaned, slot=SERVING)
         return task_codec.parse(reply) if type(reply) is bytes else number_of(reply)
 
     def take_ahead(self, count: int) -> ScriptCall | None:
-        """The call of `take_waiting`, to be sent before there is a task; None where more is to be said first.
+        """Return the call of `take_waiting`, to be sent ahead of a task; None if the tube must be opened first.
 
-        Errors are not dealt with: where there is one nothing was taken.
+        The caller ignores an error reply: it means that the call took no task.
         """
         session = self.session
         if session is None or self.closed_error is not None:
             return None
         args = (count, self.shared.store.process)
         call = ScriptCall(session.edition.script("take"), self.shared.key, args, session, slot=AHEAD)
-        call.begin(AHEAD)  # It can be called off by its number from now on.
+        call.begin(AHEAD)  # From now on the call can be cancelled by its number.
         return call
 
     def untake(self, reply: Reply) -> None:
-        """Give back what was taken for somebody who is gone."""
+        """Give back a task that was taken for a caller that is gone."""
         if type(reply) is bytes:
             id, _, _, take, _, _ = task_codec.parse(reply)
             self.shared.store.later(lambda: self.undo("untake", id, take))
 
     def undo(self, verb: str, *args: Word, slot: str | None = None, session: TubeSession | None = None) -> Flow[None]:
-        """Undo a call of a caller that is gone, even if the queue is closed or the tube dropped.
+        """Undo a call whose caller is gone, even if the queue is closed or the tube dropped.
 
-        `session`: the session of that call, if it may not be the port's.
+        `session`: the session of that call, if it may differ from the port's.
         """
         by = session or self.session
         first = 0
-        while by is not None and first < len(args):  # Without one it has ended, and what it had was released.
+        while by is not None and first < len(args):  # Without a session its tasks have been released already.
             some = args[first : first + _UNDONE]
             known, now = by.edition.script(verb), self.connection.store.now()
             reply = yield ScriptCall(known, self.shared.key, some, by, now, slot=slot)
@@ -342,7 +347,7 @@ class Port(PortBase[F]):
                 first += _UNDONE
 
     def _again(self, session: TubeSession) -> Flow[TubeSession | None]:
-        """The same session with the options that the tube has now; None: it has ended, or the tube is gone."""
+        """Return the same session with the current options of the tube; None if the session or the tube is gone."""
         self.lose(session)
         if self.session is None:
             with suppress(TubesError):
@@ -353,7 +358,7 @@ class Port(PortBase[F]):
     # -- waiting -------------------------------------------------------------------------------------------------------
 
     def enlist(self, waiter: Waiter) -> None:
-        """Put the waiter at the end of the line."""
+        """Append the waiter to its queue."""
         waiter.owner = self
         if self.closed_error is not None:
             raise self.closed_error()
@@ -365,21 +370,21 @@ class Port(PortBase[F]):
             self.shared.enlist(waiter)
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
-        """Take the waiter out of the line and return None, or what it was given meanwhile; `undo`: give that back."""
+        """Remove the waiter; return its result, or None if it has none yet. `undo`: give the result back."""
         if _hears(waiter):
             return self.shared.emptiness.withdraw(waiter)
         return self.shared.withdraw(waiter, undo=undo)
 
     def must_keep_waiting(self, waiter: Waiter) -> bool:
-        """Whether its put is on its way: then it is woken soon, although its time is over."""
+        """Return True if the waiter's put was sent: it is woken soon, although its timeout has passed."""
         return not _hears(waiter) and self.shared.must_keep_waiting(waiter)
 
     def abandon(self, waiter: Waiter) -> None:
-        """Withdraw and undo, a moment later: for finalizers, which may run in the middle of anything."""
+        """Withdraw the waiter and undo its call in another thread: finalizers may run at any point of the program."""
         self.shared.store.later(lambda: self.withdraw(waiter, undo=True))
 
     def release_later(self, task: object) -> None:
-        """Release a task that nobody works on any more; a moment later where the line is busy, or must not block."""
+        """Release a task that no worker holds any more, in another thread if the channel is busy or must not block."""
         if self.connection.may_run():
             with suppress(TubesError):
                 self.connection.run(self._let_go(task))
@@ -392,25 +397,25 @@ class Port(PortBase[F]):
 
 
 def _hears(waiter: Waiter) -> bool:
-    """Whether it waits for events of the tube, and for no reply."""
+    """Return True if the waiter waits for events of the tube, not for the reply to a call."""
     return waiter.request is TUBE_EMPTY or isinstance(waiter.request, TaskEnd)
 
 
 def ends_richly(view: TaskView) -> bool:
-    """Whether the end of a task is more than that it is gone: it has a key, or is kept."""
+    """Return True if the end of a task does more than remove it: it has a key, or is kept."""
     more = view._extras
     return more is not None and (more.key is not None or more.keep_done > 0)
 
 
 def raw_text(text: str) -> bytes:
-    """A string as it is stored, whatever it is made of."""
+    """Encode text for storage; lone surrogates are kept."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def name_of(view: TaskView | Lease | None, *, by_put: bool = False) -> int | str:
-    """What tells a caller's task from another one of its id: its take, or if there is none or `by_put` its put.
+    """Return the word that distinguishes a caller's task from others with its id.
 
-    A lease speaks for its take always.
+    It is the number of its take; without a take, or if `by_put`, the moment of its put. A lease always uses its take.
     """
     if view is None:
         return ""
@@ -420,6 +425,6 @@ def name_of(view: TaskView | Lease | None, *, by_put: bool = False) -> int | str
 
 
 def lane_word(view: TaskView) -> bytes:
-    """The lane of a task as a server has it."""
+    """Return the lane of a task as an argument of scripts."""
     utube = view._record.utube
     return b"nil" if utube is None else raw_text(utube)

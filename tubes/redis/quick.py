@@ -1,7 +1,7 @@
-"""The methods of every program's inner loop, for threads: packed ahead, without a flow.
+"""The methods of inner loops for threads: requests are packed in advance, and no flow runs.
 
-Each does the same as its namesake in `verbs.py`, which takes over in special cases: a lost connection, an ended
-session, waiters in this process, or a clock of a test.
+Each method does the same as the method of this name in `verbs.py`, and falls back to it in special cases: a lost
+connection, an ended session, waiters in this process, or a test's clock.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _TAKEN: Final = State.TAKEN
-#: The kinds of replies.
+#: Reply kinds of the scripts.
 _OF_PUT: Final = answers_of("put")
 _OF_TAKE: Final = answers_of("take")
 _OF_ACK: Final = answers_of("ack")
-# Asking for it is a system call, and is done at every verb.
+# The process id, cached because it is a system call and every method needs it.
 _process = os.getpid()
 
 
@@ -51,7 +51,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Packed:
-    """What is packed ahead for one session in a tube, all of it by the options that this session knows."""
+    """The packed parts of requests for one session in a tube, made with the options that this session knows."""
 
     def __init__(self, port: ThreadPort[Any], session: TubeSession, slot: int | str) -> None:
         self.session: Final = session
@@ -67,19 +67,19 @@ class _Packed:
         self.next: Final = self._head("next", about)
 
     def _head(self, verb: str, count: int) -> bytes:
-        """The request up to the number of the call; `count`: how many words the verb has of its own."""
+        """Return the request up to the number of the call; `count`: the number of the script's own words."""
         number, token, caller, edition = self.session
         field = f"a{token}.{caller}.{self._slot}"
         head = pack("EVALSHA", edition.script(verb).sha, 1, self._port.shared.key, number, token, field)
-        # These seven words, the number of the call, the time, and the verb's own.
+        # The nine words: these seven, the number of the call and the time.
         return b"*%d" % (9 + count) + head[head.index(b"\r") :] + b"$16\r\n"
 
     def end_of_put(self, new: task_codec.NewTask) -> bytes:
-        """The last words of a put."""
+        """Return the last words of a put."""
         return _words(*(new.due, new.pri, new.lane, self.edition.room)[: self._of_put - 2])
 
     def again(self, number: int, verb: str, words: Any, orphaned: Callable[[Reply], None] | None) -> ScriptCall:
-        """The call by that number, to send it again."""
+        """Return the call of this number, to send it again."""
         words = self._port.put_words(self.edition, *words) if verb == "put" else words
         known, sent = self.edition.script(verb), (self._slot, number)
         return ScriptCall(known, self._port.shared.key, words, self.session, orphaned=orphaned, sent=sent)
@@ -92,13 +92,13 @@ class ThreadPort(BatchPort[F]):
         super().__init__(connection, shared)
         self._channel: Final = channel
         self._pid: Final = _process
-        # In a cluster a call names all its keys; a clock set by a test tells it the time.
+        # In a cluster a call names all its keys; with a test's clock it passes the time.
         self._manual: Final = connection.store.manual
         self._packs: Final = not self._manual and not connection.store.server.moving
         self._packed: _Packed | None = None
 
     def _packed_ahead(self) -> _Packed | None:
-        """What is packed for the session; None where anything is in the way."""
+        """Return the packed requests of the session; None if a special case needs a flow."""
         shared, session, packed = self.shared, self.session, self._packed
         queue = shared.queue
         if (
@@ -116,7 +116,7 @@ class ThreadPort(BatchPort[F]):
         return packed
 
     def call(self, verb: str, request: Request[T], *, changes: bool = True) -> T:
-        """Call the script of a verb without a flow; where anything is in the way, and for a session anew, with one."""
+        """Call a script without a flow, or with one in a special case or to open the tube again."""
         session, stale = self.session, self.shared.queue.stale
         if (
             session is None
@@ -134,7 +134,7 @@ class ThreadPort(BatchPort[F]):
         return show(reply)
 
     def put(self, data: object, options: Options, *usual: Any) -> F | None:
-        """Add a task; None if there is no room."""
+        """Add a task; return None if the tube is full."""
         options = put_options(options, *usual)
         packed = self._packed_ahead()
         if packed is None or (options and not NOT_ALONE.isdisjoint(options)):
@@ -154,7 +154,7 @@ class ThreadPort(BatchPort[F]):
         return self.connection.run(self.put_encoded(raw, options, waits=False))
 
     def take(self) -> F | None:
-        """The first task that may be taken; None if there is none."""
+        """Take the first available task; return None if no task is available."""
         packed = self._packed_ahead()
         if packed is None:
             return super().take()
@@ -166,16 +166,16 @@ class ThreadPort(BatchPort[F]):
                 return self.show(task_codec.parse(reply))
             if type(reply) is int:
                 return None
-        except TubesError:  # A task that is unreadable stays taken: if released, it would be the first again.
+        except TubesError:  # An unreadable task stays taken: after a release it would be the first task again.
             raise
-        except BaseException:  # Interrupted: the caller does not get it.
+        except BaseException:  # After an interrupt the caller does not get the task.
             self._channel.owed.append((self.untake, reply))
             self._channel.repay()
             raise
         return super().take()
 
     def ack(self, task: object) -> F:
-        """A held task is done."""
+        """Acknowledge a held task."""
         packed = self._packed_ahead()
         if packed is None or not isinstance(task, TaskView):
             return super().ack(task)  # pyright: ignore[reportUnknownArgumentType]
@@ -194,7 +194,7 @@ class ThreadPort(BatchPort[F]):
         return done
 
     def next(self, task: F) -> F | None:
-        """A held task is done, and the next one is taken; None if there is none."""
+        """Acknowledge a held task and take the next one; return None if no task is available."""
         packed = self._packed_ahead()
         if packed is None or task._take < 0 or ends_richly(task):
             return super().next(task)
@@ -214,7 +214,7 @@ class ThreadPort(BatchPort[F]):
         return super().next(task)
 
     def _words_of_ack(self, task: TaskView) -> tuple[tuple[Word, ...], bytes]:
-        """What a script is told of a task to be acked, and the end of the request with it."""
+        """Return a script's arguments for the ack of a task, and the same as the end of the request."""
         id, take, known = b"%d" % task._record.id, b"%d" % task._take, self.known_of(task).encode()
         tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n%b\r\n" % (len(id), id, len(take), take, known)
         if self._driver.lane is None:
@@ -224,7 +224,7 @@ class ThreadPort(BatchPort[F]):
 
 
 def _words_of_put(driver: Driver, room: object) -> int:
-    """How many words of its own a put has: those at the end that no task of this tube has are left out."""
+    """Return the number of a put's own words: trailing words that no task of this tube uses are left out."""
     if room:
         return 6
     if driver.lane is not None:
@@ -235,6 +235,6 @@ def _words_of_put(driver: Driver, room: object) -> int:
 
 
 def _words(*words: Word) -> bytes:
-    """Words as they go over the wire."""
-    # The first word of a command is none of them: redis-py takes it for a name.
+    """Pack words for the wire."""
+    # redis-py treats the first word of a command as its name, so a dummy name is cut off.
     return pack("WORDS", *words).partition(b"WORDS\r\n")[2]

@@ -1,7 +1,10 @@
-"""Checks and repairs a tube on a server: by scripts that read a part of it each, while programs use it.
+"""Check and repair a tube on a server while programs use it.
 
-A problem that one script finds was there at that moment. One that takes several scripts to find is confirmed by a
-script that reads all of it, or counts only if nothing has changed meanwhile.
+**How it works.** Each script reads a part of the tube. A problem found by one script existed when it ran. A
+problem that takes several scripts to find (an order that lists a task another script did not see, a wrong count) is
+either confirmed by a script that reads all of its facts, or counts only if nothing has changed meanwhile. The checks
+run in this order because later ones rely on earlier ones: the meta hash, the ids, the lanes, the indexes, the tasks,
+the takes, the counts.
 """
 
 from __future__ import annotations
@@ -26,17 +29,17 @@ if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
     from tubes.redis.store import RedisStore
 T = TypeVar("T")
-#: How many tasks one call looks at: with lanes each costs more.
+#: Tasks per call; each costs more in a tube with lanes.
 _TASKS: Final = 200
 _TASKS_OF_LANES: Final = 100
-#: How many problems of a kind are listed; how many are kept by name, so that what HSCAN returns twice counts once.
+#: Names listed per kind of problem, and names kept per kind, which count once even if HSCAN returns them twice.
 _NAMED, _KNOWN = 10, 10_000
-#: How often delayed tasks are counted in a tube that changes all the time.
+#: How often delayed tasks are counted in a tube that keeps changing.
 _TRIES: Final = 3
 
 
 def examine(store: RedisStore, name: str, *, repairs: bool) -> Flow[list[Problem]]:
-    """The problems of a tube; `repairs`: repair them."""
+    """Return the problems of a tube; `repairs`: repair them too."""
     about = yield from store.ask("there", store.key(name))
     if about is None:
         raise TubeNotFound(name=name)
@@ -54,12 +57,12 @@ def examine(store: RedisStore, name: str, *, repairs: bool) -> Flow[list[Problem
 
 
 def _session_of(score: Reply) -> int:
-    """The number of the session that has a taken task, by its score; -1: that is none."""
+    """Return the number of the session that holds a taken task, from its score; -1 if the score is invalid."""
     return int(score) // TAKES if isinstance(score, bytes) and score.isdigit() else -1
 
 
 class _Found:
-    """What was found so far, by kind."""
+    """The problems found so far, by kind."""
 
     def __init__(self, tube: str, *, repairs: bool) -> None:
         self._tube: Final = tube
@@ -68,7 +71,7 @@ class _Found:
         self._counts: Final[Counter[str]] = Counter()
 
     def add(self, reply: object) -> bool:
-        """Kinds, and what each is about, as scripts answer them; whether there were any."""
+        """Record the problems in a script's reply; return True if there were any."""
         words = list_of(reply)
         for kind, about in zip(*[map(_text, words)] * 2, strict=True):
             known = self._known.setdefault(kind, set())
@@ -82,7 +85,7 @@ class _Found:
         return bool(self._counts)
 
     def problems(self) -> list[Problem]:
-        """Give what was found as users see it, in the order of the kinds."""
+        """Return the problems for users, in the order of `KINDS`."""
         return [self._problem(kind) for kind in KINDS if kind in self._counts]
 
     def _problem(self, kind: str) -> Problem:
@@ -95,7 +98,7 @@ def _text(word: Reply) -> str:
 
 
 class _Examination:
-    """One tube, looked at once."""
+    """One check of one tube."""
 
     def __init__(
         self, store: RedisStore, name: str, driver: Driver, found: _Found, lane_capacity: int | None, *, repairs: bool
@@ -106,7 +109,7 @@ class _Examination:
         self._knobs: Final = knobs_of(driver)
         self._found: Final = found
         self._mends: Final = repairs
-        # Tasks that are kept when they are done may be in any tube, or have been.
+        # Any tube may have kept done tasks, now or before.
         self._settings: Final = TubeSettings(keeps=True, lane_capacity=lane_capacity)
 
     def _ask(self, verb: str, *args: Word) -> Flow[Reply]:
@@ -119,13 +122,13 @@ class _Examination:
         return reply
 
     def run(self, capacity: int, asked: str) -> Flow[None]:
-        """Look at all of it: first at what the rest is seen through."""
+        """Check the whole tube, in the order that the module's docstring gives."""
         kind = "list" if "LIST" in self._knobs else "zset"
         meta = ("check_meta", kind, capacity, asked)
         others = TAKES, LAYOUTS["LANE" in self._knobs], uuid4().hex
         broken = self._found.add((yield from self._ask(*meta, "", *others)))
         if broken and not self._mends:
-            return  # What stands in keys of other types, or counts in no numbers, cannot be looked at.
+            return  # Keys of a wrong type and invalid numbers make the other checks impossible.
         ids = yield from self._ids()
         if broken:
             yield from self._ask(*meta, max(ids, default=-1), *others)
@@ -136,15 +139,15 @@ class _Examination:
         yield from self._tasks(ids, disordered=disordered)
         yield from self._holders(lanes)
         yield from self._sweep("meta")
-        # Where something stands wrong the counts are wrong as well, and no news.
+        # A misplaced task makes counts wrong too, so an unrepaired tube is not counted.
         if self._mends or not self._found:
             yield from self._counts()
         if self._mends:
-            for marker in ("marker", "room"):  # Whoever waits looks again.
+            for marker in ("marker", "room"):  # Waiters look again for tasks and room.
                 yield ScriptCall(script("mark"), self._store.key(self._name), (marker,), parts=(marker,))
 
     def _ids(self) -> Flow[set[int]]:
-        """The ids of all tasks."""
+        """Return the ids of all tasks."""
         ids: set[int] = set()
         cursor = 0
         while True:
@@ -155,7 +158,7 @@ class _Examination:
                 return ids
 
     def _sweep(self, which: str) -> Flow[list[Reply]]:
-        """Look at all that a key names; returns what the script tells."""
+        """Check every entry of a key; return the facts that the script collects."""
         found: list[Reply] = []
         cursor = 0
         while True:
@@ -166,7 +169,7 @@ class _Examination:
                 return found
 
     def _lanes(self) -> Flow[dict[bytes, int]]:
-        """How many tasks of each lane are taken by what is noted; no two have one number."""
+        """Return the recorded number of taken tasks per lane; report lanes that share a number."""
         found = yield from self._sweep("lanes")
         taken: dict[bytes, int] = {}
         named: dict[bytes, bytes] = {}
@@ -181,7 +184,7 @@ class _Examination:
         return taken
 
     def _indexes(self, next_id: int) -> Flow[bool]:
-        """Look at what has tasks in order; returns whether the list of ready tasks is in none."""
+        """Check the keys that order tasks; return True if the list of ready tasks is out of order."""
         disordered = False
         if "LIST" in self._knobs:
             disordered = yield from self._list(next_id)
@@ -203,7 +206,7 @@ class _Examination:
                 return False
 
     def _tasks(self, ids: Iterable[int], *, disordered: bool) -> Flow[None]:
-        """Look at all tasks, the newest first: their ids must not be given again."""
+        """Check all tasks, the newest first: until then their ids must not be reused."""
         left = sorted(ids)
         size = _TASKS_OF_LANES if "LANE" in self._knobs else _TASKS
         while left:
@@ -213,9 +216,9 @@ class _Examination:
             del left[-number_of(looked) :]
 
     def _holders(self, lanes: dict[bytes, int]) -> Flow[None]:
-        """Look at who has taken what: sessions that live; of each lane as many as are noted."""
+        """Check that takes belong to living sessions, and that each lane records the right number of takes."""
         taken = yield from self._sweep("taken")
-        # Sessions that live now and did then are all among these.
+        # A session that lives now and lived when the takes were read is among these.
         living = set(map(number_of, (yield from self._sweep("leases"))))
         rows = list(zip(*[iter(taken)] * 4, strict=True))
         orphans = [word for id, score, _, _ in rows if _session_of(score) not in living for word in (id, score)]
@@ -228,13 +231,13 @@ class _Examination:
                 self._found.add((yield from self._ask("check_takes", "due", *some)))
         if "LANE" in self._knobs:
             counted = Counter(lane for _, _, lane, _ in rows)
-            # Some may have come or gone since: one script sees all that are taken at one moment.
+            # Tasks may have moved meanwhile: one script recounts all takes of these lanes at one moment.
             doubtful = sorted(lane for lane in lanes.keys() | counted.keys() if lanes.get(lane, 0) != counted[lane])
             for some in _batches(doubtful):
                 self._found.add((yield from self._ask("check_lanes", "", *some)))
 
     def _streams(self) -> Flow[set[int]]:
-        """The sessions that have tasks for streams."""
+        """Return the sessions that hold tasks for streams."""
         sessions: set[int] = set()
         cursor = 0
         while True:
@@ -244,7 +247,7 @@ class _Examination:
                 return sessions
 
     def _counts(self) -> Flow[None]:
-        """Look at what the tube counts."""
+        """Check the counts of the tube."""
         if not {"LIST", "TIMED"} <= self._knobs:
             _, wrong = list_of((yield from self._ask("check_end", 0, "")))
             self._found.add(wrong)

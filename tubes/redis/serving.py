@@ -1,4 +1,4 @@
-"""Serves the waiters of one tube in this process: asks the server, and hands over its replies."""
+"""Serve the waiters of one tube in this process: call the server for them, and hand over the results."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ _log = logging.getLogger("tubes")
 
 
 class Serving:
-    """The flows that serve waiters. Only one of them runs at a time, so waiters are served in the order of arrival.
+    """The flows that serve waiters. One flow runs at a time, so waiters are served in the order of arrival.
 
-    If a waiter has gone, what the flow got for it is undone.
+    If a waiter has left, the call made for it is undone.
     """
 
     def __init__(self, queue: WaitQueue) -> None:
         self._queue: Final = queue
         #: Held while a flow serves.
         self.lock: Final = threading.Lock()
-        # Each item tries to acquire it; no interrupt comes between that and the start of a loop's body.
+        # Each item tries to acquire the lock: no interrupt comes between an acquisition and the body of the `for` loop.
         self._tries: Final = map(self.lock.acquire, repeat(False))
 
     def serve_one(self) -> Flow[bool]:
-        """Serve the first waiter for a task; returns False if there was no task for it."""
+        """Serve the first waiter for a task; return False if no task was available for it."""
         soonest = yield from self._alone(self._serve_taker())
         return soonest is None
 
     def serve_all(self) -> Flow[int]:
-        """Serve as many as possible; returns the next moment at which something is due (0: never)."""
+        """Serve all waiters that can be served; return the next due time (0: none)."""
         return (yield from self._alone(self._serve_all()))
 
     def _serve_all(self) -> Flow[int]:
@@ -58,7 +58,7 @@ class Serving:
                 return soonest
 
     def after(self, verb: Flow[T]) -> Flow[T]:
-        """Run a verb, and then serve the waiters in this process: they need no marker."""
+        """Run a flow, then serve the waiters of this process, which need no marker then."""
         answer = yield from verb
         try:
             yield from self.serve_all()
@@ -67,7 +67,7 @@ class Serving:
         return answer
 
     def hand_out(self, port: RedisPort, call: ScriptCall, reply: bytes) -> Flow[None]:
-        """Give a task that was taken ahead to the first waiter of its session; if there is none, give it back."""
+        """Give a task that was taken ahead to the first waiter of its session; give it back without such a waiter."""
         task = _shown(port, task_codec.parse(reply))
         with self._queue.lock:
             first = self._queue.receiver(call)
@@ -78,7 +78,7 @@ class Serving:
         yield from port.undo("untake", id, take, slot=AHEAD, session=call.session)
 
     def _alone(self, flow: Flow[T]) -> Flow[T]:
-        """Run a flow while no other one serves. An interrupt never leaves the lock held."""
+        """Run a flow while no other flow serves. An interrupt never leaves the lock held."""
         held = False
         try:
             for held in self._tries:
@@ -91,7 +91,7 @@ class Serving:
                 self.lock.release()
 
     def _serve_taker(self) -> Flow[int | None]:
-        """Serve one; None, or if there was nothing for it the next moment at which something is due (0: never)."""
+        """Serve the first waiter for a task; return None, or the next due time (0: none) if no task was available."""
         waiter = self._queue.first(self._queue.take_waiters)
         if waiter is None:
             return 0
@@ -115,15 +115,15 @@ class Serving:
         return None
 
     def _serve_putter(self, full: set[object]) -> Flow[bool]:
-        """Do the put of the first waiter for room; False if there is no waiter or no room for it.
+        """Do the put of the first waiter for room; return False without a waiter or without room for it.
 
-        `full`: the lanes that were found full. Puts into them do not hold up others.
+        `full`: lanes found full. Puts into them do not hold up others.
         """
         waiter = self._queue.ask_first_putter(full)
         if waiter is None:
             return False
         port: RedisPort = waiter.owner
-        why = "lose"  # After any error here, the put may or may not have been done.
+        why = "lose"  # After an unexpected error here, the put may or may not have been done.
         try:
             answer: TaskView | Sequence[TaskView] | Exception | None
             try:
@@ -144,11 +144,11 @@ class Serving:
                 yield from port.undo(verb, *words, slot=SERVING)
             return True
         finally:
-            self._queue.move(waiter, why)  # For one that has left its line this changes nothing.
+            self._queue.move(waiter, why)  # Has no effect on a waiter that has left its queue.
 
 
 def _shown(port: RedisPort, taken: Parsed) -> TaskView | Unreadable:
-    """The task for a waiter, or the error of one that cannot be read: it stays taken."""
+    """Return the task for a waiter, or the error of an unreadable task, which stays taken."""
     try:
         shown: TaskView = port.show(taken)
     except Unreadable as error:
@@ -157,7 +157,7 @@ def _shown(port: RedisPort, taken: Parsed) -> TaskView | Unreadable:
 
 
 def words_to_undo(waiter: Waiter, answer: TaskView | Sequence[TaskView]) -> tuple[str, list[int | str]]:
-    """The verb that undoes what a waiter was given, and the words for it: of many tasks the last one first."""
+    """Return the script that undoes a waiter's result, and its arguments: the last task comes first."""
     tasks = [answer] if isinstance(answer, TaskView) else [*reversed(answer)]
     if waiter.request is None:
         return "untake", [word for task in tasks for word in (task.id, task._take)]

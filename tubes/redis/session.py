@@ -1,4 +1,10 @@
-"""The session of a connection to a server: the tubes in which it is open, and its other callers."""
+"""The session of a connection to a server: the tubes in which it is open, and its other callers.
+
+**How sessions work.** A tube knows a session by a number and a token, which `open` returns, and keeps a lease for it.
+`Beats` renews the leases in a thread; after an expired lease the tube releases the tasks of the session. A session
+belongs to one connection until `identify` stores it on the server under its uuid, with its tubes and callers. Then
+other connections may join it. Each of them opens all tubes of the session, and the last to leave ends it.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +30,23 @@ if TYPE_CHECKING:
 
 
 class OpenedTube(NamedTuple):
-    """What a script answers that has opened a tube for a session."""
+    """The reply of the script `open` for a tube that was opened."""
 
     driver: Reply
     options: Reply
     number: int
     token: str
-    #: The time there.
+    #: The server's time.
     now: int
-    #: Whether nobody may hear of what is done here.
+    #: True if the user may not publish events.
     unheard: bool
-    #: The name of the options; '': those that the tube was created with.
+    #: The edition of the options; '' for the options of the tube's creation.
     edition: str
-    #: Whether its lanes are throttled, or were once.
+    #: True if the lanes are throttled or were so before.
     paced: bool
 
     def session(self, caller: str, edition: Edition) -> TubeSession:
-        """The session, with these options."""
+        """Return the session with the options of this edition."""
         number = f"{self.number} {edition.name}" if edition.name else self.number
         return TubeSession(number, self.token, caller, edition)
 
@@ -48,34 +54,34 @@ class OpenedTube(NamedTuple):
 class RedisSession:
     """The session of a connection.
 
-    Only the tubes in which it is open know it, until `identify` stores its name on the server: then others may join
+    At first only the tubes in which it is open know it. `identify` stores its uuid on the server, and others may join
     it.
     """
 
     def __init__(self, store: RedisStore, ports: Mapping[SharedTube, RedisPort]) -> None:
         self.uuid = uuid4().hex
-        #: The name under which its replies are kept.
+        #: The name under which its replies are stored.
         self.caller = "0"
-        #: Whether its connection is being closed.
+        #: True while its connection is being closed.
         self.closing = False
         self._store: Final = store
-        # Those of its connection.
+        # The ports of its connection.
         self._ports: Final = ports
-        # Its name among the callers of a shared session, which nobody else has: a server that has lost its last writes
-        # could give a number again.
+        # Its unique name among the callers of a shared session. It is not a number, which a server that lost its last
+        # writes could assign twice.
         self.name: Final = uuid4().hex[:12]
         self._shared = False
 
     def ports(self) -> list[RedisPort]:
-        """The ports as they are now: the thread that finds a tube dropped takes its port out."""
+        """Return a copy of the ports: another thread that finds a tube dropped removes its port."""
         return list(self._ports.values())
 
     def go_by(self, uuid: str) -> None:
-        """Be the session of this uuid, which may be open elsewhere, without being written down."""
+        """Use the session of this uuid, which may be open elsewhere, without storing it on the server."""
         self.uuid, self.caller = uuid, self.name
 
     def note(self, port: Port[Any], session: TubeSession) -> Flow[None]:
-        """Note that the session is open in the tube of a port."""
+        """Record that the session is open in the tube of a port."""
         port.session = port.taker = session
         if self._shared:
             yield from self._share("tube", port.shared.name)
@@ -90,9 +96,9 @@ class RedisSession:
         uuid: str | None = None,
         maker: str = "",
     ) -> Flow[OpenedTube | tuple[Reply, Reply] | None]:
-        """Open a tube for this session; only what its driver and its options are, if it should not be there.
+        """Open a tube for this session; return only its driver and options if `mode` rejects an existing tube.
 
-        None: it is not there.
+        Return None if the tube does not exist.
         """
         span = self._store.span()
         args = (uuid or self.uuid, span, self._store.now(), mode, driver, options, capacity, maker, *LAYOUTS)
@@ -111,7 +117,7 @@ class RedisSession:
             return OpenedTube(its_driver, its_options, *there)
 
     def _share(self, what: str, tube: str = "", uuid: str | None = None) -> Flow[tuple[int, list[str]] | None]:
-        """Change what is written down of a shared session; answers how many callers it has, and its tubes."""
+        """Change the stored record of a shared session; return the number of its callers, and its tubes."""
         key = f"{self._store.prefix}:session:{uuid or self.uuid}"
         span = self._store.span()
         args = (what, span, self._store.now(), tube, micros("session_ttl", self._store.lease), self.name)
@@ -124,12 +130,12 @@ class RedisSession:
         return number_of(callers), names
 
     def beat(self) -> Flow[None]:
-        """A shared session goes on, in all its tubes."""
+        """Renew a shared session in all of its tubes."""
         if not self._shared or self.closing:
             return
         known = yield from self._share("beat")
         if known is None:
-            if not self.closing:  # It has ended meanwhile, or the server has lost it.
+            if not self.closing:  # The session has ended meanwhile, or the server has lost its record.
                 yield from self._publish("again")
             return
         here = {port.shared.name for port in self.ports()}
@@ -138,7 +144,7 @@ class RedisSession:
                 yield from self._open_too(name)
 
     def identify(self, uuid: str | None, *, create: bool = False) -> Flow[str]:
-        """The session's uuid, after moving to another one if one is named; `create`: it may be a new one."""
+        """Return the session's uuid, after joining session `uuid` if it is given; `create`: create a missing one."""
         if not self._shared:
             yield from self._publish("publish")
             self._shared = True
@@ -157,22 +163,22 @@ class RedisSession:
         return uuid
 
     def _publish(self, how: str) -> Flow[None]:
-        """Write down the session, for others to join. `how`: publish, or again: others may be in it already."""
+        """Store the session for others to join. `how`: 'publish', or 'again' if others may have joined before."""
         yield from self._share(how)
         for port in self.ports():
             yield from self._share("tube", port.shared.name)
 
     def opened(self) -> dict[str, TubeSession]:
-        """Where the session is open, by the tubes' keys."""
+        """Return the tubes in which the session is open, by key."""
         return {port.shared.key: port.session for port in self.ports() if port.session is not None}
 
     def leave(self, how: str, uuid: str, open_in: dict[str, TubeSession]) -> Flow[None]:
-        """End a session, or leave it to its other callers. `how`: leave, or lose: then it lives on for its lease."""
+        """End a session, or leave it to its other callers. `how`: 'leave', or 'lose' to let its lease expire."""
         others: dict[str, str] = {}
         if self._shared:
             left = yield from self._share(how, uuid=uuid)
             if left is None:
-                # The server has lost the stored session: it may have other callers that are not known.
+                # The server has lost the record of the session, which may have other callers.
                 how = "lose"
             elif left[0] > 0:
                 return
@@ -198,7 +204,10 @@ class RedisSession:
                 port.shared.watch(self._store.clock.micros() + int(span))
 
     def _open_too(self, name: str, uuid: str | None = None) -> Flow[TubeSession | None]:
-        """Open another tube of the session; None if it is gone, refused or not to be read: its lease runs out there."""
+        """Open another tube of the session; return None if that fails, so that the lease there expires.
+
+        It fails if the tube is gone, refused by the server, or unreadable.
+        """
         try:
             reply = yield from self.open(name, "any", uuid=uuid)
             if not isinstance(reply, OpenedTube):

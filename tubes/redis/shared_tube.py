@@ -1,4 +1,4 @@
-"""One tube of a server, as one process sees it: its waiters and listeners."""
+"""One tube of a server in one process: its waiters and listeners."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 class SharedTube:
-    """One tube of a server, as one process sees it.
+    """One tube of a server in one process.
 
-    `queue` has the waiters of this process, `serving` asks the server for them, and `wait_loop` is the thread that does
-    so as long as anybody waits. If there is nothing for them, it waits for a marker, which a script leaves when a task
-    becomes available. The process that gets the marker takes, and leaves another one if there is more: so one process
-    wakes up per task, and nobody polls.
+    `queue` contains the waiters of this process, `serving` calls the server for them, and `wait_loop` is the thread
+    that does so while there are waiters. When no task is available, the thread blocks on a marker, which a script
+    pushes when a task becomes available. The process that gets the marker takes a task, and pushes another marker if
+    more tasks are available. So one process wakes up per task, and none polls.
     """
 
     def __init__(self, store: RedisStore, name: str, key: str, driver: Driver, edition: Edition, born: str) -> None:
@@ -43,13 +43,13 @@ class SharedTube:
         self.name: Final = name
         self.key: Final = key
         self.driver: Final = driver
-        #: Its options as this process heard of them last: what goes to the server goes by those of the session.
+        #: The newest options known to this process; calls use the options of their session.
         self.edition = edition
-        #: Which of the tubes that have had this name.
+        #: Distinguishes this tube from others that have had its name.
         self.born: Final = born
         self.ports: Final[WeakSet[RedisPort]] = WeakSet()
         self.closed_error = False
-        # A test's clock ends waits by `ring`, after what is due at the same moment.
+        # With a test's clock `fire` ends waits, after handling the tasks that are due at the same moment.
         self.queue: Final = WaitQueue((lambda: 0) if store.manual else store.clock.micros, store.url)
         self.serving: Final = Serving(self.queue)
         self.wait_loop: Final = WaitLoop(self)
@@ -59,19 +59,19 @@ class SharedTube:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """What the tube was given, checked and in the machine's units."""
+        """The options of the tube, checked and in internal units."""
         return self.edition.options
 
-    # -- those who wait ------------------------------------------------------------------------------------------------
+    # -- waiters -------------------------------------------------------------------------------------------------------
 
     def enlist(self, waiter: Waiter) -> None:
-        """Put a waiter at the end of its line, and see to it that it is served."""
+        """Append a waiter to its queue and get it served."""
         queue, manual = self.queue, self.store.manual
         if manual:
-            # It does not count before a look for its task: then the test goes on.
+            # The waiter counts after its first look for a task; then the test continues.
             queue.arriving.add(waiter)
         with self.queue.lock:
-            if (gone := waiter.owner.closed_error) is not None:  # From here on, closing the port finds the waiter.
+            if (gone := waiter.owner.closed_error) is not None:  # After this check, closing the port finds the waiter.
                 queue.arriving.discard(waiter)
                 raise gone()
             first = queue.enlist(waiter)
@@ -80,12 +80,12 @@ class SharedTube:
         if manual:
             self.store.run_now(self.tick())
             queue.arriving.discard(waiter)
-        # A put whose lane is full does not hold up others.
+        # A put into a full lane does not hold up others.
         if not self.wait_loop.start() and (first or (waiter.request is not None and "lane_capacity" in self.options)):
             self.nudge()
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
-        """Take a waiter out of its line; returns None, or what it was given meanwhile. `undo`: give that back."""
+        """Remove a waiter; return its result, or None if it has none yet. `undo`: give the result back."""
         with self.queue.lock:
             self.queue.move(waiter, "leave")
             is_gone = self.queue.state(waiter) is WaitState.GONE
@@ -94,7 +94,7 @@ class SharedTube:
             stale = self.queue.note_stale()
         if stale:
             self.store.later(self.call_off)
-        if alone and not self.store.manual:  # The server must not wait for a caller that is gone.
+        if alone and not self.store.manual:  # Stop the server's wait, which has no caller any more.
             self.store.poke(self.key)
         if answer is None and waiter.request is not None and self.queue.put_waiters:
             self.nudge()  # The next waiter may need less room.
@@ -105,9 +105,9 @@ class SharedTube:
         return answer
 
     def call_off(self) -> Flow[None]:
-        """Tell the server that nobody waits for the take that was sent ahead. A task that it took is given back.
+        """Cancel the take that was sent ahead, which no caller waits for; a task that it took is given back.
 
-        Other calls of this process do so before they go on: they find the tasks that nobody got.
+        Other calls of this process do this first, so that they find the task.
         """
         stale = self.queue.stale
         if stale is not None:
@@ -115,11 +115,11 @@ class SharedTube:
             self.queue.forget_ahead(stale)
 
     def must_keep_waiting(self, waiter: Waiter) -> bool:
-        """Whether the put of a waiter whose time is over is on its way: then the waiter is woken soon."""
+        """Return True if the waiter's put was sent: it is woken soon, although its timeout has passed."""
         return self.queue.move(waiter, "keep")
 
     def dismiss(self, waiters: list[Waiter], error: Callable[[], TubesError]) -> None:
-        """Give an error to these waiters, as far as they still wait."""
+        """Give an error to these waiters if they still wait."""
         with self.queue.lock:
             for waiter in waiters:
                 self.queue.move(waiter, "dismiss", error())
@@ -128,12 +128,12 @@ class SharedTube:
             self.nudge()
 
     def waits_for_nobody(self) -> bool:
-        """Whether the server may think that somebody waits here, and nobody does."""
+        """Return True if the server may still count this process as waiting, although it has no waiters."""
         with self.queue.lock:
             return self.wait_loop.has_served() and self.queue.is_empty()
 
     def nudge(self) -> None:
-        """Leave markers for the waiters, so that the thread looks again."""
+        """Push markers for the waiters, so that the thread looks again."""
         self.store.later(self._nudge)
 
     def _nudge(self) -> Flow[None]:
@@ -144,19 +144,20 @@ class SharedTube:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def watch(self, due: int) -> None:
-        """Set the alarm to a moment of the server's clock at which something is due, if somebody may notice."""
+        """Set the alarm to a due time of the server's clock if this process has waiters or listeners."""
         if not self.queue.is_empty() or self.subscription.listening:
             moment = self.store.local_micros(due)
             self._alarm.set(moment)
-            # A test may have advanced its clock since the server was asked, and it does not ring for the past.
+            # A test may have advanced its clock since the request, and alarms do not fire for the past.
             if self.store.manual and moment <= self.store.clock.micros():
                 self.store.later(self.tick)
 
     def fire(self, now: int) -> None:
-        """Do what is due now. A test's clock ends the waits whose time is over as well."""
+        """Handle due tasks. With a test's clock also end the waits whose timeout has passed."""
         self._alarm.cancel()
         if not self.store.manual:
-            if not self.wait_loop.on:  # Else the thread looks at that moment, and serves the waiters in their order.
+            # Otherwise the thread looks at this moment, and serves the waiters in their order.
+            if not self.wait_loop.on:
                 self.store.later(self.tick)
             return
         self.store.run_now(self.tick())
@@ -173,7 +174,7 @@ class SharedTube:
             self.store.run_now(self.tick())
 
     def tick(self) -> Flow[None]:
-        """Let what is due happen, and serve the waiters."""
+        """Handle due tasks and serve the waiters."""
         if self.closed_error:
             return
         soonest = yield from self.serving.serve_all()
@@ -185,20 +186,20 @@ class SharedTube:
             self.watch(soonest)
 
     def go_by_the_clock(self) -> Flow[None]:
-        """The server's clock was set: restart what depends on it and would be late."""
+        """Restart timers that would fire late because the server's clock was set."""
         port = next(iter(self.ports), None)
         if port is not None and self.driver.lane is not None:
             at = number_of((yield from port.ask("restart_rests", 0)))
             while at:
                 at = number_of((yield from port.ask("restart_rests", at)))
         yield from self.tick()
-        # A server ends its waits by that clock too.
+        # Markers end the server's waits, which depend on its clock too.
         yield from self._nudge()
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def vanish(self) -> None:
-        """The tube is gone: its users in this process get an error."""
+        """Handle that the tube is gone: its users in this process get an error."""
 
         def closed_error() -> TubesError:
             return TubeNotFound(name=self.name)
@@ -214,5 +215,5 @@ class SharedTube:
         self.dismiss(self.queue.waiters(), closed_error)
         self.emptiness.dismiss(self.emptiness.waiters(), closed_error)
         self.subscription.close()
-        self.closed_error = True  # Last: after an interrupt the next caller repeats it all.
+        self.closed_error = True  # Set last: after an interrupt the next caller repeats everything.
         self.wait_loop.hang_up()

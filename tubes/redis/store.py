@@ -1,4 +1,4 @@
-"""One server as one process sees it: its tubes, its connections, and the threads that keep sessions alive."""
+"""One server in one process: its tubes, its connections, and the threads that keep sessions alive."""
 
 from __future__ import annotations
 
@@ -55,16 +55,17 @@ class Key(NamedTuple):
     namespace: str
 
 
-#: Microseconds: a larger difference means that a server's clock was set; two clocks may always differ by less.
+#: Microseconds. If the offset changes by more than a step, the server's clock was set. Two clocks may always differ by
+#: the slack.
 _STEP: Final = SECOND
 _SLACK: Final = SECOND // 10
 _log = logging.getLogger("tubes")
-#: How many leases one call renews.
+#: Sessions per call of `beat`.
 _BEATS: Final = 1000
 
 
 class RedisStore:
-    """One server, as one process sees it; shared by all its connections that were made alike."""
+    """One server in one process, shared by all connections with the same settings."""
 
     def __init__(
         self,
@@ -79,20 +80,20 @@ class RedisStore:
     ) -> None:
         self._key: Final = key
         self.server: Final = server
-        #: The namespace whose tubes it has; '': those that are in none.
+        #: The namespace of its tubes; '' outside of namespaces.
         self.namespace: Final = key.namespace
         self.url: Final = add_namespace(server.url, key.namespace)
-        # That of all namespaces.
+        # The prefix of all namespaces.
         self._root: Final = prefix
         self._tag: Final = f"{key.namespace}@" if key.namespace else ""
-        #: The set of all namespaces.
+        #: The key of the set of all namespaces.
         self.namespaces: Final = f"{prefix}:namespaces"
-        #: How the keys begin that belong to no tube.
+        #: The prefix of keys that belong to no tube.
         self.prefix: Final = self.key("") if key.namespace else prefix
         self.clock: Final = clock
         self.codec: Final = codec
         self.lease: Final = lease
-        #: Whether a test sets the time: then scripts get it, and leases last as long as their connections.
+        #: True if a test sets the time: scripts get the time, and leases last as long as their connections.
         self.manual: Final = clock.patience(clock.micros()) is None
         self.process: Final = uuid4().hex
         self.registry: Final = registry or Registry()
@@ -106,7 +107,7 @@ class RedisStore:
         self._users = 0
         self._ahead = 0
         self._timed = False
-        #: Whether the server was tried.
+        #: True once the server was tested.
         self.key_effect = False
         self._silent = False
         self._meeting: Final = threading.Lock()
@@ -115,13 +116,13 @@ class RedisStore:
         self._has_helper = False
         self._beats: Final = beats or Beats(server, lease)
         self._outage: Final = Outage()
-        # Whether anything has gone wrong since the last beat.
+        # True if an error has occurred since the last heartbeat.
         self._is_out = False
 
     # -- the life of a store -------------------------------------------------------------------------------------------
 
     def enter(self) -> None:
-        """Add a connection, which keeps the store open. Raises `QueueClosed` if the last one has closed it."""
+        """Add a connection, which keeps the store open. Raise `QueueClosed` if the last connection has closed it."""
         with _opening:
             if self.closed:
                 raise QueueClosed(why="close() was called")
@@ -130,8 +131,8 @@ class RedisStore:
     def open_namespace(self, namespace: str | None, lease: float | None = None) -> RedisStore:
         """Return the store of a namespace of this server, with one more connection.
 
-        `namespace`: '' for the tubes outside namespaces; None: the namespace of this store. `lease`: the session ttl;
-        None: that of this store.
+        `namespace`: '' for tubes outside namespaces; None: the namespace of this store. `lease`: the session ttl; None:
+        the ttl of this store.
         """
         namespace = self._key.namespace if namespace is None else namespace
         lease = self.lease if lease is None else lease
@@ -147,7 +148,7 @@ class RedisStore:
             return store
 
     def join(self, session: RedisSession) -> None:
-        """Renew this session's lease."""
+        """Renew this session's lease from now on."""
         with self._lock:
             self.sessions.add(session)
             if not (self.manual or self.closed):
@@ -171,27 +172,27 @@ class RedisStore:
             self._channel.close()
 
     def now(self) -> int | str:
-        """The time argument of scripts: empty, since servers know the time, unless a test sets it."""
+        """Return the time argument of scripts: empty unless a test sets the time, because servers know the time."""
         return self.clock.micros() if self.manual else ""
 
     def span(self) -> int | str:
-        """The lease as an argument of scripts."""
+        """Return the lease as an argument of scripts."""
         return "" if self.manual else micros("session_ttl", self.lease)
 
     def server_micros(self) -> int:
-        """What time it is by the server's clock, as far as that is known."""
+        """Return the server's time as this process estimates it."""
         return self.clock.micros() + self._ahead
 
     def local_micros(self, moment: int) -> int:
-        """The server's time in this process's."""
+        """Convert a time of the server to the clock of this process."""
         return moment - self._ahead
 
-    # -- work that nobody waits for ------------------------------------------------------------------------------------
+    # -- work without a waiting caller ---------------------------------------------------------------------------------
 
     def later(self, act: Callable[[], object]) -> None:
-        """Call this, or run the flow that it returns, in a thread of the store.
+        """Call `act`, or run the flow that it returns, in a thread of the store.
 
-        Safe in finalizers. If it is interrupted, it may have no effect, and can be repeated.
+        This is safe in finalizers. If it is interrupted, it may have no effect and can be repeated.
         """
         if not self._has_helper and not self.closed:
             with self._lock:
@@ -201,11 +202,11 @@ class RedisStore:
         self._inbox.put(act)
 
     def poke(self, key: str) -> None:
-        """Make the server that has this key end expired waits: any command does that."""
+        """Make the server of this key end expired waits, which any command does."""
         self.later(lambda: self._channel.request(key, "PING"))
 
     def run_now(self, flow: Flow[T]) -> T | None:
-        """Run a flow in this thread; what fails is logged."""
+        """Run a flow in this thread; log its errors."""
         try:
             return run(flow, self._channel.call)
         except TubesError:
@@ -227,7 +228,7 @@ class RedisStore:
     def _next(self) -> Callable[[], object] | None:
         act = self._inbox.get()
         if act is None:
-            try:  # Work from before the end is still done.
+            try:  # Work that was queued before the end is still done.
                 act = self._inbox.get_nowait()
             except Empty:
                 return None
@@ -237,13 +238,13 @@ class RedisStore:
     # -- leases --------------------------------------------------------------------------------------------------------
 
     def beat(self, channel: ThreadChannel, patience: float, lost: set[str]) -> None:
-        """Renew the leases of all sessions; `lost`: the nodes that have not replied."""
+        """Renew the leases of all sessions; `lost`: nodes that have not replied."""
         self._is_out = False
         try:
             self._beat_once(channel, lost)
             if not self.key_effect:  # An `AsyncQueue` may be used without `await` and `async with`.
                 self.ensure_connected(patience)
-        except Exception as error:  # The sessions depend on it: the next beat comes after any error.
+        except Exception as error:  # Sessions depend on this thread: the next heartbeat follows any error.
             self._warn("sessions could not be renewed", error)
         if not self._is_out:
             self._outage.end()
@@ -258,7 +259,7 @@ class RedisStore:
             reply: Reply = None
             try:
                 node = self.server.node(shared.key)
-                # One node that does not reply must not cost the sessions on the others their leases.
+                # A node that does not reply must not cost the sessions on other nodes their leases.
                 if node in lost:
                     self._is_out = True
                     continue
@@ -286,13 +287,13 @@ class RedisStore:
             self._warn("a shared session could not be renewed", error)
 
     def _warn(self, what: str, error: Exception) -> None:
-        """Log the first of such errors, unless the store has ended."""
+        """Log the first error of an outage, unless the store is closed."""
         self._is_out = True
         if not self.closed:
             self._outage.log(what, error)
 
     def read_time(self, channel: ThreadChannel | None = None) -> None:
-        """Compare the server's clock with this process's. If it was set, notify the tubes."""
+        """Compare the server's clock with this process's; notify the tubes if it was set."""
         if self.manual:
             return
         before = self.clock.micros()
@@ -310,21 +311,22 @@ class RedisStore:
             self._timed = True
 
     def heed(self, soonest: int, channel: ThreadChannel | None = None) -> None:
-        """By the server's clock nothing is due before this moment: if it is past by this process's, that is wrong."""
+        """Read the server's time again if its next due time seems to be past: then the known offset is wrong."""
         if not self.manual and self.local_micros(soonest) < self.clock.micros() - _SLACK:
             self.read_time(channel)
 
     def set_time(self, moment: int) -> None:
-        """The server's clock by a reply: good enough until it is read."""
+        """Use the time in a reply until the server's clock is read."""
         if not self._timed and not self.manual:
             self._ahead = moment - self.clock.micros()
 
     def ensure_connected(self, patience: float | None = None) -> None:
-        """Try the server once: read its clock, and warn if it may evict tasks.
+        """Test the server once: read its clock, and warn if it may evict tasks.
 
         `patience`: seconds to try; None: as long as any call.
         """
-        if not self._meeting.acquire(timeout=-1 if patience is None else patience):  # Another one has more patience.
+        # Another caller is testing the server with more patience.
+        if not self._meeting.acquire(timeout=-1 if patience is None else patience):
             raise ConnectionLost(url=self.url, why="it did not reply in time")
         try:
             if self.key_effect:
@@ -347,7 +349,7 @@ class RedisStore:
             warnings.warn(what, RuntimeWarning, stacklevel=6)
 
     def _check_rights(self, channel: ThreadChannel) -> None:
-        """Raise `ServerRefused` if the server lets this user call no scripts."""
+        """Raise `ServerRefused` if this user may not call scripts."""
         reply: Reply = channel.request(self.prefix, "EVAL", CALLING, 0)
         if type(reply) is bytes:
             reply = ErrorReply(f"NOPERM the user has no permission to run {reply.decode()}")
@@ -355,30 +357,30 @@ class RedisStore:
             raise error_of(reply, self.url)
 
     def warn_of_silence(self) -> None:
-        """Log, once, that the user may not publish."""
+        """Log once that the user may not publish."""
         if not self._silent:
             self._silent = True
             _log.warning("%s refuses PUBLISH: listeners do not receive the events of this process", self.url)
 
     def ask(self, verb: str, key: str, *args: Word, what: str = "") -> Flow[Reply]:
-        """Call a script that knows no session. Raises its error; `what`: what the script may be unable to read."""
+        """Call a script that uses no session; raise its error. `what`: the data that the script may find unreadable."""
         reply: Reply = yield ScriptCall(script(verb), key, args)
         if isinstance(reply, ErrorReply):
             raise validation.refusal(what, reply, self.url) if what else error_of(reply, self.url)
         return reply
 
     def leave_out(self, those: Mapping[str, object] | Mapping[bytes, object]) -> None:
-        """These are in the list of the tubes, and are none."""
+        """Leave these names out of the list of tubes, with one warning each."""
         self.strangers.leave_out(f"the tubes of {self.url}", those)
 
     # -- tubes ---------------------------------------------------------------------------------------------------------
 
     def key(self, name: str) -> str:
-        """The key of a tube; all its keys begin with it, and share its hash slot."""
+        """Return the key of a tube; all its keys begin with it and share its hash slot."""
         return f"{self._root}:{{{self._tag}{name}}}"
 
     def shared(self, name: str, opened: OpenedTube) -> tuple[SharedTube, Edition]:
-        """The shared tube for what a server says of a tube, made when it is first asked for; and the options there."""
+        """Return the shared tube for an opened tube, created on first use, and its current options."""
         born = born_of(opened.token)
         with self._lock:
             shared = self._shared_tubes.get(name)
@@ -391,13 +393,13 @@ class RedisStore:
             return shared, shared.edition
 
     def edition_of(self, name: str, opened: OpenedTube) -> Edition:
-        """The options of a tube that a server told about."""
+        """Return the options in the server's reply to `open`."""
         driver = self.driver_of(name, opened.driver)
         options = validation.options(name, opened.options, driver)
         return Edition(driver, options, self.server_micros, opened.edition, is_paced=opened.paced)
 
     def count_waiting(self, name: str, processes: object) -> int:
-        """How many wait on a tube in all, by what other processes have left on the server: as waiting.lua tells it."""
+        """Return the number of waiting callers on a tube; `processes`: other processes, as waiting.lua lists them."""
         now = self.clock.micros()
         others = 0
         with validation.reading(f"tube {name!r}: its waiters"):
@@ -406,7 +408,7 @@ class RedisStore:
             for process, about in zip(some[::2], some[1::2], strict=True):
                 callers, *_, until = map(int, bytes_of(about).split())
                 until = self.local_micros(until)
-                # A moment too far ahead is from before the server's clock was set back.
+                # A record too far in the future was written before the server's clock was set back.
                 if process != self.process.encode() and now < until and (self.manual or until < now + 2 * WATCHED):
                     others += callers
         if 2 * there > len(some) > 0:
@@ -415,23 +417,23 @@ class RedisStore:
         return others if shared is None else others + shared.queue.count()
 
     def driver_of(self, name: str, about: object) -> Driver:
-        """The driver of a tube that a server told about: the one that is registered here, if it is the same."""
+        """Return the registered driver if it equals the tube's description, else a driver made from the description."""
         return validation.driver(name, about, self.registry)
 
     def forget(self, shared: SharedTube) -> None:
-        """A tube is gone."""
+        """Remove a tube that no longer exists."""
         with self._lock:
             if self._shared_tubes.get(shared.name) is shared:
                 del self._shared_tubes[shared.name]
 
 
 def born_of(token: str) -> str:
-    """Which of the tubes that have had one name a session's token is for: when that was made."""
+    """Return the creation time in a session's token, which distinguishes tubes of the same name."""
     return token.split(".")[1]
 
 
 def copied(those: Iterable[T]) -> list[T]:
-    """What is in a weak set: others may add to it meanwhile, which ends a loop over it."""
+    """Copy a weak set: another thread may add to it, which breaks a loop over it."""
     while True:
         try:
             return list(those)
@@ -444,7 +446,7 @@ _opening = threading.RLock()
 
 
 def open_store(url: object, clock: Clock | None, codec: str | Codec | None, lease: float, namespace: str) -> RedisStore:
-    """The store of this server: one per process and namespace, as far as clock, codec and lease agree."""
+    """Return the store of this server: one per process, namespace, clock, codec and lease."""
     found = find_codec("json" if codec is None else codec)
     clock = clock or system_clock
     kind = codec if isinstance(codec, str) or codec is None else id(found)
@@ -456,7 +458,7 @@ def open_store(url: object, clock: Clock | None, codec: str | Codec | None, leas
             server, prefix = locate(url)
             root = f"{prefix}:tubes" if prefix else "tubes"
             store = _stores[key] = RedisStore(key, server, root, clock, found, lease)
-        # Before anybody else may leave: the last one takes it along.
+        # Enter under the lock: otherwise the last connection could leave and close the store first.
         store.enter()
         return store
 

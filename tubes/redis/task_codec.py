@@ -1,4 +1,8 @@
-"""Tasks as the server stores them: `drivers/lua/lib/task.lua` writes and reads them there."""
+"""Tasks in the server's format, which `drivers/lua/lib/task.lua` reads and writes there.
+
+A stored task consists of a byte of flags, the moment of its put (7 bytes), optional fields in the order of the flags,
+and the data. A kept done task has another header in front of it.
+"""
 
 from __future__ import annotations
 
@@ -21,26 +25,26 @@ if TYPE_CHECKING:
     from tubes.redis.transport.wire import Word
     from tubes.values.task import Origin
 
-#: What a script says of a task: id, state, attempts, take, when it is due, and the task as it is stored, or its header.
+#: A task in a script's reply: id, state, attempts, take, due time (-1: never), and the stored task or its header.
 Parsed: TypeAlias = tuple[int, bytes, int, int, int, bytes]
 
 _EVENTS: Final = frozenset(move.event.encode() for moves in MOVES.values() for move in moves.values())
 _STATES: Final = {state.value.encode(): state for state in State}
-#: What a script says of a task before the task itself: id, state, attempts, the number of its take, when it is due.
+#: The header of a task in a script's reply: id, state, attempts, number of the take, due time.
 _SHOWN: Final = Struct(">QcIIq")
-#: How a stored task begins: its flags, a byte, and the moment of its put, 7 bytes.
+#: The first bytes of a stored task: one byte of flags, and the moment of its put in 7 bytes.
 _BEGIN: Final = Struct(">Q").unpack_from
 _MOMENT: Final = (1 << 56) - 1
 _ATTEMPTS, _PRI, _TTL, _TTR, _LANE, _MORE = 4, 8, 16, 32, 64, 128
 _MOST, _KEY, _KEY_TTL, _REASON, _CONTEXT, _KEEP_DONE, _PAST = 1, 2, 4, 8, 32, 64, 128
-#: How what is stored of a done task begins: why it has ended, when, until when it is kept, its attempts, whether it has
-#: a result; the moments have 7 bytes.
+#: The first bytes of a kept done task: why it ended, the time of its end, the time until it is kept (7 bytes each), its
+#: attempts, and if it has a result.
 _DONE: Final = Struct(">c7s7s3s?")
 _WHYS: Final = {b"a": "ack", b"d": "delete", b"t": "ttl"}
 
 
 class StoredTask:
-    """A task's facts that do not change by what happens to it, and those that a touch or a delay may change."""
+    """The stored facts of a task: most never change; a touch or a delay changes its times."""
 
     __slots__ = ("created", "data", "extras", "id", "pri", "ttl", "ttr", "utube")
 
@@ -55,7 +59,7 @@ class StoredTask:
 
 
 class StoredDone(StoredTask):
-    """A done task that is kept."""
+    """A kept done task."""
 
     __slots__ = ("attempts", "ended", "result", "until", "why")
 
@@ -67,11 +71,11 @@ class StoredDone(StoredTask):
 
 
 class NewTask(NamedTuple):
-    """A task to be put: its flags, the rest of its header, and what the script asks for besides."""
+    """A task to be put: its flags, its other header fields, and the other arguments of the script."""
 
     flags: bytes
     header: bytes
-    #: Microseconds until it is due by itself, its priority, its lane.
+    #: Microseconds until it is due, its priority, and its lane.
     due: int | str
     pri: int | str
     lane: bytes
@@ -79,12 +83,12 @@ class NewTask(NamedTuple):
     ttr: int | None
     is_delayed: bool
     extras: Extras | None
-    #: Its lane as users name it.
+    #: The name of its lane for users.
     utube: str | None
 
 
 def write(driver: Driver, tube: Mapping[str, Any], options: Mapping[str, Any]) -> NewTask:
-    """A new task with these options in a tube with those, both as `Driver` checked them."""
+    """Return a new task with these options for a tube with the options `tube`, both checked by `Driver`."""
     flags, header = 0, b""
     pri = options.get("pri", tube.get("pri", 0)) if "pri" in driver.options else 0
     ttl = options.get("ttl", tube.get("ttl"))
@@ -118,16 +122,16 @@ def write(driver: Driver, tube: Mapping[str, Any], options: Mapping[str, Any]) -
 
 
 def in_lane(plain: NewTask, lane: str) -> NewTask:
-    """A task without options of its own, but for its lane: as `write`, in half the time. It has nothing more."""
+    """Return a task whose only option is its lane: like `write` in half the time. `plain` has no extras."""
     name = lane.encode("utf-8", "surrogatepass")
     flags, header = bytes((plain.flags[0] | _LANE,)), plain.header + _text(name)
     return NewTask(flags, header, plain.due, plain.pri, name, plain.ttl, plain.ttr, False, None, lane)
 
 
 def put_words(puts: Iterable[tuple[NewTask, list[bytes]]], *, laned: bool) -> list[Word]:
-    """What `put_many` is told of tasks, see there; those of each pair have the same options. `laned`: there are lanes.
+    """Return the arguments of `put_many` for tasks; the tasks of one pair share their options.
 
-    Single tasks that differ by their lanes alone take two words each, instead of seven.
+    `laned`: the tube has lanes. Single tasks that differ only by lane take two words each instead of seven.
     """
     words: list[Any] = []
     alike: object = None
@@ -219,7 +223,7 @@ def _read_more(raw: bytes, at: int) -> tuple[Extras, int]:
 
 
 def _read_context(packed: bytes) -> dict[str, str]:
-    """Names and values, one after the other, as texts."""
+    """Read alternating names and values."""
     context: dict[str, str] = {}
     at = 0
     while at < len(packed):
@@ -229,7 +233,7 @@ def _read_context(packed: bytes) -> dict[str, str]:
 
 
 def read(id: int, raw: bytes) -> tuple[StoredTask, int]:
-    """A stored task, and where its data begins."""
+    """Return a stored task, and the offset of its data."""
     stored = StoredTask()
     (begin,) = _BEGIN(raw)
     stored.id = id
@@ -259,7 +263,7 @@ def read(id: int, raw: bytes) -> tuple[StoredTask, int]:
 
 
 def read_done(id: int, raw: bytes) -> StoredDone:
-    """A done task that is kept, as it is stored."""
+    """Read a kept done task."""
     why, ended, until, attempts, has_result = _DONE.unpack_from(raw)
     at, result = _DONE.size, None
     if has_result:
@@ -277,7 +281,7 @@ def read_done(id: int, raw: bytes) -> StoredDone:
 
 
 def parse(reply: bytes, at: int = 0) -> Parsed:
-    """What a script answers of a task."""
+    """Read the task in a script's reply."""
     try:
         return *_SHOWN.unpack_from(reply, at), reply[at + _SHOWN.size :]
     except struct.error as error:
@@ -285,7 +289,7 @@ def parse(reply: bytes, at: int = 0) -> Parsed:
 
 
 def show(kind: type[F], tube: Origin, parsed: Parsed, known: bytes | None = None) -> F:
-    """A task of what was parsed; without data if the caller knows it."""
+    """Return the task of a parsed reply; the reply contains no data if the caller passes it as `known`."""
     id, state, attempts, take, due, raw = parsed
     try:
         if take and state == b"-":
@@ -298,7 +302,7 @@ def show(kind: type[F], tube: Origin, parsed: Parsed, known: bytes | None = None
 
 
 def shown(kind: type[F], tube: Origin, stored: Any, state: State, attempts: int, due: int, take: int = 0) -> F:
-    """A task of these facts."""
+    """Return a task with these facts."""
     task = kind()
     task._tube = tube
     task._record = stored
@@ -316,7 +320,7 @@ _PLAIN_TIMES: Final = (None, None, NEVER, NEVER)
 
 
 class _Plain:
-    """What is stored of a task that has nothing but its data."""
+    """The stored facts of a task that has only data."""
 
     __slots__ = ("created", "data", "id")
 
@@ -331,7 +335,7 @@ class _Plain:
 
 
 def shown_new(kind: type[F], tube: Origin, first: int, created: int, new: NewTask, data: list[bytes]) -> list[F]:
-    """Tasks that were put together, with ids from `first`. In the path of every batch: hence plain stores."""
+    """Return the tasks of one put, with ids from `first`. Every batch runs this, so the code is flat."""
     state = State.DELAYED if new.is_delayed else State.READY
     due = NEVER if new.due == "" else created + int(new.due)
     times = (new.ttl, new.ttr, due, NEVER if new.ttl is None else created + new.ttl)
@@ -360,16 +364,16 @@ def shown_new(kind: type[F], tube: Origin, first: int, created: int, new: NewTas
 def shown_taken(
     kind: type[F], tube: Origin, take: int, ids: list[bytes], attempts: list[bytes], dues: list[int], raws: list[bytes]
 ) -> list[F]:
-    """Tasks that were taken by one call; `dues`: when each is due (-1: never), if anything in the tube ever is.
+    """Return the tasks of one take; `dues`: their due times (-1: never), empty if no task of the tube is ever due.
 
-    One that cannot be read is left out, and stays taken.
+    An unreadable task is left out, and stays taken.
     """
     tasks: list[F] = []
     add = tasks.append
     for number, (id, tries, raw) in enumerate(zip(map(int, ids), map(int, attempts), raws, strict=True)):
         due = dues[number] if dues else -1
         try:
-            # A byte of flags, then the moment of its put: without flags it is a moment.
+            # The first byte contains the flags; without flags, all 8 bytes are the moment of the put.
             (begin,) = _BEGIN(raw)
             if begin >> 56 or due >= 0:
                 known, at = read(id, raw)
@@ -395,12 +399,12 @@ def shown_taken(
     return tasks
 
 
-#: What `truncate` and `drop` tell the waiters until the tube is empty; listeners hear nothing of it.
+#: The message of `truncate` and `drop` to callers that wait until the tube is empty; listeners do not get it.
 ALL_GONE: Final = b"gone"
 
 
 def heard(message: bytes) -> tuple[str, Parsed]:
-    """An event and its task as `parse` answers it, of what listeners are told; raises `ValueError` and the like."""
+    """Return the event and the parsed task of a published message; raise `ValueError` or the like if it is invalid."""
     event, id, state, attempts, take, due, raw = message.split(b" ", 6)
     if event not in _EVENTS or state not in _STATES:
         raise ValueError(f"{event!r} is not an event, or {state!r} not a state")
@@ -412,5 +416,5 @@ def heard(message: bytes) -> tuple[str, Parsed]:
 
 
 def put_of(task: TaskView) -> str:
-    """Names a task by the moment of its put, as scripts read it: after a rollback another may have its id."""
+    """Identify a task by the moment of its put: after a rollback another task may get its id."""
     return f"c{task._record.created}"

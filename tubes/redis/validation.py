@@ -1,7 +1,7 @@
-"""Checks what a server stores about tubes: any client with access may have written it.
+"""Check the data that a server stores about tubes, which any client with access may have written.
 
-All of it is checked here before it becomes part of a script, a key or a result. Bad data raises `Unreadable`, or is
-left out of lists.
+All data is checked here before it becomes part of a script, a key or a result. Bad data raises `Unreadable`, or is left
+out of lists.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _EDITION: Final = re.compile(rb"[0-9a-f]{0,32}")
 _TOKEN: Final = re.compile(rb"s([0-9]{1,9})\.([0-9]{1,20})\.([0-9a-f]{1,32})")
 #: Errors of code that reads bad data.
 WRONG: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, struct.error)
-#: Errors of servers for a script that has failed in its middle, except for missing permissions.
+#: Errors of a script that failed halfway, except for missing permissions.
 _FAILED: Final = re.compile(
     r"WRONGTYPE |ERR (?!Unknown Redis command|ACL failure|The user executing the script can't)"
     r".*(user_script|Error running script)"
 )
-#: How many left-out names are shown, and how many are remembered.
+#: Left-out names per warning, and remembered names.
 _SHOWN, _KNOWN = 5, 10_000
 
 
 @contextmanager
 def reading(what: str) -> Generator[None]:
-    """Raise `Unreadable` with this name if the block cannot read something."""
+    """Raise `Unreadable` about `what` if the block cannot read its data."""
     try:
         yield
     except (*WRONG, InvalidOption) as error:
@@ -55,26 +55,26 @@ def reading(what: str) -> Generator[None]:
 
 
 def unreadable(what: str, error: Exception) -> Unreadable:
-    """The error for unreadable data, from the error of its reader."""
+    """Return the error for unreadable data, made from the error of its reader."""
     return Unreadable(what=what, why=error if isinstance(error, ValueError) else f"{type(error).__name__}: {error}")
 
 
 def refusal(what: str, reply: ErrorReply, url: str) -> TubesError:
-    """The error for the reply of a script; a script that meets unreadable data fails in its middle."""
+    """Return the exception for an error reply: a script that reads bad data fails halfway."""
     return Unreadable(what=what, why=with_source(reply)) if _FAILED.match(str(reply)) else error_of(reply, url)
 
 
 def _fields(told: object) -> dict[str, Any]:
     if not told:
-        raise ValueError("there is none")
+        raise ValueError("it is missing")
     fields: Any = json.loads(bytes_of(told))
     if not isinstance(fields, dict):
-        raise TypeError(f"{fields!r} has no fields")
+        raise TypeError(f"{fields!r} is not a JSON object")
     return fields  # pyright: ignore[reportUnknownVariableType]
 
 
 def driver(tube: str, told: object, registry: Registry) -> Driver:
-    """The driver of a tube: the one that is registered here, if it is the same."""
+    """Return the registered driver if it equals the tube's description, else a driver made from the description."""
     with reading(f"tube {tube!r}: its driver"):
         about = _fields(told)
         if about.keys() != _DRIVER:
@@ -98,7 +98,7 @@ def driver(tube: str, told: object, registry: Registry) -> Driver:
 
 
 def driver_name(tube: str, told: object) -> str:
-    """The name of a tube's driver, which need not be known here."""
+    """Return the name of a tube's driver, which may be unknown here."""
     with reading(f"tube {tube!r}: its driver"):
         name: object = _fields(told)["name"]
         if not isinstance(name, str) or not is_name(name):
@@ -107,7 +107,7 @@ def driver_name(tube: str, told: object) -> str:
 
 
 def options(tube: str, told: object, driver: Driver) -> dict[str, Any]:
-    """The options of a tube, as `Driver.check_tube` returns them."""
+    """Return the options of a tube, as `Driver.check_tube` returns them."""
     found = options_told(tube, told)
     with reading(f"tube {tube!r}: its options"):
         for option in found:
@@ -117,7 +117,7 @@ def options(tube: str, told: object, driver: Driver) -> dict[str, Any]:
 
 
 def options_told(tube: str, told: object) -> dict[str, Any]:
-    """The same, where its driver need not be known."""
+    """Return the options of a tube whose driver may be unknown here."""
     with reading(f"tube {tube!r}: its options"):
         found = _fields(told)
         for option, value in found.items():
@@ -131,14 +131,14 @@ def options_told(tube: str, told: object) -> dict[str, Any]:
             elif check is micros:
                 integer(option, value, MAX_SECONDS * SECOND)
             elif check is None:
-                raise ValueError(f"{option!r} is no option of a tube")
+                raise ValueError(f"{option!r} is not a tube option")
             else:
                 check(option, value)
         return found
 
 
 def token(tube: str, told: bytes) -> str:
-    """The field of the meta hash that says that a session lives."""
+    """Return a valid session token, which is a field of the meta hash."""
     with reading(f"tube {tube!r}: one of its sessions"):
         if not _TOKEN.fullmatch(told):
             raise ValueError(f"{told!r} is not a session")
@@ -147,15 +147,15 @@ def token(tube: str, told: bytes) -> str:
 
 
 def edition(tube: str, told: object) -> str:
-    """The name of a tube's options since it was altered; '': it never was."""
-    with reading(f"tube {tube!r}: which edition its options are"):
+    """Return the name of a tube's edition; '' if the tube was never altered."""
+    with reading(f"tube {tube!r}: the edition of its options"):
         if not _EDITION.fullmatch(found := bytes_of(told)):
-            raise ValueError(f"{told!r} names none")
+            raise ValueError(f"{told!r} is not an edition")
         return found.decode()
 
 
 def names(raws: Iterable[bytes]) -> tuple[list[str], list[bytes]]:
-    """Those that are names of tubes, in their order, and those that are none."""
+    """Split stored names into valid tube names, sorted, and others."""
     known: list[str] = []
     strange: list[bytes] = []
     for raw in raws:
@@ -168,7 +168,7 @@ def names(raws: Iterable[bytes]) -> tuple[list[str], list[bytes]]:
 
 
 def describe(driver: Driver) -> bytes:
-    """A driver as the server keeps it."""
+    """Return the stored description of a driver."""
     about = {
         "name": driver.name,
         "options": sorted(driver.options),
@@ -181,12 +181,12 @@ def describe(driver: Driver) -> bytes:
 
 
 def describe_options(options: Mapping[str, object]) -> bytes:
-    """The options of a tube as the server keeps them."""
+    """Return the stored form of a tube's options."""
     return json.dumps(dict(options), sort_keys=True, separators=(",", ":"), default=_plain).encode()
 
 
 def asked_of_lanes(options: Mapping[str, Any]) -> str:
-    """What a tube asks of its lanes, as paces.lua reads it; '': nothing."""
+    """Return a tube's options for lanes (order and limits) as paces.lua reads them; '' for the defaults."""
     rounds, most = options.get("order") == "round_robin", options.get("max_in_flight", 1)
     interval, jitter = options.get("interval", 0), options.get("jitter", 0)
     from_end = options.get("interval_from") == "ack"
@@ -201,19 +201,19 @@ def _plain(value: object) -> object:
 
 
 def leave_out_task(tube: Origin, id: int, error: Exception) -> None:
-    """A task that cannot be read is left out of what shows many."""
+    """Log an unreadable task that is left out of a list."""
     _log.warning("skipped: %s", unreadable(f"task {id} of tube {tube.name!r}", error))
 
 
 class Strangers:
-    """Names that are left out of lists: each gets one warning."""
+    """Names that are left out of lists; each is logged once."""
 
     def __init__(self) -> None:
         self._known: Final[set[int]] = set()
         self._lock: Final = threading.Lock()
 
     def leave_out(self, where: str, those: Mapping[str, object] | Mapping[bytes, object]) -> None:
-        """These are left out, and why."""
+        """Log names that are left out, with the reasons."""
         with self._lock:
             new = [(name, why) for name, why in those.items() if hash(name) not in self._known]
             if len(self._known) + len(new) > _KNOWN:

@@ -1,4 +1,4 @@
-"""The verbs on one task or on the tube."""
+"""The methods on one task or on the tube."""
 
 from __future__ import annotations
 
@@ -31,36 +31,36 @@ if TYPE_CHECKING:
     from tubes.backend.interface import Options, Wrap
     from tubes.redis.edition import Edition
 
-#: How many buried tasks one call kicks.
+#: Tasks per call of `kick`.
 _KICKS: Final = 50
-#: How many done tasks one call forgets.
+#: Done tasks per call of `trim_done`.
 _ENDED: Final = 500
-#: How an answer of `next` begins if the first task was not held.
+#: The first byte of a reply of `next` if the acked task was not held.
 _LOST: Final = b"0"[0]
-#: What a script is told where a lane has no limit of its own any more.
+#: A script's arguments for lane limits that are unset.
 _UNSET: Final = (("interval", -1), ("max_in_flight", 0), ("interval_from", -1))
-#: How a script is told from where an interval counts.
+#: A script's argument for the start of an interval.
 _FROM: Final = {"take": 0, "ack": 1}
-#: Options of a put that take more than one script, or another one.
+#: Options of a put that need another script or several scripts.
 NOT_ALONE: Final = frozenset({"key", "keep_done", MAX_WAITING})
-#: What an update may change besides the data.
+#: Fields that an update may change, apart from the data.
 _CHANGES: Final = ("pri", "delay", "ttl")
 
 
 class VerbPort(Port[F]):
-    """A port with the verbs on one task or on the tube."""
+    """A port with the methods on one task or on the tube."""
 
     # -- putting and taking --------------------------------------------------------------------------------------------
 
     def put(self, data: object, options: Options, *usual: Any) -> F | None:
-        """Add a task; None if there is no room."""
+        """Add a task; return None if the tube is full."""
         options = put_options(options, *usual)
         return self.change(self.put_encoded(*self.prepare(data, options), waits=False))
 
     def put_encoded(self, raw: bytes, options: Options, *, waits: bool, old: tuple[Word, ...] = ()) -> Flow[F | None]:
-        """Put data that is encoded, with options that are checked.
+        """Put encoded data with checked options.
 
-        `waits`: for room, if there is none. `old`: the done task that is forgotten for it: its id, and which it is.
+        `waits`: the caller then waits for room. `old`: the id and the put of the done task that this put replaces.
         """
         yield from self.allow_keeping(options)
         shared = self.shared
@@ -94,7 +94,7 @@ class VerbPort(Port[F]):
         return self.show_put(reply, new, raw) if type(reply) is bytes else None
 
     def again(self, task: object) -> F | None:
-        """Put a done task anew, and forget the old one; None if there is no room."""
+        """Put a done task again and forget the old one; return None if the tube is full."""
         self.resolve_untaken_task(task)
         return self.change(self._again_of(task))
 
@@ -105,26 +105,26 @@ class VerbPort(Port[F]):
         return (yield from self.put_encoded(done._record.data, options, waits=False, old=old))
 
     def allow_keeping(self, *options: Options) -> Flow[None]:
-        """See to it that the tube keeps done tasks where a put asks for that; the first one alters it."""
+        """Alter the tube to keep done tasks if a put requires it and the tube does not yet."""
         if any(each.get("keep_done") for each in options):
             edition = yield from self.edition()
             if "keep_done" not in edition.options:
                 yield from self.give_options({"keep_done": 0})
 
     def words_of_waiting(self, *, waits: bool) -> tuple[Word, Word]:
-        """What a script is told that puts, of those who wait for room in this process."""
+        """Return a put's arguments about this process: how many callers wait for room, and its name."""
         shared = self.shared
         return (shared.queue.count(), shared.store.process) if waits else ("", "")
 
     def put_words(
         self, edition: Edition, new: task_codec.NewTask, raw: bytes, *, waits: bool = False
     ) -> tuple[Word, ...]:
-        """What the script is told of a new task."""
+        """Return the arguments of the script `put` for a new task."""
         waiting = self.words_of_waiting(waits=waits)
         return new.flags, new.header + raw, new.due, new.pri, new.lane, edition.room, *waiting
 
     def item_words(self, new: task_codec.NewTask, raw: bytes, options: Options) -> tuple[Word, ...]:
-        """What `put_keyed` is told of one task."""
+        """Return the arguments of `put_keyed` for one task."""
         key = self._key_words(options) if "key" in options else ("", "")
         return 1, new.flags, new.due, new.pri, new.lane, new.header, *key, raw
 
@@ -133,7 +133,7 @@ class VerbPort(Port[F]):
         return raw_text(options["key"]), options.get("on_duplicate", "keep")
 
     def _show_kept(self, reply: Reply | task_codec.Parsed, new: task_codec.NewTask, raw: bytes) -> F:
-        """The task that a put found by its key: it lives, or only its key is remembered."""
+        """Return the task that a put found by its key; it may have ended, with its key remembered."""
         if isinstance(reply, tuple):
             task = self.show(reply)
         elif isinstance(reply, bytes):
@@ -153,14 +153,14 @@ class VerbPort(Port[F]):
         return stored
 
     def read_put(self, reply: bytes) -> tuple[int, int]:
-        """The moment of a put, and the id of its task."""
+        """Return the moment of a put and the id of its task."""
         try:
             return int.from_bytes(reply[:7], "big"), int(reply[7:])
         except ValueError as error:
             raise validation.unreadable(f"tube {self.shared.name!r}: the reply to a put", error) from error
 
     def show_put(self, reply: bytes, new: task_codec.NewTask, raw: bytes) -> F:
-        """A task that was put, as the user sees it."""
+        """Return a new task for the user."""
         shared = self.shared
         created, id = self.read_put(reply)
         stored = self._stored(id, created, new, raw)
@@ -171,7 +171,7 @@ class VerbPort(Port[F]):
         return task_codec.shown(self.kind, self.tube, stored, State.DELAYED if new.is_delayed else State.READY, 0, due)
 
     def take(self) -> F | None:
-        """The first task that may be taken; None if there is none. Waiters of this process come first."""
+        """Take the first available task; return None if no task is available. Waiters of this process come first."""
         return self.run(self._take())
 
     def _take(self) -> Flow[F | None]:
@@ -183,7 +183,7 @@ class VerbPort(Port[F]):
         return self.show(task_codec.parse(reply)) if type(reply) is bytes else None
 
     def take_task(self, task: object, span: int | None) -> F | None:
-        """Take a task, whatever stands before it; None if it may not be taken now."""
+        """Take this task, even before earlier ones; return None if it may not be taken now."""
         self.resolve_untaken_task(task)
         if span is not None:
             self.require_option("ttr")
@@ -195,7 +195,7 @@ class VerbPort(Port[F]):
         return show(reply) if reply else None
 
     def next(self, task: F) -> F | None:
-        """A held task is done, and the next one is taken; None if there is none. A task that was lost is logged."""
+        """Acknowledge a held task and take the next; return None if no task is available. A lost take is logged."""
         return self.change(self._next(task))
 
     def _next(self, task: F) -> Flow[F | None]:
@@ -211,26 +211,26 @@ class VerbPort(Port[F]):
         return self.show_next(task, bytes_of(reply))
 
     def show_next(self, task: F, reply: bytes) -> F | None:
-        """What `next` answers."""
+        """Return the task in a reply of `next`."""
         mark_finished(task)
         if reply[0] == _LOST:
             log_lost_take(TaskNotTaken(id=task.id, tube=self.shared.name))
         return self.show(task_codec.parse(reply, 1)) if len(reply) > 1 else None
 
     def unnext(self, reply: Reply) -> None:
-        """Give back what was taken after an ack for somebody who is gone."""
+        """Give back the task that `next` took for a caller that is gone."""
         if type(reply) is bytes and len(reply) > 1:
             self.untake(reply[1:])
 
-    # -- what the taker does -------------------------------------------------------------------------------------------
+    # -- held tasks ----------------------------------------------------------------------------------------------------
 
     def about(
         self, task: object, *words: Word, looks: bool = False, ends: bool = False, data: bytes | None = None
     ) -> Request[F]:
-        """A request about a task; `words`: what its script is told besides which task that is.
+        """Return a request about a task; `words`: further arguments of its script.
 
-        `looks`: it is about the task whoever has it, and tells what the task says now; else its taker knows that.
-        `ends`: the take is over then. `data`: the data that it gets.
+        `looks`: the task may be held by any caller, and the reply contains it; otherwise its holder knows it. `ends`:
+        the call ends the take. `data`: the new data of the task.
         """
         id, _, view = self.resolve_task(task)
         lease = view if isinstance(view, Lease) else None
@@ -255,16 +255,16 @@ class VerbPort(Port[F]):
         return show, (id, by, "" if known is None else self.known_of(known), *words), lease
 
     def ack(self, task: object) -> F:
-        """A held task is done."""
+        """Acknowledge a held task."""
         return self.call("ack", self.about_ack(task))
 
     def ack_with(self, task: object, result: object) -> F:
-        """A held task is done, with a result."""
-        assert self.codec is not None  # On a server all is bytes.
+        """Acknowledge a held task, with a result."""
+        assert self.codec is not None  # Data on a server is always encoded.
         return self.call("ack_with", self.about(task, encode(self.codec, result), ends=True))
 
     def about_ack(self, task: object) -> Request[F]:
-        """A request to ack a task, with its lane, if the caller knows that: then the server need not read the task."""
+        """Return a request to ack a task; with a known lane the server need not read the task."""
         _, _, view = self.resolve_task(task)
         lane = (lane_word(view),) if self._driver.lane is not None and isinstance(view, TaskView) else ()
         return self.about(task, *lane, ends=True)
@@ -277,12 +277,12 @@ class VerbPort(Port[F]):
         pri: int | None = None,
         data: object = KEEP,
     ) -> F:
-        """Give a held task back; without a delay, after the tube's backoff."""
+        """Give a held task back; without `delay` it waits for the tube's backoff."""
         why, rest = check_reason(reason), self.rest_word(delay)
         changes: tuple[Word, ...] = () if pri is None else (self.check_pri(pri),)
         raw = None
         if data is not KEEP:
-            assert self.codec is not None  # On a server all is bytes.
+            assert self.codec is not None  # Data on a server is always encoded.
             raw = encode(self.codec, data)
             changes = (*(changes or ("",)), raw)
         if delay is not None and "delay" not in self._driver.options:
@@ -290,47 +290,47 @@ class VerbPort(Port[F]):
         return self.call("release", self.about(task, rest, raw_text(why or ""), *changes, ends=True, data=raw))
 
     def release_unfailed(self, task: object) -> F:
-        """Give a held task back at once: nothing has failed."""
+        """Give a held task back at once, without a failure."""
         return self.call("release", self.about(task, "", ends=True))
 
     def decline(self, task: object, delay: Seconds) -> F:
-        """Give a held task back, for another taker: the attempt does not count. Without delays it is ready at once."""
+        """Give a held task back for another caller; the attempt does not count. Without a delay it is ready at once."""
         return self.call("decline", self.about(task, micros("delay", delay), ends=True))
 
     def rest_word(self, delay: Seconds | None) -> int | str:
-        """For how long a task that is released rests, as scripts are told it."""
+        """Return the delay of a released task as an argument of scripts."""
         if delay is not None:
             return micros("delay", delay)
         return "backoff"
 
     def touch(self, task: object, seconds: Seconds) -> F:
-        """Prolong the time to run of a held task."""
+        """Extend the time to run of a held task."""
         span = micros("seconds", seconds)
         if "ttr" not in self._driver.options:
             return self.run(self._refuse(task, "ttr"))
         return self.call("touch", self.about(task, span), changes=False)
 
     def set_ttr(self, task: object, span: int | None) -> F:
-        """Let a held task run for so long from now on."""
+        """Set the time to run of a held task, from now; None: no limit."""
         if "ttr" not in self._driver.options:
             return self.run(self._refuse(task, "ttr"))
         return self.call("set_ttr", self.about(task, "" if span is None else span), changes=False)
 
     def _refuse(self, task: object, option: str) -> Flow[F]:
-        """Refuse an option that the driver lacks; that this session does not have the task is said first."""
+        """Raise the error for an option that the driver lacks; an error about the task comes first."""
         yield from self.asked("touch", self.about(task, 0))
         raise self._driver.make_option_error(option)
 
-    # -- what anybody may do -------------------------------------------------------------------------------------------
+    # -- tasks in any state --------------------------------------------------------------------------------------------
 
     def bury(self, task: object, reason: str | None, pri: int | None = None) -> F:
-        """Put a task aside."""
+        """Bury a task."""
         why = raw_text(check_reason(reason) or "")
         repri = () if pri is None else (self.check_pri(pri),)
         return self.call("bury", self.about(task, why, *repri, looks=True, ends=True))
 
     def delete(self, task: object, states: tuple[State, ...] = ()) -> F:
-        """Remove a task; `states`: if it is in one of these."""
+        """Remove a task; with `states` only in these states."""
         show_task, words, lease = self.about(task, letters_of(states), looks=True, ends=True)
 
         def show(reply: Reply) -> F:
@@ -341,7 +341,7 @@ class VerbPort(Port[F]):
         return self.call("delete", (show, words, lease))
 
     def peek(self, task: object) -> F:
-        """Look at a task."""
+        """Return a task without changing it."""
         return self.call("peek", self.about(task, looks=True), changes=False)
 
     def update(self, task: object, changes: Options) -> F:
@@ -378,7 +378,7 @@ class VerbPort(Port[F]):
 
     @verb
     def first(self) -> Flow[tuple[int, int] | None]:
-        """The priority and the id of the first task that may be taken."""
+        """Return the priority and the id of the first available task."""
         reply = bytes_of((yield from self.ask("first")))
         if not reply:
             return None
@@ -404,23 +404,23 @@ class VerbPort(Port[F]):
     # -- the tube ------------------------------------------------------------------------------------------------------
 
     def is_empty(self) -> bool:
-        """Whether no task is ready, delayed or taken."""
+        """Return True if no task is ready, delayed or taken."""
         return self.run(self._is_empty())
 
     def _is_empty(self) -> Flow[bool]:
         return (yield from self.left()) == 0
 
     def left(self) -> Flow[int]:
-        """How many tasks are ready, delayed or taken."""
+        """Return the number of ready, delayed and taken tasks."""
         total, _, buried, *_ = list_of((yield from self.ask("statistics")))
         return number_of(total) - number_of(buried)
 
     def release_all(self) -> None:
-        """Release whatever is taken."""
+        """Release all taken tasks."""
         return self.call("release_all", _NOTHING)
 
     def truncate(self, state: State | None = None) -> None:
-        """Remove all tasks; `state`: those in this one."""
+        """Remove all tasks, or with `state` all tasks in it."""
         if state is not None:
             return self.change(self._truncate_state(state))
         return self.call("truncate", _NOTHING)
@@ -437,14 +437,14 @@ class VerbPort(Port[F]):
         return self.call("forget_key", (_is_one, (raw_text(text("key", key)),), None), changes=False)
 
     def block(self, utube: object, seconds: object, extend: object) -> None:
-        """No task of a lane starts for so long."""
+        """Stop a lane for `seconds`: its tasks cannot be taken."""
         name, span, keeps = lane_of(self._driver, utube), micros("seconds", seconds), flag("extend", extend)
         return self.call("pace", (_ignore, (raw_text(name), span, "", "", "", "1" if keeps else ""), None))
 
     def configure(
         self, utube: object, interval: object, max_in_flight: object, interval_from: object, capacity: object
     ) -> None:
-        """A lane has limits of its own."""
+        """Set limits of one lane."""
         name = lane_of(self._driver, utube)
         changes = check_lane_limits(interval, max_in_flight, interval_from, capacity)
         given = ((changes.get(limit, ""), unset) for limit, unset in _UNSET)
@@ -454,17 +454,17 @@ class VerbPort(Port[F]):
         return self.call("pace", (_ignore, (raw_text(name), "", *limits), None))
 
     def _configure(self, capacity: int | None, *words: Word) -> Flow[None]:
-        """The limits of a lane; the first capacity alters the tube, so that it counts the tasks of its lanes."""
+        """Set limits of a lane; the first capacity alters the tube, so that it counts the tasks per lane."""
         if capacity is not None and "lane_capacity" not in (yield from self.edition()).options:
             yield from self.give_options({"lane_capacity": 0})
         yield from self.ask("pace", *words, -1 if capacity is None else capacity)
 
     def alter(self, changes: Options) -> None:
-        """Give the tube other options."""
+        """Change the options of the tube."""
         return self.change(self.give_options(self._driver.check_alter(changes)))
 
     def give_options(self, changes: Options) -> Flow[None]:
-        """Give the tube other options, which are checked."""
+        """Change the options of the tube; `changes` are checked."""
 
         def words(edition: Edition) -> tuple[Word, ...]:
             wanted = apply_changes(edition.options, changes)
@@ -472,11 +472,11 @@ class VerbPort(Port[F]):
             return uuid4().hex, describe_options(wanted), wanted.get("capacity", 0), asked_of_lanes(wanted), counts
 
         yield from self.ask_by_options("alter", words)
-        yield from self.connection.enter(self)  # `tube.options` has them then.
+        yield from self.connection.enter(self)  # Afterwards `tube.options` is current.
         if changes.get("keep_done_max"):
             while number_of((yield from self.ask("trim_done", _ENDED))):
                 pass
-        # The waiters are served by whatever a call finds.
+        # This call wakes waiters if the new options make tasks or room available.
         yield from self.ask("tick")
 
     def pause(self, seconds: Seconds | None) -> None:
@@ -492,7 +492,7 @@ class VerbPort(Port[F]):
         return self.call("pause", (watch, ("" if span is None else span,), None))
 
     def resume(self) -> None:
-        """Let tasks be taken again."""
+        """Allow takes again."""
         return self.call("resume", _NOTHING)
 
     @verb
@@ -508,7 +508,7 @@ class VerbPort(Port[F]):
 
     @verb
     def listen(self, callback: object, wrap: Wrap | None = None) -> Flow[Listener | None]:
-        """Set or remove this connection's listener; `wrap`: what makes the API's listener of the user's."""
+        """Set or remove this connection's listener; `wrap` turns the user's callback into the API's listener."""
         listener = check_listener(callback, wrap)
         if self.closed_error is not None:
             raise self.closed_error()
@@ -520,16 +520,16 @@ class VerbPort(Port[F]):
 
 
 def letters_of(states: tuple[State, ...]) -> str:
-    """The letters of states, as scripts are told them."""
+    """Return the letters of states as an argument of scripts."""
     return "".join([state.value for state in states])
 
 
 def _ignore(reply: Reply) -> None:
-    """Nothing becomes of a reply."""
+    """Ignore a reply."""
 
 
 def _is_one(reply: Reply) -> bool:
-    """Return whether the reply is 1."""
+    """Return True if the reply is 1."""
     return number_of(reply) == 1
 
 

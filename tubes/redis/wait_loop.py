@@ -1,4 +1,17 @@
-"""The thread that waits on the server for all callers of one tube in this process."""
+"""The thread that waits on the server for all callers of one tube in this process.
+
+**How waiting works.** A caller whose take finds no task joins a queue in this process (`WaitQueue`). One thread per
+tube runs `WaitLoop`: it blocks on the server with `BZPOPMIN` on the tube's marker key, and sends a take for the first
+waiter right behind it. So the server runs that take as soon as a marker arrives, and both replies come back together. A
+call that makes a task available (a put, a release, a lane that becomes free) pushes one marker, and the server hands it
+to one blocked process. Tasks that become due by time have no such call: a `WakeTimer` in one of the waiting processes
+pushes a marker when they are due. Puts that wait for room use a second marker key, `room`.
+
+Three things can go wrong. (1) The process that popped a marker dies: no wait is longer than `LONGEST_SLEEP`, so another
+process looks again. (2) The waiter leaves while its take is on the way: the task goes to the next waiter, or back to
+the tube, and the attempt does not count. (3) The connection breaks: the loop reconnects with backoff, and a put whose
+reply was lost counts as `UNSURE` until it is sent again. Every transition of a waiter is a row of `WAIT_MOVES`.
+"""
 
 from __future__ import annotations
 
@@ -21,28 +34,24 @@ from tubes.redis.wake_timer import WakeTimer
 if TYPE_CHECKING:
     from tubes.redis.shared_tube import SharedTube
 
-#: The longest sleep of the thread, in seconds: the most that waiters lose if a marker is lost with the process that had
-#: it.
+#: Upper bound of one blocking wait, in seconds. If a marker is lost together with the process that popped it, waiters
+#: lose at most this much.
 LONGEST_SLEEP: Final = 5.0
-#: Seconds for which it sleeps on when something is due, since a timer rings for one of the waiters then.
+#: Extra seconds to sleep past the next due time: a timer pushes a marker then.
 _SLACK: Final = 0.1
-#: Seconds by which a server's wait ends before the deadline of the last waiter: servers count in milliseconds.
+#: End the server's wait this many seconds before the last deadline: servers round to milliseconds.
 _EARLY: Final = 0.0015
-#: Seconds for which an idle thread waits for another waiter.
+#: Seconds that an idle thread waits for another waiter.
 _IDLE: Final = 0.1
-#: Microseconds after which other processes learn that nobody waits here any more.
+#: Keep this process registered as waiting for this many microseconds after its last waiter left.
 _LINGER: Final = SECOND
 
 
 class WaitLoop:
-    """One thread at a time: it serves as many as it can, and then waits for a marker on the server.
+    """A loop run by one thread at a time: serve all waiters that can be served, then block until a marker arrives.
 
-    Behind the command that waits it sends a take for the first waiter. The server runs that take as soon as there is a
-    marker, and both replies come at once. A task that it finds goes to that waiter; if the waiter is gone, to the next
-    one, or back.
-
-    A server does not end a wait on time. When something is due a `WakeTimer` rings, and the last waiter that leaves
-    pokes the server. If the server refuses, the waiters get the error: else they would wait for nothing.
+    A server does not end a blocking wait on time: a `WakeTimer` does so when a task is due, and the last waiter that
+    leaves sends a `PING`. If the server refuses a command, the waiters get the error, or they would wait in vain.
 
     The loop has a thread of its own: signals interrupt only the main thread, and so never the loop.
     """
@@ -52,15 +61,15 @@ class WaitLoop:
         self._store: Final = shared.store
         self._key: Final = shared.key
         self._queue: Final = shared.queue
-        #: Whether there is a thread that serves the waiters.
+        #: True while a thread serves the waiters.
         self.on = False
-        # Whether an idle thread waits for a message: True if there is a waiter, False if it is to end.
+        # True while an idle thread waits for a message: True for a new waiter, False to end.
         self._is_idle = False
         self._work: Final[SimpleQueue[bool]] = SimpleQueue()
         self._channel: ThreadChannel | None = None
         # The take that was sent ahead, until its result is known.
         self._ahead: TakeAhead | None = None
-        # When the wait on the server began: the next moment at which something is due, and the number of waiters.
+        # The next due time and the number of waiters when the wait on the server began.
         self._soonest = 0
         self._count = 0
         self._wake_timer: Final = WakeTimer(shared.store, shared.key)
@@ -68,7 +77,7 @@ class WaitLoop:
         self._outage: Final = Outage(longest=1.0)
 
     def start(self) -> bool:
-        """Start the thread, unless it runs; returns whether it was started."""
+        """Start the thread unless it runs; return whether it was started."""
         with self._queue.lock:
             if self.on:
                 return False
@@ -80,17 +89,17 @@ class WaitLoop:
                 return True
             try:
                 start_new_thread(self._run, ())
-            except RuntimeError:  # No more threads, for now.
+            except RuntimeError:  # The process cannot start threads now.
                 self.on = False
                 raise
             return True
 
     def has_served(self) -> bool:
-        """Whether the thread has served anybody so far: then the server knows of this process."""
+        """Return True once the loop has sent a request: only then has the server registered this process."""
         return self._channel is not None
 
     def hang_up(self) -> None:
-        """End the wait on the server, and the connection."""
+        """End the wait on the server and close the connection."""
         with self._queue.lock:
             channel, self._channel = self._channel, None
             if self._is_idle:
@@ -100,7 +109,7 @@ class WaitLoop:
             channel.hang_up()
 
     def _leave(self, now: int) -> None:
-        """Tell other processes that nobody waits here any more."""
+        """Unregister this process as waiting."""
         self._leaving.cancel()
         self._store.later(self._forget)
 
@@ -120,7 +129,7 @@ class WaitLoop:
                 return
 
     def _wait_for_work(self) -> bool:
-        """Wait for the next waiter, which saves the start of a thread; returns whether one has come."""
+        """Wait for the next waiter, which saves the start of a thread; return whether one has come."""
         try:
             return self._work.get(timeout=_IDLE)
         except Empty:
@@ -128,11 +137,11 @@ class WaitLoop:
                 if self._is_idle:
                     self._is_idle = False
                     return False
-            return self._work.get()  # It came at the last moment.
+            return self._work.get()  # The message arrived just after the timeout.
 
     def _serve(self) -> None:
-        """Serve the waiters, as long as there are any."""
-        # If a test sets the time, `enlist` has looked already, and all happens at a certain moment.
+        """Serve the waiters while there are any."""
+        # With a test's clock `enlist` has looked already, and everything happens at set moments.
         soonest = 0 if self._store.manual else None
         marked = False
         while self._goes_on():
@@ -150,7 +159,7 @@ class WaitLoop:
                 if channel.waiting:
                     marked, soonest = self._sleep(channel)
                 self._outage.end()
-            except Exception as error:  # The waiters depend on it.
+            except Exception as error:  # The waiters depend on this thread.
                 marked, soonest = True, None
                 refusal = error.__cause__ if isinstance(error, ConnectionLost) else error
                 if isinstance(refusal, TubesError):
@@ -159,31 +168,31 @@ class WaitLoop:
                     what = f"the waiters of tube {self._shared.name!r} could not be served"
                     time.sleep(self._outage.rest(what, error))
         if not self._closing():
-            if marked:  # A marker came too late for this thread: it is for others.
+            if marked:  # A marker arrived too late for the waiters of this process: use it for others.
                 self._store.later(self._shared.tick)
             self._leaving.set(self._store.clock.micros() + _LINGER)
 
     def _goes_on(self) -> bool:
-        """Whether the thread has work; if not, it is idle until the next waiter comes."""
+        """Return True if the thread has work; if not, it is idle until the next waiter comes."""
         with self._queue.lock:
             self.on = self._is_needed()
             self._is_idle = not self.on
             return self.on
 
     def _is_needed(self) -> bool:
-        """Whether there is a waiter, or a result to find out."""
+        """Return True if there is a waiter, or a take whose result is unknown."""
         has_work = not self._queue.is_empty() or self._ahead is not None or self._is_asleep()
         return has_work and not self._closing()
 
     def _is_asleep(self) -> bool:
-        """Whether a wait on the server has not ended, as far as this process knows."""
+        """Return True if a wait on the server has not ended, as far as this process knows."""
         return self._channel is not None and self._channel.waiting
 
     def _closing(self) -> bool:
         return self._shared.closed_error or self._store.closed
 
     def _refuse(self, refusal: TubesError) -> None:
-        """The server refuses a command of the thread: give the error to the waiters."""
+        """Give the waiters the error of a server that refuses the loop's commands."""
         with self._queue.lock:
             waiters = self._queue.waiters()
             for waiter in waiters:
@@ -195,10 +204,10 @@ class WaitLoop:
                 self._channel = ThreadChannel(self._store.server, SERVING)
             return self._channel
 
-    # -- asleep --------------------------------------------------------------------------------------------------------
+    # -- blocking on the server ----------------------------------------------------------------------------------------
 
     def _fall_asleep(self, channel: ThreadChannel, soonest: int) -> None:
-        """Begin to wait until there is a marker, or something is due (0: never)."""
+        """Send the request that waits until a marker arrives or a task is due (`soonest`; 0: never)."""
         queue, store = self._queue, self._store
         with queue.lock:
             markers = [marker for marker, line in (("marker", queue.take_waiters), ("room", queue.put_waiters)) if line]
@@ -207,7 +216,7 @@ class WaitLoop:
         if soonest:
             store.heed(soonest, channel)
         words = ("BZPOPMIN", *(f"{self._key}:{marker}" for marker in markers), f"{self._patience(soonest):.4f}")
-        with queue.lock:  # A waiter that leaves finds what was sent for it.
+        with queue.lock:  # Under the lock, so that a waiter that leaves finds the take that was sent for it.
             first, count = queue.first(queue.take_waiters), queue.count()
             call = None if first is None or store.manual else first.owner.take_ahead(count)
             if first is not None and call is not None:
@@ -223,21 +232,22 @@ class WaitLoop:
         try:
             channel.begin_wait(self._key, words, call, sent)
         except Exception:
-            self._forget_ahead()  # It was not sent.
+            self._forget_ahead()  # The take was not sent.
             raise
 
     def _sleep(self, channel: ThreadChannel) -> tuple[bool, int | None]:
         """Wait for the replies.
 
-        Returns whether there was a marker that still has to be handled, and the next moment at which something is due
-        (0: never); None: look for tasks.
+        Return whether there was a marker that still has to be handled, and the next due time (0: never). None instead
+        of a time: look for tasks.
         """
         sent = self._ahead is not None
         try:
             answered, reply = channel.end_wait()
         finally:
             self._wake_timer.cancel()
-        done = sent and self._learn(channel, reply)  # Then another marker is left where there is more.
+        # After a take the server leaves another marker if more tasks are available.
+        done = sent and self._learn(channel, reply)
         if isinstance(answered, ErrorReply):
             raise error_of(answered, self._store.url)
         marked = answered is not None
@@ -247,15 +257,15 @@ class WaitLoop:
         return marked and not done, reply if same and isinstance(reply, int) else None
 
     def _patience(self, soonest: int) -> float:
-        """Seconds to sleep at most."""
+        """Return the seconds to sleep at most."""
         store = self._store
         if store.manual:
             return LONGEST_SLEEP
         now = store.clock.micros()
         seconds = LONGEST_SLEEP
-        if soonest:  # The clocks may disagree: do not loop on a moment that seems to be over.
+        if soonest:  # The clocks may disagree: do not loop on a moment that seems to be past.
             seconds = min(seconds, max(0.0, (store.local_micros(soonest) - now) / SECOND) + _SLACK)
-        # A take that was sent ahead must not be done when all waiters have gone.
+        # A take that was sent ahead must not run after all waiters have left.
         deadlines = [waiter.deadline for waiter in self._queue.waiters()]
         ends = [deadline for deadline in deadlines if deadline is not None]
         if ends and len(ends) == len(deadlines):
@@ -265,26 +275,26 @@ class WaitLoop:
     # -- takes that were sent ahead ------------------------------------------------------------------------------------
 
     def _disarm(self) -> None:
-        """Note that the server has no take of this process any more."""
+        """Record that the server has no take of this process any more."""
         if self._ahead is not None:
             self._queue.move(self._ahead.waiter, "disarm")
 
     def _ask_again(self, channel: ThreadChannel) -> None:
-        """Find out whether a take was done whose connection was lost."""
+        """Learn the result of a take whose connection was lost."""
         if self._ahead is not None:
             self._learn(channel, channel.call(self._ahead.call))
 
     def _learn(self, channel: ThreadChannel, reply: object) -> bool:
-        """Give the task of a take that was sent ahead to a waiter; returns whether there was one."""
+        """Give the task of a take that was sent ahead to a waiter; return whether it took a task."""
         assert self._ahead is not None
         lost = False
         try:
-            if not isinstance(reply, bytes):  # An error is not reported here: the next take gets it again.
+            if not isinstance(reply, bytes):  # An error is ignored here: the next take gets it again.
                 return False
             run(self._shared.serving.hand_out(self._ahead.port, self._ahead.call, reply), channel.call)
             return True
         except TubesError:
-            lost = True  # Perhaps it was not given back: find out again.
+            lost = True  # The task may not have been given back: ask again.
             raise
         finally:
             if lost:
@@ -293,7 +303,7 @@ class WaitLoop:
                 self._forget_ahead()
 
     def _forget_ahead(self) -> None:
-        """The take that was sent ahead is over, if there is one."""
+        """Forget the take that was sent ahead."""
         self._disarm()
         self._queue.forget_ahead(self._ahead)
         self._ahead = None

@@ -1,4 +1,4 @@
-"""The waiters of one tube of a server in this process: two lines, and the state of each waiter."""
+"""The waiters of one tube of a server in this process: two queues, and the state of each waiter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tubes.backend.waiters import Waiter
     from tubes.redis.transport.script_call import ScriptCall
 
-#: Waiters in the order of arrival. A waiter in no line is answered or gone.
+#: Waiters in the order of arrival. A waiter in neither queue has its result or has left.
 Waiters: TypeAlias = "OrderedDict[Waiter, WaitState]"
 
 _QUEUED, _ARMED, _ANSWERED, _GONE = WaitState.QUEUED, WaitState.ARMED, WaitState.ANSWERED, WaitState.GONE
@@ -26,7 +26,7 @@ _UNSURE: Final = "there was no reply, so the put may or may not have been done"
 
 
 class TakeAhead(NamedTuple):
-    """A take that was sent before there is a task: its waiter, and its port."""
+    """A take that was sent before a task is available: its waiter and its port."""
 
     waiter: Waiter
     port: Any
@@ -34,52 +34,52 @@ class TakeAhead(NamedTuple):
 
 
 class WaitQueue:
-    """The waiters of one tube. `now`: the time after which a deadline is over; `url`: of the server, for errors."""
+    """The waiters of one tube. `now`: the time after which deadlines are over; `url`: the server, for errors."""
 
     def __init__(self, now: Callable[[], int], url: str) -> None:
         self._now: Final = now
         self._url: Final = url
         self.lock: Final = threading.RLock()
-        #: The waiters for a task, and those for room.
+        #: The waiters for a task, and the waiters for room.
         self.take_waiters: Final[Waiters] = OrderedDict()
         self.put_waiters: Final[Waiters] = OrderedDict()
-        #: Waiters that are not counted yet: nobody has looked for their tasks.
+        #: Waiters that do not count yet, before their first look for a task.
         self.arriving: Final[set[Waiter]] = set()
-        #: The take that was sent ahead, as long as its task may go to a waiter.
+        #: The take that was sent ahead, while its task may go to a waiter.
         self.ahead: TakeAhead | None = None
-        #: One for which nobody waits any more, until the server knows that. It may take a task that others look for.
+        #: A take without a waiter, until the server knows that. It may take a task that other callers look for.
         self.stale: TakeAhead | None = None
 
     def is_empty(self) -> bool:
-        """Whether nobody waits."""
+        """Return True without waiters."""
         return not self.take_waiters and not self.put_waiters
 
     def waiters(self, owner: object = None) -> list[Waiter]:
-        """All waiters; `owner`: through this port."""
+        """Return all waiters; with `owner` only the waiters of this port."""
         with self.lock:
             found = [*self.take_waiters, *self.put_waiters]
         return found if owner is None else [waiter for waiter in found if waiter.owner is owner]
 
     def enlist(self, waiter: Waiter) -> bool:
-        """Put a waiter at the end of its line; returns whether it is the first there."""
+        """Append a waiter to its queue; return whether it is the first there."""
         with self.lock:
             line = self.take_waiters if waiter.request is None else self.put_waiters
             line[waiter] = WAIT_MOVES["enlist"][None].to
             return len(line) == 1
 
     def state(self, waiter: Waiter) -> WaitState:
-        """The state of a waiter that has been put into its line."""
+        """Return the state of a waiter that was enlisted."""
         line = self.take_waiters if waiter.request is None else self.put_waiters
         return line.get(waiter) or (_GONE if waiter.result is PENDING else _ANSWERED)
 
     def move(self, waiter: Waiter, why: str, answer: object = PENDING) -> bool:
         """Move a waiter by the table; `answer`: its result, if the move has one.
 
-        Returns False if the table has no row for its state, and nothing was done, or if there was nobody to wake.
+        Return False if the table has no row for its state, or if the waiter could not be woken.
         """
         with self.lock:
             line = self.take_waiters if waiter.request is None else self.put_waiters
-            if waiter.result is not PENDING and waiter in line:  # The thread that answered it was interrupted.
+            if waiter.result is not PENDING and waiter in line:  # The thread that set the result was interrupted.
                 waiter.wake()
                 line.pop(waiter)
             move = WAIT_MOVES[why].get(line.get(waiter) or self.state(waiter))
@@ -99,7 +99,7 @@ class WaitQueue:
             return is_heard
 
     def give(self, waiter: Waiter, answer: object) -> bool:
-        """Hand over a task or an error; False if the waiter has gone: then the caller gives the task back."""
+        """Hand over a task or an error; return False if the waiter has left: then the caller gives the task back."""
         with self.lock:
             if waiter.lost():
                 self.move(waiter, "leave")
@@ -107,9 +107,9 @@ class WaitQueue:
             return self.move(waiter, "give", answer)
 
     def first(self, line: Waiters, full: set[object] | None = None) -> Waiter | None:
-        """The first waiter in a line for which no take was sent ahead. Removes waiters that have gone.
+        """Return the first waiter without a take that was sent ahead, and remove waiters that have left.
 
-        `full`: lanes whose waiters are left out.
+        `full`: skip the waiters for these lanes.
         """
         now = self._now()
         with self.lock:
@@ -124,9 +124,9 @@ class WaitQueue:
             return None
 
     def receiver(self, call: ScriptCall) -> Waiter | None:
-        """The waiter for a task that was taken ahead: the first one, even if its time has just ended.
+        """Return the waiter for a task that was taken ahead: the first one, even if its timeout has just passed.
 
-        Only waiters of that session get it, and only until the take counts as stale.
+        Only waiters of the same session get the task, and only until the take is stale.
         """
         with self.lock:
             ahead = self.ahead
@@ -136,7 +136,7 @@ class WaitQueue:
             return first if ahead.port.session == call.session else None
 
     def note_stale(self) -> bool:
-        """Note that nobody waits for the take that was sent ahead, if that is so; returns whether there is one."""
+        """Mark the take that was sent ahead as stale if no waiter is left; return whether it was marked."""
         with self.lock:
             if self.take_waiters or self.ahead is None:
                 return False
@@ -144,7 +144,7 @@ class WaitQueue:
             return True
 
     def forget_ahead(self, ahead: TakeAhead | None) -> None:
-        """The server has no take of this process any more, or never had it."""
+        """Record that the server has no take of this process, or never had it."""
         with self.lock:
             if self.ahead is ahead:
                 self.ahead = None
@@ -152,7 +152,7 @@ class WaitQueue:
                 self.stale = None
 
     def ask_first_putter(self, full: set[object]) -> Waiter | None:
-        """The first of the waiters for room, except those of `full` lanes. Its put is under way from now on."""
+        """Return the first waiter for room outside the `full` lanes, and record that its put is being sent."""
         with self.lock:
             waiter = self.first(self.put_waiters, full)
             if waiter is not None:
@@ -160,7 +160,7 @@ class WaitQueue:
             return waiter
 
     def count(self) -> int:
-        """How many wait in this process."""
+        """Return the number of waiters in this process."""
         with self.lock:
             number = 0
             for waiter in (*self.take_waiters, *self.put_waiters):
@@ -168,14 +168,14 @@ class WaitQueue:
             return number
 
     def has_taker(self) -> bool:
-        """Whether a caller waits for a task. A waiter that has its task may still be in the line for a moment."""
+        """Return True if a caller waits for a task; a waiter with a result may stay in the queue for a moment."""
         if not self.take_waiters:
             return False
         with self.lock:
             return any(waiter.result is PENDING for waiter in self.take_waiters)
 
     def has_unserved(self) -> bool:
-        """Whether the server has no take yet for some waiter for a task."""
+        """Return True if the server has no take yet for some waiter for a task."""
         if not self.take_waiters:
             return False
         with self.lock:

@@ -1,4 +1,4 @@
-"""Ends a wait on a server at the moment at which something is due there."""
+"""Ends a wait on a server when a task is due there."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class WakeTimer:
-    """Wakes the waiters on one tube when something is due, as long as they sleep.
+    """Wakes the waiters on one tube when a task is due.
 
-    If nothing else happens, a server checks for expired waits only ten times a second. So at the moment at which
-    something is due the process asks for a marker, which is left if nobody has looked since: of many processes that
-    wait for one moment the first to ask wakes one, whoever has waited longest.
+    A server checks for expired waits only ten times a second. So at the due time the process asks the script `ring` for
+    a marker, which is pushed unless another process has looked since. If many processes wait for the same moment, the
+    first request wakes the one that has waited longest.
     """
 
     def __init__(self, store: RedisStore, key: str) -> None:
@@ -27,22 +27,22 @@ class WakeTimer:
         self._key: Final = key
         self._lock: Final = threading.Lock()
         self._alarm: Final = Alarm(store.clock, self._fire)
-        # When to ring, by this process's clock; NEVER: nobody sleeps, or it has rung.
+        # The alarm time by this process's clock; NEVER: not set, or it has fired.
         self._until = NEVER
         self._due = 0
         self._marker = ""
-        # Which sleep it is.
+        # The number of the current wait.
         self._number = 0
 
     def set(self, due: int, marker: str) -> None:
-        """Ring when the server's clock says `due`, unless whoever waits for this marker wakes up before."""
+        """Push `marker` when the server's clock reaches `due`, unless the wait ends before."""
         with self._lock:
             self._number += 1
             self._due, self._marker = due, marker
             self._set(self._store.local_micros(due))
 
     def cancel(self) -> None:
-        """Do not ring: nobody sleeps any more."""
+        """Cancel the timer: the wait has ended."""
         with self._lock:
             self._number += 1
             self._until = NEVER
@@ -54,7 +54,7 @@ class WakeTimer:
     def _fire(self, now: int) -> None:
         with self._lock:
             self._alarm.cancel()
-            if self._until > now:  # It was set to an earlier moment once.
+            if self._until > now:  # It had been set to an earlier moment before.
                 if self._until != NEVER:
                     self._alarm.set(self._until)
                 return
@@ -68,6 +68,6 @@ class WakeTimer:
             return
         left = yield ScriptCall(store.ringing, self._key, (marker, due), parts=(marker,))
         with self._lock:
-            # The clocks do not quite agree.
+            # The clocks differ slightly: try again.
             if left.__class__ is int and left > 0 and number == self._number:
                 self._set(store.clock.micros() + left)
