@@ -25,7 +25,7 @@ include_patterns = ["C*.md", "SECURITY.md", "*/README.md", "benchmarks/*/README.
 exclude_patterns = [".*", "build", "dist", "tests", "tubes", "**/__pycache__"]
 
 default_role = "name"
-smartquotes = False  # What stands in quotes is typed.
+smartquotes = False  # Text in quotes is typed verbatim.
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 95
@@ -35,7 +35,7 @@ myst_heading_anchors = 3
 myst_fence_as_directive = ["mermaid"]
 
 nitpicky = True
-# There is no inventory of other projects: pages are built offline.
+# Pages are built offline, without inventories of other projects.
 nitpick_ignore_regex = [
     ("py:obj", ".*"),  # Single backticks of docstrings: links where there is something to link to.
     (
@@ -55,4 +55,4 @@ html_additional_pages = {"index": "to_docs.html"}
 templates_path = ["_templates"]
 html_copy_source = False
 html_show_sourcelink = False
-copybutton_prompt_text = "$ "  # Of a console the commands are copied, without the prompt and what they print.
+copybutton_prompt_text = "$ "  # From a console block only the commands are copied, without the prompt and the output.

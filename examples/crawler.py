@@ -87,7 +87,7 @@ class Crawler:
         await self.reports.drop(force=True)
 
     async def run(self, starts: Iterable[URL], workers: int = 10) -> None:
-        """Crawl until all pages are done, with `workers` workers in this process in addition to those in others.
+        """Crawl until all pages are done, with `workers` workers in this process in addition to other processes.
 
         If it is cancelled, the tasks of these workers return to the tube.
         """

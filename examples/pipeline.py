@@ -35,7 +35,7 @@ import tubes
 
 Job: TypeAlias = "subprocess.Popen[bytes]"
 HERE = Path(__file__).parent
-#: The maximum number of restarts after errors of the job, like those of a supervisor.
+#: The maximum number of restarts after errors of the job, as by a supervisor.
 RESTARTS = 3
 
 

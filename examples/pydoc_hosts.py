@@ -2,7 +2,7 @@
 
     python examples/pydoc_hosts.py --hosts 4        # print the URLs as JSON; end with the standard input
 
-The pages are those of pydoc, one per module of the standard library and one per class. Each page belongs to one of
+The pages come from pydoc, one per module of the standard library and one per class. Each page belongs to one of
 the hosts, and the pages of all hosts link to each other. A page takes a few milliseconds. Some pages fail with 503 a
 few times, a few always fail, and for some the host demands a pause of one second: 429 with Retry-After. `/-/records`
 returns the record of a host; requests for it are not recorded.

@@ -35,7 +35,7 @@ class Answer(NamedTuple):
     """The result of a request."""
 
     outcome: str
-    #: 0 if there was no response.
+    #: 0 without a response.
     status: int = 0
     links: tuple[str, ...] = ()
     #: The pause in seconds that the host demands.

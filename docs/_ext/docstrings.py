@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
     from sphinx.environment import BuildEnvironment
 
-# Characters. Lines are full but for the last one of a paragraph, and those that say what comes next.
+# Characters. All lines are full, except the last line of a paragraph, and lines that introduce a list.
 _FULL = 80
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 _MADE_INSIDE = (tubes.Queue, tubes.Tube, tubes.Task, tubes.AsyncQueue, tubes.AsyncTube, tubes.AsyncTask)
@@ -37,7 +37,7 @@ def name_role(
 
 
 def on_docstring(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
-    """Lines that each explain an argument become a list; the first line of an error is its message, as it is."""
+    """Make a list of lines that each explain an argument; keep the first line of an error, which is its message."""
     if what == "exception" and lines:
         lines[0] = f":code:`{lines[0]}`"
     made: list[str] = []
@@ -60,7 +60,7 @@ def on_docstring(app: Sphinx, what: str, name: str, thing: object, options: obje
 def on_signature(
     app: Sphinx, what: str, name: str, thing: object, options: object, signature: str | None, answer: str | None
 ) -> tuple[str, None] | None:
-    """What users do not make shows no arguments."""
+    """Hide the arguments of classes that users do not create."""
     if not isinstance(thing, type):
         return None
     kind: type[Any] = thing
@@ -69,7 +69,7 @@ def on_signature(
 
 
 def on_missing(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: Element) -> Node | None:
-    """Public names are told without their module, and types in signatures with the one in which they are defined."""
+    """Resolve a reference to a public name: signatures name the module that defines it, pages have it in `tubes`."""
     target = str(node.get("reftarget", ""))
     first, last = target.partition(".")[0], target.rpartition(".")[2]
     if first == "tubes" and last in tubes.__all__:

@@ -24,7 +24,7 @@ _AT: dict[State, Point] = {
     State.TAKEN: (700, 330),
     State.BURIED: (450, 540),
 }
-# Where a task comes in, and goes out, beside its state.
+# Offsets from a state: where the arrows of new tasks begin, and where the arrows of removed tasks end.
 _ENTRIES: dict[State, Point] = {State.READY: (-140, 0), State.DELAYED: (-210, 0)}
 _EXITS: dict[State, Point] = {
     State.DELAYED: (210, 0),
@@ -128,7 +128,7 @@ def _loop(state: State, reasons: list[str]) -> list[str]:
 
 
 def _label(way: Way, at: Point, anchor: str, reasons: list[str]) -> str:
-    """`data-way` says from where to where: what is drawn can be compared with the table."""
+    """Return a label. `data-way` has both states, so that tests can compare the drawing with the table."""
     was, to = way
     lines = "".join(
         f'<tspan x="{at[0]:.0f}" dy="{_LINE if number else 0:.0f}">{escape(why)}</tspan>'
@@ -146,7 +146,7 @@ def _normal(one: Point, other: Point) -> Point:
 
 
 def _border(centre: Point, towards: Point, shift: Point = (0.0, 0.0)) -> Point:
-    """Where the line from inside a box to a point leaves it; `shift`: how far the line is beside the box's centre."""
+    """Return the point at which a line from inside a box leaves it. `shift`: its distance from the box's centre."""
     dx, dy = towards[0] - centre[0], towards[1] - centre[1]
     steps: list[float] = []
     for delta, half, off in ((dx, _BOX[0], shift[0]), (dy, _BOX[1], shift[1])):

@@ -1,4 +1,4 @@
-"""Where the forge draws a mermaid diagram of the states, pages have the one that is drawn from `MOVES`."""
+"""Replace the mermaid diagram of the states, which the forge draws, by a drawing of `MOVES`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sphinx.util.docutils import SphinxDirective
 
 
 class Mermaid(SphinxDirective):
-    """A mermaid diagram: what is drawn is the table, which tests compare with the diagram's text."""
+    """A mermaid diagram, drawn from the table `MOVES`. Tests compare its text with the table."""
 
     has_content = True
 
