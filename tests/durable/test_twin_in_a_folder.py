@@ -58,7 +58,7 @@ class FolderTwins(Twins):
         side.root = tubes.connect(f"file:{folder}", clock=self.clock, session_ttl=LEASE)
         if isinstance(self.driver, tubes.Driver):
             side.root.register_driver(self.driver)
-        side.tube, side.target = side.root.tube("twin"), side.root.tube("beside")
+        side.tube, side.target = side.root.tube("twin"), side.root.tube("target")
 
 
 @pytest.mark.sample(4)
