@@ -41,7 +41,7 @@ def _restore_logging() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _no_garbage_of_others(request: pytest.FixtureRequest) -> None:
+def _collect_earlier_garbage(request: pytest.FixtureRequest) -> None:
     """Collect the garbage of earlier tests before a test that looks at garbage: only modules that import `gc` pay."""
     if hasattr(request.module, "gc"):
         with warnings.catch_warnings():

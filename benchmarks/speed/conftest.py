@@ -110,7 +110,7 @@ def stopwatch(benchmark: Any, scale: Scale) -> Stopwatch:
 
 
 @pytest.fixture(autouse=True)
-def _no_old_garbage() -> None:
+def _collect_garbage() -> None:
     """Start each benchmark without the garbage of the previous one."""
     gc.collect()
 

@@ -60,35 +60,35 @@ def tube(queue: tubes.Queue) -> Iterator[tubes.Tube]:
 
 
 @pytest.fixture
-def there(queue: tubes.Queue, tube: tubes.Tube, face: Face) -> Iterator[Any]:
+def face_tube(queue: tubes.Queue, tube: tubes.Tube, face: Face) -> Iterator[Any]:
     """Return the tube for both faces."""
     connection = face.connect(queue)
     yield connection.tube("squares")
     connection.close()
 
 
-def test_call_returns_the_result_of_the_handler(there: Any) -> None:
-    assert there.call("ann", 20) == ["ann", None]
-    assert there.call("bob", timeout=20, context={"trace": "1"}, pri=1) == ["bob", "1"]
-    assert there.call(None) == [None, None]
+def test_call_returns_the_result_of_the_handler(face_tube: Any) -> None:
+    assert face_tube.call("ann", 20) == ["ann", None]
+    assert face_tube.call("bob", timeout=20, context={"trace": "1"}, pri=1) == ["bob", "1"]
+    assert face_tube.call(None) == [None, None]
 
 
-def test_call_raises_the_error_of_the_last_attempt(there: Any) -> None:
+def test_call_raises_the_error_of_the_last_attempt(face_tube: Any) -> None:
     with pytest.raises(CallFailed, match="'squares' failed: ValueError: no such address"):
-        there.call("fail", timeout=20)
+        face_tube.call("fail", timeout=20)
     with pytest.raises(CallFailed, match="failed: no such address"):
-        there.call("bury", timeout=20)
-    assert there.call("once", timeout=20) == ["once", None]
-    assert there.call("retry", timeout=20) == ["retry", None]
+        face_tube.call("bury", timeout=20)
+    assert face_tube.call("once", timeout=20) == ["once", None]
+    assert face_tube.call("retry", timeout=20) == ["retry", None]
     with pytest.raises(CallFailed, match="ValueError"):
-        there.call("once", timeout=20, max_attempts=1)
+        face_tube.call("once", timeout=20, max_attempts=1)
 
 
-def test_timed_out_call_leaves_its_task_in_the_tube(queue: tubes.Queue, there: Any) -> None:
+def test_timed_out_call_leaves_its_task_in_the_tube(queue: tubes.Queue, face_tube: Any) -> None:
     with pytest.raises(CallTimeout, match=r"no reply to task 0 of tube 'squares' within 0\.2 s"):
-        there.call("slow", timeout=0.2)
+        face_tube.call("slow", timeout=0.2)
     # The late reply is dropped.
-    assert there.call("ann", timeout=20) == ["ann", None]
+    assert face_tube.call("ann", timeout=20) == ["ann", None]
     assert eventually(lambda: queue.tube("squares").statistics().tasks["total"] == 0)
 
 
@@ -109,9 +109,9 @@ def test_calls_of_many_threads_get_their_own_replies(tube: tubes.Tube) -> None:
 def test_asyncio_calls_get_their_own_replies_and_can_be_cancelled(queue: tubes.Queue, tube: tubes.Tube) -> None:
     async def main() -> None:
         async with tubes.aio.connect(queue) as connection:
-            there = await connection.tube("squares")
-            slow = asyncio.create_task(there.call("slow", timeout=20))
-            answers = await asyncio.gather(*(there.call(number, timeout=20) for number in range(20)))
+            face_tube = await connection.tube("squares")
+            slow = asyncio.create_task(face_tube.call("slow", timeout=20))
+            answers = await asyncio.gather(*(face_tube.call(number, timeout=20) for number in range(20)))
             assert [answer[0] for answer in answers] == list(range(20))
             slow.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -206,10 +206,10 @@ def test_a_result_that_cannot_be_encoded_fails_the_call(url: str) -> None:
                 thread.join(20)
 
 
-def test_call_with_bad_input_puts_nothing(there: Any, queue: tubes.Queue) -> None:
+def test_call_with_bad_input_puts_nothing(face_tube: Any, queue: tubes.Queue) -> None:
     for options in ({"key": "k"}, {"timeout": -1}, {"context": "trace"}, {"context": {"trace": 1}}, {"ttl": -1}):
         with pytest.raises(InvalidOption):
-            there.call("ann", **options)
+            face_tube.call("ann", **options)
     assert queue.tube("squares").statistics().calls["put"] == 0
 
 
@@ -400,8 +400,8 @@ class Clock:
 def test_unsendable_reply_does_not_keep_the_handler_from_the_next_task(queue: tubes.Queue) -> None:
     """The context names an invalid tube."""
     tube = queue.create_tube("mail")
-    there = {"tubes.reply-to": "reply." + "x" * 5000, "tubes.call": "1"}
-    tube.put("ann", context=Addressed(there))
+    face_tube = {"tubes.reply-to": "reply." + "x" * 5000, "tubes.call": "1"}
+    tube.put("ann", context=Addressed(face_tube))
     tube.put("bob")
     worker = Worker(queue)
     worker.on(tube, lambda task: worker.stop() if task.data == "bob" else None)

@@ -109,7 +109,7 @@ class TestRankHookThatFails(Bench):
 
     def test_waiting_put_refused_by_the_rank_hook_fails_alone(self) -> None:
         self.tube = self.create("full", capacity=1)
-        first = self.taken()
+        first = self.put_and_take()
         refused = self.begin(None, "put", "refused", pri=13, timeout=9)
         assert self.tube.ack(first).state == "done"
         with pytest.raises(ArithmeticError):
@@ -198,11 +198,11 @@ class TestBenchHelpers(Bench):
     def test_in_order_follows_every_order_option(self, order: str, expected: str) -> None:
         tasks = [self.put(data, pri=pri) for data, pri in (("a", 2), ("b", 1), ("c", 2), ("d", 1))]
         self.knobs = Driver("any", options={"pri"}, order=order)
-        assert "".join(task.data for task in self.in_order(tasks)) == expected
+        assert "".join(task.data for task in self.sort_as_taken(tasks)) == expected
 
     def test_refused_call_that_changed_something_fails_the_test(self) -> None:
         def change() -> None:
-            with self.refused(TaskNotFound):
+            with self.expect_error(TaskNotFound):
                 self.put()
                 self.tube.peek(1000)
 

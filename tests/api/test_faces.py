@@ -58,7 +58,7 @@ def test_generator_refuses_code_that_no_rule_translates(body: str) -> None:
         maker.ask(maker.wait(text))
 
 
-def own(kind: type) -> dict[str, Any]:
+def own_members(kind: type) -> dict[str, Any]:
     return {
         name: member
         for name, member in inspect.getmembers(kind)
@@ -74,14 +74,14 @@ def shape(member: Any) -> str:
 
 @pytest.mark.parametrize(("sync", "aio"), PAIRS, ids=lambda kind: kind.__name__)
 def test_both_faces_have_the_same_signatures(sync: type, aio: type) -> None:
-    there = {AWAITED.get(name, name): shape(member) for name, member in own(sync).items()}
-    assert there == {name: shape(member) for name, member in own(aio).items()}
+    there = {AWAITED.get(name, name): shape(member) for name, member in own_members(sync).items()}
+    assert there == {name: shape(member) for name, member in own_members(aio).items()}
     assert len(there) > 5
 
 
 @pytest.mark.parametrize("aio", [pair[1] for pair in PAIRS], ids=lambda kind: kind.__name__)
 def test_every_method_of_the_asyncio_face_is_awaited(aio: type) -> None:
-    for name, member in own(aio).items():
+    for name, member in own_members(aio).items():
         if isinstance(member, property):
             continue
         inner = inspect.unwrap(member)
@@ -102,9 +102,9 @@ def help_of(member: Any) -> tuple[list[str], bool]:
 @pytest.mark.parametrize(("sync", "aio"), PAIRS, ids=lambda kind: kind.__name__)
 def test_asyncio_docstrings_match_the_sync_api(sync: type, aio: type) -> None:
     others = {"take_any", "taking", "on_task_change"}
-    members = own(aio)
+    members = own_members(aio)
     assert others & set(members) in (set(), {"take_any"}, {"taking", "on_task_change"})
-    for name, member in own(sync).items():
+    for name, member in own_members(sync).items():
         twin = members[AWAITED.get(name, name)]
         if name in others:
             assert help_of(twin) != help_of(member)

@@ -20,7 +20,7 @@ from tubes.memory.store import MemoryStore
 WAYS: list[Literal["keep", "replace", "raise"]] = ["keep", "replace", "raise"]
 
 
-def meet(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, other: Callable[[], object]) -> None:
+def run_after(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, other: Callable[[], object]) -> None:
     """Run another call right after the next call of a method, before its caller continues."""
     method = getattr(owner, name)
 
@@ -45,7 +45,7 @@ def test_a_tube_that_is_dropped_while_it_is_looked_up_is_not_found(
 ) -> None:
     tube = queue.create_tube("t")
     with queue.session() as other:
-        meet(monkeypatch, store_of(queue), "find", tube.drop)
+        run_after(monkeypatch, store_of(queue), "find", tube.drop)
         with pytest.raises(tubes.TubeNotFound):
             other.tube("t")
 
@@ -55,7 +55,7 @@ def test_a_tube_that_is_dropped_while_it_is_created_is_created_again(
     queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch, if_not_exists: bool
 ) -> None:
     with queue.session() as other:
-        meet(monkeypatch, store_of(queue), "create", lambda: other.tube("t").drop())
+        run_after(monkeypatch, store_of(queue), "create", lambda: other.tube("t").drop())
         tube = queue.create_tube("t", if_not_exists=if_not_exists)
     tube.put("x")
     assert queue.tubes() == ["t"]
@@ -66,7 +66,7 @@ def test_one_of_two_drivers_registered_under_one_name_is_refused(
     queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     oldest, newest = tubes.Driver("mine", order="id"), tubes.Driver("mine", order="-id")
-    meet(monkeypatch, store_of(queue).registry, "admit", lambda: queue.register_driver(oldest))
+    run_after(monkeypatch, store_of(queue).registry, "admit", lambda: queue.register_driver(oldest))
     with pytest.raises(tubes.DriverExists):
         queue.register_driver(newest)
     assert queue.create_tube("t", "mine").driver == oldest
@@ -77,7 +77,7 @@ def test_statistics_omit_a_tube_dropped_meanwhile(face: Face, monkeypatch: pytes
     with tubes.connect(url) as other, face.connect(url) as queue:
         for name in ("a", "b", "c"):
             other.create_tube(name)
-        meet(monkeypatch, getattr(queue, "inner", queue)._connection, "names", other.tube("b").drop)
+        run_after(monkeypatch, getattr(queue, "inner", queue)._connection, "names", other.tube("b").drop)
         assert list(queue.statistics()) == ["a", "c"]
 
 

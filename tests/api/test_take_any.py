@@ -17,7 +17,7 @@ import pytest
 
 import tubes
 import tubes.aio
-from tests.memory.test_interrupts import MANY, interrupted
+from tests.memory.test_interrupts import MANY, interrupt
 from tests.support.cancelling import cancel_some
 from tests.support.internals import port_of
 from tubes.drivers.invariants import check_engine
@@ -169,7 +169,7 @@ def test_interrupted_take_from_several_tubes_has_no_effect(monkeypatch: pytest.M
     for moment, queue in moments():
         if not asks:  # The task is put only when the call is waiting.
             monkeypatch.setattr(MemoryPort, "take", lambda port: None)
-        over = not interrupted(lambda queue=queue: queue.take_any(NAMES, 5), moment)  # type: ignore[misc]
+        over = not interrupt(lambda queue=queue: queue.take_any(NAMES, 5), moment)  # type: ignore[misc]
         monkeypatch.setattr(MemoryPort, "take", take)
         if over:
             assert moment > 50
@@ -190,7 +190,7 @@ def test_interrupt_while_serving_a_take_from_several_tubes_loses_nothing() -> No
         await asyncio.sleep(0)
         return taking
 
-    async def hurry(taking: asyncio.Task[tubes.AsyncTask | None]) -> bool:
+    async def finishes_soon(taking: asyncio.Task[tubes.AsyncTask | None]) -> bool:
         for _ in range(3):
             await asyncio.sleep(0)
         return taking.done()
@@ -200,8 +200,8 @@ def test_interrupt_while_serving_a_take_from_several_tubes_loses_nothing() -> No
         theirs = tubes.aio.connect(url)
         for moment in range(MANY):
             taking = loop.run_until_complete(begin(theirs))
-            over = not interrupted(lambda: tube.put("x"), moment)
-            served = loop.run_until_complete(hurry(taking))
+            over = not interrupt(lambda: tube.put("x"), moment)
+            served = loop.run_until_complete(finishes_soon(taking))
             assert check(queue) == (0, served, 0 if served else 3)
             if not served:
                 queue.tube("a").put("y")

@@ -27,7 +27,7 @@ from tubes.conformance.faces import Face, SyncFace
 from tubes.drivers import Ranked
 
 
-def left_over(tube: tubes.Tube) -> int:
+def count_ready(tube: tubes.Tube) -> int:
     counts = tube.statistics().tasks
     assert counts["taken"] == 0
     return counts["ready"]
@@ -86,7 +86,7 @@ def test_takes_that_time_out_in_threads_lose_nothing() -> None:
         over.set()
         for thread in threads:
             thread.join()
-        assert left_over(tube) + len(got) == puts
+        assert count_ready(tube) + len(got) == puts
         assert len(got) == len(set(got))
         assert tube.statistics().waiting == 0
 
@@ -168,12 +168,12 @@ def test_waiting_takes_use_no_cpu() -> None:
 def test_a_put_wakes_exactly_one_waiter(face: Face, clock: tubes.testing.ManualClock) -> None:
     with face.connect("memory://", clock=clock) as queue:
         tube = queue.create_tube("t")
-        waits = [face.begin(tube, "take", 10) for _ in range(5)]
+        count_waiters = [face.begin(tube, "take", 10) for _ in range(5)]
         tube.put("one")
-        assert waits[0].result(10).data == "one"
+        assert count_waiters[0].result(10).data == "one"
         assert tube.statistics().waiting == 4
         clock.advance(10)
-        assert [wait.result(10) for wait in waits[1:]] == [None] * 4
+        assert [wait.result(10) for wait in count_waiters[1:]] == [None] * 4
 
 
 def test_put_sets_at_most_one_alarm_with_many_waiters(
@@ -378,7 +378,7 @@ def test_waiting_result_is_returned_even_if_it_is_discarded_at_once(
     urls = {"memory": "memory://results", "folder": f"file:{tmp_path / 'jobs'}"}
     url = urls.get(backend) or request.getfixturevalue("url")
 
-    def waits(shared: Any) -> int:
+    def count_waiters(shared: Any) -> int:
         """Return the number of registered callers that wait for the end of a task."""
         if backend != "server":
             return sum(map(len, shared.end_waiters.values()))
@@ -394,7 +394,7 @@ def test_waiting_result_is_returned_even_if_it_is_discarded_at_once(
             calls: list[Any] = [asyncio.create_task(there.result(task.id, 20)) for task in tasks[::2]]
             calls += [asyncio.create_task(asyncio.to_thread(tube.result, task.id, 20)) for task in tasks[1::2]]
             held = tube.take_many(6)
-            assert await asyncio.to_thread(eventually, lambda: waits(port_of(tube).shared) == 6)
+            assert await asyncio.to_thread(eventually, lambda: count_waiters(port_of(tube).shared) == 6)
             for task in held:
                 task.ack(result=task.data * 10)
             assert [task.id for task in tube.tasks(state="done")] == [held[-1].id]

@@ -84,7 +84,7 @@ def listen_to_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def interrupted(command: list[str], lines: int = 1) -> tuple[int, str, str]:
+def interrupt_command(command: list[str], lines: int = 1) -> tuple[int, str, str]:
     """Wait for the first lines of a command's output and send Ctrl-C; return exit code, output and errors.
 
     The output ends when all processes that write to it have ended, so no process is left.
@@ -389,14 +389,14 @@ def test_invalid_arguments_are_reported(
 
 @pytest.mark.full
 def test_ctrl_c_ends_the_crawler_cleanly(hosts: list[str]) -> None:
-    code, out, err = interrupted(example("crawler.py", *hosts, "--limit", "3000", "--interval", "0.05"))
+    code, out, err = interrupt_command(example("crawler.py", *hosts, "--limit", "3000", "--interval", "0.05"))
     assert (code, err) == (130, "")
     assert " URLs left, 0 buried\n" in out
 
 
 @pytest.mark.full
 def test_ctrl_c_ends_the_demo_cleanly() -> None:
-    code, out, err = interrupted(example("demo.py"))
+    code, out, err = interrupt_command(example("demo.py"))
     assert (code, err) == (130, "")
     assert "What the servers noted" in out
 
@@ -404,7 +404,7 @@ def test_ctrl_c_ends_the_demo_cleanly() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("lines", [1, 2])
 def test_ctrl_c_ends_the_demo_and_its_processes_cleanly(lines: int) -> None:
-    code, out, err = interrupted(example("demo.py", "--tube-url", "redis", "--processes", "2"), lines)
+    code, out, err = interrupt_command(example("demo.py", "--tube-url", "redis", "--processes", "2"), lines)
     assert (code, err) == (130, "")
     assert "What the servers noted" in out
 

@@ -20,7 +20,7 @@ import pytest
 
 import tubes
 from tests.durable.kills import Kills
-from tests.memory.test_interrupts import interrupted
+from tests.memory.test_interrupts import interrupt
 from tests.support.internals import port_of
 from tubes.drivers.invariants import check_engine
 from tubes.durable import database
@@ -135,7 +135,7 @@ os._exit(0)
 """
 
 
-def on_a_small_disk(folder: Path, *command: str, size: str = "16m") -> subprocess.CompletedProcess[str]:
+def run_on_small_disk(folder: Path, *command: str, size: str = "16m") -> subprocess.CompletedProcess[str]:
     """Run a command with a file system of this size mounted in the folder."""
     mount = f'mount -t tmpfs -o size={size} none "$0" && "$@" && cp -a "$0/." "$0-kept"'
     return subprocess.run(
@@ -151,9 +151,9 @@ def on_a_small_disk(folder: Path, *command: str, size: str = "16m") -> subproces
 def test_full_disk_accepts_puts_again_after_acks(tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     folder.mkdir()
-    if not shutil.which("unshare") or on_a_small_disk(folder, "true").returncode:
+    if not shutil.which("unshare") or run_on_small_disk(folder, "true").returncode:
         pytest.skip("nothing can be mounted here")
-    ended = on_a_small_disk(folder, sys.executable, "-c", FULL_DISK, str(folder / "jobs"))
+    ended = run_on_small_disk(folder, sys.executable, "-c", FULL_DISK, str(folder / "jobs"))
     first, *more, oldest, newest, count = json.loads(ended.stdout)
     assert first > 3000
     assert all(put > first // 6 for put in more)
@@ -230,9 +230,9 @@ os._exit(0)
 def test_call_on_a_full_disk_is_done_or_undone(tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     folder.mkdir()
-    if not shutil.which("unshare") or on_a_small_disk(folder, "true").returncode:
+    if not shutil.which("unshare") or run_on_small_disk(folder, "true").returncode:
         pytest.skip("nothing can be mounted here")
-    ended = on_a_small_disk(folder, sys.executable, "-c", BATCHES, str(folder / "jobs"), size="28m")
+    ended = run_on_small_disk(folder, sys.executable, "-c", BATCHES, str(folder / "jobs"), size="28m")
     *said, last = ended.stdout.splitlines()
     assert said == [
         *(f"{name} is refused" for name in ("take_many", "delete_many", "truncate", "update", "put_many")),
@@ -277,9 +277,9 @@ os._exit(0)
 def test_move_on_a_full_disk_is_all_or_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     folder.mkdir()
-    if not shutil.which("unshare") or on_a_small_disk(folder, "true").returncode:
+    if not shutil.which("unshare") or run_on_small_disk(folder, "true").returncode:
         pytest.skip("nothing can be mounted here")
-    ended = on_a_small_disk(folder, sys.executable, "-c", MOVES, str(folder / "jobs"), size="80m")
+    ended = run_on_small_disk(folder, sys.executable, "-c", MOVES, str(folder / "jobs"), size="80m")
     assert ended.stdout.splitlines() == ["refused True", "moved 80 ready"], ended.stderr
     with tubes.connect(f"file:{tmp_path / 'disk-kept' / 'jobs'}") as queue:
         assert [queue.tube(name).statistics().tasks["total"] for name in ("here", "there")] == [0, 82]
@@ -356,9 +356,9 @@ os.execv(sys.executable, [sys.executable, "-c", again, sys.argv[1]])
 def test_thousands_of_tasks_can_fall_due_together_on_a_full_disk(tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     folder.mkdir()
-    if not shutil.which("unshare") or on_a_small_disk(folder, "true").returncode:
+    if not shutil.which("unshare") or run_on_small_disk(folder, "true").returncode:
         pytest.skip("nothing can be mounted here")
-    ended = on_a_small_disk(folder, sys.executable, "-c", DUE_TOGETHER, str(folder / "jobs"), size="48m")
+    ended = run_on_small_disk(folder, sys.executable, "-c", DUE_TOGETHER, str(folder / "jobs"), size="48m")
     assert not ended.stderr
     counted, found, state = ended.stdout.splitlines()
     assert (counted, state) == (found, "ready")
@@ -385,9 +385,9 @@ with tubes.connect("file:" + sys.argv[1]) as queue:
 def test_folder_can_be_opened_on_a_full_disk(tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     folder.mkdir()
-    if not shutil.which("unshare") or on_a_small_disk(folder, "true").returncode:
+    if not shutil.which("unshare") or run_on_small_disk(folder, "true").returncode:
         pytest.skip("nothing can be mounted here")
-    ended = on_a_small_disk(folder, sys.executable, "-c", CLOSED, str(folder / "jobs"))
+    ended = run_on_small_disk(folder, sys.executable, "-c", CLOSED, str(folder / "jobs"))
     assert ended.stdout == "done 8\n", ended.stderr
 
 
@@ -486,7 +486,7 @@ os._exit(0)
         assert [task.data for task in queue.tube("t").tasks()] == list(range(49))
 
 
-def interrupted_at(line: int, act: Callable[[], object]) -> bool:
+def interrupt_at(line: int, act: Callable[[], object]) -> bool:
     """Raise a KeyboardInterrupt at a line of the journal, counted from 0; return False if `act` ends before it."""
     left = line
 
@@ -539,7 +539,7 @@ def test_interrupt_leaves_memory_and_file_consistent(tmp_path: Path, method: str
             tube.bury(tube.put("buried").id)
             task = tube.take(0)
             assert task is not None
-            is_interrupted = interrupted_at(line, lambda tube=tube, task=task: WRITES[method](tube, task))  # type: ignore[misc]
+            is_interrupted = interrupt_at(line, lambda tube=tube, task=task: WRITES[method](tube, task))  # type: ignore[misc]
             with tubes.connect(f"file:{tmp_path}?mode=read", clock=clock) as after_a_kill:
                 assert state_of(after_a_kill.tube("t")) == state_of(tube)
             tube.drop(force=True)
@@ -565,7 +565,7 @@ def test_tasks_move_to_another_tube_in_one_transaction(tmp_path: Path) -> None:
             there.truncate()
             here.truncate()
             here.put_many(["x", "y"])
-            is_interrupted = interrupted_at(line, lambda: here.move_to(there, state="ready"))
+            is_interrupted = interrupt_at(line, lambda: here.move_to(there, state="ready"))
             with tubes.connect(f"file:{tmp_path}?mode=read", clock=clock) as after_a_kill:
                 assert state_of(after_a_kill.tube("t")) == state_of(here)
                 assert state_of(after_a_kill.namespace("elsewhere").tube("other")) == state_of(there)
@@ -581,7 +581,7 @@ def test_interrupted_drop_is_all_or_nothing_in_memory_and_file(tmp_path: Path) -
             line += 1
             tube = queue.create_tube("t", "utube", if_exists="keep")
             tube.put("x")
-            is_interrupted = interrupted_at(line, tube.drop)
+            is_interrupted = interrupt_at(line, tube.drop)
             if queue.tubes():
                 tube.put("y")
                 before = state_of(tube)
@@ -610,7 +610,7 @@ def test_interrupt_while_serving_a_waiter_leaves_the_file_correct(tmp_path: Path
             waiting = threads.submit(tube.take)
             while not tube.statistics().waiting:
                 pass
-            is_interrupted = bool(interrupted(lambda: tube.put("x"), moment))
+            is_interrupted = bool(interrupt(lambda: tube.put("x"), moment))
             if tube.statistics().waiting:
                 tube.put("y")
             task = waiting.result(60)
@@ -717,7 +717,7 @@ def test_interrupted_recovery_leaves_memory_and_file_consistent(tmp_path: Path, 
             task = tube.take(0)
             assert task is not None
             moments = first, *(chance.randrange(chance.choice([30, 300])) for _ in range(2))
-            hits = interrupted(lambda tube=tube, task=task: WRITES[method](tube, task), *moments)  # type: ignore[misc]
+            hits = interrupt(lambda tube=tube, task=task: WRITES[method](tube, task), *moments)  # type: ignore[misc]
             counts = tube.statistics().tasks
             check_engine(port_of(tube).shared.engine)
             assert len(tube.tasks(state="ready")) == counts["ready"]

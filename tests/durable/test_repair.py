@@ -31,7 +31,7 @@ MANY = 4000
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def intact_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An intact folder."""
     folder = tmp_path_factory.mktemp("sound") / "store"
     with tubes.connect(f"file:{folder}") as queue:
@@ -48,8 +48,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(sound: Path, tmp_path: Path) -> Path:
-    shutil.copytree(sound, tmp_path / "store")
+def folder(intact_folder: Path, tmp_path: Path) -> Path:
+    shutil.copytree(intact_folder, tmp_path / "store")
     return tmp_path / "store"
 
 
@@ -173,9 +173,9 @@ def test_damaged_header_hides_no_task(large: Path, tmp_path: Path, at: int, new:
 
 
 @pytest.mark.parametrize("in_log", [True, False], ids=["schema in the log", "schema in the file"])
-def test_log_is_read_if_the_header_is_damaged(sound: Path, tmp_path: Path, in_log: bool) -> None:
+def test_log_is_read_if_the_header_is_damaged(intact_folder: Path, tmp_path: Path, in_log: bool) -> None:
     folder = tmp_path / "copy"
-    shutil.copytree(sound, tmp_path / "store")
+    shutil.copytree(intact_folder, tmp_path / "store")
     with tubes.connect(f"file:{tmp_path / 'store'}") as queue:
         if in_log:  # A new page changes the first page.
             queue.tube("mails").put_many(["long" * 1000] * 3)

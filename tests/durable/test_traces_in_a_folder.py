@@ -12,7 +12,7 @@ from tests.golden.deviations import BY_QUIRK, USUAL
 from tests.golden.replay import Replay
 from tests.golden.traces import GROUPS
 from tests.support.internals import port_of
-from tests.unit.test_model import DRIVERS, run_beside_the_model
+from tests.unit.test_model import DRIVERS, run_with_model
 from tubes.conformance import SyncFace
 from tubes.drivers.invariants import check_engine
 
@@ -48,4 +48,4 @@ def test_traces_are_reproduced_and_readable_after_reopening(
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", DRIVERS)
 def test_long_random_run_matches_the_model(tmp_path: Path, name: str) -> None:
-    run_beside_the_model(DRIVERS[name], 1, f"file:{tmp_path}", 500)
+    run_with_model(DRIVERS[name], 1, f"file:{tmp_path}", 500)

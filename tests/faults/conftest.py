@@ -18,7 +18,7 @@ from tubes.testing import LocalServer
 
 
 @pytest.fixture
-def own() -> Iterator[LocalServer]:
+def own_server() -> Iterator[LocalServer]:
     """Start a server for a single scenario, which may break it."""
     with LocalServer() as server:
         yield server

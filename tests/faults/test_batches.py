@@ -21,16 +21,16 @@ from tubes.redis.transport.wire import Wire
 from tubes.testing import LocalServer
 
 
-def staged(client: Any, prefix: str = "") -> list[Any]:
+def staged_keys(client: Any, prefix: str = "") -> list[Any]:
     """Return the keys of staged batches."""
     return list(client.keys(f"{prefix}*:staged:*"))
 
 
 def items(name: object, count: int, driver: str, keyed: bool) -> list[tubes.Item]:
-    def options(own: str) -> tubes.PutOptions:
-        found: tubes.PutOptions = {"utube": own} if driver == "utubettl" else {}
+    def options(name: str) -> tubes.PutOptions:
+        found: tubes.PutOptions = {"utube": name} if driver == "utubettl" else {}
         if keyed:
-            found["key"] = own
+            found["key"] = name
         return found
 
     return [tubes.Item(f"{name}.{n}", **options(f"{name}.{n}")) for n in range(count)]
@@ -63,17 +63,17 @@ def test_batches_over_cut_connections_are_done_once(
             wanted = items(batch, 20, driver, keyed)
             for item, task in zip(wanted, tube.put_many(wanted), strict=True):
                 assert task.data == item.data
-                ledger.was_put(task.data, task.id)
+                ledger.record_put(task.data, task.id)
             tasks = tube.take_many(15, timeout=0)
             assert len(tasks) == 15
             for task in tasks:
-                ledger.took(task.id, task.attempts, task.data)
+                ledger.record_take(task.id, task.attempts, task.data)
             released = tasks[::5]
             assert all(tube.release_many(released).values())
             acked = [task for task in tasks if task not in released]
             assert all(tube.ack_many(acked).values())
             for task in acked:
-                ledger.was_done(task.id, task.attempts)
+                ledger.record_done(task.id, task.attempts)
         proxy.cuts = lambda request: False
         assert proxy.count > 10
         assert tube.statistics().tasks["taken"] == 0
@@ -117,7 +117,7 @@ def test_process_killed_while_staging_a_batch_puts_no_part_of_it(url: str, valke
         for kill in range(5):
             worker = Worker(url, "batches")
             assert worker.read_line() == "ready"
-            assert eventually(lambda: bool(staged(client, prefix)))
+            assert eventually(lambda: bool(staged_keys(client, prefix)))
             time.sleep(random.random() * 0.05)
             lines = worker.kill()
             whole = sum(line.startswith("put ") for line in lines)
@@ -125,7 +125,7 @@ def test_process_killed_while_staging_a_batch_puts_no_part_of_it(url: str, valke
             # The last batch may have been put without a reply.
             assert total % worker.BATCH == 0, kill
             assert total // worker.BATCH in (whole, whole + 1)
-            assert all(0 < client.pttl(key) <= batch_port.STAY for key in staged(client, prefix))
+            assert all(0 < client.pttl(key) <= batch_port.STAY for key in staged_keys(client, prefix))
             tube.truncate()
         tube.drop()
 
@@ -161,8 +161,8 @@ def test_process_killed_while_moving_tasks_loses_no_task(url: str) -> None:
 
 
 @pytest.mark.parametrize("count", [10, 50_000], ids=["one call", "staged"])
-def test_full_server_refuses_a_whole_batch_but_allows_other_calls(own: LocalServer, count: int) -> None:
-    with tubes.connect(own.url) as queue, own.client() as client:
+def test_full_server_refuses_a_whole_batch_but_allows_other_calls(own_server: LocalServer, count: int) -> None:
+    with tubes.connect(own_server.url) as queue, own_server.client() as client:
         tube = queue.create_tube("load")
         tube.put_many("x" * 100 for _ in range(1000))
         used = client.info("memory")["used_memory"]
@@ -171,7 +171,7 @@ def test_full_server_refuses_a_whole_batch_but_allows_other_calls(own: LocalServ
         with pytest.raises(ServerFull):
             tube.put_many(["y" * 100] * count)
         assert tube.statistics() == before
-        assert eventually(lambda: not staged(client))
+        assert eventually(lambda: not staged_keys(client))
         client.config_set("maxmemory", 1)
         tasks = tube.take_many(500, timeout=0)
         assert all(tube.release_many(tasks[:100]).values())
@@ -217,7 +217,7 @@ def test_batch_without_room_leaves_no_staged_data(
         prefix = url.partition("prefix=")[2]
         with pytest.raises(TubeFull):
             tube.put_many(range(10))
-        assert eventually(lambda: not staged(client, prefix))
+        assert eventually(lambda: not staged_keys(client, prefix))
         assert tube.put_many(range(10), timeout=0.2) == []
         assert tube.statistics().tasks["total"] == 1
         assert len(tube.put_many(range(9), timeout=5)) == 9

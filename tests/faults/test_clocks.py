@@ -60,9 +60,9 @@ def test_client_with_wrong_clock_takes_due_tasks(url: str, ahead: int) -> None:
 
 
 @pytest.mark.parametrize("ahead", [HOUR, -HOUR], ids=["ahead", "behind"])
-def test_event_loop_with_wrong_clock_sleeps_until_a_task_is_due(own: LocalServer, ahead: int) -> None:
+def test_event_loop_with_wrong_clock_sleeps_until_a_task_is_due(own_server: LocalServer, ahead: int) -> None:
     async def main() -> int:
-        async with tubes.aio.connect(own.url, clock=WrongClock(ahead)) as queue:
+        async with tubes.aio.connect(own_server.url, clock=WrongClock(ahead)) as queue:
             tube = await queue.create_tube("load", "fifottl")
             await tube.put("soon", delay=0.5)
             before = count()
@@ -70,7 +70,7 @@ def test_event_loop_with_wrong_clock_sleeps_until_a_task_is_due(own: LocalServer
             assert task is not None
             return count() - before
 
-    with own.client() as client:
+    with own_server.client() as client:
 
         def count() -> int:
             return int(client.info("stats")["total_commands_processed"])

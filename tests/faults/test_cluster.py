@@ -183,13 +183,13 @@ def test_an_event_loop_whose_tubes_slot_moves_loses_nothing(cluster: Cluster, le
             async def work(name: int) -> None:
                 number = 0
                 while not over.is_set():
-                    ledger.was_put(f"{name}.{number}", (await tube.put(f"{name}.{number}")).id)
+                    ledger.record_put(f"{name}.{number}", (await tube.put(f"{name}.{number}")).id)
                     number += 1
                     task = await tube.take()
                     assert task is not None
-                    ledger.took(task.id, task.attempts, task.data)
+                    ledger.record_take(task.id, task.attempts, task.data)
                     await task.ack()
-                    ledger.was_done(task.id, task.attempts)
+                    ledger.record_done(task.id, task.attempts)
 
             over = asyncio.Event()
             workers = [asyncio.create_task(work(name)) for name in range(10)]
@@ -214,7 +214,7 @@ def test_restarted_node_has_lost_no_task(cluster: Cluster, ledger: Ledger) -> No
             before = count()
             node.kill()
             node.start()
-            assert eventually(cluster.is_well)
+            assert eventually(cluster.is_healthy)
             assert eventually(lambda: count() > before + 50)
         assert not ledger.unknown
         ledger.check(tube)

@@ -32,7 +32,7 @@ def sometimes(request: bytes) -> bool:
     return random.random() < 0.2
 
 
-def together(count: int, act: Callable[[int], None]) -> None:
+def run_in_threads(count: int, act: Callable[[int], None]) -> None:
     """Run a call in `count` threads and raise their errors."""
     with ThreadPoolExecutor(count) as pool:
         list(pool.map(act, range(count)))
@@ -150,7 +150,7 @@ def test_concurrent_puts_of_the_same_keys_make_one_task_each(url: str, valkey: L
                     if task.created_now:
                         made.append(task.id)
 
-        together(6, put)
+        run_in_threads(6, put)
         tasks, calls = tube.statistics().tasks, tube.statistics().calls
         assert len(set(made)) == len(made) == calls["put"]
         assert set(refused) <= set(made)
@@ -215,8 +215,8 @@ def test_changes_over_cut_connections_are_done_once(
 
 
 @pytest.mark.full
-def test_changes_survive_killed_connections_and_flushed_scripts(own: LocalServer, factor: int) -> None:
-    with tubes.connect(own.url, session_ttl=31.0) as queue, own.client() as client:
+def test_changes_survive_killed_connections_and_flushed_scripts(own_server: LocalServer, factor: int) -> None:
+    with tubes.connect(own_server.url, session_ttl=31.0) as queue, own_server.client() as client:
         tube = queue.create_tube("load", "utubettl", backoff=[0, 0.01])
         for number in range(30):
             tube.put(number, key=str(number), utube=str(number % 5))
@@ -225,7 +225,7 @@ def test_changes_survive_killed_connections_and_flushed_scripts(own: LocalServer
 
         def change(seed: int) -> None:
             dice = random.Random(seed)
-            with tubes.connect(own.url, session_ttl=31.0) as mine:
+            with tubes.connect(own_server.url, session_ttl=31.0) as mine:
                 tube = mine.tube("load")
                 acts: list[Callable[[int], object]] = [
                     lambda id: tube.update(id, data=[id, "x" * dice.randrange(500)], pri=dice.randrange(3)),
@@ -270,8 +270,8 @@ def test_changes_survive_killed_connections_and_flushed_scripts(own: LocalServer
 @pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", ["fifo", "fifottl", "utube", "utubettl"])
-def test_full_server_allows_updates_reads_and_replacements(own: LocalServer, driver: str) -> None:
-    with tubes.connect(own.url) as queue, own.client() as client:
+def test_full_server_allows_updates_reads_and_replacements(own_server: LocalServer, driver: str) -> None:
+    with tubes.connect(own_server.url) as queue, own_server.client() as client:
         tube = queue.create_tube("load", driver, max_attempts=1)
         timed = "ttl" in driver
         for number in range(20):

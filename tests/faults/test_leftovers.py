@@ -193,11 +193,11 @@ def test_queue_closes_while_one_of_its_tubes_vanishes(url: str, monkeypatch: pyt
         gone = port_of(queue.tube("gone")).shared
         script = Edition.script
 
-        def noticed(edition: Edition, verb: str) -> Any:
+        def vanish_and_run(edition: Edition, verb: str) -> Any:
             gone.vanish()  # Like the thread that renews the leases.
             return script(edition, verb)
 
-        monkeypatch.setattr(Edition, "script", noticed)
+        monkeypatch.setattr(Edition, "script", vanish_and_run)
         queue.close()
         monkeypatch.undo()
         assert other.tube("load").statistics().tasks["ready"] == 1

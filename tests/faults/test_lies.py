@@ -237,24 +237,24 @@ def test_connecting_to_another_kind_of_server_raises_connection_lost(balancer: B
 
 @pytest.mark.full
 def test_frozen_server_raises_connection_lost_and_runs_calls_once(
-    own: LocalServer, monkeypatch: pytest.MonkeyPatch
+    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wire, "ANSWER_TIMEOUT", 0.5)
     for setting in ("socket_connect_timeout", "socket_timeout"):
         monkeypatch.setitem(server._SETTINGS, setting, 0.5)
     monkeypatch.setattr(script_call, "PATIENCE", 0.5)
-    with tubes.connect(own.url) as queue:
+    with tubes.connect(own_server.url) as queue:
         tube = queue.create_tube("load")
         tube.put("held")
         task = tube.take(timeout=0)
         assert task is not None
-        own.signal(SIGSTOP)
+        own_server.signal(SIGSTOP)
         try:
             for call in (lambda: tube.put("job"), task.ack, lambda: tube.put_many(["a", "b"]), lambda: tube.take(20)):
                 with pytest.raises(ConnectionLost):
                     call()
         finally:
-            own.signal(SIGCONT)
+            own_server.signal(SIGCONT)
         tube.put("last")
         # Requests that reached the server are executed once when it continues.
         counts = tube.statistics()

@@ -60,8 +60,8 @@ def test_live_task_is_found_behind_many_expired_tasks(url: str, factor: int) -> 
         assert tube.statistics().calls["ttl"] == count
 
 
-def test_two_hundred_waiters_share_one_connection(own: LocalServer) -> None:
-    with tubes.connect(own.url) as queue, own.client() as client:
+def test_two_hundred_waiters_share_one_connection(own_server: LocalServer) -> None:
+    with tubes.connect(own_server.url) as queue, own_server.client() as client:
         tube = queue.create_tube("load")
         ledger = Ledger()
 
@@ -77,7 +77,7 @@ def test_two_hundred_waiters_share_one_connection(own: LocalServer) -> None:
         blocked = [one for one in client.client_list() if one["cmd"] == "bzpopmin"]
         assert len(blocked) == 1
         assert len(client.client_list()) < 6
-        with tubes.connect(own.url, session_ttl=31.0) as another:
+        with tubes.connect(own_server.url, session_ttl=31.0) as another:
             others = another.tube("load")
             for number in range(200):
                 ledger.put(others, str(number))
@@ -134,7 +134,7 @@ def test_randomly_cancelled_takes_of_an_event_loop_lose_no_task(url: str, ledger
             async def put(number: int) -> None:
                 if number % 3 == 0:
                     where = tube if number % 2 else others
-                    ledger.was_put(str(number), (await where.put(str(number))).id)
+                    ledger.record_put(str(number), (await where.put(str(number))).id)
 
             cancelled = await cancel_all(1500 * factor, lambda: take(tube), put)
             assert cancelled > 1000

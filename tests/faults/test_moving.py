@@ -30,7 +30,7 @@ def look(url: str, seen: list[list[str]], **options: Any) -> None:
         seen.append(found)
 
 
-def done_again(url: str) -> None:
+def redo_task(url: str) -> None:
     """Finish a task, requeue it and finish it again."""
     with tubes.connect(url) as queue:
         tube = queue.create_tube("mail", keep_done=60)
@@ -41,7 +41,7 @@ def done_again(url: str) -> None:
         assert tube.again(task.id).data == "to ann"
 
 
-async def done_again_in_a_loop(url: str) -> None:
+async def redo_task_async(url: str) -> None:
     async with tubes.aio.connect(url) as queue:
         tube = await queue.create_tube("mail", keep_done=60)
         await tube.put("to ann")
@@ -51,7 +51,7 @@ async def done_again_in_a_loop(url: str) -> None:
         assert (await tube.again(task.id)).data == "to ann"
 
 
-def moved(url: str) -> None:
+def move_tasks(url: str) -> None:
     """Move tasks to another tube."""
     with tubes.connect(url) as queue:
         mail, other = queue.create_tube("mail", "fifottl"), queue.create_tube("other", "utubettl")
@@ -59,7 +59,7 @@ def moved(url: str) -> None:
         assert mail.move_to(other, state="ready") == 3
 
 
-async def moved_in_a_loop(url: str) -> None:
+async def move_tasks_async(url: str) -> None:
     async with tubes.aio.connect(url) as queue:
         mail, other = await queue.create_tube("mail", "fifottl"), await queue.create_tube("other", "utubettl")
         await mail.put_many(["to ann", tubes.Item("to bob", key="bob", pri=1), tubes.Item("to cid", ttl=60)])
@@ -75,7 +75,7 @@ def run(program: Callable[[str], Any], url: str) -> None:
 
 AGAIN = ("mail ready to ann",)
 MOVED = ("other ready to ann", "other ready to bob", "other ready to cid")
-PROGRAMS = [(done_again, AGAIN), (done_again_in_a_loop, AGAIN), (moved, MOVED), (moved_in_a_loop, MOVED)]
+PROGRAMS = [(redo_task, AGAIN), (redo_task_async, AGAIN), (move_tasks, MOVED), (move_tasks_async, MOVED)]
 
 
 @pytest.mark.parametrize(("program", "last"), PROGRAMS)
@@ -111,14 +111,14 @@ def test_task_moves_are_atomic_in_a_folder(
     copies: list[Path] = []
     commit = Journal.commit
 
-    def copied(journal: Journal, now: int) -> bool:
+    def commit_and_copy(journal: Journal, now: int) -> bool:
         written = commit(journal, now)
         if written:
             copies.append(tmp_path / f"copy{len(copies)}")
             shutil.copytree(tmp_path / "jobs", copies[-1])
         return written
 
-    monkeypatch.setattr(Journal, "commit", copied)
+    monkeypatch.setattr(Journal, "commit", commit_and_copy)
     run(program, f"file:{tmp_path / 'jobs'}")
     monkeypatch.undo()
     seen: list[list[str]] = []

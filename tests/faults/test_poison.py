@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tubes
-from tests.support.poison import DEADLY, begun, supervised
+from tests.support.poison import DEADLY, run_supervised, started_attempts
 
 pytestmark = pytest.mark.full
 
@@ -28,7 +28,7 @@ def jobs(url: str) -> Iterator[tubes.Tube]:
 def work_off(jobs: tubes.Tube, url: str, mode: str, journal: Path) -> None:
     """Run workers until every task is done or buried."""
     patience = time.monotonic() + _PATIENCE
-    with supervised(url, mode, journal):
+    with run_supervised(url, mode, journal):
         while (tasks := jobs.statistics().tasks)["total"] != tasks["buried"]:
             assert time.monotonic() < patience, tasks
             time.sleep(0.05)
@@ -47,7 +47,7 @@ def test_a_task_that_kills_its_process_is_buried_after_its_last_attempt(
     assert {task.id: (task.attempts, task.reason) for task in jobs.buried()} == dict.fromkeys(
         ids, (ATTEMPTS, "max_attempts: session")
     )
-    attempts = begun(journal)
+    attempts = started_attempts(journal)
     assert {id: attempts[id] for id in ids} == {id: list(range(1, ATTEMPTS + 1)) for id in ids}
     # An ack may be sent with the next take: a process killed by that task has then not acked.
     assert {id: attempts[id][0] for id in innocent} == dict.fromkeys(innocent, 1)
@@ -61,7 +61,7 @@ def test_task_that_runs_out_of_memory_fails_without_killing_its_process(
     jobs.put_many(["memory", 1, 2])
     work_off(jobs, url, "threads 1", journal)
     assert [(task.id, task.reason) for task in jobs.buried()] == [(0, "MemoryError")]
-    assert {id: len(attempts) for id, attempts in begun(journal).items()} == {0: ATTEMPTS, 1: 1, 2: 1}
+    assert {id: len(attempts) for id, attempts in started_attempts(journal).items()} == {0: ATTEMPTS, 1: 1, 2: 1}
 
 
 @pytest.mark.parametrize("mode", ["threads 4", "loop 4", "take_many"])
@@ -75,10 +75,10 @@ def test_tasks_in_hand_next_to_a_deadly_task_lose_only_attempts(
     buried = {task.id: task.reason for task in jobs.buried()}
     assert poison in buried
     assert set(buried.values()) == {"max_attempts: session"}
-    assert begun(journal)[poison] == list(range(1, ATTEMPTS + 1))
+    assert started_attempts(journal)[poison] == list(range(1, ATTEMPTS + 1))
     assert jobs.kick(100) == len(buried)
     work_off(jobs, url, "for", journal)
     assert [task.id for task in jobs.buried()] == [poison]
-    assert begun(journal)[poison] == list(range(1, ATTEMPTS + 2))
+    assert started_attempts(journal)[poison] == list(range(1, ATTEMPTS + 2))
     calls = jobs.statistics().calls
     assert (calls["ack"], jobs.statistics().tasks["total"]) == (len(innocent), 1)

@@ -125,7 +125,7 @@ class Waiters:
 
 
 @pytest.fixture
-def waiting(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[tubes.Queue, Waiters]]:
+def waiting_callers(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[tubes.Queue, Waiters]]:
     """Start five waiting callers: two threads and an event loop wait for a task, a put and a batch wait for room."""
     monkeypatch.setattr(wait_loop, "LONGEST_SLEEP", 0.5)
     # Each has a separate store like a separate process, so that they do not share notifications.
@@ -155,10 +155,10 @@ REFUSALS: dict[str, Callable[[Guarded], object]] = {
 
 @pytest.mark.parametrize("what", REFUSALS)
 def test_waiting_calls_report_a_refused_command(
-    guarded: Guarded, waiting: tuple[tubes.Queue, Waiters], what: str, caplog: pytest.LogCaptureFixture
+    guarded: Guarded, waiting_callers: tuple[tubes.Queue, Waiters], what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     REFUSALS[what](guarded)
-    _, waiters = waiting
+    _, waiters = waiting_callers
     waiters.join()
     assert {name: type(end) for name, end in waiters.ends.items()} == dict.fromkeys(
         ("take", "take_any", "awaited", "put", "put_many"), ServerRefused
@@ -234,7 +234,7 @@ def test_listener_recovers_when_the_password_is_valid_again(guarded: Guarded, ca
     assert len([record for record in caplog.records if "are not received" in record.message]) <= 3, caplog.text
 
 
-def up(collector: Collector) -> float:
+def read_up(collector: Collector) -> float:
     """Return 1 if a scrape can read the tubes."""
     (sample,) = next(metric for metric in collector.collect() if metric.name == "tubes_up").samples
     return float(sample.value)
@@ -250,14 +250,14 @@ def spin(guarded: Guarded, seconds: float = 0.7) -> float:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("command", [*COMMANDS, "the password", "all keys", "channels"])
 def test_refused_commands_do_not_cause_busy_loops(
-    guarded: Guarded, waiting: tuple[tubes.Queue, Waiters], command: str
+    guarded: Guarded, waiting_callers: tuple[tubes.Queue, Waiters], command: str
 ) -> None:
     """Besides the waiting callers, run a worker, a listener, a collector, a stream and a caller of a reply."""
-    queue, waiters = waiting
+    queue, waiters = waiting_callers
     with tubes.connect(guarded.url, session_ttl=27) as busy:
         stream = Stream.open(tubes.connect(guarded.url, session_ttl=26), "other", "nightly")
         collector = Collector(busy, watch=True)
-        assert up(collector) == 1.0
+        assert read_up(collector) == 1.0
         worker = Worker(busy)
         worker.on("other", lambda task: None)
         running = threading.Thread(target=worker.run, daemon=True)
@@ -269,12 +269,12 @@ def test_refused_commands_do_not_cause_busy_loops(
         else:
             rule = {"all keys": "resetkeys", "channels": "resetchannels"}.get(command, f"-{command}")
             guarded.refuse(rule)
-        up(collector)
+        read_up(collector)
         # Five callers, a worker, two listeners, a reply tube and a stream have noticed the refusal and pause.
         time.sleep(0.8)
         each = spin(guarded)
         guarded.allow()
-        assert eventually(lambda: up(collector) == 1.0)
+        assert eventually(lambda: read_up(collector) == 1.0)
         collector.close()
         port_of(stream.tube).connection.close()
         worker.stop()

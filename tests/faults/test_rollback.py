@@ -61,15 +61,15 @@ OF_MANY = ("ack_many", "release_many", "delete_many")
 @pytest.mark.parametrize("verb", OF_ALL)
 @pytest.mark.parametrize("whose", ["its own", "another's"])
 def test_call_on_a_lost_task_does_not_affect_a_new_task_with_its_id(
-    face: Face, own: LocalServer, verb: str, whose: str
+    face: Face, own_server: LocalServer, verb: str, whose: str
 ) -> None:
-    with face.connect(own.url) as queue, face.connect(own.url) as other:
+    with face.connect(own_server.url) as queue, face.connect(own_server.url) as other:
         tube = queue.create_tube("load", "fifottl", ttr=60)
         others = other.tube("load")
-        keep(own)
+        keep(own_server)
         tube.put("lost")
         lost = tube.take(timeout=0)
-        roll_back(own)
+        roll_back(own_server)
         taker = tube if whose == "its own" else others
         taker.put("new")
         new = taker.take(timeout=0)
@@ -83,13 +83,13 @@ def test_call_on_a_lost_task_does_not_affect_a_new_task_with_its_id(
 @pytest.mark.parametrize("verb", ["bury", "delete", "peek", "update", "kick"])
 @pytest.mark.parametrize("state", ["ready", "taken", "buried"])
 def test_call_on_a_lost_put_does_not_affect_a_new_task_with_its_id(
-    face: Face, own: LocalServer, verb: str, state: str
+    face: Face, own_server: LocalServer, verb: str, state: str
 ) -> None:
-    with face.connect(own.url) as queue:
+    with face.connect(own_server.url) as queue:
         tube = queue.create_tube("load", "fifottl")
-        keep(own)
+        keep(own_server)
         lost = tube.put("lost")
-        roll_back(own)
+        roll_back(own_server)
         new = tube.put("new")
         if state == "taken":
             new = tube.take(timeout=0)
@@ -103,14 +103,16 @@ def test_call_on_a_lost_put_does_not_affect_a_new_task_with_its_id(
 
 @pytest.mark.parametrize("verb", OF_HOLDERS)
 @pytest.mark.parametrize("whose", ["its own", "another's"])
-def test_call_on_a_lost_take_does_not_affect_a_later_take(face: Face, own: LocalServer, verb: str, whose: str) -> None:
-    with face.connect(own.url) as queue, face.connect(own.url) as other:
+def test_call_on_a_lost_take_does_not_affect_a_later_take(
+    face: Face, own_server: LocalServer, verb: str, whose: str
+) -> None:
+    with face.connect(own_server.url) as queue, face.connect(own_server.url) as other:
         tube = queue.create_tube("load", "fifottl", ttr=60)
         others = other.tube("load")
         tube.put("job")
-        keep(own)
+        keep(own_server)
         lost = tube.take(timeout=0)
-        roll_back(own)
+        roll_back(own_server)
         taker = tube if whose == "its own" else others
         new = taker.take(timeout=0)
         assert (new.id, new.attempts) == (lost.id, lost.attempts)
@@ -122,16 +124,18 @@ def test_call_on_a_lost_take_does_not_affect_a_later_take(face: Face, own: Local
 
 @pytest.mark.parametrize("lost", ["its put", "its take"])
 @pytest.mark.parametrize("driver", ["fifo", "fifottl"])
-def test_lease_of_a_lost_take_is_refused_for_every_holder(face: Face, own: LocalServer, lost: str, driver: str) -> None:
-    with face.connect(own.url) as queue, face.connect(own.url) as other:
+def test_lease_of_a_lost_take_is_refused_for_every_holder(
+    face: Face, own_server: LocalServer, lost: str, driver: str
+) -> None:
+    with face.connect(own_server.url) as queue, face.connect(own_server.url) as other:
         tube, others = queue.create_tube("load", driver), other.tube("load")
         if lost == "its take":
             others.put_many(range(2))
-        keep(own)
+        keep(own_server)
         if lost == "its put":
             others.put_many(range(2))
         stale = [str(task.lease) for task in tube.take_many(2)]
-        roll_back(own)
+        roll_back(own_server)
         if lost == "its put":
             others.put_many(range(2))
         mine, theirs = tube.take(timeout=0), others.take(timeout=0)
@@ -147,11 +151,11 @@ def test_lease_of_a_lost_take_is_refused_for_every_holder(face: Face, own: Local
 
 @pytest.mark.full
 @pytest.mark.parametrize("lost", ["its put", "its take"])
-def test_lost_lease_of_a_service_does_not_affect_another_service(own: LocalServer, lost: str) -> None:
+def test_lost_lease_of_a_service_does_not_affect_another_service(own_server: LocalServer, lost: str) -> None:
     """The two services share a session, so their takes differ only by number."""
     with (
-        Served("--url", own.url) as one,
-        Served("--url", own.url) as two,
+        Served("--url", own_server.url) as one,
+        Served("--url", own_server.url) as two,
         httpx.Client(base_url=f"{one.url}/v1/shop", timeout=30) as client,
         httpx.Client(base_url=f"{two.url}/v1/shop", timeout=30) as other,
     ):
@@ -159,11 +163,11 @@ def test_lost_lease_of_a_service_does_not_affect_another_service(own: LocalServe
             assert each.put("/tubes/mail").is_success
         if lost == "its take":
             client.post("/tubes/mail/tasks", json={"data": "old"})
-        keep(own)
+        keep(own_server)
         if lost == "its put":
             client.post("/tubes/mail/tasks", json={"data": "old"})
         (old,) = client.post("/tubes/mail/take").json()["tasks"]
-        roll_back(own)
+        roll_back(own_server)
         if lost == "its put":
             assert other.post("/tubes/mail/tasks", json={"data": "new"}).is_success
         (new,) = other.post("/tubes/mail/take", json={"wait": 5}).json()["tasks"]
@@ -180,13 +184,13 @@ def test_lost_lease_of_a_service_does_not_affect_another_service(own: LocalServe
 @pytest.mark.parametrize("driver", ["fifo", "utubettl"])
 @pytest.mark.parametrize("is_put", [False, True], ids=["a lost take", "a lost put"])
 def test_bulk_calls_on_lost_takes_do_not_affect_later_takes(
-    face: Face, own: LocalServer, verb: str, driver: str, is_put: bool
+    face: Face, own_server: LocalServer, verb: str, driver: str, is_put: bool
 ) -> None:
     if verb == "delete_many" and not is_put:
         pytest.skip("the call does not depend on the holder")
     if verb == "renew_many" and driver == "fifo":
         pytest.skip("the driver has no ttr")
-    with face.connect(own.url) as queue, face.connect(own.url) as other:
+    with face.connect(own_server.url) as queue, face.connect(own_server.url) as other:
         tube, others = queue.create_tube("load", driver), other.tube("load")
 
         def put() -> None:
@@ -194,11 +198,11 @@ def test_bulk_calls_on_lost_takes_do_not_affect_later_takes(
 
         if not is_put:
             put()
-        keep(own)
+        keep(own_server)
         if is_put:
             put()
         lost = tube.take_many(3)
-        roll_back(own)
+        roll_back(own_server)
         if is_put:
             put()
         new = tube.take_many(3)
@@ -209,15 +213,15 @@ def test_bulk_calls_on_lost_takes_do_not_affect_later_takes(
         assert set(tube.ack_many(new).values()) == {True}
 
 
-def test_task_taken_before_the_lost_window_stays_with_its_holder(face: Face, own: LocalServer) -> None:
-    with face.connect(own.url) as queue, face.connect(own.url) as other:
+def test_task_taken_before_the_lost_window_stays_with_its_holder(face: Face, own_server: LocalServer) -> None:
+    with face.connect(own_server.url) as queue, face.connect(own_server.url) as other:
         tube = queue.create_tube("load", "fifottl", ttr=60)
         tube.put_many(range(5))
         tasks = [tube.take(timeout=0) for _ in range(5)]
-        keep(own)
+        keep(own_server)
         tasks[0].ack()
         tube.put("lost")
-        roll_back(own)
+        roll_back(own_server)
         assert other.tube("load").take(timeout=0) is None
         assert tasks[1].ack().state == "done"
         assert tasks[2].release().state == "ready"
@@ -229,17 +233,17 @@ def test_task_taken_before_the_lost_window_stays_with_its_holder(face: Face, own
 
 
 def test_loop_does_not_finish_a_task_taken_again_after_rollback(
-    face: Face, own: LocalServer, caplog: pytest.LogCaptureFixture
+    face: Face, own_server: LocalServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with face.connect(own.url) as queue:
+    with face.connect(own_server.url) as queue:
         tube = queue.create_tube("load")
-        keep(own)
+        keep(own_server)
         tube.put("lost")
         new: list[Any] = []
         for task in tube:
             if task.data == "the next":
                 break
-            roll_back(own)
+            roll_back(own_server)
             tube.put("new")
             new.append(tube.take(timeout=0))
             assert (new[0].id, new[0].attempts) == (task.id, task.attempts)
@@ -248,18 +252,18 @@ def test_loop_does_not_finish_a_task_taken_again_after_rollback(
         assert new[0].ack().data == "new"
 
 
-def test_with_block_does_not_finish_a_task_taken_again_after_rollback(face: Face, own: LocalServer) -> None:
+def test_with_block_does_not_finish_a_task_taken_again_after_rollback(face: Face, own_server: LocalServer) -> None:
     new: list[Any] = []
 
     def work(tube: Any) -> None:
         with tube.take(timeout=0):
-            roll_back(own)
+            roll_back(own_server)
             new.append(tube.take(timeout=0))
 
-    with face.connect(own.url) as queue:
+    with face.connect(own_server.url) as queue:
         tube = queue.create_tube("load")
         tube.put("job")
-        keep(own)
+        keep(own_server)
         with pytest.raises(TaskNotTaken):
             work(tube)
         assert new[0].ack().data == "job"
@@ -268,14 +272,14 @@ def test_with_block_does_not_finish_a_task_taken_again_after_rollback(face: Face
 # -- sessions ----------------------------------------------------------------------------------------------------------
 
 
-def test_lost_session_is_not_mistaken_for_the_next_session(face: Face, own: LocalServer) -> None:
-    with face.connect(own.url) as queue, face.connect(own.url) as next_one:
+def test_lost_session_is_not_mistaken_for_the_next_session(face: Face, own_server: LocalServer) -> None:
+    with face.connect(own_server.url) as queue, face.connect(own_server.url) as next_one:
         queue.create_tube("load").put_many(range(3))
-        keep(own)
-        lost = face.connect(own.url)
+        keep(own_server)
+        lost = face.connect(own_server.url)
         tube = lost.tube("load")
         old = tube.take(timeout=0)
-        roll_back(own)
+        roll_back(own_server)
         mine = next_one.tube("load").take(timeout=0)
         assert mine.id == old.id
         assert tube.statistics().tasks["taken"] == 1
@@ -289,28 +293,28 @@ def test_lost_session_is_not_mistaken_for_the_next_session(face: Face, own: Loca
         assert queue.tube("load").take(timeout=0).id == 1
 
 
-def test_lost_session_closes_quietly_and_releases_no_other_task(face: Face, own: LocalServer) -> None:
-    with face.connect(own.url) as queue, face.connect(own.url) as next_one:
+def test_lost_session_closes_quietly_and_releases_no_other_task(face: Face, own_server: LocalServer) -> None:
+    with face.connect(own_server.url) as queue, face.connect(own_server.url) as next_one:
         queue.create_tube("load").put("job")
-        keep(own)
-        lost = face.connect(own.url)
+        keep(own_server)
+        lost = face.connect(own_server.url)
         lost.tube("load").statistics()
-        roll_back(own)
+        roll_back(own_server)
         mine = next_one.tube("load").take(timeout=0)
         lost.close()
         assert queue.tube("load").take(timeout=0) is None
         assert mine.ack().state == "done"
 
 
-def test_lost_session_does_not_renew_another_sessions_lease(own: LocalServer) -> None:
+def test_lost_session_does_not_renew_another_sessions_lease(own_server: LocalServer) -> None:
     """A process with a lost session keeps renewing leases, but not that of a later session with the same number."""
-    with tubes.connect(own.url) as queue:
+    with tubes.connect(own_server.url) as queue:
         queue.create_tube("load").put("job")
-        keep(own)
-        with tubes.connect(own.url, session_ttl=1.0) as lost:
+        keep(own_server)
+        with tubes.connect(own_server.url, session_ttl=1.0) as lost:
             lost.tube("load").statistics()
-            roll_back(own)
-            worker = Worker(own.url, "puppet")
+            roll_back(own_server)
+            worker = Worker(own_server.url, "puppet")
             try:
                 assert worker.read_line() == "ready"
                 assert worker.send("take") == "took 0 1"
@@ -322,17 +326,17 @@ def test_lost_session_does_not_renew_another_sessions_lease(own: LocalServer) ->
 
 
 @pytest.mark.full
-def test_process_with_a_lost_session_gets_only_its_own_replies(own: LocalServer) -> None:
+def test_process_with_a_lost_session_gets_only_its_own_replies(own_server: LocalServer) -> None:
     """Each process is the third one to open the tube, and has made the same number of calls."""
-    with tubes.connect(own.url) as queue:
+    with tubes.connect(own_server.url) as queue:
         tube = queue.create_tube("load")
-        keep(own)
-        first = Worker(own.url, "puppet")
+        keep(own_server)
+        first = Worker(own_server.url, "puppet")
         try:
             assert first.read_line() == "ready"
             assert [first.send(f"put lost.{number}") for number in range(3)] == ["put 0", "put 1", "put 2"]
-            roll_back(own)
-            second = Worker(own.url, "puppet")
+            roll_back(own_server)
+            second = Worker(own_server.url, "puppet")
             try:
                 assert second.read_line() == "ready"
                 assert first.send("look") == "0 tasks"
@@ -353,28 +357,28 @@ def test_process_with_a_lost_session_gets_only_its_own_replies(own: LocalServer)
         assert told == {f"{name}.{number}" for name in ("first", "second") for number in range(10)} - {"second.0"}
 
 
-def test_put_whose_reply_was_lost_in_a_rollback_is_done_once(face: Face, own: LocalServer) -> None:
-    with face.connect(own.url) as queue:
+def test_put_whose_reply_was_lost_in_a_rollback_is_done_once(face: Face, own_server: LocalServer) -> None:
+    with face.connect(own_server.url) as queue:
         tube = queue.create_tube("load")
-        keep(own)
+        keep(own_server)
         tube.put("lost")
-        own.signal(signal.SIGSTOP)
+        own_server.signal(signal.SIGSTOP)
         got: list[Any] = []
         putting = threading.Thread(target=lambda: got.append(tube.put("job")))
         putting.start()
         putting.join(0.05)
-        roll_back(own)
+        roll_back(own_server)
         putting.join(20)
         assert [(task.id, task.data) for task in tube.tasks()] == [(got[0].id, "job")]
 
 
-def test_waiting_take_continues_after_a_rollback(face: Face, own: LocalServer) -> None:
-    with face.connect(own.url) as queue, face.connect(own.url) as other:
+def test_waiting_take_continues_after_a_rollback(face: Face, own_server: LocalServer) -> None:
+    with face.connect(own_server.url) as queue, face.connect(own_server.url) as other:
         keep_for = queue.create_tube("load")
-        keep(own)
-        waiting = face.connect(own.url)
+        keep(own_server)
+        waiting = face.connect(own_server.url)
         taking = face.begin(waiting.tube("load"), "take", timeout=20)
-        roll_back(own)
+        roll_back(own_server)
         others = other.tube("load")
         others.put("job")
         task = taking.result(20)
@@ -385,13 +389,13 @@ def test_waiting_take_continues_after_a_rollback(face: Face, own: LocalServer) -
         assert keep_for.statistics().tasks["total"] == 0
 
 
-def test_tube_created_in_the_lost_window_is_not_the_next_of_its_name(face: Face, own: LocalServer) -> None:
-    keep(own)
-    with face.connect(own.url) as queue, face.connect(own.url) as other:
+def test_tube_created_in_the_lost_window_is_not_the_next_of_its_name(face: Face, own_server: LocalServer) -> None:
+    keep(own_server)
+    with face.connect(own_server.url) as queue, face.connect(own_server.url) as other:
         tube = queue.create_tube("load")
         tube.put("lost")
         lost = tube.take(timeout=0)
-        roll_back(own)
+        roll_back(own_server)
         others = other.create_tube("load")
         others.put("new")
         new = others.take(timeout=0)
@@ -407,14 +411,14 @@ def test_tube_created_in_the_lost_window_is_not_the_next_of_its_name(face: Face,
 
 
 @pytest.mark.parametrize("leaver", ["creator", "joiner"])
-def test_leaving_a_forgotten_shared_session_releases_no_task(face: Face, own: LocalServer, leaver: str) -> None:
-    with face.connect(own.url, session_ttl=31.0) as witness:
-        first, second = face.connect(own.url), face.connect(own.url)
+def test_leaving_a_forgotten_shared_session_releases_no_task(face: Face, own_server: LocalServer, leaver: str) -> None:
+    with face.connect(own_server.url, session_ttl=31.0) as witness:
+        first, second = face.connect(own_server.url), face.connect(own_server.url)
         tube = first.create_tube("load")
         tube.put_many(range(2))
-        keep(own)
+        keep(own_server)
         second.identify(first.identify())
-        roll_back(own)
+        roll_back(own_server)
         tasks = [queue.tube("load").take(timeout=0) for queue in (first, second)]
         stays, leaves = (first, second) if leaver == "joiner" else (second, first)
         leaves.close()
@@ -424,13 +428,16 @@ def test_leaving_a_forgotten_shared_session_releases_no_task(face: Face, own: Lo
         stays.close()
 
 
-def test_session_identified_in_the_lost_window_can_be_joined_soon(face: Face, own: LocalServer) -> None:
-    with face.connect(own.url, session_ttl=3.0) as first, face.connect(own.url, session_ttl=31.0) as second:
+def test_session_identified_in_the_lost_window_can_be_joined_soon(face: Face, own_server: LocalServer) -> None:
+    with (
+        face.connect(own_server.url, session_ttl=3.0) as first,
+        face.connect(own_server.url, session_ttl=31.0) as second,
+    ):
         tube = first.create_tube("load")
         tube.put("job")
-        keep(own)
+        keep(own_server)
         uuid = first.identify()
-        roll_back(own)
+        roll_back(own_server)
         task = first.tube("load").take(timeout=0)
 
         def is_joined() -> bool:
@@ -448,27 +455,27 @@ def test_session_identified_in_the_lost_window_can_be_joined_soon(face: Face, ow
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("lost", "beats"), [("all", "who stays"), ("all", "who leaves"), ("the join", "who stays")])
 def test_leaving_a_session_registered_again_releases_no_task(
-    face: Face, own: LocalServer, lost: str, beats: str
+    face: Face, own_server: LocalServer, lost: str, beats: str
 ) -> None:
     """Some callers send heartbeats soon, others after ten seconds."""
-    client: Any = own.client()
+    client: Any = own_server.client()
 
     def callers() -> int:
         return sum(field.startswith(b"caller:") for field in client.hkeys(f"tubes:session:{uuid}"))
 
     with (
         client,
-        face.connect(own.url, session_ttl=31.0) as witness,
-        face.connect(own.url, session_ttl=3.0 if beats == "who stays" else 31.0) as stays,
+        face.connect(own_server.url, session_ttl=31.0) as witness,
+        face.connect(own_server.url, session_ttl=3.0 if beats == "who stays" else 31.0) as stays,
     ):
-        leaves = face.connect(own.url, session_ttl=3.0 if beats == "who leaves" else 31.0)
+        leaves = face.connect(own_server.url, session_ttl=3.0 if beats == "who leaves" else 31.0)
         leaves.create_tube("load").put("job")
         if lost == "the join":
             leaves.identify()
-        keep(own)
+        keep(own_server)
         uuid = leaves.identify()
         stays.identify(uuid)
-        roll_back(own)
+        roll_back(own_server)
         task = stays.tube("load").take(timeout=0)
         assert eventually(lambda: callers() == 2)
         leaves.close()
@@ -479,17 +486,17 @@ def test_leaving_a_session_registered_again_releases_no_task(
 # -- operations that depend on tubes -----------------------------------------------------------------------------------
 
 
-def test_calls_go_on_after_a_reply_tube_was_lost(face: Face, own: LocalServer) -> None:
-    with face.connect(own.url) as queue, tubes.connect(own.url) as workers:
+def test_calls_go_on_after_a_reply_tube_was_lost(face: Face, own_server: LocalServer) -> None:
+    with face.connect(own_server.url) as queue, tubes.connect(own_server.url) as workers:
         tube = queue.create_tube("squares")
         worker = Handlers(workers)
         worker.on("squares", lambda task: task.data * task.data)
         running = threading.Thread(target=worker.run)
         running.start()
         try:
-            keep(own)
+            keep(own_server)
             assert tube.call(3, timeout=20) == 9
-            roll_back(own)
+            roll_back(own_server)
             assert [tube.call(number, timeout=20) for number in range(20)] == [number**2 for number in range(20)]
         finally:
             worker.stop()
@@ -497,7 +504,7 @@ def test_calls_go_on_after_a_reply_tube_was_lost(face: Face, own: LocalServer) -
 
 
 def test_call_whose_task_was_lost_raises_connection_lost(
-    face: Face, own: LocalServer, monkeypatch: pytest.MonkeyPatch
+    face: Face, own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[BaseException] = []
     waits = threading.Event()
@@ -514,40 +521,40 @@ def test_call_whose_task_was_lost_raises_connection_lost(
             ended.append(error)
 
     monkeypatch.setattr(calls, "_Wait", Wait)
-    with face.connect(own.url) as queue:
+    with face.connect(own_server.url) as queue:
         tube = queue.create_tube("squares")
-        keep(own)
+        keep(own_server)
         calling = threading.Thread(target=call, daemon=True)
         calling.start()
         # A put whose reply is lost is repeated; then the task exists.
         assert waits.wait(60)
-        roll_back(own)
+        roll_back(own_server)
         calling.join(60)
         assert "the call may or may not have been done" in str(ended[0])
 
 
-def test_call_whose_task_survived_keeps_waiting(face: Face, own: LocalServer) -> None:
-    with face.connect(own.url) as queue, tubes.connect(own.url) as workers, ThreadPoolExecutor() as pool:
+def test_call_whose_task_survived_keeps_waiting(face: Face, own_server: LocalServer) -> None:
+    with face.connect(own_server.url) as queue, tubes.connect(own_server.url) as workers, ThreadPoolExecutor() as pool:
         tube = queue.create_tube("squares")
         first = pool.submit(tube.call, 2, timeout=20)
         assert eventually(lambda: workers.tube("squares").statistics().tasks["ready"] == 1)
-        own.client().delete(*own.client().keys("tubes:{reply.*"))
-        keep(own)
-        roll_back(own)
+        own_server.client().delete(*own_server.client().keys("tubes:{reply.*"))
+        keep(own_server)
+        roll_back(own_server)
         task = workers.tube("squares").take(timeout=10)
         assert task is not None
         send_reply(workers, task, 4)
         assert first.result() == 4
 
 
-def test_stream_does_not_ack_tasks_taken_by_others_after_a_rollback(own: LocalServer) -> None:
-    with tubes.connect(own.url) as other, tubes.connect(own.url) as queue:
+def test_stream_does_not_ack_tasks_taken_by_others_after_a_rollback(own_server: LocalServer) -> None:
+    with tubes.connect(own_server.url) as other, tubes.connect(own_server.url) as queue:
         others = other.create_tube("load")
         others.put_many(range(6))
         stream = Stream.open(queue, "load", "nightly")
-        keep(own)
+        keep(own_server)
         assert [chunk.ids for chunk in stream.take(1, 3)] == [[0, 1, 2]]
-        roll_back(own)
+        roll_back(own_server)
         theirs = others.take_many(3)
         assert [chunk.ids for chunk in stream.take(2, 3)] == [[3, 4, 5]]
         assert stream.retake(1) == []
@@ -556,16 +563,16 @@ def test_stream_does_not_ack_tasks_taken_by_others_after_a_rollback(own: LocalSe
         queue.detach()
 
 
-def test_stream_opened_in_the_lost_window_is_fenced(own: LocalServer) -> None:
-    with tubes.connect(own.url) as other, tubes.connect(own.url) as next_one:
+def test_stream_opened_in_the_lost_window_is_fenced(own_server: LocalServer) -> None:
+    with tubes.connect(own_server.url) as other, tubes.connect(own_server.url) as next_one:
         other.create_tube("load").put_many(range(4))
-        keep(own)
-        lost = tubes.connect(own.url)
+        keep(own_server)
+        lost = tubes.connect(own_server.url)
         stream = Stream.open(lost, "load", "nightly")
         stream.take(1, 2)
-        roll_back(own)
+        roll_back(own_server)
         theirs = next_one.tube("load").take_many(2)
-        again = tubes.connect(own.url)
+        again = tubes.connect(own_server.url)
         following = Stream.open(again, "load", "nightly")
         assert [chunk.ids for chunk in following.take(1, 2)] == [[2, 3]]
         for call in (lambda: stream.ack(1), lambda: stream.take(2, 1), lambda: stream.retake(1)):
@@ -578,39 +585,39 @@ def test_stream_opened_in_the_lost_window_is_fenced(own: LocalServer) -> None:
         again.detach()
 
 
-def test_reply_arrives_although_the_reply_tube_was_lost(own: LocalServer) -> None:
-    with tubes.connect(own.url) as queue, tubes.connect(own.url) as workers:
+def test_reply_arrives_although_the_reply_tube_was_lost(own_server: LocalServer) -> None:
+    with tubes.connect(own_server.url) as queue, tubes.connect(own_server.url) as workers:
         tube = queue.create_tube("squares")
-        keep(own)
+        keep(own_server)
         with ThreadPoolExecutor() as pool:
             calling = pool.submit(tube.call, 3, timeout=20)
             task = workers.tube("squares").take(timeout=10)
             assert task is not None
-            roll_back(own)
+            roll_back(own_server)
             send_reply(workers, task, 9)  # This may happen before the caller notices the loss.
             assert calling.result() == 9
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["by number", "once"])
 def test_bulk_write_lost_while_publishing_raises_write_aborted(
-    own: LocalServer, monkeypatch: pytest.MonkeyPatch, is_known: bool
+    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
     seal = Writer._seal
 
-    def sealed(*args: Any) -> Any:
+    def seal_and_roll_back(*args: Any) -> Any:
         found = seal(*args)
-        roll_back(own)
+        roll_back(own_server)
         return found
 
     def publish() -> int:
         brought = [writer.stage("load-7", chunk) for chunk in writer.chunks([(writer.head({}), [b"1", b"2"])])]
         return writer.publish("load", 7, brought) if is_known else writer.publish_once("load-7", brought)
 
-    with tubes.connect(own.url) as queue:
+    with tubes.connect(own_server.url) as queue:
         tube = queue.create_tube("load")
         writer = Writer(tube)
-        keep(own)
-        monkeypatch.setattr(Writer, "_seal", sealed)
+        keep(own_server)
+        monkeypatch.setattr(Writer, "_seal", seal_and_roll_back)
         with pytest.raises(WriteAborted, match="lost the uploaded tasks"):
             publish()
         monkeypatch.undo()
@@ -619,23 +626,27 @@ def test_bulk_write_lost_while_publishing_raises_write_aborted(
         assert tube.statistics().tasks["ready"] == 2
 
 
-def test_lost_alter_has_no_effect_for_any_client(face: Face, own: LocalServer) -> None:
+def test_lost_alter_has_no_effect_for_any_client(face: Face, own_server: LocalServer) -> None:
     """Clients that know the lost alter return to the old options, and a later alter is not mistaken for it."""
-    with face.connect(own.url) as queue, face.connect(own.url) as other, face.connect(own.url) as late:
+    with (
+        face.connect(own_server.url) as queue,
+        face.connect(own_server.url) as other,
+        face.connect(own_server.url) as late,
+    ):
         tube, there = (
             queue.create_tube("load", "fifottl", ttr=60, capacity=50),
             other.create_tube("load", "fifottl", ttr=60, capacity=50, if_not_exists=True),
         )
-        keep(own)
+        keep(own_server)
         tube.alter(ttr=5, capacity=None)
         assert there.put("lost").ttr == 5
-        roll_back(own)
+        roll_back(own_server)
         assert there.put("new").ttr == tube.put("new").ttr == 60
         assert there.options == tube.options == {"capacity": 50, "ttr": 60.0}
-        keep(own)
+        keep(own_server)
         tube.alter(ttr=7)
         assert there.put("lost").ttr == 7
-        roll_back(own)
+        roll_back(own_server)
         late.tube("load").alter(ttr=9)
         assert there.put("new").ttr == tube.put("new").ttr == 9
         assert queue.check("load") == []

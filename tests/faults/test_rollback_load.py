@@ -27,24 +27,24 @@ def go_on_and_check(actors: Actors, url: str) -> None:
     """Continue after the restart of the server, with new processes, and check the journals."""
     since = time.monotonic_ns()
     actors.start(1, 1)
-    actors.go_on(200)
+    actors.wait_for_lines(200)
     actors.stop(every=2)
-    actors.go_on(100)
+    actors.wait_for_lines(100)
     actors.stop()
     with tubes.connect(url) as queue:
         actors.check(queue.tube("load"), since)
 
 
-def test_load_survives_a_restart_from_a_snapshot(own: LocalServer) -> None:
-    make(own.url)
-    with Actors(own.url) as actors:
+def test_load_survives_a_restart_from_a_snapshot(own_server: LocalServer) -> None:
+    make(own_server.url)
+    with Actors(own_server.url) as actors:
         actors.start(2, 2)
-        actors.go_on(100)
-        keep(own)
+        actors.wait_for_lines(100)
+        keep(own_server)
         actors.start(2, 2)
-        actors.go_on(200)
-        roll_back(own)
-        go_on_and_check(actors, own.url)
+        actors.wait_for_lines(200)
+        roll_back(own_server)
+        go_on_and_check(actors, own_server.url)
 
 
 def test_load_survives_a_truncated_append_only_file(seed: int) -> None:
@@ -55,9 +55,9 @@ def test_load_survives_a_truncated_append_only_file(seed: int) -> None:
         empty = log.stat().st_size
         with Actors(server.url) as actors:
             actors.start(3, 3)
-            actors.go_on(chance.randrange(200))
+            actors.wait_for_lines(chance.randrange(200))
             actors.start(3, 3)
-            actors.go_on(chance.randrange(300))
+            actors.wait_for_lines(chance.randrange(300))
             server.kill()
             os.truncate(log, chance.randrange(empty, log.stat().st_size))
             server.start()
@@ -69,11 +69,11 @@ def lag_and_take_over(pair: Promoted | Watched, take_over: Callable[[], object])
     make(pair.url)
     with Actors(pair.url) as actors:
         actors.start(2, 2)
-        actors.go_on(100)
+        actors.wait_for_lines(100)
         pair.replicate()
         pair.stall()
         actors.start(2, 2)
-        actors.go_on(200)
+        actors.wait_for_lines(200)
         take_over()
         go_on_and_check(actors, pair.url)
 

@@ -92,7 +92,7 @@ def test_killed_server_with_fsync_always_loses_no_task(ledger: Ledger, factor: i
         ledger.check(tube)
 
 
-def test_a_take_that_waits_goes_on_after_a_restart(own: LocalServer) -> None:
+def test_a_take_that_waits_goes_on_after_a_restart(own_server: LocalServer) -> None:
     got: list[Task | None] = []
     with LocalServer(**OUTLIVES_KILLS) as server, tubes.connect(server.url) as queue:
         tube = queue.create_tube("load")
@@ -125,9 +125,9 @@ def test_calls_wait_until_a_server_has_loaded_its_data() -> None:
         client.mset({str(number): "x" * 2000 for number in range(40)})
         client.save()
         server.kill()
-        started = threads.submit(server.start)
+        restart = threads.submit(server.start)
         tube.put("job")
-        started.result()
+        restart.result()
         assert tube.statistics().tasks["ready"] == 1
 
 
@@ -153,8 +153,8 @@ def test_leases_are_renewed_again_after_a_long_outage(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.full
-def test_connections_that_are_killed_lose_nothing(own: LocalServer, ledger: Ledger, factor: int) -> None:
-    with tubes.connect(own.url, session_ttl=31.0) as queue, own.client() as client:
+def test_connections_that_are_killed_lose_nothing(own_server: LocalServer, ledger: Ledger, factor: int) -> None:
+    with tubes.connect(own_server.url, session_ttl=31.0) as queue, own_server.client() as client:
         tube = queue.create_tube("load", "utube")
         with load(tube, ledger) as count:
             for _ in range(150 * factor):
@@ -166,22 +166,22 @@ def test_connections_that_are_killed_lose_nothing(own: LocalServer, ledger: Ledg
         ledger.check(tube)
 
 
-def test_killed_subscription_is_reopened(own: LocalServer) -> None:
+def test_killed_subscription_is_reopened(own_server: LocalServer) -> None:
     heard: list[str] = []
-    with tubes.connect(own.url) as queue, own.client() as client:
+    with tubes.connect(own_server.url) as queue, own_server.client() as client:
         tube = queue.create_tube("load")
         tube.on_task_change(lambda task, event: heard.append(event))
         client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
 
-        def is_heard() -> bool:
+        def has_event() -> bool:
             tube.put("job")
             return bool(heard)
 
-        assert eventually(is_heard)
+        assert eventually(has_event)
 
 
-def test_scripts_that_are_flushed_are_loaded_again(own: LocalServer, ledger: Ledger, factor: int) -> None:
-    with tubes.connect(own.url, session_ttl=31.0) as queue, own.client() as client:
+def test_scripts_that_are_flushed_are_loaded_again(own_server: LocalServer, ledger: Ledger, factor: int) -> None:
+    with tubes.connect(own_server.url, session_ttl=31.0) as queue, own_server.client() as client:
         tube = queue.create_tube("load", "utubettl")
         witness = Witness(tube)
         with load(tube, ledger):
@@ -192,8 +192,8 @@ def test_scripts_that_are_flushed_are_loaded_again(own: LocalServer, ledger: Led
         ledger.check(tube)
 
 
-def test_paused_server_delays_calls_but_loses_no_task(own: LocalServer, ledger: Ledger, factor: int) -> None:
-    with tubes.connect(own.url, session_ttl=31.0) as queue, own.client() as client:
+def test_paused_server_delays_calls_but_loses_no_task(own_server: LocalServer, ledger: Ledger, factor: int) -> None:
+    with tubes.connect(own_server.url, session_ttl=31.0) as queue, own_server.client() as client:
         tube = queue.create_tube("load")
         with load(tube, ledger):
             for _ in range(5 * factor):
@@ -248,7 +248,7 @@ def test_on_a_full_server_only_puts_are_refused(driver: str) -> None:
 
 
 def test_waiters_of_a_flushed_server_raise_without_busy_looping(
-    own: LocalServer, monkeypatch: pytest.MonkeyPatch
+    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wait_loop, "LONGEST_SLEEP", 0.5)
     raised: list[BaseException] = []
@@ -259,7 +259,7 @@ def test_waiters_of_a_flushed_server_raise_without_busy_looping(
         except TubeNotFound as error:
             raised.append(error)
 
-    with tubes.connect(own.url) as queue, own.client() as client:
+    with tubes.connect(own_server.url) as queue, own_server.client() as client:
         tube = queue.create_tube("load")
         takers = [threading.Thread(target=take, args=(tube,)) for _ in range(20)]
         for taker in takers:
@@ -277,21 +277,23 @@ def test_waiters_of_a_flushed_server_raise_without_busy_looping(
         assert queue.create_tube("load").put("new").id == 0
 
 
-def test_call_gives_up_on_a_server_that_does_not_respond(own: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_gives_up_on_a_server_that_does_not_respond(
+    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(script_call, "PATIENCE", 0.2)
-    with tubes.connect(own.url) as queue:
+    with tubes.connect(own_server.url) as queue:
         tube = queue.create_tube("load")
-        own.kill()
+        own_server.kill()
         with pytest.raises(ConnectionLost):
             tube.put("lost")
-        own.start()
+        own_server.start()
         with pytest.raises(TubeNotFound):
             tube.put("lost")
 
 
-def test_call_waits_for_a_stopped_server(own: LocalServer) -> None:
-    with tubes.connect(own.url) as queue:
+def test_call_waits_for_a_stopped_server(own_server: LocalServer) -> None:
+    with tubes.connect(own_server.url) as queue:
         tube = queue.create_tube("load")
-        own.signal(signal.SIGSTOP)
-        threading.Timer(0.3, own.signal, (signal.SIGCONT,)).start()
+        own_server.signal(signal.SIGSTOP)
+        threading.Timer(0.3, own_server.signal, (signal.SIGCONT,)).start()
         assert tube.put("job").id == 0

@@ -49,7 +49,7 @@ def stepping() -> SteppingClock:
 
 
 @pytest.fixture(params=["memory", "server"])
-def stepped(request: pytest.FixtureRequest, url: str, stepping: SteppingClock) -> Iterator[Queue]:
+def stepped_queue(request: pytest.FixtureRequest, url: str, stepping: SteppingClock) -> Iterator[Queue]:
     """Open a queue with a clock that the test sets."""
     with tubes.connect("memory://" if request.param == "memory" else url, clock=stepping) as queue:
         yield queue
@@ -60,9 +60,9 @@ def stepped(request: pytest.FixtureRequest, url: str, stepping: SteppingClock) -
 
 @pytest.mark.parametrize("driver", TIMED)
 def test_new_ttl_counts_from_the_put_time_after_the_clock_is_set_back(
-    stepped: Queue, stepping: SteppingClock, driver: str
+    stepped_queue: Queue, stepping: SteppingClock, driver: str
 ) -> None:
-    tube = stepped.create_tube("load", TIMED[driver])
+    tube = stepped_queue.create_tube("load", TIMED[driver])
     updated, kicked, kicked_too = (tube.put(number, ttl=HOUR) for number in range(3))
     tube.bury(kicked)
     tube.bury(kicked_too)
@@ -80,9 +80,9 @@ def test_new_ttl_counts_from_the_put_time_after_the_clock_is_set_back(
 
 @pytest.mark.parametrize("driver", TIMED)
 def test_new_delays_and_ttrs_are_correct_after_the_clock_is_set_back(
-    stepped: Queue, stepping: SteppingClock, driver: str
+    stepped_queue: Queue, stepping: SteppingClock, driver: str
 ) -> None:
-    tube = stepped.create_tube("load", TIMED[driver])
+    tube = stepped_queue.create_tube("load", TIMED[driver])
     lane: dict[str, Any] = {} if tube.driver.lane is None else {tube.driver.lane: "another"}
     tube.put("old", delay=60)
     tube.put("old too")
@@ -110,8 +110,8 @@ def test_new_delays_and_ttrs_are_correct_after_the_clock_is_set_back(
     assert tube.peek(0).state.value == "r"
 
 
-def test_pause_ends_later_when_the_clock_is_set_back(stepped: Queue, stepping: SteppingClock) -> None:
-    tube = stepped.create_tube("load")
+def test_pause_ends_later_when_the_clock_is_set_back(stepped_queue: Queue, stepping: SteppingClock) -> None:
+    tube = stepped_queue.create_tube("load")
     tube.put("job")
     tube.pause(60)
     stepping.set_back(HOUR)
@@ -120,8 +120,8 @@ def test_pause_ends_later_when_the_clock_is_set_back(stepped: Queue, stepping: S
     assert tube.take(timeout=0) is not None
 
 
-def test_lane_cooldown_ignores_starts_in_the_future(stepped: Queue, stepping: SteppingClock) -> None:
-    tube = stepped.create_tube("load", "utube", interval=10, max_in_flight=2)
+def test_lane_cooldown_ignores_starts_in_the_future(stepped_queue: Queue, stepping: SteppingClock) -> None:
+    tube = stepped_queue.create_tube("load", "utube", interval=10, max_in_flight=2)
     for number in range(3):
         tube.put(number, utube="host")
     task = tube.take(timeout=0)
@@ -139,8 +139,10 @@ def test_lane_cooldown_ignores_starts_in_the_future(stepped: Queue, stepping: St
 
 
 @pytest.mark.parametrize("driver", TIMED)
-def test_touch_never_extends_beyond_the_longest_span(stepped: Queue, stepping: SteppingClock, driver: str) -> None:
-    tube = stepped.create_tube("load", TIMED[driver])
+def test_touch_never_extends_beyond_the_longest_span(
+    stepped_queue: Queue, stepping: SteppingClock, driver: str
+) -> None:
+    tube = stepped_queue.create_tube("load", TIMED[driver])
     lane: dict[str, Any] = {} if tube.driver.lane is None else {tube.driver.lane: "another"}
     tube.put("mortal", ttl=MAX_SECONDS, ttr=MAX_SECONDS)
     tube.put("immortal", ttr=MAX_SECONDS, **lane)
@@ -225,11 +227,11 @@ def test_a_shared_session_does_not_outlive_its_lease(valkey: LocalServer, url: s
         (key,) = [key for key in client.keys(f"*{uuid.replace('-', '')}*") if client.type(key) == b"hash"]
         client.hincrby(key, "ends", HOUR * SECOND)
 
-        def left() -> float:
+        def seconds_left() -> float:
             seconds, micros = client.time()
             return float(client.hget(key, "ends") or 0) / SECOND - float(seconds) - float(micros) / SECOND
 
-        assert eventually(lambda: left() < 5)
+        assert eventually(lambda: seconds_left() < 5)
 
 
 def test_write_sealed_before_the_clock_was_set_back_is_found(valkey: LocalServer, url: str) -> None:
@@ -284,7 +286,7 @@ class SetServer:
 
 
 @pytest.fixture
-def faked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SetServer]:
+def faked_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SetServer]:
     if not LIBRARIES:
         pytest.skip("libfaketime is not installed")
     made = SetServer(tmp_path, monkeypatch)
@@ -293,61 +295,64 @@ def faked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SetServer
 
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["ahead", "back"])
-def test_waiter_gets_its_task_when_the_servers_clock_is_set(faked: SetServer, step: int) -> None:
+def test_waiter_gets_its_task_when_the_servers_clock_is_set(faked_server: SetServer, step: int) -> None:
     """It also sends hardly more requests than before."""
-    with tubes.connect(faked.server.url) as queue, tubes.connect(faked.server.url, session_ttl=31.0) as other:
+    with (
+        tubes.connect(faked_server.server.url) as queue,
+        tubes.connect(faked_server.server.url, session_ttl=31.0) as other,
+    ):
         tube, others = queue.create_tube("load", "fifottl"), other.tube("load")
         with ThreadPoolExecutor() as pool:
             got = pool.submit(tube.take, timeout=60)
             assert eventually(lambda: others.statistics().waiting == 1)
-            faked.set(step)
-            before = faked.calls()
+            faked_server.set(step)
+            before = faked_server.calls()
             others.put("job", delay=3)
             task = got.result()
-            assert faked.calls() - before < 40
+            assert faked_server.calls() - before < 40
         assert task is not None
         assert task.data == "job"
 
 
-def test_blocking_wait_restarts_when_the_servers_clock_is_set_back(faked: SetServer) -> None:
+def test_blocking_wait_restarts_when_the_servers_clock_is_set_back(faked_server: SetServer) -> None:
     """Each wait ends after five seconds at most."""
-    with tubes.connect(faked.server.url, session_ttl=1.5) as queue, faked.server.client() as client:
+    with tubes.connect(faked_server.server.url, session_ttl=1.5) as queue, faked_server.server.client() as client:
         tube = queue.create_tube("load")
 
-        def waits() -> int:
+        def blocking_calls() -> int:
             return int(client.info("commandstats").get("cmdstat_bzpopmin", {"calls": 0})["calls"])
 
         with ThreadPoolExecutor() as pool:
             got = pool.submit(tube.take, timeout=60)
-            assert eventually(lambda: waits() == 1)
-            faked.set(-HOUR)
-            assert eventually(lambda: waits() > 1)
+            assert eventually(lambda: blocking_calls() == 1)
+            faked_server.set(-HOUR)
+            assert eventually(lambda: blocking_calls() > 1)
             tube.put("job")
             assert got.result() is not None
 
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["ahead", "back"])
-def test_an_event_loop_goes_on_when_a_servers_clock_is_set(faked: SetServer, step: int) -> None:
+def test_an_event_loop_goes_on_when_a_servers_clock_is_set(faked_server: SetServer, step: int) -> None:
     async def main() -> tuple[int, int]:
-        async with tubes.aio.connect(faked.server.url) as queue:
+        async with tubes.aio.connect(faked_server.server.url) as queue:
             tube = await queue.create_tube("load", "utubettl")
             got = asyncio.create_task(tube.take(timeout=60))
             await asyncio.sleep(0.2)
-            faked.set(step)
-            before = await asyncio.to_thread(faked.calls)
+            faked_server.set(step)
+            before = await asyncio.to_thread(faked_server.calls)
             await tube.put("job", delay=3)
             task = await got
             assert task is not None
             await task.ack()
             assert await tube.take(timeout=0.2) is None
-            return before, await asyncio.to_thread(faked.calls)
+            return before, await asyncio.to_thread(faked_server.calls)
 
     before, after = asyncio.run(main())
     assert after - before < 40
 
 
-def test_tasks_become_due_at_once_when_the_clock_is_set_ahead(faked: SetServer) -> None:
-    with tubes.connect(faked.server.url, session_ttl=1.5) as queue:
+def test_tasks_become_due_at_once_when_the_clock_is_set_ahead(faked_server: SetServer) -> None:
+    with tubes.connect(faked_server.server.url, session_ttl=1.5) as queue:
         tube = queue.create_tube("load", "utubettl", interval=600)
         tube.put("delayed", delay=600)
         tube.put("first", utube="a")
@@ -356,7 +361,7 @@ def test_tasks_become_due_at_once_when_the_clock_is_set_ahead(faked: SetServer) 
         task = tube.take(timeout=0)
         assert task is not None
         tube.pause(600)
-        faked.set(HOUR)
+        faked_server.set(HOUR)
         found = [tube.take(timeout=30) for _ in range(2)]
         assert [task.data for task in found if task is not None] == ["delayed", "first"]
         assert tube.statistics().tasks["total"] == 3
@@ -365,24 +370,24 @@ def test_tasks_become_due_at_once_when_the_clock_is_set_ahead(faked: SetServer) 
             task.ack()
 
 
-def test_lane_cooldowns_do_not_grow_when_the_clock_is_set_back(faked: SetServer) -> None:
-    with tubes.connect(faked.server.url, session_ttl=1.5) as queue:
+def test_lane_cooldowns_do_not_grow_when_the_clock_is_set_back(faked_server: SetServer) -> None:
+    with tubes.connect(faked_server.server.url, session_ttl=1.5) as queue:
         tube = queue.create_tube("load", "utube", interval=2)
         for number in range(600):
             tube.put(number, utube=str(number // 2))
         assert len(tube.take_many(600, timeout=0)) == 300
         tube.release_all()
-        faked.set(-HOUR)
+        faked_server.set(-HOUR)
         for _ in range(3):
             assert tube.take(timeout=30) is not None
 
 
-def test_tasks_of_a_promoted_replica_survive_a_clock_that_is_behind(faked: SetServer) -> None:
-    faked.set(-HOUR)
+def test_tasks_of_a_promoted_replica_survive_a_clock_that_is_behind(faked_server: SetServer) -> None:
+    faked_server.set(-HOUR)
     port = free_port()
     with (
         LocalServer(port=port) as lost,
-        faked.server.client() as replica,
+        faked_server.server.client() as replica,
         tubes.connect(lost.url, session_ttl=1.2) as queue,
     ):
         tube = queue.create_tube("load", "fifottl")
@@ -394,7 +399,7 @@ def test_tasks_of_a_promoted_replica_survive_a_clock_that_is_behind(faked: SetSe
         assert eventually(lambda: replica.zcard("tubes:{load}:taken") == 1)
         queue.detach()
         replica.replicaof("NO", "ONE")
-        with tubes.connect(faked.server.url, session_ttl=1.2) as others:
+        with tubes.connect(faked_server.server.url, session_ttl=1.2) as others:
             tube = others.tube("load")
             assert tube.oldest_ready_age() == 0
             assert tube.update(2, ttl=60).ttl == 60

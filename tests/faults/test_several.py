@@ -79,7 +79,7 @@ def test_randomly_cancelled_take_any_loses_no_task(url: str, factor: int) -> Non
             async def put(number: int) -> None:
                 if number % 2 == 0:
                     where = random.choice(made if number % 4 else others)
-                    ledgers[where.name].was_put(str(number), (await where.put(str(number))).id)
+                    ledgers[where.name].record_put(str(number), (await where.put(str(number))).id)
 
             cancelled = await cancel_all(1500 * factor, lambda: take(queue, made), put)
             assert cancelled > 1000

@@ -101,20 +101,20 @@ def test_storm_of_signals_loses_no_task(
             if task is INTERRUPTED:
                 ledger.unknown.add(str(key))
             else:
-                ledger.was_put(str(key), task.id)
+                ledger.record_put(str(key), task.id)
             task = storm.attempt(lambda: tube.take(0))
             if task is INTERRUPTED or task is None:
                 continue
-            ledger.took(task.id, task.attempts, task.data)
+            ledger.record_take(task.id, task.attempts, task.data)
             try:
                 done = storm.attempt(task.ack)
             except TaskNotTaken:
                 ledger.late += 1
                 continue
             if done is INTERRUPTED:
-                ledger.may_be_done({(task.id, task.attempts)})
+                ledger.record_unsure_acks({(task.id, task.attempts)})
             else:
-                ledger.was_done(task.id, task.attempts)
+                ledger.record_done(task.id, task.attempts)
         proxy.delay = 0.0
         assert storm.count > 20 * factor
         assert ledger.done
@@ -144,11 +144,11 @@ def record(storm: Storm, ledger: Ledger, task: Any, ack: Callable[[Any], object]
     """Ack the task of an attempt and record the outcome."""
     if task is INTERRUPTED or task is None:
         return
-    ledger.took(task.id, task.attempts, task.data)
+    ledger.record_take(task.id, task.attempts, task.data)
     if storm.attempt(lambda: ack(task)) is INTERRUPTED:
-        ledger.may_be_done({(task.id, task.attempts)})
+        ledger.record_unsure_acks({(task.id, task.attempts)})
     else:
-        ledger.was_done(task.id, task.attempts)
+        ledger.record_done(task.id, task.attempts)
 
 
 @pytest.fixture
@@ -210,11 +210,11 @@ def test_storm_of_signals_in_an_event_loop_loses_no_task(
         task = attempt(tube.take(timeout=0.03))
         if task is INTERRUPTED or task is None:
             continue
-        ledger.took(task.id, task.attempts, task.data)
+        ledger.record_take(task.id, task.attempts, task.data)
         if attempt(task.ack()) is INTERRUPTED:
-            ledger.may_be_done({(task.id, task.attempts)})
+            ledger.record_unsure_acks({(task.id, task.attempts)})
         else:
-            ledger.was_done(task.id, task.attempts)
+            ledger.record_done(task.id, task.attempts)
     loop.run_until_complete(queue.close())
     loop.close()
     assert storm.count > 20 * factor

@@ -146,18 +146,18 @@ def test_event_loops_put_take_and_wait_over_tls(secure: str, ledger: Ledger) -> 
                 for _ in range(10):
                     task = await tube.take(timeout=20)
                     assert task is not None
-                    ledger.took(task.id, task.attempts, task.data)
+                    ledger.record_take(task.id, task.attempts, task.data)
                     await task.ack()
-                    ledger.was_done(task.id, task.attempts)
+                    ledger.record_done(task.id, task.attempts)
 
             takers = [asyncio.create_task(take()) for _ in range(5)]
             for number in range(50):
-                ledger.was_put(str(number), (await others.put(str(number))).id)
+                ledger.record_put(str(number), (await others.put(str(number))).id)
             await asyncio.gather(*takers)
             gives_up = asyncio.create_task(tube.take())
             await asyncio.sleep(0.05)
             gives_up.cancel()
-            ledger.was_put("last", (await others.put("last")).id)
+            ledger.record_put("last", (await others.put("last")).id)
 
     asyncio.run(main())
     with tubes.connect(secure) as queue:

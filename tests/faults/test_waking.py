@@ -37,7 +37,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[LocalServer]:
         yield server
 
 
-def asleep(server: LocalServer, count: int = 1) -> bool:
+def are_blocked(server: LocalServer, count: int = 1) -> bool:
     """Return True if `count` threads are blocked on markers."""
     with server.client() as client:
         return eventually(lambda: client.info("clients")["blocked_clients"] == count)
@@ -59,7 +59,7 @@ class Waiting:
         except tubes.TubesError as error:
             self.result = error
 
-    def done(self) -> Any:
+    def wait(self) -> Any:
         """Wait for the end of the take and return its result."""
         self._thread.join()
         return self.result
@@ -70,12 +70,12 @@ def test_server_runs_the_take_of_a_blocked_process(server: LocalServer) -> None:
     with tubes.connect(server.url) as queue, tubes.connect(server.url, session_ttl=31.0) as other:
         tube = queue.create_tube("load")
         waiting = Waiting(tube)
-        assert asleep(server)
+        assert are_blocked(server)
         with port_of(tube).shared.queue.lock:  # The process needs this lock to hand the task to the waiter.
             others = other.tube("load")
             others.put("job")
             assert others.statistics().tasks["taken"] == 1
-        task = waiting.done()
+        task = waiting.wait()
         assert task.data == "job"
         assert task.ack().state == "done"
 
@@ -87,10 +87,10 @@ def test_waiters_of_one_process_are_served_in_order(server: LocalServer) -> None
         for _ in range(20):
             others = [queue.session() for _ in range(3)]
             waiting = [Waiting(one.tube("load")) for one in (queue, *others, queue)]
-            assert asleep(server)
+            assert are_blocked(server)
             for number in range(6):
                 tube.put(number)
-            assert [one.done().data for one in waiting] == list(range(5))
+            assert [one.wait().data for one in waiting] == list(range(5))
             last = tube.take(timeout=5)
             assert last is not None
             assert last.data == 5
@@ -105,17 +105,17 @@ def test_putter_does_not_take_the_task_of_a_waiter(server: LocalServer) -> None:
         tube = queue.create_tube("load")
         for number in range(30):
             waiting = Waiting(tube)
-            assert asleep(server)
+            assert are_blocked(server)
             tube.put(number)
             assert tube.take(timeout=0) is None
-            assert waiting.done().ack().data == number
+            assert waiting.wait().ack().data == number
 
 
 def test_task_taken_for_a_cancelled_waiter_is_given_back(server: LocalServer) -> None:
     async def give_up(url: str) -> None:
         async with tubes.aio.connect(url) as queue:
             taker = asyncio.create_task((await queue.tube("load")).take())
-            assert await asyncio.to_thread(asleep, server)
+            assert await asyncio.to_thread(are_blocked, server)
             taker.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await taker
@@ -139,7 +139,7 @@ def test_next_waiter_gets_the_task_of_a_cancelled_waiter(server: LocalServer) ->
             tube, others = await queue.create_tube("load"), await session.tube("load")
             for second in (tube, others):
                 leaver = asyncio.create_task(tube.take())
-                assert await asyncio.to_thread(asleep, server)
+                assert await asyncio.to_thread(are_blocked, server)
                 stayer = asyncio.create_task(second.take())
                 await asyncio.sleep(0.01)
                 leaver.cancel()
@@ -159,11 +159,11 @@ def test_session_changed_while_waiting_owns_its_task(server: LocalServer) -> Non
         name, another = shared.identify(), third.identify()
         queue.identify(name)
         waiting = Waiting(tube)
-        assert asleep(server)
+        assert are_blocked(server)
         queue.identify(another)
         with tubes.connect(server.url, session_ttl=31.0) as other:
             other.tube("load").put("job")
-            task = waiting.done()
+            task = waiting.wait()
             assert (task.attempts, task.ack().state) == (1, "-")
 
 
@@ -171,33 +171,33 @@ def test_scripts_flushed_during_a_wait_are_loaded_again(server: LocalServer) -> 
     with tubes.connect(server.url) as queue, server.client() as client:
         tube = queue.create_tube("load")
         waiting = Waiting(tube)
-        assert asleep(server)
+        assert are_blocked(server)
         client.script_flush()
         tube.put("job")
-        assert waiting.done().data == "job"
+        assert waiting.wait().data == "job"
 
 
 def test_a_waiter_whose_session_has_ended_gets_a_new_one(server: LocalServer) -> None:
     with tubes.connect(server.url) as queue, server.client() as client:
         tube = queue.create_tube("load")
         waiting = Waiting(tube)
-        assert asleep(server)
+        assert are_blocked(server)
         port: Any = tube._port
         client.hdel(port.shared.key, port.session[1], f"u{port.connection.session.uuid}")
         with tubes.connect(server.url, session_ttl=31.0) as other:
             other.tube("load").put("job")
-        assert waiting.done().ack().state == "done"
+        assert waiting.wait().ack().state == "done"
 
 
 def test_waiter_of_a_dropped_tube_raises_tube_not_found(server: LocalServer) -> None:
     with tubes.connect(server.url) as queue, tubes.connect(server.url, session_ttl=31.0) as other:
         waiting = Waiting(queue.create_tube("load"))
-        assert asleep(server)
+        assert are_blocked(server)
         others = other.tube("load")
         others.drop(force=True)
         others = other.create_tube("load")
         others.put("not for it")
-        assert isinstance(waiting.done(), TubeNotFound)
+        assert isinstance(waiting.wait(), TubeNotFound)
         assert others.statistics().tasks["ready"] == 1
 
 
@@ -208,10 +208,10 @@ def test_waiter_on_a_full_server_gets_a_ready_task(server: LocalServer) -> None:
         first = tube.take(timeout=0)
         assert first is not None
         waiting = Waiting(tube)
-        assert asleep(server)
+        assert are_blocked(server)
         client.config_set("maxmemory", 1)
         first.release()
-        task = waiting.done()
+        task = waiting.wait()
         client.config_set("maxmemory", 0)
         assert task.attempts == 2
 
@@ -229,7 +229,7 @@ def test_connections_killed_during_a_wait_lose_no_task(server: LocalServer, ledg
             putter.start()
             client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
             putter.join()
-            task = waiting.done()
+            task = waiting.wait()
             assert task is not None
             ledger.work(task)
         assert len(ledger.done) == 50 * factor
@@ -251,10 +251,10 @@ def test_take_whose_reply_was_lost_is_queried_until_resolved(
         tube, others = queue.create_tube("load"), other.tube("load")
         for _ in range(3):
             waiting = Waiting(tube, timeout=0.6)
-            assert asleep(valkey)
+            assert are_blocked(valkey)
             proxy.mute = True
             others.put("job")
-            assert waiting.done() is None
+            assert waiting.wait() is None
             proxy.mute = False
             assert eventually(lambda: others.statistics().tasks["ready"] == 1)
             task = others.take(timeout=0)
@@ -303,7 +303,7 @@ def test_take_finds_a_task_put_after_a_take_any_on_the_tube_ended(valkey: LocalS
                 other.put("held")
                 held: Any = other.take(timeout=0)
                 found = pool.submit(queue.take_any, [other, one], 20)
-                assert asleep(valkey, 2)
+                assert are_blocked(valkey, 2)
                 one.put("first")
                 first: Any = found.result()
                 first.ack()
@@ -323,7 +323,7 @@ def test_take_finds_a_task_put_after_a_cancelled_wait(valkey: LocalServer) -> No
             tube = await queue.create_tube("load")
             for number in range(3):
                 waiting = asyncio.create_task(tube.take(20))
-                assert await asyncio.to_thread(asleep, valkey)
+                assert await asyncio.to_thread(are_blocked, valkey)
                 waiting.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await waiting
@@ -388,7 +388,7 @@ def test_an_interrupted_wait_leaves_nothing_taken(server: LocalServer, factor: i
             assert taker.stdout is not None
             for number in range(30 * factor):
                 taker.stdin.write("go\n")
-                assert asleep(server)
+                assert are_blocked(server)
                 taker.send_signal(signal.SIGINT)
                 tube.put(number)
                 assert taker.stdout.readline() == "interrupted\n"

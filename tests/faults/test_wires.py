@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tubes.testing import LocalServer
 
 
-def sometimes(share: float) -> Any:
+def with_chance(share: float) -> Any:
     return lambda request: random.random() < share
 
 
@@ -65,7 +65,7 @@ def test_puts_over_cut_connections_are_done_once(
 ) -> None:
     with tubes.connect(proxied_url) as queue:
         tube = queue.create_tube("load", driver)
-        proxy.cuts = sometimes(0.2)
+        proxy.cuts = with_chance(0.2)
         for number in range(150 * factor):
             ledger.put(tube, str(number))
         assert not ledger.unknown
@@ -76,7 +76,7 @@ def test_puts_over_cut_connections_are_done_once(
             ledger.work(task)
         assert len(ledger.done) == 75 * factor
         assert ledger.late == 0
-        proxy.cuts = sometimes(0)
+        proxy.cuts = with_chance(0)
         assert tube.statistics().tasks["taken"] == 0
         ledger.check(tube)
 
@@ -111,7 +111,7 @@ def test_sessions_over_cut_connections_do_everything_once(
                 errors.append(error)
 
         over = threading.Event()
-        proxy.cuts = sometimes(0.15)
+        proxy.cuts = with_chance(0.15)
         putters = [threading.Thread(target=put, args=(session, n)) for n, session in enumerate(sessions)]
         takers = [threading.Thread(target=take, args=(session,)) for session in sessions]
         for thread in putters + takers:
@@ -121,7 +121,7 @@ def test_sessions_over_cut_connections_do_everything_once(
         over.set()
         for thread in takers:
             thread.join()
-        proxy.cuts = sometimes(0)
+        proxy.cuts = with_chance(0)
         assert not errors, errors
         assert not ledger.unknown
         assert ledger.late == 0
@@ -138,17 +138,17 @@ def test_event_loop_over_cut_connections_does_everything_once(
 
             async def put(name: int) -> None:
                 for number in range(30 * factor):
-                    ledger.was_put(f"{name}.{number}", (await tube.put(f"{name}.{number}")).id)
+                    ledger.record_put(f"{name}.{number}", (await tube.put(f"{name}.{number}")).id)
 
             async def take() -> None:
                 while (task := await tube.take(timeout=1)) is not None:
-                    ledger.took(task.id, task.attempts, task.data)
+                    ledger.record_take(task.id, task.attempts, task.data)
                     await task.ack()
-                    ledger.was_done(task.id, task.attempts)
+                    ledger.record_done(task.id, task.attempts)
 
-            proxy.cuts = sometimes(0.1)
+            proxy.cuts = with_chance(0.1)
             await asyncio.gather(*(put(name) for name in range(10)), *(take() for _ in range(5)))
-            proxy.cuts = sometimes(0)
+            proxy.cuts = with_chance(0)
 
     asyncio.run(main())
     assert len(ledger.done) == 300 * factor
@@ -381,7 +381,7 @@ def test_async_put_gives_up_on_a_connection_that_is_always_cut(
             proxy.cuts, proxy.count = (lambda request: b"EVAL" in request), 0
             with pytest.raises(ConnectionLost):
                 await asyncio.wait_for(tube.put("lost"), 5)
-            proxy.cuts = sometimes(0)
+            proxy.cuts = with_chance(0)
             count = proxy.count
             assert (await tube.put("job")).id is not None
             return count

@@ -32,7 +32,7 @@ RUNS = 2
 MANY = 2000
 
 
-def interrupted(method: Callable[[], object], *moments: int) -> int:
+def interrupt(method: Callable[[], object], *moments: int) -> int:
     """Run a call with KeyboardInterrupts; return how many were raised.
 
     Each is raised at the n-th possible moment after the previous one. An interrupt is possible when a Python function
@@ -87,7 +87,7 @@ def moments(driver: str, **options: Any) -> Iterator[tuple[int, tubes.Queue, tub
     raise AssertionError("the call does not end")
 
 
-def drained(tube: tubes.Tube) -> list[int]:
+def drain(tube: tubes.Tube) -> list[int]:
     """Take all available tasks and return their ids in order."""
     return [task.ack().data for task in iter(lambda: tube.take(0), None)]
 
@@ -96,7 +96,7 @@ def drained(tube: tubes.Tube) -> list[int]:
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_interrupted_take_has_no_effect(driver: str) -> None:
     for moment, _, tube in moments(driver):
-        if not interrupted(lambda tube=tube: tube.take(0), moment):  # type: ignore[misc]
+        if not interrupt(lambda tube=tube: tube.take(0), moment):  # type: ignore[misc]
             assert moment > 4
             return
         assert check(tube)["taken"] == 0
@@ -105,7 +105,7 @@ def test_interrupted_take_has_no_effect(driver: str) -> None:
         assert task is not None
         assert task.attempts == 1
         task.release()
-        assert drained(tube) == list(range(TASKS))
+        assert drain(tube) == list(range(TASKS))
 
 
 @pytest.mark.sample(1)
@@ -115,7 +115,7 @@ def test_interrupted_take_has_no_effect(driver: str) -> None:
 def test_interrupted_take_does_not_start_the_interval_of_its_lane(options: dict[str, Any]) -> None:
     for moment, _, tube in moments("utube", **options):
         tube.block("2", 9)
-        if not interrupted(lambda tube=tube: tube.take(0), moment):  # type: ignore[misc]
+        if not interrupt(lambda tube=tube: tube.take(0), moment):  # type: ignore[misc]
             return
         assert check(tube)["taken"] == 0
         assert [utube.next_start is None for utube in tube.utubes()] == [True, True, False]
@@ -128,7 +128,7 @@ def test_interrupted_take_does_not_start_the_interval_of_its_lane(options: dict[
 def test_interrupted_move_leaves_each_task_in_one_tube() -> None:
     for moment, queue, tube in moments("utubettl"):
         other = queue.create_tube("other", "utubettl")
-        over = not interrupted(lambda tube=tube, other=other: tube.move_to(other, state="ready"), moment)  # type: ignore[misc]
+        over = not interrupt(lambda tube=tube, other=other: tube.move_to(other, state="ready"), moment)  # type: ignore[misc]
         check(other)
         assert check(tube)["total"] == len(tube.tasks())
         assert sorted(task.data for task in tube.tasks() + other.tasks()) == [*range(TASKS)]
@@ -143,7 +143,7 @@ def test_task_ended_by_an_interrupted_ack_or_delete_is_kept(end: str) -> None:
         for _ in range(2):
             tube.take_task(5 - tube.statistics().kept).ack()  # type: ignore[union-attr]
         task = tube.take(0)
-        if not interrupted(lambda tube=tube, task=task: getattr(tube, end)(task), moment):  # type: ignore[misc]
+        if not interrupt(lambda tube=tube, task=task: getattr(tube, end)(task), moment):  # type: ignore[misc]
             return
         ended = check(tube)["total"] == TASKS - 3
         assert sorted(done.id for done in tube.tasks(state="done")) == ([0, 4, 5] if ended else [4, 5])
@@ -158,7 +158,7 @@ def test_interrupted_block_or_configure_is_all_or_nothing(lane: str) -> None:
     ]
     for act in acts:
         for moment, _, tube in moments("utube"):
-            if not interrupted(lambda tube=tube, act=act: act(tube), moment):  # type: ignore[misc]
+            if not interrupt(lambda tube=tube, act=act: act(tube), moment):  # type: ignore[misc]
                 break
             check(tube)
             act(tube)
@@ -166,7 +166,7 @@ def test_interrupted_block_or_configure_is_all_or_nothing(lane: str) -> None:
             tube.block(lane, 0)
             tube.configure(lane, interval=None, max_in_flight=None)
             check(tube)
-            assert drained(tube) == list(range(TASKS))
+            assert drain(tube) == list(range(TASKS))
             assert tube.utubes() == []
 
 
@@ -177,37 +177,37 @@ def test_interrupted_put_has_no_effect(driver: str, options: dict[str, Any]) -> 
     if options and "ttl" not in driver:
         pytest.skip(f"driver {driver!r} has no delay")
     for moment, _, tube in moments(driver):
-        if not interrupted(lambda tube=tube: tube.put("x", **options), moment):  # type: ignore[misc]
+        if not interrupt(lambda tube=tube: tube.put("x", **options), moment):  # type: ignore[misc]
             return
         assert check(tube)["total"] == TASKS
         assert tube.statistics().calls["put"] == TASKS
         assert tube.put("y").id >= TASKS
-        assert drained(tube) == [*range(TASKS), "y"]
+        assert drain(tube) == [*range(TASKS), "y"]
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_interrupted_put_many_has_no_effect(driver: str) -> None:
     for moment, _, tube in moments(driver):
-        if not interrupted(lambda tube=tube: tube.put_many(["x", "y", "z"]), moment):  # type: ignore[misc]
+        if not interrupt(lambda tube=tube: tube.put_many(["x", "y", "z"]), moment):  # type: ignore[misc]
             return
         assert check(tube)["total"] == TASKS
         assert tube.statistics().calls["put"] == TASKS
         assert tube.put("w").id >= TASKS
-        assert drained(tube) == [*range(TASKS), "w"]
+        assert drain(tube) == [*range(TASKS), "w"]
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_interrupted_take_many_has_no_effect(driver: str) -> None:
     for moment, _, tube in moments(driver):
-        if not interrupted(lambda tube=tube: tube.take_many(3, timeout=0), moment):  # type: ignore[misc]
+        if not interrupt(lambda tube=tube: tube.take_many(3, timeout=0), moment):  # type: ignore[misc]
             return
         assert check(tube)["taken"] == 0
         assert tube.statistics().calls["take"] == 0
         assert {task.attempts for task in tube.take_many(TASKS, timeout=0)} == {1}
         tube.release_all()
-        assert sorted(drained(tube)) == list(range(TASKS))
+        assert sorted(drain(tube)) == list(range(TASKS))
 
 
 @pytest.mark.sample(1)
@@ -217,7 +217,7 @@ def test_interrupted_batch_call_is_done_or_undone_for_each_task(driver: str, met
     for moment, _, tube in moments(driver):
         tasks = tube.take_many(3, timeout=0)
         act = getattr(tube, method)
-        if not interrupted(lambda act=act, tasks=tasks: act(tasks), moment):  # type: ignore[misc]
+        if not interrupt(lambda act=act, tasks=tasks: act(tasks), moment):  # type: ignore[misc]
             return
         counts, calls = check(tube), tube.statistics().calls
         ended = calls["ack"] + calls["delete"]
@@ -225,7 +225,7 @@ def test_interrupted_batch_call_is_done_or_undone_for_each_task(driver: str, met
         assert counts["taken"] == 3 - ended - calls["release"]
         tube.release_all()
         left = [n for n in range(TASKS) if n not in [task.data for task in tasks][:ended]]
-        assert drained(tube) == left
+        assert drain(tube) == left
 
 
 @pytest.mark.sample(1)
@@ -241,7 +241,7 @@ def test_interrupted_call_of_a_holder_is_all_or_nothing(driver: str, method: str
             "touch": lambda task=task: task.touch(5),  # type: ignore[misc]
             "release_all": tube.release_all,
         }
-        if not interrupted(act.get(method) or getattr(task, method), moment):
+        if not interrupt(act.get(method) or getattr(task, method), moment):
             return
         counts, calls = check(tube), tube.statistics().calls
         if method == "touch":
@@ -252,7 +252,7 @@ def test_interrupted_call_of_a_holder_is_all_or_nothing(driver: str, method: str
         assert counts["taken"] == 1 - ended - calls["release"] - calls["bury"]
         tube.release_all()
         tube.kick(1)
-        assert drained(tube) == list(range(ended, TASKS))
+        assert drain(tube) == list(range(ended, TASKS))
 
 
 @pytest.mark.sample(1)
@@ -263,12 +263,12 @@ def test_interrupted_kick_or_truncate_leaves_each_task_in_one_state(driver: str,
         for id in range(3):
             tube.bury(id)
         act = (lambda tube=tube: tube.kick(3)) if method == "kick" else tube.truncate
-        if not interrupted(act, moment):
+        if not interrupt(act, moment):
             return
         counts = check(tube)
         assert counts["ready"] + counts["buried"] == counts["total"]
         tube.kick(3)
-        assert drained(tube) == ([] if method == "truncate" and not counts["total"] else list(range(TASKS)))
+        assert drain(tube) == ([] if method == "truncate" and not counts["total"] else list(range(TASKS)))
 
 
 @pytest.mark.sample(1)
@@ -278,7 +278,7 @@ def test_interrupted_pause_or_resume_is_all_or_nothing(method: str, seconds: flo
     for moment, _, tube in moments("utube"):
         if method == "resume":
             tube.pause(seconds)
-        over = not interrupted(tube.resume if method == "resume" else lambda tube=tube: tube.pause(seconds), moment)  # type: ignore[misc]
+        over = not interrupt(tube.resume if method == "resume" else lambda tube=tube: tube.pause(seconds), moment)  # type: ignore[misc]
         check(tube)
         if over:
             return
@@ -286,7 +286,7 @@ def test_interrupted_pause_or_resume_is_all_or_nothing(method: str, seconds: flo
         assert (tube.take(0) is None) == (tube.statistics().paused is not None)
         tube.resume()
         tube.release_all()
-        assert drained(tube) == list(range(TASKS))
+        assert drain(tube) == list(range(TASKS))
 
 
 @pytest.mark.sample(2)
@@ -297,10 +297,10 @@ def test_a_close_that_was_interrupted_can_be_repeated(driver: str) -> None:
         mine = other.tube("t")
         held = mine.take(0), mine.take(0)
         assert None not in held
-        ended = not interrupted(other.close, moment)
+        ended = not interrupt(other.close, moment)
         check(tube)
         other.close()
-        assert drained(tube) == list(range(TASKS))
+        assert drain(tube) == list(range(TASKS))
         if ended:
             return
 
@@ -316,7 +316,7 @@ def test_interrupt_while_serving_a_waiter_loses_no_task_or_waiter(driver: str) -
         await asyncio.sleep(0)
         return taking
 
-    async def hurry(taking: asyncio.Task[tubes.AsyncTask | None]) -> bool:
+    async def finishes_soon(taking: asyncio.Task[tubes.AsyncTask | None]) -> bool:
         for _ in range(3):
             await asyncio.sleep(0)
         return taking.done()
@@ -326,8 +326,8 @@ def test_interrupt_while_serving_a_waiter_loses_no_task_or_waiter(driver: str) -
         theirs = loop.run_until_complete(tubes.aio.connect(url).tube("t"))
         for moment in range(MANY):
             taking = loop.run_until_complete(begin(theirs))
-            over = not interrupted(lambda: tube.put("x"), moment)
-            served = loop.run_until_complete(hurry(taking))
+            over = not interrupt(lambda: tube.put("x"), moment)
+            served = loop.run_until_complete(finishes_soon(taking))
             counts = check(tube)
             assert counts["total"] == counts["taken"] == served
             assert tube.statistics().waiting == 1 - served
@@ -374,7 +374,7 @@ def test_interrupted_recovery_strands_no_task(driver: str, call: str) -> None:
                 run // RUNS,
                 *(chance.randrange(chance.choice([5, 30, 200])) for _ in range(chance.randrange(1, 4))),
             )
-            hits = interrupted(lambda tube=tube, task=task, other=other: CALLS[call](tube, task, other), *moments)  # type: ignore[misc]
+            hits = interrupt(lambda tube=tube, task=task, other=other: CALLS[call](tube, task, other), *moments)  # type: ignore[misc]
             if not hits:
                 break
             recoveries += hits > 1
@@ -390,7 +390,7 @@ def test_interrupted_recovery_strands_no_task(driver: str, call: str) -> None:
             tube.kick(TASKS)
             for name in ("0", "1", "2") if "utube" in driver else ():
                 tube.configure(name, interval=0, max_in_flight=9)
-            data = drained(tube)
+            data = drain(tube)
             acked = [0] if call == "ack" and 0 not in data else []
             assert sorted(data + acked) == list(range(TASKS)), moments
     assert recoveries or call == "ack"  # A plain ack runs no interruptible code after its change.
@@ -414,21 +414,21 @@ def test_interrupts_of_a_waiting_call_lose_no_task_and_no_waiter(driver: str, ca
             nonlocal got
             got = calls[call]()
 
-        def meanwhile() -> None:
-            drained(tube) if call == "put" else tube.put("x")
+        def unblock() -> None:
+            drain(tube) if call == "put" else tube.put("x")
 
         for run in range(3 * 60):
             if call == "put":
                 tube.put("full", timeout=0)
             got = None
-            timer = threading.Timer(chance.choice([0.0, 0.001, 0.002]), meanwhile)
+            timer = threading.Timer(chance.choice([0.0, 0.001, 0.002]), unblock)
             timer.start()
-            interrupted(attempt, run // 3, *(chance.randrange(chance.choice([3, 60])) for _ in range(2)))
+            interrupt(attempt, run // 3, *(chance.randrange(chance.choice([3, 60])) for _ in range(2)))
             timer.join()
             if got and call != "put":
                 tube.release_all()
             assert eventually(lambda: tube.statistics().waiting == check(tube)["taken"] == 0), run
-            left: list[Any] = drained(tube)
+            left: list[Any] = drain(tube)
             assert left == ["x"] or (call == "put" and not left), run
             waiting = thread.submit(tube.take, 10)
             assert eventually(lambda: tube.statistics().waiting == 1), run
@@ -460,14 +460,14 @@ def test_interrupted_wait_gives_back_all_that_it_took(tmp_path: Path, backend: s
                 theirs.put_many([0, 1])
 
             putting = thread.submit(put_two)
-            hits = interrupted(calls[call], moment)
+            hits = interrupt(calls[call], moment)
             over.set()
             putting.result()
             if not hits:
                 assert tube.statistics().tasks["taken"] > 0
                 return
             assert eventually(lambda: tube.statistics().waiting == check(tube)["taken"] == 0), moment
-            assert drained(tube) == [0, 1], moment
+            assert drain(tube) == [0, 1], moment
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -475,7 +475,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"memory://{tmp_path.name}" if request.param == "memory" else f"file:{tmp_path}"
 
 
-def twice(
+def interrupt_twice(
     url: str,
     driver: str,
     prepare: Callable[[tubes.Tube], Any],
@@ -489,7 +489,7 @@ def twice(
             tube = queue.create_tube("t", driver, **options)
             given = prepare(tube)
             later = chance.randrange(chance.choice([5, 30, 200]))
-            hits = interrupted(lambda tube=tube, given=given: call(tube, given), run // 2, later)  # type: ignore[misc]
+            hits = interrupt(lambda tube=tube, given=given: call(tube, given), run // 2, later)  # type: ignore[misc]
             tube.statistics()  # This call repairs the tube.
             yield tube
             tube.drop(force=True)
@@ -503,7 +503,7 @@ def test_interrupted_again_leaves_the_old_task_or_the_new_one(url: str) -> None:
     def prepare(tube: tubes.Tube) -> None:
         tube.put("x").delete()
 
-    for tube in twice(url, "fifottl", prepare, lambda tube, _: tube.again(0), keep_done=60):
+    for tube in interrupt_twice(url, "fifottl", prepare, lambda tube, _: tube.again(0), keep_done=60):
         check(tube)
         old, new = tube.tasks(state="done"), tube.tasks(state="ready")
         assert [task.data for task in old + new] == ["x"]
@@ -519,7 +519,7 @@ def test_interrupted_move_with_a_priority_is_all_or_nothing(url: str, method: st
         assert task is not None
         return task
 
-    for tube in twice(url, "utubettl", prepare, lambda tube, task: getattr(tube, method)(task, pri=7)):
+    for tube in interrupt_twice(url, "utubettl", prepare, lambda tube, task: getattr(tube, method)(task, pri=7)):
         check(tube)
         task = tube.peek(0)
         moved = tube.statistics().calls[method]
@@ -534,11 +534,11 @@ def test_interrupted_truncate_is_all_or_nothing(url: str) -> None:
         tube.delete(0)
         tube.take_task(1)
 
-    for tube in twice(url, "fifottl", prepare, lambda tube, _: tube.truncate(), keep_done=60):
+    for tube in interrupt_twice(url, "fifottl", prepare, lambda tube, _: tube.truncate(), keep_done=60):
         check(tube)
         found = [len(tube.tasks()), len(tube.tasks(state="done"))]
         assert found in ([2, 1], [0, 0])
-        assert meets(tube, "a") == ("new" if found == [0, 0] else "-")
+        assert put_key(tube, "a") == ("new" if found == [0, 0] else "-")
 
 
 def test_done_tasks_stay_in_the_folder_when_a_truncate_is_interrupted(tmp_path: Path) -> None:
@@ -547,7 +547,7 @@ def test_done_tasks_stay_in_the_folder_when_a_truncate_is_interrupted(tmp_path: 
         with tubes.connect(url) as queue:
             tube = queue.create_tube("t", "fifottl", keep_done=60)
             tube.put("x").delete()
-            interrupted(tube.truncate, moment)
+            interrupt(tube.truncate, moment)
             found.append(len(tube.tasks(state="done")))
         with tubes.connect(url) as queue:
             tube = queue.tube("t")
@@ -567,7 +567,7 @@ def test_interrupted_move_to_another_session_is_all_or_nothing(url: str) -> None
             mine = tubes.connect(url)
             own = mine.identify()
             held = [mine.tube(tube.name).take(0) for tube in both]
-            hits = interrupted(lambda mine=mine: mine.identify(uuid), run // 2, run % 2)  # type: ignore[misc]
+            hits = interrupt(lambda mine=mine: mine.identify(uuid), run // 2, run % 2)  # type: ignore[misc]
             if mine.identify() == own:
                 assert [task is not None and task.release().state.value for task in held] == ["r", "r"]
             for tube in both:
@@ -603,7 +603,7 @@ def lane(driver: str, number: int) -> tubes.TaskOptions:
     return {"utube": str(number // 2)} if "utube" in driver else {}
 
 
-def keyed(driver: str) -> Iterator[tuple[int, tubes.Queue, tubes.Tube]]:
+def moments_with_keys(driver: str) -> Iterator[tuple[int, tubes.Queue, tubes.Tube]]:
     """Yield, for every moment, a tube whose tasks have keys that are remembered for a while."""
     for moment, queue, tube in moments(driver, key_ttl=KEY_TTL):
         for task in range(TASKS):
@@ -613,7 +613,7 @@ def keyed(driver: str) -> Iterator[tuple[int, tubes.Queue, tubes.Tube]]:
         yield moment, queue, tube
 
 
-def meets(tube: tubes.Tube, key: str) -> str:
+def put_key(tube: tubes.Tube, key: str) -> str:
     """Put a key and return the state of its existing task, `-` if the key is remembered, or `new`."""
     with contextlib.suppress(tubes.DuplicateKey):
         tube.put("mine", key=key, on_duplicate="raise")
@@ -625,18 +625,18 @@ def meets(tube: tubes.Tube, key: str) -> str:
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("key", ["0", "new"])
 def test_interrupted_put_with_a_key_leaves_the_key_unchanged(driver: str, key: str) -> None:
-    for moment, _, tube in keyed(driver):
-        if not interrupted(lambda tube=tube: tube.put("x", key=key), moment):  # type: ignore[misc]
+    for moment, _, tube in moments_with_keys(driver):
+        if not interrupt(lambda tube=tube: tube.put("x", key=key), moment):  # type: ignore[misc]
             return
         assert check(tube)["total"] == TASKS
-        assert meets(tube, key) == ("new" if key == "new" else "r")
+        assert put_key(tube, key) == ("new" if key == "new" else "r")
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("state", ["ready", "taken", "buried", "done"])
 def test_interrupted_replace_is_all_or_nothing(driver: str, state: str) -> None:
-    for moment, _, tube in keyed(driver):
+    for moment, _, tube in moments_with_keys(driver):
         first = TASKS
         if state == "taken":
             tube.take(0)
@@ -645,11 +645,11 @@ def test_interrupted_replace_is_all_or_nothing(driver: str, state: str) -> None:
         elif state == "done":
             tube.delete(first)
         before = tube.statistics()
-        over = not interrupted(lambda tube=tube: tube.put("x", key="0", on_duplicate="replace"), moment)  # type: ignore[misc]
+        over = not interrupt(lambda tube=tube: tube.put("x", key="0", on_duplicate="replace"), moment)  # type: ignore[misc]
         counts, calls = check(tube), tube.statistics().calls
         tube.release_all()
         tube.kick(1)
-        data: list[Any] = drained(tube)
+        data: list[Any] = drain(tube)
         done = "x" in data
         assert done or not over
         assert data.count(0) == (not done and state != "done")
@@ -665,15 +665,15 @@ def test_interrupted_replace_is_all_or_nothing(driver: str, state: str) -> None:
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("method", ["ack", "delete", "bury", "release"])
 def test_interrupted_call_keeps_task_and_key_consistent(driver: str, method: str) -> None:
-    for moment, _, tube in keyed(driver):
+    for moment, _, tube in moments_with_keys(driver):
         task = tube.take(0)
         assert task is not None
-        over = not interrupted(getattr(task, method), moment)
+        over = not interrupt(getattr(task, method), moment)
         gone = check(tube)["total"] < TASKS
-        assert (meets(tube, "0") == "-") == gone
+        assert (put_key(tube, "0") == "-") == gone
         if gone:
             tube._port.clock.advance(KEY_TTL)  # type: ignore[attr-defined]
-            assert meets(tube, "0") == "new"
+            assert put_key(tube, "0") == "new"
         check(tube)
         if over:
             return
@@ -701,7 +701,7 @@ def test_interrupted_update_is_all_or_nothing(driver: str, state: str, changes: 
         held = tube.take(0) if state == "taken" else None
         if state == "buried":
             tube.bury(0)
-        over = not interrupted(lambda tube=tube: tube.update(0, **wanted), moment)  # type: ignore[misc]
+        over = not interrupt(lambda tube=tube: tube.update(0, **wanted), moment)  # type: ignore[misc]
         check(tube)
         found = tube.peek(0)
         done = found.data == "x"
@@ -724,7 +724,7 @@ def test_interrupted_release_with_backoff_is_all_or_nothing(driver: str, attempt
     for moment, _, tube in moments(driver, backoff=[5], max_attempts=attempts):
         task = tube.take(0)
         assert task is not None
-        over = not interrupted(task.release, moment)
+        over = not interrupt(task.release, moment)
         check(tube)
         found = tube.peek(0)
         calls = tube.statistics().calls
@@ -741,7 +741,7 @@ def test_interrupted_alter_is_all_or_nothing(driver: str) -> None:
     changes |= {"max_in_flight": 2, "interval": 7} if "utube" in driver else {}
     for moment, _, tube in moments(driver):
         before = dict(tube.options)
-        if not interrupted(lambda tube=tube: tube.alter(**changes), moment):  # type: ignore[misc]
+        if not interrupt(lambda tube=tube: tube.alter(**changes), moment):  # type: ignore[misc]
             assert moment > 5
             return
         check(tube)

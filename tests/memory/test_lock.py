@@ -42,7 +42,7 @@ def _threads_that_take_turns_all_the_time() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-def harm(lock: Any = None, driver: str | Driver = EVERYTHING) -> list[str]:
+def use_in_threads(lock: Any = None, driver: str | Driver = EVERYTHING) -> list[str]:
     """Use one tube in several threads at once (put, take, ack, release, bury, kick, peek) and return all errors.
 
     `lock`: a replacement of the store's own lock.
@@ -105,12 +105,12 @@ def harm(lock: Any = None, driver: str | Driver = EVERYTHING) -> list[str]:
 @pytest.mark.parametrize("driver", ["fifo", EVERYTHING], ids=["fifo", "all"])
 def test_concurrent_threads_do_no_harm(driver: str | Driver) -> None:
     for _ in range(3):
-        assert harm(driver=driver) == []
+        assert use_in_threads(driver=driver) == []
 
 
 def test_concurrent_threads_do_harm_without_the_lock() -> None:
     """This shows that the test above can detect harm on this interpreter."""
-    assert any(harm(NoLock()) for _ in range(20))
+    assert any(use_in_threads(NoLock()) for _ in range(20))
 
 
 def test_thread_waits_while_another_one_has_the_lock() -> None:

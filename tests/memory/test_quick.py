@@ -45,10 +45,10 @@ class Side:
         if not short:
             port.__class__ = VerbPort
         self.taken: list[tubes.Task] = []
-        self.heard: list[tuple[str, int]] = []
+        self.events: list[tuple[str, int]] = []
 
-    def hear(self, task: tubes.Task, event: str) -> None:
-        self.heard.append((event, task.id))
+    def record(self, task: tubes.Task, event: str) -> None:
+        self.events.append((event, task.id))
 
     def do(self, what: str, number: int) -> Any:
         """Make one call; `number` selects a taken task or an id."""
@@ -70,7 +70,7 @@ class Side:
             "truncate": tube.truncate,
             "pause": lambda: tube.pause(number % 4 or None),
             "resume": tube.resume,
-            "listen": lambda: tube.on_task_change(self.hear if number % 2 else None) and None,
+            "listen": lambda: tube.on_task_change(self.record if number % 2 else None) and None,
             "count": lambda: (tube.statistics().tasks, tube.statistics().calls),
         }
         answer, known = outcome(acts[what])
@@ -92,7 +92,7 @@ def test_short_and_long_paths_behave_alike(seed: int) -> None:
     for _ in range(300):
         what, number = dice.choice(often + rarely), dice.randrange(40)
         assert short.do(what, number) == long.do(what, number), what
-    assert short.heard == long.heard
+    assert short.events == long.events
     assert short.do("count", 0) == long.do("count", 0)
 
 

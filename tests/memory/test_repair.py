@@ -51,7 +51,7 @@ def shell(url: str) -> Callable[..., Result]:
 
 
 @pytest.fixture
-def damaged(url: str, valkey: LocalServer) -> None:
+def damaged_tube(url: str, valkey: LocalServer) -> None:
     """Create two tubes, one of which has lost its index of ready tasks."""
     with tubes.connect(url) as queue:
         queue.create_tube("fine").put("hello")
@@ -62,7 +62,7 @@ def damaged(url: str, valkey: LocalServer) -> None:
         client.delete(f"{port.shared.key}:ready")
 
 
-@pytest.mark.usefixtures("damaged")
+@pytest.mark.usefixtures("damaged_tube")
 def test_check_command_reports_damage_by_its_exit_code(shell: Callable[..., Result]) -> None:
     for words in (("check",), ("check", "mail"), ("repair", "--dry-run"), ("repair", "mail", "--dry-run")):
         result = shell(*words, code=Exit.DAMAGED)
@@ -72,7 +72,7 @@ def test_check_command_reports_damage_by_its_exit_code(shell: Callable[..., Resu
     assert shell("check", "nowhere", code=Exit.NOT_FOUND).stdout == ""
 
 
-@pytest.mark.usefixtures("damaged")
+@pytest.mark.usefixtures("damaged_tube")
 def test_repair_command_fixes_and_reports_problems(shell: Callable[..., Result]) -> None:
     told = shell("repair").stdout.splitlines()
     assert told[0] == "fine: fine"
@@ -81,7 +81,7 @@ def test_repair_command_fixes_and_reports_problems(shell: Callable[..., Result])
     assert shell("take", "mail", "-n", "3").stdout == "0\n1\n2\n"
 
 
-@pytest.mark.usefixtures("damaged")
+@pytest.mark.usefixtures("damaged_tube")
 def test_check_and_repair_commands_print_json(shell: Callable[..., Result]) -> None:
     found = json.loads(shell("check", "--json", code=Exit.DAMAGED).stdout)
     assert (found["tube"], found["kind"], found["count"], found["repaired"]) == ("mail", "stranded", 3, False)

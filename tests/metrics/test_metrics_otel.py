@@ -37,7 +37,7 @@ class Traced:
     def spans(self) -> list[ReadableSpan]:
         return list(self._exporter.get_finished_spans())
 
-    def named(self, name: str) -> ReadableSpan:
+    def span_named(self, name: str) -> ReadableSpan:
         (span,) = (span for span in self.spans() if span.name == name)
         return span
 
@@ -53,7 +53,7 @@ def queue(request: pytest.FixtureRequest) -> Iterator[tubes.Queue]:
         yield queue
 
 
-def batched(spans: list[ReadableSpan], size: int) -> list[list[ReadableSpan]]:
+def split(spans: list[ReadableSpan], size: int) -> list[list[ReadableSpan]]:
     return [spans[start : start + size] for start in range(0, len(spans), size)]
 
 
@@ -75,7 +75,9 @@ def test_process_span_is_linked_to_put_span(queue: tubes.Queue, traced: Traced) 
     assert task.context["who"] == "ann"
     with traced.tracing.process(task), task, traced.tracer.start_as_current_span("inside"):
         pass
-    put, take, process, inside = (traced.named(name) for name in ("put crawl", "take crawl", "process crawl", "inside"))
+    put, take, process, inside = (
+        traced.span_named(name) for name in ("put crawl", "take crawl", "process crawl", "inside")
+    )
     assert (put.kind, take.kind, process.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER, SpanKind.CONSUMER)
     for span in (take, process):
         assert [link.context.span_id for link in span.links] == [id_of(put)]
@@ -104,7 +106,7 @@ def test_current_span_stays_parent(queue: tubes.Queue, traced: Traced) -> None:
     assert task is not None
     with traced.tracer.start_as_current_span("batch") as batch, traced.tracing.process(task):
         pass
-    put, process = traced.named("put mail"), traced.named("process mail")
+    put, process = traced.span_named("put mail"), traced.span_named("process mail")
     assert put.parent is not None
     assert put.parent.span_id == request.get_span_context().span_id
     assert process.parent is not None
@@ -115,7 +117,7 @@ def test_current_span_stays_parent(queue: tubes.Queue, traced: Traced) -> None:
 def test_tasks_of_batch_are_linked_to_put_many_span(queue: tubes.Queue, traced: Traced) -> None:
     mail = queue.create_tube("mail")
     traced.tracing.put_many(mail, [1, tubes.Item(2, key="b"), tubes.Item(3, context={"who": "ann"})])
-    put = traced.named("put_many mail")
+    put = traced.span_named("put_many mail")
     assert attributes_of(put)["messaging.batch.message_count"] == 3
     tasks = mail.take_many(5)
     for task in tasks:
@@ -160,12 +162,12 @@ def test_exception_with_failing_str_is_reraised_unchanged(queue: tubes.Queue, tr
 def test_empty_take_and_untraced_task_have_spans_without_links(queue: tubes.Queue, traced: Traced) -> None:
     mail = queue.create_tube("mail")
     assert traced.tracing.take(mail, timeout=0) is None
-    assert attributes_of(traced.named("take mail"))["messaging.batch.message_count"] == 0
+    assert attributes_of(traced.span_named("take mail"))["messaging.batch.message_count"] == 0
     task = mail.put(1)
     assert traced.tracing.origin(task) is None
     with traced.tracing.process(task):
         pass
-    process = traced.named("process mail")
+    process = traced.span_named("process mail")
     assert (process.parent, list(process.links)) == (None, [])
 
 
@@ -211,7 +213,7 @@ with tubes.connect(sys.argv[1]) as queue, provider.get_tracer("web").start_as_cu
         assert task is not None
         with traced.tracing.process(task), task:
             pass
-    process = traced.named("process mail")
+    process = traced.span_named("process mail")
     assert process.context is not None
     assert process.context.trace_id == int(run.stdout)
     assert [link.context.trace_id for link in process.links] == [int(run.stdout)]

@@ -230,11 +230,11 @@ def test_hanging_scrape_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     with tubes.connect() as queue:
         scrape = Scrape(queue, timeout=0)
 
-        def hanging(*_: object, **__: object) -> dict[str, tubes.Overview]:
+        def hang(*_: object, **__: object) -> dict[str, tubes.Overview]:
             free.wait(30)
             return {}
 
-        monkeypatch.setattr(tubes.Queue, "overview", hanging)
+        monkeypatch.setattr(tubes.Queue, "overview", hang)
         assert scrape("tubes_up") == 0
         free.set()
         assert eventually(lambda: scrape("tubes_up") == 1)

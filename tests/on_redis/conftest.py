@@ -12,7 +12,7 @@ from tubes.testing import LocalServer, server_program
 
 
 @pytest.fixture(scope="session")
-def started() -> Iterator[Callable[[str], LocalServer]]:
+def start_server() -> Iterator[Callable[[str], LocalServer]]:
     """Return a function that starts a server of a program at first use, once per test process."""
 
     @cache
@@ -26,14 +26,14 @@ def started() -> Iterator[Callable[[str], LocalServer]]:
 
 
 @pytest.fixture(params=["valkey", "redis"])
-def server(request: pytest.FixtureRequest, started: Callable[[str], LocalServer]) -> LocalServer:
+def server(request: pytest.FixtureRequest, start_server: Callable[[str], LocalServer]) -> LocalServer:
     """Return an empty server."""
-    server = started(request.param)
+    server = start_server(request.param)
     with server.client() as client:
         client.flushall()
     return server
 
 
 @pytest.fixture(scope="session")
-def valkey(started: Callable[[str], LocalServer]) -> LocalServer:
-    return started("valkey")
+def valkey(start_server: Callable[[str], LocalServer]) -> LocalServer:
+    return start_server("valkey")

@@ -40,7 +40,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def untimed(task: Any) -> tuple[Any, ...]:
+def without_times(task: Any) -> tuple[Any, ...]:
     """Return a task without its times."""
     facts = (task.id, task.state.value, task.data, task.utube, task.pri, task.attempts, task.ttl, task.ttr)
     return *facts, task.max_attempts, task.context, task.created_now
@@ -52,12 +52,12 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     pack = coalesced_puts.CoalescedPuts.pack
 
-    def noting(self: coalesced_puts.CoalescedPuts, **how: bool) -> bytes:
+    def pack_and_count(self: coalesced_puts.CoalescedPuts, **how: bool) -> bytes:
         if not self.args:
             sizes.append(len(self._answers))
         return pack(self, **how)
 
-    monkeypatch.setattr(coalesced_puts.CoalescedPuts, "pack", noting)
+    monkeypatch.setattr(coalesced_puts.CoalescedPuts, "pack", pack_and_count)
     return sizes
 
 
@@ -84,7 +84,7 @@ def test_coalesced_puts_make_the_same_tasks_as_single_puts(url: str, driver: str
         for one, other in zip(alone, together, strict=True):
             assert one is not None
             assert other is not None
-            assert untimed(one)[1:] == untimed(other)[1:]
+            assert without_times(one)[1:] == without_times(other)[1:]
             assert other == await tube.peek(other)
         assert [task.id for task in (*alone, *together) if task is not None] == list(range(2 * count))
         assert (await tube.statistics()).calls["put"] == 2 * count

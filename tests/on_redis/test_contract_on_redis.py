@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_refused(request: pytest.FixtureRequest, started: Callable[[str], LocalServer]) -> Iterator[None]:
+def _check_rights(request: pytest.FixtureRequest, start_server: Callable[[str], LocalServer]) -> Iterator[None]:
     contract: Any = request.cls
-    users = users_of(started(contract.program))
+    users = users_of(start_server(contract.program))
     contract.url = users.url("app")
     users.forget()
     yield
@@ -100,10 +100,10 @@ class TestRareRulesOfLimFifoTtl(OnValkey, RareRules):
 
     def test_take_with_a_listener_ends_with_the_ttr_or_the_ttl(self) -> None:
         self.listen()
-        first = self.taken(ttl=5, ttr=3)
+        first = self.put_and_take(ttl=5, ttr=3)
         assert self.turns(first, "taken", "ready", after=3)
         assert self.turns(first, "ready", "done", after=2)
-        second = self.taken(ttl=3, ttr=5)
+        second = self.put_and_take(ttl=3, ttr=5)
         assert self.turns(second, "taken", "done", after=3)
 
 

@@ -155,11 +155,11 @@ def test_threads_waiting_for_the_serving_lock_sleep(url: str, monkeypatch: pytes
     sleeps: list[WaitForLock] = []
     sleep = WaitForLock.sleep
 
-    def counted(waiter: WaitForLock) -> None:
+    def record_and_sleep(waiter: WaitForLock) -> None:
         sleeps.append(waiter)
         sleep(waiter)
 
-    monkeypatch.setattr(WaitForLock, "sleep", counted)
+    monkeypatch.setattr(WaitForLock, "sleep", record_and_sleep)
     with tubes.connect(url) as queue:
         tube = queue.create_tube("load")
         port: Any = tube._port

@@ -247,7 +247,7 @@ def test_unreadable_task_is_named_and_does_not_block_others(
 
     said: list[str] = []
 
-    def quietly(act: Callable[[], Any]) -> Any:
+    def result_or_error(act: Callable[[], Any]) -> Any:
         """Return the result, or the error that names the task or its tube."""
         try:
             return act()
@@ -255,12 +255,12 @@ def test_unreadable_task_is_named_and_does_not_block_others(
             said.append(str(error))
             return error
 
-    quietly(lambda: mail.peek(0))
-    quietly(lambda: mail.tasks(limit=10))
-    first = quietly(lambda: mail.take(0))
+    result_or_error(lambda: mail.peek(0))
+    result_or_error(lambda: mail.tasks(limit=10))
+    first = result_or_error(lambda: mail.take(0))
     assert not isinstance(first, tubes.Task) or first.id
     # The bad task does not block others.
-    taken = [quietly(lambda: mail.take(0)) for _ in range(2)]
+    taken = [result_or_error(lambda: mail.take(0)) for _ in range(2)]
     assert {task.id for task in [first, *taken] if hasattr(task, "id")} >= {1}
     rows = [row for part in BulkReader(tube).of(range(3)) for row in part.rows()]
     assert [row.id for row in rows][-2:] == [1, 2]

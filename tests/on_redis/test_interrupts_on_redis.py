@@ -15,7 +15,7 @@ import pytest
 
 import tubes
 from tests.support.internals import port_of
-from tests.support.interrupting import interrupted_twice
+from tests.support.interrupting import interrupt_twice
 from tubes.conformance.bench import eventually
 from tubes.testing import LocalServer
 
@@ -46,7 +46,7 @@ def storm(call: Callable[[], object]) -> Iterator[tuple[int, int]]:
     chosen = random.Random(1)
     for first in range(MANY):
         for second in (*range(2), *chosen.sample(range(2, 60), SECONDS - 3), chosen.randrange(60, 500)):
-            if not interrupted_twice(call, first, second):
+            if not interrupt_twice(call, first, second):
                 assert first > 10
                 return
             yield first, second
@@ -114,7 +114,7 @@ def waiting_storm(call: Callable[[], object], meanwhile: Callable[[], object]) -
         for second in (chosen.randrange(3), chosen.randrange(3, 60)):
             timer = threading.Timer(chosen.choice((0.0, 0.003, 0.006)), meanwhile)
             timer.start()
-            interrupts += interrupted_twice(call, first, second)
+            interrupts += interrupt_twice(call, first, second)
             timer.join()
             yield first, second
     assert interrupts > MOMENTS_OF_WAITS

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tubes.testing import LocalServer
 
 
-def took(face: Face, url: str, **options: Any) -> tuple[Any, Any, Any]:
+def take_one(face: Face, url: str, **options: Any) -> tuple[Any, Any, Any]:
     """Open a queue with a tube of two tasks and take one of them."""
     queue = face.connect(url)
     tube = queue.create_tube("load", "fifottl", **options)
@@ -28,7 +28,7 @@ def took(face: Face, url: str, **options: Any) -> tuple[Any, Any, Any]:
 
 
 def test_another_process_can_ack_by_the_lease_string(face: Face, url: str) -> None:
-    queue, tube, task = took(face, url, ttr=60)
+    queue, tube, task = take_one(face, url, ttr=60)
     program = "import sys, tubes\nprint(tubes.connect(sys.argv[1]).tube('load').ack(sys.argv[2]).data)"
     with queue:
         done = subprocess.run([sys.executable, "-c", program, url, task.lease], capture_output=True, check=True)
@@ -39,9 +39,9 @@ def test_another_process_can_ack_by_the_lease_string(face: Face, url: str) -> No
 
 
 def test_a_lease_of_another_server_or_key_space_is_refused(face: Face, url: str, valkey: LocalServer) -> None:
-    queue, _, task = took(face, url)
-    other_queue, others, theirs = took(face, f"{valkey.url}?prefix={uuid4().hex}")
-    memory_queue, in_memory, _ = took(face, "memory://")
+    queue, _, task = take_one(face, url)
+    other_queue, others, theirs = take_one(face, f"{valkey.url}?prefix={uuid4().hex}")
+    memory_queue, in_memory, _ = take_one(face, "memory://")
     with queue, other_queue, memory_queue:
         assert theirs.id == task.id
         for tube in (others, in_memory):
@@ -54,7 +54,7 @@ def test_a_lease_of_another_server_or_key_space_is_refused(face: Face, url: str,
 
 def test_leases_stay_valid_after_an_alter(face: Face, url: str) -> None:
     """This includes a caller that does not know of the alter."""
-    queue, tube, first = took(face, url, ttr=60)
+    queue, tube, first = take_one(face, url, ttr=60)
     with queue, face.connect(url, session_ttl=31.0) as other:
         others = other.tube("load")
         second = tube.take(timeout=0)
@@ -68,7 +68,7 @@ def test_leases_stay_valid_after_an_alter(face: Face, url: str) -> None:
 
 
 def test_calls_by_lease_leave_no_fields_on_the_server(face: Face, url: str, valkey: LocalServer) -> None:
-    queue, tube, task = took(face, url)
+    queue, tube, task = take_one(face, url)
     key = port_of(tube).shared.key
     with face.connect(url, session_ttl=31.0) as other, valkey.client() as client:
         others = other.tube("load")
@@ -104,7 +104,7 @@ def test_restarted_service_can_use_its_old_leases(face: Face, url: str) -> None:
 
 def test_task_of_a_lost_session_still_has_a_lease(face: Face, url: str, valkey: LocalServer) -> None:
     """The lease is refused like the task."""
-    queue, tube, task = took(face, url)
+    queue, tube, task = take_one(face, url)
     with queue, valkey.client() as client:
         key = port_of(tube).shared.key
         client.zadd(f"{key}:leases", {port_of(tube).session[1]: 1})

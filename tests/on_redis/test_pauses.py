@@ -103,14 +103,14 @@ def test_waiters_send_few_commands_while_a_tube_is_paused(valkey: LocalServer, u
         for number in range(5):
             tube.put(number)
 
-        def asked_in_a_second() -> int:
+        def requests_per_second() -> int:
             before: int = client.info("stats")["total_commands_processed"]
             time.sleep(1)
             after: int = client.info("stats")["total_commands_processed"]
             return after - before
 
         # Once all processes have seen the pause, each looks once in 5 seconds.
-        assert eventually(lambda: asked_in_a_second() < 30)
+        assert eventually(lambda: requests_per_second() < 30)
         assert not got
         tube.resume()
         assert eventually(lambda: len(got) == 5)

@@ -60,7 +60,7 @@ class Desk:
             self.clock.advance(1)  # All lanes are in their interval.
         raise AssertionError("nothing can be taken")
 
-    def says(self, **fields: object) -> None:
+    def set_meta(self, **fields: object) -> None:
         """Write fields of the meta hash as if other clients had."""
         for name, value in fields.items():
             self.client.hset("tubes:{t}", name, value)
@@ -181,7 +181,7 @@ def batches(desk: Desk) -> None:
 
 
 def others_wait(desk: Desk) -> None:
-    desk.says(waiting=1e18, filling=1e18, listening=1e18)
+    desk.set_meta(waiting=1e18, filling=1e18, listening=1e18)
     desk.client.hset("tubes:{t}:waiting", "p:room", "0 1 9000000000000000000")
 
 

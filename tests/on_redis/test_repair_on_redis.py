@@ -272,7 +272,7 @@ def lose_due(state: str) -> Callable[[Patient], Any]:
     return lambda patient: patient.client.zrem(patient.key_of("due"), patient.id_of(state).to_bytes(6, "big"))
 
 
-def take_by_nobody(state: str, score: float) -> Callable[[Patient], Any]:
+def take_without_session(state: str, score: float) -> Callable[[Patient], Any]:
     return lambda patient: patient.client.zadd(patient.key_of("taken"), {str(patient.id_of(state)): score})
 
 
@@ -289,7 +289,7 @@ def lose_count(patient: Patient) -> None:
     patient.client.hset(patient.key, "loose", 0)
 
 
-def seem_taken(patient: Patient) -> None:
+def mark_as_taken(patient: Patient) -> None:
     """Mark a lane as taken although none of its tasks is taken."""
     lanes = patient.key_of("lanes")
     name, lane = next((name, lane) for name, lane in patient.client.hgetall(lanes).items() if len(lane) > 5)
@@ -353,8 +353,8 @@ DAMAGES = {
     "a place belongs to a missing task": Damage(ALL, "entry", add("buried", b"\0\0\0\1\0\0\0")),
     "a taken task is not in the index": Damage(("fifo", "lifo", "rank"), "stranded", remove_first("taken")),
     "a missing task is taken": Damage(ALL, "entry", add("taken", "123456", TAKES)),
-    "a buried task is taken": Damage(ALL, "entry", take_by_nobody("!", TAKES)),
-    "a take has an impossible number": Damage(("fifo", "lifo", "rank"), "entry orphan", take_by_nobody("t", 0.5)),
+    "a buried task is taken": Damage(ALL, "entry", take_without_session("!", TAKES)),
+    "a take has an impossible number": Damage(("fifo", "lifo", "rank"), "entry orphan", take_without_session("t", 0.5)),
     "a missing session has tasks": Damage(
         ALL, "answer orphan session", lambda tube: end_session(tube, "leases", "meta")
     ),
@@ -385,7 +385,7 @@ DAMAGES = {
     "the number of waiters is invalid": Damage(ALL, "waiting", write("waiting", "somebody", "x")),
     "a key has another type": Damage(ALL, "type", lambda tube: tube.client.set(tube.key_of("marker"), "x")),
     "a lane is missing": Damage(LANES, "entry stranded", lose_lane),
-    "a lane seems to be taken": Damage(("utube",), "lane", seem_taken),
+    "a lane seems to be taken": Damage(("utube",), "lane", mark_as_taken),
     "two lanes have one number": Damage(("utube",), "lane stranded entry", share_number),
     "a lane cannot be read": Damage(LANES, "lane stranded entry", write("lanes", "a", b"x")),
     "an available task is not offered": Damage(LANES, "lane stranded", remove_first("offers")),

@@ -20,7 +20,7 @@ def client(valkey: LocalServer) -> Any:
     return valkey.client()
 
 
-def everything(client: Any, key: str) -> dict[bytes, bytes]:
+def dump_all(client: Any, key: str) -> dict[bytes, bytes]:
     return {name: client.dump(name) for name in client.scan_iter(match=f"{key}:*")}
 
 
@@ -33,7 +33,7 @@ def test_put_is_refused_when_the_next_id_is_invalid(url: str, client: Any, drive
         tube.put("first")
         key = port_of(tube).shared.key
         client.hset(key, "next", next_id)
-        before = everything(client, key)
+        before = dump_all(client, key)
 
         async def awaited() -> None:
             async with tubes.aio.connect(url) as other:
@@ -49,7 +49,7 @@ def test_put_is_refused_when_the_next_id_is_invalid(url: str, client: Any, drive
         ):
             with pytest.raises(Unreadable):
                 put()
-        after = everything(client, key)
+        after = dump_all(client, key)
         assert {name: value for name, value in after.items() if not name.endswith(b":leases")} == {
             name: value for name, value in before.items() if not name.endswith(b":leases")
         }
@@ -127,11 +127,11 @@ def test_coalesced_puts_are_done_once_despite_a_foreign_error(url: str, monkeypa
     original = loop_channel.LoopChannel.answered
     lies = iter([True])
 
-    def lied(self: Any, pipe: Any, one: Any, reply: Any) -> None:
+    def lie(self: Any, pipe: Any, one: Any, reply: Any) -> None:
         is_lie = isinstance(one.call, CoalescedPuts) and isinstance(reply, bytes) and next(lies, False)
         original(self, pipe, one, ErrorReply("ERR proxy: upstream said no") if is_lie else reply)
 
-    monkeypatch.setattr(loop_channel.LoopChannel, "answered", lied)
+    monkeypatch.setattr(loop_channel.LoopChannel, "answered", lie)
 
     async def main() -> None:
         async with tubes.aio.connect(url) as queue:
@@ -151,11 +151,11 @@ def test_put_is_done_once_despite_a_foreign_error(url: str, monkeypatch: pytest.
         tube.put("first")
         call, lies = Wire.call, iter([True])
 
-        def lied(self: Wire, *request: Any) -> Any:
+        def lie(self: Wire, *request: Any) -> Any:
             reply = call(self, *request)
             return ErrorReply(error) if isinstance(reply, bytes) and next(lies, False) else reply
 
-        monkeypatch.setattr(Wire, "call", lied)
+        monkeypatch.setattr(Wire, "call", lie)
         assert tube.put("second").id == 1
         assert next(lies, None) is None
         assert tube.statistics().tasks["total"] == 2

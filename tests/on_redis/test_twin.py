@@ -173,28 +173,28 @@ class Twins:
                     if takes:
                         side.leases.append(str(task.lease))
 
-    def some(self, *values: Any) -> Any:
+    def pick(self, *values: Any) -> Any:
         return self.random.choice(values)
 
     def options(self) -> dict[str, Any]:
         known = {"pri": (0, 1, 2, 13), "ttl": (0, 0.5, 2, 9), "ttr": (0, 0.5, 2), "delay": (0, 0.5, 2)}
-        options = {name: self.some(*values) for name, values in known.items() if self.random.random() < 0.4}
+        options = {name: self.pick(*values) for name, values in known.items() if self.random.random() < 0.4}
         options = {name: value for name, value in options.items() if name in self.driver.options}
         if self.random.random() < 0.15:
-            options["max_attempts"] = self.some(1, 2)
+            options["max_attempts"] = self.pick(1, 2)
         if self.random.random() < 0.2:
-            options["context"] = self.some({}, {"trace": "1"}, {"ü" * 300: "", "": "x"})
+            options["context"] = self.pick({}, {"trace": "1"}, {"ü" * 300: "", "": "x"})
         if self.random.random() < 0.3 and self.keyed:
-            options["key"] = self.some("k", "l", "m", "ü" * 300)
-            options["on_duplicate"] = self.some("keep", "replace", "raise", None)
-            options["key_ttl"] = self.some(None, None, 0, 0.5, 2)
+            options["key"] = self.pick("k", "l", "m", "ü" * 300)
+            options["on_duplicate"] = self.pick("keep", "replace", "raise", None)
+            options["key_ttl"] = self.pick(None, None, 0, 0.5, 2)
         if self.keeps and self.random.random() < 0.5:
-            options["keep_done"] = self.some(0, 0.5, 2, 5)
+            options["keep_done"] = self.pick(0, 0.5, 2, 5)
         if self.driver.lane and self.random.random() < 0.8:
-            options[self.driver.lane] = self.some(*LANES[:-1])
+            options[self.driver.lane] = self.pick(*LANES[:-1])
         return options
 
-    def which(self, *, alone: bool = True) -> Callable[[Side], Any]:
+    def pick_task(self, *, alone: bool = True) -> Callable[[Side], Any]:
         """Return a random task argument: an id, an earlier result of a side, or a lease if it is the only argument.
 
         A server processes leases of several sessions session by session.
@@ -208,7 +208,7 @@ class Twins:
         place = self.random.randrange(len(self.sides[0].tasks))
         return lambda side: side.tasks[place]
 
-    def number(self) -> int:
+    def pick_id(self) -> int:
         """Return a random id, perhaps of a task."""
         return self.random.randrange(self.puts + 1)
 
@@ -218,15 +218,15 @@ class Twins:
 
     def pri(self) -> int | None:
         """Return a new priority sometimes."""
-        return self.some(None, None, 0, 1, 300) if "pri" in self.driver.options else None
+        return self.pick(None, None, 0, 1, 300) if "pri" in self.driver.options else None
 
     def changes(self) -> dict[str, Any]:
         """Return random changes of an update."""
         known = {"pri": (0, 1, 300), "ttl": (0, 0.5, 2, 9), "delay": (0, 0.5, 2)}
-        changes = {name: self.some(*values) for name, values in known.items() if self.random.random() < 0.3}
+        changes = {name: self.pick(*values) for name, values in known.items() if self.random.random() < 0.3}
         return {name: value for name, value in changes.items() if name in self.driver.options}
 
-    def altered(self) -> dict[str, Any]:
+    def random_changes(self) -> dict[str, Any]:
         """Return random changes of an alter; sometimes options that the driver lacks."""
         known: dict[str, tuple[Any, ...]] = {
             "max_attempts": (None, 1, 3), "capacity": (None, 0, 3, 9), "ttl": (None, 2, 9), "ttr": (None, 0.5, 2),
@@ -240,10 +240,10 @@ class Twins:
         if self.keeps:
             known |= {"keep_done": (None, 0, 1), "keep_done_max": (None, 2)}
         names = [name for name in known if self.driver.check_of(name) is not None or self.random.random() < 0.02]
-        return {name: self.some(*known[name]) for name in names if self.random.random() < 0.3}
+        return {name: self.pick(*known[name]) for name in names if self.random.random() < 0.3}
 
     def step(self) -> None:
-        worker, named = self.random.randrange(3), self.which()
+        worker, named = self.random.randrange(3), self.pick_task()
         method = self.random.choices(
             ["put", "take", "ack", "release", "touch", "bury", "delete", "kick", "peek", "advance", "leave", "join",
              "release_all", "truncate", "put_many", "take_many", "ack_many", "release_many", "delete_many",
@@ -257,17 +257,17 @@ class Twins:
             self.puts += 1
             self.same(lambda side: side.of(worker).put({"n": self.puts}, **options))
         elif method == "take":
-            ttr = self.some(None, None, 0, 0.5, 2)
+            ttr = self.pick(None, None, 0, 0.5, 2)
             self.same(lambda side: side.of(worker).take(0, ttr=ttr), takes=True)
         elif method == "take_task":
-            ttr = self.some(None, None, 0.5) if "ttr" in self.driver.options else None
+            ttr = self.pick(None, None, 0.5) if "ttr" in self.driver.options else None
             id = self.random.randrange(max(self.puts, 1) + 1)
             self.same(lambda side: side.of(worker).take_task(id, ttr=ttr), takes=True)
         elif method == "set_ttr":
-            seconds = self.some(None, 0, 0.5, 3)
+            seconds = self.pick(None, 0, 0.5, 3)
             self.same(lambda side: side.of(worker).set_ttr(named(side), seconds))
         elif method == "truncate_state":
-            state = self.some("ready", "taken", "buried", "delayed", *self.done())
+            state = self.pick("ready", "taken", "buried", "delayed", *self.done())
             for side in self.sides:
                 side.of(worker).truncate(state=state)
             # A server removes them in an arbitrary order.
@@ -275,46 +275,46 @@ class Twins:
             for side in self.sides:
                 side.received.sort(key=lambda event: (event[0] == "delete", str(event)))
         elif method == "forget":
-            key = self.some("k", "l", "m", "ü" * 300)
+            key = self.pick("k", "l", "m", "ü" * 300)
             self.same(lambda side: side.of(worker).forget(key))
         elif method.endswith("_many"):
             self.step_of_many(worker, method)
         elif method == "release":
-            delay, pri = self.some(None, 0, 0.5, 2), self.pri()
+            delay, pri = self.pick(None, 0, 0.5, 2), self.pri()
             self.same(lambda side: side.of(worker).release(named(side), delay=delay, pri=pri))
         elif method == "touch":
-            seconds = self.some(0, 0.5, 3)
+            seconds = self.pick(0, 0.5, 3)
             self.same(lambda side: side.of(worker).touch(named(side), seconds))
         elif method == "bury":
-            reason, pri = self.some(None, "why not", "ü" * 300), self.pri()
+            reason, pri = self.pick(None, "why not", "ü" * 300), self.pri()
             self.same(lambda side: side.of(worker).bury(named(side), reason, pri=pri))
         elif method == "update":
             changes = self.changes()
             id = self.random.randrange(max(self.puts, 1) + 1)
-            if self.some(True, True, False):
+            if self.pick(True, True, False):
                 changes["data"] = {"updated": self.random.randrange(9)}
             self.same(lambda side: side.of(worker).update(id, **changes))
         elif method == "kick_task":
-            attempts = self.some(None, 1, 2)
+            attempts = self.pick(None, 1, 2)
             self.same(lambda side: side.of(worker).kick_task(named(side), attempts=attempts))
         elif method == "move":
-            state, limit = self.some("ready", "delayed", "buried"), self.some(1, 3)
+            state, limit = self.pick("ready", "delayed", "buried"), self.pick(1, 3)
             self.same(lambda side: side.of(worker).move_to(side.target, state=state, limit=limit))
             self.same(lambda side: side.target.tasks())
             self.same(lambda side: side.target.truncate())
         elif method == "look":
             self.same(lambda side: side.of(worker).reasons())
-            limit = self.some(1, 3, 100)
-            state, after = self.some("ready", "taken", "delayed", "buried", None, *self.done()), self.number()
+            limit = self.pick(1, 3, 100)
+            state, after = self.pick("ready", "taken", "delayed", "buried", None, *self.done()), self.pick_id()
             self.same(lambda side: side.of(worker).tasks(limit=limit, state=state))
             self.same(lambda side: side.of(worker).tasks(after, limit, state=state))
             self.same(lambda side: side.of(worker).oldest_ready_age())
             self.same(lambda side: side.of(worker).due_histogram([0.1, 0.5, 1, 2]))
         elif method == "delete":
-            state = self.some(None, None, "ready", ["taken", "!"], *self.done())
+            state = self.pick(None, None, "ready", ["taken", "!"], *self.done())
             self.same(lambda side: side.of(worker).delete(named(side), state=state))
         elif method == "ack" and self.keeps:
-            value = self.some(None, 7, ["ü" * 300])
+            value = self.pick(None, 7, ["ü" * 300])
             self.same(lambda side: side.of(worker).ack(named(side), value))
         elif method == "peek" and self.keeps:
             self.puts += 1
@@ -322,35 +322,35 @@ class Twins:
         elif method in ("ack", "peek"):
             self.same(lambda side: getattr(side.of(worker), method)(named(side)))
         elif method == "kick":
-            count = self.some(0, 1, 3)
-            attempts, ttl = self.some(None, 1, 3), self.some(None, 1) if "ttl" in self.driver.options else None
-            more = self.some({}, {}, {"state": "delayed"})
+            count = self.pick(0, 1, 3)
+            attempts, ttl = self.pick(None, 1, 3), self.pick(None, 1) if "ttl" in self.driver.options else None
+            more = self.pick({}, {}, {"state": "delayed"})
             self.same(lambda side: side.of(worker).kick(count, attempts=attempts, ttl=ttl, **more))
             self.same(lambda side: side.of(worker)._first())
         elif method == "pause":
-            seconds = self.some(None, 0, 0.5, 1, 2)
+            seconds = self.pick(None, 0, 0.5, 1, 2)
             self.same(lambda side: side.of(worker).pause(seconds))
         elif method == "advance":
-            self.clock.advance(self.some(0.1, 0.5, 1, 2.5))
+            self.clock.advance(self.pick(0.1, 0.5, 1, 2.5))
         elif method == "leave":
-            lost = self.some(True, False)
+            lost = self.pick(True, False)
             for side in self.sides:
                 side.leave(worker, lost)
             # The order of two sessions that end at the same moment is undefined.
             self.clock.advance(0.01)
         elif method == "block":
-            name, seconds = self.some(*LANES), self.some(0, 0.1, 0.5, 2)
+            name, seconds = self.pick(*LANES), self.pick(0, 0.1, 0.5, 2)
             self.same(lambda side: side.of(worker).block(name, seconds))
         elif method == "configure":
-            name, limits = self.some(*LANES), {"interval": self.some(None, 0, 0.4, 1.5)}
-            limits = self.some(
-                limits, {"max_in_flight": self.some(None, 1, 2, 4)}, {"interval_from": self.some(None, "take", "ack")}
+            name, limits = self.pick(*LANES), {"interval": self.pick(None, 0, 0.4, 1.5)}
+            limits = self.pick(
+                limits, {"max_in_flight": self.pick(None, 1, 2, 4)}, {"interval_from": self.pick(None, "take", "ack")}
             )
             if self.crowded:
-                limits = self.some(limits, {"capacity": self.some(None, 0, 1, 5)})
+                limits = self.pick(limits, {"capacity": self.pick(None, 0, 1, 5)})
             self.same(lambda side: side.of(worker).configure(name, **limits))
         elif method == "alter":
-            altered = self.altered()
+            altered = self.random_changes()
             self.same(lambda side: side.of(worker).alter(**altered))
             self.same(lambda side: dict(side.of(worker).options))
         elif method == "join":
@@ -368,10 +368,10 @@ class Twins:
         elif method == "take_many":
             self.same(lambda side: side.of(worker).take_many(count + 1, timeout=0), takes=True)
         else:
-            named = [self.which(alone=count == 1) for _ in range(count)]
-            more = {"delay": self.some(None, 0, 0.5, 2)} if method == "release_many" else {}
-            more = {"seconds": self.some(0, 0.5, 3)} if method == "renew_many" else more
-            more = {"state": self.some(None, None, "ready", ["~", "!"])} if method == "delete_many" else more
+            named = [self.pick_task(alone=count == 1) for _ in range(count)]
+            more = {"delay": self.pick(None, 0, 0.5, 2)} if method == "release_many" else {}
+            more = {"seconds": self.pick(0, 0.5, 3)} if method == "renew_many" else more
+            more = {"state": self.pick(None, None, "ready", ["~", "!"])} if method == "delete_many" else more
             self.same(lambda side: getattr(side.of(worker), method)([name(side) for name in named], **more))
 
     def set_back(self, seconds: float) -> None:
@@ -456,7 +456,7 @@ def test_memory_and_server_agree_when_the_clock_is_set_back(valkey: LocalServer,
         for step in range(STEPS):
             twins.step()
             if step % 10 == 9:
-                twins.set_back(twins.some(30, 3, 0.7, 0.1))
+                twins.set_back(twins.choose(30, 3, 0.7, 0.1))
                 twins.compare()
                 twins.check(client)
     finally:

@@ -243,12 +243,12 @@ def test_existing_tasks_of_keys_are_returned_in_parts(queue: tubes.Queue, driver
     port = tube._port
     ask = port.ask
 
-    def measured(method: str, *args: Any, **options: Any) -> Any:
+    def ask_and_measure(method: str, *args: Any, **options: Any) -> Any:
         reply = yield from ask(method, *args, **options)
         sizes.append(sum(len(part) for part in reply if part.__class__ is bytes))
         return reply
 
-    port.ask = measured
+    port.ask = ask_and_measure
     found = tube.put_many([Item(b"new", key=str(n), **lane) for n in range(51)])
     assert [task.id for task in found[:50]] == ids
     assert [task.data for task in found[:50]] == [b"%d" % n * _LARGE for n in range(50)]

@@ -31,7 +31,7 @@ def place(request: pytest.FixtureRequest) -> str:
     return found
 
 
-async def pushed(queue: tubes.aio.AsyncQueue, url: str, **settings: Any) -> Summary:
+async def push_all(queue: tubes.aio.AsyncQueue, url: str, **settings: Any) -> Summary:
     """Post all tasks that can be taken from the tube `orders`."""
     sender = Sender([url.partition("?")[0]], networks=LOCAL, timeout=5)
     worker = Worker(queue)
@@ -40,17 +40,17 @@ async def pushed(queue: tubes.aio.AsyncQueue, url: str, **settings: Any) -> Summ
     return await worker.run_async(burst=True)
 
 
-def always(status: int, *headers: str) -> Callable[[Request], Answer]:
+def always_reply(status: int, *headers: str) -> Callable[[Request], Answer]:
     return lambda _: reply(status, b"", *headers)
 
 
 @pytest.mark.anyio
 async def test_a_task_is_posted_signed_and_done(place: str) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    async with tubes.aio.connect(place) as queue, Receiver(always(204)) as receiver:
+    async with tubes.aio.connect(place) as queue, Receiver(always_reply(204)) as receiver:
         tube = await queue.create_tube("orders", "fifottl")
         await tube.put({"n": 1, "who": "ä"}, context={"traceparent": trace, "tracestate": "a\r\nhost: b"})
-        assert await pushed(queue, f"{receiver.url}/hook?a=1", secrets=[SECRET, OTHER]) == Summary(acked=1)
+        assert await push_all(queue, f"{receiver.url}/hook?a=1", secrets=[SECRET, OTHER]) == Summary(acked=1)
     (got,) = receiver.requests
     assert got.line == "POST /hook?a=1 HTTP/1.1"
     assert (got.headers["host"], got.headers["content-type"]) == (f"127.0.0.1:{receiver.port}", "application/json")
@@ -80,7 +80,7 @@ async def test_reply_status_decides_outcome_of_task(place: str, clock: ManualClo
 
         async def outcome(*parts: Any) -> tuple[Summary, str, int, float | None]:
             replies.append(reply(*parts))
-            summary = await pushed(queue, receiver.url)
+            summary = await push_all(queue, receiver.url)
             (task,) = await tube.tasks()
             wait = None if task.state != "delayed" or task.due is None else round(task.due - clock.now(), 2)
             return summary, task.state.name, task.attempts, wait
@@ -108,21 +108,21 @@ async def test_reply_status_decides_outcome_of_task(place: str, clock: ManualClo
 
 @pytest.mark.anyio
 async def test_equal_tasks_of_two_namespaces_have_different_webhook_ids(place: str, clock: ManualClock) -> None:
-    async with tubes.aio.connect(place, clock=clock) as queue, Receiver(always(204)) as receiver:
+    async with tubes.aio.connect(place, clock=clock) as queue, Receiver(always_reply(204)) as receiver:
         for namespace in ("a", "b"):
             async with await queue.namespace(namespace) as part:
                 await (await part.create_tube("orders", "fifottl")).put(1)
-                assert await pushed(part, receiver.url) == Summary(acked=1)
+                assert await push_all(part, receiver.url) == Summary(acked=1)
     first, second = (request.headers["webhook-id"] for request in receiver.requests)
     assert first != second
 
 
 @pytest.mark.anyio
 async def test_tube_backoff_overrides_push_backoff(clock: ManualClock) -> None:
-    async with tubes.aio.connect(clock=clock) as queue, Receiver(always(500)) as receiver:
+    async with tubes.aio.connect(clock=clock) as queue, Receiver(always_reply(500)) as receiver:
         tube = await queue.create_tube("orders", "fifottl", backoff=[100])
         await tube.put(1)
-        await pushed(queue, receiver.url)
+        await push_all(queue, receiver.url)
         assert (await tube.peek(0)).due == clock.now() + 100
 
 
@@ -133,33 +133,33 @@ def opened(**settings: Any) -> Sender:
 
 @pytest.mark.anyio
 async def test_requests_in_flight_per_host_are_limited() -> None:
-    async def slowly(writer: asyncio.StreamWriter) -> None:
+    async def reply_late(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.01)
         writer.write(reply(200))
 
-    async with Receiver(lambda _: slowly) as receiver, opened(per_host=3).running() as sender:
+    async with Receiver(lambda _: reply_late) as receiver, opened(per_host=3).running() as sender:
         await asyncio.gather(*(sender.post(receiver.url, b"", {}) for _ in range(20)))
         assert (len(receiver.requests), receiver.most) == (20, 3)
 
 
 @pytest.mark.anyio
 async def test_huge_and_slow_replies_are_cut_off() -> None:
-    async def endless(writer: asyncio.StreamWriter) -> None:
+    async def send_endlessly(writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
         while not writer.transport.is_closing():
             writer.write(b"x" * 65536)
             await writer.drain()
 
-    async def by_drops(writer: asyncio.StreamWriter) -> None:
+    async def send_slowly(writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n")
         while not writer.transport.is_closing():
             writer.write(b"x")
             await asyncio.sleep(0.02)
 
-    async def silent(writer: asyncio.StreamWriter) -> None:
+    async def send_nothing(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(60)
 
-    answers = {"/endless": endless, "/drops": by_drops, "/silent": silent}
+    answers = {"/endless": send_endlessly, "/drops": send_slowly, "/silent": send_nothing}
     async with Receiver(lambda request: answers[request.line.split()[1]]) as receiver:
         async with opened(timeout=5).running() as sender:
             found = await sender.post(f"{receiver.url}/endless", b"", {})
@@ -177,7 +177,7 @@ async def test_redirects_proxies_and_compression_are_not_followed(monkeypatch: p
             return reply(200, b"\x1f\x8b", "content-encoding: gzip", "set-cookie: a=b")
         return reply(307, b"", f"location: {receiver.url}/packed")
 
-    async with Receiver(answer) as receiver, Receiver(always(200)) as proxy, opened().running() as sender:
+    async with Receiver(answer) as receiver, Receiver(always_reply(200)) as proxy, opened().running() as sender:
         monkeypatch.setenv("http_proxy", proxy.url)
         assert (await sender.post(f"{receiver.url}/moved", b"", {})).status == 307
         for _ in range(2):
@@ -192,11 +192,14 @@ async def test_redirects_proxies_and_compression_are_not_followed(monkeypatch: p
 async def test_unrequested_reply_is_not_the_reply_to_the_next_request(arrival: str) -> None:
     writers: list[asyncio.StreamWriter] = []
 
-    async def twice(writer: asyncio.StreamWriter) -> None:
+    async def reply_twice(writer: asyncio.StreamWriter) -> None:
         writers.append(writer)
         writer.write(reply(200, b"first") + (reply(200, b"extra") if arrival == "with the reply" else b""))
 
-    async with Receiver(lambda request: reply(500) if writers else twice) as receiver, opened().running() as sender:
+    async with (
+        Receiver(lambda request: reply(500) if writers else reply_twice) as receiver,
+        opened().running() as sender,
+    ):
         assert (await sender.post(receiver.url, b"", {})).body == b"first"
         if arrival != "with the reply":
             writers[0].write(reply(200, b"extra"))
@@ -244,7 +247,7 @@ def _family(address: str) -> int:
 @pytest.mark.anyio
 async def test_dns_rebinding_to_private_address_is_refused() -> None:
     resolver = Resolver(["127.0.0.1"], ["127.0.0.2"], ["127.0.0.2", "127.0.0.1"], ["::ffff:127.0.0.2"])
-    async with Receiver(always(200, "connection: close"), "0.0.0.0") as receiver:
+    async with Receiver(always_reply(200, "connection: close"), "0.0.0.0") as receiver:
         url = f"http://hooks.example:{receiver.port}/"
         async with opened(resolver=resolver).running() as sender:
             assert (await sender.post(url, b"", {})).status == 200
@@ -261,10 +264,10 @@ async def test_dns_rebinding_to_private_address_is_refused() -> None:
 async def test_silent_name_server_does_not_delay_other_hosts() -> None:
     # The default resolver does lookups without threads, so slow ones cannot use up a thread pool.
     assert aiohttp.resolver.DefaultResolver is aiohttp.AsyncResolver
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
-        silent.bind(("127.0.0.1", 0))
-        resolver = aiohttp.AsyncResolver(nameservers=["127.0.0.1"], udp_port=silent.getsockname()[1])
-        async with Receiver(always(200)) as receiver, opened(resolver=resolver).running() as sender:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as send_nothing:
+        send_nothing.bind(("127.0.0.1", 0))
+        resolver = aiohttp.AsyncResolver(nameservers=["127.0.0.1"], udp_port=send_nothing.getsockname()[1])
+        async with Receiver(always_reply(200)) as receiver, opened(resolver=resolver).running() as sender:
             slow = [asyncio.create_task(sender.post(f"http://slow{n}.example/", b"", {})) for n in range(100)]
             await asyncio.sleep(0.05)
             assert (await sender.post(f"http://localhost:{receiver.port}/", b"", {})).status == 200
@@ -277,7 +280,7 @@ async def test_silent_name_server_does_not_delay_other_hosts() -> None:
 
 @pytest.mark.anyio
 async def test_literal_private_addresses_in_urls_are_refused() -> None:
-    async with Receiver(always(200), "0.0.0.0") as receiver, opened(networks=()).running() as sender:
+    async with Receiver(always_reply(200), "0.0.0.0") as receiver, opened(networks=()).running() as sender:
         for host in ("127.0.0.1", "[::ffff:127.0.0.1]", "127.1", "0x7f000001", "2130706433", "localhost", "0"):
             with pytest.raises((SendFailed, InvalidOption)):
                 await sender.post(f"http://{host}:{receiver.port}/", b"", {})

@@ -12,20 +12,20 @@ from tubes.testing import LocalServer
 
 
 @pytest.fixture(scope="session")
-def in_memory() -> Iterator[Served]:
+def memory_service() -> Iterator[Served]:
     """A service in memory, shared by all tests, since a service takes a second to start."""
     with Served("--url", "memory://") as served:
         yield served
 
 
 @pytest.fixture(scope="session")
-def on_valkey(valkey: LocalServer) -> Iterator[Served]:
+def valkey_service(valkey: LocalServer) -> Iterator[Served]:
     """A service on a server, shared by all tests."""
     with Served("--url", f"{valkey.url}?prefix={uuid4().hex}") as served:
         yield served
 
 
-@pytest.fixture(params=["in_memory", "on_valkey"])
+@pytest.fixture(params=["memory_service", "valkey_service"])
 def served(request: pytest.FixtureRequest) -> Served:
     """The shared service on each backend."""
     found: Served = request.getfixturevalue(request.param)

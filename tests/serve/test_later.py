@@ -49,7 +49,7 @@ def replies(code: object, status: int = 200) -> bytes:
     return reply(status, json.dumps({"code": code}).encode())
 
 
-async def until(has_state: Callable[[], bool | Awaitable[bool]], seconds: float = 20) -> None:
+async def wait_until(has_state: Callable[[], bool | Awaitable[bool]], seconds: float = 20) -> None:
     """Wait until a condition is true."""
     async with asyncio.timeout(seconds):
         while True:
@@ -76,7 +76,7 @@ async def wait_for_state(served: Served, id: str, state: str) -> dict[str, Any]:
         task.update(found.json())
         return bool(task["state"] == state)
 
-    await until(has_state)
+    await wait_until(has_state)
     return task
 
 
@@ -89,12 +89,12 @@ async def test_a_callback_is_called_and_signed(later: Served) -> None:
         assert created.status_code == 200
         id = created.json()["id"]
         assert UUID(id).version == 4
-        await until(lambda: bool(receiver.requests))
+        await wait_until(lambda: bool(receiver.requests))
         (got,) = receiver.requests
         assert json.loads(got.body) == {"id": id, "topic": "mail", "content": "ä"}
         assert (got.line.split()[1], got.headers["webhook-id"][:4]) == ("/x", "msg_")
         assert got.headers["webhook-signature"].startswith("v1,")
-        await until(lambda: is_deleted(later, id))
+        await wait_until(lambda: is_deleted(later, id))
 
 
 @pytest.mark.anyio
@@ -175,7 +175,7 @@ async def test_create_keeps_the_limits_of_a_token(tmp_path: Path) -> None:
 async def test_other_replies_are_failed_attempts(later: Served, reply: Answer, wait: float) -> None:
     async with Receiver(lambda _: reply) as receiver:
         id = (await post(later, "/create", retry=2, callback=receiver.url)).json()["id"]
-        await until(lambda: bool(receiver.requests))
+        await wait_until(lambda: bool(receiver.requests))
         task = await wait_for_state(later, id, "delayed")
         assert task["attempts"] == 1
         assert wait - 3 < task["due"] - time.time() <= wait
@@ -196,7 +196,7 @@ async def test_calls_to_busy_receiver_are_limited_by_retry(later: Served, reply:
 async def test_reply_with_invalid_utf_8_succeeds_by_its_code(later: Served) -> None:
     async with Receiver(lambda _: reply(200, b'{"code": 100, "message": "\xff"}')) as receiver:
         id = (await post(later, "/create", retry=1, callback=receiver.url)).json()["id"]
-        await until(lambda: is_deleted(later, id), 5)
+        await wait_until(lambda: is_deleted(later, id), 5)
 
 
 @pytest.mark.anyio
@@ -208,8 +208,8 @@ async def test_names_in_json_may_have_any_case(later: Served) -> None:
         assert found["execute_time"] == found["creat_time"] + 600
         assert found["callback"] == receiver.url
         id = (await post(later, "/create", Callback=receiver.url)).json()["id"]
-        await until(lambda: bool(receiver.requests))
-        await until(lambda: is_deleted(later, id))
+        await wait_until(lambda: bool(receiver.requests))
+        await wait_until(lambda: is_deleted(later, id))
         assert (await asyncio.to_thread(later.client.get, "/v1/_/tubes/later")).json()["tasks"]["taken"] == 0
 
 
@@ -230,7 +230,7 @@ async def test_task_of_dead_worker_is_retried_after_ttr_without_backoff() -> Non
 async def test_finally_failed_task_is_buried_and_hidden_from_clients(later: Served) -> None:
     async with Receiver(lambda _: replies(7)) as receiver:
         ids = [(await post(later, "/create", callback=receiver.url)).json()["id"]]
-        await until(lambda: bool(receiver.requests))
+        await wait_until(lambda: bool(receiver.requests))
     # The second address is not allowed, and has no listener.
     for callback in (receiver.url, "http://127.0.0.2:1/"):
         ids.append((await post(later, "/create", callback=callback)).json()["id"])
@@ -298,7 +298,7 @@ async def test_tasks_of_any_kind_are_pushed_from_any_tube(url: str, tmp_path: Pa
             for path, body in (("", b'{"data": {"to": "ann"}}'), ("/raw", b"\xff")):
                 await asyncio.to_thread(served.client.put, "/v1/shop/tubes/mail")
                 await asyncio.to_thread(served.client.post, f"/v1/shop/tubes/mail/tasks{path}", content=body)
-            await until(lambda: len(receiver.requests) == 2)
+            await wait_until(lambda: len(receiver.requests) == 2)
             assert {request.body for request in receiver.requests} == {b'{"to":"ann"}', b"\xff"}
             assert {request.line for request in receiver.requests} == {"POST /mail?a=1 HTTP/1.1"}
             assert all(request.headers["webhook-signature"] for request in receiver.requests)
@@ -381,7 +381,7 @@ async def deliver_tasks(url: str, tasks: int, kills: int, instances: int) -> Cou
                 if number % step == step - 1 and number // step < kills:
                     await asyncio.to_thread(end, running.pop(0), signal.SIGKILL)
                     running.append(await asyncio.to_thread(start))
-            await until(is_empty, 120 + 3 * kills)
+            await wait_until(is_empty, 120 + 3 * kills)
         finally:
             codes = [await asyncio.to_thread(end, one, signal.SIGTERM) for one in running]
         assert set(codes) == {0}

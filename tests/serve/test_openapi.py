@@ -36,8 +36,8 @@ EXAMPLES = int(os.environ.get("TUBES_FUZZ_EXAMPLES", "3"))
 ENDLESS = "/stream$|/events$"
 
 
-def test_each_operation_has_unique_id_and_summary(in_memory: Served) -> None:
-    document = in_memory.client.get("/openapi.json").json()
+def test_each_operation_has_unique_id_and_summary(memory_service: Served) -> None:
+    document = memory_service.client.get("/openapi.json").json()
     described = [operation for path in document["paths"].values() for operation in path.values()]
     names = [operation["operationId"] for operation in described]
     assert len(names) == len(set(names)) == len(OPERATIONS)
@@ -74,9 +74,9 @@ def shorten_wait(members: Any) -> None:
             members[name] = 0.01
 
 
-def test_valid_requests_are_accepted_and_invalid_ones_refused(in_memory: Served) -> None:
+def test_valid_requests_are_accepted_and_invalid_ones_refused(memory_service: Served) -> None:
     """Run this with other seeds and more examples for a wider search."""
-    served = in_memory
+    served = memory_service
     http = httpx.Client(base_url=f"{served.url}/v1/fuzz", timeout=30)
     http.put("/tubes/mail", json={"driver": "utubettl", "options": {"ttr": 600}})
     http.post("/tubes/mail/tasks", json={"data": 1})

@@ -36,8 +36,8 @@ def shell_steps(page: str) -> list[list[str]]:
 @pytest.mark.sample(1)
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq")
 @pytest.mark.parametrize("name", ["serve.md", "howto/from-lmstfy.md"])
-def test_page_commands_print_documented_output(name: str, in_memory: Served, tmp_path: Path) -> None:
-    place = in_memory.url.removeprefix("http://")
+def test_page_commands_print_documented_output(name: str, memory_service: Served, tmp_path: Path) -> None:
+    place = memory_service.url.removeprefix("http://")
     steps = shell_steps((DOCS / name).read_text())
     script = "".join(f"{command}\nprintf '\\0'\n" for command, _ in steps).replace("localhost:7777", place)
     done = subprocess.run(["bash"], input=script, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=True)
@@ -46,7 +46,7 @@ def test_page_commands_print_documented_output(name: str, in_memory: Served, tmp
     assert done.stdout.count("\0") == len(steps)
     if name != "serve.md":
         return
-    requested = {(line["method"], line["path"]) for line in in_memory.lines() if line["path"].startswith("/v1/_/")}
+    requested = {(line["method"], line["path"]) for line in memory_service.lines() if line["path"].startswith("/v1/_/")}
     for one in OPERATIONS:
         path = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(one.path))
         assert any(
@@ -78,14 +78,14 @@ LANGUAGES = pytest.mark.parametrize("language", ["javascript", "typescript", "go
 
 
 @LANGUAGES
-def test_workers_of_the_page_handle_and_ack_tasks(language: str, in_memory: Served, tmp_path: Path) -> None:
+def test_workers_of_the_page_handle_and_ack_tasks(language: str, memory_service: Served, tmp_path: Path) -> None:
     command = worker(language, tmp_path)
     base = f"/v1/{language}"
-    client = in_memory.client
+    client = memory_service.client
     client.put(f"{base}/tubes/mail")
     for number in range(3):
         client.post(f"{base}/tubes/mail/tasks", json={"data": number})
-    env = environment(in_memory.url + base, tmp_path)
+    env = environment(memory_service.url + base, tmp_path)
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (0, "handled 0\nhandled 1\nhandled 2\n"), done.stderr
     assert client.get(f"{base}/tubes/mail").json()["tasks"]["done"] == 3

@@ -83,7 +83,7 @@ def test_existing_folder_is_served_and_keeps_its_tasks(tmp_path: Path) -> None:
         assert queue.tube("mail").statistics().tasks["ready"] == 2
 
 
-def test_service_without_tokens_refuses_cross_site_requests(in_memory: Served) -> None:
+def test_service_without_tokens_refuses_cross_site_requests(memory_service: Served) -> None:
     browser_headers = [("origin", "https://evil.example"), ("host", "evil.example:7777"), ("host", "")]
     # Requests for images have no origin.
     browser_headers += [
@@ -92,10 +92,10 @@ def test_service_without_tokens_refuses_cross_site_requests(in_memory: Served) -
         ("referer", "https://evil.example/"),
     ]
     for name, value in browser_headers:
-        reply = in_memory.client.get("/v1/_/tubes", headers={name: value})
+        reply = memory_service.client.get("/v1/_/tubes", headers={name: value})
         assert (reply.status_code, reply.json()["title"]) == (403, "forbidden")
     for host in ("localhost", "[::1]:7777", "127.0.0.1"):
-        assert in_memory.client.get("/v1/_/tubes", headers={"host": host}).status_code == 200
+        assert memory_service.client.get("/v1/_/tubes", headers={"host": host}).status_code == 200
 
 
 def test_a_queue_without_a_codec_is_refused() -> None:

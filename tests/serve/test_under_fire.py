@@ -153,7 +153,7 @@ def test_unread_stream_takes_bounded_number_of_tasks(served: Served, base: str) 
 
 
 @asynccontextmanager
-async def in_process(app: App, limits: Limits) -> AsyncGenerator[tuple[str, int]]:
+async def serve_in_process(app: App, limits: Limits) -> AsyncGenerator[tuple[str, int]]:
     """Serve in this process; yield the address."""
     listen = Listen("127.0.0.1", 0)
     with listen.open() as listening:
@@ -197,7 +197,7 @@ def test_long_headers_are_refused_however_they_arrive(served: Served, size: int)
 def test_unread_replies_beyond_total_limit_are_cut_off() -> None:
     async def main() -> list[bool]:
         app = create_app(tubes.aio.connect("memory://", codec="json"))
-        async with in_process(app, Limits(unread=2**23)) as address:
+        async with serve_in_process(app, Limits(unread=2**23)) as address:
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client:
                 await client.put("/v1/_/tubes/mail")
                 for _ in range(8):
@@ -442,7 +442,7 @@ def test_pipelined_requests_wait_as_bytes() -> None:
 def test_connections_with_most_pipelined_input_are_cut_off() -> None:
     async def main() -> list[bool]:
         app = create_app(tubes.aio.connect("memory://", codec="json"))
-        async with in_process(app, Limits(unread=2**20)) as address:
+        async with serve_in_process(app, Limits(unread=2**20)) as address:
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client:
                 await client.put("/v1/_/tubes/mail")
             lines = [await asyncio.open_connection(*address) for _ in range(10)]
@@ -525,7 +525,7 @@ def test_refused_uploads_get_replies(tmp_path: Path) -> None:
 
     async def main() -> None:
         app = create_app(tubes.aio.connect("memory://", codec="json"), tokens=tokens)
-        async with in_process(app, Limits()) as address:
+        async with serve_in_process(app, Limits()) as address:
             for status, path, headers in ((b"401", raw, b""), (b"400", f"{raw}?x=1", token), (b"429", raw, token)):
                 assert await upload(address, path, headers) == (status, b"200")
                 assert await upload(address, path, headers + b"connection: close\r\n") == (status, b"")

@@ -51,7 +51,7 @@ class Actor(Worker):
             self._last = time.monotonic()
             words = line.split()
             if words[0] == "put":
-                self._ledgers[words[1]].was_put(words[2], int(words[3]))
+                self._ledgers[words[1]].record_put(words[2], int(words[3]))
             elif words[0] == "unknown":
                 self._ledgers[words[1]].unknown.add(words[2])
             elif words[0] == "wrong":
@@ -60,9 +60,9 @@ class Actor(Worker):
                 self.is_ready.set()
             else:
                 ledger.read_line(line, self._begun)
-        ledger.may_be_done(self._begun)
+        ledger.record_unsure_acks(self._begun)
 
-    def speak_up(self) -> None:
+    def report_silence(self) -> None:
         """Record a mistake if the process has been silent for long although there was work."""
         if (silent := time.monotonic() - self._last) > PATIENCE:
             self._ledgers[self.job.tube].mistakes.append(f"{self.job.mode} of {self.job.tube} hangs: {silent:.0f} s")

@@ -117,12 +117,12 @@ class Chaos:
             self._server.kill()
             self._server.start()
 
-        self._deaf(again)
+        self._disconnect_listeners(again)
 
     def _kill_listeners(self) -> None:
-        self._deaf(lambda: self._command("CLIENT", "KILL", "TYPE", "pubsub"))
+        self._disconnect_listeners(lambda: self._command("CLIENT", "KILL", "TYPE", "pubsub"))
 
-    def _deaf(self, act: Callable[[], object]) -> None:
+    def _disconnect_listeners(self, act: Callable[[], object]) -> None:
         """Cause a fault that disconnects the listeners, which restart when they receive the put of a later task."""
         mark = f"mark{len(self.log)}."
         heard = [(tube, tube.listener) for tube in self._watched if tube.listener is not None]

@@ -118,7 +118,7 @@ class Inside:
                         ledger.put(tube, made[0][0], **made[0][1])
                         continue
                     for one in tube.put_many([tubes.Item(data, **options) for data, options in made]):
-                        ledger.was_put(one.data, one.id)
+                        ledger.record_put(one.data, one.id)
 
     def _work(self, dice: random.Random) -> None:
         """Take and ack from any tube; closing a session with a held task simulates a killed worker."""
@@ -131,7 +131,7 @@ class Inside:
                         if self._is_done():
                             return
                         continue
-                    since = self._took(taken)
+                    since = self._record_take(taken)
                     if dice.random() < 0.02:
                         with suppress(TaskNotTaken):  # Another thread has buried it.
                             taken.release()
@@ -139,12 +139,12 @@ class Inside:
                     time.sleep(labour(PLANS[taken.tube], dice) if dice.random() < 0.05 else 0)
                     self._ack(taken, since)
                 if (taken := there[dice.randrange(len(there))].take(timeout=0)) is not None:
-                    self._took(taken)
+                    self._record_take(taken)
             self._trouble("session closed")
 
-    def _took(self, taken: Any) -> float:
+    def _record_take(self, taken: Any) -> float:
         one = self.watched[taken.tube]
-        one.ledger.took(taken.id, taken.attempts, taken.data)
+        one.ledger.record_take(taken.id, taken.attempts, taken.data)
         if is_early(taken.data) and taken.id not in self._buried[taken.tube]:
             self._wrong(one, f"task {taken.id} was taken before it was due")
         return time.monotonic()
@@ -157,7 +157,7 @@ class Inside:
         except TaskNotTaken:
             one.ledger.late += 1
         else:
-            one.ledger.was_done(taken.id, taken.attempts)
+            one.ledger.record_done(taken.id, taken.attempts)
             if PLANS[taken.tube].is_timed and held > TTR + SLACK:
                 self._wrong(one, f"task {taken.id} was acked after its time to run")
 
@@ -195,7 +195,7 @@ class Inside:
                     continue
                 if taken is None:
                     continue
-                since = self._took(taken)
+                since = self._record_take(taken)
                 await asyncio.sleep(labour(PLANS[tube.name], dice))
                 held = time.monotonic() - since
                 try:
@@ -203,7 +203,7 @@ class Inside:
                 except TaskNotTaken:
                     one.ledger.late += 1
                 else:
-                    one.ledger.was_done(taken.id, taken.attempts)
+                    one.ledger.record_done(taken.id, taken.attempts)
                     if PLANS[tube.name].is_timed and held > TTR + SLACK:
                         self._wrong(one, f"task {taken.id} was acked after its time to run")
 

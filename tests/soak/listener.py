@@ -39,7 +39,7 @@ class Listener:
         #: The number of takes whose order was checked.
         self.judged = 0
         self.mistakes: list[str] = []
-        tube.on_task_change(self.hear)
+        tube.on_task_change(self.record_event)
 
     def forget(self, mark: str) -> None:
         """Expect missed changes until the put of data that begins with `mark`; then start again."""
@@ -51,7 +51,7 @@ class Listener:
         """Return True if the mark has not arrived yet."""
         return bool(self._mark)
 
-    def hear(self, task: Task, event: str) -> None:
+    def record_event(self, task: Task, event: str) -> None:
         """Process one change."""
         with self._lock:
             if event == "delete" or event == "ttl":

@@ -56,29 +56,29 @@ class LongLedger(Ledger):
                 self.mistakes.append(str(mistake).partition("\n")[0])
 
     @override
-    def was_put(self, key: str, id: int) -> None:
+    def record_put(self, key: str, id: int) -> None:
         with self._writing():
-            super().was_put(key, id)
+            super().record_put(key, id)
             self.count_put += 1
 
     @override
-    def took(self, id: int, attempts: int, key: str) -> None:
+    def record_take(self, id: int, attempts: int, key: str) -> None:
         with self._writing():
             # A stopped worker may report a take long after others have finished the task.
             if id not in self.finished:
-                super().took(id, attempts, key)
+                super().record_take(id, attempts, key)
 
     @override
-    def was_done(self, id: int, attempts: int) -> None:
+    def record_done(self, id: int, attempts: int) -> None:
         with self._writing():
             assert id not in self.finished, f"task {id} was done twice"
-            super().was_done(id, attempts)
+            super().record_done(id, attempts)
             self.count_done += 1
 
     @override
-    def may_be_done(self, acks: Iterable[tuple[int, int]]) -> None:
+    def record_unsure_acks(self, acks: Iterable[tuple[int, int]]) -> None:
         with self._guard:
-            super().may_be_done(acks)
+            super().record_unsure_acks(acks)
 
     def forget_finished(self, ended: dict[int, int]) -> None:
         """Drop finished tasks. `ended`: the take that ended each task according to the server, updated here.

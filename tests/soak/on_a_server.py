@@ -27,11 +27,11 @@ _WORKERS: Final = (
     Job("loop", "fifo", False),
     Job("aio", "lanes", False),
     Job("batches", "timed-lanes", True),
-    Job("one", "unheard", True),
+    Job("work_singly", "unheard", True),
     Job("aio", "timed-lanes", True),
     Job("batches", "fifo", True),
     Job("loop", "lanes", True),
-    Job("one", "timed", True),
+    Job("work_singly", "timed", True),
     Job("batches", "unheard", False),
 )
 _PRODUCERS: Final = (Job("producer", "fifo", True), Job("aio_producer", "fifo", False))
@@ -69,7 +69,7 @@ def soak(
         chaos.run(began + seconds, rest)
         meter.close()
         for actor in producers + team:
-            actor.speak_up()
+            actor.report_silence()
         for actor in producers:
             actor.end(signal.SIGTERM)
         mistakes = _finish(watched, team)

@@ -37,7 +37,7 @@ class Program:
         self.seed = seed
         self.is_over = False
 
-    def took(self, *tasks: Any) -> float:
+    def record_take(self, *tasks: Any) -> float:
         """Report takes and return their time."""
         say("\n".join(f"took {task.id} {task.attempts} {task.data}" for task in tasks))
         for one in tasks:
@@ -45,7 +45,7 @@ class Program:
                 say("wrong", f"task {one.id} was taken before it was due")
         return time.monotonic()
 
-    def acked(self, task: Any, since: float) -> None:
+    def record_ack(self, task: Any, since: float) -> None:
         """Report an ack; it is wrong if the task was held for longer than its time to run."""
         say("acked", task.id, task.attempts)
         if self.plan.is_timed and since > TTR + SLACK:
@@ -53,7 +53,7 @@ class Program:
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
-    def one(self) -> None:
+    def work_singly(self) -> None:
         """Take and ack, one at a time."""
         with tubes.connect(self.url, session_ttl=LEASE) as queue:
             tube = queue.tube(self.name)
@@ -65,7 +65,7 @@ class Program:
                     continue
                 if taken is None:
                     continue
-                began = self.took(taken)
+                began = self.record_take(taken)
                 time.sleep(labour(self.plan, self.dice))
                 say("acking", taken.id, taken.attempts)
                 held = time.monotonic() - began
@@ -76,7 +76,7 @@ class Program:
                 except ConnectionLost:
                     continue
                 else:
-                    self.acked(taken, held)
+                    self.record_ack(taken, held)
 
     def batches(self) -> None:
         """Take and ack batches."""
@@ -90,7 +90,7 @@ class Program:
                     continue
                 if not taken:
                     continue
-                began = self.took(*taken)
+                began = self.record_take(*taken)
                 time.sleep(labour(self.plan, self.dice))
                 say("\n".join(f"acking {one.id} {one.attempts}" for one in taken))
                 held = time.monotonic() - began
@@ -100,7 +100,7 @@ class Program:
                     continue
                 for one in taken:
                     if ended[one.id]:
-                        self.acked(one, held)
+                        self.record_ack(one, held)
                     else:
                         say("late", one.id, one.attempts)
 
@@ -111,7 +111,7 @@ class Program:
             while True:
                 try:
                     for taken in queue.tube(self.name):
-                        self.took(taken)
+                        self.record_take(taken)
                         time.sleep(labour(self.plan, self.dice))
                         say("left", taken.id, taken.attempts)
                 except ConnectionLost:
@@ -131,7 +131,7 @@ class Program:
                     continue
                 if taken is None:
                     continue
-                began = self.took(taken)
+                began = self.record_take(taken)
                 await asyncio.sleep(labour(self.plan, self.dice))
                 say("acking", taken.id, taken.attempts)
                 held = time.monotonic() - began
@@ -142,7 +142,7 @@ class Program:
                 except ConnectionLost:
                     continue
                 else:
-                    self.acked(taken, held)
+                    self.record_ack(taken, held)
 
         async with tubes.aio.connect(self.url, session_ttl=LEASE) as queue:
             tube = await queue.tube(self.name)
@@ -156,7 +156,7 @@ class Program:
 
             @worker.on(self.name)
             def handle(taken: tubes.Task) -> None:
-                self.took(taken)
+                self.record_take(taken)
                 time.sleep(labour(self.plan, self.dice))
                 say("left", taken.id, taken.attempts)
 

@@ -75,7 +75,7 @@ def test_worker_exit_is_reported_even_if_killed_afterwards() -> None:
     actor.end()
     assert ledgers["fifo"].mistakes == ["nothing of fifo ended with 1"]
     actor._last -= 2 * PATIENCE
-    actor.speak_up()
+    actor.report_silence()
     assert "nothing of fifo hangs" in ledgers["fifo"].mistakes[1]
 
 
@@ -121,22 +121,22 @@ def test_ledger_counts_delayed_buried_and_taken_tasks_as_stored(queue: tubes.Que
 def test_ledger_reports_task_done_twice_even_after_it_was_forgotten() -> None:
     ledger = LongLedger()
     for id in (0, 9):
-        ledger.was_put(f"job-{id}", id)
+        ledger.record_put(f"job-{id}", id)
         ledger.read_line(f"took {id} 1 job-{id}", set())
-        ledger.was_done(id, 1)
-    ledger.was_done(0, 1)
+        ledger.record_done(id, 1)
+    ledger.record_done(0, 1)
     ledger.forget_finished({})
     assert (ledger.puts, ledger.takes, ledger.done) == ({}, {}, {})
-    ledger.was_done(9, 2)
+    ledger.record_done(9, 2)
     assert ledger.mistakes == ["task 0 was done twice", "task 9 was done twice"]
 
 
 def test_ledger_reports_ack_by_expired_lease() -> None:
     ledger = LongLedger()
-    ledger.was_put("job", 0)
-    ledger.took(0, 1, "job")
-    ledger.took(0, 2, "job")
-    ledger.was_done(0, 1)
+    ledger.record_put("job", 0)
+    ledger.record_take(0, 1, "job")
+    ledger.record_take(0, 2, "job")
+    ledger.record_done(0, 1)
     ledger.forget_finished({})
     assert ledger.mistakes == ["task 0 was acked by an expired take"]
 
@@ -144,15 +144,15 @@ def test_ledger_reports_ack_by_expired_lease() -> None:
 def test_ledger_finishes_unreported_task_once_server_no_longer_has_it() -> None:
     ledger = LongLedger()
     for id in (0, 1, 2):
-        ledger.was_put(f"job {id}", id)
+        ledger.record_put(f"job {id}", id)
         ledger.read_line(f"left {id} 1", set())
     ended = {1: 1, 2: 2}
     ledger.forget_finished(ended)
     assert list(ledger.puts) == ["job 0", "job 2"]
     assert ledger.count_done == 1
     assert ended == {2: 2}, "the last consumer of task 2 has not reported yet"
-    ledger.took(2, 2, "job 2")
-    ledger.was_done(2, 2)
+    ledger.record_take(2, 2, "job 2")
+    ledger.record_done(2, 2)
     ledger.forget_finished(ended)
     assert (ledger.count_done, ended, ledger.mistakes) == (2, {}, [])
 
@@ -163,34 +163,34 @@ class Story:
     def __init__(self, queue: tubes.Queue, driver: str) -> None:
         self.listener = Listener(queue.create_tube("load", driver))
 
-    def tell(self, event: str, id: int, state: str, **facts: Any) -> None:
+    def send_event(self, event: str, id: int, state: str, **facts: Any) -> None:
         task: Any = SimpleNamespace(
             **{"id": id, "state": tubes.State(state), "pri": 0, "utube": None, "data": None, "attempts": 1} | facts
         )
-        self.listener.hear(task, event)
+        self.listener.record_event(task, event)
 
 
 def test_listener_reports_take_out_of_order(queue: tubes.Queue) -> None:
     story = Story(queue, "fifottl")
-    story.tell("put", 0, "r", pri=1)
-    story.tell("put", 1, "r", pri=0)
-    story.tell("put", 2, "r", pri=0)
-    story.tell("take", 1, "t", pri=0)
+    story.send_event("put", 0, "r", pri=1)
+    story.send_event("put", 1, "r", pri=0)
+    story.send_event("put", 2, "r", pri=0)
+    story.send_event("take", 1, "t", pri=0)
     assert story.listener.mistakes == []
-    story.tell("take", 0, "t", pri=1)
+    story.send_event("take", 0, "t", pri=1)
     assert story.listener.mistakes == ["task 0 of rank (1, 0) was taken before one of rank (0, 2)"]
 
 
 def test_listener_reports_double_early_and_late_takes(queue: tubes.Queue) -> None:
     story = Story(queue, "fifottl")
-    story.tell("put", 0, "r")
-    story.tell("put", 1, "~")
-    story.tell("take", 0, "t")
-    story.tell("take", 0, "t")
-    story.tell("take", 1, "t")
-    story.tell("delete", 0, "-")
-    story.tell("delete", 0, "-")
-    story.tell("take", 0, "t")
+    story.send_event("put", 0, "r")
+    story.send_event("put", 1, "~")
+    story.send_event("take", 0, "t")
+    story.send_event("take", 0, "t")
+    story.send_event("take", 1, "t")
+    story.send_event("delete", 0, "-")
+    story.send_event("delete", 0, "-")
+    story.send_event("take", 0, "t")
     assert story.listener.mistakes == [
         "task 0 was taken while it was taken",
         "task 1 was taken while it was delayed",
@@ -202,31 +202,31 @@ def test_listener_reports_double_early_and_late_takes(queue: tubes.Queue) -> Non
 def test_listener_reports_second_taken_task_of_lane(queue: tubes.Queue) -> None:
     story = Story(queue, "utube")
     for id, lane in ((0, "a"), (1, "a"), (2, "b")):
-        story.tell("put", id, "r", utube=lane)
-    story.tell("take", 0, "t", utube="a")
-    story.tell("take", 2, "t", utube="b")
+        story.send_event("put", id, "r", utube=lane)
+    story.send_event("take", 0, "t", utube="a")
+    story.send_event("take", 2, "t", utube="b")
     assert story.listener.mistakes == []
-    story.tell("take", 1, "t", utube="a")
+    story.send_event("take", 1, "t", utube="a")
     assert story.listener.mistakes == ["task 1 was taken while task 0 held its lane a"]
 
 
 def test_listener_suspends_judgement_after_missed_events(queue: tubes.Queue) -> None:
     story = Story(queue, "fifo")
-    story.tell("put", 0, "r")
+    story.send_event("put", 0, "r")
     story.listener.forget("mark")
     assert story.listener.is_blind
-    story.tell("take", 7, "t")
-    story.tell("put", 8, "r", data="mark 1")
+    story.send_event("take", 7, "t")
+    story.send_event("put", 8, "r", data="mark 1")
     assert not story.listener.is_blind
-    story.tell("put", 9, "r")
-    story.tell("take", 6, "t")
+    story.send_event("put", 9, "r")
+    story.send_event("take", 6, "t")
     assert story.listener.mistakes == []
-    story.tell("put", 10, "r")
-    story.tell("take", 10, "t")
+    story.send_event("put", 10, "r")
+    story.send_event("take", 10, "t")
     assert story.listener.mistakes == ["task 10 of rank (0, 10) was taken before one of rank (0, 9)"]
 
 
-def grown(bytes_per_second: float, seconds: float = 200.0) -> list[Sample]:
+def growing_samples(bytes_per_second: float, seconds: float = 200.0) -> list[Sample]:
     return [
         Sample(when, 0, int(when) + 1, {"server": int(50 * 2**20 + bytes_per_second * when + (when % 7) * 2**16)})
         for when in (seconds * number / 200 for number in range(201))
@@ -234,18 +234,18 @@ def grown(bytes_per_second: float, seconds: float = 200.0) -> list[Sample]:
 
 
 def test_oscillating_memory_is_flat_but_growing_memory_is_not() -> None:
-    (flat,) = growths(grown(0))
+    (flat,) = growths(growing_samples(0))
     assert flat.is_flat
     assert abs(flat.grown) < 2**17
-    (leak,) = growths(grown(60 * 1024))
+    (leak,) = growths(growing_samples(60 * 1024))
     assert not leak.is_flat
     assert leak.grown == pytest.approx(100 * 60 * 1024, rel=0.05)
-    assert "GROWS" in "".join(Part("leaking", grown(60 * 1024), [], {}, 1, 0).lines())
-    assert not Part("leaking", grown(60 * 1024), [], {}, 1, 0).is_good
+    assert "GROWS" in "".join(Part("leaking", growing_samples(60 * 1024), [], {}, 1, 0).lines())
+    assert not Part("leaking", growing_samples(60 * 1024), [], {}, 1, 0).is_good
 
 
 def test_short_memory_samples_are_not_judged() -> None:
-    assert growths(grown(60 * 1024, SHORTEST - 1)) == []
+    assert growths(growing_samples(60 * 1024, SHORTEST - 1)) == []
 
 
 def test_a_part_that_did_nothing_is_not_good() -> None:
@@ -254,7 +254,7 @@ def test_a_part_that_did_nothing_is_not_good() -> None:
 
 
 def test_unjudged_or_stalled_part_is_not_good() -> None:
-    good = Part("good", grown(0), [], {}, 1, 0, (), 200.0)
+    good = Part("good", growing_samples(0), [], {}, 1, 0, (), 200.0)
     assert good.is_good
     stopped = [sample._replace(done=min(sample.done, 140)) for sample in good.samples]
     bad = [good._replace(judged=0), good._replace(seconds=600.0), good._replace(samples=stopped)]

@@ -18,7 +18,7 @@ A, B = "http://h:1/a", "http://h:1/b"
 LINKS = {A: [B], B: [A]}
 
 
-def fetches(proof: Any, *urls: str) -> list[Any]:
+def request_log(proof: Any, *urls: str) -> list[Any]:
     """Return the request log of the server of one host."""
     seen = [proof.Fetch(url[-2:], 200, float(n), float(n), 0) for n, url in enumerate(urls)]
     return [proof.Record("http://h:1/", 1, seen)]
@@ -54,7 +54,7 @@ def test_proof_detects_violations(
     queue.create_tube("dead").put_many({"url": page, "attempt": 5, "outcome": "503"} for page in dead)
     pages = [(page, 1, 200, "200 OK", False, 0.0, 0.0, LINKS.get(page, [page])) for page in stored]
     spark.createDataFrame(pages, page_stream.RESULT).write.parquet(str(tmp_path / "pages"))
-    checks = findings.Findings(spark, url, tmp_path, fetches(proof, *requests)).checks(5)
+    checks = findings.Findings(spark, url, tmp_path, request_log(proof, *requests)).checks(5)
     assert " ".join(str(check.kept) for check in checks) == verdicts
     spark.catalog.clearCache()
 

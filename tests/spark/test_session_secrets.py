@@ -19,7 +19,7 @@ PASSWORD = "swordfish4711"
 
 
 @pytest.fixture
-def logged(spark: Any) -> Callable[[], str]:
+def read_log(spark: Any) -> Callable[[], str]:
     """Function that returns all log lines of the session so far."""
 
     def read() -> str:
@@ -31,7 +31,7 @@ def logged(spark: Any) -> Callable[[], str]:
 
 
 def test_plans_logs_checkpoints_progress_and_errors_hide_password(
-    spark: Any, queue: tubes.Queue, valkey: LocalServer, url: str, tmp_path: Path, logged: Callable[[], str]
+    spark: Any, queue: tubes.Queue, valkey: LocalServer, url: str, tmp_path: Path, read_log: Callable[[], str]
 ) -> None:
     from pyspark.errors import AnalysisException
 
@@ -82,7 +82,7 @@ def test_plans_logs_checkpoints_progress_and_errors_hide_password(
     assert query.awaitTermination(300)
     shown += [json.dumps(query.lastProgress, default=str), query._jsq.explainInternal(True)]
     spark.sql("DROP VIEW seen")
-    log = logged()
+    log = read_log()
     for kept in ("CreateTable", "AppendData", "(redacted)"):
         assert kept in log
     stored = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "here"]

@@ -411,10 +411,10 @@ def test_batch_numbers_may_have_gaps(harness: Harness, monkeypatch: pytest.Monke
     calls: list[str] = []
     run = stream._run
 
-    def seen(verb: str, *args: Any) -> Any:
+    def record_call(verb: str, *args: Any) -> Any:
         calls.append(verb)
         return run(verb, *args)
 
-    monkeypatch.setattr(stream, "_run", seen)
+    monkeypatch.setattr(stream, "_run", record_call)
     assert stream.ack(300_000) == 10
     assert calls == ["stream_ack"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 async def work(ledger: Ledger, task: AsyncTask) -> None:
     """Record a take and ack it, even if cancelled."""
-    ledger.took(task.id, task.attempts, task.data)
+    ledger.record_take(task.id, task.attempts, task.data)
     done = asyncio.ensure_future(task.ack())
     try:
         await asyncio.shield(done)
@@ -28,7 +28,7 @@ async def work(ledger: Ledger, task: AsyncTask) -> None:
         await done
         raise
     finally:
-        ledger.was_done(task.id, task.attempts)
+        ledger.record_done(task.id, task.attempts)
 
 
 async def cancel_all(rounds: int, take: Take, put: Put) -> int:

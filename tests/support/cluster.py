@@ -24,9 +24,9 @@ class Cluster(Servers):
             client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
         for port in self.ports[1:]:
             self.clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", port)
-        assert eventually(self.is_well), "the nodes did not find each other"
+        assert eventually(self.is_healthy), "the nodes did not find each other"
 
-    def is_well(self) -> bool:
+    def is_healthy(self) -> bool:
         """Return True if all nodes know all others and all slots."""
         try:
             return all(self._knows_all(client) for client in self.clients)

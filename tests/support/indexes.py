@@ -78,14 +78,14 @@ class Indexes:
             assert "RANK" in self.knobs or place[skip:] == self.place(id)
         return set(ids)
 
-    def of(self, *states: str) -> set[int]:
+    def ids_in(self, *states: str) -> set[int]:
         return {id for id, task in self.tasks.items() if task.state in states}
 
     def check(self) -> None:
         """Assert that all indexes are consistent."""
-        assert {int(id) for id in self.taken} == self.of("taken")
-        assert self._ids(self.buried) == self.of("buried")
-        assert int(self.meta.get("delayed", 0)) == len(self.of("delayed"))
+        assert {int(id) for id in self.taken} == self.ids_in("taken")
+        assert self._ids(self.buried) == self.ids_in("buried")
+        assert int(self.meta.get("delayed", 0)) == len(self.ids_in("delayed"))
         self._check_keys()
         self._check_due()
         if "LIST" in self.knobs:
@@ -94,7 +94,7 @@ class Indexes:
             self._check_lanes()
             self._check_fill()
         else:
-            assert self._ids(self.ready) == self.of("ready")
+            assert self._ids(self.ready) == self.ids_in("ready")
 
     def _check_keys(self) -> None:
         named = {task.stored.extras.key: id for id, task in self.tasks.items() if task.stored.extras}
@@ -127,9 +127,9 @@ class Indexes:
     def _check_list(self) -> None:
         back, listed = self._ids(self.back), Counter(map(int, self.ready))
         assert not listed or listed.most_common(1)[0][1] == 1
-        assert back <= self.of("ready")
-        assert self.of("ready") <= back | listed.keys()
-        stale = [id for id in listed if id not in self.of("ready") or id in back]
+        assert back <= self.ids_in("ready")
+        assert self.ids_in("ready") <= back | listed.keys()
+        stale = [id for id in listed if id not in self.ids_in("ready") or id in back]
         assert int(self.meta.get("loose", 0)) == len(stale) + len(back)
 
     def _check_fill(self) -> None:
@@ -141,11 +141,11 @@ class Indexes:
     def _check_lanes(self) -> None:
         offered, behind = self._ids(self.offers), self._ids(self.behind, 5)
         assert not offered & behind
-        assert offered | behind == self.of("ready")
+        assert offered | behind == self.ids_in("ready")
         if "pacing" in self.meta:
             return  # The tasks alone do not determine the free lanes: `utubes` shows them.
-        busy = {self.tasks[id].lane: id for id in self.of("taken")}
-        assert len(busy) == len(self.of("taken"))
+        busy = {self.tasks[id].lane: id for id in self.ids_in("taken")}
+        assert len(busy) == len(self.ids_in("taken"))
         heads = {self.tasks[id].lane: id for id in offered}
         assert len(heads) == len(offered)
         assert not busy.keys() & heads.keys()
@@ -154,13 +154,13 @@ class Indexes:
         assert len(set(numbers.values())) == len(numbers)
         for lane, known in self.lanes.items():
             head = known[5:] if lane in numbers else known[1:]
-            assert head not in self.offers if lane in busy else head == self._at(self.offers, heads[lane])
+            assert head not in self.offers if lane in busy else head == self._place_of(self.offers, heads[lane])
         for place in self.behind:
             lane = self.tasks[self.driver.id_at(place)].lane
             assert place[:5] == numbers[lane]
-            assert lane in busy or place[5:] > self._at(self.offers, heads[lane])
+            assert lane in busy or place[5:] > self._place_of(self.offers, heads[lane])
 
-    def _at(self, places: Any, id: int) -> bytes:
+    def _place_of(self, places: Any, id: int) -> bytes:
         (place,) = [place for place in places if self.driver.id_at(place) == id]
         found: bytes = place
         return found

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 
-def interrupted_twice(call: Callable[[], object], first: int, second: int) -> int:
+def interrupt_twice(call: Callable[[], object], first: int, second: int) -> int:
     """Call with a KeyboardInterrupt at moment `first` and another one `second` moments later; return their number.
 
     A moment is the start of a Python function or the return of a built-in one.

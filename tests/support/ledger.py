@@ -42,17 +42,17 @@ class Ledger:
         except ConnectionLost:
             self.unknown.add(key)
             return False
-        self.was_put(key, task.id)
+        self.record_put(key, task.id)
         return True
 
-    def was_put(self, key: str, id: int) -> None:
+    def record_put(self, key: str, id: int) -> None:
         """Record a put that has returned."""
         with self._lock:
             assert key not in self.puts, f"{key} was put twice"
             self.puts[key] = id
             self._name(key, id)
 
-    def took(self, id: int, attempts: int, key: str) -> None:
+    def record_take(self, id: int, attempts: int, key: str) -> None:
         """Record a take; no other caller may have the same take."""
         with self._lock:
             assert attempts not in self.takes[id], f"take {attempts} of task {id} was given to two callers"
@@ -62,13 +62,13 @@ class Ledger:
     def _name(self, key: str, id: int) -> None:
         assert self.ids.setdefault(key, id) == id, f"{key} was put twice, as task {self.ids[key]} and as task {id}"
 
-    def was_done(self, id: int, attempts: int) -> None:
+    def record_done(self, id: int, attempts: int) -> None:
         """Record an ack or a delete that has returned."""
         with self._lock:
             assert id not in self.done, f"task {id} was done twice"
             self.done[id] = attempts
 
-    def may_be_done(self, acks: Iterable[tuple[int, int]]) -> None:
+    def record_unsure_acks(self, acks: Iterable[tuple[int, int]]) -> None:
         """Record acks, by id and take, that were sent by a process that died before the replies."""
         with self._lock:
             for id, attempts in acks:
@@ -76,22 +76,22 @@ class Ledger:
 
     def work(self, task: Task) -> None:
         """Record a take and ack it."""
-        self.took(task.id, task.attempts, task.data)
+        self.record_take(task.id, task.attempts, task.data)
         try:
             task.ack()
         except ConnectionLost:
-            self.may_be_done({(task.id, task.attempts)})
+            self.record_unsure_acks({(task.id, task.attempts)})
         except TaskNotTaken:
             self.late += 1
         else:
-            self.was_done(task.id, task.attempts)
+            self.record_done(task.id, task.attempts)
 
     def read(self, lines: list[str]) -> None:
         """Read the output of a worker process."""
         begun: set[tuple[int, int]] = set()
         for line in lines:
             self.read_line(line, begun)
-        self.may_be_done(begun)
+        self.record_unsure_acks(begun)
 
     def read_line(self, line: str, begun: set[tuple[int, int]]) -> None:
         """Read one line of a worker; `begun`: its started acks without a recorded end."""
@@ -101,15 +101,15 @@ class Ledger:
         first, second, *key = rest.split()
         id, attempts = int(first), int(second)
         if word == "took":
-            self.took(id, attempts, *key)
+            self.record_take(id, attempts, *key)
         elif word == "left":  # A loop over the tube acked it without reporting it.
-            self.may_be_done({(id, attempts)})
+            self.record_unsure_acks({(id, attempts)})
         elif word == "acking":
             begun.add((id, attempts))
         else:
             begun.remove((id, attempts))
             if word == "acked":
-                self.was_done(id, attempts)
+                self.record_done(id, attempts)
             else:
                 self.late += 1
 

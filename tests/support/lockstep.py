@@ -37,21 +37,21 @@ class Worker(NamedTuple):
     uuid: str
 
 
-def at(seconds: float | None) -> int | None:
+def to_micros(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * SECOND)
 
 
-def shown(answer: Any) -> Any:
+def to_model_result(answer: Any) -> Any:
     """Convert a result of the tube to that of the model."""
     if isinstance(answer, list):
         answers: list[Any] = answer
-        return [shown(each) for each in answers]
+        return [to_model_result(each) for each in answers]
     if not isinstance(answer, Task):
         return answer
     created = round(answer.created * SECOND)
     return Shown(
         answer.id, str(answer.state), answer.data, answer.utube, answer.pri, answer.attempts, created,
-        at(answer.ttl), at(answer.ttr), at(answer.due), at(answer.expires),
+        to_micros(answer.ttl), to_micros(answer.ttr), to_micros(answer.due), to_micros(answer.expires),
         (None if answer.state == "done" else answer.calls["release"], *list(answer.calls.values())[1:]),
     )  # fmt: skip
 
@@ -69,7 +69,7 @@ class Lockstep:
         self.clock = ManualClock()
         self.face = SyncFace()
         self.root = tubes.connect(url, clock=self.clock, session_ttl=LEASE)
-        self.model = Model(driver, self.checked(options), micros("lease", LEASE))
+        self.model = Model(driver, self.to_model_options(options), micros("lease", LEASE))
         self.workers: list[Worker] = []
         self.sessions: deque[tuple[Session, str]] = deque(maxlen=6)
         self.refs: deque[tuple[Task | str, Ref]] = deque(maxlen=16)
@@ -85,7 +85,7 @@ class Lockstep:
         self.tube = self.root.create_tube("model", self.driver, **self.options)
         self.received: list[tuple[str, Shown]] = []
         heard = self.received
-        self.tube.on_task_change(lambda task, event: heard.append((event, shown(task))))
+        self.tube.on_task_change(lambda task, event: heard.append((event, to_model_result(task))))
 
     def join(self) -> None:
         """Add a worker."""
@@ -95,10 +95,10 @@ class Lockstep:
         self.sessions.append((worker.ideal.session, worker.uuid))
 
     @staticmethod
-    def checked(options: dict[str, Any]) -> dict[str, Any]:
+    def to_model_options(options: dict[str, Any]) -> dict[str, Any]:
         """Convert options to the units of the model."""
         spans = ("ttl", "ttr", "delay", "timeout", "interval", "keep_done")
-        return {name: at(value) if name in spans else value for name, value in options.items()}
+        return {name: to_micros(value) if name in spans else value for name, value in options.items()}
 
     # -- mapping numbers -----------------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class Lockstep:
             return self.refs[number % len(self.refs)]
         return number % (self.model.next_id + 2), number % (self.model.next_id + 2)
 
-    def both(self, real: Callable[[], Any], ideal: Callable[[], Any]) -> None:
+    def compare_calls(self, real: Callable[[], Any], ideal: Callable[[], Any]) -> None:
         """Run a call on both sides and compare the results or errors."""
         expected: Any
         try:
@@ -134,7 +134,7 @@ class Lockstep:
         self.agree(answer, expected)
 
     def agree(self, answer: Any, expected: Any) -> None:
-        assert shown(answer) == expected
+        assert to_model_result(answer) == expected
         if isinstance(answer, list):
             for pair in zip(answer, expected, strict=True):  # pyright: ignore[reportUnknownArgumentType]
                 self.agree(*pair)
@@ -150,28 +150,34 @@ class Lockstep:
     def put(self, worker: int, options: dict[str, Any]) -> None:
         ideal, tube = self.worker(worker)
         data, self.number = f"d{self.number}", self.number + 1
-        checked = self.checked(options)
+        to_model_options = self.to_model_options(options)
         if options.get("timeout") and (self.model.putters or not self.model.room()):
-            self.begin(tube, "put", data, options, self.model.wait(ideal, checked["timeout"], (data, checked)))
+            self.begin(
+                tube,
+                "put",
+                data,
+                options,
+                self.model.wait(ideal, to_model_options["timeout"], (data, to_model_options)),
+            )
         else:
-            self.both(lambda: tube.put(data, **options), lambda: self.model.put(data, checked))
+            self.compare_calls(lambda: tube.put(data, **options), lambda: self.model.put(data, to_model_options))
 
     def put_many(self, worker: int, options: list[dict[str, Any]], timeout: float | None) -> None:
         ideal, tube = self.worker(worker)
         items = [(f"d{number}", each) for number, each in enumerate(options, self.number)]
         self.number += len(items)
         real = [tubes.Item(data, **each) for data, each in items]
-        wanted = [(data, self.checked(each)) for data, each in items]
+        wanted = [(data, self.to_model_options(each)) for data, each in items]
         capacity = self.model.options.get("capacity", 0)
         if timeout and 0 < len(items) <= capacity and (self.model.putters or not self.model.room(len(items))):
-            waiter = self.model.wait(ideal, at(timeout), wanted)
+            waiter = self.model.wait(ideal, to_micros(timeout), wanted)
             self.begin(tube, "put_many", real, {"timeout": timeout}, waiter)
         else:
-            self.both(lambda: tube.put_many(real), lambda: self.model.put_many(wanted))
+            self.compare_calls(lambda: tube.put_many(real), lambda: self.model.put_many(wanted))
 
     def take_many(self, worker: int, limit: int) -> None:
         ideal, tube = self.worker(worker)
-        self.both(lambda: tube.take_many(limit, timeout=0), lambda: self.model.take_many(ideal, limit))
+        self.compare_calls(lambda: tube.take_many(limit, timeout=0), lambda: self.model.take_many(ideal, limit))
 
     def tasks(self, numbers: list[int]) -> tuple[list[Task | str | int], list[Ref | int]]:
         """Return several tasks as arguments."""
@@ -180,24 +186,26 @@ class Lockstep:
 
     def ack_many(self, worker: int, numbers: list[int]) -> None:
         (ideal, tube), (real, refs) = self.worker(worker), self.tasks(numbers)
-        self.both(lambda: tube.ack_many(real), lambda: self.model.ack_many(ideal, refs))
+        self.compare_calls(lambda: tube.ack_many(real), lambda: self.model.ack_many(ideal, refs))
 
     def release_many(self, worker: int, numbers: list[int], delay: float | None) -> None:
         (ideal, tube), (real, refs) = self.worker(worker), self.tasks(numbers)
-        self.both(lambda: tube.release_many(real, delay=delay), lambda: self.model.release_many(ideal, refs, at(delay)))
+        self.compare_calls(
+            lambda: tube.release_many(real, delay=delay), lambda: self.model.release_many(ideal, refs, to_micros(delay))
+        )
 
     def delete_many(self, worker: int, numbers: list[int]) -> None:
         (_, tube), (real, refs) = self.worker(worker), self.tasks(numbers)
-        self.both(lambda: tube.delete_many(real), lambda: self.model.delete_many(refs))
+        self.compare_calls(lambda: tube.delete_many(real), lambda: self.model.delete_many(refs))
 
     def take(self, worker: int) -> None:
         ideal, tube = self.worker(worker)
-        self.both(lambda: tube.take(timeout=0), lambda: self.model.take(ideal))
+        self.compare_calls(lambda: tube.take(timeout=0), lambda: self.model.take(ideal))
 
     def wait(self, worker: int, timeout: float | None) -> None:
         if len(self.calls) < WAITERS:
             ideal, tube = self.worker(worker)
-            self.begin(tube, "take", None, {"timeout": timeout}, self.model.wait(ideal, at(timeout)))
+            self.begin(tube, "take", None, {"timeout": timeout}, self.model.wait(ideal, to_micros(timeout)))
 
     def begin(self, tube: tubes.Tube, verb: str, data: Any, options: dict[str, Any], waiter: Waiter) -> None:
         arguments = () if verb == "take" else (data,)
@@ -206,63 +214,69 @@ class Lockstep:
     def ack(self, worker: int, task: int) -> None:
         (ideal, tube), (real, ref) = self.worker(worker), self.task(task)
         result = task if task % 3 else None
-        self.both(lambda: tube.ack(real, result), lambda: self.model.ack(ideal, ref, result))
+        self.compare_calls(lambda: tube.ack(real, result), lambda: self.model.ack(ideal, ref, result))
 
     def release(self, worker: int, task: int, delay: float | None) -> None:
         (ideal, tube), (real, ref) = self.worker(worker), self.task(task)
-        self.both(lambda: tube.release(real, delay=delay), lambda: self.model.release(ideal, ref, at(delay)))
+        self.compare_calls(
+            lambda: tube.release(real, delay=delay), lambda: self.model.release(ideal, ref, to_micros(delay))
+        )
 
     def touch(self, worker: int, task: int, seconds: float) -> None:
         (ideal, tube), (real, ref) = self.worker(worker), self.task(task)
         span = micros("seconds", seconds)
-        self.both(lambda: tube.touch(real, seconds), lambda: self.model.touch(ideal, ref, span))
+        self.compare_calls(lambda: tube.touch(real, seconds), lambda: self.model.touch(ideal, ref, span))
 
     def bury(self, worker: int, task: int) -> None:
         (_, tube), (real, ref) = self.worker(worker), self.task(task)
-        self.both(lambda: tube.bury(real), lambda: self.model.bury(ref))
+        self.compare_calls(lambda: tube.bury(real), lambda: self.model.bury(ref))
 
     def delete(self, worker: int, task: int) -> None:
         (_, tube), (real, ref) = self.worker(worker), self.task(task)
-        self.both(lambda: tube.delete(real), lambda: self.model.delete(ref))
+        self.compare_calls(lambda: tube.delete(real), lambda: self.model.delete(ref))
 
     def peek(self, worker: int, task: int) -> None:
         (_, tube), (real, ref) = self.worker(worker), self.task(task)
-        self.both(lambda: tube.peek(real), lambda: self.model.peek(ref))
+        self.compare_calls(lambda: tube.peek(real), lambda: self.model.peek(ref))
 
     def kick(self, worker: int, count: int) -> None:
         _, tube = self.worker(worker)
-        self.both(lambda: tube.kick(count), lambda: self.model.kick(count))
+        self.compare_calls(lambda: tube.kick(count), lambda: self.model.kick(count))
 
     def release_all(self, worker: int) -> None:
         _, tube = self.worker(worker)
-        self.both(tube.release_all, self.model.release_all)
+        self.compare_calls(tube.release_all, self.model.release_all)
 
     def truncate(self, worker: int) -> None:
         _, tube = self.worker(worker)
-        self.both(tube.truncate, self.model.truncate)
+        self.compare_calls(tube.truncate, self.model.truncate)
 
     def pause(self, worker: int, seconds: float | None) -> None:
         _, tube = self.worker(worker)
-        self.both(lambda: tube.pause(seconds), lambda: self.model.pause(at(seconds)))
+        self.compare_calls(lambda: tube.pause(seconds), lambda: self.model.pause(to_micros(seconds)))
 
     def resume(self, worker: int) -> None:
         _, tube = self.worker(worker)
-        self.both(tube.resume, self.model.resume)
+        self.compare_calls(tube.resume, self.model.resume)
 
     def drop(self, worker: int, force: bool) -> None:
         _, tube = self.worker(worker)
         generation = self.model.generation
-        self.both(lambda: tube.drop(force=force), lambda: self.model.drop(force))
+        self.compare_calls(lambda: tube.drop(force=force), lambda: self.model.drop(force))
         if self.model.generation != generation:
             self.create()
 
     def block(self, worker: int, name: str, seconds: float) -> None:
         _, tube = self.worker(worker)
-        self.both(lambda: tube.block(name, seconds), lambda: self.model.block(name, micros("seconds", seconds)))
+        self.compare_calls(
+            lambda: tube.block(name, seconds), lambda: self.model.block(name, micros("seconds", seconds))
+        )
 
     def configure(self, worker: int, name: str, limits: dict[str, Any]) -> None:
         _, tube = self.worker(worker)
-        self.both(lambda: tube.configure(name, **limits), lambda: self.model.configure(name, self.checked(limits)))
+        self.compare_calls(
+            lambda: tube.configure(name, **limits), lambda: self.model.configure(name, self.to_model_options(limits))
+        )
 
     def advance(self, tenths: int) -> None:
         self.model.advance(tenths * SECOND // 10)
@@ -289,7 +303,7 @@ class Lockstep:
             self.model.identify(ideal, wanted)
             return uuid
 
-        self.both(lambda: queue.identify(uuid), join)
+        self.compare_calls(lambda: queue.identify(uuid), join)
 
     # -- comparison ----------------------------------------------------------------------------------------------------
 
@@ -306,26 +320,26 @@ class Lockstep:
         del self.received[:], self.model.events[:]
         statistics = self.tube.statistics()
         assert (statistics.tasks, statistics.calls, statistics.waiting) == self.model.statistics()
-        assert statistics.kept == len(self.model.kept())
-        until = None if statistics.paused == math.inf else at(statistics.paused)
+        assert statistics.kept == len(self.model.kept_tasks())
+        until = None if statistics.paused == math.inf else to_micros(statistics.paused)
         assert (statistics.paused is not None, until) == (self.model.paused, self.model.paused_until)
         if self.driver.lane:
             assert self.tube.utubes() == [Utube(*seen) for seen in self.model.utubes()]
         check_engine(port_of(self.tube).shared.engine)
         if all_tasks:
             for task in self.model.tasks:
-                assert shown(self.tube.peek(task.id)) == self.model.show(task)
-            kept = self.model.kept()
+                assert to_model_result(self.tube.peek(task.id)) == self.model.show(task)
+            kept = self.model.kept_tasks()
             first = self.looks % (len(kept) + 1)
             last = kept[first - 1].id if first else None
             found = [*self.tube.tasks(limit=first, state="done"), *self.tube.tasks(last, state="done")]
-            assert [(shown(task), task.why, task.result, at(task.ended)) for task in found] == [
+            assert [(to_model_result(task), task.why, task.result, to_micros(task.ended)) for task in found] == [
                 (each.shown, each.why, each.result, each.ended) for each in kept
             ]
             # List a different state at each step, starting after some task.
             self.looks += 1
             state = STATES[self.looks % 4]
-            listed = self.model.listed(state)
+            listed = self.model.list_ids(state)
             first = self.looks % (len(listed) + 1)
             after = self.tube.tasks(limit=first, state=state)
             assert [task.id for task in after] == listed[:first]

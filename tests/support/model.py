@@ -124,7 +124,7 @@ class RateLimit:
     asked: bool = False
 
     @property
-    def own(self) -> tuple[int | None, int | None, str | None, int | None]:
+    def own_limits(self) -> tuple[int | None, int | None, str | None, int | None]:
         """Return the limits of the lane itself."""
         return self.interval, self.max_in_flight, self.interval_from, self.capacity
 
@@ -192,30 +192,30 @@ class Model:
         }
         return places[self.driver.order](task)
 
-    def kept(self) -> list[Kept]:
+    def kept_tasks(self) -> list[Kept]:
         """Return the kept done tasks in list order."""
         return [each for each in sorted(self.done, reverse=True) if each.until > self.now]
 
     def forget_done(self, ref: int | Ref) -> Shown | None:
         """Forget the done task of this reference, if it is kept."""
-        kept = self.found_done(ref)
+        kept = self.find_done(ref)
         if kept is not None:
             self.done.remove(kept)
         return kept and kept.shown
 
-    def found_done(self, ref: int | Ref) -> Kept | None:
+    def find_done(self, ref: int | Ref) -> Kept | None:
         """Return the done task of this reference, if it is kept."""
         if isinstance(ref, Ref) and (ref.is_lease or ref.tube != self.generation):
             return None
         id = ref.id if isinstance(ref, Ref) else ref
-        return next((each for each in self.kept() if each.id == id), None)
+        return next((each for each in self.kept_tasks() if each.id == id), None)
 
     def peek(self, ref: int | Ref) -> Shown:
         """Peek."""
-        kept = self.found_done(ref)
+        kept = self.find_done(ref)
         return self.show(self.found(ref)) if kept is None else kept.shown
 
-    def listed(self, state: str) -> list[int]:
+    def list_ids(self, state: str) -> list[int]:
         """Return the ids of the tasks in a state, in list order."""
 
         def key(task: Task) -> Any:
@@ -261,7 +261,7 @@ class Model:
         for name, rate_limit in list(self.rate_limits.items()):
             if self.next_start(name) <= self.now and not {"ready", "taken"} & set(self.states(name)):
                 rate_limit.start, rate_limit.number = None, 0
-                if rate_limit.own == (None, None, None, None):
+                if rate_limit.own_limits == (None, None, None, None):
                     del self.rate_limits[name]
 
     def due(self, task: Task) -> int | None:
@@ -296,7 +296,7 @@ class Model:
         id = ref.id if isinstance(ref, Ref) else ref
         return next((task for task in self.tasks if task.id == id), None)
 
-    def held(self, connection: Connection, ref: int | Ref) -> Task:
+    def find_held(self, connection: Connection, ref: int | Ref) -> Task:
         """Return the task of this reference, if this connection's session holds it by that take."""
         task = self.alive(ref)
         if isinstance(ref, Ref) and ref.is_lease:
@@ -396,7 +396,7 @@ class Model:
         self.expire()
         again = True
         while again:
-            while (waiter := self.admitted()) is not None:
+            while (waiter := self.next_put()) is not None:
                 self.putters.remove(waiter)
                 put: Any = waiter.put
                 many = isinstance(put, list)
@@ -405,7 +405,7 @@ class Model:
             while self.takers and (task := self.first()) is not None:
                 waiter = self.takers.pop(0)
                 waiter.answers.append(self.give(task, waiter.connection))
-            again = self.expire() or self.admitted() is not None
+            again = self.expire() or self.next_put() is not None
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -433,7 +433,7 @@ class Model:
                 return name
         return None
 
-    def admitted(self) -> Waiter | None:
+    def next_put(self) -> Waiter | None:
         """Return the first waiting put that has room; puts into full lanes do not block others."""
         full: set[str] = set()
         for waiter in self.putters:
@@ -536,13 +536,13 @@ class Model:
 
     def ack(self, connection: Connection, ref: int | Ref, result: Any) -> Shown:
         """Ack."""
-        task = self.held(connection, ref)
+        task = self.find_held(connection, ref)
         self.change(task, "done", "delete", "ack", result=result)
         return self.mark_finished(task)
 
     def release(self, connection: Connection, ref: int | Ref, delay: int | None) -> Shown:
         """Release."""
-        task = self.held(connection, ref)
+        task = self.find_held(connection, ref)
         if delay is not None and "delay" not in self.driver.options:
             raise Refused(OptionNotSupported)
         self.release_unfailed(task, delay)
@@ -577,17 +577,17 @@ class Model:
 
     def ack_many(self, connection: Connection, refs: list[int | Ref]) -> dict[int, bool]:
         """Ack the held tasks."""
-        return self.each(refs, lambda ref: self.change(self.held(connection, ref), "done", "delete", "ack"))
+        return self.for_each(refs, lambda ref: self.change(self.find_held(connection, ref), "done", "delete", "ack"))
 
     def release_many(self, connection: Connection, refs: list[int | Ref], delay: int | None) -> dict[int, bool]:
         """Release the held tasks."""
         if delay is not None and "delay" not in self.driver.options:
             raise Refused(OptionNotSupported)
-        return self.each(refs, lambda ref: self.release_unfailed(self.held(connection, ref), delay))
+        return self.for_each(refs, lambda ref: self.release_unfailed(self.find_held(connection, ref), delay))
 
     def delete_many(self, refs: list[int | Ref]) -> dict[int, bool]:
         """Delete the existing tasks."""
-        return self.each(refs, self.remove)
+        return self.for_each(refs, self.remove)
 
     def remove(self, ref: int | Ref) -> Task | None:
         """Remove a task or forget a done one; return the task if it was alive."""
@@ -597,7 +597,7 @@ class Model:
         self.change(task, "done", "delete", "delete")
         return task
 
-    def each(self, refs: list[int | Ref], act: Callable[[int | Ref], object]) -> dict[int, bool]:
+    def for_each(self, refs: list[int | Ref], act: Callable[[int | Ref], object]) -> dict[int, bool]:
         """Run a call for each of these tasks; only the first reference to a task counts."""
         if any(isinstance(ref, Ref) and ref.is_lease and ref.tube != self.generation for ref in refs):
             raise Refused(InvalidOption)
@@ -617,7 +617,7 @@ class Model:
 
     def touch(self, connection: Connection, ref: int | Ref, span: int) -> Shown:
         """Touch."""
-        task = self.held(connection, ref)
+        task = self.find_held(connection, ref)
         if "ttr" not in self.driver.options:
             raise Refused(OptionNotSupported)
         if span:
@@ -694,7 +694,7 @@ class Model:
             states, moment = self.states(name), self.next_start(name)
             rate_limit = self.rate_limits.get(name, RateLimit())
             resting = moment > self.now
-            if {"ready", "taken"} & set(states) or resting or rate_limit.own != (None, None, None, None):
+            if {"ready", "taken"} & set(states) or resting or rate_limit.own_limits != (None, None, None, None):
                 interval, most = self.limits(rate_limit)
                 next_start = moment / SECOND if resting else None
                 counts = states.count("ready"), states.count("taken")

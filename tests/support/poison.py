@@ -90,7 +90,7 @@ def main(url: str, mode: str, journal: str) -> None:
 
 
 @contextmanager
-def supervised(url: str, mode: str, journal: Path) -> Generator[None]:
+def run_supervised(url: str, mode: str, journal: Path) -> Generator[None]:
     """Run such a process and restart it whenever it dies."""
     ending = threading.Event()
     alive: list[subprocess.Popen[bytes]] = []
@@ -113,7 +113,7 @@ def supervised(url: str, mode: str, journal: Path) -> Generator[None]:
             thread.join(0.1)
 
 
-def begun(journal: Path) -> dict[int, list[int]]:
+def started_attempts(journal: Path) -> dict[int, list[int]]:
     """Return the started attempts by task id."""
     found: dict[int, list[int]] = {}
     for line in journal.read_text().splitlines():

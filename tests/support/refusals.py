@@ -115,7 +115,7 @@ class Refusals:
     def _seen(self) -> dict[bytes, Any]:
         """Return the content of `_digest` by key, in readable form."""
         keys: list[bytes] = sorted(self._admin.keys("*"))
-        kinds: list[bytes] = _all(self._admin, [("TYPE", key) for key in keys])
+        kinds: list[bytes] = _execute_all(self._admin, [("TYPE", key) for key in keys])
         looks = {b"hash": "HGETALL", b"set": "SMEMBERS", b"string": "GET"}
         ranges = {b"list": "LRANGE", b"zset": "ZRANGE"}
         asked: list[tuple[Any, ...]] = []
@@ -124,12 +124,12 @@ class Refusals:
                 asked.append((looks[kind], key))
             else:
                 asked.append((ranges[kind], key, 0, -1, *(("WITHSCORES",) if kind == b"zset" else ())))
-        values = _all(self._admin, asked)
-        lasting = _all(self._admin, [("PTTL", key) for key in keys])
+        values = _execute_all(self._admin, asked)
+        lasting = _execute_all(self._admin, [("PTTL", key) for key in keys])
         return {key: (value, ttl < 0) for key, value, ttl in zip(keys, values, lasting, strict=True)}
 
 
-def _all(client: Any, asked: list[tuple[Any, ...]]) -> list[Any]:
+def _execute_all(client: Any, asked: list[tuple[Any, ...]]) -> list[Any]:
     with client.pipeline(transaction=False) as pipe:
         for words in asked:
             pipe.execute_command(*words)

@@ -40,7 +40,7 @@ _MANY = 3
 _PATIENCE = 60
 
 
-def soon(question: Callable[[], bool]) -> bool:
+def becomes_true(question: Callable[[], bool]) -> bool:
     """Return True if the condition becomes true soon; sleep between checks to leave the CPU to the processes."""
     patience = time.monotonic() + _PATIENCE
     while not question():
@@ -225,12 +225,12 @@ class Actors:
     def _count(self) -> int:
         return sum(len(self._lines(name)) for name in self._pids)
 
-    def go_on(self, lines: int) -> None:
+    def wait_for_lines(self, lines: int) -> None:
         """Wait until the journals have `lines` more lines in total, and each at least one."""
         before = {name: len(self._lines(name)) for name in self._pids if not self._has_ended(name)}
         wanted = self._count() + lines
-        assert soon(lambda: self._count() >= wanted), f"{wanted - lines} lines, and then {self._count()}"
-        assert soon(lambda: all(len(self._lines(name)) > count for name, count in before.items())), before
+        assert becomes_true(lambda: self._count() >= wanted), f"{wanted - lines} lines, and then {self._count()}"
+        assert becomes_true(lambda: all(len(self._lines(name)) > count for name, count in before.items())), before
 
     def _has_ended(self, name: str) -> bool:
         return "end" in self._lines(name)[-1:]
@@ -240,7 +240,7 @@ class Actors:
         names = [name for name in list(self._pids)[::every] if not self._has_ended(name)]
         for name in names:
             os.kill(self._pids[name], signal.SIGTERM)
-        assert soon(lambda: all(map(self._has_ended, names))), [n for n in names if not self._has_ended(n)]
+        assert becomes_true(lambda: all(map(self._has_ended, names))), [n for n in names if not self._has_ended(n)]
 
     # -- the journals --------------------------------------------------------------------------------------------------
 

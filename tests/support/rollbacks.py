@@ -41,12 +41,12 @@ class Link(SocketServer):
     def __init__(self, master: int) -> None:
         self.port = free_port()
         self._master = master
-        self._stands_still = False
+        self._is_stopped = False
         super().__init__(socket.create_server(("127.0.0.1", self.port)))
 
-    def stand_still(self) -> None:
+    def stop_replication(self) -> None:
         """Stop forwarding data to the replica."""
-        self._stands_still = True
+        self._is_stopped = True
 
     def _serve(self, client: socket.socket) -> None:
         try:
@@ -60,9 +60,9 @@ class Link(SocketServer):
     def _forward(self, here: socket.socket, there: socket.socket, may_stand: bool) -> None:
         with suppress(OSError), here:
             while words := here.recv(65536):
-                if not (may_stand and self._stands_still):
+                if not (may_stand and self._is_stopped):
                     there.sendall(words)
-        if not self._stands_still:
+        if not self._is_stopped:
             with suppress(OSError):
                 there.shutdown(socket.SHUT_RDWR)
 
@@ -96,7 +96,7 @@ class Replicated(Servers):
     def stall(self) -> None:
         """Keep later writes from the replica."""
         assert self._link is not None
-        self._link.stand_still()
+        self._link.stop_replication()
 
     def close(self) -> None:
         """Stop the link, the clients and the servers."""

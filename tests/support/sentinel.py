@@ -29,7 +29,7 @@ class Watched(Replicated):
         self._port = free_port()
         self._sentinel = LocalServer(str(self._write(program, patience)), port=self._port)
         self.sentinel: Any = redis.Redis(port=self._port, socket_timeout=5)
-        assert eventually(self.is_well), "the Sentinel did not find the replica"
+        assert eventually(self.is_healthy), "the Sentinel did not find the replica"
 
     def _write(self, program: str, patience: int) -> Path:
         """Write a program that runs a Sentinel, with its own settings file, because a Sentinel rewrites it.
@@ -58,7 +58,7 @@ class Watched(Replicated):
         _, port = self.sentinel.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
         return self.ports.index(int(port))
 
-    def is_well(self) -> bool:
+    def is_healthy(self) -> bool:
         """Return True if the replica of the master is up to date and the Sentinel knows both."""
         try:
             known: Any = self.sentinel.execute_command("SENTINEL", "REPLICAS", SERVICE)
@@ -70,7 +70,7 @@ class Watched(Replicated):
         """Switch master and replica in a coordinated failover: the master waits until the replica has all data."""
         master = self.master
         assert eventually(self._begins_to_change), "the Sentinel is busy"
-        assert eventually(lambda: self.master != master and self.is_well())
+        assert eventually(lambda: self.master != master and self.is_healthy())
 
     def _begins_to_change(self) -> bool:
         try:

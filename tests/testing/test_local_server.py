@@ -26,7 +26,7 @@ sys.stdin.read()
 """
 
 
-def runs(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """Return True if the process is alive. A zombie counts as dead."""
     state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
     return bool(state.strip()) and not state.startswith("Z")
@@ -45,11 +45,11 @@ def test_signal_to_process_group_ends_its_server(name: str, tmp_path: Path) -> N
     )
     assert program.stdout is not None
     pid, folder = program.stdout.readline().split()
-    assert runs(int(pid))
+    assert is_running(int(pid))
     os.killpg(program.pid, signal.Signals[name])
     program.communicate()
     patience = time.monotonic() + PATIENCE
-    while runs(int(pid)) or Path(folder).exists():
+    while is_running(int(pid)) or Path(folder).exists():
         assert time.monotonic() < patience, f"server {pid} in {folder} outlives its process"
         time.sleep(0.02)
 

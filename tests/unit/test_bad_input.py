@@ -40,7 +40,7 @@ BAD_WHOLES: list[Any] = [-1, 1.5, 2**53, 10**5000, "1", True, math.nan, [1]]
 BAD_IDS: list[Any] = ["0", -1, 0.5, None, True, 2**60, (0,)]
 
 
-def shown(bad: Any) -> str:
+def shown_as(bad: Any) -> str:
     return "huge" if isinstance(bad, int) and bad > 10**300 else repr(bad)
 
 
@@ -212,54 +212,54 @@ def table() -> list[Row]:
 
 
 def of_names(bad: Any) -> list[Row]:
-    namespaces = [] if bad == "" else [(f"namespace {shown(bad)}", InvalidOption, lambda s: s.queue.namespace(bad))]
+    namespaces = [] if bad == "" else [(f"namespace {shown_as(bad)}", InvalidOption, lambda s: s.queue.namespace(bad))]
     return [
         *namespaces,
-        (f"tube named {shown(bad)}", InvalidOption, lambda s: s.queue.create_tube(bad)),
-        (f"tube called {shown(bad)}", InvalidOption, lambda s: s.queue.tube(bad)),
+        (f"tube named {shown_as(bad)}", InvalidOption, lambda s: s.queue.create_tube(bad)),
+        (f"tube called {shown_as(bad)}", InvalidOption, lambda s: s.queue.tube(bad)),
     ]
 
 
 def of_drivers(bad: Any) -> list[Row]:
-    return [(f"driver named {shown(bad)}", InvalidOption, lambda s: s.queue.create_tube("new", bad))]
+    return [(f"driver named {shown_as(bad)}", InvalidOption, lambda s: s.queue.create_tube("new", bad))]
 
 
 def of_seconds(bad: Any) -> list[Row]:
     return [
-        (f"put ttl={shown(bad)}", InvalidOption, lambda s: s.ttl.put(1, ttl=bad)),
-        (f"put ttr={shown(bad)}", InvalidOption, lambda s: s.ttl.put(1, ttr=bad)),
-        (f"put delay={shown(bad)}", InvalidOption, lambda s: s.ttl.put(1, delay=bad)),
-        (f"put keep_done={shown(bad)}", InvalidOption, lambda s: s.plain.put(1, keep_done=bad)),
-        (f"result timeout={shown(bad)}", InvalidOption, lambda s: s.plain.result(3, bad)),
-        (f"tube ttl={shown(bad)}", InvalidOption, lambda s: s.queue.create_tube("new", "fifottl", ttl=bad)),
-        (f"tube ttr={shown(bad)}", InvalidOption, lambda s: s.queue.create_tube("new", "fifottl", ttr=bad)),
-        (f"take timeout={shown(bad)}", InvalidOption, lambda s: s.ttl.take(bad)),
-        (f"take_any timeout={shown(bad)}", InvalidOption, lambda s: s.queue.take_any(["plain"], bad)),
-        (f"pause {shown(bad)}", InvalidOption, lambda s: s.plain.pause(bad)),
-        (f"touch {shown(bad)}", InvalidOption, lambda s: s.ttl.touch(0, bad)),
-        (f"release_many delay={shown(bad)}", InvalidOption, lambda s: s.ttl.release_many([0], delay=bad)),
-        (f"renew_many {shown(bad)}", InvalidOption, lambda s: s.ttl.renew_many([0], bad)),
-        (f"take_many timeout={shown(bad)}", InvalidOption, lambda s: s.ttl.take_many(1, timeout=bad)),
-        (f"release delay={shown(bad)}", InvalidOption, lambda s: s.ttl.release(0, delay=bad)),
+        (f"put ttl={shown_as(bad)}", InvalidOption, lambda s: s.ttl.put(1, ttl=bad)),
+        (f"put ttr={shown_as(bad)}", InvalidOption, lambda s: s.ttl.put(1, ttr=bad)),
+        (f"put delay={shown_as(bad)}", InvalidOption, lambda s: s.ttl.put(1, delay=bad)),
+        (f"put keep_done={shown_as(bad)}", InvalidOption, lambda s: s.plain.put(1, keep_done=bad)),
+        (f"result timeout={shown_as(bad)}", InvalidOption, lambda s: s.plain.result(3, bad)),
+        (f"tube ttl={shown_as(bad)}", InvalidOption, lambda s: s.queue.create_tube("new", "fifottl", ttl=bad)),
+        (f"tube ttr={shown_as(bad)}", InvalidOption, lambda s: s.queue.create_tube("new", "fifottl", ttr=bad)),
+        (f"take timeout={shown_as(bad)}", InvalidOption, lambda s: s.ttl.take(bad)),
+        (f"take_any timeout={shown_as(bad)}", InvalidOption, lambda s: s.queue.take_any(["plain"], bad)),
+        (f"pause {shown_as(bad)}", InvalidOption, lambda s: s.plain.pause(bad)),
+        (f"touch {shown_as(bad)}", InvalidOption, lambda s: s.ttl.touch(0, bad)),
+        (f"release_many delay={shown_as(bad)}", InvalidOption, lambda s: s.ttl.release_many([0], delay=bad)),
+        (f"renew_many {shown_as(bad)}", InvalidOption, lambda s: s.ttl.renew_many([0], bad)),
+        (f"take_many timeout={shown_as(bad)}", InvalidOption, lambda s: s.ttl.take_many(1, timeout=bad)),
+        (f"release delay={shown_as(bad)}", InvalidOption, lambda s: s.ttl.release(0, delay=bad)),
     ]
 
 
 def of_wholes(bad: Any) -> list[Row]:
     return [
-        (f"put pri={shown(bad)}", InvalidOption, lambda s: s.ttl.put(1, pri=bad)),
-        (f"kick {shown(bad)}", InvalidOption, lambda s: s.ttl.kick(bad)),
+        (f"put pri={shown_as(bad)}", InvalidOption, lambda s: s.ttl.put(1, pri=bad)),
+        (f"kick {shown_as(bad)}", InvalidOption, lambda s: s.ttl.kick(bad)),
     ]
 
 
 def of_ids(bad: Any) -> list[Row]:
     return [
-        (f"ack {shown(bad)}", InvalidOption, lambda s: s.plain.ack(bad)),
-        (f"release {shown(bad)}", InvalidOption, lambda s: s.plain.release(bad)),
-        (f"bury {shown(bad)}", InvalidOption, lambda s: s.plain.bury(bad)),
-        (f"delete {shown(bad)}", InvalidOption, lambda s: s.plain.delete(bad)),
-        (f"peek {shown(bad)}", InvalidOption, lambda s: s.plain.peek(bad)),
-        (f"result {shown(bad)}", InvalidOption, lambda s: s.plain.result(bad)),
-        (f"again {shown(bad)}", InvalidOption, lambda s: s.plain.again(bad)),
+        (f"ack {shown_as(bad)}", InvalidOption, lambda s: s.plain.ack(bad)),
+        (f"release {shown_as(bad)}", InvalidOption, lambda s: s.plain.release(bad)),
+        (f"bury {shown_as(bad)}", InvalidOption, lambda s: s.plain.bury(bad)),
+        (f"delete {shown_as(bad)}", InvalidOption, lambda s: s.plain.delete(bad)),
+        (f"peek {shown_as(bad)}", InvalidOption, lambda s: s.plain.peek(bad)),
+        (f"result {shown_as(bad)}", InvalidOption, lambda s: s.plain.result(bad)),
+        (f"again {shown_as(bad)}", InvalidOption, lambda s: s.plain.again(bad)),
     ]
 
 
@@ -388,7 +388,7 @@ def test_bad_codec_is_refused(codec: Any) -> None:
         tubes.connect(codec=codec)
 
 
-@pytest.mark.parametrize("session_ttl", BAD_SECONDS, ids=shown)
+@pytest.mark.parametrize("session_ttl", BAD_SECONDS, ids=shown_as)
 def test_bad_session_ttl_is_refused(session_ttl: Any) -> None:
     with pytest.raises(InvalidOption, match="session_ttl="):
         tubes.connect(session_ttl=session_ttl)
@@ -501,8 +501,8 @@ def test_errors_survive_pickling() -> None:
 @pytest.mark.parametrize("why", ["Connection refused", "Connection refused.", "x" * 600])
 def test_a_message_ends_without_a_full_stop(why: str) -> None:
     said = str(tubes.ConnectionLost(url="redis://x", why=why))
-    shown = f"{why[:500]}..." if len(why) > 500 else why.removesuffix(".")
-    assert said == f"there is no connection to redis://x: {shown}"
+    text = f"{why[:500]}..." if len(why) > 500 else why.removesuffix(".")
+    assert said == f"there is no connection to redis://x: {text}"
 
 
 def test_release_refused_for_its_delay_does_not_change_the_priority() -> None:

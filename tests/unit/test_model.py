@@ -106,12 +106,12 @@ class Machine(RuleBasedStateMachine):
     @initialize(data=st.data())
     def start(self, data: st.DataObject) -> None:
         options = {name: data.draw(st.sampled_from(OF_TUBES[name]), name) for name in mine(self.driver, OF_TUBES)}
-        self.run = Lockstep(self.driver, given(options))
+        self.run = Lockstep(self.driver, drop_omitted(options))
 
     @rule(worker=NUMBERS, data=st.data())
     def put(self, worker: int, data: st.DataObject) -> None:
         options = {name: data.draw(st.sampled_from(VALUES[name]), name) for name in mine(self.driver, VALUES)}
-        self.run.put(worker, given(options))
+        self.run.put(worker, drop_omitted(options))
 
     @rule(worker=NUMBERS, option=st.sampled_from([*VALUES, "capacity", "colour"]))
     def put_with_an_option(self, worker: int, option: str) -> None:
@@ -122,7 +122,7 @@ class Machine(RuleBasedStateMachine):
     def put_many(self, worker: int, count: int, timeout: float | None, data: st.DataObject) -> None:
         names = [name for name in mine(self.driver, VALUES) if name != "timeout"]
         drawn = [{name: data.draw(st.sampled_from(VALUES[name]), name) for name in names} for _ in range(count)]
-        self.run.put_many(worker, [given(options) for options in drawn], timeout)
+        self.run.put_many(worker, [drop_omitted(options) for options in drawn], timeout)
 
     @rule(worker=NUMBERS, limit=st.integers(1, 4))
     def take_many(self, worker: int, limit: int) -> None:
@@ -203,7 +203,7 @@ class Machine(RuleBasedStateMachine):
         self.run.drop(worker, force)
 
     @invariant()
-    def all_is_the_same(self) -> None:
+    def store_equals_model(self) -> None:
         self.run.compare()
 
     def teardown(self) -> None:
@@ -270,13 +270,13 @@ SELDOM: list[Callable[[Lockstep, Random], object]] = [
 @every_driver
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed{seed}")
 def test_long_random_runs_match_the_model(driver: Driver, seed: int) -> None:
-    run_beside_the_model(driver, seed, "memory://", VERBS)
+    run_with_model(driver, seed, "memory://", VERBS)
 
 
-def run_beside_the_model(driver: Driver, seed: int, url: str, verbs: int) -> None:
+def run_with_model(driver: Driver, seed: int, url: str, verbs: int) -> None:
     """Run random calls on a store and on the model."""
     rng = Random(seed)
-    run = Lockstep(driver, given({name: rng.choice(OF_TUBES[name]) for name in mine(driver, OF_TUBES)}), url)
+    run = Lockstep(driver, drop_omitted({name: rng.choice(OF_TUBES[name]) for name in mine(driver, OF_TUBES)}), url)
     # The number of tasks and priorities differs between runs.
     crowd = rng.choice([4, 12, 40, 120])
     values = {**VALUES, "pri": rng.choice([VALUES["pri"], [None, *range(100)]])}
@@ -284,11 +284,14 @@ def run_beside_the_model(driver: Driver, seed: int, url: str, verbs: int) -> Non
     try:
         for number in range(verbs):
             if rng.random() < 0.5 * (1 - len(run.model.tasks) / crowd):
-                run.put(rng.randrange(64), given({name: rng.choice(values[name]) for name in mine(driver, values)}))
+                run.put(
+                    rng.randrange(64), drop_omitted({name: rng.choice(values[name]) for name in mine(driver, values)})
+                )
             elif rng.random() < 0.05 * (1 - len(run.model.tasks) / crowd):
                 names_of_put = [name for name in mine(driver, values) if name != "timeout"]
                 batch = [
-                    given({name: rng.choice(values[name]) for name in names_of_put}) for _ in range(rng.randrange(4))
+                    drop_omitted({name: rng.choice(values[name]) for name in names_of_put})
+                    for _ in range(rng.randrange(4))
                 ]
                 run.put_many(rng.randrange(64), batch, rng.choice([None, 0.4, 2]))
             elif rng.random() < 0.002:
@@ -313,6 +316,6 @@ def mine(driver: Driver, values: dict[str, list[Any]]) -> list[str]:
     return [name for name in values if name in known]
 
 
-def given(options: dict[str, Any]) -> dict[str, Any]:
+def drop_omitted(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options without omitted ones; None counts as omitted too."""
     return {name: value for name, value in options.items() if value is not None or name == "utube"}

@@ -6,7 +6,7 @@ from tests.support.entries import LaneTube
 from tubes.drivers.timers import NEVER
 
 
-def throttled(**options: float) -> LaneTube:
+def create_throttled(**options: float) -> LaneTube:
     """Create a tube with two tasks in lane "a"."""
     tube = LaneTube({"interval": 10, "max_in_flight": 5, **options})
     tube.put("a")
@@ -15,7 +15,7 @@ def throttled(**options: float) -> LaneTube:
 
 
 def test_interval_counts_from_start_to_start() -> None:
-    tube = throttled()
+    tube = create_throttled()
     assert tube.take(100) is not None
     rate = tube.lane("a").rate
     assert rate is not None
@@ -29,7 +29,7 @@ def test_interval_counts_from_start_to_start() -> None:
 
 
 def test_a_lane_without_an_interval_has_no_rate_limit() -> None:
-    tube = throttled(interval=0)
+    tube = create_throttled(interval=0)
     assert tube.take(100) is not None
     assert tube.lane("a").rate is None
     assert tube.take(100) is not None
@@ -38,7 +38,7 @@ def test_a_lane_without_an_interval_has_no_rate_limit() -> None:
 def test_jitter_extends_an_interval_reproducibly() -> None:
     ends: set[int] = set()
     for _ in range(2):
-        tube = throttled(interval=1_000_000, jitter=0.5)
+        tube = create_throttled(interval=1_000_000, jitter=0.5)
         assert tube.take(0) is not None
         rate = tube.lanes.known_rate("a")
         assert rate is not None
@@ -69,7 +69,7 @@ def test_block_of_zero_ends_a_block() -> None:
 
 
 def test_the_later_of_a_block_and_an_interval_counts() -> None:
-    tube = throttled()
+    tube = create_throttled()
     assert tube.take(0) is not None
     rate = tube.lanes.rate("a")
     rate.block(0, 5)
@@ -79,7 +79,7 @@ def test_the_later_of_a_block_and_an_interval_counts() -> None:
 
 
 def test_lane_limits_can_be_set_and_removed() -> None:
-    tube = throttled()
+    tube = create_throttled()
     rate = tube.lanes.rate("a")
     rate.configure(0, {"interval": 0, "max_in_flight": 1})
     assert tube.take(0) is not None
@@ -92,7 +92,7 @@ def test_lane_limits_can_be_set_and_removed() -> None:
 
 
 def test_configure_keeps_limits_that_are_left_out() -> None:
-    tube = throttled()
+    tube = create_throttled()
     rate = tube.lanes.rate("a")
     rate.configure(0, {"interval": 7})
     rate.configure(0, {"max_in_flight": 3})
@@ -100,7 +100,7 @@ def test_configure_keeps_limits_that_are_left_out() -> None:
 
 
 def test_smaller_limit_withdraws_the_offered_task() -> None:
-    tube = throttled(interval=0)
+    tube = create_throttled(interval=0)
     assert tube.take(0) is not None
     assert tube.lane("a").head is not None
     tube.lanes.rate("a").configure(0, {"max_in_flight": 1})
@@ -108,7 +108,7 @@ def test_smaller_limit_withdraws_the_offered_task() -> None:
 
 
 def test_undone_start_leaves_the_lane_free() -> None:
-    tube = throttled()
+    tube = create_throttled()
     taken = tube.take(100)
     assert taken is not None
     lane = tube.lane("a")
@@ -119,7 +119,7 @@ def test_undone_start_leaves_the_lane_free() -> None:
 
 
 def test_only_the_last_start_is_undone() -> None:
-    tube = throttled()
+    tube = create_throttled()
     first = tube.take(100)
     tube.expire(110)
     assert tube.take(110) is not None
@@ -131,7 +131,7 @@ def test_only_the_last_start_is_undone() -> None:
 
 
 def test_undoing_a_start_restores_the_previous_one() -> None:
-    tube = throttled()
+    tube = create_throttled()
     assert tube.take(100) is not None
     tube.expire(110)
     second = tube.take(110)
@@ -143,7 +143,7 @@ def test_undoing_a_start_restores_the_previous_one() -> None:
 
 
 def test_a_start_in_the_future_counts_as_one_now() -> None:
-    tube = throttled()
+    tube = create_throttled()
     assert tube.take(1000) is not None
     rate = tube.lanes.rate("a")
     rate.apply(200)

@@ -11,14 +11,14 @@ from tubes.drivers.entry import Entry
 from tubes.drivers.ready import Ready
 
 
-def filled(*entries: Entry, newest_first: bool = False, short: bool = False) -> Ready:
+def make_ready(*entries: Entry, newest_first: bool = False, short: bool = False) -> Ready:
     ready = Ready(newest_first=newest_first, short=short)
     for each in entries:
         ready.push(each)
     return ready
 
 
-def drained(ready: Ready) -> list[int]:
+def drain(ready: Ready) -> list[int]:
     """Take all entries and return their ids in order."""
     ids: list[int] = []
     while (one := ready.pop()) is not None:
@@ -40,41 +40,41 @@ def test_pop_without_ready_tasks_returns_nothing() -> None:
 
 @pytest.mark.parametrize("short", [False, True])
 def test_the_smallest_rank_comes_first(short: bool) -> None:
-    ready = filled(*(entry(id, pri) for id, pri in enumerate([2, 0, 1, 0, 2, 1])), short=short)
+    ready = make_ready(*(entry(id, pri) for id, pri in enumerate([2, 0, 1, 0, 2, 1])), short=short)
     assert ready.count() == 6
-    assert drained(ready) == [1, 3, 2, 5, 0, 4]
+    assert drain(ready) == [1, 3, 2, 5, 0, 4]
     assert ready.count() == 0
 
 
 @pytest.mark.parametrize("short", [False, True])
 def test_newest_task_comes_first_with_newest_first(short: bool) -> None:
-    ready = filled(*map(newest, range(20)), newest_first=True, short=short)
-    assert drained(ready) == list(reversed(range(20)))
+    ready = make_ready(*map(newest, range(20)), newest_first=True, short=short)
+    assert drain(ready) == list(reversed(range(20)))
 
 
 def test_returned_task_regains_its_place() -> None:
     first, second, third = entry(0), entry(1), entry(2)
-    ready = filled(first, second, third)
+    ready = make_ready(first, second, third)
     assert ready.pop() is first
     assert ready.pop() is second
     ready.push(second)
     ready.push(first)
-    assert drained(ready) == [0, 1, 2]
+    assert drain(ready) == [0, 1, 2]
 
 
 def test_returned_task_precedes_tasks_of_lower_priority() -> None:
     back = entry(0, 1)
-    ready = filled(back, entry(1, 0), entry(2, 2))
+    ready = make_ready(back, entry(1, 0), entry(2, 2))
     assert ready.pop() is not None
     assert ready.pop() is back
     ready.push(back)
     ready.push(entry(3, 1))
-    assert drained(ready) == [0, 3, 2]
+    assert drain(ready) == [0, 3, 2]
 
 
 def test_entry_knows_the_index_that_contains_it() -> None:
     one = entry(0)
-    ready = filled(one)
+    ready = make_ready(one)
     assert one.index is ready
     ready.discard(one)
     assert one.index is None
@@ -83,51 +83,51 @@ def test_entry_knows_the_index_that_contains_it() -> None:
 @pytest.mark.parametrize("gone", range(5))
 def test_a_task_that_was_discarded_does_not_come(gone: int) -> None:
     entries = [entry(id) for id in range(5)]
-    ready = filled(*entries)
+    ready = make_ready(*entries)
     ready.discard(entries[gone])
     assert ready.count() == 4
-    assert drained(ready) == [id for id in range(5) if id != gone]
+    assert drain(ready) == [id for id in range(5) if id != gone]
 
 
 def test_task_pushed_again_after_discard_comes_once() -> None:
     entries = [entry(id) for id in range(5)]
-    ready = filled(*entries)
+    ready = make_ready(*entries)
     ready.discard(entries[2])
     ready.push(entries[2])
-    assert drained(ready) == [0, 1, 2, 3, 4]
+    assert drain(ready) == [0, 1, 2, 3, 4]
 
 
 def test_returned_task_that_was_discarded_does_not_come() -> None:
     first = entry(0)
-    ready = filled(first, entry(1))
+    ready = make_ready(first, entry(1))
     assert ready.pop() is first
     ready.push(first)
     ready.discard(first)
     assert ready.count() == 1
-    assert drained(ready) == [1]
+    assert drain(ready) == [1]
 
 
 def test_removed_tasks_are_forgotten() -> None:
     entries = [entry(id) for id in range(1000)]
-    ready = filled(*entries)
+    ready = make_ready(*entries)
     for gone in entries[1:-1]:
         ready.discard(gone)
     assert ready.count() == 2
     assert ready.kept() < 200
-    assert drained(ready) == [0, 999]
+    assert drain(ready) == [0, 999]
 
 
 def test_more_priorities_than_lines_come_in_order() -> None:
-    ready = filled(*(entry(id, 99 - id) for id in range(100)))
+    ready = make_ready(*(entry(id, 99 - id) for id in range(100)))
     assert ready.count() == 100
-    assert drained(ready) == list(reversed(range(100)))
+    assert drain(ready) == list(reversed(range(100)))
 
 
 def test_lines_that_have_become_empty_make_room_for_others() -> None:
     ready = Ready()
     for pri in range(100):
         ready.push(entry(pri, pri))
-        assert drained(ready) == [pri]
+        assert drain(ready) == [pri]
     assert not ready._back
     ready.push(entry(0, 1000))
     assert not ready._back
@@ -138,13 +138,13 @@ def test_tasks_without_a_line_come_by_rank() -> None:
     for each in entries:
         each.line, each.rank = None, (each.id * 7 % 50, each.id)
     ids = [each.id for each in sorted(entries, key=lambda each: each.rank)]
-    assert drained(filled(*entries)) == ids
+    assert drain(make_ready(*entries)) == ids
 
 
 def test_short_queue_that_grows_keeps_its_order() -> None:
-    ready = filled(*(entry(id) for id in range(30)), short=True)
+    ready = make_ready(*(entry(id) for id in range(30)), short=True)
     assert ready.count() == 30
-    assert drained(ready) == list(range(30))
+    assert drain(ready) == list(range(30))
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
@@ -155,7 +155,7 @@ def test_entries_pushed_together_come_in_order(newest_first: bool) -> None:
     ready.push_all([make(id) for id in range(5, 8)])
     assert ready.count() == 8
     ids = list(range(8))
-    assert drained(ready) == (ids[::-1] if newest_first else ids)
+    assert drain(ready) == (ids[::-1] if newest_first else ids)
 
 
 def test_random_tasks_come_in_order() -> None:

@@ -19,13 +19,13 @@ def timers() -> Timers[FullEntry]:
     return Timers()
 
 
-def added(timers: Timers[FullEntry], id: int, due: int) -> FullEntry:
+def add_entry(timers: Timers[FullEntry], id: int, due: int) -> FullEntry:
     made = entry(id, due=due)
     timers.add(made, due)
     return made
 
 
-def popped(timers: Timers[FullEntry], now: int) -> list[int]:
+def pop_due(timers: Timers[FullEntry], now: int) -> list[int]:
     """Return the ids of all due entries."""
     ids: list[int] = []
     while (one := timers.pop(now)) is not None:
@@ -41,72 +41,72 @@ def test_empty_timers_have_nothing_due(timers: Timers[FullEntry]) -> None:
 
 def test_due_entries_come_by_deadline_then_id(timers: Timers[FullEntry]) -> None:
     for id, due in ((1, 3 * FAR), (4, FAR), (3, FAR), (2, 2 * FAR), (0, FAR + 1)):
-        added(timers, id, due)
-    assert popped(timers, 3 * FAR) == [3, 4, 0, 2, 1]
+        add_entry(timers, id, due)
+    assert pop_due(timers, 3 * FAR) == [3, 4, 0, 2, 1]
 
 
 def test_entry_does_not_come_before_its_deadline(timers: Timers[FullEntry]) -> None:
-    added(timers, 0, FAR)
+    add_entry(timers, 0, FAR)
     assert timers.pop(FAR - 1) is None
-    assert popped(timers, FAR) == [0]
-    assert popped(timers, FAR) == []
+    assert pop_due(timers, FAR) == [0]
+    assert pop_due(timers, FAR) == []
 
 
 def test_soonest_is_a_lower_bound_of_all_deadlines(timers: Timers[FullEntry]) -> None:
-    added(timers, 0, 5 * FAR)
-    added(timers, 1, 3 * FAR)
+    add_entry(timers, 0, 5 * FAR)
+    add_entry(timers, 1, 3 * FAR)
     assert 2 * FAR < timers.soonest <= 3 * FAR
-    assert popped(timers, 3 * FAR) == [1]
+    assert pop_due(timers, 3 * FAR) == [1]
     assert 4 * FAR < timers.soonest <= 5 * FAR
-    assert popped(timers, 5 * FAR) == [0]
+    assert pop_due(timers, 5 * FAR) == [0]
     assert timers.soonest == NEVER
 
 
 def test_removed_entry_does_not_come(timers: Timers[FullEntry]) -> None:
-    gone = added(timers, 0, FAR)
-    added(timers, 1, FAR)
+    gone = add_entry(timers, 0, FAR)
+    add_entry(timers, 1, FAR)
     timers.remove(gone)
     assert gone.queued == NEVER
-    assert popped(timers, FAR) == [1]
+    assert pop_due(timers, FAR) == [1]
 
 
 def test_entry_removed_after_its_slot_was_opened_does_not_come(timers: Timers[FullEntry]) -> None:
-    gone = added(timers, 1, FAR + 1)
-    added(timers, 0, FAR)
-    assert popped(timers, FAR) == [0]
+    gone = add_entry(timers, 1, FAR + 1)
+    add_entry(timers, 0, FAR)
+    assert pop_due(timers, FAR) == [0]
     timers.remove(gone)
-    assert popped(timers, 2 * FAR) == []
+    assert pop_due(timers, 2 * FAR) == []
 
 
 def test_a_deadline_that_comes_sooner_replaces_the_later_one(timers: Timers[FullEntry]) -> None:
-    hurried = added(timers, 0, 3 * FAR)
+    hurried = add_entry(timers, 0, 3 * FAR)
     hurried.due = FAR
     timers.add(hurried, FAR)
-    assert popped(timers, FAR) == [0]
-    assert popped(timers, 3 * FAR) == []
+    assert pop_due(timers, FAR) == [0]
+    assert pop_due(timers, 3 * FAR) == []
 
 
 def test_postponed_deadline_is_checked_again_when_reached(timers: Timers[FullEntry]) -> None:
-    late = added(timers, 0, FAR)
+    late = add_entry(timers, 0, FAR)
     late.due = 2 * FAR
-    assert popped(timers, 2 * FAR - 1) == []
-    assert popped(timers, 2 * FAR) == [0]
+    assert pop_due(timers, 2 * FAR - 1) == []
+    assert pop_due(timers, 2 * FAR) == [0]
 
 
 def test_cancelled_deadline_never_comes(timers: Timers[FullEntry]) -> None:
-    added(timers, 0, FAR).due = NEVER
-    assert popped(timers, 2 * FAR) == []
+    add_entry(timers, 0, FAR).due = NEVER
+    assert pop_due(timers, 2 * FAR) == []
     assert timers.soonest == NEVER
 
 
 def test_overdue_entry_added_late_comes_in_order(timers: Timers[FullEntry]) -> None:
-    added(timers, 0, FAR)
-    added(timers, 1, FAR + 20)
-    assert popped(timers, FAR) == [0]
-    added(timers, 2, FAR + 10)
-    added(timers, 3, FAR - 10)
+    add_entry(timers, 0, FAR)
+    add_entry(timers, 1, FAR + 20)
+    assert pop_due(timers, FAR) == [0]
+    add_entry(timers, 2, FAR + 10)
+    add_entry(timers, 3, FAR - 10)
     assert timers.soonest == FAR - 10
-    assert popped(timers, FAR + 20) == [3, 2, 1]
+    assert pop_due(timers, FAR + 20) == [3, 2, 1]
 
 
 def test_watch_follows_the_current_deadline(timers: Timers[FullEntry]) -> None:
@@ -114,31 +114,31 @@ def test_watch_follows_the_current_deadline(timers: Timers[FullEntry]) -> None:
     timers.watch(watched)
     watched.due = FAR
     timers.watch(watched)
-    assert popped(timers, FAR) == [0]
+    assert pop_due(timers, FAR) == [0]
     watched.due = 3 * FAR
     timers.watch(watched)
     watched.due = NEVER
     timers.watch(watched)
     assert watched.queued == NEVER
-    assert popped(timers, 4 * FAR) == []
+    assert pop_due(timers, 4 * FAR) == []
 
 
 def test_slots_that_have_become_empty_are_forgotten(timers: Timers[FullEntry]) -> None:
     for id in range(1000):
-        timers.remove(added(timers, id, (id + 1) * FAR))
+        timers.remove(add_entry(timers, id, (id + 1) * FAR))
     assert len(timers._slots) < 200
     assert len(timers._starts) == len(timers._slots)
 
 
 def test_entry_added_repeatedly_is_kept_once(timers: Timers[FullEntry]) -> None:
-    added(timers, 0, FAR)
-    assert popped(timers, FAR) == [0]
-    again = added(timers, 1, FAR)
+    add_entry(timers, 0, FAR)
+    assert pop_due(timers, FAR) == [0]
+    again = add_entry(timers, 1, FAR)
     for _ in range(1000):
         timers.remove(again)
         timers.add(again, FAR)
     assert len(timers._next) < 200
-    assert popped(timers, FAR) == [1]
+    assert pop_due(timers, FAR) == [1]
 
 
 def test_random_deadlines_come_in_order() -> None:
@@ -147,13 +147,13 @@ def test_random_deadlines_come_in_order() -> None:
     waiting: dict[int, FullEntry] = {}
     now = 0
     for id in range(3000):
-        made = waiting[id] = added(timers, id, now + chance.randrange(1, 5 * FAR))
+        made = waiting[id] = add_entry(timers, id, now + chance.randrange(1, 5 * FAR))
         if chance.random() < 0.3:
             timers.remove(waiting.pop(chance.choice(sorted(waiting))))
         if chance.random() < 0.3:
             made.due += chance.randrange(FAR)
         now += chance.randrange(FAR // 10)
         due = sorted((one.due, one.id) for one in waiting.values() if one.due <= now)
-        assert popped(timers, now) == [each for _, each in due]
+        assert pop_due(timers, now) == [each for _, each in due]
         for _, each in due:
             del waiting[each]

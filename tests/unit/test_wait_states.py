@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.interrupting import interrupted_twice
+from tests.support.interrupting import interrupt_twice
 from tubes.backend.waiters import PENDING
 from tubes.drivers.moves import State
 from tubes.drivers.timers import NEVER
@@ -223,7 +223,7 @@ def play(seed: int) -> Recorded:
     queue, server = Recorded(), Server(chance)
     serving = Serving(queue)
 
-    def happen() -> None:
+    def change_at_random() -> None:
         callers: list[Caller] = [*queue.known]
         what = chance.random()
         if what < 0.2 or not callers:
@@ -253,14 +253,14 @@ def play(seed: int) -> Recorded:
             while True:
                 assert not isinstance(asked, WaitForLock)
                 for _ in range(chance.randrange(3)):
-                    happen()
+                    change_at_random()
                     queue.check()
                 asked = flow.throw(KeyboardInterrupt()) if chance.random() < 0.03 else flow.send(None)
         except (StopIteration, TubesError, KeyboardInterrupt):
             queue.check()
 
     for _ in range(60):
-        happen()
+        change_at_random()
         serve()
         if chance.random() < 0.05:
             queue.ask_first_putter(set())  # Then the serving thread is interrupted.
@@ -323,7 +323,7 @@ def test_interrupted_serving_frees_its_lock() -> None:
     for moment in count():
         serving = Serving(WaitQueue(lambda: 0, "redis://x"))
         flow = serving.serve_all()
-        hits = interrupted_twice(lambda flow=flow: list(flow), moment, NEVER)  # type: ignore[misc]
+        hits = interrupt_twice(lambda flow=flow: list(flow), moment, NEVER)  # type: ignore[misc]
         assert not serving.lock.locked(), moment
         if not hits:
             assert moment > 4

@@ -155,17 +155,17 @@ def test_entry_of_another_version_is_read_as_far_as_possible() -> None:
 GOOD: dict[str, Any] = {"id": "good", "host": "h", "pid": 1, "started": 2.0}
 
 
-def with_each(field: str, *values: object) -> list[dict[str, Any]]:
+def with_values(field: str, *values: object) -> list[dict[str, Any]]:
     return [GOOD | {field: value} for value in values]
 
 
 BAD: list[object] = [
     *[[1], "pid", None, {"id": "x"}],
-    *with_each("pid", "x", True, -1, 1.5, None, 10**30),
-    *with_each("host", 5, None, ["x"]),
-    *with_each("started", "x", None, 1e300, float("inf"), float("nan"), -1e300),
-    *with_each("acked", "<script>", None, float("inf")),
-    *with_each(
+    *with_values("pid", "x", True, -1, 1.5, None, 10**30),
+    *with_values("host", 5, None, ["x"]),
+    *with_values("started", "x", None, 1e300, float("inf"), float("nan"), -1e300),
+    *with_values("acked", "<script>", None, float("inf")),
+    *with_values(
         "handlers", *([{"name": "n", "tubes": ["t"], "concurrency": bad}] for bad in (float("inf"), "9" * 5000))
     ),
     GOOD | {"tasks": [{"tube": "t", "id": float("inf"), "attempts": 1, "since": 1}]},

@@ -264,14 +264,14 @@ def test_handler_that_does_not_end_loses_its_task_at_the_timeout(
         seen.append(task.data)
         return "too late"
 
-    async def stubborn(task: Any) -> None:
+    async def ignore_cancellation(task: Any) -> None:
         while task.data == "slow" and not go.is_set():
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.01)
         seen.append(task.data)
 
     worker = Worker(queue)
-    worker.on(tube, handle if way == "thread" else stubborn, timeout=0.5)
+    worker.on(tube, handle if way == "thread" else ignore_cancellation, timeout=0.5)
     tube.put_many(["slow", "quick"])
     with running(worker) as run:
         assert eventually(lambda: seen == ["quick"])
@@ -324,13 +324,17 @@ def test_unfinished_tasks_are_released_after_the_grace(queue: tubes.Queue, way: 
         begun.set()
         await asyncio.sleep(60)
 
-    async def stubborn(task: Any) -> None:
+    async def ignore_cancellation(task: Any) -> None:
         begun.set()
         while not go.is_set():
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.01)
 
-    handlers: dict[str, Callable[[Any], Any]] = {"thread": handle, "async": handle_async, "stubborn": stubborn}
+    handlers: dict[str, Callable[[Any], Any]] = {
+        "thread": handle,
+        "async": handle_async,
+        "stubborn": ignore_cancellation,
+    }
     worker = Worker(queue, grace=60 if now else 0.2)
     worker.on(tube, handlers[way])
     tube.put("ann")

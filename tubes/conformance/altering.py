@@ -94,13 +94,13 @@ class Altering(Bench):
         assert self.options_of(self.tube) == {}
 
     def test_other_sessions_use_altered_defaults(self) -> None:
-        other = self.another()
+        other = self.add_worker()
         defaults = self.defaults()
         other.tube.put(0, **self.lane("before"))
         self.tube.alter(**defaults)
         assert self.facts(other.tube.put(1, **self.lane("after")), defaults) == defaults
         assert self.options_of(other.tube) == defaults
-        late = self.another()
+        late = self.add_worker()
         assert self.facts(late.tube.put(1, **self.lane("late")), defaults) == defaults
 
     def test_existing_tasks_keep_their_options_after_alter(self) -> None:
@@ -129,7 +129,7 @@ class Altering(Bench):
         assert self.take().release().state == "buried"
 
     def test_holder_can_ack_after_alter(self) -> None:
-        first, second = self.taken(), self.put()
+        first, second = self.put_and_take(), self.put()
         self.tube.alter(**self.defaults())
         assert first.ack().state == "done"
         assert self.take().id == second.id
@@ -163,7 +163,7 @@ class Altering(Bench):
 
     @needs("delay")
     def test_altered_backoff_applies_from_the_next_failure(self) -> None:
-        task = self.taken()
+        task = self.put_and_take()
         self.tube.alter(backoff=[10, 60])
         assert task.release().state == "delayed"
         self.tube.alter(backoff=[1])
@@ -178,7 +178,7 @@ class Altering(Bench):
 
     @needs("delay", "ttr")
     def test_altered_backoff_applies_after_ttr_expiry(self) -> None:
-        task = self.taken(ttr=5)
+        task = self.put_and_take(ttr=5)
         self.tube.alter(backoff=[10])
         self.pass_time(5)
         assert self.state(task) == "delayed"
@@ -208,12 +208,12 @@ class Altering(Bench):
     def test_waiting_put_gets_room_when_the_capacity_grows(self) -> None:
         self.tube.alter(capacity=1)
         self.put()
-        other = self.another()
+        other = self.add_worker()
         first = self.begin(None, "put", "first", timeout=60, **self.lane("x"))
         second = self.begin(other.tube, "put", "second", timeout=60, **self.lane("y"))
         self.tube.alter(capacity=2, max_attempts=4)
         assert (self.got(first).id, self.got(first).max_attempts) == (1, 4)
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         self.tube.alter(capacity=None)
         assert self.got(second).data == "second"
 
@@ -224,8 +224,8 @@ class Altering(Bench):
         self.tube.alter(capacity=2)
         with pytest.raises(InvalidOption, match="items=3: must be at most 2"):
             self.got(call)
-        assert self.waiting(0)
-        with self.refused(InvalidOption):
+        assert self.has_waiters(0)
+        with self.expect_error(InvalidOption):
             self.tube.put_many([1, 2, 3], **self.lane("batch"))
 
     # -- lanes ---------------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class Altering(Bench):
         for number in range(4):
             self.put(number, **self.lane("a"))
         self.take()
-        other = self.another()
+        other = self.add_worker()
         call = self.begin(other.tube, timeout=60)
         self.tube.alter(max_in_flight=3)
         assert self.got(call).state == "taken"
@@ -317,7 +317,9 @@ class Altering(Bench):
     @needs("lane")
     def test_the_order_of_lanes_cannot_change(self) -> None:
         self.put()
-        with self.refused(InvalidOption, match=r"order='round_robin': cannot change from 'fifo' while the tube lives"):
+        with self.expect_error(
+            InvalidOption, match=r"order='round_robin': cannot change from 'fifo' while the tube lives"
+        ):
             self.tube.alter(order="round_robin", interval=5)
         self.tube.alter(order="fifo")
         self.tube.alter(order=None)
@@ -334,7 +336,7 @@ class Altering(Bench):
         before = self.tube.options
         bad = {"capacity": -1, "key_ttl": "soon", "max_attempts": 0, "driver": "fifo", "temporary": True}
         for option, value in bad.items():
-            with self.refused(InvalidOption, match=option):
+            with self.expect_error(InvalidOption, match=option):
                 self.tube.alter(**{"max_attempts": 5, "capacity": 7, option: value})
         assert self.tube.options == before
 
@@ -343,7 +345,7 @@ class Altering(Bench):
             if self.driver_takes(option):
                 continue
             for value in (1, None):
-                with self.refused(OptionNotSupported):
+                with self.expect_error(OptionNotSupported):
                     self.tube.alter(capacity=7, **{option: value})
         assert self.options_of(self.tube) == {}
 
@@ -353,7 +355,7 @@ class Altering(Bench):
         return option != "delay" and self.knows(knob)
 
     def test_a_tube_that_is_dropped_is_not_altered(self) -> None:
-        other = self.another()
+        other = self.add_worker()
         self.tube.drop()
         for tube in (self.tube, other.tube):
             with pytest.raises(TubeNotFound):
@@ -361,7 +363,7 @@ class Altering(Bench):
         assert self.create("contract").options == self.queue.create_tube("new", self.driver, **self.options).options
 
     def test_tube_of_a_closed_queue_cannot_be_altered(self) -> None:
-        other = self.another()
+        other = self.add_worker()
         other.queue.close()
         with pytest.raises(QueueClosed):
             other.tube.alter(capacity=5)
@@ -371,7 +373,7 @@ class Altering(Bench):
 
     def test_create_of_an_existing_tube_raises_by_default(self) -> None:
         for options in ({}, {"if_exists": "raise"}):
-            with self.refused(TubeExists):
+            with self.expect_error(TubeExists):
                 self.create("contract", **options)
 
     def test_if_exists_keep_returns_the_tube_unchanged(self) -> None:
@@ -398,30 +400,30 @@ class Altering(Bench):
     def test_if_exists_keep_and_update_refuse_another_driver(self) -> None:
         other = Driver("another", order="-id") if self.knobs.name == "fifo" else "fifo"
         for how in ("keep", "update"):
-            with self.refused(TubeExists, match=f"with driver '{self.knobs.name}', not "):
+            with self.expect_error(TubeExists, match=f"with driver '{self.knobs.name}', not "):
                 self.queue.create_tube("contract", other, if_exists=how)
 
     def test_if_not_exists_compares_the_current_options(self) -> None:
         self.tube.alter(capacity=5)
         assert self.create("contract", if_not_exists=True, capacity=5).name == "contract"
-        with self.refused(TubeExists, match="with capacity=5, not None"):
+        with self.expect_error(TubeExists, match="with capacity=5, not None"):
             self.create("contract", if_not_exists=True)
 
     def test_if_exists_update_with_bad_option_changes_nothing(self) -> None:
-        with self.refused(InvalidOption):
+        with self.expect_error(InvalidOption):
             self.create("contract", if_exists="update", capacity=5, max_attempts=0)
-        with self.refused(OptionNotSupported):
+        with self.expect_error(OptionNotSupported):
             self.create("contract", if_exists="update", capacity=5, colour="red")
         assert self.options_of(self.tube) == {}
 
     @pytest.mark.parametrize("how", ["replace", "", True, 1, ["keep"]])
     def test_unknown_if_exists_value_is_refused(self, how: object) -> None:
-        with self.refused(InvalidOption):
+        with self.expect_error(InvalidOption):
             self.create("contract", if_exists=how)
 
     def test_if_exists_and_if_not_exists_together_are_refused(self) -> None:
         for how in ("raise", "keep", "update"):
-            with self.refused(InvalidOption):
+            with self.expect_error(InvalidOption):
                 self.create("contract", if_exists=how, if_not_exists=True)
         assert self.create("contract", if_exists="keep", if_not_exists=False).name == "contract"
 

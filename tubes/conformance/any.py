@@ -19,7 +19,7 @@ class TakeAny(Bench):
     # -- ready tasks ---------------------------------------------------------------------------------------------------
 
     def test_take_any_takes_from_the_first_tube_with_a_task(self) -> None:
-        first, second, third = self.several()
+        first, second, third = self.create_three()
         self.put("old", tube=third)
         self.put("new", tube=second)
         tasks = [self.queue.take_any([first, second, third], timeout=0) for _ in range(3)]
@@ -27,16 +27,16 @@ class TakeAny(Bench):
         assert [(task.tube, task.state, task.attempts) for task in tasks[:2]] == [("b", "taken", 1), ("c", "taken", 1)]
 
     def test_take_any_accepts_names_and_duplicate_tubes(self) -> None:
-        self.several()
+        self.create_three()
         self.put("x", tube=self.queue.tube("b"))
         task = self.queue.take_any(["a", self.queue.tube("b"), "b"], timeout=5)
         assert task.ack().data == "x"
         assert self.queue.take_any(("b", "b"), timeout=0) is None
 
     def test_task_from_take_any_belongs_to_the_session(self) -> None:
-        first, second, _ = self.several()
+        first, second, _ = self.create_three()
         self.put(tube=second)
-        other = self.another().queue
+        other = self.add_worker().queue
         task = other.take_any(["a", "b"], timeout=0)
         with pytest.raises(Exception, match="does not hold"):
             second.ack(task.id)
@@ -44,21 +44,21 @@ class TakeAny(Bench):
         assert first.statistics().tasks["total"] == 0
 
     def test_fair_take_any_starts_with_each_tube_in_turn(self) -> None:
-        tubes = self.several()
+        tubes = self.create_three()
         for _ in range(3):
             for tube in tubes:
                 self.put(tube=tube)
         assert [self.queue.take_any(tubes, 0, fair=True).tube for _ in range(9)] == list("abcabcabc")
 
     def test_fair_take_any_continues_after_an_empty_tube(self) -> None:
-        first, second, third = self.several()
+        first, second, third = self.create_three()
         for tube in (first, first, third, third):
             self.put(tube=tube)
         taken = [self.queue.take_any([first, second, third], 0, fair=True) for _ in range(5)]
         assert [task and task.tube for task in taken] == ["a", "c", "c", "a", None]
 
     def test_fair_take_any_rotates_each_list_separately(self) -> None:
-        first, second, third = self.several()
+        first, second, third = self.create_three()
         for _ in range(4):
             for tube in (first, second, third, self.tube):
                 self.put(tube=tube)
@@ -68,7 +68,7 @@ class TakeAny(Bench):
         assert set(taken[1::2]) == {"c", "contract"}
 
     def test_unfair_take_any_does_not_rotate_tubes(self) -> None:
-        tubes = self.several()
+        tubes = self.create_three()
         for tube in tubes:
             self.put(tube=tube)
         assert self.queue.take_any(tubes, 0, fair=True).tube == "a"
@@ -79,7 +79,7 @@ class TakeAny(Bench):
 
     def test_take_any_refuses_bad_tube_lists(self) -> None:
         self.put()
-        foreign = self.another().tube
+        foreign = self.add_worker().tube
         bad: list[object] = [
             [],
             (),
@@ -94,7 +94,7 @@ class TakeAny(Bench):
             [""],
         ]
         assert self.refuses(lambda tubes: self.queue.take_any(tubes, timeout=0), *bad)
-        with self.refused(TubeNotFound):
+        with self.expect_error(TubeNotFound):
             self.queue.take_any([self.tube, "nowhere"], timeout=0)
 
     def test_take_any_checks_timeout_and_fair_before_taking(self) -> None:
@@ -103,7 +103,7 @@ class TakeAny(Bench):
         assert self.refuses(lambda value: self.queue.take_any([self.tube], 0, fair=value), 1, None, "yes")
 
     def test_take_any_on_a_closed_queue_raises_queue_closed_first(self) -> None:
-        worker = self.another()
+        worker = self.add_worker()
         worker.queue.close()
         for tubes in ([], [worker.tube], ["contract"], ["nowhere"]):
             with pytest.raises(QueueClosed):
@@ -113,7 +113,7 @@ class TakeAny(Bench):
 
     @pytest.mark.parametrize("place", range(3))
     def test_put_into_any_listed_tube_serves_a_waiting_take_any(self, place: int) -> None:
-        tubes = self.several()
+        tubes = self.create_three()
         call = self.begin_any(tubes)
         task = self.put("data", tube=tubes[place])
         taken = self.got(call)
@@ -124,11 +124,11 @@ class TakeAny(Bench):
         assert [tube.statistics().calls["take"] for tube in others] == [0, 0]
 
     def test_take_any_callers_are_served_in_arrival_order_per_tube(self) -> None:
-        first, second, _ = self.several()
+        first, second, _ = self.create_three()
         calls = [
             self.begin_any([first, second]),
             self.begin(second),
-            self.begin_any([second, first], self.another().queue),
+            self.begin_any([second, first], self.add_worker().queue),
         ]
         tasks = [self.put(tube=tube) for tube in (second, second, first)]
         results = [self.got(call) for call in calls]
@@ -139,7 +139,7 @@ class TakeAny(Bench):
         ]
 
     def test_waiter_served_by_another_tube_is_skipped(self) -> None:
-        first, second, _ = self.several()
+        first, second, _ = self.create_three()
         early, late = self.begin_any([first, second]), self.begin(second)
         self.put(tube=first)
         assert self.got(early).tube == "a"
@@ -147,14 +147,14 @@ class TakeAny(Bench):
         assert self.got(late).id == task.id
 
     def test_many_waiting_take_any_calls_lose_no_task(self) -> None:
-        tubes = self.several()
-        calls = [self.begin_any(tubes, self.another().queue) for _ in range(6)]
+        tubes = self.create_three()
+        calls = [self.begin_any(tubes, self.add_worker().queue) for _ in range(6)]
         put = {(tubes[number % 3].name, self.put(tube=tubes[number % 3]).id) for number in range(6)}
         assert {(task.tube, task.id) for task in map(self.got, calls)} == put
         assert self.has_no_waiters()
 
     def test_take_any_waits_exactly_for_its_timeout(self) -> None:
-        tubes = self.several()
+        tubes = self.create_three()
         call = self.begin_any(tubes, timeout=5)
         self.clock.advance(4.9)
         assert not call.done()
@@ -167,7 +167,7 @@ class TakeAny(Bench):
     @needs("delay")
     @pytest.mark.parametrize("place", range(3))
     def test_delay_ending_at_the_timeout_still_serves_take_any(self, place: int) -> None:
-        tubes = self.several()
+        tubes = self.create_three()
         task = self.put(tube=tubes[place], delay=5)
         call = self.begin_any(tubes, timeout=5)
         self.clock.advance(5)
@@ -175,8 +175,8 @@ class TakeAny(Bench):
         assert self.has_no_waiters()
 
     def test_waiting_take_any_takes_for_the_session_joined_meanwhile(self) -> None:
-        first, second, _ = self.several()
-        queue = self.another().queue
+        first, second, _ = self.create_three()
+        queue = self.add_worker().queue
         call = self.begin_any([queue.tube("a"), queue.tube("b")], queue)
         queue.identify(self.queue.identify())
         self.put(tube=second)
@@ -187,7 +187,7 @@ class TakeAny(Bench):
 
     @pytest.mark.parametrize("place", range(3))
     def test_drop_of_one_tube_ends_a_waiting_take_any(self, place: int) -> None:
-        tubes = self.several()
+        tubes = self.create_three()
         call = self.begin_any(tubes)
         with pytest.raises(TubeBusy):
             tubes[place].drop()
@@ -201,7 +201,7 @@ class TakeAny(Bench):
                 assert self.take(tube).attempts == 1
 
     def test_take_any_reports_a_dropped_tube_at_once(self) -> None:
-        first, second, _ = self.several()
+        first, second, _ = self.create_three()
         first.drop()
         self.put(tube=second)
         with pytest.raises(TubeNotFound):
@@ -209,8 +209,8 @@ class TakeAny(Bench):
         assert second.statistics().tasks["ready"] == 1
 
     def test_cancelled_take_any_takes_no_task(self) -> None:
-        self.cancelling()
-        tubes = self.several()
+        self.require_asyncio()
+        tubes = self.create_three()
         early, late = self.begin_any(tubes), self.begin_any(tubes)
         early.cancel()
         task = self.put(tube=tubes[1])
@@ -221,8 +221,8 @@ class TakeAny(Bench):
             assert tube.statistics().tasks["ready"] == 1
 
     def test_take_any_cancelled_too_late_returns_its_task(self) -> None:
-        self.cancelling()
-        tubes, queue = [tube.inner for tube in self.several()], self.queue.inner
+        self.require_asyncio()
+        tubes, queue = [tube.inner for tube in self.create_three()], self.queue.inner
 
         async def put() -> None:
             for tube in tubes:
@@ -238,7 +238,7 @@ class TakeAny(Bench):
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
-    def several(self) -> list[Any]:
+    def create_three(self) -> list[Any]:
         """Create three more tubes: a, b and c."""
         return [self.create(name) for name in "abc"]
 
@@ -264,7 +264,7 @@ class TakeAny(Bench):
         other, third = self.create("other"), self.create("third")
         rows = [(self.tube, 7), (other, 5), (third, 6), (self.tube, 0), (other, 9)]
         tasks = [self.put(pri=pri, tube=tube) for tube, pri in rows]
-        heads = {task.tube: task for task in self.in_order(tasks[::-1])[::-1]}
+        heads = {task.tube: task for task in self.sort_as_taken(tasks[::-1])[::-1]}
         tubes = [third, other, self.tube]
         task = self.queue.take_any(tubes, 0, order="pri")
         assert (task.tube, task.id) == min((head.pri, head.id, head.tube) for head in heads.values())[:0:-1]
@@ -274,7 +274,7 @@ class TakeAny(Bench):
         self.tube.truncate()
         assert self.queue.take_any(tubes, 0, order="pri") is None
         waiting = self.begin(self.queue, "take_any", tubes, 5, order="pri")
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         self.put()
         assert self.got(waiting).tube == self.tube.name
         assert self.refuses(lambda order: self.queue.take_any(tubes, 0, order=order), "id", None, 1)
@@ -291,7 +291,7 @@ class TakeAny(Bench):
         self.put(tube=other)
         assert [task.tube for task in self.queue.take_many([self.tube, other], 1, 0)] == [self.tube.name]
         waiting = self.begin(self.queue, "take_many", [self.tube], 3, 5)
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         self.put()
         assert [task.tube for task in self.got(waiting)] == [self.tube.name]
         assert self.refuses(lambda limit: self.queue.take_many([self.tube], limit, 0), 0, -1, 100_001, None)

@@ -40,7 +40,7 @@ class Batches(Bench):
     @contextmanager
     def refuses_item(self, number: int, error: type[TubesError]) -> Generator[None]:
         """Check that the block raises this error about item `number` and changes nothing."""
-        with self.unchanged(), pytest.raises(error, match=f"^item {number}: ") as caught:
+        with self.expect_no_change(), pytest.raises(error, match=f"^item {number}: ") as caught:
             yield
         assert caught.value.facts["item"] == number
 
@@ -124,16 +124,16 @@ class Batches(Bench):
         assert [each.facts["item"] for each in found[1::2]] == [1, 3]
         assert [(task.id, task.data) for task in found[::2]] == [(0, 1), (1, 3), (2, 5)]
         assert [type(each) for each in self.tube.put_many(items[1:2], errors="return")] == [OptionNotSupported]
-        with self.refused(OptionNotSupported):
+        with self.expect_error(OptionNotSupported):
             self.tube.put_many(items, errors="raise")
-        with self.refused(InvalidOption):
+        with self.expect_error(InvalidOption):
             self.tube.put_many([1], errors="ignore")
         assert [task.data for task in self.tube.tasks()] == [1, 3, 5]
 
     def test_a_bad_option_of_the_batch_puts_nothing(self) -> None:
-        with self.refused(OptionNotSupported):
+        with self.expect_error(OptionNotSupported):
             self.tube.put_many([1, 2], colour=1)
-        with self.refused(InvalidOption):
+        with self.expect_error(InvalidOption):
             self.tube.put_many([1, 2], timeout=-1)
 
     def test_failing_iterator_puts_nothing(self) -> None:
@@ -149,15 +149,15 @@ class Batches(Bench):
         tasks = self.put_some(MANY)
         assert len(tasks) == MANY
         found = self.tube.take_many(MANY + 5, timeout=0)
-        assert [task.id for task in found] == [task.id for task in self.in_order(tasks)]
+        assert [task.id for task in found] == [task.id for task in self.sort_as_taken(tasks)]
         assert all(self.tube.ack_many(found).values())
         assert (self.count("total"), self.count("put"), self.count("take"), self.count("ack")) == (0, MANY, MANY, MANY)
 
     def test_batch_put_serves_all_waiting_takes(self) -> None:
         calls = [self.begin() for _ in range(3)]
-        tasks = self.in_order(self.put_some(4))
+        tasks = self.sort_as_taken(self.put_some(4))
         assert [self.got(call).id for call in calls] == [task.id for task in tasks[:3]]
-        assert self.waiting(0)
+        assert self.has_waiters(0)
 
     def test_listeners_get_one_event_per_batch_task(self) -> None:
         events = self.listen()
@@ -168,7 +168,7 @@ class Batches(Bench):
         self.tube.delete_many(order[2:])
         expected = [("put", id, "ready") for id in ids] + [("take", id, "taken") for id in order]
         expected += [("release", order[0], "ready"), ("delete", order[1], "done"), ("delete", order[2], "done")]
-        assert self.received(events, expected)
+        assert self.has_received(events, expected)
 
     # -- keys and attempts ---------------------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ class Batches(Bench):
     def test_batch_needs_room_only_for_new_tasks(self) -> None:
         self.tube = self.create("full", capacity=3)
         self.put("before", key="a")
-        with self.refused(TubeFull):
+        with self.expect_error(TubeFull):
             self.tube.put_many([Item(1, key="a"), Item(2), Item(3), Item(4)])
         tasks = self.tube.put_many([Item(1, key="a"), Item(2, key="b"), Item(3, key="b"), Item(4, key="c")])
         assert [task.created_now for task in tasks] == [False, True, False, True]
@@ -230,8 +230,8 @@ class Batches(Bench):
     def test_put_many_needs_room_for_the_whole_batch(self) -> None:
         self.tube = self.create("full", capacity=3)
         self.put_some(1)
-        with self.unchanged():
-            with self.refused(TubeFull):
+        with self.expect_no_change():
+            with self.expect_error(TubeFull):
                 self.tube.put_many([1, 2, 3])
             assert self.tube.put_many([1, 2, 3], timeout=0) == []
         assert len(self.put_some(2)) == 2
@@ -240,9 +240,9 @@ class Batches(Bench):
 
     def test_batch_larger_than_the_capacity_is_refused(self) -> None:
         self.tube = self.create("full", capacity=3)
-        with self.refused(InvalidOption):
+        with self.expect_error(InvalidOption):
             self.tube.put_many([1, 2, 3, 4])
-        with self.refused(InvalidOption):
+        with self.expect_error(InvalidOption):
             self.tube.put_many([1, 2, 3, 4], timeout=9)
 
     def test_batch_waits_until_all_items_fit(self) -> None:
@@ -250,10 +250,10 @@ class Batches(Bench):
         ids = [task.id for task in self.put_some(3)]
         call = self.begin(None, "put_many", ["a", "b"], timeout=9)
         self.tube.delete(ids[0])
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         self.tube.delete(ids[1])
         assert [task.data for task in self.got(call)] == ["a", "b"]
-        assert (self.count("total"), self.waiting(0)) == (3, True)
+        assert (self.count("total"), self.has_waiters(0)) == (3, True)
 
     def test_put_behind_a_waiting_batch_waits_its_turn(self) -> None:
         self.tube = self.create("full", capacity=2)
@@ -261,10 +261,10 @@ class Batches(Bench):
         batch = self.begin(None, "put_many", ["a", "b"], timeout=9)
         single = self.begin(None, "put", "c", timeout=9)
         self.tube.delete(ids[0])
-        assert self.waiting(2)
+        assert self.has_waiters(2)
         self.tube.delete(ids[1])
         assert [task.data for task in self.got(batch)] == ["a", "b"]
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         self.tube.delete(self.got(batch)[0].id)
         assert self.got(single).data == "c"
 
@@ -286,7 +286,7 @@ class Batches(Bench):
     def test_waiting_batch_of_a_closed_queue_unblocks_later_puts(self) -> None:
         self.tube = self.create("full", capacity=2)
         self.put_some(1)
-        worker = self.another()
+        worker = self.add_worker()
         self.begin(worker.tube, "put_many", ["a", "b"], timeout=9)
         single = self.begin(None, "put", "c", timeout=9)
         worker.queue.close()
@@ -305,7 +305,7 @@ class Batches(Bench):
         assert (self.count("take"), self.count("ack"), self.count("total")) == (120, 120, 0)
 
     def test_take_many_takes_up_to_its_limit(self) -> None:
-        tasks = self.in_order(self.put_some(5))
+        tasks = self.sort_as_taken(self.put_some(5))
         first = self.tube.take_many(3, timeout=0)
         assert [task.id for task in first] == [task.id for task in tasks[:3]]
         assert {(task.state, task.attempts) for task in first} == {("taken", 1)}
@@ -314,7 +314,7 @@ class Batches(Bench):
         assert (self.count("taken"), self.count("take")) == (5, 5)
 
     def test_returned_tasks_keep_their_place_in_take_many(self) -> None:
-        tasks = self.in_order(self.put_some(6))
+        tasks = self.sort_as_taken(self.put_some(6))
         held = self.tube.take_many(3, timeout=0)
         self.tube.delete(tasks[4].id)
         self.tube.release_many([held[1], held[0]])
@@ -325,7 +325,9 @@ class Batches(Bench):
     @needs("pri")
     def test_take_many_follows_priorities(self) -> None:
         tasks = self.tube.put_many([Item(n, pri=n % 3, **self.lane(f"own-{n}")) for n in range(9)])
-        assert [task.id for task in self.tube.take_many(9, timeout=0)] == [task.id for task in self.in_order(tasks)]
+        assert [task.id for task in self.tube.take_many(9, timeout=0)] == [
+            task.id for task in self.sort_as_taken(tasks)
+        ]
 
     @needs("lane")
     def test_take_many_takes_at_most_one_task_per_lane(self) -> None:
@@ -340,9 +342,9 @@ class Batches(Bench):
 
     def test_tasks_of_take_many_belong_to_the_session(self) -> None:
         self.put_some(3)
-        worker = self.another()
+        worker = self.add_worker()
         tasks = worker.tube.take_many(2, timeout=0)
-        with self.refused(TaskNotTaken):
+        with self.expect_error(TaskNotTaken):
             self.tube.ack(tasks[0].id)
         worker.queue.close()
         assert self.count("ready") == 3
@@ -362,20 +364,20 @@ class Batches(Bench):
 
     def test_take_many_waits_for_the_first_task(self) -> None:
         call = self.begin(None, "take_many", 3, timeout=9)
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         task = self.put("data")
         found = self.got(call)
         assert [(each.id, each.data, each.attempts) for each in found] == [(task.id, "data", 1)]
-        assert self.waiting(0)
+        assert self.has_waiters(0)
 
     def test_waiting_take_many_gets_several_tasks_of_one_batch(self) -> None:
         call = self.begin(None, "take_many", 3)
-        tasks = self.in_order(self.put_some(5))
+        tasks = self.sort_as_taken(self.put_some(5))
         assert [task.id for task in self.got(call)] == [task.id for task in tasks[:3]]
         assert (self.count("taken"), self.count("ready")) == (3, 2)
 
     def test_take_many_cancelled_too_late_returns_its_tasks(self) -> None:
-        self.cancelling()
+        self.require_asyncio()
         tube = self.tube.inner
         taken = 0 if self.cancels_late(lambda: tube.take_many(2), tube, lambda: tube.put_many(self.items(3))) else 2
         assert eventually(lambda: (self.count("ready"), self.count("take")) == (3 - taken, taken))
@@ -387,7 +389,7 @@ class Batches(Bench):
     def test_ack_many_returns_success_per_task(self) -> None:
         self.put_some(3)
         mine = self.tube.take_many(2, timeout=0)
-        theirs = self.another().tube.take_many(1, timeout=0)
+        theirs = self.add_worker().tube.take_many(1, timeout=0)
         named = [theirs[0], mine[1], 999, mine[0].id, mine[1]]
         done = self.tube.ack_many(named)
         assert list(done.items()) == [(theirs[0].id, False), (mine[1].id, True), (999, False), (mine[0].id, True)]
@@ -404,7 +406,7 @@ class Batches(Bench):
         assert self.tube.ack_many(after) == {task.id: True for task in after}
 
     def test_release_many_returns_success_per_task(self) -> None:
-        tasks = self.in_order(self.put_some(3))
+        tasks = self.sort_as_taken(self.put_some(3))
         held = self.tube.take_many(2, timeout=0)
         assert self.tube.release_many([held[1], tasks[2], held[0].id]) == {
             held[1].id: True, tasks[2].id: False, held[0].id: True,
@@ -425,14 +427,14 @@ class Batches(Bench):
     def test_release_many_refuses_a_delay_where_the_driver_has_no_delay(self) -> None:
         self.put_some(2)
         held = self.tube.take_many(2, timeout=0)
-        with self.refused(OptionNotSupported):
+        with self.expect_error(OptionNotSupported):
             self.tube.release_many(held, delay=5)
-        with self.refused(InvalidOption):
+        with self.expect_error(InvalidOption):
             self.tube.release_many(held, delay=-1)
 
     def test_delete_many_returns_success_per_task(self) -> None:
         ids = [task.id for task in self.put_some(4)]
-        held = self.another().tube.take_many(1, timeout=0)
+        held = self.add_worker().tube.take_many(1, timeout=0)
         self.tube.bury(ids[3] if held[0].id != ids[3] else ids[2])
         done = self.tube.delete_many([999, *ids, ids[0]])
         assert list(done.items()) == [(999, False), *((id, True) for id in ids)]
@@ -440,7 +442,7 @@ class Batches(Bench):
         assert self.tube.delete_many(ids) == dict.fromkeys(ids, False)
 
     def test_delete_many_can_be_limited_to_states(self) -> None:
-        held, buried, ready = self.taken(), self.buried(), self.put()
+        held, buried, ready = self.put_and_take(), self.put_and_bury(), self.put()
         assert list(self.tube.delete_many([ready, buried.id, held], state="buried").values()) == [False, True, False]
         assert list(self.tube.delete_many([ready, held, 9], state=["taken", "delayed"]).values()) == [
             False,

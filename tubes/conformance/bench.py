@@ -166,7 +166,7 @@ class Bench:
         """Return True if the driver has this option or knob."""
         return knows(self.knobs, knob)
 
-    def cancelling(self) -> AioFace:
+    def require_asyncio(self) -> AioFace:
         """Return the asyncio face, whose calls can be cancelled; skip the test on the other face."""
         if not isinstance(self.face, AioFace):
             pytest.skip("a thread that waits cannot be cancelled")
@@ -190,7 +190,7 @@ class Bench:
             await asyncio.wait([waiting])
             return waiting.cancelled()
 
-        return bool(self.cancelling().run(run()))
+        return bool(self.require_asyncio().run(run()))
 
     # -- actions -------------------------------------------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class Bench:
 
     def puts(self, count: int) -> list[Task]:
         """Put `count` tasks and return them in the order in which they will be taken."""
-        return self.in_order([self.put() for _ in range(count)])
+        return self.sort_as_taken([self.put() for _ in range(count)])
 
     def lane(self, name: object) -> dict[str, Any]:
         """Return the option that names this lane; empty if the driver has no lanes."""
@@ -220,14 +220,14 @@ class Bench:
         assert task is not None
         return task
 
-    def taken(self, **options: object) -> Task:
+    def put_and_take(self, **options: object) -> Task:
         """Put a task and take it in the first session. The tube must have no other ready task."""
         put = self.put(**options)
         task = self.take()
         assert task.id == put.id
         return task
 
-    def buried(self, **options: object) -> Task:
+    def put_and_bury(self, **options: object) -> Task:
         """Put a task and bury it."""
         task: Task = self.tube.bury(self.put(**options).id)
         return task
@@ -236,7 +236,7 @@ class Bench:
         """Take all available tasks and return their ids in this order."""
         return [task.id for task in iter(lambda: self.tube.take(timeout=0), None)]
 
-    def another(self) -> Worker:
+    def add_worker(self) -> Worker:
         """Open another session on the same tube."""
         queue = self.queue.session()
         self._queues.append(queue)
@@ -262,7 +262,7 @@ class Bench:
         return events
 
     @staticmethod
-    def received(events: list[tuple[str, int, str]], expected: list[tuple[str, int, str]]) -> bool:
+    def has_received(events: list[tuple[str, int, str]], expected: list[tuple[str, int, str]]) -> bool:
         """Return True if a list of `listen` contains exactly these changes, now or soon."""
         eventually(lambda: len(events) >= len(expected))
         assert events == expected
@@ -270,7 +270,7 @@ class Bench:
 
     # -- inspection ----------------------------------------------------------------------------------------------------
 
-    def in_order(self, tasks: list[Task]) -> list[Task]:
+    def sort_as_taken(self, tasks: list[Task]) -> list[Task]:
         """Return these tasks in the order that the driver's knobs define."""
         driver = self.knobs
         if driver.rank is not None:
@@ -298,7 +298,7 @@ class Bench:
         statistics = self.tube.statistics()
         return int(statistics.tasks.get(name, 0) if name in statistics.tasks else statistics.calls[name])
 
-    def waiting(self, count: int) -> bool:
+    def has_waiters(self, count: int) -> bool:
         """Return True if exactly `count` callers wait on the tube."""
         return eventually(lambda: self.tube.statistics().waiting == count)
 
@@ -322,18 +322,18 @@ class Bench:
     def refuses(self, call: Callable[[Any], object], *values: object, error: type[TubesError] = InvalidOption) -> bool:
         """Return True if the call raises this error for each value and changes nothing."""
         for value in values:
-            with self.refused(error):
+            with self.expect_error(error):
                 call(value)
         return True
 
     @contextmanager
-    def refused(self, error: type[TubesError], match: str | None = None) -> Generator[None]:
+    def expect_error(self, error: type[TubesError], match: str | None = None) -> Generator[None]:
         """Check that the block raises this error and changes nothing."""
-        with self.unchanged(), pytest.raises(error, match=match):
+        with self.expect_no_change(), pytest.raises(error, match=match):
             yield
 
     @contextmanager
-    def unchanged(self) -> Generator[None]:
+    def expect_no_change(self) -> Generator[None]:
         """Check that the block changes nothing visible in the tube."""
         before = self.everything()
         yield

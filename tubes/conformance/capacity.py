@@ -23,25 +23,25 @@ ROOM_MAKERS: dict[str, Callable[[Bench, Task], object]] = {
 class Capacity(Bench):
     """Capacity, an option of every driver."""
 
-    def full(self, capacity: int = 2) -> Task:
+    def fill_tube(self, capacity: int = 2) -> Task:
         """Switch to a full tube, take its first task and return it."""
         self.tube = self.create("full", capacity=capacity)
-        first = self.taken()
+        first = self.put_and_take()
         for _ in range(capacity - 1):
             self.put()
         return first
 
     def test_a_put_into_a_full_tube_is_refused_and_changes_nothing(self) -> None:
-        self.full()
-        with self.unchanged():
-            with self.refused(TubeFull):
+        self.fill_tube()
+        with self.expect_no_change():
+            with self.expect_error(TubeFull):
                 self.tube.put("more")
-            with self.refused(TubeFull):
+            with self.expect_error(TubeFull):
                 self.tube.put("more", timeout=None)
 
     def test_refused_put_uses_no_id(self) -> None:
-        first = self.full()
-        with self.refused(TubeFull):
+        first = self.fill_tube()
+        with self.expect_error(TubeFull):
             self.tube.put("more")
         assert self.tube.put("more", timeout=0) is None
         self.tube.ack(first)
@@ -54,24 +54,24 @@ class Capacity(Bench):
     @needs("delay")
     def test_tasks_in_every_state_use_capacity(self) -> None:
         self.tube = self.create("full", capacity=4)
-        self.taken()
-        self.buried()
+        self.put_and_take()
+        self.put_and_bury()
         self.put(delay=9)
         self.put()
         assert self.tube.put("more", timeout=0) is None
 
     @pytest.mark.parametrize("way", ROOM_MAKERS)
     def test_removed_task_makes_room(self, way: str) -> None:
-        first = self.full()
+        first = self.fill_tube()
         ROOM_MAKERS[way](self, first)
         assert self.put() is not None
 
     def test_full_tube_accepts_releases_of_its_tasks(self) -> None:
-        first = self.full()
+        first = self.fill_tube()
         assert self.tube.release(first).state == "ready"
 
     def test_buried_task_still_uses_capacity(self) -> None:
-        first = self.full()
+        first = self.fill_tube()
         self.tube.bury(first)
         assert self.tube.put("more", timeout=0) is None
 
@@ -89,16 +89,16 @@ class Capacity(Bench):
 
     @pytest.mark.parametrize("way", ROOM_MAKERS)
     def test_room_serves_one_waiting_put(self, way: str) -> None:
-        first = self.full(1)
+        first = self.fill_tube(1)
         calls = [self.begin(None, "put", data, timeout=9) for data in ("a", "b")]
         ROOM_MAKERS[way](self, first)
         put = self.got(calls[0])
         assert (put.data, put.state) == ("a", "ready")
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         assert not calls[1].done()
 
     def test_waiting_puts_are_served_in_arrival_order(self) -> None:
-        first = self.full(1)
+        first = self.fill_tube(1)
         calls = [self.begin(None, "put", timeout, timeout=timeout) for timeout in (9, 5, 7)]
         for call in calls:
             self.tube.ack(first)
@@ -107,12 +107,12 @@ class Capacity(Bench):
             assert first.id == put.id
 
     def test_a_put_of_timeout_0_does_not_wait_and_changes_nothing(self) -> None:
-        self.full()
-        with self.unchanged():
+        self.fill_tube()
+        with self.expect_no_change():
             assert self.tube.put("more", timeout=0) is None
 
     def test_a_waiting_put_serves_a_waiting_take(self) -> None:
-        first = self.full(1)
+        first = self.fill_tube(1)
         taking = self.begin()
         putting = self.begin(None, "put", "next", timeout=9)
         self.tube.ack(first)
@@ -120,7 +120,7 @@ class Capacity(Bench):
 
     @needs("ttl")
     def test_ttl_of_a_waiting_put_starts_when_it_gets_room(self) -> None:
-        first = self.full(1)
+        first = self.fill_tube(1)
         call = self.begin(None, "put", "late", timeout=9, ttl=5)
         self.clock.advance(3)
         self.tube.ack(first)
@@ -129,12 +129,12 @@ class Capacity(Bench):
 
     @needs("ttl")
     def test_waiting_put_with_ttl_0_serves_no_waiting_take(self) -> None:
-        first = self.full(1)
+        first = self.fill_tube(1)
         taking = self.begin()
         putting = self.begin(None, "put", "stillborn", timeout=9, ttl=0)
         self.tube.ack(first)
         assert self.got(putting).state == "ready"
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         assert (self.count("total"), self.count("ttl")) == (0, 1)
         task = self.put()
         assert self.got(taking).id == task.id
@@ -155,16 +155,16 @@ class LaneCapacity(Bench):
     def fill_lane(self, capacity: int = 2) -> Task:
         """Switch to a tube whose lane "x" is full, take the first task of this lane and return it."""
         self.tube = self.create("crowded", lane_capacity=capacity)
-        first = self.taken(**self.lane("x"))
+        first = self.put_and_take(**self.lane("x"))
         for _ in range(capacity - 1):
             self.put(**self.lane("x"))
         return first
 
     def test_put_into_a_full_lane_is_refused_and_changes_nothing(self) -> None:
         self.fill_lane()
-        with self.refused(TubeFull, match="lane 'x' of tube 'crowded' is full: .* 1 more, its capacity is 2"):
+        with self.expect_error(TubeFull, match="lane 'x' of tube 'crowded' is full: .* 1 more, its capacity is 2"):
             self.tube.put("more", **self.lane("x"))
-        with self.unchanged():
+        with self.expect_no_change():
             assert self.tube.put("more", timeout=0, **self.lane("x")) is None
         assert self.put(**self.lane("y")).id == 2
 
@@ -206,11 +206,11 @@ class LaneCapacity(Bench):
         self.fill_lane()
         for key in (None, "k"):
             batch = [Item(0, **self.lane("y")), Item(1, key=key, **self.lane("x"))]
-            with self.refused(TubeFull, match="lane 'x'"):
+            with self.expect_error(TubeFull, match="lane 'x'"):
                 self.tube.put_many(batch)
-            with self.unchanged():
+            with self.expect_no_change():
                 assert self.tube.put_many(batch, timeout=0) == []
-        with self.refused(TubeFull, match="lane 'y' .* 3 more"):
+        with self.expect_error(TubeFull, match="lane 'y' .* 3 more"):
             self.tube.put_many([0, 1, 2], **self.lane("y"))
         assert len(self.tube.put_many([0, 1], **self.lane("y"))) == 2
 
@@ -220,7 +220,7 @@ class LaneCapacity(Bench):
         self.put(key="other", **self.lane("y"))
         assert self.put(key="k", on_duplicate="replace", **self.lane("x")).id == 2
         assert self.put(key="k", **self.lane("x")).created_now is False
-        with self.refused(TubeFull):
+        with self.expect_error(TubeFull):
             self.tube.put(key="k", data=0, on_duplicate="replace", **self.lane("y"))
         assert self.put(key="k", on_duplicate="replace", **self.lane("z")).id == 3
         assert self.put(**self.lane("x")).id == 4
@@ -231,7 +231,7 @@ class LaneCapacity(Bench):
         calls = [self.begin(None, "put", data, timeout=9, **self.lane("x")) for data in ("a", "b")]
         ROOM_MAKERS[way](self, first)
         assert self.got(calls[0]).data == "a"
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         assert not calls[1].done()
 
     def test_put_that_waits_for_a_lane_does_not_hold_up_others(self) -> None:
@@ -249,7 +249,7 @@ class LaneCapacity(Bench):
     def test_waiting_batch_gets_room_in_all_its_lanes(self) -> None:
         first = self.fill_lane(1)
         call = self.begin(None, "put_many", [Item(0, **self.lane("x")), Item(1, **self.lane("y"))], timeout=9)
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         self.tube.ack(first)
         assert [task.data for task in self.got(call)] == [0, 1]
 
@@ -270,11 +270,11 @@ class LaneCapacity(Bench):
     def test_raised_capacity_of_a_lane_serves_a_waiting_put(self) -> None:
         self.fill_lane(1)
         call = self.begin(None, "put", "late", timeout=9, **self.lane("x"))
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         self.tube.configure("x", capacity=2)
         assert self.got(call).data == "late"
         call = self.begin(None, "put", "later", timeout=9, **self.lane("x"))
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         self.tube.configure("x", capacity=None)
         self.tube.alter(lane_capacity=3)
         assert self.got(call).data == "later"

@@ -48,7 +48,7 @@ class Context(Bench):
 
     @needs("ttr")
     def test_context_survives_a_touch(self) -> None:
-        assert self.taken(context=TRACE, ttr=5).touch(1).context == TRACE
+        assert self.put_and_take(context=TRACE, ttr=5).touch(1).context == TRACE
 
     def test_batch_items_may_have_their_own_context(self) -> None:
         items = [Item(0, **self.lane("a")), Item(1, context={"n": "1"}, **self.lane("b"))]
@@ -70,5 +70,5 @@ class Context(Bench):
 
     @pytest.mark.parametrize("bad", ["trace", 7, ["trace"], {"trace": 1}, {1: "trace"}, {"trace": None}, {"b": b"b"}])
     def test_context_that_is_not_a_mapping_of_strings_is_refused(self, bad: object) -> None:
-        with self.refused(InvalidOption):
+        with self.expect_error(InvalidOption):
             self.tube.put(0, context=bad)

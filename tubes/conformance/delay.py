@@ -32,13 +32,13 @@ class Delay(Bench):
         tasks = [self.put(delay=delay) for delay in (3, 1, 2)]
         events = self.listen()
         self.clock.advance(9)
-        assert self.received(events, [("delay", tasks[index].id, "ready") for index in (1, 2, 0)])
+        assert self.has_received(events, [("delay", tasks[index].id, "ready") for index in (1, 2, 0)])
 
     def test_task_released_with_a_delay_has_no_holder(self) -> None:
-        task = self.taken()
+        task = self.put_and_take()
         released = self.tube.release(task, delay=5)
         assert (released.state, released.due) == ("delayed", 5)
-        with self.refused(TaskNotTaken):
+        with self.expect_error(TaskNotTaken):
             self.tube.ack(task.id)
         self.clock.advance(5)
         assert self.take().id == task.id
@@ -86,29 +86,29 @@ class Delay(Bench):
 
     def test_at_option_needs_a_time_zone_and_excludes_delay(self) -> None:
         naive = datetime(2030, 1, 1)
-        task = self.taken()
+        task = self.put_and_take()
         other = self.put()
         last = datetime.max.replace(tzinfo=timezone(timedelta(hours=-5)))
         bads: list[Any] = [naive, naive.date(), 5, "2030-01-01T00:00:00Z", True, timedelta(5), last]
         for bad in (*bads, self.moment(101 * 365 * 86400)):
-            with self.refused(InvalidOption):
+            with self.expect_error(InvalidOption):
                 self.tube.put(0, at=bad)
-            with self.refused(InvalidOption):
+            with self.expect_error(InvalidOption):
                 self.tube.put_many([Item(0, at=bad)])
-            with self.refused(InvalidOption):
+            with self.expect_error(InvalidOption):
                 self.tube.release(task, at=bad)
-            with self.refused(InvalidOption):
+            with self.expect_error(InvalidOption):
                 self.tube.update(other, at=bad)
         for delay in (5, 0, self.moment(5)):
-            with self.refused(InvalidOption):
+            with self.expect_error(InvalidOption):
                 self.tube.put(0, at=self.moment(5), delay=delay)
-            with self.refused(InvalidOption):
+            with self.expect_error(InvalidOption):
                 self.tube.release(task, delay, at=self.moment(5))
-            with self.refused(InvalidOption):
+            with self.expect_error(InvalidOption):
                 self.tube.update(other, delay=delay, at=self.moment(5))
-        with self.refused(InvalidOption):
+        with self.expect_error(InvalidOption):
             self.tube.put(0, delay=self.moment(5))
-        with self.refused(InvalidOption):
+        with self.expect_error(InvalidOption):
             self.tube.release(task, self.moment(5))
 
     @pytest.mark.parametrize("method", ["bury", "delete"])
@@ -126,11 +126,11 @@ class Delay(Bench):
 
     def test_delayed_tasks_are_kicked_in_due_order(self) -> None:
         late, soon, later = (self.put(delay=delay) for delay in (20, 10, 30))
-        buried = self.buried()
+        buried = self.put_and_bury()
         events = self.listen()
         assert self.tube.kick(2, state="delayed") == 2
         assert [self.state(task) for task in (late, soon, later, buried)] == ["ready", "ready", "delayed", "buried"]
-        assert self.received(events, [("kick", soon.id, "ready"), ("kick", late.id, "ready")])
+        assert self.has_received(events, [("kick", soon.id, "ready"), ("kick", late.id, "ready")])
         assert self.tube.kick(9, attempts=1, state="delayed") == 1
         assert self.tube.peek(later).max_attempts == 1
         assert self.tube.kick(9, state="delayed") == 0
@@ -144,7 +144,7 @@ class Delay(Bench):
         kicked = self.tube.kick_task(task, attempts=2)
         assert (kicked.state, kicked.due, kicked.max_attempts) == ("ready", None, 2)
         assert self.state(other) == "delayed"
-        assert self.received(events, [("kick", task.id, "ready")])
+        assert self.has_received(events, [("kick", task.id, "ready")])
         assert self.take().id == task.id
         assert self.tube.kick_task(task.id).state == "taken"
 

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 class DoneTasks(Bench):
     """keep_done, result and again."""
 
-    def kept(self, tube: Any = None) -> list[int]:
+    def kept_ids(self, tube: Any = None) -> list[int]:
         """Return the ids of the kept done tasks."""
         return [task.id for task in (tube or self.tube).tasks(state="done")]
 
     def put_and_ack(self, result: object = None, **options: object) -> Task:
         """Put, take and ack a task, which is then kept unless the options disable this."""
-        task = self.taken(**{"keep_done": 60, **options})
+        task = self.put_and_take(**{"keep_done": 60, **options})
         self.tube.ack(task, result)
         return task
 
@@ -65,14 +65,14 @@ class DoneTasks(Bench):
             assert (seen.id, seen.attempts, seen.context, seen.utube) == (put.id, 1, {"trace": "1"}, put.utube)
             assert (seen.created, seen.ended) == (put.created, self.clock.now())
         assert self.tube.result(task) == {"sent": True}
-        assert self.another().tube.result(task.id, 0) == {"sent": True}
+        assert self.add_worker().tube.result(task.id, 0) == {"sent": True}
 
     def test_done_task_is_kept_for_keep_done_seconds(self) -> None:
         task = self.put_and_ack(1, keep_done=5)
         self.clock.advance(4.999)
         assert self.tube.peek(task).result == 1
         self.clock.advance(0.001)
-        assert self.kept() == []
+        assert self.kept_ids() == []
         assert self.tube.statistics().kept == 0
         for look in (self.tube.peek, self.tube.result, self.tube.again, self.tube.delete):
             with pytest.raises(TaskNotFound):
@@ -98,11 +98,11 @@ class DoneTasks(Bench):
             tube.ack(self.take(tube))
         assert first.keep_done == third.keep_done == 60
         assert fourth.keep_done is None
-        order = [task.id for task in self.in_order([first, second, third, fourth]) if task.id != fourth.id]
+        order = [task.id for task in self.sort_as_taken([first, second, third, fourth]) if task.id != fourth.id]
         order.remove(second.id)
-        assert self.kept(tube) == [second.id, *reversed(order)]
+        assert self.kept_ids(tube) == [second.id, *reversed(order)]
         self.clock.advance(60)
-        assert self.kept(tube) == [second.id]
+        assert self.kept_ids(tube) == [second.id]
 
     def test_kept_done_task_uses_no_capacity_and_counts_only_as_done(self) -> None:
         tube = self.create("small", capacity=1, keep_done=60)
@@ -121,7 +121,7 @@ class DoneTasks(Bench):
         for _ in tasks:
             self.clock.advance(1)
             tube.ack(self.take(tube))
-        assert self.kept(tube) == [task.id for task in reversed(self.in_order(tasks)[1:])]
+        assert self.kept_ids(tube) == [task.id for task in reversed(self.sort_as_taken(tasks)[1:])]
 
     def test_delete_many_processes_kept_tasks_in_call_order(self) -> None:
         tube = self.create("some", keep_done=60, keep_done_max=1)
@@ -130,7 +130,7 @@ class DoneTasks(Bench):
         self.clock.advance(1)
         # The tube keeps one task: the first one replaces the second.
         assert tube.delete_many([first.id, second.id]) == {first.id: True, second.id: False}
-        assert self.kept(tube) == [first.id]
+        assert self.kept_ids(tube) == [first.id]
 
     def test_smaller_keep_done_max_drops_the_oldest_kept_tasks(self) -> None:
         tube = self.create("fewer", keep_done=60)
@@ -138,12 +138,12 @@ class DoneTasks(Bench):
         for _ in tasks:
             self.clock.advance(1)
             tube.ack(self.take(tube))
-        ids = [task.id for task in reversed(self.in_order(tasks))]
+        ids = [task.id for task in reversed(self.sort_as_taken(tasks))]
         tube.alter(keep_done_max=3)
-        assert self.kept(tube) == ids[:3]
+        assert self.kept_ids(tube) == ids[:3]
         assert tube.statistics().kept == 3
         tube.alter(keep_done_max=None)
-        assert self.kept(tube) == ids[:3]
+        assert self.kept_ids(tube) == ids[:3]
 
     def test_kept_task_says_whether_delete_or_ttl_ended_it(self) -> None:
         deleted = self.put(keep_done=60)
@@ -168,7 +168,7 @@ class DoneTasks(Bench):
             self.put(keep_done=60)
         tasks = self.tube.take_many(3)
         self.tube.ack_many(tasks)
-        assert sorted(self.kept()) == sorted(task.id for task in tasks)
+        assert sorted(self.kept_ids()) == sorted(task.id for task in tasks)
         assert self.tube.result(tasks[0]) is None
 
     def test_done_tasks_can_be_listed_page_by_page(self) -> None:
@@ -189,30 +189,30 @@ class DoneTasks(Bench):
 
     def test_kept_done_task_can_be_deleted(self) -> None:
         first, second, third, fourth = (self.put_and_ack() for _ in range(4))
-        with self.refused(TaskNotFound):
+        with self.expect_error(TaskNotFound):
             self.tube.delete(first, state="ready")
         assert self.tube.delete(first).state == "done"
         self.tube.delete(second.id, state=["ready", "done"])
         assert self.tube.delete_many([third], state=["ready", "buried"]) == {third.id: False}
         assert self.tube.delete_many([third, third.id + 100], state="done") == {third.id: True, third.id + 100: False}
-        assert self.kept() == [fourth.id]
+        assert self.kept_ids() == [fourth.id]
         waits = self.put()
         self.tube.truncate(state="done")
-        assert self.kept() == []
+        assert self.kept_ids() == []
         assert self.state(waits) == "ready"
         self.tube.delete(self.put(keep_done=60))
-        assert len(self.kept()) == 1
+        assert len(self.kept_ids()) == 1
         self.tube.truncate()
-        assert self.kept() == []
+        assert self.kept_ids() == []
 
     def test_kept_done_task_cannot_be_acked_kicked_or_updated(self) -> None:
         task = self.put_and_ack()
         for method, error in (("ack", TaskNotTaken), ("release", TaskNotTaken), ("bury", TaskNotFound)):
-            with self.refused(error):
+            with self.expect_error(error):
                 getattr(self.tube, method)(task.id)
-        with self.refused(TaskNotFound):
+        with self.expect_error(TaskNotFound):
             self.tube.kick_task(task.id)
-        with self.refused(TaskNotFound):
+        with self.expect_error(TaskNotFound):
             self.tube.update(task.id, data=1)
         assert self.tube.update(task.id).state == "done"  # An update without changes only reads the task.
         assert self.tube.take_many(1, 0) == []
@@ -222,7 +222,7 @@ class DoneTasks(Bench):
         assert self.tube.peek(first).key == "k"
         second = self.put(key="k")
         assert second.created_now
-        with self.refused(DuplicateKey):
+        with self.expect_error(DuplicateKey):
             self.tube.again(first)
 
     def test_again_requeues_a_done_task_with_its_options(self) -> None:
@@ -234,8 +234,8 @@ class DoneTasks(Bench):
         assert (new.state, new.data, new.attempts, new.result) == ("ready", "data", 0, None)
         facts = ("max_attempts", "context", "key", "pri", "ttl", "ttr", "utube", "keep_done")
         assert [getattr(new, name) for name in facts] == [getattr(old, name) for name in facts]
-        assert self.kept() == []
-        with self.refused(InvalidOption):
+        assert self.kept_ids() == []
+        with self.expect_error(InvalidOption):
             self.tube.again(new)
         self.tube.ack(self.take())
         with pytest.raises(TaskNotFound):
@@ -246,15 +246,15 @@ class DoneTasks(Bench):
         old = self.put("old", tube=tube)
         tube.ack(self.take(tube), "result")
         self.put("new", tube=tube)
-        with self.refused(TubeFull):
+        with self.expect_error(TubeFull):
             tube.again(old.id)
         assert tube.result(old) == "result"
         tube.ack(self.take(tube))
         assert tube.again(old).data == "old"
-        assert old.id not in self.kept(tube)
+        assert old.id not in self.kept_ids(tube)
 
     def test_result_waits_until_the_task_is_done(self) -> None:
-        other = self.another()
+        other = self.add_worker()
         task = self.put(keep_done=60)
         self.put()
         calls = [self.begin_result(task), self.begin_result(task.id, 60, other.tube), self.begin_result(task)]
@@ -322,24 +322,24 @@ class DoneTasks(Bench):
         return call.done()
 
     def test_dropped_tube_and_closed_queue_end_a_waiting_result(self) -> None:
-        worker = self.another()
+        worker = self.add_worker()
         task = self.put(keep_done=60)
         dropped, closed = self.begin_result(task), self.begin_result(task.id, tube=worker.tube)
         worker.queue.close()
         assert isinstance(closed.exception(10), QueueClosed)
-        self.another().tube.drop()
+        self.add_worker().tube.drop()
         assert isinstance(dropped.exception(10), TubeNotFound)
 
     def test_result_needs_a_task_with_keep_done(self) -> None:
         task = self.put()
-        with self.refused(InvalidOption, "keep_done"):
+        with self.expect_error(InvalidOption, "keep_done"):
             self.tube.result(task)
-        with self.refused(TaskNotFound):
+        with self.expect_error(TaskNotFound):
             self.tube.result(task.id + 100)
         for bad in (-1, float("nan"), True, "1"):
-            with self.refused(InvalidOption):
+            with self.expect_error(InvalidOption):
                 self.tube.put(0, keep_done=bad)
-            with self.refused(InvalidOption):
+            with self.expect_error(InvalidOption):
                 self.tube.result(task, bad)
         with pytest.raises(InvalidOption):
             self.create("bad", keep_done_max=0)

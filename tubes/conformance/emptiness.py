@@ -55,7 +55,7 @@ class Emptiness(Bench):
         assert self.got(call) is None
 
     def test_waiting_join_raises_when_its_queue_is_closed(self) -> None:
-        other = self.another()
+        other = self.add_worker()
         self.put()
         call = self.begin_wait(tube=other.tube, method="join")
         other.queue.close()
@@ -72,7 +72,7 @@ class Emptiness(Bench):
         assert self.got(call)
 
     def test_wait_empty_ignores_buried_tasks(self) -> None:
-        task = self.buried()
+        task = self.put_and_bury()
         assert self.tube.wait_empty(0)
         self.tube.kick_task(task)
         assert not self.tube.wait_empty(0)
@@ -85,7 +85,7 @@ class Emptiness(Bench):
         assert self.tube.wait_empty(0)
 
     def test_removal_of_the_last_task_wakes_wait_empty(self) -> None:
-        other = self.another()
+        other = self.add_worker()
         ends: dict[str, Callable[[], object]] = {
             "ack": lambda: other.tube.ack(self.take(other.tube)),
             "ack_many": lambda: other.tube.ack_many([self.take(other.tube)]),
@@ -124,7 +124,7 @@ class Emptiness(Bench):
         assert all(self.got(call) for call in calls)
 
     def test_wait_empty_counts_tasks_kicked_or_put_meanwhile(self) -> None:
-        buried = self.buried()
+        buried = self.put_and_bury()
         first = self.put()
         call = self.begin_wait()
         self.tube.kick_task(buried)
@@ -160,11 +160,11 @@ class Emptiness(Bench):
 
     def test_dropped_tube_and_closed_queue_end_wait_empty(self) -> None:
         self.put()
-        worker = self.another()
+        worker = self.add_worker()
         dropped, closed = self.begin_wait(), self.begin_wait(tube=worker.tube)
         worker.queue.close()
         assert isinstance(closed.exception(10), QueueClosed)
-        self.another().tube.drop()
+        self.add_worker().tube.drop()
         assert isinstance(dropped.exception(10), TubeNotFound)
 
     def test_wait_empty_is_not_counted_as_a_waiting_take(self) -> None:
@@ -176,5 +176,5 @@ class Emptiness(Bench):
 
     def test_wait_empty_refuses_bad_timeouts(self) -> None:
         for bad in (-1, float("nan"), True, "1", timedelta(seconds=-1)):
-            with self.refused(InvalidOption):
+            with self.expect_error(InvalidOption):
                 self.tube.wait_empty(bad)

@@ -23,7 +23,7 @@ class Events(Bench):
         self.tube.bury(id)
         self.tube.kick()
         self.tube.ack(self.take())
-        assert self.received(
+        assert self.has_received(
             events,
             [
                 ("put", id, "ready"),
@@ -39,14 +39,14 @@ class Events(Bench):
     def test_listener_receives_a_delete(self) -> None:
         task, events = self.put(), self.listen()
         self.tube.delete(task)
-        assert self.received(events, [("delete", task.id, "done")])
+        assert self.has_received(events, [("delete", task.id, "done")])
 
     def test_listener_receives_changes_of_other_sessions(self) -> None:
-        worker, events = self.another(), self.listen()
+        worker, events = self.add_worker(), self.listen()
         task = self.put(tube=worker.tube)
         self.take(worker.tube)
         worker.queue.close()
-        assert self.received(
+        assert self.has_received(
             events, [("put", task.id, "ready"), ("take", task.id, "taken"), ("release", task.id, "ready")]
         )
 
@@ -54,7 +54,7 @@ class Events(Bench):
         call, events = self.begin(), self.listen()
         task = self.put()
         self.got(call)
-        assert self.received(events, [("put", task.id, "ready"), ("take", task.id, "taken")])
+        assert self.has_received(events, [("put", task.id, "ready"), ("take", task.id, "taken")])
 
     @needs("delay", "ttl", "ttr")
     def test_listener_receives_changes_caused_by_time(self) -> None:
@@ -64,7 +64,7 @@ class Events(Bench):
         self.tube.touch(self.take(), 1)
         self.tube.release(self.tube.peek(id), delay=2)
         self.clock.advance(20)
-        assert self.received(
+        assert self.has_received(
             events,
             [
                 ("put", id, "delayed"),
@@ -79,19 +79,19 @@ class Events(Bench):
 
     @needs("ttr")
     def test_listener_receives_the_end_of_a_ttr(self) -> None:
-        task, events = self.taken(ttr=5), self.listen()
+        task, events = self.put_and_take(ttr=5), self.listen()
         self.clock.advance(5)
-        assert self.received(events, [("ttr", task.id, "ready")])
+        assert self.has_received(events, [("ttr", task.id, "ready")])
 
     @needs("ttl")
     @lacks("ttl_spares_taken")
     def test_ttl_end_of_a_taken_task_is_reported_as_ttr_and_ttl(self) -> None:
-        task, events = self.taken(ttl=5), self.listen()
+        task, events = self.put_and_take(ttl=5), self.listen()
         self.clock.advance(5)
-        assert self.received(events, [("ttr", task.id, "ready"), ("ttl", task.id, "done")])
+        assert self.has_received(events, [("ttr", task.id, "ready"), ("ttl", task.id, "done")])
 
     def test_calls_without_effect_are_not_reported_to_listeners(self) -> None:
-        task, events = self.buried(), self.listen()
+        task, events = self.put_and_bury(), self.listen()
         self.tube.bury(task)
         self.tube.kick(0)
         self.tube.peek(task)
@@ -101,7 +101,7 @@ class Events(Bench):
                 getattr(self.tube, method)(task.id + 1000)
         self.tube.truncate()
         last = self.put()
-        assert self.received(events, [("put", last.id, "ready")])
+        assert self.has_received(events, [("put", last.id, "ready")])
 
     def test_on_task_change_replaces_and_returns_the_previous_callback(self) -> None:
         calls: list[str] = []
@@ -123,7 +123,7 @@ class Events(Bench):
         assert eventually(lambda: calls == ["second", "first"])
 
     def test_callback_is_not_called_after_its_queue_is_closed(self) -> None:
-        worker, calls = self.another(), list[str]()
+        worker, calls = self.add_worker(), list[str]()
 
         def callback(task: Task, event: str) -> None:
             calls.append(event)
@@ -134,7 +134,7 @@ class Events(Bench):
         worker.queue.close()
         events = self.listen()
         task = self.put()
-        assert self.received(events, [("put", task.id, "ready")])
+        assert self.has_received(events, [("put", task.id, "ready")])
         assert calls == ["put"]
 
     def test_failing_callback_is_logged_and_has_no_effect(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -151,9 +151,9 @@ class Events(Bench):
         assert self.refuses(self.tube.on_task_change, 1, "name")
 
     def test_tasks_are_counted_by_state(self) -> None:
-        self.tube.ack(self.taken())
-        self.taken()
-        self.buried()
+        self.tube.ack(self.put_and_take())
+        self.put_and_take()
+        self.put_and_bury()
         self.put()
         self.put()
         assert self.tube.statistics().tasks == {
@@ -168,7 +168,7 @@ class Events(Bench):
 
     def test_call_counts_equal_the_number_of_affected_tasks(self) -> None:
         for _ in range(3):
-            self.buried()
+            self.put_and_bury()
         self.tube.kick(9)
         for method in ("ack", "release", "delete"):
             getattr(self.tube, method)(self.take())
@@ -179,13 +179,13 @@ class Events(Bench):
 
     @needs("ttr")
     def test_a_touch_counts_once(self) -> None:
-        task = self.taken(ttr=5)
+        task = self.put_and_take(ttr=5)
         self.tube.touch(task, 1)
         self.tube.touch(task, 0)
         assert self.count("touch") == 1
 
     def test_truncate_keeps_the_counts(self) -> None:
-        self.tube.ack(self.taken())
+        self.tube.ack(self.put_and_take())
         self.put()
         self.tube.truncate()
         assert [self.count(name) for name in ("put", "ack", "done", "delete", "total")] == [2, 1, 1, 0, 0]

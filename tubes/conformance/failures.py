@@ -64,7 +64,7 @@ class Failures(Bench):
 
     @needs("ttr")
     def test_ttr_expiry_of_the_last_attempt_buries_the_task(self) -> None:
-        task = self.taken(ttr=2, max_attempts=1)
+        task = self.put_and_take(ttr=2, max_attempts=1)
         self.clock.advance(2)
         found = self.tube.peek(task.id)
         assert (found.state, found.reason) == ("buried", "max_attempts: ttr")
@@ -74,7 +74,7 @@ class Failures(Bench):
 
     def test_session_end_in_the_last_attempt_buries_the_task(self) -> None:
         task = self.put(max_attempts=1)
-        other = self.another()
+        other = self.add_worker()
         self.take(other.tube)
         other.queue.close()
         found = self.tube.peek(task.id)
@@ -85,11 +85,11 @@ class Failures(Bench):
         assert self.tube.release(self.take(), reason="first").reason is None
         assert self.take().release(reason="ValueError: ü").state == "buried"
         assert self.tube.buried()[0].reason == "ValueError: ü"
-        with self.refused(InvalidOption):
+        with self.expect_error(InvalidOption):
             self.tube.release(self.tube.buried()[0], reason=7)
 
     def test_release_all_buries_tasks_after_their_last_attempt(self) -> None:
-        last, other = self.taken(max_attempts=1), self.taken(max_attempts=2)
+        last, other = self.put_and_take(max_attempts=1), self.put_and_take(max_attempts=2)
         self.tube.release_all()
         assert (self.state(last), self.state(other)) == ("buried", "ready")
         assert self.tube.peek(last.id).reason == "max_attempts: release"
@@ -115,7 +115,7 @@ class Failures(Bench):
         task = self.put(max_attempts=1)
         events = self.listen()
         self.tube.release(self.take())
-        assert self.received(events, [("take", task.id, "taken"), ("bury", task.id, "buried")])
+        assert self.has_received(events, [("take", task.id, "taken"), ("bury", task.id, "buried")])
 
     # -- the history of a task -----------------------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class Failures(Bench):
 
     @needs("ttr", "delay")
     def test_task_calls_count_ttr_expiries(self) -> None:
-        task = self.taken(ttr=2, max_attempts=3)
+        task = self.put_and_take(ttr=2, max_attempts=3)
         self.clock.advance(2)
         assert self.tube.peek(task.id).calls == {"release": 0, "ttr": 1, "bury": 0, "kick": 0}
         self.tube.release(self.take(), delay=5)
@@ -146,7 +146,7 @@ class Failures(Bench):
 
     def test_session_end_and_final_release_count_as_releases(self) -> None:
         task = self.put(max_attempts=2)
-        other = self.another()
+        other = self.add_worker()
         self.take(other.tube)
         other.queue.close()
         assert self.tube.peek(task.id).calls["release"] == 1
@@ -158,7 +158,7 @@ class Failures(Bench):
         task = self.tube.bury(self.put(), "no such host")
         assert (task.state, task.reason) == ("buried", "no such host")
         assert self.tube.bury(task, "other").reason == "no such host"
-        assert self.buried().reason is None
+        assert self.put_and_bury().reason is None
         assert self.refuses(lambda value: self.tube.bury(task, value), "", 5, b"why")
 
     def test_a_kick_forgets_the_reason(self) -> None:
@@ -167,7 +167,7 @@ class Failures(Bench):
         assert self.tube.peek(task).reason is None
 
     def test_buried_lists_tasks_in_kick_order(self) -> None:
-        tasks = self.in_order([self.put(number) for number in range(5)])
+        tasks = self.sort_as_taken([self.put(number) for number in range(5)])
         data = [task.data for task in tasks]
         for number in (3, 0, 4, 1):
             self.tube.bury(tasks[number], f"because of {number}")
@@ -182,8 +182,8 @@ class Failures(Bench):
         assert self.tube.reasons() == {}
         for reason in ("ValueError: 1", "late", "ValueError: b: c", None, "max_attempts: ttr"):
             self.tube.bury(self.put().id, reason)
-        self.taken(max_attempts=1).release()
-        kicked = self.buried()
+        self.put_and_take(max_attempts=1).release()
+        kicked = self.put_and_bury()
         self.tube.kick_task(kicked.id)
         found = {"ValueError": 2, "late": 1, "max_attempts: release": 1, "max_attempts: ttr": 1, "none": 1}
         assert list(self.tube.reasons().items()) == list(found.items())
@@ -195,14 +195,14 @@ class Failures(Bench):
         assert sum(self.tube.reasons().values()) == 260
 
     def test_one_buried_task_can_be_kicked_or_deleted(self) -> None:
-        first, second, third = (self.buried() for _ in range(3))
+        first, second, third = (self.put_and_bury() for _ in range(3))
         assert self.tube.kick_task(second).state == "ready"
         assert self.tube.delete(third.id).state == "done"
         assert [self.state(task) for task in (first, second, third)] == ["buried", "ready", "done"]
         assert self.count("kick") == 1
         assert self.tube.kick_task(second.id).state == "ready"
         assert self.count("kick") == 1
-        with self.refused(TaskNotFound):
+        with self.expect_error(TaskNotFound):
             self.tube.kick_task(third)
 
     def test_kick_gives_one_more_attempt_after_the_last(self) -> None:
@@ -226,22 +226,22 @@ class Failures(Bench):
 
     @needs("ttl")
     def test_a_kick_may_give_a_new_ttl(self) -> None:
-        task = self.buried(ttl=10)
+        task = self.put_and_bury(ttl=10)
         self.clock.advance(9)
         assert self.tube.kick(ttl=5) == 1
         found = self.tube.peek(task)
         assert (found.ttl, found.expires) == (14, 14)
         assert self.turns(task, "ready", "done", after=5)
-        unlimited = self.tube.kick_task(self.buried(), ttl=1)
+        unlimited = self.tube.kick_task(self.put_and_bury(), ttl=1)
         self.clock.advance(1)
         assert self.state(unlimited) == "done"
 
     @lacks("ttl")
     def test_kick_with_ttl_is_refused_where_the_driver_has_no_ttl(self) -> None:
-        task = self.buried()
-        with self.refused(OptionNotSupported):
+        task = self.put_and_bury()
+        with self.expect_error(OptionNotSupported):
             self.tube.kick(ttl=1)
-        with self.refused(OptionNotSupported):
+        with self.expect_error(OptionNotSupported):
             self.tube.kick_task(task, ttl=1)
 
     @needs("ttl")
@@ -252,7 +252,7 @@ class Failures(Bench):
 
     @needs("ttl", "ttr")
     def test_task_that_expires_while_taken_is_not_buried(self) -> None:
-        task = self.taken(ttl=5, ttr=9, max_attempts=1)
+        task = self.put_and_take(ttl=5, ttr=9, max_attempts=1)
         self.clock.advance(5)
         assert self.state(task) == ("taken" if self.knobs.ttl_spares_taken else "done")
         assert self.count("bury") == 0
@@ -295,17 +295,17 @@ class Failures(Bench):
     @needs("delay", "ttr")
     def test_backoff_applies_after_ttr_expiry(self) -> None:
         self.tube = self.create("resting", backoff=[4])
-        task = self.taken(ttr=2)
+        task = self.put_and_take(ttr=2)
         events = self.listen()
         self.clock.advance(2)
         assert (self.state(task), self.count("ttr")) == ("delayed", 1)
         assert self.turns(task, "delayed", "ready", after=4)
-        assert self.received(events, [("ttr", task.id, "delayed"), ("delay", task.id, "ready")])
+        assert self.has_received(events, [("ttr", task.id, "delayed"), ("delay", task.id, "ready")])
 
     @needs("delay", "ttr")
     def test_backoff_counts_from_the_ttr_expiry_not_from_the_next_call(self) -> None:
         self.tube = self.create("resting", backoff=[5, 50])
-        late = self.taken(ttr=1)
+        late = self.put_and_take(ttr=1)
         self.pass_time(100)
         assert self.drain() == [late.id]
         assert self.tube.peek(late.id).due == self.clock.now() + 1
@@ -314,7 +314,7 @@ class Failures(Bench):
     @needs("ttr")
     def test_earlier_session_end_is_the_burial_reason_not_the_later_ttr(self) -> None:
         """The session is lost before the time to run is over: the loss does not count as a failure."""
-        other = self.another()
+        other = self.add_worker()
         task = self.put(ttr=self.session_ttl + 1, max_attempts=1)
         self.take(other.tube)
         other.queue.detach()
@@ -324,14 +324,14 @@ class Failures(Bench):
     @needs("delay", "ttl")
     def test_backoff_extends_the_ttl(self) -> None:
         self.tube = self.create("resting", backoff=[4])
-        task = self.taken(ttl=10)
+        task = self.put_and_take(ttl=10)
         assert self.tube.release(task).ttl == 14
 
     @needs("delay")
     def test_backoff_does_not_apply_to_session_end_or_release_all(self) -> None:
         self.tube = self.create("resting", backoff=[9])
         task = self.put()
-        other = self.another()
+        other = self.add_worker()
         self.take(other.tube)
         other.queue.close()
         assert self.state(task) == "ready"
@@ -345,7 +345,7 @@ class Failures(Bench):
         self.tube = self.create("resting", backoff=backoff)
         spans: list[float] = []
         for _ in range(5):
-            task = self.tube.release(self.taken())
+            task = self.tube.release(self.put_and_take())
             spans.append(task.due - self.clock.now())
             assert spans[-1] == pytest.approx(backoff.delay(1, task.id), abs=2e-6)
             self.clock.advance(10)

@@ -26,7 +26,7 @@ class UniqueKeys(Bench):
     def test_second_put_of_a_key_returns_the_existing_task(self) -> None:
         first = self.put("first", key="k")
         assert (first.key, first.created_now) == ("k", True)
-        with self.unchanged():
+        with self.expect_no_change():
             second = self.tube.put("second", key="k")
             assert (second.id, second.data, second.state, second.created_now) == (first.id, "first", "ready", False)
         assert self.put(key="other").created_now
@@ -61,7 +61,7 @@ class UniqueKeys(Bench):
 
     def test_on_duplicate_raise_raises_duplicate_key(self) -> None:
         task = self.put(key="k")
-        with self.refused(DuplicateKey):
+        with self.expect_error(DuplicateKey):
             self.tube.put(0, key="k", on_duplicate="raise", **self.lane("x"))
         with pytest.raises(DuplicateKey, match=f"task {task.id}"):
             self.tube.put(0, key="k", on_duplicate="raise")
@@ -71,12 +71,12 @@ class UniqueKeys(Bench):
         events = self.listen()
         second = self.put("second", key="k", on_duplicate="replace")
         assert (second.data, second.created_now, self.state(first)) == ("second", True, "done")
-        assert self.received(events, [("delete", first.id, "done"), ("put", second.id, "ready")])
+        assert self.has_received(events, [("delete", first.id, "done"), ("put", second.id, "ready")])
         assert [task.data for task in (self.take(),)] == ["second"]
         assert self.put(key="k").id == second.id
 
     def test_a_taken_task_may_be_replaced(self) -> None:
-        first = self.taken(key="k")
+        first = self.put_and_take(key="k")
         second = self.put(key="k", on_duplicate="replace")
         assert (self.state(first), self.state(second)) == ("done", "ready")
 
@@ -86,7 +86,7 @@ class UniqueKeys(Bench):
         self.clock.advance(9.9)
         again = self.put("again", key="k")
         assert (again.id, again.state, again.created_now, again.data) == (task.id, "done", False, "again")
-        with self.refused(DuplicateKey):
+        with self.expect_error(DuplicateKey):
             self.tube.put(0, key="k", on_duplicate="raise")
         assert self.count("total") == 0
         self.clock.advance(0.1)
@@ -132,13 +132,13 @@ class UniqueKeys(Bench):
         assert self.tube.ack_many([again]) == {again.id: False}
 
     def test_task_found_by_its_key_belongs_only_to_its_holder(self) -> None:
-        mine = self.taken(key="k")
+        mine = self.put_and_take(key="k")
         found = self.put(key="k")
-        assert self.another().tube.put(0, key="k").state == "taken"
-        with self.refused(TaskNotTaken):
-            self.another().tube.ack(mine.id)
+        assert self.add_worker().tube.put(0, key="k").state == "taken"
+        with self.expect_error(TaskNotTaken):
+            self.add_worker().tube.ack(mine.id)
         assert self.tube.ack(found).state == "done"
-        with self.refused(TaskNotTaken):
+        with self.expect_error(TaskNotTaken):
             self.tube.ack(mine)
 
     def test_tube_key_ttl_is_the_default_for_its_tasks(self) -> None:
@@ -191,7 +191,7 @@ class UniqueKeys(Bench):
         self.tube = self.create("full", capacity=1)
         task = self.put(key="k")
         assert self.put(key="k").id == task.id
-        with self.refused(TubeFull):
+        with self.expect_error(TubeFull):
             self.tube.put(0, key="other")
         replaced = self.put(key="k", on_duplicate="replace")
         assert (replaced.created_now, self.state(task)) == (True, "done")

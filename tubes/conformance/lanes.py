@@ -15,8 +15,8 @@ class Lanes(Bench):
 
     def pair(self, **options: object) -> tuple[Worker, Task, Task]:
         """Put two tasks into one lane; return a worker, the task that it has taken, and the other task."""
-        tasks = self.in_order([self.put(**self.lane("x"), **options) for _ in range(2)])
-        worker = self.another()
+        tasks = self.sort_as_taken([self.put(**self.lane("x"), **options) for _ in range(2)])
+        worker = self.add_worker()
         held = self.take(worker.tube)
         assert held.id == tasks[0].id
         return worker, held, tasks[1]
@@ -34,7 +34,7 @@ class Lanes(Bench):
     def test_both_names_of_the_lane_option_together_are_refused(self) -> None:
         if self.knobs.lane == "utube":
             pytest.skip("the driver has no other name for it")
-        with self.refused(InvalidOption):
+        with self.expect_error(InvalidOption):
             self.tube.put(0, utube="x", **self.lane("x"))
 
     def test_only_one_task_of_a_lane_is_taken(self) -> None:
@@ -66,7 +66,7 @@ class Lanes(Bench):
         assert self.drain() == [held.id]
 
     def test_a_buried_task_does_not_hold_its_lane(self) -> None:
-        self.buried(**self.lane("x"))
+        self.put_and_bury(**self.lane("x"))
         task = self.put(**self.lane("x"))
         assert self.drain() == [task.id]
 
@@ -77,8 +77,8 @@ class Lanes(Bench):
         assert self.drain() == [task.id]
 
     def test_kicked_task_in_a_busy_lane_waits_as_ready(self) -> None:
-        buried = self.buried(**self.lane("x"))
-        held = self.taken(**self.lane("x"))
+        buried = self.put_and_bury(**self.lane("x"))
+        held = self.put_and_take(**self.lane("x"))
         self.tube.kick()
         assert self.state(buried) == "ready"
         assert self.tube.take(timeout=0) is None
@@ -87,22 +87,22 @@ class Lanes(Bench):
 
     @needs("pri")
     def test_better_task_put_meanwhile_precedes_the_returned_task(self) -> None:
-        held = self.taken(**self.lane("x"), pri=5)
+        held = self.put_and_take(**self.lane("x"), pri=5)
         others = [self.put(**self.lane("x"), pri=pri) for pri in (1, 9)]
         self.tube.release(held)
-        assert self.drain() == [self.in_order([held, *others])[0].id]
+        assert self.drain() == [self.sort_as_taken([held, *others])[0].id]
 
     def test_tasks_of_all_lanes_follow_one_order(self) -> None:
-        tasks = self.in_order([self.put(**self.lane(name)) for name in "xxyxzyzz"])
+        tasks = self.sort_as_taken([self.put(**self.lane(name)) for name in "xxyxzyzz"])
         free = {name: next(task for task in tasks if task.utube == name) for name in "xyz"}
-        assert self.drain() == [task.id for task in self.in_order(list(free.values()))]
+        assert self.drain() == [task.id for task in self.sort_as_taken(list(free.values()))]
 
     def test_lane_is_drained_in_order(self) -> None:
-        tasks = self.in_order([self.put(**self.lane("x")) for _ in range(20)])
+        tasks = self.sort_as_taken([self.put(**self.lane("x")) for _ in range(20)])
         assert [self.tube.ack(self.take()).id for _ in range(20)] == [task.id for task in tasks]
 
     def test_delete_inside_a_lane_keeps_the_order_of_other_tasks(self) -> None:
-        tasks = self.in_order([self.put(**self.lane("x")) for _ in range(6)])
+        tasks = self.sort_as_taken([self.put(**self.lane("x")) for _ in range(6)])
         for index in (0, 3, 4):
             self.tube.delete(tasks[index])
         assert [self.tube.ack(self.take()).id for _ in range(3)] == [tasks[index].id for index in (1, 2, 5)]
@@ -110,10 +110,10 @@ class Lanes(Bench):
     def test_tasks_without_lane_share_the_lane_nil(self) -> None:
         tasks = [self.tube.put(0), self.tube.put(1), self.put(**self.lane("nil"))]
         assert [task.utube for task in tasks] == [None, None, "nil"]
-        assert self.drain() == [self.in_order(tasks)[0].id]
+        assert self.drain() == [self.sort_as_taken(tasks)[0].id]
 
     def test_null_lane_is_the_default_lane(self) -> None:
-        first = self.in_order([self.tube.put(0), self.put(**self.lane(None))])[0]
+        first = self.sort_as_taken([self.tube.put(0), self.put(**self.lane(None))])[0]
         assert self.drain() == [first.id]
 
     def test_integer_and_boolean_lanes_become_strings(self) -> None:

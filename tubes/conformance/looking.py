@@ -12,7 +12,7 @@ class Looking(Bench):
     """tasks, overview, check, repair."""
 
     def test_tasks_lists_all_states_in_id_order(self) -> None:
-        taken, buried, ready = self.taken(), self.buried(), self.put([1, "two"])
+        taken, buried, ready = self.put_and_take(), self.put_and_bury(), self.put([1, "two"])
         assert [(task.id, str(task.state)) for task in self.tube.tasks()] == [
             (taken.id, "taken"),
             (buried.id, "buried"),
@@ -51,12 +51,12 @@ class Looking(Bench):
         self.tube.delete_many(tasks[:5100:2])
         assert [task.data for task in self.tube.tasks(limit=5200)] == [*range(1, 5100, 2), *range(5100, 5200)]
         assert [task.data for task in self.tube.tasks(tasks[5149])] == [*range(5150, 5200)]
-        ready = [task.id for task in self.in_order(tasks[:5100][1::2] + tasks[5100:])]
+        ready = [task.id for task in self.sort_as_taken(tasks[:5100][1::2] + tasks[5100:])]
         assert [task.id for task in self.tube.tasks(limit=5200, state="ready")] == ready
         # Returned tasks get their old places again.
         back = self.tube.take_many(600)[::2]
         self.tube.release_many(back)
-        ready = [task.id for task in self.in_order(back + self.tube.tasks(limit=5200, state="ready"))]
+        ready = [task.id for task in self.sort_as_taken(back + self.tube.tasks(limit=5200, state="ready"))]
         assert self.pages("ready", 400) == list(dict.fromkeys(ready))
         assert self.pages("taken", 200) == sorted(
             task.id for task in self.tube.tasks(limit=5200) if task.state == "taken"
@@ -81,17 +81,17 @@ class Looking(Bench):
     def test_tasks_of_one_state_are_listed_in_queue_order(self) -> None:
         pri = {"pri": 1} if self.knows("pri") else {}
         tasks = [self.put(number, **(pri if number % 3 else {})) for number in range(12)]
-        held = [self.take(), self.take(self.another().tube), self.take(), self.take()]
+        held = [self.take(), self.take(self.add_worker().tube), self.take(), self.take()]
         self.tube.release(held.pop(0))
         for task in tasks[8:2:-2]:
             if task.id not in {one.id for one in held}:
                 self.tube.bury(task.id)
         left = {task.id: task for task in self.tube.tasks()}
         ready, buried = ([task for task in left.values() if task.state == state] for state in ("ready", "buried"))
-        in_order = ready if self.knobs.lane else self.in_order(ready)
+        in_order = ready if self.knobs.lane else self.sort_as_taken(ready)
         for by_id in (False, True):
             assert self.pages("ready", 2, by_id=by_id) == [task.id for task in in_order]
-            assert self.pages("buried", 1, by_id=by_id) == [task.id for task in self.in_order(buried)]
+            assert self.pages("buried", 1, by_id=by_id) == [task.id for task in self.sort_as_taken(buried)]
             assert self.pages("taken", 2, by_id=by_id) == sorted(task.id for task in held)
             assert self.pages("delayed", 2, by_id=by_id) == []
         assert self.tube.buried(1) == self.tube.tasks(limit=1, state="buried")
@@ -102,10 +102,10 @@ class Looking(Bench):
         self.tube.delete(first.id)
         assert self.tube.tasks(first, state="ready") == others
         if not self.knobs.lane:
-            with self.refused(TaskNotFound):
+            with self.expect_error(TaskNotFound):
                 self.tube.tasks(first.id, state="ready")
         self.tube.kick()
-        assert self.tube.tasks(state="buried") == self.in_order(buried)[1:]
+        assert self.tube.tasks(state="buried") == self.sort_as_taken(buried)[1:]
 
     @needs("delay")
     def test_delayed_tasks_are_listed_in_due_order(self) -> None:
@@ -114,7 +114,7 @@ class Looking(Bench):
         later = self.tube.put(0, delay=40)
         tasks = [self.put(number, delay=delay) for number, delay in enumerate(delays)]
         if self.knows("ttr"):
-            self.taken(ttr=2)
+            self.put_and_take(ttr=2)
         if self.knows("ttl"):
             self.put(ttl=4)
         expected = [task.id for task in sorted([*tasks, later], key=lambda task: (task.due, task.id))]
@@ -140,7 +140,7 @@ class Looking(Bench):
 
     @lacks("lane")
     def test_listing_a_lane_is_refused_where_the_driver_has_no_lanes(self) -> None:
-        with self.refused(OptionNotSupported):
+        with self.expect_error(OptionNotSupported):
             self.tube.tasks(utube="a")
 
     @pytest.mark.parametrize(
@@ -148,28 +148,28 @@ class Looking(Bench):
         [{"after": -1}, {"after": "a"}, {"limit": -1}, {"limit": 1.5}, {"state": "gone"}, {"state": 7}, {"state": ""}],
     )
     def test_tasks_refuses_bad_arguments(self, options: dict[str, object]) -> None:
-        with self.refused(InvalidOption):
+        with self.expect_error(InvalidOption):
             self.tube.tasks(**options)
 
     def test_check_and_repair_find_nothing_in_an_intact_tube(self) -> None:
-        self.taken(key="one", key_ttl=60)
-        self.buried(key="two")
+        self.put_and_take(key="one", key_ttl=60)
+        self.put_and_bury(key="two")
         self.put()
         self.tube.delete(self.put(key="three", key_ttl=60))
-        with self.unchanged():
+        with self.expect_no_change():
             assert self.queue.check("contract") == []
             assert self.queue.repair("contract") == []
 
     @pytest.mark.parametrize("method", ["check", "repair"])
     def test_check_and_repair_refuse_a_missing_tube(self, method: str) -> None:
-        with self.refused(TubeNotFound):
+        with self.expect_error(TubeNotFound):
             getattr(self.queue, method)("nowhere")
-        with self.refused(InvalidOption):
+        with self.expect_error(InvalidOption):
             getattr(self.queue, method)("no name")
 
     def test_overview_counts_match_the_statistics(self) -> None:
-        self.taken()
-        self.buried()
+        self.put_and_take()
+        self.put_and_bury()
         self.put()
         other = self.create("other")
         other.pause(60)
@@ -179,7 +179,7 @@ class Looking(Bench):
         assert (seen["contract"].driver, seen["contract"].at) == (self.knobs.name, self.clock.now())
 
     def test_the_overview_counts_the_sessions_that_have_opened_a_tube(self) -> None:
-        other = self.another()
+        other = self.add_worker()
         assert self.queue.overview()["contract"].sessions == 2
         other.queue.close()
         assert self.queue.overview()["contract"].sessions == 1
@@ -192,7 +192,7 @@ class Looking(Bench):
 
     def test_the_overview_changes_nothing(self) -> None:
         self.put()
-        with self.unchanged():
+        with self.expect_no_change():
             self.queue.overview(ages=True)
 
     def test_overview_includes_oldest_ready_age_on_request(self) -> None:
@@ -223,18 +223,18 @@ class Looking(Bench):
 
     def test_the_overview_counts_callers_that_wait(self) -> None:
         call = self.begin(timeout=60)
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         assert self.queue.overview()["contract"].statistics.waiting == 1
         self.put()
         assert self.got(call) is not None
 
     @pytest.mark.parametrize("ages", [None, 1, "yes"])
     def test_overview_refuses_non_boolean_ages(self, ages: object) -> None:
-        with self.refused(InvalidOption):
+        with self.expect_error(InvalidOption):
             self.queue.overview(ages=ages)
 
     def test_acked_task_is_not_found_or_listed(self) -> None:
-        task = self.taken()
+        task = self.put_and_take()
         task.ack()
         with pytest.raises(TaskNotFound):
             self.tube.peek(task.id)

@@ -18,46 +18,46 @@ class Loops(Bench):
     """Blocks and loops."""
 
     def test_a_block_that_ends_acks_its_task(self) -> None:
-        task = self.taken(data="data")
+        task = self.put_and_take(data="data")
         with task as inner:
             assert inner.data == "data"
         assert (self.state(task), self.count("ack")) == ("done", 1)
 
     def test_a_block_that_raises_releases_its_task(self) -> None:
-        task = self.taken()
+        task = self.put_and_take()
         with pytest.raises(OopsError), task:
             raise OopsError
         assert (self.state(task), self.count("release")) == ("ready", 1)
 
     def test_block_leaves_an_already_finished_task_alone(self) -> None:
         for method, left in (("ack", "done"), ("delete", "done"), ("bury", "buried"), ("release", "ready")):
-            task = self.taken()
+            task = self.put_and_take()
             with task:
                 getattr(task, method)()
             assert (self.state(task), self.count(method)) == (left, 1)
 
     def test_block_leaves_a_task_finished_through_the_tube_alone(self) -> None:
-        task = self.taken()
+        task = self.put_and_take()
         with task:
             self.tube.release(task)
         assert self.state(task) == "ready"
 
     @needs("ttr")
     def test_block_acks_a_touched_task_when_it_ends(self) -> None:
-        task = self.taken(ttr=5)
+        task = self.put_and_take(ttr=5)
         with task:
             task.touch(5)
             self.clock.advance(9)
         assert (self.state(task), self.count("ack")) == ("done", 1)
 
     def test_block_raises_if_its_task_was_lost(self) -> None:
-        task = self.taken()
+        task = self.put_and_take()
         with pytest.raises(TaskNotTaken), task:
             self.tube.release_all()
         assert self.state(task) == "ready"
 
     def test_block_error_is_raised_instead_of_the_loss_of_the_task(self) -> None:
-        task = self.taken()
+        task = self.put_and_take()
 
         def work() -> None:
             with task:
@@ -87,7 +87,7 @@ class Loops(Bench):
         assert self.state(put) == "ready"
 
     def test_taking_raises_nothing_ready_when_there_is_no_task(self) -> None:
-        with self.refused(NothingReady), self.tube.taking(timeout=0):
+        with self.expect_error(NothingReady), self.tube.taking(timeout=0):
             pytest.fail("the block was entered without a task")
 
     def test_loop_acks_each_task_before_taking_the_next(self) -> None:
@@ -127,7 +127,7 @@ class Loops(Bench):
         assert (self.state(task), self.count("release")) == ("buried", 0)
 
     def test_a_loop_ends_when_its_queue_is_closed(self) -> None:
-        worker, tasks = self.another(), self.puts(2)
+        worker, tasks = self.add_worker(), self.puts(2)
         seen: list[int] = []
         for task in worker.tube:
             seen.append(task.id)

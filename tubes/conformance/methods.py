@@ -14,8 +14,8 @@ from tubes.conformance.bench import Bench, eventually, needs
 Make: TypeAlias = Callable[[Bench], Task]
 STATES: dict[str, Make] = {
     "ready": lambda bench: bench.put(),
-    "taken": lambda bench: bench.taken(),
-    "buried": lambda bench: bench.buried(),
+    "taken": lambda bench: bench.put_and_take(),
+    "buried": lambda bench: bench.put_and_bury(),
     "delayed": lambda bench: bench.put(delay=9),
 }
 in_any_state = pytest.mark.parametrize("state", STATES)
@@ -63,20 +63,20 @@ class Methods(Bench):
         task = self.take()
         assert (task.id, task.state) == (put.id, "taken")
         assert self.tube.take(timeout=0) is None
-        assert self.another().tube.take(timeout=0) is None
+        assert self.add_worker().tube.take(timeout=0) is None
 
     def test_an_empty_tube_has_nothing_to_take(self) -> None:
         assert self.tube.take(timeout=0) is None
 
     def test_an_acked_task_is_gone(self) -> None:
-        task = self.taken()
+        task = self.put_and_take()
         assert self.tube.ack(task).state == "done"
         assert self.state(task) == "done"
-        with self.refused(TaskNotTaken):
+        with self.expect_error(TaskNotTaken):
             self.tube.ack(task.id)
 
     def test_a_released_task_can_be_taken_again(self) -> None:
-        task = self.taken()
+        task = self.put_and_take()
         assert self.tube.release(task).state == "ready"
         assert self.take().id == task.id
 
@@ -87,48 +87,48 @@ class Methods(Bench):
     @in_any_state
     def test_any_session_may_bury_a_task_in_any_state(self, state: str) -> None:
         task = self.make(state)
-        assert self.another().tube.bury(task.id).state == "buried"
+        assert self.add_worker().tube.bury(task.id).state == "buried"
         assert self.state(task) == "buried"
         assert self.tube.take(timeout=0) is None
 
     def test_burying_a_buried_task_changes_nothing(self) -> None:
-        task = self.buried()
-        with self.unchanged():
+        task = self.put_and_bury()
+        with self.expect_no_change():
             assert self.tube.bury(task).state == "buried"
 
     @in_any_state
     def test_any_session_may_delete_a_task_in_any_state(self, state: str) -> None:
         task = self.make(state)
-        assert self.another().tube.delete(task.id).state == "done"
+        assert self.add_worker().tube.delete(task.id).state == "done"
         assert self.state(task) == "done"
         assert (self.tube.kick(9), self.tube.take(timeout=0)) == (0, None)
 
     @in_any_state
     def test_any_session_may_peek_a_task_without_changing_it(self, state: str) -> None:
         task = self.make(state)
-        with self.unchanged():
-            seen = self.another().tube.peek(task.id)
+        with self.expect_no_change():
+            seen = self.add_worker().tube.peek(task.id)
             assert (seen.id, seen.state.name.lower()) == (task.id, state)
 
     def test_a_kicked_task_is_ready(self) -> None:
-        task = self.buried()
+        task = self.put_and_bury()
         assert self.tube.kick() == 1
         assert self.state(task) == "ready"
         assert self.take().id == task.id
 
     def test_kick_returns_the_number_of_kicked_tasks(self) -> None:
         for _ in range(4):
-            self.buried()
+            self.put_and_bury()
         assert [self.tube.kick(0), self.tube.kick(3), self.tube.kick(3), self.tube.kick()] == [0, 3, 1, 0]
 
     def test_kick_leaves_tasks_that_are_not_buried(self) -> None:
-        tasks = [self.taken(), self.put()]
+        tasks = [self.put_and_take(), self.put()]
         assert self.tube.kick(9) == 0
         assert [self.state(task) for task in tasks] == ["taken", "ready"]
 
     @pytest.mark.parametrize("method", ["bury", "delete", "peek"])
     def test_missing_task_is_not_found(self, method: str) -> None:
-        done_task = self.tube.ack(self.taken())
+        done_task = self.tube.ack(self.put_and_take())
         assert self.refuses(getattr(self.tube, method), done_task.id, done_task.id + 1000, error=TaskNotFound)
 
     def test_ids_grow_and_are_never_reused(self) -> None:
@@ -139,35 +139,35 @@ class Methods(Bench):
         assert first < second < third < self.put().id
 
     def test_truncate_removes_all_tasks(self) -> None:
-        tasks = [self.taken(), self.buried(), self.put()]
+        tasks = [self.put_and_take(), self.put_and_bury(), self.put()]
         self.tube.truncate()
         assert [self.state(task) for task in tasks] == ["done"] * 3
         assert (self.count("total"), self.tube.kick(9), self.tube.take(timeout=0)) == (0, 0, None)
 
     def test_truncate_leaves_no_owner_behind(self) -> None:
-        task = self.taken()
+        task = self.put_and_take()
         self.tube.truncate()
-        with self.refused(TaskNotTaken):
+        with self.expect_error(TaskNotTaken):
             self.tube.ack(task)
         self.tube.release_all()
         self.tube.drop()
 
     def test_release_all_releases_the_tasks_of_all_sessions(self) -> None:
-        mine, other = self.taken(), self.another()
+        mine, other = self.put_and_take(), self.add_worker()
         self.put()
         theirs = self.take(other.tube)
-        self.another().tube.release_all()
+        self.add_worker().tube.release_all()
         assert [self.state(task) for task in (mine, theirs)] == ["ready", "ready"]
-        with self.refused(TaskNotTaken):
+        with self.expect_error(TaskNotTaken):
             self.tube.ack(mine)
-        with self.refused(TaskNotTaken):
+        with self.expect_error(TaskNotTaken):
             other.tube.ack(theirs)
 
     def test_release_all_reaches_every_open_session(self) -> None:
         for _ in range(3):
-            self.another().queue.close()
-        task, late = self.taken(), self.another()
-        self.another().queue.close()
+            self.add_worker().queue.close()
+        task, late = self.put_and_take(), self.add_worker()
+        self.add_worker().queue.close()
         self.put()
         self.take(late.tube)
         self.tube.release_all()
@@ -175,11 +175,11 @@ class Methods(Bench):
 
     @pytest.mark.parametrize("method", ["ack", "release", "bury", "delete", "peek"])
     def test_bad_task_ids_are_refused(self, method: str) -> None:
-        self.taken()
+        self.put_and_take()
         assert self.refuses(lambda task: getattr(self.tube, method)(task), "0", -1, 0.5, None, True)
 
     def test_kick_refuses_bad_counts(self) -> None:
-        self.buried()
+        self.put_and_bury()
         assert self.refuses(self.tube.kick, -1, 0.5, "1", None, True)
 
     @needs("delay")
@@ -198,7 +198,7 @@ class Methods(Bench):
         assert self.tube.ack(task).state == "done"
 
     def test_take_task_returns_nothing_for_a_task_that_is_not_takeable(self) -> None:
-        mine, buried = self.taken(), self.buried()
+        mine, buried = self.put_and_take(), self.put_and_bury()
         ready = self.put()
         assert self.tube.take_task(mine) is None
         assert self.tube.take_task(buried.id) is None
@@ -210,18 +210,18 @@ class Methods(Bench):
         assert self.tube.take_task(ready.id).id == ready.id
 
     def test_delete_with_state_removes_a_task_only_in_that_state(self) -> None:
-        task, buried = self.taken(), self.buried()
+        task, buried = self.put_and_take(), self.put_and_bury()
         assert self.refuses(
             lambda state: self.tube.delete(task, state=state), "ready", ["buried", "ready"], error=TaskNotFound
         )
-        with self.refused(TaskNotFound, match=f"^task {task.id} of tube '.*' is not buried or ready$"):
+        with self.expect_error(TaskNotFound, match=f"^task {task.id} of tube '.*' is not buried or ready$"):
             self.tube.delete(task.id, state=["buried", "ready"])
         assert self.refuses(lambda state: self.tube.delete(task, state=state), "gone", "x", [], ["ready", 7], 7)
         assert self.tube.delete(buried, state=("ready", "buried")).state == "done"
         assert self.tube.delete(task.id, state="taken").state == "done"
 
     def test_truncate_with_state_removes_only_tasks_in_that_state(self) -> None:
-        mine, buried = self.taken(), self.buried()
+        mine, buried = self.put_and_take(), self.put_and_bury()
         ready = self.puts(3)
         events = self.listen()
         self.tube.truncate(state="ready")

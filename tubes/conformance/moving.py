@@ -10,7 +10,7 @@ from tubes import DuplicateKey, InvalidOption, OptionNotSupported, Task, TaskNot
 from tubes.conformance.bench import Bench, eventually, lacks, needs
 
 
-def kept(task: Task) -> tuple[object, ...]:
+def kept_attributes(task: Task) -> tuple[object, ...]:
     """Return the attributes that a task keeps in another tube."""
     return task.data, task.utube, task.pri, task.key, task.context, task.max_attempts, task.ttr
 
@@ -21,11 +21,13 @@ class Moving(Bench):
     def test_move_to_moves_buried_tasks_as_ready(self) -> None:
         other = self.create("other")
         options = {"pri": 3} if self.knows("pri") else {}
-        dead = [self.buried(key=f"key-{n}", context={"trace": "1"}, max_attempts=7, **options) for n in range(3)]
+        dead = [self.put_and_bury(key=f"key-{n}", context={"trace": "1"}, max_attempts=7, **options) for n in range(3)]
         self.put("stays", key="stays")
         assert self.tube.move_to(other) == 3
         moved = {task.key: task for task in other.tasks()}
-        assert {key: kept(task) for key, task in moved.items()} == {task.key: kept(task) for task in dead}
+        assert {key: kept_attributes(task) for key, task in moved.items()} == {
+            task.key: kept_attributes(task) for task in dead
+        }
         assert all((task.state, task.attempts, task.reason) == ("ready", 0, None) for task in moved.values())
         assert [task.key for task in self.tube.tasks()] == ["stays"]
         assert (self.count("delete"), self.tube.move_to(other)) == (3, 0)
@@ -33,7 +35,7 @@ class Moving(Bench):
 
     def test_move_to_moves_up_to_the_limit_in_order(self) -> None:
         other = self.create("other")
-        dead = self.in_order([self.buried() for _ in range(4)])
+        dead = self.sort_as_taken([self.put_and_bury() for _ in range(4)])
         assert self.tube.move_to(other, limit=0) == 0
         assert self.tube.move_to(other, limit=3, state="buried") == 3
         assert [task.id for task in self.tube.tasks()] == [dead[3].id]
@@ -41,11 +43,11 @@ class Moving(Bench):
     def test_move_to_leaves_taken_tasks(self) -> None:
         with self.queue.namespace("elsewhere") as queue:
             other = queue.create_tube("other", self.driver, **self.options)
-            taken, ready = self.taken(), self.put("ready")
+            taken, ready = self.put_and_take(), self.put("ready")
             events = self.listen()
             assert self.tube.move_to(other, state="ready") == 1
             assert [task.data for task in other.tasks()] == ["ready"]
-            assert self.received(events, [("delete", ready.id, "done")])
+            assert self.has_received(events, [("delete", ready.id, "done")])
             assert self.tube.ack(taken).id == taken.id
 
     @needs("delay", "ttl")
@@ -60,12 +62,12 @@ class Moving(Bench):
     def test_moved_task_leaves_no_key_or_result_behind(self) -> None:
         other = self.create("other", keep_done=10)
         for number in range(2):
-            self.buried(data="data", key=f"key-{number}", key_ttl=100, keep_done=60)
+            self.put_and_bury(data="data", key=f"key-{number}", key_ttl=100, keep_done=60)
         assert self.tube.move_to(other, limit=1) == 1
         assert all(self.tube._evict(self.tube.tasks()))
         assert (self.tube.tasks(state="done"), self.tube.statistics().kept) == ([], 0)
         for look in (self.tube.peek, self.tube.result, self.tube.again):
-            with self.refused(TaskNotFound):
+            with self.expect_error(TaskNotFound):
                 look(0)
         assert all(self.put(key=f"key-{number}").created_now for number in range(2))
         (moved,) = other.tasks()
@@ -85,26 +87,26 @@ class Moving(Bench):
 
     def test_move_to_fills_a_tube_up_to_its_capacity(self) -> None:
         other = self.create("other", capacity=5)
-        dead = self.in_order([self.buried() for _ in range(8)])
+        dead = self.sort_as_taken([self.put_and_bury() for _ in range(8)])
         with pytest.raises(TubeFull, match="'other' is full: it has no room for 1 more, its capacity is 5"):
             self.tube.move_to(other)
         assert (len(other.tasks()), self.tube.tasks(state="buried")) == (5, dead[5:])
 
     def test_move_to_refuses_a_duplicate_key_and_a_full_tube(self) -> None:
-        dead = self.buried(key="same")
+        dead = self.put_and_bury(key="same")
         other, full = self.create("other"), self.create("full", capacity=1)
         self.put(key="same", tube=other)
-        with self.refused(DuplicateKey, match=f"^task {dead.id} cannot move to tube 'other': key 'same'"):
+        with self.expect_error(DuplicateKey, match=f"^task {dead.id} cannot move to tube 'other': key 'same'"):
             self.tube.move_to(other)
         self.put(tube=full)
-        with self.refused(TubeFull):
+        with self.expect_error(TubeFull):
             self.tube.move_to(full)
         assert (len(other.tasks()), len(full.tasks())) == (1, 1)
 
     def test_move_to_works_after_another_session_altered_the_target(self) -> None:
         other = self.create("other")
-        self.buried(data="data")
-        self.another().queue.tube("other").alter(max_attempts=5)
+        self.put_and_bury(data="data")
+        self.add_worker().queue.tube("other").alter(max_attempts=5)
         assert self.tube.move_to(other) == 1
         (moved,) = other.tasks()
         assert (moved.data, moved.max_attempts, self.tube.tasks()) == ("data", 5, [])
@@ -113,7 +115,7 @@ class Moving(Bench):
     def test_due_tasks_of_the_target_become_ready_before_a_move(self) -> None:
         other = self.create("other")
         self.put("late", delay=5, tube=other)
-        self.buried(data="data")
+        self.put_and_bury(data="data")
         self.clock.advance(5)
         assert self.tube.move_to(other) == 1
         assert [task.data for task in other.tasks(state="ready")] == ["late", "data"]
@@ -122,14 +124,14 @@ class Moving(Bench):
         other = self.create("other")
         waiting = self.begin(other, "take", 20)
         assert eventually(lambda: other.statistics().waiting == 1)
-        self.buried(data="data")
+        self.put_and_bury(data="data")
         assert self.tube.move_to(other) == 1
         assert self.got(waiting).data == "data"
 
     @needs("pri")
     def test_move_to_refuses_options_the_target_driver_lacks(self) -> None:
-        dead = self.buried(pri=5)
-        with self.refused(
+        dead = self.put_and_bury(pri=5)
+        with self.expect_error(
             OptionNotSupported, match=f"^task {dead.id} cannot move to tube 'plain': driver 'fifo' has no"
         ):
             self.tube.move_to(self.queue.create_tube("plain", "fifo"))
@@ -148,7 +150,7 @@ class Moving(Bench):
 
     @pytest.mark.parametrize("options", [{"state": "taken"}, {"state": None}, {"state": "x"}, {"limit": -1}])
     def test_move_to_refuses_bad_states_and_limits(self, options: dict[str, Any]) -> None:
-        with self.refused(InvalidOption):
+        with self.expect_error(InvalidOption):
             self.tube.move_to(self.create("other"), **options)
 
     def test_move_to_refuses_a_target_that_is_not_another_tube(self) -> None:

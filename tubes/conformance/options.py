@@ -66,7 +66,7 @@ class Options(Bench):
             lacking |= {"lane_capacity", "max_in_flight", "interval", "interval_from", "jitter", "order"}
         assert self.refuses(lambda option: self.create("other", **{option: 1}), *lacking, error=OptionNotSupported)
         if "delay" not in self.knobs.options:
-            with self.refused(OptionNotSupported):
+            with self.expect_error(OptionNotSupported):
                 self.create("other", backoff=[1])
         assert self.queue.tubes() == ["contract"]
 
@@ -123,14 +123,14 @@ class Options(Bench):
 
     @needs("ttr")
     def test_touch_and_renew_many_accept_timedeltas(self) -> None:
-        task = self.taken(ttr=10)
+        task = self.put_and_take(ttr=10)
         assert self.tube.touch(task, timedelta(minutes=1)).due == self.clock.now() + 70
         assert self.tube.renew_many([task], timedelta(minutes=2)) == {task.id: True}
         assert self.tube.peek(task).due == self.clock.now() + 120
 
     @needs("ttl")
     def test_kick_accepts_a_timedelta_as_ttl(self) -> None:
-        task = self.buried()
+        task = self.put_and_bury()
         assert self.tube.kick(ttl=timedelta(minutes=1)) == 1
         assert self.tube.peek(task).ttl == 60
 
@@ -153,19 +153,19 @@ class Options(Bench):
     @needs("delay")
     def test_datetime_as_delay_is_refused_with_a_hint_to_at(self) -> None:
         soon = datetime.now(UTC) + timedelta(minutes=1)
-        with self.refused(
+        with self.expect_error(
             InvalidOption, match="delay=.* must be a number of seconds or a timedelta; use at= for a datetime"
         ):
             self.tube.put(0, delay=soon)
-        with self.refused(InvalidOption, match="must be a number of seconds or a timedelta$"):
+        with self.expect_error(InvalidOption, match="must be a number of seconds or a timedelta$"):
             self.tube.take(soon)
 
     @lacks("delay")
     def test_at_is_refused_where_the_driver_has_no_delay(self) -> None:
-        task = self.taken()
-        with self.refused(OptionNotSupported):
+        task = self.put_and_take()
+        with self.expect_error(OptionNotSupported):
             self.tube.put(0, at=datetime.now(UTC))
-        with self.refused(OptionNotSupported):
+        with self.expect_error(OptionNotSupported):
             self.tube.release(task, at=datetime.now(UTC))
 
     @needs("pri")

@@ -18,24 +18,24 @@ class Order(Bench):
     @needs("pri")
     def test_tasks_of_many_priorities_come_in_the_drivers_order(self) -> None:
         pris = [3, 1, 2, 3, 0, 2, 1, 4294967295, 0, 7]
-        assert self.drain_all(self.in_order([self.put(pri=pri) for pri in pris]))
+        assert self.drain_all(self.sort_as_taken([self.put(pri=pri) for pri in pris]))
 
     @needs("pri")
     def test_tasks_of_a_hundred_priorities_come_in_the_drivers_order(self) -> None:
-        assert self.drain_all(self.in_order([self.put(pri=number * 37 % 101) for number in range(101)]))
+        assert self.drain_all(self.sort_as_taken([self.put(pri=number * 37 % 101) for number in range(101)]))
 
     @needs("pri")
     def test_tube_pri_is_the_default_for_its_tasks(self) -> None:
         self.tube = self.create("prior", pri=2)
         tasks = [self.put(pri=1), self.put(), self.put(pri=3), self.put(pri=2)]
         assert [task.pri for task in tasks] == [1, 2, 3, 2]
-        assert self.drain_all(self.in_order(tasks))
+        assert self.drain_all(self.sort_as_taken(tasks))
 
     @pytest.mark.parametrize("way", RETURNING.values(), ids=RETURNING)
     def test_a_task_returns_to_its_own_place(self, way: Way) -> None:
         self.require(way.needs)
-        tasks = self.in_order([self.put(**way.options) for _ in range(4)])
-        worker = self.another()
+        tasks = self.sort_as_taken([self.put(**way.options) for _ in range(4)])
+        worker = self.add_worker()
         held = self.take(worker.tube)
         assert held.id == tasks[0].id
         way.go(self, worker, held)
@@ -50,10 +50,10 @@ class Order(Bench):
 
     @needs("pri")
     def test_released_task_is_placed_by_its_priority(self) -> None:
-        first = self.taken(pri=5)
+        first = self.put_and_take(pri=5)
         others = [self.put(pri=pri) for pri in (4, 6, 5)]
         self.tube.release(first)
-        assert self.drain_all(self.in_order([first, *others]))
+        assert self.drain_all(self.sort_as_taken([first, *others]))
 
     def test_kick_takes_buried_tasks_in_queue_order(self) -> None:
         tasks = self.puts(6)
@@ -87,7 +87,7 @@ class Order(Bench):
             else:
                 self.tube.ack(first)
                 del here[0]
-            here = self.in_order([*here, self.put(**({"pri": round % 4} if self.knows("pri") else {}))])
+            here = self.sort_as_taken([*here, self.put(**({"pri": round % 4} if self.knows("pri") else {}))])
         assert self.drain_all(here)
 
     # -- helpers -------------------------------------------------------------------------------------------------------

@@ -32,23 +32,23 @@ class Ownership(Bench):
         return True
 
     def test_task_without_holder_cannot_be_acked(self) -> None:
-        acked = self.tube.ack(self.taken())
-        buried, ready = self.buried(), self.put()
+        acked = self.tube.ack(self.put_and_take())
+        buried, ready = self.put_and_bury(), self.put()
         assert self.refuses_holder_calls(self.tube, ready.id, buried.id, acked.id, ready.id + 1000)
 
     def test_task_of_another_session_cannot_be_acked(self) -> None:
-        task, other = self.taken(), self.another()
+        task, other = self.put_and_take(), self.add_worker()
         assert self.refuses_holder_calls(other.tube, task.id, task)
 
     @pytest.mark.parametrize("loss", ["bury", "delete", "release_all", "truncate"])
     def test_holder_that_lost_its_task_cannot_ack_it(self, loss: str) -> None:
-        task, other = self.taken(), self.another()
+        task, other = self.put_and_take(), self.add_worker()
         lose = getattr(other.tube, loss)
         lose(task.id) if loss in ("bury", "delete") else lose()
         assert self.refuses_holder_calls(self.tube, task, task.id)
 
     def test_former_holder_cannot_ack_a_task_taken_by_another_session(self) -> None:
-        task, other = self.taken(), self.another()
+        task, other = self.put_and_take(), self.add_worker()
         self.tube.release_all()
         again = self.take(other.tube)
         assert again.id == task.id
@@ -56,7 +56,7 @@ class Ownership(Bench):
         assert other.tube.ack(again).state == "done"
 
     def test_task_object_of_an_earlier_take_cannot_be_acked(self) -> None:
-        early = self.taken()
+        early = self.put_and_take()
         self.tube.release(early.id)
         late = self.take()
         assert late.id == early.id
@@ -64,7 +64,7 @@ class Ownership(Bench):
         assert self.tube.ack(late).state == "done"
 
     def test_id_refers_to_the_current_take_of_the_session(self) -> None:
-        self.tube.release(self.taken())
+        self.tube.release(self.put_and_take())
         assert self.tube.ack(self.take().id).state == "done"
 
     def test_holder_can_use_task_objects_from_put_and_peek(self) -> None:
@@ -76,7 +76,7 @@ class Ownership(Bench):
 
     @needs("ttr")
     def test_touched_task_object_refers_to_the_same_take(self) -> None:
-        task = self.taken(ttr=5)
+        task = self.put_and_take(ttr=5)
         touched = self.tube.touch(task, 5)
         self.tube.touch(task, 5)
         assert self.tube.ack(touched).state == "done"
@@ -85,17 +85,17 @@ class Ownership(Bench):
         elsewhere = self.create("elsewhere")
         self.put(tube=elsewhere)
         foreign = self.take(elsewhere)
-        self.taken()
+        self.put_and_take()
         assert self.refuses(
             lambda method: getattr(self.tube, method)(foreign), "ack", "release", "bury", "delete", "peek"
         )
 
     def test_task_object_of_a_dropped_tube_is_refused_by_its_successor(self) -> None:
-        stale = self.taken()
+        stale = self.put_and_take()
         self.tube.drop(force=True)
         self.tube = self.create("contract")
-        self.taken()
-        with self.refused(TaskNotTaken):
+        self.put_and_take()
+        with self.expect_error(TaskNotTaken):
             self.tube.ack(stale)
 
     def test_task_has_methods_for_release_bury_ack_and_delete(self) -> None:
@@ -110,21 +110,21 @@ class Ownership(Bench):
 
     @needs("delay", "ttr")
     def test_task_methods_accept_the_arguments_of_the_tube_methods(self) -> None:
-        task = self.taken(ttr=5)
+        task = self.put_and_take(ttr=5)
         assert task.touch(3).ttr == 8
         assert task.release(delay=4).state == "delayed"
 
     @lacks("ttr")
     def test_touch_is_refused_where_the_driver_has_no_ttr(self) -> None:
-        task = self.taken()
-        with self.refused(OptionNotSupported):
+        task = self.put_and_take()
+        with self.expect_error(OptionNotSupported):
             self.tube.touch(task, 1)
-        with self.refused(OptionNotSupported):
+        with self.expect_error(OptionNotSupported):
             self.tube.renew_many([task], 5)
 
     @lacks("ttr")
     def test_take_with_ttr_is_refused_where_the_driver_has_no_ttr(self) -> None:
-        held, ready = self.taken(), self.put()
+        held, ready = self.put_and_take(), self.put()
         takes = partial(self.tube.take, 0), partial(self.tube.take_many, 2, 0), partial(self.tube.take_task, ready)
         assert self.refuses(lambda take: take(ttr=5), *takes, error=OptionNotSupported)
         assert self.refuses(lambda task: self.tube.set_ttr(task, 5), held, error=OptionNotSupported)
@@ -132,16 +132,16 @@ class Ownership(Bench):
 
     @lacks("delay")
     def test_delayed_release_is_refused_where_the_driver_has_no_delay(self) -> None:
-        task = self.taken()
-        with self.refused(OptionNotSupported):
+        task = self.put_and_take()
+        with self.expect_error(OptionNotSupported):
             self.tube.release(task, delay=1)
-        with self.refused(TaskNotTaken):
+        with self.expect_error(TaskNotTaken):
             self.tube.release(task.id + 1000, delay=1)
-        with self.refused(OptionNotSupported):
+        with self.expect_error(OptionNotSupported):
             self.tube.kick(1, state="delayed")
 
     def test_touch_and_release_refuse_bad_spans(self) -> None:
-        task = self.taken()
+        task = self.put_and_take()
         spans = (-1, float("nan"), float("inf"), "1", True)
         assert self.refuses(lambda span: self.tube.touch(task, span), *spans, None)
         assert self.refuses(lambda span: self.tube.release(task, delay=span), *spans)

@@ -19,15 +19,15 @@ class Pauses(Bench):
         self.tube.pause()
         during = self.put()
         assert during.state == "ready"
-        assert [self.tube.take(timeout=0), self.another().tube.take(timeout=0)] == [None, None]
+        assert [self.tube.take(timeout=0), self.add_worker().tube.take(timeout=0)] == [None, None]
         assert self.tube.take_many(5, timeout=0) == []
         assert self.count("ready") == 2
         self.tube.resume()
-        assert self.drain() == [task.id for task in self.in_order([before, during])]
+        assert self.drain() == [task.id for task in self.sort_as_taken([before, during])]
         assert self.count("take") == 2
 
     def test_holder_can_finish_its_task_during_a_pause(self) -> None:
-        tasks = [self.taken() for _ in range(4)]
+        tasks = [self.put_and_take() for _ in range(4)]
         self.tube.pause(60)
         assert self.tube.ack(tasks[0]).state == "done"
         assert self.tube.release(tasks[1]).state == "ready"
@@ -59,7 +59,7 @@ class Pauses(Bench):
         assert going.wait(10)
         self.tube.pause(5)
         paused.set()
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         assert (len(seen), self.count("ack")) == (1, 1)
         self.clock.advance(5)
         worker.join(10)
@@ -83,12 +83,12 @@ class Pauses(Bench):
 
     @needs("ttr")
     def test_ttr_ends_during_a_pause(self) -> None:
-        task = self.taken(ttr=3)
+        task = self.put_and_take(ttr=3)
         call = self.begin()
         self.tube.pause(5)
         self.clock.advance(4)
         assert self.state(task) == "ready"
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         self.clock.advance(1)
         assert self.got(call).id == task.id
 
@@ -115,30 +115,30 @@ class Pauses(Bench):
 
     def test_waiting_takes_are_served_when_the_pause_ends(self) -> None:
         self.tube.pause(5)
-        calls = [self.begin(self.another().tube) for _ in range(3)]
+        calls = [self.begin(self.add_worker().tube) for _ in range(3)]
         tasks = self.puts(2)
         self.clock.advance(4.9)
-        assert self.waiting(3)
+        assert self.has_waiters(3)
         assert not any(call.done() for call in calls)
         self.clock.advance(0.1)
         assert [self.got(call).id for call in calls[:2]] == [task.id for task in tasks]
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         assert self.got(calls[0]).attempts == 1
 
     def test_resume_serves_a_waiting_take(self) -> None:
         self.tube.pause()
         call = self.begin()
         task = self.put()
-        assert self.waiting(1)
-        self.another().tube.resume()
+        assert self.has_waiters(1)
+        self.add_worker().tube.resume()
         assert self.got(call).id == task.id
-        assert self.waiting(0)
+        assert self.has_waiters(0)
 
     def test_pause_holds_callers_that_already_wait(self) -> None:
         call = self.begin()
         self.tube.pause(5)
         task = self.put()
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         self.clock.advance(5)
         assert self.got(call).id == task.id
 
@@ -155,7 +155,7 @@ class Pauses(Bench):
         call = self.begin(timeout=5)
         self.clock.advance(5)
         assert self.got(call) is None
-        assert self.waiting(0)
+        assert self.has_waiters(0)
 
     def test_pause_ending_at_the_timeout_still_serves_the_take(self) -> None:
         task = self.put()
@@ -187,7 +187,7 @@ class Pauses(Bench):
 
     def test_resume_of_a_running_tube_changes_nothing(self) -> None:
         self.put()
-        with self.unchanged():
+        with self.expect_no_change():
             self.tube.resume()
             self.tube.resume()
 
@@ -197,7 +197,7 @@ class Pauses(Bench):
         assert self.tube.statistics().paused is None
         self.clock.advance(1)
         self.tube.pause(5)
-        assert self.another().tube.statistics().paused == self.clock.now() + 5
+        assert self.add_worker().tube.statistics().paused == self.clock.now() + 5
         self.tube.pause()
         assert self.tube.statistics().paused == math.inf
         self.tube.resume()
@@ -225,7 +225,7 @@ class Pauses(Bench):
         assert self.got(call).id == task.id
 
     def test_pause_outlives_the_session_that_started_it(self) -> None:
-        worker = self.another()
+        worker = self.add_worker()
         self.put()
         worker.tube.pause(5)
         worker.queue.close()
@@ -254,7 +254,7 @@ class Pauses(Bench):
         assert self.take().attempts == 1
 
     def test_closing_the_queue_ends_a_take_that_waits_on_a_paused_tube(self) -> None:
-        worker = self.another()
+        worker = self.add_worker()
         self.tube.pause()
         self.put()
         call = self.begin(worker.tube)
@@ -262,6 +262,6 @@ class Pauses(Bench):
         try:
             self.got(call)
         except QueueClosed:
-            assert self.waiting(0)
+            assert self.has_waiters(0)
         else:
             raise AssertionError("take raised no QueueClosed")

@@ -33,7 +33,7 @@ class Queues(Bench):
 
     def test_a_tube_is_seen_by_every_session(self) -> None:
         self.create("second")
-        assert self.another().queue.tubes() == ["contract", "second"]
+        assert self.add_worker().queue.tubes() == ["contract", "second"]
 
     def test_tubes_are_independent_of_each_other(self) -> None:
         other = self.create("other")
@@ -44,15 +44,15 @@ class Queues(Bench):
         assert self.state(task) == "ready"
 
     def test_missing_tube_is_not_found(self) -> None:
-        with self.refused(TubeNotFound):
+        with self.expect_error(TubeNotFound):
             self.queue.tube("nowhere")
-        with self.refused(TubeNotFound):
+        with self.expect_error(TubeNotFound):
             self.queue.statistics("nowhere")
 
     def test_duplicate_tube_name_is_refused_with_a_hint(self) -> None:
         self.put()
         ways = r'if_exists="update" .*, "keep" .*, tube.alter\(\)'
-        with self.refused(TubeExists, match=f"tube 'contract' exists already: {ways}"):
+        with self.expect_error(TubeExists, match=f"tube 'contract' exists already: {ways}"):
             self.create("contract")
 
     def test_if_not_exists_returns_a_matching_tube(self) -> None:
@@ -65,7 +65,7 @@ class Queues(Bench):
 
     def test_if_not_exists_refuses_another_driver(self) -> None:
         other = Driver("another", order="-id") if self.knobs.name == "fifo" else "fifo"
-        with self.refused(TubeExists):
+        with self.expect_error(TubeExists):
             self.queue.create_tube("contract", other, if_not_exists=True)
 
     @needs("ttl")
@@ -186,7 +186,7 @@ class Queues(Bench):
         assert self.queue.namespaces() == ["team"]
         with pytest.raises(SessionNotFound):
             team.identify(self.queue.identify())
-        with self.refused(InvalidOption):
+        with self.expect_error(InvalidOption):
             self.queue.take_any([team.tube("mail")], timeout=0)
         other = self.open_namespace("team").namespace("other")
         self._queues.append(other)
@@ -202,25 +202,25 @@ class Queues(Bench):
         assert self.refuses(lambda option: self.create("other", **{option: 1}), "if_not_exists", "temporary")
 
     def test_an_unknown_driver_is_not_found(self) -> None:
-        with self.refused(DriverNotFound):
+        with self.expect_error(DriverNotFound):
             self.queue.create_tube("other", "no-such-driver")
         assert self.queue.tubes() == ["contract"]
 
     def test_second_driver_of_the_same_name_is_refused(self) -> None:
         impostor = Driver(self.knobs.name, options={"other"}, lane="other", order="-id")
-        with self.refused(DriverExists):
+        with self.expect_error(DriverExists):
             self.queue.register_driver(impostor)
-        with self.refused(DriverExists):
+        with self.expect_error(DriverExists):
             self.queue.create_tube("other", impostor)
         assert self.queue.tubes() == ["contract"]
 
     def test_refused_tube_does_not_register_its_driver(self) -> None:
         fresh = Driver("fresh", order="-id")
-        with self.refused(OptionNotSupported):
+        with self.expect_error(OptionNotSupported):
             self.queue.create_tube("other", fresh, colour="red")
-        with self.refused(TubeExists):
+        with self.expect_error(TubeExists):
             self.queue.create_tube("contract", fresh)
-        with self.refused(DriverNotFound):
+        with self.expect_error(DriverNotFound):
             self.queue.create_tube("other", "fresh")
 
     def test_registering_the_same_driver_twice_is_allowed(self) -> None:
@@ -232,7 +232,7 @@ class Queues(Bench):
 
     def test_dropped_tube_raises_tube_not_found(self) -> None:
         task = self.put()
-        worker = self.another()
+        worker = self.add_worker()
         self.tube.drop()
         assert self.queue.tubes() == []
         for tube in (self.tube, worker.tube):
@@ -245,7 +245,7 @@ class Queues(Bench):
             self.queue.tube("contract")
 
     def test_recreated_tube_has_nothing_of_the_dropped_one(self) -> None:
-        self.buried()
+        self.put_and_bury()
         self.put()
         self.tube.drop()
         self.tube = self.create("contract")
@@ -253,27 +253,27 @@ class Queues(Bench):
         assert (self.count("total"), self.count("put"), self.tube.kick(9)) == (0, 0, 0)
 
     def test_a_tube_with_taken_tasks_is_busy(self) -> None:
-        task = self.taken()
-        with self.refused(TubeBusy):
-            self.another().tube.drop()
+        task = self.put_and_take()
+        with self.expect_error(TubeBusy):
+            self.add_worker().tube.drop()
         self.tube.release(task)
         self.tube.drop()
 
     def test_a_busy_tube_can_be_dropped_by_force(self) -> None:
-        task, worker = self.taken(), self.another()
+        task, worker = self.put_and_take(), self.add_worker()
         worker.tube.drop(force=True)
         with pytest.raises(TubeNotFound):
             self.tube.ack(task)
         assert self.queue.tubes() == []
 
     def test_tube_without_taken_tasks_can_be_dropped(self) -> None:
-        self.tube.ack(self.taken())
-        self.buried()
+        self.tube.ack(self.put_and_take())
+        self.put_and_bury()
         self.put()
         self.tube.drop()
 
     def test_session_end_ignores_a_dropped_tube(self) -> None:
-        worker = self.another()
+        worker = self.add_worker()
         self.put()
         self.take(worker.tube)
         self.tube.drop(force=True)

@@ -13,14 +13,14 @@ class Sessions(Bench):
 
     def worker(self, **options: object) -> tuple[Worker, Task]:
         """Open another session; return it with a new task that it has taken."""
-        worker = self.another()
+        worker = self.add_worker()
         self.put(**options)
         return worker, self.take(worker.tube)
 
     def test_a_closed_session_releases_its_tasks_and_no_others(self) -> None:
-        mine = self.taken()
+        mine = self.put_and_take()
         worker, theirs = self.worker()
-        buried = self.buried()
+        buried = self.put_and_bury()
         worker.queue.close()
         assert [self.state(task) for task in (mine, theirs, buried)] == ["taken", "ready", "buried"]
         assert [self.count(name) for name in ("release", "ttr")] == [1, 0]
@@ -35,12 +35,12 @@ class Sessions(Bench):
         assert elsewhere.peek(there).state == "ready"
 
     def test_a_closed_session_releases_its_tasks_in_the_order_of_their_ids(self) -> None:
-        worker, tasks = self.another(), self.puts(3)
+        worker, tasks = self.add_worker(), self.puts(3)
         for _ in tasks:
             self.take(worker.tube)
         events = self.listen()
         worker.queue.close()
-        assert self.received(events, [("release", id, "ready") for id in sorted(task.id for task in tasks)])
+        assert self.has_received(events, [("release", id, "ready") for id in sorted(task.id for task in tasks)])
 
     def test_leaving_the_block_of_a_queue_closes_it(self) -> None:
         worker, task = self.worker()
@@ -50,7 +50,7 @@ class Sessions(Bench):
         assert self.state(task) == "ready"
 
     def test_closing_a_queue_twice_has_no_effect(self) -> None:
-        worker = self.another()
+        worker = self.add_worker()
         worker.queue.close()
         worker.queue.close()
         worker.queue.detach()
@@ -82,10 +82,10 @@ class Sessions(Bench):
     def test_session_uuid_is_stable_and_unique(self) -> None:
         uuid = self.queue.identify()
         assert UUID(uuid).hex == uuid == self.queue.identify()
-        assert self.another().queue.identify() != uuid
+        assert self.add_worker().queue.identify() != uuid
 
     def test_identify_with_the_own_uuid_changes_nothing(self) -> None:
-        task = self.taken()
+        task = self.put_and_take()
         uuid = self.queue.identify()
         assert self.queue.identify(uuid) == uuid
         assert self.tube.ack(task).state == "done"
@@ -94,18 +94,18 @@ class Sessions(Bench):
         worker, task = self.worker()
         assert self.queue.identify(worker.queue.identify()) == worker.queue.identify()
         assert self.tube.ack(task.id).state == "done"
-        mine = self.taken()
+        mine = self.put_and_take()
         assert worker.tube.release(mine).state == "ready"
 
     def test_identify_accepts_a_uuid_in_all_forms(self) -> None:
-        worker = self.another()
+        worker = self.add_worker()
         uuid = UUID(worker.queue.identify())
         for form in (uuid, str(uuid), uuid.hex.upper()):
-            assert self.another().queue.identify(form) == uuid.hex
+            assert self.add_worker().queue.identify(form) == uuid.hex
 
     def test_a_shared_session_ends_with_its_last_connection(self) -> None:
         worker, task = self.worker()
-        third = self.another()
+        third = self.add_worker()
         third.queue.identify(worker.queue.identify())
         worker.queue.close()
         assert self.state(task) == "taken"
@@ -117,21 +117,21 @@ class Sessions(Bench):
         left = worker.queue.identify()
         worker.queue.identify(self.queue.identify())
         assert self.state(task) == "ready"
-        with self.refused(TaskNotTaken):
+        with self.expect_error(TaskNotTaken):
             worker.tube.ack(task)
-        with self.refused(SessionNotFound):
+        with self.expect_error(SessionNotFound):
             self.queue.identify(left)
 
     def test_leaving_a_shared_session_does_not_end_it(self) -> None:
         worker, task = self.worker()
-        third = self.another()
+        third = self.add_worker()
         third.queue.identify(worker.queue.identify())
         worker.queue.identify(self.queue.identify())
         assert self.state(task) == "taken"
         assert third.tube.ack(task).state == "done"
 
     def test_a_session_that_ended_is_not_found(self) -> None:
-        worker = self.another()
+        worker = self.add_worker()
         uuid = worker.queue.identify()
         worker.queue.close()
         assert self.refuses(self.queue.identify, uuid, "0" * 32, error=SessionNotFound)
@@ -140,7 +140,7 @@ class Sessions(Bench):
         assert self.refuses(self.queue.identify, "", "00", "x" * 32, 7, b"0" * 16)
 
     def test_identify_with_create_starts_or_joins_a_session(self) -> None:
-        worker, other, uuid = self.another(), self.another(), uuid4()
+        worker, other, uuid = self.add_worker(), self.add_worker(), uuid4()
         assert worker.queue.identify(uuid, create=True) == uuid.hex
         assert other.queue.identify(uuid, create=True) == uuid.hex
         self.put()
@@ -148,7 +148,7 @@ class Sessions(Bench):
         worker.queue.close()
         assert other.tube.ack(task.id).state == "done"
         other.queue.close()
-        with self.refused(SessionNotFound):
+        with self.expect_error(SessionNotFound):
             self.queue.identify(uuid)
 
     def test_identify_with_create_refuses_non_random_uuids(self) -> None:
@@ -166,7 +166,7 @@ class Sessions(Bench):
         worker, task = self.worker()
         worker.queue.detach()
         assert worker.queue.closed
-        with self.refused(QueueClosed):
+        with self.expect_error(QueueClosed):
             worker.tube.ack(task)
 
     def test_detached_session_can_be_resumed(self) -> None:
@@ -174,22 +174,22 @@ class Sessions(Bench):
         uuid = worker.queue.identify()
         worker.queue.detach()
         self.clock.advance(self.session_ttl - 0.1)
-        heir = self.another()
+        heir = self.add_worker()
         assert heir.queue.identify(uuid) == uuid
         self.clock.advance(2 * self.session_ttl)
         assert heir.tube.ack(task.id).state == "done"
 
     def test_detached_session_past_its_lease_is_not_found(self) -> None:
-        worker = self.another()
+        worker = self.add_worker()
         uuid = worker.queue.identify()
         worker.queue.detach()
         self.clock.advance(self.session_ttl)
-        with self.refused(SessionNotFound):
+        with self.expect_error(SessionNotFound):
             self.queue.identify(uuid)
 
     def test_a_shared_session_outlives_one_connection_that_was_lost(self) -> None:
         worker, task = self.worker()
-        third = self.another()
+        third = self.add_worker()
         third.queue.identify(worker.queue.identify())
         worker.queue.detach()
         self.clock.advance(2 * self.session_ttl)

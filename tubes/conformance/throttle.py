@@ -28,7 +28,7 @@ class Throttled(Bench):
 
     def fill(self, *lanes: str, **options: object) -> list[Task]:
         """Put a task into each of these lanes; return the tasks in the driver's order."""
-        return self.in_order([self.put(**self.lane(lane), **options) for lane in lanes])
+        return self.sort_as_taken([self.put(**self.lane(lane), **options) for lane in lanes])
 
     def pass_interval(self, seconds: float) -> None:
         """Let this time pass, and check that no task can be taken until 1 µs before its end."""
@@ -75,7 +75,7 @@ class Limits(Throttled):
 
     def test_the_end_of_a_session_makes_room_in_its_lanes(self) -> None:
         tasks = self.create_filled("x", "x", "x", max_in_flight=2)
-        worker = self.another()
+        worker = self.add_worker()
         self.take(worker.tube)
         self.take(worker.tube)
         worker.queue.close()
@@ -90,7 +90,7 @@ class Limits(Throttled):
     def test_raised_max_in_flight_serves_a_waiting_take(self) -> None:
         tasks = self.fill("x", "x")
         self.drain()
-        call = self.begin(self.another().tube)
+        call = self.begin(self.add_worker().tube)
         self.tube.configure("x", max_in_flight=2)
         assert self.got(call).id == tasks[1].id
 
@@ -159,16 +159,16 @@ class Intervals(Throttled):
     def test_waiting_take_is_served_when_the_interval_ends(self) -> None:
         tasks = self.create_filled("x", "x", interval=5)
         self.tube.ack(self.take())
-        calls = [self.begin(self.another().tube) for _ in range(2)]
+        calls = [self.begin(self.add_worker().tube) for _ in range(2)]
         self.pass_time(4.9)
-        assert self.waiting(2)
+        assert self.has_waiters(2)
         self.pass_time(0.1)
         assert self.got(calls[0]).id == tasks[1].id
-        assert self.waiting(1)
+        assert self.has_waiters(1)
 
     def test_waiting_takes_are_served_after_each_interval(self) -> None:
         tasks = self.create_filled("x", "x", "x", "x", interval=5)
-        worker = self.another()
+        worker = self.add_worker()
         for task in tasks:
             call = self.begin(worker.tube)
             if task is not tasks[0]:
@@ -192,7 +192,7 @@ class Intervals(Throttled):
         self.create_throttled(interval=5)
         self.fill("x", pri=3)
         self.tube.ack(self.take())
-        tasks = self.in_order([self.put(**self.lane("x"), pri=pri) for pri in (3, 1, 7, 2)])
+        tasks = self.sort_as_taken([self.put(**self.lane("x"), pri=pri) for pri in (3, 1, 7, 2)])
         for task in tasks:
             self.pass_interval(5)
             assert self.tube.ack(self.take()).id == task.id
@@ -278,7 +278,7 @@ class Intervals(Throttled):
     def test_changed_interval_serves_a_waiting_take(self) -> None:
         tasks = self.create_filled("x", "x", interval=60)
         self.tube.ack(self.take())
-        call = self.begin(self.another().tube)
+        call = self.begin(self.add_worker().tube)
         self.tube.configure("x", interval=5)
         self.pass_time(5)
         assert self.got(call).id == tasks[1].id
@@ -306,7 +306,7 @@ class Intervals(Throttled):
         assert self.tube.utubes()[0].max_in_flight == 1
 
     def test_cancelled_take_undoes_the_start_of_its_lane(self) -> None:
-        self.cancelling()
+        self.require_asyncio()
         self.create_throttled(interval=5)
         tube = self.tube.inner
         if self.cancels_late(tube.take, tube, lambda: tube.put(None, **self.lane("x"))):
@@ -331,7 +331,7 @@ class IntervalsFromAcks(Throttled):
         "truncate": lambda tube, task: tube.truncate(state="taken"),
     }
 
-    def running(self, **options: object) -> Task:
+    def start_run(self, **options: object) -> Task:
         """Switch to such a tube with two tasks in one lane; the first task was taken 3 seconds ago."""
         self.create_filled("x", "x", **{"interval": 5, "interval_from": "ack", **options})
         task = self.take()
@@ -340,14 +340,14 @@ class IntervalsFromAcks(Throttled):
 
     @pytest.mark.parametrize("end", ENDS)
     def test_interval_counts_from_the_end_of_a_run(self, end: str) -> None:
-        task = self.running()
+        task = self.start_run()
         self.ENDS[end](self.tube, task)
         assert self.next_start("x") == pytest.approx(5)
         self.pass_interval(5)
         assert len(self.drain()) == 1
 
     def test_run_longer_than_the_interval_is_followed_by_a_rest(self) -> None:
-        task = self.running()
+        task = self.start_run()
         self.pass_time(6)
         self.tube.ack(task)
         self.pass_interval(5)
@@ -355,7 +355,7 @@ class IntervalsFromAcks(Throttled):
 
     def test_end_of_a_session_ends_its_runs(self) -> None:
         self.create_filled("x", interval=5, interval_from="ack")
-        worker = self.another()
+        worker = self.add_worker()
         self.take(worker.tube)
         self.pass_time(3)
         worker.queue.close()
@@ -373,7 +373,7 @@ class IntervalsFromAcks(Throttled):
 
     @needs("delay")
     def test_released_task_with_a_delay_ends_its_run(self) -> None:
-        task = self.running()
+        task = self.start_run()
         self.tube.release(task, delay=60)
         self.pass_interval(5)
         assert len(self.drain()) == 1
@@ -388,7 +388,7 @@ class IntervalsFromAcks(Throttled):
         assert self.drain() == [new.id]
 
     def test_changes_of_a_taken_task_do_not_end_its_run(self) -> None:
-        task = self.running()
+        task = self.start_run()
         self.tube.update(task, data=1)
         assert self.next_start("x") == pytest.approx(2)
 
@@ -417,16 +417,16 @@ class IntervalsFromAcks(Throttled):
         assert self.drain() == [tasks[1].id]
 
     def test_waiting_take_is_served_after_the_rest(self) -> None:
-        task = self.running()
-        call = self.begin(self.another().tube)
+        task = self.start_run()
+        call = self.begin(self.add_worker().tube)
         self.tube.ack(task)
         self.pass_time(4.9)
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         self.pass_time(0.1)
         assert self.got(call).utube == "x"
 
     def test_lane_may_count_its_interval_from_acks(self) -> None:
-        task = self.running(interval_from="take")
+        task = self.start_run(interval_from="take")
         self.tube.configure("x", interval_from="ack")
         self.tube.ack(task)
         self.pass_interval(5)
@@ -456,7 +456,7 @@ class IntervalsFromAcks(Throttled):
         assert self.drain() == [tasks[1].id]
 
     def test_altered_interval_from_counts_for_later_ends(self) -> None:
-        task = self.running(interval_from="take")
+        task = self.start_run(interval_from="take")
         self.tube.alter(interval_from="ack")
         assert self.next_start("x") == pytest.approx(2)
         self.tube.ack(task)
@@ -468,13 +468,13 @@ class IntervalsFromAcks(Throttled):
         assert self.next_start("x") == pytest.approx(2)
 
     def test_jitter_lengthens_the_rest(self) -> None:
-        task = self.running(jitter=0.5)
+        task = self.start_run(jitter=0.5)
         self.tube.ack(task)
         expected = apply_jitter(5 * SECOND, 0.5, 0, task.id, 1) / SECOND
         assert self.next_start("x") == pytest.approx(expected, abs=1e-6)
 
     def test_cancelled_take_does_not_end_a_run(self) -> None:
-        self.cancelling()
+        self.require_asyncio()
         self.create_throttled(interval=5, interval_from="ack")
         tube = self.tube.inner
         if self.cancels_late(tube.take, tube, lambda: tube.put(None, **self.lane("x"))):
@@ -517,7 +517,7 @@ class Blocks(Throttled):
     def test_block_of_0_seconds_ends_a_block(self) -> None:
         (task,) = self.fill("x")
         self.tube.block("x", 5)
-        call = self.begin(self.another().tube)
+        call = self.begin(self.add_worker().tube)
         self.tube.block("x", 0)
         assert self.got(call).id == task.id
         self.tube.block("nobody", 0)
@@ -550,11 +550,11 @@ class Blocks(Throttled):
     def test_waiting_take_is_served_when_a_block_ends(self) -> None:
         self.tube.block("x", 5)
         (task,) = self.fill("x")
-        call = self.begin(self.another().tube)
+        call = self.begin(self.add_worker().tube)
         self.pass_time(4)
         self.tube.block("x", 3)
         self.pass_time(2)
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         self.pass_time(1)
         assert self.got(call).id == task.id
 
@@ -587,7 +587,7 @@ class Blocks(Throttled):
 class RoundRobin(Throttled):
     """order, utubes."""
 
-    def started(self) -> list[str]:
+    def drain_lanes(self) -> list[str]:
         """Take all available tasks and return their lanes in this order."""
         return [self.tube.peek(id).utube for id in self.drain()]
 
@@ -603,7 +603,7 @@ class RoundRobin(Throttled):
         self.create_filled("x", "x", "y", order="round_robin")
         assert self.tube.ack(self.take()).utube == "x"
         self.fill("a", "y")
-        assert self.started() == ["y", "x", "a"]
+        assert self.drain_lanes() == ["y", "x", "a"]
 
     def test_round_robin_serves_the_best_task_of_a_lane(self) -> None:
         tasks = self.create_filled("x", "y", "x", "y", "x", "y", order="round_robin")
@@ -615,13 +615,13 @@ class RoundRobin(Throttled):
     def test_round_robin_moves_a_lane_to_the_end_after_a_release(self) -> None:
         self.create_filled("x", "y", "z", order="round_robin")
         self.tube.release(self.take())
-        assert self.started() == ["y", "z", "x"]
+        assert self.drain_lanes() == ["y", "z", "x"]
         self.tube.release_all()
-        assert self.started() == ["y", "z", "x"]
+        assert self.drain_lanes() == ["y", "z", "x"]
 
     def test_round_robin_alternates_lanes_with_several_in_flight(self) -> None:
         self.create_filled("x", "x", "x", "y", "y", "y", order="round_robin", max_in_flight=2)
-        assert self.started() == ["x", "y", "x", "y"]
+        assert self.drain_lanes() == ["x", "y", "x", "y"]
 
     def test_round_robin_keeps_the_place_of_a_blocked_lane(self) -> None:
         self.create_filled("x", "y", "z", order="round_robin")
@@ -629,7 +629,7 @@ class RoundRobin(Throttled):
         assert self.tube.ack(self.take()).utube == "y"
         self.fill("y")
         self.pass_time(5)
-        assert self.started() == ["x", "z", "y"]
+        assert self.drain_lanes() == ["x", "z", "y"]
 
     def test_utubes_shows_all_lanes_by_name(self) -> None:
         self.create_filled("b", "b", "b", "a", interval=5, max_in_flight=2)
@@ -683,7 +683,7 @@ class RoundRobin(Throttled):
         if end == "block":
             self.tube.block("x", 2)
         elif end == "session":
-            other = self.another()
+            other = self.add_worker()
             other.tube.take(timeout=0)
             other.queue.detach()
         else:

@@ -32,7 +32,7 @@ class TimeToLive(Bench):
         assert self.tube.take(timeout=0) is None
 
     def test_a_buried_task_is_removed_when_its_ttl_is_over(self) -> None:
-        task = self.buried(ttl=5)
+        task = self.put_and_bury(ttl=5)
         assert self.turns(task, "buried", "done", after=5)
         assert self.tube.kick() == 0
 
@@ -69,7 +69,7 @@ class TimeToLive(Bench):
 
     @needs("ttr")
     def test_a_ttr_that_ends_does_not_renew_the_ttl(self) -> None:
-        task = self.taken(ttl=5, ttr=3)
+        task = self.put_and_take(ttl=5, ttr=3)
         assert self.turns(task, "ready", "done", after=5)
 
     @needs("delay")
@@ -80,7 +80,7 @@ class TimeToLive(Bench):
 
     @needs("delay")
     def test_release_with_delay_extends_the_ttl(self) -> None:
-        task = self.taken(ttl=5)
+        task = self.put_and_take(ttl=5)
         self.clock.advance(1)
         released = self.tube.release(task, delay=3)
         assert (released.ttl, released.expires, released.due) == (8, 8, 4)
@@ -94,19 +94,19 @@ class TimeToLive(Bench):
     @lacks("ttr")
     def test_tube_ttl_sets_no_ttr_where_the_driver_has_no_ttr(self) -> None:
         self.tube = self.create("short", ttl=5)
-        assert self.taken().ttr is None
+        assert self.put_and_take().ttr is None
 
     @lacks("ttl_spares_taken")
     def test_holder_loses_its_task_when_the_ttl_ends(self) -> None:
-        task = self.taken(ttl=5)
+        task = self.put_and_take(ttl=5)
         assert self.turns(task, "taken", "done", after=5)
-        with self.refused(TaskNotTaken):
+        with self.expect_error(TaskNotTaken):
             self.tube.ack(task)
         assert [self.count(name) for name in ("ttr", "ttl", "delete", "done")] == [1, 1, 1, 1]
 
     @needs("ttl_spares_taken")
     def test_a_worker_may_finish_a_task_past_its_ttl(self) -> None:
-        task = self.taken(ttl=5)
+        task = self.put_and_take(ttl=5)
         self.clock.advance(60)
         assert self.state(task) == "taken"
         assert self.tube.ack(task).state == "done"
@@ -115,7 +115,7 @@ class TimeToLive(Bench):
     @needs("ttl_spares_taken")
     @pytest.mark.parametrize("way", ["release", "release_all", "bury", "end of session", "ttr"])
     def test_expired_taken_task_is_removed_when_it_returns(self, way: str) -> None:
-        worker = self.another()
+        worker = self.add_worker()
         self.put(ttl=5, **({"ttr": 9} if way == "ttr" else {}))
         task = self.take(worker.tube)
         self.clock.advance(8)
@@ -133,19 +133,19 @@ class TimeToLive(Bench):
     @needs("ttl_spares_taken")
     @pytest.mark.parametrize("way", ["release", "bury", "last release"])
     def test_release_or_bury_of_an_expired_task_returns_it_as_done(self, way: str) -> None:
-        task = self.taken(ttl=5, max_attempts=1 if way == "last release" else None)
+        task = self.put_and_take(ttl=5, max_attempts=1 if way == "last release" else None)
         self.clock.advance(5)
         result = self.tube.bury(task) if way == "bury" else self.tube.release(task)
         assert (result.state, result.due, self.count("ttl")) == ("done", None, 1)
 
     def test_kick_ttl_counts_from_the_kick(self) -> None:
-        task = self.buried(ttl=100)
+        task = self.put_and_bury(ttl=100)
         self.clock.advance(60)
         kicked = self.tube.kick_task(task, ttl=5)
         assert (kicked.ttl, kicked.expires) == (65, 65)
 
     def test_a_new_ttl_of_0_ends_a_task_at_once(self) -> None:
         updated = self.tube.update(self.put(), ttl=0)
-        kicked = self.tube.kick_task(self.buried(), ttl=0)
+        kicked = self.tube.kick_task(self.put_and_bury(), ttl=0)
         assert (updated.state, kicked.state, self.count("total")) == ("done", "done", 0)
         assert self.count("ttl") == 2

@@ -13,22 +13,22 @@ class TimeToRun(Bench):
     """ttr."""
 
     def test_a_task_returns_when_its_ttr_is_over(self) -> None:
-        task = self.taken(ttr=5)
+        task = self.put_and_take(ttr=5)
         assert (task.ttr, task.due) == (5, 5)
         assert self.turns(task, "taken", "ready", after=5)
         assert self.count("ttr") == 1
-        with self.refused(TaskNotTaken):
+        with self.expect_error(TaskNotTaken):
             self.tube.ack(task)
 
     def test_each_take_restarts_the_ttr(self) -> None:
-        task = self.taken(ttr=5)
+        task = self.put_and_take(ttr=5)
         self.clock.advance(3)
         self.tube.release(task)
         assert self.take().due == 8
         assert self.turns(task, "taken", "ready", after=5)
 
     def test_task_without_ttr_has_no_time_limit(self) -> None:
-        task = self.taken()
+        task = self.put_and_take()
         assert (task.ttr, task.due) == (None, None)
         self.clock.advance(50 * 365 * 86400)
         assert self.tube.ack(task).state == "done"
@@ -40,18 +40,18 @@ class TimeToRun(Bench):
         assert self.create("none").put(0, ttl=4).ttr is None
 
     def test_a_task_with_ttr_0_returns_at_once(self) -> None:
-        task = self.taken(ttr=0)
+        task = self.put_and_take(ttr=0)
         with pytest.raises(TaskNotTaken):
             self.tube.ack(task)
         assert self.state(task) == "ready"
 
     def test_ttr_stops_when_the_task_leaves_its_holder(self) -> None:
-        task = self.tube.bury(self.taken(ttr=5))
+        task = self.tube.bury(self.put_and_take(ttr=5))
         self.clock.advance(9)
         assert (self.state(task), self.count("ttr")) == ("buried", 0)
 
     def test_touch_extends_the_current_and_later_takes(self) -> None:
-        task = self.taken(ttr=5)
+        task = self.put_and_take(ttr=5)
         self.clock.advance(2)
         touched = self.tube.touch(task, 4)
         assert (touched.state, touched.ttr, touched.due) == ("taken", 9, 9)
@@ -60,17 +60,17 @@ class TimeToRun(Bench):
 
     @needs("ttl")
     def test_touch_extends_the_ttl(self) -> None:
-        touched = self.tube.touch(self.taken(ttl=5, ttr=1), 4)
+        touched = self.tube.touch(self.put_and_take(ttl=5, ttr=1), 4)
         assert (touched.ttl, touched.expires) == (9, 9)
         assert self.turns(touched, "ready", "done", after=9)
 
     def test_touch_of_0_changes_nothing(self) -> None:
-        task = self.taken(ttr=5)
-        with self.unchanged():
+        task = self.put_and_take(ttr=5)
+        with self.expect_no_change():
             assert self.tube.touch(task, 0) == task
 
     def test_renew_extends_from_now_and_keeps_the_ttr(self) -> None:
-        task = self.taken(ttr=5)
+        task = self.put_and_take(ttr=5)
         for _ in range(3):
             self.clock.advance(4)
             assert self.tube.renew_many([task], 5) == {task.id: True}
@@ -80,14 +80,14 @@ class TimeToRun(Bench):
         assert self.take().due == 22
 
     def test_renew_never_shortens_the_time_left(self) -> None:
-        task = self.taken(ttr=5)
+        task = self.put_and_take(ttr=5)
         assert self.tube.renew_many([task], 3) == {task.id: True}
         assert self.tube.peek(task).due == 5
 
     @needs("ttl")
     @lacks("ttl_spares_taken")
     def test_renew_extends_a_ttl_that_would_end_the_taken_task(self) -> None:
-        task = self.taken(ttl=5, ttr=3)
+        task = self.put_and_take(ttl=5, ttr=3)
         for _ in range(4):
             self.clock.advance(2)
             assert self.tube.renew_many([task], 3) == {task.id: True}
@@ -98,13 +98,13 @@ class TimeToRun(Bench):
     @needs("ttl")
     @lacks("ttl_spares_taken")
     def test_renew_never_shortens_a_ttl(self) -> None:
-        task = self.taken(ttl=60, ttr=3)
+        task = self.put_and_take(ttl=60, ttr=3)
         assert self.tube.renew_many([task], 5) == {task.id: True}
         assert (self.tube.peek(task).due, self.tube.peek(task).expires) == (5, 60)
 
     @needs("ttl", "ttl_spares_taken")
     def test_renew_leaves_a_ttl_that_spares_the_taken_task(self) -> None:
-        task = self.taken(ttl=5, ttr=3)
+        task = self.put_and_take(ttl=5, ttr=3)
         for _ in range(4):
             self.clock.advance(2)
             assert self.tube.renew_many([task], 3) == {task.id: True}
@@ -114,42 +114,42 @@ class TimeToRun(Bench):
 
     @needs("ttl")
     def test_renew_works_for_a_task_with_only_a_ttl(self) -> None:
-        task = self.taken(ttl=5)
+        task = self.put_and_take(ttl=5)
         self.tube.renew_many([task], 9)
         self.clock.advance(8.9)
         assert self.state(task) == "taken"
         self.tube.ack(task)
 
     def test_renew_of_a_task_without_deadline_changes_nothing(self) -> None:
-        task = self.taken()
+        task = self.put_and_take()
         assert self.tube.renew_many([task], 5) == {task.id: True}
         assert self.tube.peek(task).due is None
 
     def test_renew_by_a_former_holder_fails(self) -> None:
-        task = self.taken(ttr=5)
+        task = self.put_and_take(ttr=5)
         self.clock.advance(5)
         again = self.take()
         assert self.tube.renew_many([task, 99], 50) == {task.id: False, 99: False}
         assert self.tube.renew_many([again], 50) == {again.id: True}
-        assert self.another().tube.renew_many([again.id], 50) == {again.id: False}
+        assert self.add_worker().tube.renew_many([again.id], 50) == {again.id: False}
         assert self.tube.ack(again).state == "done"
 
     def test_renew_is_reported_and_counted_as_a_touch(self) -> None:
-        task = self.taken(ttr=5)
+        task = self.put_and_take(ttr=5)
         events = self.listen()
         self.tube.renew_many([task], 5)
         self.clock.advance(1)
         self.tube.renew_many([task], 5)
-        assert self.received(events, [("touch", task.id, "taken")])
+        assert self.has_received(events, [("touch", task.id, "taken")])
         assert self.count("touch") == 1
 
     def test_renew_refuses_bad_spans(self) -> None:
-        task = self.taken(ttr=5)
+        task = self.put_and_take(ttr=5)
         assert self.refuses(lambda bad: self.tube.renew_many([task], bad), -1, "5", None)
 
     @needs("ttr")
     def test_set_ttr_applies_only_to_the_current_take(self) -> None:
-        task = self.taken(ttr=5)
+        task = self.put_and_take(ttr=5)
         longer = self.tube.set_ttr(task, 60)
         assert (longer.ttr, longer.due) == (5, self.clock.now() + 60)
         self.pass_time(59)
@@ -188,7 +188,7 @@ class TimeToRun(Bench):
     def test_waiting_take_applies_its_own_ttr(self) -> None:
         for tube, method, tubes in ((self.tube, "take", ()), (self.queue, "take_any", ([self.tube],))):
             waiting = self.begin(tube, method, *tubes, 5, ttr=2)
-            assert self.waiting(1)
+            assert self.has_waiters(1)
             self.put(ttr=60)
             task = self.got(waiting)
             assert (task.due, task.ttr) == (self.clock.now() + 2, 60)

@@ -12,7 +12,7 @@ class Updates(Bench):
     """update, due_histogram, oldest_ready_age."""
 
     def test_update_changes_data_in_any_state(self) -> None:
-        taken, ready, buried = *self.puts(2), self.buried()
+        taken, ready, buried = *self.puts(2), self.put_and_bury()
         assert self.take().id == taken.id
         states = {task.id: self.state(task) for task in (ready, taken, buried)}
         events = self.listen()
@@ -21,7 +21,7 @@ class Updates(Bench):
             assert (updated.data, str(updated.state)) == (["new", task.id], states[task.id])
             found = self.tube.peek(task)
             assert (found.data, found.attempts, found.created) == (["new", task.id], updated.attempts, task.created)
-        assert self.received(events, [("update", id, state) for id, state in states.items()])
+        assert self.has_received(events, [("update", id, state) for id, state in states.items()])
 
     def test_update_does_not_change_earlier_task_objects(self) -> None:
         before = self.put("old")
@@ -33,7 +33,7 @@ class Updates(Bench):
     @pytest.mark.parametrize("method", ["ack", "release", "touch"])
     def test_holder_keeps_the_data_it_took_after_an_update(self, method: str) -> None:
         self.require("ttr" if method == "touch" else "")
-        task = self.taken(data="old")
+        task = self.put_and_take(data="old")
         self.tube.update(task.id, data="new")
         result = getattr(self.tube, method)(task, *([1] if method == "touch" else []))
         assert result.data == "old"
@@ -45,21 +45,21 @@ class Updates(Bench):
     def test_update_without_changes_is_a_peek_without_event(self) -> None:
         task, events = self.put(), self.listen()
         assert self.tube.update(task) == task
-        with self.refused(TaskNotFound):
+        with self.expect_error(TaskNotFound):
             self.tube.update(task.id + 1000)
         last = self.put()
-        assert self.received(events, [("put", last.id, "ready")])
+        assert self.has_received(events, [("put", last.id, "ready")])
 
     def test_an_updated_task_keeps_its_place_and_its_lane(self) -> None:
         tasks = [self.put(number) for number in range(3)]
         for task in tasks:
             self.tube.update(task, data=task.data + 10)
-        assert self.drain() == [task.id for task in self.in_order(tasks)]
+        assert self.drain() == [task.id for task in self.sort_as_taken(tasks)]
 
     def test_update_leaves_a_taken_task_with_its_holder(self) -> None:
-        task = self.taken()
+        task = self.put_and_take()
         self.tube.update(task, data=None)
-        assert self.another().tube.peek(task).state == "taken"
+        assert self.add_worker().tube.peek(task).state == "taken"
         assert self.tube.release(task).state == "ready"
         assert self.take().data is None
 
@@ -68,14 +68,16 @@ class Updates(Bench):
         tasks = [self.put(pri=5) for _ in range(3)]
         for pri, task in zip((9, 5, 1), tasks, strict=True):
             assert self.tube.update(task, pri=pri).pri == pri
-        assert self.drain() == [task.id for task in self.in_order([self.tube.peek(task) for task in tasks])]
+        assert self.drain() == [task.id for task in self.sort_as_taken([self.tube.peek(task) for task in tasks])]
 
     @needs("pri")
     def test_a_buried_task_gets_its_new_place_when_it_is_kicked(self) -> None:
-        first, second = self.buried(pri=5), self.buried(pri=5)
+        first, second = self.put_and_bury(pri=5), self.put_and_bury(pri=5)
         self.tube.update(second, pri=1)
         self.tube.kick(2)
-        assert self.drain() == [task.id for task in self.in_order([self.tube.peek(task) for task in (first, second)])]
+        assert self.drain() == [
+            task.id for task in self.sort_as_taken([self.tube.peek(task) for task in (first, second)])
+        ]
 
     @needs("delay")
     def test_update_starts_or_ends_a_delay(self) -> None:
@@ -87,17 +89,17 @@ class Updates(Bench):
         assert self.tube.update(task, delay=0).state == "ready"
         assert self.tube.update(task, delay=0).state == "ready"
         assert self.take().id == task.id
-        with self.refused(InvalidOption):
+        with self.expect_error(InvalidOption):
             self.tube.update(task, delay=1)
         self.tube.bury(task)
-        with self.refused(InvalidOption):
+        with self.expect_error(InvalidOption):
             self.tube.update(task, delay=0, data="not this either")
 
     @needs("delay")
     def test_update_that_ends_a_delay_wakes_a_waiter(self) -> None:
         task = self.put(delay=50)
         call = self.begin(timeout=None)
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         self.tube.update(task, delay=0)
         assert self.got(call).id == task.id
 
@@ -105,7 +107,7 @@ class Updates(Bench):
     def test_updated_delay_ends_at_its_new_time(self) -> None:
         task = self.put(delay=50)
         call = self.begin(timeout=None)
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         self.tube.update(task, delay=3)
         self.clock.advance(3)
         assert self.got(call).id == task.id
@@ -122,13 +124,13 @@ class Updates(Bench):
 
     @needs("ttl")
     def test_update_of_the_ttl_is_refused_for_a_taken_task(self) -> None:
-        task = self.taken(ttl=50)
-        with self.refused(InvalidOption):
+        task = self.put_and_take(ttl=50)
+        with self.expect_error(InvalidOption):
             self.tube.update(task, data="new", ttl=9)
 
     @needs("ttr")
     def test_update_does_not_change_the_ttr_of_a_taken_task(self) -> None:
-        task = self.taken(ttr=5)
+        task = self.put_and_take(ttr=5)
         self.clock.advance(2)
         assert self.tube.update(task, data="new").due == 5
         self.clock.advance(3)
@@ -144,15 +146,15 @@ class Updates(Bench):
         wrong: list[dict[str, object]] = [{"pri": -1}, {"delay": -1}, {"ttl": "1"}, {"pri": None}]
         for changes in wrong:
             known = changes.keys() <= self.knobs.options or None in changes.values()
-            with self.refused(InvalidOption if known else OptionNotSupported):
+            with self.expect_error(InvalidOption if known else OptionNotSupported):
                 self.tube.update(task, data="new", **changes)
-        with self.refused(TaskNotFound):
+        with self.expect_error(TaskNotFound):
             self.tube.update(10**6, data="new")
 
     @lacks("pri")
     def test_update_refuses_options_the_driver_lacks(self) -> None:
         task = self.put("old")
-        with self.refused(OptionNotSupported):
+        with self.expect_error(OptionNotSupported):
             self.tube.update(task, data="new", pri=1)
 
     def test_an_updated_task_keeps_its_key_and_attempts(self) -> None:
@@ -233,24 +235,24 @@ class Updates(Bench):
         ready = [self.tube.peek(task.id) for task in (first, second, third)]
         assert [task.pri for task in ready] == [0, 2, 7]
         if self.knobs.lane is None:
-            assert self.drain() == [task.id for task in self.in_order(ready)]
+            assert self.drain() == [task.id for task in self.sort_as_taken(ready)]
 
     def test_release_may_change_the_data(self) -> None:
         for by_id in (False, True):
-            task = self.taken(data="old")
+            task = self.put_and_take(data="old")
             assert self.tube.release(task.id if by_id else task, data={"page": 2}).data == {"page": 2}
             assert task.data == "old"
             again = self.take()
             assert (again.id, again.data, again.attempts) == (task.id, {"page": 2}, 2)
             assert self.tube.ack(again).data == {"page": 2}
         ready = self.put("old")
-        with self.refused(TaskNotTaken):
+        with self.expect_error(TaskNotTaken):
             self.tube.release(ready, data="new")
         assert self.take().data == "old"
 
     @needs("delay")
     def test_release_with_data_follows_the_other_rules_of_release(self) -> None:
-        task = self.taken(data=1, max_attempts=2)
+        task = self.put_and_take(data=1, max_attempts=2)
         assert self.tube.release(task, delay=5, data=2).state == "delayed"
         self.clock.advance(5)
         last = self.tube.release(self.take(), data=3)
@@ -258,6 +260,6 @@ class Updates(Bench):
 
     @lacks("pri")
     def test_release_and_bury_refuse_pri_where_the_driver_has_no_pri(self) -> None:
-        task = self.taken()
+        task = self.put_and_take()
         assert self.refuses(lambda pri: self.tube.release(task, pri=pri), 0, error=OptionNotSupported)
         assert self.refuses(lambda pri: self.tube.bury(task, pri=pri), 0, error=OptionNotSupported)

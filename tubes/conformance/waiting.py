@@ -35,7 +35,7 @@ class Waiting(Bench):
             self.tube = self.create("other", capacity=2)
             if method.startswith("put"):
                 self.puts(2)
-        worker = self.another()
+        worker = self.add_worker()
         where = worker.queue if method == "take_any" else worker.tube
         return worker, self.begin(where, method, *CALLS[method][0], timeout=timeout)
 
@@ -45,7 +45,7 @@ class Waiting(Bench):
 
     def is_idle_after(self, method: str) -> bool:
         """Return True if no caller waits and the ended call has no later effect."""
-        assert self.waiting(0)
+        assert self.has_waiters(0)
         self.serve(method)
         total = 0 if method.startswith("put") else 1
         assert (self.count("total"), self.count("ready")) == (total, total)
@@ -55,7 +55,7 @@ class Waiting(Bench):
     def test_waiting_call_ends_exactly_at_its_timeout(self, method: str) -> None:
         _, call = self.wait(method, timeout=5)
         self.clock.advance(4.9)
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         assert not call.done()
         self.clock.advance(0.1)
         assert self.got(call) == CALLS[method][1]
@@ -68,16 +68,16 @@ class Waiting(Bench):
         getattr(worker.queue, end)()
         with pytest.raises(QueueClosed):
             self.got(theirs)
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         self.serve(method)
         assert self.got(mine)
 
     @every_call
     def test_tube_with_waiters_is_busy_and_forced_drop_ends_their_calls(self, method: str) -> None:
         calls = [call for _, call in (self.wait(method), self.wait(method))]
-        assert self.waiting(2)
-        with self.refused(TubeBusy):
-            self.another().tube.drop()
+        assert self.has_waiters(2)
+        with self.expect_error(TubeBusy):
+            self.add_worker().tube.drop()
         self.tube.drop(force=True)
         for call in calls:
             with pytest.raises(TubeNotFound):
@@ -85,7 +85,7 @@ class Waiting(Bench):
 
     @every_call
     def test_cancelled_waiting_call_has_no_effect(self, method: str) -> None:
-        self.cancelling()
+        self.require_asyncio()
         self.wait(method)[1].cancel()
         assert self.is_idle_after(method)
 
@@ -97,11 +97,11 @@ class Waiting(Bench):
 
     def test_a_put_serves_a_waiting_take(self) -> None:
         call = self.begin()
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         task = self.put("data")
         taken = self.got(call)
         assert (taken.id, taken.state, taken.data) == (task.id, "taken", "data")
-        assert self.waiting(0)
+        assert self.has_waiters(0)
 
     def test_put_returns_a_ready_task_even_if_a_take_waits(self) -> None:
         call = self.begin()
@@ -112,11 +112,11 @@ class Waiting(Bench):
         calls = [self.begin(), self.begin()]
         task = self.put()
         assert self.got(calls[0]).id == task.id
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         assert not calls[1].done()
 
     def test_waiting_takes_are_served_in_arrival_order(self) -> None:
-        calls = [self.begin(self.another().tube, timeout=timeout) for timeout in (9, 3, None)]
+        calls = [self.begin(self.add_worker().tube, timeout=timeout) for timeout in (9, 3, None)]
         for call in calls:
             task = self.put()
             assert self.got(call).id == task.id
@@ -127,18 +127,18 @@ class Waiting(Bench):
         assert self.got(call).id == task.id
 
     def test_task_of_a_waiting_take_belongs_to_its_session(self) -> None:
-        worker = self.another()
+        worker = self.add_worker()
         call = self.begin(worker.tube)
         self.put()
         task = self.got(call)
-        with self.refused(TaskNotTaken):
+        with self.expect_error(TaskNotTaken):
             self.tube.ack(task.id)
         assert worker.tube.ack(task).state == "done"
 
     def test_take_without_timeout_waits_indefinitely(self) -> None:
         call = self.begin()
         self.clock.advance(50 * 365 * 86400)
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         self.put()
         assert self.got(call).state == "taken"
 
@@ -147,7 +147,7 @@ class Waiting(Bench):
         for call in (calls[1], calls[2], calls[0]):
             self.clock.advance(1)
             assert self.got(call) is None
-        assert self.waiting(0)
+        assert self.has_waiters(0)
 
     def test_timed_out_take_takes_no_task(self) -> None:
         early, late = self.begin(timeout=1), self.begin(timeout=9)
@@ -159,14 +159,14 @@ class Waiting(Bench):
 
     def test_a_take_of_timeout_0_never_waits(self) -> None:
         assert self.got(self.begin(timeout=0)) is None
-        assert self.waiting(0)
+        assert self.has_waiters(0)
 
     def test_take_refuses_bad_timeouts(self) -> None:
         self.put()
         assert self.refuses(self.tube.take, -1, float("nan"), float("inf"), "1", True, False)
 
     def test_task_released_by_a_closing_session_does_not_serve_that_session(self) -> None:
-        worker = self.another()
+        worker = self.add_worker()
         self.put()
         task = self.take(worker.tube)
         theirs, mine = self.begin(worker.tube), self.begin()
@@ -178,12 +178,12 @@ class Waiting(Bench):
     def test_truncate_does_not_end_waiting_takes(self) -> None:
         call = self.begin()
         self.tube.truncate()
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         task = self.put()
         assert self.got(call).id == task.id
 
     def test_waiting_take_takes_for_the_session_joined_meanwhile(self) -> None:
-        worker = self.another()
+        worker = self.add_worker()
         call = self.begin(worker.tube)
         worker.queue.identify(self.queue.identify())
         self.put()
@@ -191,22 +191,22 @@ class Waiting(Bench):
         assert self.tube.ack(task.id).state == "done"
 
     def test_many_waiting_takes_lose_no_task(self) -> None:
-        workers = [self.another() for _ in range(3)]
+        workers = [self.add_worker() for _ in range(3)]
         calls = [self.begin(workers[number % 3].tube) for number in range(9)]
         tasks = [self.put(number) for number in range(9)]
         assert [self.got(call).id for call in calls] == [task.id for task in tasks]
 
     def test_cancelled_take_takes_no_task(self) -> None:
-        self.cancelling()
+        self.require_asyncio()
         early, late = self.begin(), self.begin()
         early.cancel()
         task = self.put()
         assert self.got(late).id == task.id
-        assert self.waiting(0)
+        assert self.has_waiters(0)
         assert self.state(self.put()) == "ready"
 
     def test_take_cancelled_too_late_returns_its_task(self) -> None:
-        self.cancelling()
+        self.require_asyncio()
         tube = self.tube.inner
         cancelled = self.cancels_late(tube.take, tube, lambda: tube.put("data", max_attempts=1))
         counts = [1, 0, 0] if cancelled else [0, 1, 1]
@@ -218,5 +218,5 @@ class Waiting(Bench):
     def test_task_with_ttl_0_serves_no_waiter(self) -> None:
         call = self.begin()
         self.put(ttl=0)
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         assert not call.done()

@@ -14,61 +14,61 @@ class Waking(Bench):
     @pytest.mark.parametrize("way", RETURNING.values(), ids=RETURNING)
     def test_a_task_that_becomes_ready_serves_one_waiting_take(self, way: Way) -> None:
         self.require(way.needs)
-        worker = self.another()
+        worker = self.add_worker()
         self.put(**way.options)
         task = self.take(worker.tube)
         calls = [self.begin(), self.begin()]
         way.go(self, worker, task)
         again = self.got(calls[0])
         assert (again.id, again.attempts) == (task.id, 2)
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         assert not calls[1].done()
 
     @needs("lane")
     @pytest.mark.parametrize("way", LEAVING.values(), ids=LEAVING)
     def test_a_lane_that_becomes_free_serves_one_waiting_take(self, way: Way) -> None:
         self.require(way.needs)
-        worker = self.another()
-        first, second, _ = self.in_order([self.put(**self.lane("x")) for _ in range(3)])
+        worker = self.add_worker()
+        first, second, _ = self.sort_as_taken([self.put(**self.lane("x")) for _ in range(3)])
         task = self.take(worker.tube)
         assert task.id == first.id
         calls = [self.begin(), self.begin()]
         way.go(self, worker, task)
         assert self.got(calls[0]).id == second.id
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         assert not calls[1].done()
 
     @needs("lane")
     def test_task_put_into_a_busy_lane_serves_no_waiter(self) -> None:
-        self.taken(**self.lane("x"))
+        self.put_and_take(**self.lane("x"))
         call = self.begin()
         self.put(**self.lane("x"))
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         other = self.put(**self.lane("y"))
         assert self.got(call).id == other.id
 
     @needs("lane")
     def test_task_kicked_into_a_busy_lane_serves_no_waiter(self) -> None:
-        self.buried(**self.lane("x"))
-        held = self.taken(**self.lane("x"))
+        self.put_and_bury(**self.lane("x"))
+        held = self.put_and_take(**self.lane("x"))
         call = self.begin()
         self.tube.kick()
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         self.tube.ack(held)
         assert self.got(call).attempts == 1
 
     @needs("lane", "ttl")
     def test_task_that_expires_behind_a_busy_lane_serves_no_waiter(self) -> None:
-        held = self.taken(**self.lane("x"))
+        held = self.put_and_take(**self.lane("x"))
         call = self.begin()
         self.put(**self.lane("x"), ttl=1)
         self.clock.advance(1)
         self.tube.ack(held)
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         assert not call.done()
 
     def test_tasks_ready_together_are_handed_out_in_order(self) -> None:
-        worker = self.another()
+        worker = self.add_worker()
         tasks = self.puts(4)
         for _ in tasks:
             self.take(worker.tube)
@@ -84,19 +84,19 @@ class Waking(Bench):
         calls = [self.begin() for _ in range(3)]
         assert self.tube.kick(2) == 2
         assert [self.got(call).id for call in calls[:2]] == [task.id for task in tasks[:2]]
-        assert self.waiting(1)
+        assert self.has_waiters(1)
 
     @pytest.mark.parametrize("method", ["ack", "bury", "delete"])
     def test_acked_buried_or_deleted_task_serves_no_waiter(self, method: str) -> None:
-        task = self.taken()
+        task = self.put_and_take()
         call = self.begin()
         getattr(self.tube, method)(task)
-        assert self.waiting(1)
+        assert self.has_waiters(1)
         assert not call.done()
 
     @needs("ttr")
     def test_worker_may_wait_for_the_task_it_lost_to_its_ttr(self) -> None:
-        task = self.taken(ttr=5)
+        task = self.put_and_take(ttr=5)
         call = self.begin()
         self.clock.advance(5)
         again = self.got(call)
