@@ -54,7 +54,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def pack_and_count(self: coalesced_puts.CoalescedPuts, **how: bool) -> bytes:
         if not self.args:
-            sizes.append(len(self._answers))
+            sizes.append(len(self._futures))
         return pack(self, **how)
 
     monkeypatch.setattr(coalesced_puts.CoalescedPuts, "pack", pack_and_count)

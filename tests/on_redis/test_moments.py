@@ -113,7 +113,7 @@ def test_timed_out_take_leaves_no_wait_on_the_server(slow: LocalServer) -> None:
 @pytest.fixture
 def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep clients from ending waits on the server."""
-    monkeypatch.setattr(RedisStore, "poke", lambda store, key: None)
+    monkeypatch.setattr(RedisStore, "end_expired_waits", lambda store, key: None)
 
 
 @pytest.mark.usefixtures("deaf")

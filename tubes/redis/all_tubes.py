@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from tubes.redis.store import RedisStore
 
 #: Tubes per call of `overview`.
-_TUBES: Final = 200
+_TUBES_PER_CALL: Final = 200
 #: Names per call of `living`.
-_NAMES: Final = 1000
+_NAMES_PER_CALL: Final = 1000
 #: How often a script is called again if its call had to do other work first.
-_TRIES: Final = 100
+_MAX_CALLS: Final = 100
 
 
 def overview(store: RedisStore, names: list[str], *, ages: bool) -> Flow[tuple[dict[str, Overview], dict[str, object]]]:
@@ -35,52 +35,52 @@ def overview(store: RedisStore, names: list[str], *, ages: bool) -> Flow[tuple[d
     `ages`: also read the age of the oldest ready task, which costs one more call per tube with a ready task.
     """
     found: dict[str, Overview] = {}
-    strange: dict[str, object] = {}
-    for some in _batches(names, 1 if store.server.moving else _TUBES):
-        keys = [store.key(name) for name in some]
-        now, *seen = list_of((yield from store.ask("overview", keys[0], store.now(), *keys)))
-        for name, about in zip(some, seen, strict=True):
-            if about is None:
+    unreadable: dict[str, object] = {}
+    for batch in _batches(names, 1 if store.server.moving else _TUBES_PER_CALL):
+        keys = [store.key(name) for name in batch]
+        now, *rows = list_of((yield from store.ask("overview", keys[0], store.now(), *keys)))
+        for name, row in zip(batch, rows, strict=True):
+            if row is None:
                 continue
             try:
-                found[name] = yield from _seen(store, name, number_of(now), list_of(about), ages=ages)
+                found[name] = yield from _seen(store, name, number_of(now), list_of(row), ages=ages)
             except Unreadable as error:
-                strange[name] = error
-    return found, strange
+                unreadable[name] = error
+    return found, unreadable
 
 
-def _seen(store: RedisStore, name: str, now: int, about: list[Reply], *, ages: bool) -> Flow[Overview]:
-    if len(about) == 1:  # The script's reason for not reading the tube.
-        raise Unreadable(what=f"tube {name!r}", why=bytes_of(about[0]).decode(errors="replace"))
-    driver, options, counted, *numbers, due = about
+def _seen(store: RedisStore, name: str, now: int, row: list[Reply], *, ages: bool) -> Flow[Overview]:
+    if len(row) == 1:  # The script's reason for not reading the tube.
+        raise Unreadable(what=f"tube {name!r}", why=bytes_of(row[0]).decode(errors="replace"))
+    driver, options, counted, *numbers, due = row
     kind = validation.driver_name(name, driver)
-    given: dict[str, Any] | None = None
+    arguments: dict[str, Any] | None = None
     with suppress(Unreadable):  # An overview of counts does not need the options.
-        given = as_arguments(validation.options_told(name, options))
+        arguments = as_arguments(validation.stored_options(name, options))
     with validation.reading(f"tube {name!r}"):
         statistics = statistics_of(counted, store.count_waiting(name, list_of(counted)[4]), now)
     sessions, lanes, resting = map(number_of, numbers)
     lag = 0.0 if due is None else max(0.0, (now - float(bytes_of(due))) / SECOND)
     age: float | None = None
     if ages and (statistics.tasks["ready"] or lag):
-        age = yield from _oldest(store, name, driver, options)
-    return Overview(kind, statistics, now / SECOND, sessions, given, lanes, resting, lag, age)
+        age = yield from _oldest_age(store, name, driver, options)
+    return Overview(kind, statistics, now / SECOND, sessions, arguments, lanes, resting, lag, age)
 
 
-def living(store: RedisStore, names: list[str]) -> Flow[tuple[list[str], dict[str, object]]]:
+def existing_names(store: RedisStore, names: list[str]) -> Flow[tuple[list[str], dict[str, object]]]:
     """Return the names of existing tubes, and the names that hold something else with the errors."""
     found: list[str] = []
-    strange: dict[str, object] = {}
-    for some in _batches(names, 1 if store.server.moving else _NAMES):
-        keys = [store.key(name) for name in some]
+    unreadable: dict[str, object] = {}
+    for batch in _batches(names, 1 if store.server.moving else _NAMES_PER_CALL):
+        keys = [store.key(name) for name in batch]
         drivers = list_of((yield from store.ask("living", keys[0], *keys)))
-        for name, driver in zip(some, drivers, strict=True):
+        for name, driver in zip(batch, drivers, strict=True):
             try:
                 if driver is not None and validation.driver_name(name, driver):
                     found.append(name)
             except Unreadable as error:
-                strange[name] = error
-    return found, strange
+                unreadable[name] = error
+    return found, unreadable
 
 
 def _batches(names: list[str], size: int) -> Iterator[list[str]]:
@@ -88,19 +88,21 @@ def _batches(names: list[str], size: int) -> Iterator[list[str]]:
         yield names[start : start + size]
 
 
-def _oldest(store: RedisStore, name: str, driver: object, options: object) -> Flow[float | None]:
+def _oldest_age(store: RedisStore, name: str, driver: object, options: object) -> Flow[float | None]:
     """Return the age of a tube's oldest ready task; None without one, or if this process lacks the tube's driver."""
     try:
-        its = store.driver_of(name, driver)
+        tube_driver = store.driver_of(name, driver)
         # A script that changes nothing for a session accepts any field of the meta hash as its token: `born` always
         # exists.
-        nobody = TubeSession(0, "born", "0", Edition(its, validation.options(name, options, its), store.server_micros))
+        placeholder = TubeSession(
+            0, "born", "0", Edition(tube_driver, validation.options(name, options, tube_driver), store.server_micros)
+        )
     except DriverNotFound:
         return None
     start: int | str = ""
-    for _ in range(_TRIES):
-        known = nobody.edition.script("age")
-        reply: Reply = yield ScriptCall(known, store.key(name), (start,), nobody, store.now())
+    for _ in range(_MAX_CALLS):
+        age_script = placeholder.edition.script("age")
+        reply: Reply = yield ScriptCall(age_script, store.key(name), (start,), placeholder, store.now())
         if isinstance(reply, ErrorReply):
             if reply.code in ("TUBEGONE", "SESSIONGONE"):
                 return None

@@ -22,7 +22,7 @@ from tubes.drivers.options import Seconds, micros
 from tubes.errors import DuplicateKey, TaskNotTaken, TubeFull, TubesError
 from tubes.redis import task_codec
 from tubes.redis.looking import LookingPort
-from tubes.redis.port import name_of
+from tubes.redis.port import identity_of
 from tubes.redis.scripts.assembly import relaying
 from tubes.redis.scripts.msgpack_array import packed
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
@@ -71,25 +71,25 @@ class BatchPort(LookingPort[F]):
             raise self.closed_error()
         if not batch.size:
             return []
-        yield from self.allow_keeping(*(options for options, _ in batch.runs))
+        yield from self.require_keep_done(*(options for options, _ in batch.runs))
         shared = self.shared
         edition: Edition | None = None
-        written: list[task_codec.NewTask] = []
+        new_tasks: list[task_codec.NewTask] = []
         words: list[Word] = []
-        is_there = True
+        is_uploaded = True
         limit = () if batch.max_waiting is None else (batch.max_waiting,)
         one_by_one = batch.has_keys or bool(limit)
 
-        def told(now: Edition) -> tuple[Word, ...] | None:
+        def arguments(current: Edition) -> tuple[Word, ...] | None:
             """Return the script's arguments; None if the tube was altered after `words` was made."""
-            if now is not edition:
+            if current is not edition:
                 return None
-            waiting = self.words_of_waiting(waits=waits)
+            waiting = self.waiter_words(waits=waits)
             return (
                 batch.size,
                 batch.upload_key,
                 len(words),
-                now.room,
+                current.room,
                 *waiting,
                 *(() if batch.upload_key else words),
                 *limit,
@@ -97,23 +97,23 @@ class BatchPort(LookingPort[F]):
 
         try:
             while True:
-                now = yield from self.edition()
-                if now is not edition:
-                    batch.check_size(now.options.get("capacity", 0))
-                    edition, written = now, [now.write(options) for options, _ in batch.runs]
-                    words = self._words_of(batch, written, one_by_one=one_by_one)
-                    if batch.upload_options is not now:
-                        self._unstage(batch)
+                current = yield from self.edition()
+                if current is not edition:
+                    batch.check_size(current.options.get("capacity", 0))
+                    edition, new_tasks = current, [current.write(options) for options, _ in batch.runs]
+                    words = self._arguments_of(batch, new_tasks, one_by_one=one_by_one)
+                    if batch.upload_options is not current:
+                        self._discard_upload(batch)
                         if batch.size > PUTS or sum(len(raw) for _, data in batch.runs for raw in data) > BYTES:
-                            batch.upload_key, batch.upload_options, is_there = uuid4().hex, now, False
-                if not is_there:
+                            batch.upload_key, batch.upload_options, is_uploaded = uuid4().hex, current, False
+                if not is_uploaded:
                     yield from self._stage(batch.upload_key, words)
-                    is_there = True
+                    is_uploaded = True
                 reply = yield from self.ask_by_options(
                     "put_limited" if limit else "put_keyed" if one_by_one else "put_many",
-                    told,
+                    arguments,
                     slot=SERVING if waits else None,
-                    parts=_parts(batch.upload_key),
+                    parts=_upload_keys(batch.upload_key),
                 )
                 if type(reply) is not ErrorReply:
                     break
@@ -127,27 +127,27 @@ class BatchPort(LookingPort[F]):
                     _, id, number = str(reply).split()
                     key = next(islice(batch, int(number), None))[1]["key"]
                     raise DuplicateKey(key=key, tube=shared.name, id=int(id), item=int(number))
-                is_there = False
+                is_uploaded = False
         except BaseException:
-            self._unstage(batch)
+            self._discard_upload(batch)
             raise
         if reply is None:
             if not waits:
-                self._unstage(batch)
+                self._discard_upload(batch)
             return None
         if one_by_one:
-            return (yield from self._show_keyed(batch, written, *list_of(reply)))
+            return (yield from self._show_keyed(batch, new_tasks, *list_of(reply)))
         created, first = self.read_put(bytes_of(reply))
         tasks: list[F] = []
-        for new, (_, data) in zip(written, batch.runs, strict=True):
+        for new, (_, data) in zip(new_tasks, batch.runs, strict=True):
             if new.due != "":
                 shared.watch(created + int(new.due))
-            tasks += task_codec.shown_new(self.kind, self.tube, first + len(tasks), created, new, data)
+            tasks += task_codec.make_new_tasks(self.kind, self.tube, first + len(tasks), created, new, data)
         return tasks
 
-    def _words_of(self, batch: Batch, written: list[task_codec.NewTask], *, one_by_one: bool) -> list[Word]:
+    def _arguments_of(self, batch: Batch, new_tasks: list[task_codec.NewTask], *, one_by_one: bool) -> list[Word]:
         """Return the tasks as arguments of `put_keyed` if they are put `one_by_one`, else of `put_many`."""
-        puts = zip(written, batch.runs, strict=True)
+        puts = zip(new_tasks, batch.runs, strict=True)
         if not one_by_one:
             return task_codec.put_words(
                 ((new, data) for new, (_, data) in puts), laned=self.shared.driver.lane is not None
@@ -159,27 +159,29 @@ class BatchPort(LookingPort[F]):
             words += data
         return words
 
-    def _show_keyed(self, batch: Batch, written: list[task_codec.NewTask], head: Reply, *found: Reply) -> Flow[list[F]]:
+    def _show_keyed(
+        self, batch: Batch, new_tasks: list[task_codec.NewTask], head: Reply, *found: Reply
+    ) -> Flow[list[F]]:
         """Return the tasks for a reply of `put_keyed`: each is new, or was found by its key.
 
         The reply contains only the id of a found task that did not fit into it.
         """
         tasks: list[F] = []
         moment, id = bytes_of(head)[:7], number_of(bytes_of(head)[7:])
-        named = {int(answer[1:]) for answer in found if type(answer) is bytes and answer[:1] == _NAMED}
-        others = {task[0]: task for task in (yield from self.parsed(sorted(named)))} if named else {}
-        answers = iter(found)
-        for new, (_, data) in zip(written, batch.runs, strict=True):
+        left_out = {int(entry[1:]) for entry in found if type(entry) is bytes and entry[:1] == _ID_PREFIX}
+        found_by_id = {task[0]: task for task in (yield from self.parsed(sorted(left_out)))} if left_out else {}
+        entries = iter(found)
+        for new, (_, data) in zip(new_tasks, batch.runs, strict=True):
             for raw in data:
-                answer: Reply | task_codec.Parsed = next(answers)
-                if answer == b"":
+                entry: Reply | task_codec.Parsed = next(entries)
+                if entry == b"":
                     tasks.append(self.show_put(moment + str(id).encode(), new, raw))
                     id += 1
                 else:
-                    if type(answer) is bytes and answer[:1] == _NAMED:
+                    if type(entry) is bytes and entry[:1] == _ID_PREFIX:
                         # A number stands for a task that ended meanwhile, or a task whose key alone is remembered.
-                        answer = others.get(int(answer[1:]), int(answer[1:]))
-                    tasks.append(self._show_kept(answer, new, raw))
+                        entry = found_by_id.get(int(entry[1:]), int(entry[1:]))
+                    tasks.append(self._show_existing(entry, new, raw))
         return tasks
 
     def put_waiting(self, request: Batch | PreparedPut) -> Flow[F | list[F] | None]:
@@ -194,11 +196,11 @@ class BatchPort(LookingPort[F]):
         while at < len(words):
             if self.closed_error is not None:
                 raise self.closed_error()
-            part = _part(words, at)
-            reply = yield from self.ask_alone("stage", name, number, STAY, packed(part), parts=_parts(name))
+            part = _next_part(words, at)
+            reply = yield from self.ask_alone("stage", name, number, STAY, packed(part), parts=_upload_keys(name))
             at, number = (0, 0) if reply.__class__ is ErrorReply else (at + len(part), number + 1)
 
-    def _unstage(self, batch: Batch) -> None:
+    def _discard_upload(self, batch: Batch) -> None:
         """Remove the uploaded tasks."""
         name, batch.upload_key, batch.upload_options = batch.upload_key, "", None
         if name:
@@ -206,7 +208,7 @@ class BatchPort(LookingPort[F]):
 
     def _remove(self, name: str) -> Flow[None]:
         with suppress(TubesError):
-            yield from self.ask_alone("stage", name, "", parts=_parts(name))
+            yield from self.ask_alone("stage", name, "", parts=_upload_keys(name))
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
@@ -218,7 +220,7 @@ class BatchPort(LookingPort[F]):
 
     def _take_many(self, limit: int, *span: int) -> Flow[list[F]]:
         shared = self.shared
-        while self.serves and shared.queue.has_taker():
+        while self.serves and shared.queue.has_take_waiter():
             if not (yield from shared.serving.serve_one()):
                 return []
         tasks: list[F] = []
@@ -234,7 +236,7 @@ class BatchPort(LookingPort[F]):
                 tasks += self.show_many(found)
                 more = bool(found) and (len(list_of(found[5])) == wanted or bool(found[3]))
         except BaseException:
-            self.connection.owed.append((self._untake_shown, tasks, reply))
+            self.connection.owed.append((self._untake_tasks, tasks, reply))
             self.connection.repay()
             raise
         return tasks
@@ -246,7 +248,7 @@ class BatchPort(LookingPort[F]):
             if span is None:
                 others = yield from self._take_many(limit - 1)
             else:
-                first = yield from self.asked("set_ttr", self.about(first, span, "1"))
+                first = yield from self.run_request("set_ttr", self.request(first, span, "1"))
                 others = yield from self._take_many(limit - 1, span)
         except TaskNotTaken:  # The time to run of the first task has ended.
             return []
@@ -262,46 +264,46 @@ class BatchPort(LookingPort[F]):
         if soonest is not None:
             self.shared.watch(soonest)
         raws = cast("list[bytes]", reply[5])  # `shown_taken` leaves out a value that is not bytes.
-        return task_codec.shown_taken(self.kind, self.tube, number_of(reply[4]), ids, attempts, moments, raws)
+        return task_codec.make_taken_tasks(self.kind, self.tube, number_of(reply[4]), ids, attempts, moments, raws)
 
     def untake_many(self, reply: Reply) -> None:
         """Give back the tasks in a reply whose caller was interrupted."""
-        self._untake_later(_taken_in(reply))
+        self._untake_later(_takes_of_reply(reply))
 
-    def _untake_shown(self, tasks: list[F], reply: Reply) -> None:
+    def _untake_tasks(self, tasks: list[F], reply: Reply) -> None:
         """Give back `tasks` and the tasks in the last reply, which may overlap."""
-        self._untake_later({**_taken_in(reply), **{task.id: task._take for task in tasks}})
+        self._untake_later({**_takes_of_reply(reply), **{task.id: task._take for task in tasks}})
 
     def _untake_later(self, taken: dict[int, int]) -> None:
         """Undo takes, given by the ids of the tasks."""
-        those = list(reversed(taken.items()))  # Each task returns to the front, so the last one goes first.
-        for first in range(0, len(those), TAKES):
-            words = [word for one in those[first : first + TAKES] for word in one]
+        takes = list(reversed(taken.items()))  # Each task returns to the front, so the last one goes first.
+        for first in range(0, len(takes), TAKES):
+            words = [word for take in takes[first : first + TAKES] for word in take]
             self.shared.store.later(lambda words=words: self.undo("untake", *words))  # type: ignore[misc]
 
     # -- held tasks, and tasks in any state ----------------------------------------------------------------------------
 
     def ack_many(self, tasks: object) -> dict[int, bool]:
         """Acknowledge held tasks."""
-        return self.change(self._about_many("ack_many", tasks_by_id(tasks, self.resolve_task)))
+        return self.change(self._change_many("ack_many", tasks_by_id(tasks, self.resolve_task)))
 
     def release_many(self, tasks: object, delay: Seconds | None) -> dict[int, bool]:
         """Give held tasks back."""
-        rest = self.rest_word(delay)
+        delay_argument = self.delay_word(delay)
         if delay is not None:
             self.require_option("delay")
-        return self.change(self._about_many("release_many", tasks_by_id(tasks, self.resolve_task), rest))
+        return self.change(self._change_many("release_many", tasks_by_id(tasks, self.resolve_task), delay_argument))
 
     def renew_many(self, tasks: object, seconds: Seconds) -> dict[int, bool]:
         """Extend the time to run of held tasks to at least `seconds` from now."""
         span = micros("seconds", seconds)
         self.require_option("ttr")
-        return self.run(self._about_many("renew_many", tasks_by_id(tasks, self.resolve_task), span, finishes=False))
+        return self.run(self._change_many("renew_many", tasks_by_id(tasks, self.resolve_task), span, finishes=False))
 
     def delete_many(self, tasks: object, states: tuple[State, ...] = ()) -> dict[int, bool]:
         """Remove tasks; with `states` only tasks in these states."""
         those = tasks_by_id(tasks, self.resolve_task)
-        return self.change(self._about_many("delete_many", those, letters_of(states), by_put=True))
+        return self.change(self._change_many("delete_many", those, letters_of(states), by_put=True))
 
     def evict(self, tasks: list[F]) -> list[bool]:
         """Remove the tasks that have not changed since they were read; return for each whether it was removed."""
@@ -314,9 +316,9 @@ class BatchPort(LookingPort[F]):
             words: list[Word] = []
             for task in tasks[first : first + size]:
                 digest = sha1(task._record.data, usedforsecurity=False).hexdigest()
-                words += task.id, name_of(task, by_put=True), task._state.value, digest
+                words += task.id, identity_of(task, by_put=True), task._state.value, digest
             reply = yield from self.ask("evict", *words)
-            done += (answer != _LOST[0] for answer in bytes_of(reply))
+            done += (entry != _UNCHANGED[0] for entry in bytes_of(reply))
         return done
 
     def relay_limit(self, target: object) -> int:
@@ -337,11 +339,11 @@ class BatchPort(LookingPort[F]):
         """
         flow = self._relay(target, tasks, [*batch])
         if target.shared.store.manual and target.shared.queue.take_waiters:
-            flow = target.shared.serving.after(flow)
+            flow = target.shared.serving.serve_after(flow)
         return self.change(flow)
 
     def _relay(self, target: RedisPort, tasks: list[F], items: list[tuple[bytes, Options]]) -> Flow[list[bool] | None]:
-        seen: list[Word] = []
+        sources: list[Word] = []
         size = count = 0
         for task in tasks:
             size += len(task._record.data)
@@ -349,22 +351,22 @@ class BatchPort(LookingPort[F]):
                 break
             count += 1
             digest = sha1(task._record.data, usedforsecurity=False).hexdigest()
-            seen += task.id, name_of(task, by_put=True), task._state.value, digest
-        yield from target.allow_keeping(*(options for _, options in items))
+            sources += task.id, identity_of(task, by_put=True), task._state.value, digest
+        yield from target.require_keep_done(*(options for _, options in items))
         while True:
-            mine, theirs = (yield from self.open_session()), (yield from target.open_session())
-            edition, field = theirs.edition, f"a{theirs.token}.{theirs.caller}.m"
+            own_session, target_session = (yield from self.open_session()), (yield from target.open_session())
+            edition, field = target_session.edition, f"a{target_session.token}.{target_session.caller}.m"
             now, number = target.shared.store.now(), next(script_call.numbers)
-            puts: list[Word] = [theirs.number, theirs.token, field, number, now, edition.room]
+            puts: list[Word] = [target_session.number, target_session.token, field, number, now, edition.room]
             for raw, options in items[:count]:
                 puts += target.item_words(edition.write(options), raw, options)
-            known = relaying(mine.edition.script("relay"), edition.script("put_keyed"))
-            words = count, *seen, target.shared.key, *puts
-            call = ScriptCall(known, self.shared.key, words, mine, self.shared.store.now())
+            relay_script = relaying(own_session.edition.script("relay"), edition.script("put_keyed"))
+            words = count, *sources, target.shared.key, *puts
+            call = ScriptCall(relay_script, self.shared.key, words, own_session, self.shared.store.now())
             reply = yield call
             if type(reply) is not ErrorReply:
-                return [answer != _LOST[0] for answer in bytes_of(reply)]
-            if reply.code != _THERE:
+                return [entry != _UNCHANGED[0] for entry in bytes_of(reply)]
+            if reply.code != _TARGET_ERROR:
                 self.is_final(call, "relay", reply)
                 continue
             refusal = ErrorReply(str(reply).partition(" ")[2])
@@ -379,11 +381,11 @@ class BatchPort(LookingPort[F]):
             if refusal.code in script_call.NOT_YET:
                 yield from target.ask("tick", slot="m")
             elif refusal.code in ("SESSIONGONE", "ALTERED"):
-                target.lose(theirs)
+                target.lose(target_session)
             else:
                 raise target.refusal(refusal)
 
-    def _about_many(
+    def _change_many(
         self, verb: str, those: TasksById, *args: Word, finishes: bool = True, by_put: bool = False
     ) -> Flow[dict[int, bool]]:
         """Call a script for each of these tasks; return for each whether it was changed.
@@ -393,25 +395,25 @@ class BatchPort(LookingPort[F]):
         done = dict.fromkeys(those, False)
         try:
             edition = yield from self.edition()
-            together = verb == "ack_many" and not edition.is_paced and "keep_done" not in edition.options
-            size = IDS if together else IDS_ALONE
+            is_batched = verb == "ack_many" and not edition.is_paced and "keep_done" not in edition.options
+            size = IDS if is_batched else IDS_ALONE
             if self.shared.driver.lane is not None:
-                size = IDS_ALONE if together else IDS_WITH_LANES
+                size = IDS_ALONE if is_batched else IDS_WITH_LANES
             for lease, ids in _by_session(those):
                 for first in range(0, len(ids), size):
-                    some = ids[first : first + size]
+                    chunk = ids[first : first + size]
                     words = [*args]
-                    for meant, _, view in map(those.__getitem__, some):
-                        words += meant, name_of(view, by_put=by_put)
+                    for task_id, _, view in map(those.__getitem__, chunk):
+                        words += task_id, identity_of(view, by_put=by_put)
                     reply = yield from self.ask_by_options(verb, tuple(words), lease=lease)
                     if type(reply) is ErrorReply:  # The session has ended, so it holds none of these tasks.
                         continue
-                    answers = bytes_of(reply)
-                    if _LOST not in answers:
-                        done.update(dict.fromkeys(some, True))
+                    entries = bytes_of(reply)
+                    if _UNCHANGED not in entries:
+                        done.update(dict.fromkeys(chunk, True))
                         continue
-                    for id, answer in zip(some, answers, strict=True):
-                        done[id] = answer != _LOST[0]
+                    for id, entry in zip(chunk, entries, strict=True):
+                        done[id] = entry != _UNCHANGED[0]
         finally:
             if finishes:
                 mark_all_finished(those, done)
@@ -421,11 +423,11 @@ class BatchPort(LookingPort[F]):
 #: The port of any connection to a server.
 RedisPort: TypeAlias = BatchPort[Any]
 #: A script's reply for a task that it did not change.
-_LOST: Final = b"0"
+_UNCHANGED: Final = b"0"
 #: The code of errors of the tube to which tasks are moved.
-_THERE: Final = "THERE"
+_TARGET_ERROR: Final = "THERE"
 #: The prefix of an id that is returned in place of a task.
-_NAMED: Final = b"?"
+_ID_PREFIX: Final = b"?"
 
 
 def _by_session(those: TasksById) -> Iterable[tuple[Lease | None, list[int]]]:
@@ -441,19 +443,19 @@ def _by_session(those: TasksById) -> Iterable[tuple[Lease | None, list[int]]]:
     return found.values()
 
 
-def _taken_in(reply: Reply) -> dict[int, int]:
+def _takes_of_reply(reply: Reply) -> dict[int, int]:
     """Return the takes in a reply of `take_many` by task id."""
     if type(reply) is not list or not reply:
         return {}
     return dict.fromkeys(map(int, bytes_of(reply[0]).split()), number_of(reply[4]))
 
 
-def _parts(staged: str) -> tuple[str, ...]:
+def _upload_keys(upload: str) -> tuple[str, ...]:
     """Return the additional keys of a call that uses an upload."""
-    return (f"staged:{staged}",) if staged else ()
+    return (f"staged:{upload}",) if upload else ()
 
 
-def _part(words: list[Word], at: int) -> list[Word]:
+def _next_part(words: list[Word], at: int) -> list[Word]:
     """Return the words of the next part of an upload."""
     size, end = 0, at
     while end < len(words) and end - at < PUTS and size < BYTES:

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 class _Store(Protocol):
     """The part of a store that `Beats` uses."""
 
-    def beat(self, channel: ThreadChannel, patience: float, lost: set[str], /) -> None: ...
+    def renew_sessions(self, channel: ThreadChannel, patience: float, lost: set[str], /) -> None: ...
 
 
-class Beats:
+class SessionRenewer:
     """Renew the sessions of some stores three times per session ttl, in a thread because event loops may be blocked."""
 
-    def __init__(self, server: Server, lease: float, by_lease: dict[float, Beats] | None = None) -> None:
+    def __init__(self, server: Server, lease: float, by_lease: dict[float, SessionRenewer] | None = None) -> None:
         self._server: Final = server
         self._lease: Final = lease
         # Shared by the heartbeats of all session ttls on this server.
@@ -31,9 +31,9 @@ class Beats:
         # Stops the thread; None without a thread.
         self._stop: threading.Event | None = None
 
-    def of(self, lease: float) -> Beats:
+    def with_ttl(self, lease: float) -> SessionRenewer:
         """Return the heartbeat for sessions of this ttl."""
-        return self._by_lease.get(lease) or Beats(self._server, lease, self._by_lease)
+        return self._by_lease.get(lease) or SessionRenewer(self._server, lease, self._by_lease)
 
     def add(self, store: _Store) -> None:
         """Renew the sessions of this store from now on."""
@@ -61,5 +61,5 @@ class Beats:
             with self._lock:
                 stores = [*self._stores]
             for store in stores:
-                store.beat(channel, patience, lost)
+                store.renew_sessions(channel, patience, lost)
         channel.close()

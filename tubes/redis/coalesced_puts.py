@@ -17,7 +17,7 @@ from tubes.redis.scripts import replies
 from tubes.redis.scripts.replies import ErrorReply, Reply
 from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
 from tubes.redis.transport.script_call import CERTAIN, UNSURE, ScriptCall
-from tubes.redis.verbs import NOT_ALONE
+from tubes.redis.verbs import NEEDS_OTHER_SCRIPT
 from tubes.values.options import put_options
 from tubes.values.task import F
 
@@ -44,58 +44,58 @@ class CoalescedPuts(ScriptCall):
     grows = True
     certain = CERTAIN
 
-    __slots__ = ("_answers", "_edition", "_open", "_port", "_runs", "_size")
+    __slots__ = ("_edition", "_futures", "_growing", "_port", "_runs", "_size")
 
-    def __init__(self, port: LoopPort[Any], session: TubeSession, open: dict[str, ScriptCall]) -> None:
-        known, now = session.edition.script("put"), port.connection.store.now()
-        super().__init__(known, port.shared.key, (), session, now)
+    def __init__(self, port: LoopPort[Any], session: TubeSession, growing: dict[str, ScriptCall]) -> None:
+        put_script, now = session.edition.script("put"), port.connection.store.now()
+        super().__init__(put_script, port.shared.key, (), session, now)
         self._edition: Final = session.edition
         # These puts have no keys, and never wait for room.
         self.answers = replies.BYTES
         self._port: Final = port
         # The calls of the channel that still accept puts.
-        self._open: Final = open
+        self._growing: Final = growing
         #: The data of all puts in order; the puts of one pair share their options.
         self._runs: Final[list[tuple[task_codec.NewTask, list[bytes]]]] = []
-        self._answers: Final[list[asyncio.Future[Reply]]] = []
+        self._futures: Final[list[asyncio.Future[Reply]]] = []
         self._size = 0
 
-    def add(self, new: task_codec.NewTask, raw: bytes, answer: asyncio.Future[Reply]) -> None:
-        """Add a put. `answer` receives the reply that the script `put` would give."""
-        runs, answers = self._runs, self._answers
+    def add(self, new: task_codec.NewTask, raw: bytes, future: asyncio.Future[Reply]) -> None:
+        """Add a put. `future` receives the reply that the script `put` would give."""
+        runs, futures = self._runs, self._futures
         if runs and runs[-1][0] is new:
             runs[-1][1].append(raw)
         else:
             runs.append((new, [raw]))
-        answers.append(answer)
+        futures.append(future)
         self._size += len(raw)
-        count = len(answers)
+        count = len(futures)
         if count == 2:
             self.script = self._edition.script("put_many")
         if count == MOST or self._size >= BYTES:
             self._close()
 
     def _close(self) -> None:
-        if self._open.get(self.key) is self:
-            del self._open[self.key]
+        if self._growing.get(self.key) is self:
+            del self._growing[self.key]
 
     def pack(self, *, whole: bool = False, moving: bool = False) -> bytes:
         """Return the packed request; a single put uses the script `put`."""
         if not self.args:
             self._close()
-            self._say()
-            if len(self._answers) > 1 and not self._port.has_joined:
+            self._make_arguments()
+            if len(self._futures) > 1 and not self._port.has_coalesced:
                 # Send the script itself once: a server that lacks it would ask for it, and do later calls first.
-                whole = self._port.has_joined = True
+                whole = self._port.has_coalesced = True
         return super().pack(whole=whole, moving=moving)
 
-    def _say(self) -> None:
-        if len(self._answers) == 1:
+    def _make_arguments(self) -> None:
+        if len(self._futures) == 1:
             new, [raw] = self._runs[0]
             self.args = self._port.put_words(self._edition, new, raw)
             return
         words = task_codec.put_words(self._runs, laned=self._port.shared.driver.lane is not None)
-        self.args = (len(self._answers), "", len(words), "", "", "", *words)
+        self.args = (len(self._futures), "", len(words), "", "", "", *words)
 
     # -- the part of a future, for the channel -------------------------------------------------------------------------
 
@@ -106,18 +106,18 @@ class CoalescedPuts(ScriptCall):
     def set_result(self, reply: Reply) -> None:
         """Give each put its part of the reply, or the server's error."""
         self._close()
-        together = type(reply) is bytes and len(self._answers) > 1
-        created, first = (reply[:7], int(reply[7:])) if type(reply) is bytes and together else (b"", 0)
-        for id, answer in enumerate(self._answers, first):
-            if not answer.done():
-                answer.set_result(b"%b%d" % (created, id) if together else reply)
+        is_batch = type(reply) is bytes and len(self._futures) > 1
+        created, first = (reply[:7], int(reply[7:])) if type(reply) is bytes and is_batch else (b"", 0)
+        for id, future in enumerate(self._futures, first):
+            if not future.done():
+                future.set_result(b"%b%d" % (created, id) if is_batch else reply)
 
     def set_exception(self, error: TubesError) -> None:
         """Give each put the error of a lost connection."""
         self._close()
-        for answer in self._answers:
-            if not answer.done():
-                answer.set_exception(type(error)(**error.facts))
+        for future in self._futures:
+            if not future.done():
+                future.set_exception(type(error)(**error.facts))
 
 
 class LoopPort(BatchPort[F]):
@@ -127,8 +127,8 @@ class LoopPort(BatchPort[F]):
         super().__init__(connection, shared)
         self._channels: Final = channels
         #: True after several of its puts were sent as one call.
-        self.has_joined = False
-        self._joins: Final = not connection.store.manual
+        self.has_coalesced = False
+        self._coalesces: Final = not connection.store.manual
 
     def put(self, data: object, options: Options, *usual: Any) -> F | None:
         """Add a task; return None if the tube is full."""
@@ -138,28 +138,28 @@ class LoopPort(BatchPort[F]):
         except RuntimeError:  # A forked child has no loop; the put below raises its error.
             channel = None
         session = self.session
-        if session is None or not self._joins or not isinstance(channel, LoopChannel):
+        if session is None or not self._coalesces or not isinstance(channel, LoopChannel):
             return super().put(data, options)
-        if session.edition.is_bounded or (options and not NOT_ALONE.isdisjoint(options)):
+        if session.edition.is_bounded or (options and not NEEDS_OTHER_SCRIPT.isdisjoint(options)):
             return super().put(data, options)  # Each of these puts needs its own reply: the tube may be full.
         raw, options = self.prepare(data, options)
         new = session.edition.write(options)
-        return self._put_joined(channel, session, new, raw, options)  # type: ignore[return-value]
+        return self._put_coalesced(channel, session, new, raw, options)  # type: ignore[return-value]
 
-    async def _put_joined(
+    async def _put_coalesced(
         self, channel: LoopChannel, session: TubeSession, new: task_codec.NewTask, raw: bytes, options: Options
     ) -> F | None:
         if self.closed_error is not None:
             raise self.closed_error()
-        answer: asyncio.Future[Reply] = channel.loop.create_future()
+        future: asyncio.Future[Reply] = channel.loop.create_future()
         puts = channel.growing.get(self.shared.key)
         if isinstance(puts, CoalescedPuts) and puts.session is session:
-            puts.add(new, raw, answer)
+            puts.add(new, raw, future)
         else:
             puts = CoalescedPuts(self, session, channel.growing)
-            puts.add(new, raw, answer)
+            puts.add(new, raw, future)
             channel.submit(puts, puts)
-        reply = await answer
+        reply = await future
         if type(reply) is bytes:
             return self.show_put(reply, new, raw)
         if type(reply) is ErrorReply:
@@ -172,5 +172,5 @@ class LoopPort(BatchPort[F]):
             elif puts.resent and reply.code != _FAILED:
                 raise self.refusal(reply)
         # The call put nothing, perhaps because of another put in it.
-        alone: Any = self.run(self.put_encoded(raw, options, waits=False))
-        return await alone  # type: ignore[no-any-return]
+        single: Any = self.run(self.put_encoded(raw, options, waits=False))
+        return await single  # type: ignore[no-any-return]

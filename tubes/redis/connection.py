@@ -23,7 +23,7 @@ from tubes.errors import (
     TubesError,
 )
 from tubes.redis import validation
-from tubes.redis.all_tubes import living, overview
+from tubes.redis.all_tubes import existing_names, overview
 from tubes.redis.batch_port import RedisPort
 from tubes.redis.coalesced_puts import Channels, LoopPort
 from tubes.redis.port import Port, PortConnection
@@ -32,7 +32,7 @@ from tubes.redis.repair import examine
 from tubes.redis.scripts.assembly import script, trial
 from tubes.redis.scripts.replies import bytes_of, list_of
 from tubes.redis.session import OpenedTube, RedisSession
-from tubes.redis.store import born_of, open_store
+from tubes.redis.store import creation_of, open_store
 from tubes.redis.transport.channel import ThreadChannel, pay
 from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
 from tubes.redis.transport.script_call import Flow, ScriptCall, Slots, verb
@@ -56,7 +56,7 @@ T = TypeVar("T")
 #: The argument of the script `open` for an existing tube of the name.
 _MODES: Final[Mapping[IfExists, str]] = {"raise": "new", "same": "same", "keep": "alike", "update": "alike"}
 #: The least seconds until an unused queue of replies expires.
-_REPLIES_STAY: Final = 12.0
+_REPLIES_IDLE: Final = 12.0
 
 
 class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -119,26 +119,26 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
             if isinstance(reply, ErrorReply):
                 raise InvalidOption(option="rank_lua", value=driver.rank_lua, rule=f"fails on the server: {reply}")
         checked = driver.check_tube(options)
-        about = (describe(driver), describe_options(checked), checked.get("capacity", 0))
+        description = (describe(driver), describe_options(checked), checked.get("capacity", 0))
         while True:
-            yield from self._note_name(name)
-            reply = yield from self.session.open(name, _MODES[if_exists], *about, maker=uuid4().hex)
+            yield from self._store_name(name)
+            reply = yield from self.session.open(name, _MODES[if_exists], *description, maker=uuid4().hex)
             assert reply is not None  # Every mode creates a missing tube.
             if not isinstance(reply, OpenedTube):
                 if if_exists == "raise":
                     raise TubeExists(name=name, why=WAYS_TO_USE_IT)
-                if reply[0] != about[0]:
-                    its = validation.driver_name(name, reply[0])
-                    raise TubeExists(name=name, why=f"with driver {its!r}, not {driver.name!r}")
+                if reply[0] != description[0]:
+                    other = validation.driver_name(name, reply[0])
+                    raise TubeExists(name=name, why=f"with driver {other!r}, not {driver.name!r}")
                 with validation.reading(f"tube {name!r}: its options"):
-                    there, wanted = map(drop_reset_options, (validation.options(name, reply[1], driver), checked))
-                if there == wanted:
+                    stored, requested = map(drop_reset_options, (validation.options(name, reply[1], driver), checked))
+                if stored == requested:
                     if_exists = "keep"
                     continue
-                raise TubeExists(name=name, why=difference(there, wanted))
+                raise TubeExists(name=name, why=difference(stored, requested))
             registry.register(driver)
-            port = yield from self._opened(name, reply)
-            if if_exists != "update" or reply.options == about[1]:
+            port = yield from self._port_of(name, reply)
+            if if_exists != "update" or reply.options == description[1]:
                 return port
             with suppress(TubeNotFound):  # Another caller dropped the tube meanwhile: create it again.
                 yield from port.give_options(driver.fill(checked))
@@ -149,7 +149,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         """Return the port of a hidden fifo tube. It is created if needed, and expires when unused."""
         self.check()
         # A waiting caller uses the tube every few seconds.
-        return (yield from self._open_hidden(name, "fifo", max(self.store.lease, _REPLIES_STAY)))
+        return (yield from self._open_hidden(name, "fifo", max(self.store.lease, _REPLIES_IDLE)))
 
     @verb
     def open_hidden(self, name: str, driver: str, idle: float) -> Flow[RedisPort]:
@@ -158,9 +158,9 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         return use_json((yield from self._open_hidden(name, driver, idle)))
 
     def _open_hidden(self, name: str, driver: str, idle: float) -> Flow[RedisPort]:
-        about = (describe(self.store.registry.find(driver)), describe_options({"idle": round(idle * 1000)}))
-        reply = yield from self.session.open(name, "keep", *about, maker=uuid4().hex)
-        return (yield from self._opened(name, reply))
+        description = (describe(self.store.registry.find(driver)), describe_options({"idle": round(idle * 1000)}))
+        reply = yield from self.session.open(name, "keep", *description, maker=uuid4().hex)
+        return (yield from self._port_of(name, reply))
 
     #: A server may lose this tube. It is created again for replies that arrive before its owner does so.
     find_replies = open_replies
@@ -171,11 +171,11 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         try:
             return self.store.registry.find(name)
         except DriverNotFound:
-            there: Reply = yield ScriptCall(script("there"), self.store.key(tube), ())
-            if if_exists != "raise" and type(there) is list:
-                its = validation.driver_name(tube, there[0])
-                if its != name:
-                    raise TubeExists(name=tube, why=f"with driver {its!r}, not {name!r}") from None
+            stored: Reply = yield ScriptCall(script("there"), self.store.key(tube), ())
+            if if_exists != "raise" and type(stored) is list:
+                other = validation.driver_name(tube, stored[0])
+                if other != name:
+                    raise TubeExists(name=tube, why=f"with driver {other!r}, not {name!r}") from None
             raise
 
     @verb
@@ -183,16 +183,16 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         """Return the port of an existing tube."""
         self.check()
         name = check_tube_name(name)
-        return (yield from self._opened(name, (yield from self.session.open(name, "any"))))
+        return (yield from self._port_of(name, (yield from self.session.open(name, "any"))))
 
     @verb
     def names(self) -> Flow[list[str]]:
         """Return the names of all tubes."""
         self.check()
         names = yield from self._known_names()
-        there, strange = yield from living(self.store, names)
-        self.store.leave_out(strange)
-        return there
+        stored, invalid = yield from existing_names(self.store, names)
+        self.store.leave_out(invalid)
+        return stored
 
     @verb
     def overview(self, ages: bool, patterns: Collection[str] = ("*",)) -> Flow[dict[str, Overview]]:
@@ -200,8 +200,8 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         self.check()
         flag("ages", ages)
         known = exact_names(patterns) or matching((yield from self._known_names()), patterns)
-        found, strange = yield from overview(self.store, known, ages=ages)
-        self.store.leave_out(strange)
+        found, invalid = yield from overview(self.store, known, ages=ages)
+        self.store.leave_out(invalid)
         return found
 
     def examine(self, name: str, repairs: bool) -> list[Problem]:
@@ -224,39 +224,39 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         names: set[bytes] = set()
         cursor = b"0"
         while True:
-            after, some = list_of((yield from self._names(key, "some", cursor)))
-            names.update(map(bytes_of, list_of(some)))
-            cursor = bytes_of(after)
+            next_cursor, batch = list_of((yield from self._change_names(key, "some", cursor)))
+            names.update(map(bytes_of, list_of(batch)))
+            cursor = bytes_of(next_cursor)
             if cursor == b"0":
-                known, strange = validation.names(names)
-                self.store.leave_out(dict.fromkeys(strange, f"is not {kind}"))
+                known, invalid = validation.names(names)
+                self.store.leave_out(dict.fromkeys(invalid, f"is not {kind}"))
                 return known
 
-    def _names(self, key: str, what: str, name: str | bytes) -> Flow[Reply]:
-        return (yield from self.store.ask("names", key, what, name, what=key))
+    def _change_names(self, key: str, action: str, name: str | bytes) -> Flow[Reply]:
+        return (yield from self.store.ask("names", key, action, name, what=key))
 
-    def _note_name(self, name: str) -> Flow[None]:
+    def _store_name(self, name: str) -> Flow[None]:
         """Store the name of a tube before it is created, then the name of its namespace."""
-        yield from self._names(f"{self.store.prefix}:names", "add", name)
+        yield from self._change_names(f"{self.store.prefix}:names", "add", name)
         if self.store.namespace:
-            yield from self._names(self.store.namespaces, "add", self.store.namespace)
+            yield from self._change_names(self.store.namespaces, "add", self.store.namespace)
 
     def forget_name(self, name: str) -> Flow[None]:
         """Remove the name of a dropped tube unless it was created again, and the name of an empty namespace."""
         names = f"{self.store.prefix}:names"
-        yield from self._names(names, "remove", name)
-        there = yield ScriptCall(script("there"), self.store.key(name), ())
-        if there is not None:
-            yield from self._note_name(name)
+        yield from self._change_names(names, "remove", name)
+        stored = yield ScriptCall(script("there"), self.store.key(name), ())
+        if stored is not None:
+            yield from self._store_name(name)
         elif self.store.namespace and not (yield from self._all_in(names, "a tube name")):
-            yield from self._names(self.store.namespaces, "remove", self.store.namespace)
+            yield from self._change_names(self.store.namespaces, "remove", self.store.namespace)
             if (yield from self._all_in(names, "a tube name")):
-                yield from self._names(self.store.namespaces, "add", self.store.namespace)
+                yield from self._change_names(self.store.namespaces, "add", self.store.namespace)
 
-    def _opened(self, name: str, opened: OpenedTube | tuple[Reply, Reply] | None) -> Flow[RedisPort]:
+    def _port_of(self, name: str, opened: OpenedTube | tuple[Reply, Reply] | None) -> Flow[RedisPort]:
         if not isinstance(opened, OpenedTube):
             raise TubeNotFound(name=name)
-        if opened.unheard:
+        if opened.is_muted:
             self.store.warn_of_silence()
         self.store.set_time(opened.now)
         shared, edition = self.store.shared(name, opened)
@@ -276,7 +276,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         shared = port.shared
         session, uuid, caller = self.session, self.session.uuid, self.session.caller
         reply = yield from self.session.open(shared.name, "any")
-        if not isinstance(reply, OpenedTube) or born_of(reply.token) != shared.born:
+        if not isinstance(reply, OpenedTube) or creation_of(reply.token) != shared.born:
             shared.vanish()
             raise TubeNotFound(name=shared.name)
         _, edition = self.store.shared(shared.name, reply)
@@ -306,19 +306,19 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
                 self.replies.close_later()
             else:
                 self.replies.close()
-        self.closed = _closed
+        self.closed = _closed_error
         self.session.closing = True
         for port in self.session.ports():
-            port.closed_error = _closed
-            port.shared.dismiss(port.shared.queue.waiters(port), _closed)
-            port.shared.emptiness.dismiss(port.shared.emptiness.waiters(port), _closed)
+            port.closed_error = _closed_error
+            port.shared.dismiss(port.shared.queue.waiters(port), _closed_error)
+            port.shared.emptiness.dismiss(port.shared.emptiness.waiters(port), _closed_error)
             port.listener = None
             port.shared.subscription.note(port)
         return self.run(self._close("lose" if lost else "leave"))
 
     def _close(self, how: str) -> Flow[None]:
         try:
-            yield from self.session.leave(how, self.session.uuid, self.session.opened())
+            yield from self.session.leave(how, self.session.uuid, self.session.opened_in())
         finally:
             for port in self.session.ports():
                 port.shared.ports.discard(port)
@@ -338,15 +338,15 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         if sys.is_finalizing() or not hasattr(self, "_pid") or self._pid != os.getpid() or self.closed is not None:
             return
         # This process no longer renews its leases, so they expire.
-        self.closed = _closed
+        self.closed = _closed_error
         self.session.closing = True
-        store, flow = self.store, self._abandoned()
+        store, flow = self.store, self._leave_abandoned()
         store.later(lambda: flow)
         store.later(store.leave)
 
-    def _abandoned(self) -> Flow[None]:
+    def _leave_abandoned(self) -> Flow[None]:
         if self.store.manual:
-            yield from self.session.leave("lose", self.session.uuid, self.session.opened())
+            yield from self.session.leave("lose", self.session.uuid, self.session.opened_in())
 
 
 def connect(
@@ -379,7 +379,7 @@ class ThreadConnection(Connection):
     """A connection for threads: its methods return when they are done."""
 
     def __init__(self, store: RedisStore, api: ApiKind, timeout: float | None) -> None:
-        self.channel: Final = ThreadChannel(store.server, closed=_closed)
+        self.channel: Final = ThreadChannel(store.server, closed=_closed_error)
         self.owed = self.channel.owed
         super().__init__(store, api, timeout)
 
@@ -412,7 +412,7 @@ class LoopConnection(Connection):
 
     async def ensure_connected(self) -> None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         """Test the server once; close the connection if the test fails."""
-        if self.closed is not None or self.store.key_effect:
+        if self.closed is not None or self.store.is_tested:
             return
         try:
             await asyncio.to_thread(self.store.ensure_connected, self._timeout)
@@ -440,9 +440,9 @@ class LoopConnection(Connection):
         server = self.store.server
         pipelines = hiredis is not None and not server.secure
         channel = (
-            LoopChannel(server, loop, self._slots, _closed, self.owed)
+            LoopChannel(server, loop, self._slots, _closed_error, self.owed)
             if pipelines
-            else ThreadedChannel(server, self._slots, _closed)
+            else ThreadedChannel(server, self._slots, _closed_error)
         )
         self.channels[loop] = channel
         return channel
@@ -456,7 +456,7 @@ class LoopConnection(Connection):
                 loop.call_soon_threadsafe(channel.close)
 
 
-def _closed() -> TubesError:
+def _closed_error() -> TubesError:
     return QueueClosed(why="close() was called")
 
 

@@ -65,9 +65,9 @@ class Edition:
         self._now: Final = now
         self._settings: Final = TubeSettings.of(options, is_altered=bool(name), is_paced=is_paced)
 
-    def script(self, verb: str) -> Script:
-        """Return the script `verb`, assembled for these options."""
-        return script(verb, self._driver, self._settings)
+    def script(self, name: str) -> Script:
+        """Return the script `name`, assembled for these options."""
+        return script(name, self._driver, self._settings)
 
     def write(self, options: Mapping[str, Any]) -> task_codec.NewTask:
         """Return a new task with these options, checked by `Driver`, to be put now."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: The longest interval between two questions, in microseconds: a lost event delays waiters by at most this much.
 _LONGEST: Final = 5 * SECOND
 #: The interval after a connection error, in microseconds.
-_SOON: Final = SECOND // 5
+_RETRY_INTERVAL: Final = SECOND // 5
 
 
 class _Store(Protocol):
@@ -43,8 +43,8 @@ class _Store(Protocol):
 
 
 class _Subscription(Protocol):
-    def begin(self, port: Any, /) -> Flow[int]: ...
-    def rest(self) -> None: ...
+    def start(self, port: Any, /) -> Flow[int]: ...
+    def close_if_unused(self) -> None: ...
 
 
 class _Port(Protocol):
@@ -79,9 +79,9 @@ class Emptiness:
         self._of_task: Final[dict[int, set[Waiter]]] = {}
         # Tasks that have ended since a caller began to wait, and the value at which the server is asked again.
         self._ended: int = 0
-        self._enough: int = 0
+        self._target: int = 0
         # True while a question to the server is scheduled.
-        self._asking = False
+        self._is_scheduled = False
         self._alarm: Final = Alarm(shared.store.clock, self._fire)
 
     @property
@@ -93,21 +93,23 @@ class Emptiness:
         """Add a waiting caller."""
         store = self._shared.store
         with self._lock:
-            if (gone := waiter.owner.closed_error) is not None:  # After this check, closing the port finds the waiter.
-                raise gone()
+            if (
+                closed := waiter.owner.closed_error
+            ) is not None:  # After this check, closing the port finds the waiter.
+                raise closed()
             self._waiters[waiter] = None
             if isinstance(waiter.request, TaskEnd):
                 self._of_task.setdefault(waiter.request.id, set()).add(waiter)
         if store.manual and waiter.deadline is not None:
             self._alarm.set(waiter.deadline)
-        self.ask()
+        self.schedule_check()
 
     def withdraw(self, waiter: Waiter) -> object:
         """End the wait of a caller; return its result, or None if it has none yet."""
         with self._lock:
             self._forget(waiter)
         if not self._waiters:
-            self._shared.subscription.rest()
+            self._shared.subscription.close_if_unused()
         return None if waiter.result is PENDING else waiter.result
 
     def _forget(self, waiter: Waiter) -> None:
@@ -118,101 +120,101 @@ class Emptiness:
             if not waiters:
                 del self._of_task[waiter.request.id]
 
-    def dismiss(self, waiters: Iterable[Waiter], answer: Callable[[], object]) -> None:
+    def dismiss(self, waiters: Iterable[Waiter], make_result: Callable[[], object]) -> None:
         """Give these waiters a result if they still wait."""
         for waiter in waiters:
             with self._lock:
                 if waiter not in self._waiters:
                     continue
                 # This order makes an interrupted call repeatable.
-                waiter.result = answer()
+                waiter.result = make_result()
                 waiter.wake()
                 self._forget(waiter)
         if not self._waiters:
-            self._shared.subscription.rest()
+            self._shared.subscription.close_if_unused()
 
     def waiters(self, port: object = None) -> list[Waiter]:
         """Return the waiters; with `port` only its waiters."""
         with self._lock:
             return [waiter for waiter in self._waiters if port is None or waiter.owner is port]
 
-    def hear(self, told: Parsed) -> None:
+    def handle_event(self, event: Parsed) -> None:
         """Handle the event of a task."""
-        id, state, _, is_kept, *_ = told
+        id, state, _, is_kept, *_ = event
         if self._waiters and state in _ENDED:
             for waiter in self._waiters_for([id]):
                 port: _Port = waiter.owner
-                answer: object = port.show(told) if is_kept else True
-                self.dismiss([waiter], lambda answer=answer: answer)  # type: ignore[misc]
+                result: object = port.show(event) if is_kept else True
+                self.dismiss([waiter], lambda result=result: result)  # type: ignore[misc]
             self._ended += 1
-            if self._ended >= self._enough:
-                self.ask()
+            if self._ended >= self._target:
+                self.schedule_check()
 
     def _waiters_for(self, ids: Iterable[int]) -> list[Waiter]:
         """Return the waiters for the ends of these tasks."""
         with self._lock:
             return [waiter for id in ids for waiter in self._of_task.get(id, ())]
 
-    def ask(self) -> None:
+    def schedule_check(self) -> None:
         """Schedule a question to the server if a caller waits."""
         with self._lock:
-            if self._asking or not self._waiters:
+            if self._is_scheduled or not self._waiters:
                 return
-            self._shared.store.later(self._ask)
-            self._asking = True
+            self._shared.store.later(self._check)
+            self._is_scheduled = True
 
     def _fire(self, now: int) -> None:
         self._alarm.cancel()
         if not self._shared.store.manual:
-            self.ask()
+            self.schedule_check()
             return
         # A test's clock ends expired waits, but first handles the tasks that are due at the same moment.
         self._shared.store.run_now(self._shared.tick())
-        self._shared.store.run_now(self._ask())
+        self._shared.store.run_now(self._check())
         for waiter in self.waiters():
             if waiter.deadline is not None and waiter.deadline <= now:
                 self.dismiss([waiter], lambda: None)
             elif waiter.deadline is not None:
                 self._alarm.set(waiter.deadline)
 
-    def _ask(self) -> Flow[None]:
+    def _check(self) -> Flow[None]:
         with self._lock:
-            self._asking = False
+            self._is_scheduled = False
         port: _Port | None = next((waiter.owner for waiter in self.waiters()), None)
         if port is None:
             return
-        again = _LONGEST
+        interval = _LONGEST
         try:
             # Subscribe before asking, so that no later end is missed.
-            soonest = yield from self._shared.subscription.begin(port)
+            soonest = yield from self._shared.subscription.start(port)
             if soonest:
                 self._shared.watch(soonest)
             # A waiting put will soon add a task to an empty tube, so that tube does not count as empty.
             ended, puts = self._ended, len(self._shared.queue.put_waiters)
-            if asked := list(self._of_task):
-                going = yield from port.parsed(asked)
-                over = {*asked} - {id for id, state, *_ in going if state not in _ENDED}
-                self.dismiss(self._waiters_for(over), lambda: True)
-            whole = [waiter for waiter in self.waiters() if not isinstance(waiter.request, TaskEnd)]
-            if not whole:
-                self._enough = _NEVER
+            if task_ids := list(self._of_task):
+                parsed_tasks = yield from port.parsed(task_ids)
+                ended_ids = {*task_ids} - {id for id, state, *_ in parsed_tasks if state not in _ENDED}
+                self.dismiss(self._waiters_for(ended_ids), lambda: True)
+            tube_waiters = [waiter for waiter in self.waiters() if not isinstance(waiter.request, TaskEnd)]
+            if not tube_waiters:
+                self._target = _NEVER
             elif left := (yield from port.left()) or puts:
-                self._enough = ended + left
-                if self._ended >= self._enough:
-                    self.ask()
+                self._target = ended + left
+                if self._ended >= self._target:
+                    self.schedule_check()
             else:
-                self.dismiss(whole, lambda: True)
+                self.dismiss(tube_waiters, lambda: True)
         except ConnectionLost:
-            again = _SOON
+            interval = _RETRY_INTERVAL
         except TubesError as error:
-            why = error
+            failure = error
             # Otherwise the port's own callers have their error, and only waiters of other ports may be left.
             if port.closed_error is None:
-                self.dismiss(self.waiters(), lambda: why)
+                self.dismiss(self.waiters(), lambda: failure)
             else:
-                self.ask()
+                self.schedule_check()
         if self._waiters and not self._shared.store.manual:
-            self._alarm.set(self._shared.store.clock.micros() + again)
+            self._alarm.set(self._shared.store.clock.micros() + interval)
 
 
 #: More tasks than can ever end.

@@ -37,7 +37,7 @@ class EventSubscription:
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
         # True after a message that no script published.
-        self._is_foreign = False
+        self._has_warned = False
 
     @property
     def listening(self) -> bool:
@@ -47,7 +47,7 @@ class EventSubscription:
     def open(self, port: Port[Any]) -> Flow[None]:
         """Subscribe for a port to all later changes. Raise the error of a server that refuses."""
         try:
-            soonest = yield from self.begin(port)
+            soonest = yield from self.start(port)
         except BaseException:
             self.note(port)
             raise
@@ -55,7 +55,7 @@ class EventSubscription:
         if soonest:
             self._shared.watch(soonest)
 
-    def begin(self, port: Port[Any]) -> Flow[int]:
+    def start(self, port: Port[Any]) -> Flow[int]:
         """Subscribe to all later changes; return the next due time, or 0.
 
         `port`: sends the request that makes scripts publish changes.
@@ -66,7 +66,7 @@ class EventSubscription:
             if self._thread is None:
                 self._stopped = threading.Event()
                 self._thread = threading.Thread(
-                    target=self._hear, args=(self._stopped,), name="tubes-events", daemon=True
+                    target=self._receive, args=(self._stopped,), name="tubes-events", daemon=True
                 )
                 self._thread.start()
         return number_of((yield from port.ask("listen", self._shared.store.span())))
@@ -77,9 +77,9 @@ class EventSubscription:
         if port.listener is not None and port.closed_error is None:
             self._ports[port] = None
         else:
-            self.rest()
+            self.close_if_unused()
 
-    def rest(self) -> None:
+    def close_if_unused(self) -> None:
         """End the subscription if the tube has no listeners left."""
         if not self.listening:
             self.close()
@@ -105,8 +105,8 @@ class EventSubscription:
             raise
         return wire
 
-    def _hear(self, stopped: threading.Event) -> None:
-        asked = False
+    def _receive(self, stopped: threading.Event) -> None:
+        is_pinged = False
         outage = Outage()
         wire: Wire | None = None
         while not stopped.is_set():
@@ -120,15 +120,15 @@ class EventSubscription:
                             continue
                         self._wire = wire
                     outage.end()
-                    self._shared.emptiness.ask()
+                    self._shared.emptiness.schedule_check()
                 message = wire.hear(_SILENCE)
-                silent = message is None
-                if silent:
-                    if asked:
+                is_silent = message is None
+                if is_silent:
+                    if is_pinged:
                         wire.close()
                         raise ConnectionLost(url=wire.url, why="it did not reply in time")
                     wire.send(pack("PING"))
-                asked = silent
+                is_pinged = is_silent
                 if type(message) is list:
                     self._take_in(message)
             except Exception as error:  # All listeners depend on this thread.
@@ -137,7 +137,7 @@ class EventSubscription:
                         break
                     if self._wire is wire:
                         self._wire = None
-                asked = False
+                is_pinged = False
                 stopped.wait(outage.rest(f"changes of tube {self._shared.name!r} are not received", error))
         if wire is not None:
             wire.close()
@@ -145,22 +145,22 @@ class EventSubscription:
     def _take_in(self, message: list[Reply]) -> None:
         try:
             if message[0] == b"message":
-                self._tell(bytes_of(message[2]))
+                self._dispatch(bytes_of(message[2]))
         except Exception as error:  # Any client may publish on this channel.
-            if not self._is_foreign:
-                self._is_foreign = True
+            if not self._has_warned:
+                self._has_warned = True
                 _log.warning(
                     "ignored a message on the channel of tube %r, because it is not an event: %s",
                     self._shared.name,
                     type(error).__name__,
                 )
 
-    def _tell(self, message: bytes) -> None:
+    def _dispatch(self, message: bytes) -> None:
         if message == task_codec.ALL_GONE:
-            self._shared.emptiness.ask()
+            self._shared.emptiness.schedule_check()
             return
         event, reply = task_codec.heard(message)
-        self._shared.emptiness.hear(reply)
+        self._shared.emptiness.handle_event(reply)
         if reply[4] >= 0:
             self._shared.watch(reply[4])
         for port in list(self._ports):

@@ -25,8 +25,8 @@ from tubes.values.statistics import Statistics, to_seconds
 from tubes.values.task import F, TaskView
 
 #: Tasks read per call, and ids of taken tasks requested per call.
-_LOOKS: Final = 250
-_IDS: Final = 1000
+_TASKS_PER_CALL: Final = 250
+_IDS_PER_CALL: Final = 1000
 #: The stored end of a pause without an end.
 FOR_EVER: Final = 1e18
 #: The calls that the meta hash counts by name.
@@ -60,14 +60,14 @@ class LookingPort(VerbPort[F]):
             verb, place = "tasks", id + 1
             words: tuple[Word, ...] = letter, b"" if lane is None else b"=" + raw_text(lane)
         else:
-            verb, words = "listed", (letter, *_words_of(after, id, view))
+            verb, words = "listed", (letter, *_position_words(after, id, view))
         found: list[F] = []
         while len(found) < most:
-            reply = yield from self.ask(verb, place, min(most - len(found), _LOOKS), *words)
+            reply = yield from self.ask(verb, place, min(most - len(found), _TASKS_PER_CALL), *words)
             if type(reply) is ErrorReply:
                 raise TaskNotFound(id=id, tube=self.shared.name)
             last, *replies = list_of(reply)
-            found += self._show_each((task_codec.parse(bytes_of(reply)) for reply in replies), lane)
+            found += self._show_all((task_codec.parse(bytes_of(reply)) for reply in replies), lane)
             if not last:
                 break
             place = last if isinstance(last, int) else bytes_of(last)
@@ -78,8 +78,8 @@ class LookingPort(VerbPort[F]):
         ids = yield from self._taken_after(id)
         found: list[F] = []
         while ids and len(found) < most:
-            count = min(most - len(found), _LOOKS)
-            found += self._show_each((yield from self.parsed(ids[:count], State.TAKEN)), utube)
+            count = min(most - len(found), _TASKS_PER_CALL)
+            found += self._show_all((yield from self.parsed(ids[:count], State.TAKEN)), utube)
             del ids[:count]
         return found
 
@@ -90,11 +90,11 @@ class LookingPort(VerbPort[F]):
         moment: Word = record.until if isinstance(record, task_codec.StoredDone) else ""
         found: list[F] = []
         while len(found) < most:
-            reply = yield from self.ask("ended", min(most - len(found), _LOOKS), last, moment)
+            reply = yield from self.ask("ended", min(most - len(found), _TASKS_PER_CALL), last, moment)
             if type(reply) is ErrorReply:
                 raise TaskNotFound(id=id, tube=self.shared.name)
             last, moment, *replies = map(bytes_of, list_of(reply))
-            found += self._show_each((task_codec.parse(told) for told in replies), utube)
+            found += self._show_all((task_codec.parse(reply) for reply in replies), utube)
             if not last:
                 break
         return found
@@ -104,7 +104,9 @@ class LookingPort(VerbPort[F]):
         found: set[int] = set()
         cursor = b"0"
         while True:
-            reply: Reply = yield ScriptCall(script("ids"), self.shared.key, (cursor, _IDS, "taken"), parts=("taken",))
+            reply: Reply = yield ScriptCall(
+                script("ids"), self.shared.key, (cursor, _IDS_PER_CALL, "taken"), parts=("taken",)
+            )
             if type(reply) is ErrorReply:
                 raise self.refusal(reply)
             after, ids = map(bytes_of, list_of(reply))
@@ -113,7 +115,7 @@ class LookingPort(VerbPort[F]):
             if cursor == b"0":
                 return sorted(one for one in found if one > id)
 
-    def _show_each(self, parsed: Iterable[Parsed], utube: str | None) -> Iterator[F]:
+    def _show_all(self, parsed: Iterable[Parsed], utube: str | None) -> Iterator[F]:
         """Yield the tasks of a lane for these replies; leave out unreadable tasks."""
         for one in parsed:
             try:
@@ -129,7 +131,7 @@ class LookingPort(VerbPort[F]):
         letter = "" if state is None else state.value
         at = 0
         while at < len(ids):
-            seen, *replies = list_of((yield from self.ask("looks", letter, *ids[at : at + _LOOKS])))
+            seen, *replies = list_of((yield from self.ask("looks", letter, *ids[at : at + _TASKS_PER_CALL])))
             found += [task_codec.parse(bytes_of(reply)) for reply in replies]
             at += number_of(seen)
         return found
@@ -140,8 +142,8 @@ class LookingPort(VerbPort[F]):
         found: Counter[bytes] = Counter()
         place: Word = b""
         while True:
-            last, *told = list_of((yield from self.ask("reasons", place, _LOOKS)))
-            found.update({bytes_of(reason): number_of(count) for reason, count in zip(*[iter(told)] * 2, strict=True)})
+            last, *pairs = list_of((yield from self.ask("reasons", place, _TASKS_PER_CALL)))
+            found.update({bytes_of(reason): number_of(count) for reason, count in zip(*[iter(pairs)] * 2, strict=True)})
             place = bytes_of(last)
             if not place:
                 return {reason.decode("utf-8", "replace") or None: count for reason, count in found.items()}
@@ -171,21 +173,21 @@ class LookingPort(VerbPort[F]):
         while True:
             after, *seen = list_of((yield from self.ask("utubes", cursor)))
             cursor = number_of(after)
-            for told, *facts in zip(*[iter(seen)] * 7, strict=True):
-                ready, taken, rest, interval, in_flight, capacity = map(number_of, facts)
-                lane = bytes_of(told)
+            for raw_name, *facts in zip(*[iter(seen)] * 7, strict=True):
+                ready, taken, cooldown, interval, in_flight, capacity = map(number_of, facts)
+                lane = bytes_of(raw_name)
                 try:
                     name = lane.decode("utf-8", "surrogatepass")
                 except UnicodeDecodeError as error:
                     self.shared.store.strangers.leave_out(f"the lanes of tube {self.shared.name!r}", {lane: error})
                     continue
-                start = rest / SECOND if rest else None
+                start = cooldown / SECOND if cooldown else None
                 found[name] = Utube(name, ready, taken, start, interval / SECOND, in_flight, capacity)
             if cursor == 0:
                 return [found[name] for name in sorted(found)[:most]]
 
 
-def _words_of(after: object, id: int, view: TaskView | None) -> tuple[Word, ...]:
+def _position_words(after: object, id: int, view: TaskView | None) -> tuple[Word, ...]:
     """Return the arguments that locate the task after which a list begins."""
     if view is None:
         return () if after is None else (id,)
@@ -198,9 +200,9 @@ def statistics_of(reply: Reply, waiting: int, now: int | None = None) -> Statist
 
     Raise `ValueError` or one of `validation.WRONG` for an unreadable reply.
     """
-    total, taken, buried, told, _, paused, *kept = list_of(reply)
+    total, taken, buried, counts, _, paused, *kept = list_of(reply)
     total, taken, buried = map(number_of, (total, taken, buried))
-    puts, takes, acks, delayed, *others, unputs = (number_of(count or 0) for count in list_of(told))
+    puts, takes, acks, delayed, *others, unputs = (number_of(count or 0) for count in list_of(counts))
     calls = dict(zip(_CALLS, others, strict=True))
     tasks = {
         "ready": total - taken - buried - delayed,

@@ -46,13 +46,13 @@ Words: TypeAlias = "tuple[Word, ...] | Callable[[Edition], tuple[Word, ...] | No
 Request: TypeAlias = tuple[Callable[[Reply], T], tuple[Word, ...], Lease | None]
 
 #: Error replies that the methods handle themselves.
-_ABOUT_TASKS: Final = frozenset(
+_HANDLED_ERRORS: Final = frozenset(
     {"NOTTAKEN", "NOTFOUND", "DUPLICATE", "FULL", "LANEFULL", "STATE", "STAGEGONE", "FENCED", "ABORTED"}
 )
 #: Words per call of `undo`: two for each task.
-_UNDONE: Final = 100
+_UNDO_WORDS: Final = 100
 #: Scripts without effect after their session has ended.
-_OF_TAKERS: Final = frozenset(
+_HOLDER_SCRIPTS: Final = frozenset(
     {
         "ack",
         "ack_many",
@@ -68,7 +68,7 @@ _OF_TAKERS: Final = frozenset(
     }
 )
 #: Scripts that may have been done before their session ended, if the call was sent twice.
-_ONCE: Final = frozenset(
+_UNREPEATABLE: Final = frozenset(
     {"put", "put_many", "put_keyed", "put_limited", "again", "take", "take_many", "take_for", "take_task"}
     | {"ack", "ack_many", "ack_with", "kick", "kick_delayed", "kick_task", "bury", "update"}
     | {"delete", "delete_many"}
@@ -121,16 +121,16 @@ class Port(PortBase[F]):
         #: The session in this tube; None: not open.
         self.session: TubeSession | None = None
         #: The last session that was open here; it holds the tasks that this port has taken.
-        self.taker: TubeSession | None = None
+        self.last_session: TubeSession | None = None
         self.url: Final = store.url
         self.clock: Final = store.clock
 
-    def known_of(self, view: TaskView) -> str:
+    def known_word(self, view: TaskView) -> str:
         """Return a script's argument about a task: the caller knows its data, so the reply need not contain it.
 
         '2': its end has other effects; '3': it may be due; '1': neither.
         """
-        if ends_richly(view):
+        if has_end_effects(view):
             return "2"
         # Another caller may have set a ttr meanwhile.
         return "3" if "ttr" in self._driver.options or view._times[0] is not None else "1"
@@ -156,15 +156,15 @@ class Port(PortBase[F]):
         shared = self.shared
         # Otherwise a marker wakes their thread just as soon.
         if shared.store.manual and (shared.queue.take_waiters or shared.queue.put_waiters):
-            flow = shared.serving.after(flow)
+            flow = shared.serving.serve_after(flow)
         return self.connection.run(flow)
 
     def call(self, verb: str, request: Request[T], *, changes: bool = True) -> T:
         """Call a script; `changes`: it may make a task available or free room."""
-        flow = self.asked(verb, request)
+        flow = self.run_request(verb, request)
         return self.change(flow) if changes else self.run(flow)
 
-    def asked(self, verb: str, request: Request[T]) -> Flow[T]:
+    def run_request(self, verb: str, request: Request[T]) -> Flow[T]:
         """Call a script and return the result for its reply."""
         show, args, lease = request
         return show((yield from self.ask_by_options(verb, args, lease=lease)))
@@ -199,7 +199,7 @@ class Port(PortBase[F]):
         """
         while True:
             if self.shared.queue.stale is not None:
-                yield from self.shared.call_off()
+                yield from self.shared.cancel_stale_take()
             session = self.session_of(lease, (yield from self.open_session()))
             edition, now = session.edition, self.connection.store.now()
             args = words(edition) if callable(words) else words
@@ -238,8 +238,8 @@ class Port(PortBase[F]):
 
     def lease_of(self, task: TaskView) -> Lease:
         """Return the lease of a task that this session has taken."""
-        assert self.taker is not None
-        number, _, session = self.taker.token[1:].split(".")
+        assert self.last_session is not None
+        number, _, session = self.last_session.token[1:].split(".")
         return Lease.of(self.shared.name, task.id, self.born, int(number), int(session, 16), task._take)
 
     def edition(self) -> Flow[Edition]:
@@ -252,13 +252,13 @@ class Port(PortBase[F]):
         A repeated call uses a new session or the new options. Raise the exception for any other error.
         """
         code = reply.code
-        if code in _ABOUT_TASKS:
+        if code in _HANDLED_ERRORS:
             return True
         if code == "SESSIONGONE":
             self.lose(call.session)
-            if call.resent and verb in _ONCE:
+            if call.resent and verb in _UNREPEATABLE:
                 raise ConnectionLost(url=self.url, why=UNSURE)
-            return verb in _OF_TAKERS or isinstance(call.session, LeaseSession)
+            return verb in _HOLDER_SCRIPTS or isinstance(call.session, LeaseSession)
         if code == "ALTERED":
             if self.session is not None and self.session.edition is call.session.edition:
                 self.session = None
@@ -269,18 +269,18 @@ class Port(PortBase[F]):
 
     def ask_alone(self, verb: str, *args: Word, parts: tuple[str, ...] = ()) -> Flow[Reply]:
         """Call a script that uses no session and is safe to repeat; return its reply like `ask`."""
-        return (yield from self._answer(ScriptCall(script(verb), self.shared.key, args, parts=parts)))
+        return (yield from self._reply_to(ScriptCall(script(verb), self.shared.key, args, parts=parts)))
 
     def look(self, *commands: bytes) -> Flow[list[Reply]]:
         """Return the replies to packed read-only commands, all run at one moment while the tube exists. For threads."""
-        *replies, there = list_of((yield from self._answer(ScriptLook(commands, script("there"), self.shared.key))))
+        *replies, there = list_of((yield from self._reply_to(ScriptLook(commands, script("there"), self.shared.key))))
         if there is None:
             raise self.refusal(ErrorReply("TUBEGONE there is no such tube"))
         return replies
 
-    def _answer(self, call: ScriptCall) -> Flow[Reply]:
+    def _reply_to(self, call: ScriptCall) -> Flow[Reply]:
         reply: Reply = yield call
-        if type(reply) is ErrorReply and reply.code not in _ABOUT_TASKS:
+        if type(reply) is ErrorReply and reply.code not in _HANDLED_ERRORS:
             raise self.refusal(reply)
         return reply
 
@@ -335,18 +335,18 @@ class Port(PortBase[F]):
 
         `session`: the session of that call, if it may differ from the port's.
         """
-        by = session or self.session
+        current = session or self.session
         first = 0
-        while by is not None and first < len(args):  # Without a session its tasks have been released already.
-            some = args[first : first + _UNDONE]
-            known, now = by.edition.script(verb), self.connection.store.now()
-            reply = yield ScriptCall(known, self.shared.key, some, by, now, slot=slot)
+        while current is not None and first < len(args):  # Without a session its tasks have been released already.
+            chunk = args[first : first + _UNDO_WORDS]
+            undo_script, now = current.edition.script(verb), self.connection.store.now()
+            reply = yield ScriptCall(undo_script, self.shared.key, chunk, current, now, slot=slot)
             if reply.__class__ is ErrorReply and reply.code == "ALTERED":
-                by = yield from self._again(by)
+                current = yield from self._reopen(current)
             else:
-                first += _UNDONE
+                first += _UNDO_WORDS
 
-    def _again(self, session: TubeSession) -> Flow[TubeSession | None]:
+    def _reopen(self, session: TubeSession) -> Flow[TubeSession | None]:
         """Return the same session with the current options of the tube; None if the session or the tube is gone."""
         self.lose(session)
         if self.session is None:
@@ -364,20 +364,20 @@ class Port(PortBase[F]):
             raise self.closed_error()
         if waiter.timeout is not None:
             waiter.deadline = self.clock.micros() + waiter.timeout
-        if _hears(waiter):
+        if _waits_for_events(waiter):
             self.shared.emptiness.enlist(waiter)
         else:
             self.shared.enlist(waiter)
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
         """Remove the waiter; return its result, or None if it has none yet. `undo`: give the result back."""
-        if _hears(waiter):
+        if _waits_for_events(waiter):
             return self.shared.emptiness.withdraw(waiter)
         return self.shared.withdraw(waiter, undo=undo)
 
     def must_keep_waiting(self, waiter: Waiter) -> bool:
         """Return True if the waiter's put was sent: it is woken soon, although its timeout has passed."""
-        return not _hears(waiter) and self.shared.must_keep_waiting(waiter)
+        return not _waits_for_events(waiter) and self.shared.must_keep_waiting(waiter)
 
     def abandon(self, waiter: Waiter) -> None:
         """Withdraw the waiter and undo its call in another thread: finalizers may run at any point of the program."""
@@ -387,24 +387,24 @@ class Port(PortBase[F]):
         """Release a task that no worker holds any more, in another thread if the channel is busy or must not block."""
         if self.connection.may_run():
             with suppress(TubesError):
-                self.connection.run(self._let_go(task))
+                self.connection.run(self._release(task))
         else:
-            self.shared.store.later(lambda: self._let_go(task))
+            self.shared.store.later(lambda: self._release(task))
 
-    def _let_go(self, task: object) -> Flow[None]:
+    def _release(self, task: object) -> Flow[None]:
         id, _, view = self.resolve_task(task)
-        yield from self.ask("release", id, name_of(view), "1", "")
+        yield from self.ask("release", id, identity_of(view), "1", "")
 
 
-def _hears(waiter: Waiter) -> bool:
+def _waits_for_events(waiter: Waiter) -> bool:
     """Return True if the waiter waits for events of the tube, not for the reply to a call."""
     return waiter.request is TUBE_EMPTY or isinstance(waiter.request, TaskEnd)
 
 
-def ends_richly(view: TaskView) -> bool:
+def has_end_effects(view: TaskView) -> bool:
     """Return True if the end of a task does more than remove it: it has a key, or is kept."""
-    more = view._extras
-    return more is not None and (more.key is not None or more.keep_done > 0)
+    extras = view._extras
+    return extras is not None and (extras.key is not None or extras.keep_done > 0)
 
 
 def raw_text(text: str) -> bytes:
@@ -412,7 +412,7 @@ def raw_text(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def name_of(view: TaskView | Lease | None, *, by_put: bool = False) -> int | str:
+def identity_of(view: TaskView | Lease | None, *, by_put: bool = False) -> int | str:
     """Return the word that distinguishes a caller's task from others with its id.
 
     It is the number of its take; without a take, or if `by_put`, the moment of its put. A lease always uses its take.

@@ -15,11 +15,11 @@ from tubes.drivers.timers import NEVER
 from tubes.errors import TubesError
 from tubes.redis import task_codec
 from tubes.redis.batch_port import BatchPort
-from tubes.redis.port import PortConnection, Request, ends_richly, lane_word
+from tubes.redis.port import PortConnection, Request, has_end_effects, lane_word
 from tubes.redis.scripts.replies import BYTES, answers_of
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, pack
-from tubes.redis.verbs import NOT_ALONE
+from tubes.redis.verbs import NEEDS_OTHER_SCRIPT
 from tubes.values.options import put_options
 from tubes.values.task import F, TaskView
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _TAKEN: Final = State.TAKEN
 #: Reply kinds of the scripts.
-_OF_PUT: Final = answers_of("put")
-_OF_TAKE: Final = answers_of("take")
-_OF_ACK: Final = answers_of("ack")
+_PUT_REPLY: Final = answers_of("put")
+_TAKE_REPLY: Final = answers_of("take")
+_ACK_REPLY: Final = answers_of("ack")
 # The process id, cached because it is a system call and every method needs it.
 _process = os.getpid()
 
@@ -50,7 +50,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class _Packed:
+class _PackedRequests:
     """The packed parts of requests for one session in a tube, made with the options that this session knows."""
 
     def __init__(self, port: ThreadPort[Any], session: TubeSession, slot: int | str) -> None:
@@ -58,13 +58,13 @@ class _Packed:
         self.edition: Final = session.edition
         self._port: Final = port
         self._slot: Final = slot
-        self._of_put: Final = _words_of_put(port.shared.driver, self.edition.room)
+        self._put_words: Final = _put_word_count(port.shared.driver, self.edition.room)
         self.plain_end: Final = self.end_of_put(self.edition.plain)
-        self.put: Final = self._head("put", self._of_put)
+        self.put: Final = self._head("put", self._put_words)
         self.take: Final = self._head("take", 0)
-        about = 3 + (port.shared.driver.lane is not None)
-        self.ack: Final = self._head("ack", about)
-        self.next: Final = self._head("next", about)
+        ack_words = 3 + (port.shared.driver.lane is not None)
+        self.ack: Final = self._head("ack", ack_words)
+        self.next: Final = self._head("next", ack_words)
 
     def _head(self, verb: str, count: int) -> bytes:
         """Return the request up to the number of the call; `count`: the number of the script's own words."""
@@ -76,9 +76,9 @@ class _Packed:
 
     def end_of_put(self, new: task_codec.NewTask) -> bytes:
         """Return the last words of a put."""
-        return _words(*(new.due, new.pri, new.lane, self.edition.room)[: self._of_put - 2])
+        return _pack_words(*(new.due, new.pri, new.lane, self.edition.room)[: self._put_words - 2])
 
-    def again(self, number: int, verb: str, words: Any, orphaned: Callable[[Reply], None] | None) -> ScriptCall:
+    def repeat_call(self, number: int, verb: str, words: Any, orphaned: Callable[[Reply], None] | None) -> ScriptCall:
         """Return the call of this number, to send it again."""
         words = self._port.put_words(self.edition, *words) if verb == "put" else words
         known, sent = self.edition.script(verb), (self._slot, number)
@@ -94,10 +94,10 @@ class ThreadPort(BatchPort[F]):
         self._pid: Final = _process
         # In a cluster a call names all its keys; with a test's clock it passes the time.
         self._manual: Final = connection.store.manual
-        self._packs: Final = not self._manual and not connection.store.server.moving
-        self._packed: _Packed | None = None
+        self._can_pack: Final = not self._manual and not connection.store.server.moving
+        self._packed: _PackedRequests | None = None
 
-    def _packed_ahead(self) -> _Packed | None:
+    def _packed_requests(self) -> _PackedRequests | None:
         """Return the packed requests of the session; None if a special case needs a flow."""
         shared, session, packed = self.shared, self.session, self._packed
         queue = shared.queue
@@ -109,10 +109,10 @@ class ThreadPort(BatchPort[F]):
             or session is None
         ):
             return None
-        if not self._packs or self._pid != _process:
+        if not self._can_pack or self._pid != _process:
             return None
         if packed is None or packed.session is not session:
-            packed = self._packed = _Packed(self, session, self._channel.slot)
+            packed = self._packed = _PackedRequests(self, session, self._channel.slot)
         return packed
 
     def call(self, verb: str, request: Request[T], *, changes: bool = True) -> T:
@@ -136,8 +136,8 @@ class ThreadPort(BatchPort[F]):
     def put(self, data: object, options: Options, *usual: Any) -> F | None:
         """Add a task; return None if the tube is full."""
         options = put_options(options, *usual)
-        packed = self._packed_ahead()
-        if packed is None or (options and not NOT_ALONE.isdisjoint(options)):
+        packed = self._packed_requests()
+        if packed is None or (options and not NEEDS_OTHER_SCRIPT.isdisjoint(options)):
             return super().put(data, options)
         new, end = packed.edition.plain, packed.plain_end
         raw, options = self.prepare(data, options)
@@ -146,7 +146,9 @@ class ThreadPort(BatchPort[F]):
             end = packed.end_of_put(new)
         value = new.header + raw
         tail = b"\r\n$0\r\n\r\n$1\r\n%b\r\n$%d\r\n%b\r\n%b" % (new.flags, len(value), value, end)
-        reply = self._channel.exchange(self.shared.key, packed.put, tail, _OF_PUT, packed.again, "put", (new, raw))
+        reply = self._channel.exchange(
+            self.shared.key, packed.put, tail, _PUT_REPLY, packed.repeat_call, "put", (new, raw)
+        )
         if type(reply) is bytes:
             return self.show_put(reply, new, raw)
         if reply is None:
@@ -155,13 +157,15 @@ class ThreadPort(BatchPort[F]):
 
     def take(self) -> F | None:
         """Take the first available task; return None if no task is available."""
-        packed = self._packed_ahead()
+        packed = self._packed_requests()
         if packed is None:
             return super().take()
         head, tail = packed.take, b"\r\n$0\r\n\r\n"
         reply: Reply = None
         try:
-            reply = self._channel.exchange(self.shared.key, head, tail, _OF_TAKE, packed.again, "take", (), self.untake)
+            reply = self._channel.exchange(
+                self.shared.key, head, tail, _TAKE_REPLY, packed.repeat_call, "take", (), self.untake
+            )
             if type(reply) is bytes:
                 return self.show(task_codec.parse(reply))
             if type(reply) is int:
@@ -176,14 +180,14 @@ class ThreadPort(BatchPort[F]):
 
     def ack(self, task: object) -> F:
         """Acknowledge a held task."""
-        packed = self._packed_ahead()
+        packed = self._packed_requests()
         if packed is None or not isinstance(task, TaskView):
             return super().ack(task)  # pyright: ignore[reportUnknownArgumentType]
-        if task._tube is not self.tube or task._state is not _TAKEN or ends_richly(task):  # pyright: ignore[reportUnknownArgumentType]
+        if task._tube is not self.tube or task._state is not _TAKEN or has_end_effects(task):  # pyright: ignore[reportUnknownArgumentType]
             return super().ack(task)  # pyright: ignore[reportUnknownArgumentType]
-        words, tail = self._words_of_ack(task)  # pyright: ignore[reportUnknownArgumentType]
+        words, tail = self._ack_words(task)  # pyright: ignore[reportUnknownArgumentType]
         head = packed.ack
-        reply = self._channel.exchange(self.shared.key, head, tail, _OF_ACK, packed.again, "ack", words)
+        reply = self._channel.exchange(self.shared.key, head, tail, _ACK_REPLY, packed.repeat_call, "ack", words)
         if type(reply) is int:
             done = task_codec.shown(self.kind, self.tube, task._record, State.DONE, task._attempts, NEVER)
         elif type(reply) is bytes:
@@ -195,27 +199,29 @@ class ThreadPort(BatchPort[F]):
 
     def next(self, task: F) -> F | None:
         """Acknowledge a held task and take the next one; return None if no task is available."""
-        packed = self._packed_ahead()
-        if packed is None or task._take < 0 or ends_richly(task):
+        packed = self._packed_requests()
+        if packed is None or task._take < 0 or has_end_effects(task):
             return super().next(task)
-        words, tail = self._words_of_ack(task)
+        words, tail = self._ack_words(task)
         head = packed.next
         reply: Reply = None
         try:
-            reply = self._channel.exchange(self.shared.key, head, tail, BYTES, packed.again, "next", words, self.unnext)
+            reply = self._channel.exchange(
+                self.shared.key, head, tail, BYTES, packed.repeat_call, "next", words, self.undo_next
+            )
             if type(reply) is bytes:
                 return self.show_next(task, reply)
         except TubesError:
             raise
         except BaseException:
-            self._channel.owed.append((self.unnext, reply))
+            self._channel.owed.append((self.undo_next, reply))
             self._channel.repay()
             raise
         return super().next(task)
 
-    def _words_of_ack(self, task: TaskView) -> tuple[tuple[Word, ...], bytes]:
+    def _ack_words(self, task: TaskView) -> tuple[tuple[Word, ...], bytes]:
         """Return a script's arguments for the ack of a task, and the same as the end of the request."""
-        id, take, known = b"%d" % task._record.id, b"%d" % task._take, self.known_of(task).encode()
+        id, take, known = b"%d" % task._record.id, b"%d" % task._take, self.known_word(task).encode()
         tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n%b\r\n" % (len(id), id, len(take), take, known)
         if self._driver.lane is None:
             return (id, take, known), tail
@@ -223,7 +229,7 @@ class ThreadPort(BatchPort[F]):
         return (id, take, known, lane), tail + b"$%d\r\n%b\r\n" % (len(lane), lane)
 
 
-def _words_of_put(driver: Driver, room: object) -> int:
+def _put_word_count(driver: Driver, room: object) -> int:
     """Return the number of a put's own words: trailing words that no task of this tube uses are left out."""
     if room:
         return 6
@@ -234,7 +240,7 @@ def _words_of_put(driver: Driver, room: object) -> int:
     return 2 if driver.options.isdisjoint({"ttl", "delay"}) else 3
 
 
-def _words(*words: Word) -> bytes:
+def _pack_words(*words: Word) -> bytes:
     """Pack words for the wire."""
     # redis-py treats the first word of a command as its name, so a dummy name is cut off.
     return pack("WORDS", *words).partition(b"WORDS\r\n")[2]

@@ -20,7 +20,7 @@ from tubes.redis.scripts.parts import LAYOUTS, PARTS
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, error_of
-from tubes.redis.validation import asked_of_lanes
+from tubes.redis.validation import encode_lane_options
 from tubes.values.problem import BEYOND, KINDS, Problem
 
 if TYPE_CHECKING:
@@ -33,18 +33,18 @@ T = TypeVar("T")
 _TASKS: Final = 200
 _TASKS_OF_LANES: Final = 100
 #: Names listed per kind of problem, and names kept per kind, which count once even if HSCAN returns them twice.
-_NAMED, _KNOWN = 10, 10_000
+_MAX_LISTED, _MAX_NAMES = 10, 10_000
 #: How often delayed tasks are counted in a tube that keeps changing.
-_TRIES: Final = 3
+_COUNT_ATTEMPTS: Final = 3
 
 
 def examine(store: RedisStore, name: str, *, repairs: bool) -> Flow[list[Problem]]:
     """Return the problems of a tube; `repairs`: repair them too."""
-    about = yield from store.ask("there", store.key(name))
-    if about is None:
+    stored = yield from store.ask("there", store.key(name))
+    if stored is None:
         raise TubeNotFound(name=name)
-    found = _Found(name, repairs=repairs)
-    its_driver, its_options = list_of(about)
+    found = _Problems(name, repairs=repairs)
+    its_driver, its_options = list_of(stored)
     try:
         driver = store.driver_of(name, its_driver)
         options = validation.options(name, its_options, driver)
@@ -52,7 +52,7 @@ def examine(store: RedisStore, name: str, *, repairs: bool) -> Flow[list[Problem
         found.add(["tube", name])
         return found.problems()
     examination = _Examination(store, name, driver, found, options.get("lane_capacity"), repairs=repairs)
-    yield from examination.run(options.get("capacity", 0), asked_of_lanes(options))
+    yield from examination.run(options.get("capacity", 0), encode_lane_options(options))
     return found.problems()
 
 
@@ -61,24 +61,24 @@ def _session_of(score: Reply) -> int:
     return int(score) // TAKES if isinstance(score, bytes) and score.isdigit() else -1
 
 
-class _Found:
+class _Problems:
     """The problems found so far, by kind."""
 
     def __init__(self, tube: str, *, repairs: bool) -> None:
         self._tube: Final = tube
-        self._mends: Final = repairs
+        self._repairs: Final = repairs
         self._known: Final[dict[str, set[str]]] = {}
         self._counts: Final[Counter[str]] = Counter()
 
     def add(self, reply: object) -> bool:
         """Record the problems in a script's reply; return True if there were any."""
         words = list_of(reply)
-        for kind, about in zip(*[map(_text, words)] * 2, strict=True):
+        for kind, subject in zip(*[map(_text, words)] * 2, strict=True):
             known = self._known.setdefault(kind, set())
-            if about not in known:
+            if subject not in known:
                 self._counts[kind] += 1
-                if len(known) < _KNOWN:
-                    known.add(about)
+                if len(known) < _MAX_NAMES:
+                    known.add(subject)
         return bool(words)
 
     def __bool__(self) -> bool:
@@ -89,8 +89,8 @@ class _Found:
         return [self._problem(kind) for kind in KINDS if kind in self._counts]
 
     def _problem(self, kind: str) -> Problem:
-        some = sorted(self._known[kind], key=lambda about: (len(about), about))[:_NAMED]
-        return Problem(kind, self._counts[kind], tuple(some), self._mends and kind not in BEYOND, self._tube)
+        batch = sorted(self._known[kind], key=lambda subject: (len(subject), subject))[:_MAX_LISTED]
+        return Problem(kind, self._counts[kind], tuple(batch), self._repairs and kind not in BEYOND, self._tube)
 
 
 def _text(word: Reply) -> str:
@@ -101,19 +101,26 @@ class _Examination:
     """One check of one tube."""
 
     def __init__(
-        self, store: RedisStore, name: str, driver: Driver, found: _Found, lane_capacity: int | None, *, repairs: bool
+        self,
+        store: RedisStore,
+        name: str,
+        driver: Driver,
+        found: _Problems,
+        lane_capacity: int | None,
+        *,
+        repairs: bool,
     ) -> None:
         self._store: Final = store
         self._name: Final = name
         self._driver: Final = driver
         self._knobs: Final = knobs_of(driver)
         self._found: Final = found
-        self._mends: Final = repairs
+        self._repairs: Final = repairs
         # Any tube may have kept done tasks, now or before.
         self._settings: Final = TubeSettings(keeps=True, lane_capacity=lane_capacity)
 
     def _ask(self, verb: str, *args: Word) -> Flow[Reply]:
-        words = ("1" if self._mends else "", self._store.now(), *args)
+        words = ("1" if self._repairs else "", self._store.now(), *args)
         reply: Reply = yield ScriptCall(
             script(verb, self._driver, self._settings), self._store.key(self._name), words, parts=PARTS
         )
@@ -121,13 +128,13 @@ class _Examination:
             raise TubeNotFound(name=self._name) if reply.code == "TUBEGONE" else error_of(reply, self._store.url)
         return reply
 
-    def run(self, capacity: int, asked: str) -> Flow[None]:
+    def run(self, capacity: int, lane_options: str) -> Flow[None]:
         """Check the whole tube, in the order that the module's docstring gives."""
         kind = "list" if "LIST" in self._knobs else "zset"
-        meta = ("check_meta", kind, capacity, asked)
+        meta = ("check_meta", kind, capacity, lane_options)
         others = TAKES, LAYOUTS["LANE" in self._knobs], uuid4().hex
         broken = self._found.add((yield from self._ask(*meta, "", *others)))
-        if broken and not self._mends:
+        if broken and not self._repairs:
             return  # Keys of a wrong type and invalid numbers make the other checks impossible.
         ids = yield from self._ids()
         if broken:
@@ -137,12 +144,12 @@ class _Examination:
             lanes = yield from self._lanes()
         disordered = yield from self._indexes(max(ids, default=-1) + 1)
         yield from self._tasks(ids, disordered=disordered)
-        yield from self._holders(lanes)
+        yield from self._check_takes(lanes)
         yield from self._sweep("meta")
         # A misplaced task makes counts wrong too, so an unrepaired tube is not counted.
-        if self._mends or not self._found:
+        if self._repairs or not self._found:
             yield from self._counts()
-        if self._mends:
+        if self._repairs:
             for marker in ("marker", "room"):  # Waiters look again for tasks and room.
                 yield ScriptCall(script("mark"), self._store.key(self._name), (marker,), parts=(marker,))
 
@@ -151,20 +158,20 @@ class _Examination:
         ids: set[int] = set()
         cursor = 0
         while True:
-            after, some, wrong = list_of((yield from self._ask("check_ids", cursor)))
-            ids.update(map(int, bytes_of(some).split()))
+            after, batch, wrong = list_of((yield from self._ask("check_ids", cursor)))
+            ids.update(map(int, bytes_of(batch).split()))
             self._found.add(wrong)
             if (cursor := number_of(after)) == 0:
                 return ids
 
-    def _sweep(self, which: str) -> Flow[list[Reply]]:
+    def _sweep(self, index: str) -> Flow[list[Reply]]:
         """Check every entry of a key; return the facts that the script collects."""
         found: list[Reply] = []
         cursor = 0
         while True:
-            after, wrong, some = list_of((yield from self._ask("check_index", which, cursor)))
+            after, wrong, batch = list_of((yield from self._ask("check_index", index, cursor)))
             self._found.add(wrong)
-            found += list_of(some)
+            found += list_of(batch)
             if (cursor := number_of(after)) == 0:
                 return found
 
@@ -172,15 +179,15 @@ class _Examination:
         """Return the recorded number of taken tasks per lane; report lanes that share a number."""
         found = yield from self._sweep("lanes")
         taken: dict[bytes, int] = {}
-        named: dict[bytes, bytes] = {}
-        twice: set[bytes] = set()
+        by_number: dict[bytes, bytes] = {}
+        duplicates: set[bytes] = set()
         for lane, its_number, count in zip(*[iter(found)] * 3, strict=True):
             name, number = bytes_of(lane), bytes_of(its_number)
             taken[name] = number_of(count)
-            if number and named.setdefault(number, name) != name:
-                twice.add(name)
-        for some in _batches(sorted(twice)):
-            self._found.add((yield from self._ask("check_lanes", "1", *some)))
+            if number and by_number.setdefault(number, name) != name:
+                duplicates.add(name)
+        for batch in _batches(sorted(duplicates)):
+            self._found.add((yield from self._ask("check_lanes", "1", *batch)))
         return taken
 
     def _indexes(self, next_id: int) -> Flow[bool]:
@@ -188,19 +195,19 @@ class _Examination:
         disordered = False
         if "LIST" in self._knobs:
             disordered = yield from self._list(next_id)
-        of_order = {"LIST": ("back",), "LANE": ("offers", "behind", "rests")}
-        orders = next((keys for knob, keys in of_order.items() if knob in self._knobs), ("ready",))
+        orders_by_knob = {"LIST": ("back",), "LANE": ("offers", "behind", "rests")}
+        orders = next((keys for knob, keys in orders_by_knob.items() if knob in self._knobs), ("ready",))
         timed = ("due",) if "TIMED" in self._knobs else ()
-        for which in (*orders, "buried", *timed, "keys", "known", "done", "ended", "waiting"):
-            yield from self._sweep(which)
+        for index in (*orders, "buried", *timed, "keys", "known", "done", "ended", "waiting"):
+            yield from self._sweep(index)
         return disordered
 
     def _list(self, next_id: int) -> Flow[bool]:
         cursor, last = 0, -1
         while True:
-            after, wrong, some = list_of((yield from self._ask("check_index", "ready", cursor, last, next_id)))
-            cursor, (last,) = number_of(after), map(number_of, list_of(some))
-            if self._found.add(wrong) and not self._mends:
+            after, wrong, batch = list_of((yield from self._ask("check_index", "ready", cursor, last, next_id)))
+            cursor, (last,) = number_of(after), map(number_of, list_of(batch))
+            if self._found.add(wrong) and not self._repairs:
                 return True
             if cursor == 0:
                 return False
@@ -211,38 +218,38 @@ class _Examination:
         size = _TASKS_OF_LANES if "LANE" in self._knobs else _TASKS
         while left:
             reply = yield from self._ask("check_tasks", "1" if disordered else "", *left[: -size - 1 : -1])
-            looked, wrong = list_of(reply)
+            checked, wrong = list_of(reply)
             self._found.add(wrong)
-            del left[-number_of(looked) :]
+            del left[-number_of(checked) :]
 
-    def _holders(self, lanes: dict[bytes, int]) -> Flow[None]:
+    def _check_takes(self, lanes: dict[bytes, int]) -> Flow[None]:
         """Check that takes belong to living sessions, and that each lane records the right number of takes."""
         taken = yield from self._sweep("taken")
         # A session that lives now and lived when the takes were read is among these.
-        living = set(map(number_of, (yield from self._sweep("leases"))))
+        live = set(map(number_of, (yield from self._sweep("leases"))))
         rows = list(zip(*[iter(taken)] * 4, strict=True))
-        orphans = [word for id, score, _, _ in rows if _session_of(score) not in living for word in (id, score)]
-        for some in _batches(orphans):
-            self._found.add((yield from self._ask("check_takes", "orphan", *some)))
+        orphans = [word for id, score, _, _ in rows if _session_of(score) not in live for word in (id, score)]
+        for batch in _batches(orphans):
+            self._found.add((yield from self._ask("check_takes", "orphan", *batch)))
         if any(timeless for *_, timeless in rows):
             streams = yield from self._streams()
             dues = [(id, score) for id, score, _, timeless in rows if timeless and _session_of(score) not in streams]
-            for some in _batches([word for pair in dues for word in pair]):
-                self._found.add((yield from self._ask("check_takes", "due", *some)))
+            for batch in _batches([word for pair in dues for word in pair]):
+                self._found.add((yield from self._ask("check_takes", "due", *batch)))
         if "LANE" in self._knobs:
             counted = Counter(lane for _, _, lane, _ in rows)
             # Tasks may have moved meanwhile: one script recounts all takes of these lanes at one moment.
             doubtful = sorted(lane for lane in lanes.keys() | counted.keys() if lanes.get(lane, 0) != counted[lane])
-            for some in _batches(doubtful):
-                self._found.add((yield from self._ask("check_lanes", "", *some)))
+            for batch in _batches(doubtful):
+                self._found.add((yield from self._ask("check_lanes", "", *batch)))
 
     def _streams(self) -> Flow[set[int]]:
         """Return the sessions that hold tasks for streams."""
         sessions: set[int] = set()
         cursor = 0
         while True:
-            after, some = list_of((yield from self._ask("check_streams", cursor)))
-            sessions.update(map(number_of, list_of(some)))
+            after, batch = list_of((yield from self._ask("check_streams", cursor)))
+            sessions.update(map(number_of, list_of(batch)))
             if (cursor := number_of(after)) == 0:
                 return sessions
 
@@ -252,7 +259,7 @@ class _Examination:
             _, wrong = list_of((yield from self._ask("check_end", 0, "")))
             self._found.add(wrong)
             return
-        for _ in range(_TRIES):
+        for _ in range(_COUNT_ATTEMPTS):
             stamp, wrong = list_of((yield from self._ask("check_end", "", "")))
             self._found.add(wrong)
             delayed = set(map(number_of, (yield from self._sweep("due"))))

@@ -37,34 +37,34 @@ class Serving:
         #: Held while a flow serves.
         self.lock: Final = threading.Lock()
         # Each item tries to acquire the lock: no interrupt comes between an acquisition and the body of the `for` loop.
-        self._tries: Final = map(self.lock.acquire, repeat(False))
+        self._acquisitions: Final = map(self.lock.acquire, repeat(False))
 
     def serve_one(self) -> Flow[bool]:
         """Serve the first waiter for a task; return False if no task was available for it."""
-        soonest = yield from self._alone(self._serve_taker())
+        soonest = yield from self._run_exclusively(self._serve_take())
         return soonest is None
 
     def serve_all(self) -> Flow[int]:
         """Serve all waiters that can be served; return the next due time (0: none)."""
-        return (yield from self._alone(self._serve_all()))
+        return (yield from self._run_exclusively(self._serve_all()))
 
     def _serve_all(self) -> Flow[int]:
         full: set[object] = set()
         while self._queue.put_waiters and (yield from self._serve_putter(full)):
             pass
         while True:
-            soonest = yield from self._serve_taker()
+            soonest = yield from self._serve_take()
             if soonest is not None:
                 return soonest
 
-    def after(self, verb: Flow[T]) -> Flow[T]:
+    def serve_after(self, verb: Flow[T]) -> Flow[T]:
         """Run a flow, then serve the waiters of this process, which need no marker then."""
-        answer = yield from verb
+        result = yield from verb
         try:
             yield from self.serve_all()
         except TubesError:
             _log.debug("waiters could not be served", exc_info=True)
-        return answer
+        return result
 
     def hand_out(self, port: RedisPort, call: ScriptCall, reply: bytes) -> Flow[None]:
         """Give a task that was taken ahead to the first waiter of its session; give it back without such a waiter."""
@@ -77,20 +77,20 @@ class Serving:
         id, _, _, take, _, _ = task_codec.parse(reply)
         yield from port.undo("untake", id, take, slot=AHEAD, session=call.session)
 
-    def _alone(self, flow: Flow[T]) -> Flow[T]:
+    def _run_exclusively(self, flow: Flow[T]) -> Flow[T]:
         """Run a flow while no other flow serves. An interrupt never leaves the lock held."""
-        held = False
+        is_locked = False
         try:
-            for held in self._tries:
-                if held:
+            for is_locked in self._acquisitions:
+                if is_locked:
                     break
                 yield WaitForLock(self.lock)
             return (yield from flow)
         finally:
-            if held:
+            if is_locked:
                 self.lock.release()
 
-    def _serve_taker(self) -> Flow[int | None]:
+    def _serve_take(self) -> Flow[int | None]:
         """Serve the first waiter for a task; return None, or the next due time (0: none) if no task was available."""
         waiter = self._queue.first(self._queue.take_waiters)
         if waiter is None:
@@ -123,28 +123,28 @@ class Serving:
         if waiter is None:
             return False
         port: RedisPort = waiter.owner
-        why = "lose"  # After an unexpected error here, the put may or may not have been done.
+        event = "lose"  # After an unexpected error here, the put may or may not have been done.
         try:
-            answer: TaskView | Sequence[TaskView] | Exception | None
+            result: TaskView | Sequence[TaskView] | Exception | None
             try:
-                answer = yield from port.put_waiting(waiter.request)
+                result = yield from port.put_waiting(waiter.request)
             except ConnectionLost:
                 raise
             except Exception as error:
-                answer = error
-            if isinstance(answer, TubeFull) and "utube" in answer.facts:
-                why = "no_room"
-                full.add(answer.facts["utube"])
+                result = error
+            if isinstance(result, TubeFull) and "utube" in result.facts:
+                event = "no_room"
+                full.add(result.facts["utube"])
                 return True
-            if answer is None:
-                why = "no_room"
+            if result is None:
+                event = "no_room"
                 return False
-            if not self._queue.give(waiter, answer) and not isinstance(answer, Exception):
-                verb, words = words_to_undo(waiter, answer)
+            if not self._queue.give(waiter, result) and not isinstance(result, Exception):
+                verb, words = words_to_undo(waiter, result)
                 yield from port.undo(verb, *words, slot=SERVING)
             return True
         finally:
-            self._queue.move(waiter, why)  # Has no effect on a waiter that has left its queue.
+            self._queue.move(waiter, event)  # Has no effect on a waiter that has left its queue.
 
 
 def _shown(port: RedisPort, taken: Parsed) -> TaskView | Unreadable:
@@ -156,9 +156,9 @@ def _shown(port: RedisPort, taken: Parsed) -> TaskView | Unreadable:
     return shown
 
 
-def words_to_undo(waiter: Waiter, answer: TaskView | Sequence[TaskView]) -> tuple[str, list[int | str]]:
+def words_to_undo(waiter: Waiter, result: TaskView | Sequence[TaskView]) -> tuple[str, list[int | str]]:
     """Return the script that undoes a waiter's result, and its arguments: the last task comes first."""
-    tasks = [answer] if isinstance(answer, TaskView) else [*reversed(answer)]
+    tasks = [result] if isinstance(result, TaskView) else [*reversed(result)]
     if waiter.request is None:
         return "untake", [word for task in tasks for word in (task.id, task._take)]
     return "unput", [word for task in tasks if task.created_now for word in (task.id, task_codec.put_of(task))]

@@ -39,11 +39,11 @@ class OpenedTube(NamedTuple):
     #: The server's time.
     now: int
     #: True if the user may not publish events.
-    unheard: bool
+    is_muted: bool
     #: The edition of the options; '' for the options of the tube's creation.
     edition: str
     #: True if the lanes are throttled or were so before.
-    paced: bool
+    is_paced: bool
 
     def session(self, caller: str, edition: Edition) -> TubeSession:
         """Return the session with the options of this edition."""
@@ -82,9 +82,9 @@ class RedisSession:
 
     def note(self, port: Port[Any], session: TubeSession) -> Flow[None]:
         """Record that the session is open in the tube of a port."""
-        port.session = port.taker = session
+        port.session = port.last_session = session
         if self._shared:
-            yield from self._share("tube", port.shared.name)
+            yield from self._update_shared("tube", port.shared.name)
 
     def open(
         self,
@@ -111,12 +111,12 @@ class RedisSession:
             its_driver, its_options, *about = list_of(reply)
             if not about:
                 return its_driver, its_options
-            number, token, now, unheard, edition, paced = about
-            known, named = validation.token(name, bytes_of(token)), validation.edition(name, edition)
-            there = number_of(number), known, number_of(now), bool(unheard), named, bool(paced)
-            return OpenedTube(its_driver, its_options, *there)
+            number, token, now, is_muted, edition, is_paced = about
+            known, edition_name = validation.token(name, bytes_of(token)), validation.edition(name, edition)
+            fields = number_of(number), known, number_of(now), bool(is_muted), edition_name, bool(is_paced)
+            return OpenedTube(its_driver, its_options, *fields)
 
-    def _share(self, what: str, tube: str = "", uuid: str | None = None) -> Flow[tuple[int, list[str]] | None]:
+    def _update_shared(self, what: str, tube: str = "", uuid: str | None = None) -> Flow[tuple[int, list[str]] | None]:
         """Change the stored record of a shared session; return the number of its callers, and its tubes."""
         key = f"{self._store.prefix}:session:{uuid or self.uuid}"
         span = self._store.span()
@@ -125,23 +125,23 @@ class RedisSession:
         if reply is None:
             return None
         callers, *tubes = list_of(reply)
-        names, strange = validation.names(map(bytes_of, tubes))
-        self._store.strangers.leave_out(key, dict.fromkeys(strange, "is not a tube name"))
+        names, invalid = validation.names(map(bytes_of, tubes))
+        self._store.strangers.leave_out(key, dict.fromkeys(invalid, "is not a tube name"))
         return number_of(callers), names
 
-    def beat(self) -> Flow[None]:
+    def renew(self) -> Flow[None]:
         """Renew a shared session in all of its tubes."""
         if not self._shared or self.closing:
             return
-        known = yield from self._share("beat")
-        if known is None:
+        record = yield from self._update_shared("beat")
+        if record is None:
             if not self.closing:  # The session has ended meanwhile, or the server has lost its record.
                 yield from self._publish("again")
             return
-        here = {port.shared.name for port in self.ports()}
-        for name in known[1]:
-            if name not in here:
-                yield from self._open_too(name)
+        own_names = {port.shared.name for port in self.ports()}
+        for name in record[1]:
+            if name not in own_names:
+                yield from self._open_other(name)
 
     def identify(self, uuid: str | None, *, create: bool = False) -> Flow[str]:
         """Return the session's uuid, after joining session `uuid` if it is given; `create`: create a missing one."""
@@ -150,25 +150,25 @@ class RedisSession:
             self._shared = True
         if uuid is None or uuid == self.uuid:
             return self.uuid
-        joined = yield from self._share("publish" if create else "join", uuid=uuid)
+        joined = yield from self._update_shared("publish" if create else "join", uuid=uuid)
         if joined is None:
             raise SessionNotFound(uuid=uuid)
-        left, sessions = self.uuid, self.opened()
+        left, sessions = self.uuid, self.opened_in()
         self.uuid, self.caller = uuid, self.name
         for port in self.ports():
             port.session = None
         yield from self.leave("leave", left, sessions)
         for name in joined[1]:
-            yield from self._open_too(name)
+            yield from self._open_other(name)
         return uuid
 
     def _publish(self, how: str) -> Flow[None]:
         """Store the session for others to join. `how`: 'publish', or 'again' if others may have joined before."""
-        yield from self._share(how)
+        yield from self._update_shared(how)
         for port in self.ports():
-            yield from self._share("tube", port.shared.name)
+            yield from self._update_shared("tube", port.shared.name)
 
-    def opened(self) -> dict[str, TubeSession]:
+    def opened_in(self) -> dict[str, TubeSession]:
         """Return the tubes in which the session is open, by key."""
         return {port.shared.key: port.session for port in self.ports() if port.session is not None}
 
@@ -176,7 +176,7 @@ class RedisSession:
         """End a session, or leave it to its other callers. `how`: 'leave', or 'lose' to let its lease expire."""
         others: dict[str, str] = {}
         if self._shared:
-            left = yield from self._share(how, uuid=uuid)
+            left = yield from self._update_shared(how, uuid=uuid)
             if left is None:
                 # The server has lost the record of the session, which may have other callers.
                 how = "lose"
@@ -185,25 +185,25 @@ class RedisSession:
             for name in [] if left is None else left[1]:
                 key = self._store.key(name)
                 others[key] = name
-                if key not in open_in and (too := (yield from self._open_too(name, uuid))) is not None:
-                    open_in[key] = too
+                if key not in open_in and (other := (yield from self._open_other(name, uuid))) is not None:
+                    open_in[key] = other
         span: int | str = micros("session_ttl", self._store.lease) if how == "lose" else ""
         shared_tubes = {port.shared.key: port.shared for port in self.ports()}
         for key, opened in open_in.items():
             shared = shared_tubes.get(key)
             name = others.get(key, "") if shared is None else shared.name
-            process = self._store.process if shared is not None and shared.waits_for_nobody() else ""
+            process = self._store.process if shared is not None and shared.may_unregister() else ""
             session: TubeSession | None = opened
             while session is not None:
                 leave = session.edition.script("leave")
                 reply: Reply = yield ScriptCall(leave, key, (span, process), session, self._store.now())
                 is_altered = type(reply) is ErrorReply and reply.code == "ALTERED"
-                session = (yield from self._open_too(name, uuid)) if is_altered and name else None
+                session = (yield from self._open_other(name, uuid)) if is_altered and name else None
         if how == "lose":
             for port in self.ports():
                 port.shared.watch(self._store.clock.micros() + int(span))
 
-    def _open_too(self, name: str, uuid: str | None = None) -> Flow[TubeSession | None]:
+    def _open_other(self, name: str, uuid: str | None = None) -> Flow[TubeSession | None]:
         """Open another tube of the session; return None if that fails, so that the lease there expires.
 
         It fails if the tube is gone, refused by the server, or unreadable.
@@ -212,7 +212,7 @@ class RedisSession:
             reply = yield from self.open(name, "any", uuid=uuid)
             if not isinstance(reply, OpenedTube):
                 return None
-            return reply.session(self.caller, self._store.edition_of(name, reply))
+            return reply.session(self.caller, self._store.make_edition(name, reply))
         except (Unreadable, ServerRefused, DriverNotFound) as error:
             self._store.leave_out({name: error})
             return None

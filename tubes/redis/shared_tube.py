@@ -71,9 +71,11 @@ class SharedTube:
             # The waiter counts after its first look for a task; then the test continues.
             queue.arriving.add(waiter)
         with self.queue.lock:
-            if (gone := waiter.owner.closed_error) is not None:  # After this check, closing the port finds the waiter.
+            if (
+                closed := waiter.owner.closed_error
+            ) is not None:  # After this check, closing the port finds the waiter.
                 queue.arriving.discard(waiter)
-                raise gone()
+                raise closed()
             first = queue.enlist(waiter)
             if manual and waiter.deadline is not None:
                 self._alarm.set(waiter.deadline)
@@ -82,7 +84,7 @@ class SharedTube:
             queue.arriving.discard(waiter)
         # A put into a full lane does not hold up others.
         if not self.wait_loop.start() and (first or (waiter.request is not None and "lane_capacity" in self.options)):
-            self.nudge()
+            self.push_markers()
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
         """Remove a waiter; return its result, or None if it has none yet. `undo`: give the result back."""
@@ -90,21 +92,21 @@ class SharedTube:
             self.queue.move(waiter, "leave")
             is_gone = self.queue.state(waiter) is WaitState.GONE
             answer = None if is_gone else cast("TaskView | list[TaskView] | Exception", waiter.result)
-            alone = self.wait_loop.on and self.queue.is_empty()
+            is_last = self.wait_loop.is_running and self.queue.is_empty()
             stale = self.queue.note_stale()
         if stale:
-            self.store.later(self.call_off)
-        if alone and not self.store.manual:  # Stop the server's wait, which has no caller any more.
-            self.store.poke(self.key)
+            self.store.later(self.cancel_stale_take)
+        if is_last and not self.store.manual:  # Stop the server's wait, which has no caller any more.
+            self.store.end_expired_waits(self.key)
         if answer is None and waiter.request is not None and self.queue.put_waiters:
-            self.nudge()  # The next waiter may need less room.
+            self.push_markers()  # The next waiter may need less room.
         if undo and isinstance(answer, TaskView | list):
             port: RedisPort = waiter.owner
             verb, words = words_to_undo(waiter, answer)
             self.store.later(lambda: port.undo(verb, *words))
         return answer
 
-    def call_off(self) -> Flow[None]:
+    def cancel_stale_take(self) -> Flow[None]:
         """Cancel the take that was sent ahead, which no caller waits for; a task that it took is given back.
 
         Other calls of this process do this first, so that they find the task.
@@ -123,23 +125,23 @@ class SharedTube:
         with self.queue.lock:
             for waiter in waiters:
                 self.queue.move(waiter, "dismiss", error())
-            left = bool(self.queue.put_waiters)
-        if left:  # A waiter behind one of them may need less room.
-            self.nudge()
+            has_put_waiters = bool(self.queue.put_waiters)
+        if has_put_waiters:  # A waiter behind one of them may need less room.
+            self.push_markers()
 
-    def waits_for_nobody(self) -> bool:
+    def may_unregister(self) -> bool:
         """Return True if the server may still count this process as waiting, although it has no waiters."""
         with self.queue.lock:
             return self.wait_loop.has_served() and self.queue.is_empty()
 
-    def nudge(self) -> None:
+    def push_markers(self) -> None:
         """Push markers for the waiters, so that the thread looks again."""
-        self.store.later(self._nudge)
+        self.store.later(self._push_markers)
 
-    def _nudge(self) -> Flow[None]:
+    def _push_markers(self) -> Flow[None]:
         for marker, line in (("marker", self.queue.take_waiters), ("room", self.queue.put_waiters)):
             if line:
-                yield ScriptCall(self.store.marking, self.key, (marker,), parts=(marker,))
+                yield ScriptCall(self.store.mark_script, self.key, (marker,), parts=(marker,))
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -157,7 +159,7 @@ class SharedTube:
         self._alarm.cancel()
         if not self.store.manual:
             # Otherwise the thread looks at this moment, and serves the waiters in their order.
-            if not self.wait_loop.on:
+            if not self.wait_loop.is_running:
                 self.store.later(self.tick)
             return
         self.store.run_now(self.tick())
@@ -169,8 +171,8 @@ class SharedTube:
                     self._alarm.set(waiter.deadline)
                 elif not self.queue.move(waiter, "keep"):
                     self.queue.move(waiter, "end")
-            putters = bool(self.queue.put_waiters)
-        if putters:  # A waiter behind an expired one may need less room.
+            has_put_waiters = bool(self.queue.put_waiters)
+        if has_put_waiters:  # A waiter behind an expired one may need less room.
             self.store.run_now(self.tick())
 
     def tick(self) -> Flow[None]:
@@ -182,10 +184,10 @@ class SharedTube:
         if port is not None and not soonest:
             soonest = number_of((yield from port.ask("tick")))
         if soonest:
-            self.store.heed(soonest)
+            self.store.check_clock(soonest)
             self.watch(soonest)
 
-    def go_by_the_clock(self) -> Flow[None]:
+    def handle_clock_change(self) -> Flow[None]:
         """Restart timers that would fire late because the server's clock was set."""
         port = next(iter(self.ports), None)
         if port is not None and self.driver.lane is not None:
@@ -194,7 +196,7 @@ class SharedTube:
                 at = number_of((yield from port.ask("restart_rests", at)))
         yield from self.tick()
         # Markers end the server's waits, which depend on its clock too.
-        yield from self._nudge()
+        yield from self._push_markers()
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

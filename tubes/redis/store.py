@@ -23,7 +23,7 @@ from tubes.drivers.options import SECOND, micros
 from tubes.drivers.registry import Registry
 from tubes.errors import ConnectionLost, QueueClosed, TubesError
 from tubes.redis import validation
-from tubes.redis.beats import Beats
+from tubes.redis.beats import SessionRenewer
 from tubes.redis.edition import Edition
 from tubes.redis.scripts.assembly import WATCHED, script
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
@@ -76,7 +76,7 @@ class RedisStore:
         codec: Codec,
         lease: float,
         registry: Registry | None = None,
-        beats: Beats | None = None,
+        renewer: SessionRenewer | None = None,
     ) -> None:
         self._key: Final = key
         self.server: Final = server
@@ -97,33 +97,33 @@ class RedisStore:
         self.manual: Final = clock.patience(clock.micros()) is None
         self.process: Final = uuid4().hex
         self.registry: Final = registry or Registry()
-        self.strangers: Final = validation.Strangers()
-        self.marking: Final = script("mark")
-        self.ringing: Final = script("ring")
+        self.strangers: Final = validation.InvalidNames()
+        self.mark_script: Final = script("mark")
+        self.ring_script: Final = script("ring")
         self.closed = False
         self.sessions: Final[WeakSet[RedisSession]] = WeakSet()
         self._shared_tubes: Final[dict[str, SharedTube]] = {}
         self._lock: Final = threading.RLock()
         self._users = 0
         self._ahead = 0
-        self._timed = False
+        self._has_server_time = False
         #: True once the server was tested.
-        self.key_effect = False
-        self._silent = False
-        self._meeting: Final = threading.Lock()
+        self.is_tested = False
+        self._has_warned = False
+        self._test_lock: Final = threading.Lock()
         self._channel: Final = ThreadChannel(server, "s")
         self._inbox: Final[SimpleQueue[Callable[[], object] | None]] = SimpleQueue()
         self._has_helper = False
-        self._beats: Final = beats or Beats(server, lease)
+        self._renewer: Final = renewer or SessionRenewer(server, lease)
         self._outage: Final = Outage()
         # True if an error has occurred since the last heartbeat.
-        self._is_out = False
+        self._had_error = False
 
     # -- the life of a store -------------------------------------------------------------------------------------------
 
     def enter(self) -> None:
         """Add a connection, which keeps the store open. Raise `QueueClosed` if the last connection has closed it."""
-        with _opening:
+        with _stores_lock:
             if self.closed:
                 raise QueueClosed(why="close() was called")
             self._users += 1
@@ -137,12 +137,16 @@ class RedisStore:
         namespace = self._key.namespace if namespace is None else namespace
         lease = self.lease if lease is None else lease
         key = self._key._replace(namespace=namespace, lease=lease)
-        with _opening:
+        with _stores_lock:
             store = self if key == self._key else _stores.get(key)
             if store is None:
-                shared = self.clock, self.codec, lease, self.registry, self._beats.of(lease)
+                shared = self.clock, self.codec, lease, self.registry, self._renewer.with_ttl(lease)
                 store = RedisStore(key, self.server, self._root, *shared)
-                store.key_effect, store._timed, store._ahead = self.key_effect, self._timed, self._ahead
+                store.is_tested, store._has_server_time, store._ahead = (
+                    self.is_tested,
+                    self._has_server_time,
+                    self._ahead,
+                )
                 _stores[key] = store
             store.enter()
             return store
@@ -152,17 +156,17 @@ class RedisStore:
         with self._lock:
             self.sessions.add(session)
             if not (self.manual or self.closed):
-                self._beats.add(self)
+                self._renewer.add(self)
 
     def leave(self) -> None:
         """Remove a connection; the last one ends the threads."""
-        with _opening, self._lock:
+        with _stores_lock, self._lock:
             self._users -= 1
             if self._users:
                 return
             _stores.pop(self._key, None)
             self.closed = True
-            self._beats.discard(self)
+            self._renewer.discard(self)
             shared_tubes = list(self._shared_tubes.values())
         self._inbox.put(None)
         for shared in shared_tubes:
@@ -201,7 +205,7 @@ class RedisStore:
                     start_new_thread(self._help, ())
         self._inbox.put(act)
 
-    def poke(self, key: str) -> None:
+    def end_expired_waits(self, key: str) -> None:
         """Make the server of this key end expired waits, which any command does."""
         self.later(lambda: self._channel.request(key, "PING"))
 
@@ -237,21 +241,21 @@ class RedisStore:
 
     # -- leases --------------------------------------------------------------------------------------------------------
 
-    def beat(self, channel: ThreadChannel, patience: float, lost: set[str]) -> None:
+    def renew_sessions(self, channel: ThreadChannel, patience: float, lost: set[str]) -> None:
         """Renew the leases of all sessions; `lost`: nodes that have not replied."""
-        self._is_out = False
+        self._had_error = False
         try:
             self._beat_once(channel, lost)
-            if not self.key_effect:  # An `AsyncQueue` may be used without `await` and `async with`.
+            if not self.is_tested:  # An `AsyncQueue` may be used without `await` and `async with`.
                 self.ensure_connected(patience)
         except Exception as error:  # Sessions depend on this thread: the next heartbeat follows any error.
             self._warn("sessions could not be renewed", error)
-        if not self._is_out:
+        if not self._had_error:
             self._outage.end()
 
     def _beat_once(self, channel: ThreadChannel, lost: set[str]) -> None:
         for shared in list(self._shared_tubes.values()):
-            tokens = [port.session.token for port in copied(shared.ports) if port.session is not None]
+            tokens = [port.session.token for port in snapshot(shared.ports) if port.session is not None]
             listening = "1" if shared.subscription.listening else ""
             if not tokens and not listening:
                 continue
@@ -261,11 +265,11 @@ class RedisStore:
                 node = self.server.node(shared.key)
                 # A node that does not reply must not cost the sessions on other nodes their leases.
                 if node in lost:
-                    self._is_out = True
+                    self._had_error = True
                     continue
                 for first in range(0, max(len(tokens), 1), _BEATS):
-                    some = tokens[first : first + _BEATS]
-                    words: tuple[Word, ...] = (micros("lease", self.lease), listening, *some)
+                    chunk = tokens[first : first + _BEATS]
+                    words: tuple[Word, ...] = (micros("lease", self.lease), listening, *chunk)
                     reply = channel.call(ScriptCall(script("beat"), shared.key, words, parts=("leases",)))
             except ConnectionLost as error:
                 lost.add(node)
@@ -275,20 +279,20 @@ class RedisStore:
                 shared.vanish()
             elif isinstance(reply, ErrorReply):
                 self._warn("sessions could not be renewed", error_of(reply, self.url))
-        for session in copied(self.sessions):
-            self._beat_shared(channel, session)
+        for session in snapshot(self.sessions):
+            self._renew_shared(channel, session)
         if not lost or self.server.node(self.prefix) not in lost:
             self.read_time(channel)
 
-    def _beat_shared(self, channel: ThreadChannel, session: RedisSession) -> None:
+    def _renew_shared(self, channel: ThreadChannel, session: RedisSession) -> None:
         try:
-            run(session.beat(), channel.call)
+            run(session.renew(), channel.call)
         except TubesError as error:
             self._warn("a shared session could not be renewed", error)
 
     def _warn(self, what: str, error: Exception) -> None:
         """Log the first error of an outage, unless the store is closed."""
-        self._is_out = True
+        self._had_error = True
         if not self.closed:
             self._outage.log(what, error)
 
@@ -305,19 +309,19 @@ class RedisStore:
             except (ValueError, TypeError):
                 raise ConnectionLost(url=self.url, why=foreign(reply)) from None
             known, self._ahead = self._ahead, seconds * SECOND + rest - (before + after) // 2
-            if self._timed and abs(self._ahead - known) > _STEP:
+            if self._has_server_time and abs(self._ahead - known) > _STEP:
                 for shared in list(self._shared_tubes.values()):
-                    self.later(shared.go_by_the_clock)
-            self._timed = True
+                    self.later(shared.handle_clock_change)
+            self._has_server_time = True
 
-    def heed(self, soonest: int, channel: ThreadChannel | None = None) -> None:
+    def check_clock(self, soonest: int, channel: ThreadChannel | None = None) -> None:
         """Read the server's time again if its next due time seems to be past: then the known offset is wrong."""
         if not self.manual and self.local_micros(soonest) < self.clock.micros() - _SLACK:
             self.read_time(channel)
 
     def set_time(self, moment: int) -> None:
         """Use the time in a reply until the server's clock is read."""
-        if not self._timed and not self.manual:
+        if not self._has_server_time and not self.manual:
             self._ahead = moment - self.clock.micros()
 
     def ensure_connected(self, patience: float | None = None) -> None:
@@ -326,10 +330,10 @@ class RedisStore:
         `patience`: seconds to try; None: as long as any call.
         """
         # Another caller is testing the server with more patience.
-        if not self._meeting.acquire(timeout=-1 if patience is None else patience):
+        if not self._test_lock.acquire(timeout=-1 if patience is None else patience):
             raise ConnectionLost(url=self.url, why="it did not reply in time")
         try:
-            if self.key_effect:
+            if self.is_tested:
                 return
             channel = self._channel if patience is None else ThreadChannel(self.server, "m", patience)
             try:
@@ -341,9 +345,9 @@ class RedisStore:
                     channel.close()
             found = reply[1] if type(reply) is list and len(reply) == 2 else None
             policy = found.decode(errors="replace") if type(found) is bytes else "noeviction"
-            self.key_effect = True
+            self.is_tested = True
         finally:
-            self._meeting.release()
+            self._test_lock.release()
         if policy != "noeviction":
             what = f"{self.url} has maxmemory-policy {policy}: it may evict tasks; set it to noeviction"
             warnings.warn(what, RuntimeWarning, stacklevel=6)
@@ -358,8 +362,8 @@ class RedisStore:
 
     def warn_of_silence(self) -> None:
         """Log once that the user may not publish."""
-        if not self._silent:
-            self._silent = True
+        if not self._has_warned:
+            self._has_warned = True
             _log.warning("%s refuses PUBLISH: listeners do not receive the events of this process", self.url)
 
     def ask(self, verb: str, key: str, *args: Word, what: str = "") -> Flow[Reply]:
@@ -381,38 +385,38 @@ class RedisStore:
 
     def shared(self, name: str, opened: OpenedTube) -> tuple[SharedTube, Edition]:
         """Return the shared tube for an opened tube, created on first use, and its current options."""
-        born = born_of(opened.token)
+        born = creation_of(opened.token)
         with self._lock:
             shared = self._shared_tubes.get(name)
             if shared is not None and shared.born == born:
-                if (shared.edition.name, shared.edition.is_paced) != (opened.edition, opened.paced):
-                    shared.edition = self.edition_of(name, opened)
+                if (shared.edition.name, shared.edition.is_paced) != (opened.edition, opened.is_paced):
+                    shared.edition = self.make_edition(name, opened)
             else:
-                driver, edition = self.driver_of(name, opened.driver), self.edition_of(name, opened)
+                driver, edition = self.driver_of(name, opened.driver), self.make_edition(name, opened)
                 shared = self._shared_tubes[name] = SharedTube(self, name, self.key(name), driver, edition, born)
             return shared, shared.edition
 
-    def edition_of(self, name: str, opened: OpenedTube) -> Edition:
+    def make_edition(self, name: str, opened: OpenedTube) -> Edition:
         """Return the options in the server's reply to `open`."""
         driver = self.driver_of(name, opened.driver)
         options = validation.options(name, opened.options, driver)
-        return Edition(driver, options, self.server_micros, opened.edition, is_paced=opened.paced)
+        return Edition(driver, options, self.server_micros, opened.edition, is_paced=opened.is_paced)
 
     def count_waiting(self, name: str, processes: object) -> int:
         """Return the number of waiting callers on a tube; `processes`: other processes, as waiting.lua lists them."""
         now = self.clock.micros()
         others = 0
         with validation.reading(f"tube {name!r}: its waiters"):
-            *some, last = list_of(processes)
+            *chunk, last = list_of(processes)
             there = number_of(last)
-            for process, about in zip(some[::2], some[1::2], strict=True):
+            for process, about in zip(chunk[::2], chunk[1::2], strict=True):
                 callers, *_, until = map(int, bytes_of(about).split())
                 until = self.local_micros(until)
                 # A record too far in the future was written before the server's clock was set back.
                 if process != self.process.encode() and now < until and (self.manual or until < now + 2 * WATCHED):
                     others += callers
-        if 2 * there > len(some) > 0:
-            others = round(others * there * 2 / len(some))
+        if 2 * there > len(chunk) > 0:
+            others = round(others * there * 2 / len(chunk))
         shared = self._shared_tubes.get(name)
         return others if shared is None else others + shared.queue.count()
 
@@ -427,12 +431,12 @@ class RedisStore:
                 del self._shared_tubes[shared.name]
 
 
-def born_of(token: str) -> str:
+def creation_of(token: str) -> str:
     """Return the creation time in a session's token, which distinguishes tubes of the same name."""
     return token.split(".")[1]
 
 
-def copied(those: Iterable[T]) -> list[T]:
+def snapshot(those: Iterable[T]) -> list[T]:
     """Copy a weak set: another thread may add to it, which breaks a loop over it."""
     while True:
         try:
@@ -442,7 +446,7 @@ def copied(those: Iterable[T]) -> list[T]:
 
 
 _stores: Final[dict[Key, RedisStore]] = {}
-_opening = threading.RLock()
+_stores_lock = threading.RLock()
 
 
 def open_store(url: object, clock: Clock | None, codec: str | Codec | None, lease: float, namespace: str) -> RedisStore:
@@ -450,9 +454,9 @@ def open_store(url: object, clock: Clock | None, codec: str | Codec | None, leas
     found = find_codec("json" if codec is None else codec)
     clock = clock or system_clock
     kind = codec if isinstance(codec, str) or codec is None else id(found)
-    where = url if isinstance(url, str) else id(url)
-    key = Key(where, id(clock), kind or "json", lease, os.getpid(), namespace)
-    with _opening:
+    url_key = url if isinstance(url, str) else id(url)
+    key = Key(url_key, id(clock), kind or "json", lease, os.getpid(), namespace)
+    with _stores_lock:
         store = _stores.get(key)
         if store is None:
             server, prefix = locate(url)
@@ -464,8 +468,8 @@ def open_store(url: object, clock: Clock | None, codec: str | Codec | None, leas
 
 
 def _after_fork() -> None:
-    global _opening
-    _opening = threading.RLock()
+    global _stores_lock
+    _stores_lock = threading.RLock()
     _stores.clear()
 
 

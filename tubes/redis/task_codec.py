@@ -31,16 +31,16 @@ Parsed: TypeAlias = tuple[int, bytes, int, int, int, bytes]
 _EVENTS: Final = frozenset(move.event.encode() for moves in MOVES.values() for move in moves.values())
 _STATES: Final = {state.value.encode(): state for state in State}
 #: The header of a task in a script's reply: id, state, attempts, number of the take, due time.
-_SHOWN: Final = Struct(">QcIIq")
+_HEADER: Final = Struct(">QcIIq")
 #: The first bytes of a stored task: one byte of flags, and the moment of its put in 7 bytes.
-_BEGIN: Final = Struct(">Q").unpack_from
+_PREFIX: Final = Struct(">Q").unpack_from
 _MOMENT: Final = (1 << 56) - 1
-_ATTEMPTS, _PRI, _TTL, _TTR, _LANE, _MORE = 4, 8, 16, 32, 64, 128
-_MOST, _KEY, _KEY_TTL, _REASON, _CONTEXT, _KEEP_DONE, _PAST = 1, 2, 4, 8, 32, 64, 128
+_ATTEMPTS, _PRI, _TTL, _TTR, _LANE, _EXTRAS = 4, 8, 16, 32, 64, 128
+_MAX_ATTEMPTS, _KEY, _KEY_TTL, _REASON, _CONTEXT, _KEEP_DONE, _COUNTERS = 1, 2, 4, 8, 32, 64, 128
 #: The first bytes of a kept done task: why it ended, the time of its end, the time until it is kept (7 bytes each), its
 #: attempts, and if it has a result.
-_DONE: Final = Struct(">c7s7s3s?")
-_WHYS: Final = {b"a": "ack", b"d": "delete", b"t": "ttl"}
+_DONE_HEADER: Final = Struct(">c7s7s3s?")
+_END_CAUSES: Final = {b"a": "ack", b"d": "delete", b"t": "ttl"}
 
 
 class StoredTask:
@@ -110,15 +110,15 @@ def write(driver: Driver, tube: Mapping[str, Any], options: Mapping[str, Any]) -
         name = lane.encode("utf-8", "surrogatepass")
         flags |= _LANE
         header += _text(name)
-    rich = "max_attempts" in tube or tube.get("keep_done") or not OF_FEW.isdisjoint(options)
-    more = _extras_of(tube, options) if rich else None
-    if more is not None:
-        flags |= _MORE
-        header += _write_more(more)
+    has_extras = "max_attempts" in tube or tube.get("keep_done") or not OF_FEW.isdisjoint(options)
+    extras = _extras_of(tube, options) if has_extras else None
+    if extras is not None:
+        flags |= _EXTRAS
+        header += _write_extras(extras)
     if delay:
         flags |= 1
     due = delay or ("" if ttl is None else ttl)
-    return NewTask(bytes((flags,)), header, due, pri or "", name, ttl, ttr, bool(delay), more, lane)
+    return NewTask(bytes((flags,)), header, due, pri or "", name, ttl, ttr, bool(delay), extras, lane)
 
 
 def in_lane(plain: NewTask, lane: str) -> NewTask:
@@ -134,19 +134,19 @@ def put_words(puts: Iterable[tuple[NewTask, list[bytes]]], *, laned: bool) -> li
     `laned`: the tube has lanes. Single tasks that differ only by lane take two words each instead of seven.
     """
     words: list[Any] = []
-    alike: object = None
-    at = 0
+    group: object = None
+    offset = 0
     for new, data in puts:
-        alone = laned and len(data) == 1
-        kind = (new.flags, new.due, new.pri) if alone else new
-        if kind != alike:
-            alike, at = kind, len(words)
-            words += (0, *kind) if alone else (0, new.flags, new.due, new.pri, new.lane, new.header)
-        if alone:
-            words[at] -= 1
+        is_single = laned and len(data) == 1
+        kind = (new.flags, new.due, new.pri) if is_single else new
+        if kind != group:
+            group, offset = kind, len(words)
+            words += (0, *kind) if is_single else (0, new.flags, new.due, new.pri, new.lane, new.header)
+        if is_single:
+            words[offset] -= 1
             words += new.lane, new.header + data[0]
         else:
-            words[at] += len(data)
+            words[offset] += len(data)
             words += data
     return words
 
@@ -155,135 +155,135 @@ def _text(words: bytes) -> bytes:
     return (bytes((len(words),)) if len(words) < 255 else pack(">BI", 255, len(words))) + words
 
 
-def _words_at(raw: bytes, at: int) -> tuple[bytes, int]:
-    length = raw[at]
-    at += 1
+def _words_at(raw: bytes, offset: int) -> tuple[bytes, int]:
+    length = raw[offset]
+    offset += 1
     if length == 255:
-        (length,) = unpack_from(">I", raw, at)
-        at += 4
-    return raw[at : at + length], at + length
+        (length,) = unpack_from(">I", raw, offset)
+        offset += 4
+    return raw[offset : offset + length], offset + length
 
 
-def _text_at(raw: bytes, at: int) -> tuple[str, int]:
-    words, at = _words_at(raw, at)
-    return words.decode("utf-8", "surrogatepass"), at
+def _text_at(raw: bytes, offset: int) -> tuple[str, int]:
+    words, offset = _words_at(raw, offset)
+    return words.decode("utf-8", "surrogatepass"), offset
 
 
 def _extras_of(tube: Mapping[str, Any], options: Mapping[str, Any]) -> Extras:
     key = options.get("key")
     key_ttl = options.get("key_ttl", tube.get("key_ttl", 0)) if key is not None else 0
-    most = options.get("max_attempts", tube.get("max_attempts", 0))
+    max_attempts = options.get("max_attempts", tube.get("max_attempts", 0))
     keep_done = options.get("keep_done", tube.get("keep_done", 0))
-    return Extras(key, key_ttl, most, context=options.get("context"), keep_done=keep_done)
+    return Extras(key, key_ttl, max_attempts, context=options.get("context"), keep_done=keep_done)
 
 
-def _write_more(more: Extras) -> bytes:
+def _write_extras(extras: Extras) -> bytes:
     flags, written = 0, b""
-    if more.max_attempts:
-        flags |= _MOST
-        written += more.max_attempts.to_bytes(3, "big")
-    if more.key is not None:
+    if extras.max_attempts:
+        flags |= _MAX_ATTEMPTS
+        written += extras.max_attempts.to_bytes(3, "big")
+    if extras.key is not None:
         flags |= _KEY
-        written += _text(more.key.encode("utf-8", "surrogatepass"))
-    if more.key_ttl:
+        written += _text(extras.key.encode("utf-8", "surrogatepass"))
+    if extras.key_ttl:
         flags |= _KEY_TTL
-        written += more.key_ttl.to_bytes(7, "big")
-    if more.context:
+        written += extras.key_ttl.to_bytes(7, "big")
+    if extras.context:
         flags |= _CONTEXT
-        pairs = (_text(words.encode("utf-8", "surrogatepass")) for pair in more.context.items() for words in pair)
+        pairs = (_text(words.encode("utf-8", "surrogatepass")) for pair in extras.context.items() for words in pair)
         written += _text(b"".join(pairs))
-    if more.keep_done:
+    if extras.keep_done:
         flags |= _KEEP_DONE
-        written += more.keep_done.to_bytes(7, "big")
+        written += extras.keep_done.to_bytes(7, "big")
     return bytes((flags,)) + written
 
 
-def _read_more(raw: bytes, at: int) -> tuple[Extras, int]:
-    flags = raw[at]
-    at += 1
+def _read_extras(raw: bytes, offset: int) -> tuple[Extras, int]:
+    flags = raw[offset]
+    offset += 1
     key = reason = None
-    key_ttl = max_attempts = keep_done = past = 0
-    if flags & _MOST:
-        max_attempts, at = int.from_bytes(raw[at : at + 3], "big"), at + 3
+    key_ttl = max_attempts = keep_done = counters = 0
+    if flags & _MAX_ATTEMPTS:
+        max_attempts, offset = int.from_bytes(raw[offset : offset + 3], "big"), offset + 3
     if flags & _KEY:
-        key, at = _text_at(raw, at)
+        key, offset = _text_at(raw, offset)
     if flags & _KEY_TTL:
-        key_ttl, at = int.from_bytes(raw[at : at + 7], "big"), at + 7
+        key_ttl, offset = int.from_bytes(raw[offset : offset + 7], "big"), offset + 7
     if flags & _REASON:
-        reason, at = _text_at(raw, at)
+        reason, offset = _text_at(raw, offset)
     context = None
     if flags & _CONTEXT:
-        packed, at = _words_at(raw, at)
+        packed, offset = _words_at(raw, offset)
         context = _read_context(packed)
     if flags & _KEEP_DONE:
-        keep_done, at = int.from_bytes(raw[at : at + 7], "big"), at + 7
-    if flags & _PAST:
-        past, at = int.from_bytes(raw[at : at + 16], "big"), at + 16
-    return Extras(key, key_ttl, max_attempts, reason, context=context, keep_done=keep_done, counters=past), at
+        keep_done, offset = int.from_bytes(raw[offset : offset + 7], "big"), offset + 7
+    if flags & _COUNTERS:
+        counters, offset = int.from_bytes(raw[offset : offset + 16], "big"), offset + 16
+    return Extras(key, key_ttl, max_attempts, reason, context=context, keep_done=keep_done, counters=counters), offset
 
 
 def _read_context(packed: bytes) -> dict[str, str]:
     """Read alternating names and values."""
     context: dict[str, str] = {}
-    at = 0
-    while at < len(packed):
-        name, at = _text_at(packed, at)
-        context[name], at = _text_at(packed, at)
+    offset = 0
+    while offset < len(packed):
+        name, offset = _text_at(packed, offset)
+        context[name], offset = _text_at(packed, offset)
     return context
 
 
 def read(id: int, raw: bytes) -> tuple[StoredTask, int]:
     """Return a stored task, and the offset of its data."""
     stored = StoredTask()
-    (begin,) = _BEGIN(raw)
+    (prefix,) = _PREFIX(raw)
     stored.id = id
-    stored.created = begin & _MOMENT
+    stored.created = prefix & _MOMENT
     stored.pri = 0
     stored.ttl = stored.ttr = stored.utube = stored.extras = None
-    flags, at = begin >> 56, 8
+    flags, offset = prefix >> 56, 8
     if flags > 3:
         if flags & _ATTEMPTS:
-            at += 3
+            offset += 3
         if flags & _PRI:
-            (stored.pri,) = unpack_from(">I", raw, at)
-            at += 4
+            (stored.pri,) = unpack_from(">I", raw, offset)
+            offset += 4
         if flags & _TTL:
-            stored.ttl = int.from_bytes(raw[at : at + 7], "big")
-            at += 7
+            stored.ttl = int.from_bytes(raw[offset : offset + 7], "big")
+            offset += 7
         if flags & _TTR:
-            stored.ttr = int.from_bytes(raw[at : at + 7], "big")
-            at += 7
+            stored.ttr = int.from_bytes(raw[offset : offset + 7], "big")
+            offset += 7
         if flags & _LANE:
-            stored.utube, at = _text_at(raw, at)
-        if flags & _MORE:
-            stored.extras, at = _read_more(raw, at)
-        if at > len(raw):
+            stored.utube, offset = _text_at(raw, offset)
+        if flags & _EXTRAS:
+            stored.extras, offset = _read_extras(raw, offset)
+        if offset > len(raw):
             raise ValueError("it is cut off")
-    return stored, at
+    return stored, offset
 
 
 def read_done(id: int, raw: bytes) -> StoredDone:
     """Read a kept done task."""
-    why, ended, until, attempts, has_result = _DONE.unpack_from(raw)
-    at, result = _DONE.size, None
+    why, ended, until, attempts, has_result = _DONE_HEADER.unpack_from(raw)
+    offset, result = _DONE_HEADER.size, None
     if has_result:
-        result, at = _words_at(raw, at)
-    stored, body = read(id, raw[at:])
+        result, offset = _words_at(raw, offset)
+    stored, body = read(id, raw[offset:])
     done = StoredDone()
     for name in StoredTask.__slots__:
         if name != "data":
             setattr(done, name, getattr(stored, name))
-    done.data = raw[at + body :]
+    done.data = raw[offset + body :]
     done.attempts = int.from_bytes(attempts, "big")
-    done.why, done.result = _WHYS[why], result
+    done.why, done.result = _END_CAUSES[why], result
     done.ended, done.until = int.from_bytes(ended, "big"), int.from_bytes(until, "big")
     return done
 
 
-def parse(reply: bytes, at: int = 0) -> Parsed:
+def parse(reply: bytes, offset: int = 0) -> Parsed:
     """Read the task in a script's reply."""
     try:
-        return *_SHOWN.unpack_from(reply, at), reply[at + _SHOWN.size :]
+        return *_HEADER.unpack_from(reply, offset), reply[offset + _HEADER.size :]
     except struct.error as error:
         raise Unreadable(what="a task", why=error) from error
 
@@ -294,10 +294,10 @@ def show(kind: type[F], tube: Origin, parsed: Parsed, known: bytes | None = None
     try:
         if take and state == b"-":
             return shown(kind, tube, read_done(id, raw), State.DONE, attempts, NEVER)
-        stored, at = read(id, raw)
+        stored, offset = read(id, raw)
     except validation.WRONG as error:
         raise validation.unreadable(f"task {id} of tube {tube.name!r}", error) from error
-    stored.data = raw[at:] if known is None else known
+    stored.data = raw[offset:] if known is None else known
     return shown(kind, tube, stored, _STATES[state], attempts, NEVER if due < 0 else due, take)
 
 
@@ -334,7 +334,7 @@ class _Plain:
     extras: Final = None
 
 
-def shown_new(kind: type[F], tube: Origin, first: int, created: int, new: NewTask, data: list[bytes]) -> list[F]:
+def make_new_tasks(kind: type[F], tube: Origin, first: int, created: int, new: NewTask, data: list[bytes]) -> list[F]:
     """Return the tasks of one put, with ids from `first`. Every batch runs this, so the code is flat."""
     state = State.DELAYED if new.is_delayed else State.READY
     due = NEVER if new.due == "" else created + int(new.due)
@@ -361,7 +361,7 @@ def shown_new(kind: type[F], tube: Origin, first: int, created: int, new: NewTas
     return tasks
 
 
-def shown_taken(
+def make_taken_tasks(
     kind: type[F], tube: Origin, take: int, ids: list[bytes], attempts: list[bytes], dues: list[int], raws: list[bytes]
 ) -> list[F]:
     """Return the tasks of one take; `dues`: their due times (-1: never), empty if no task of the tube is ever due.
@@ -370,15 +370,15 @@ def shown_taken(
     """
     tasks: list[F] = []
     add = tasks.append
-    for number, (id, tries, raw) in enumerate(zip(map(int, ids), map(int, attempts), raws, strict=True)):
+    for number, (id, attempt_count, raw) in enumerate(zip(map(int, ids), map(int, attempts), raws, strict=True)):
         due = dues[number] if dues else -1
         try:
             # The first byte contains the flags; without flags, all 8 bytes are the moment of the put.
-            (begin,) = _BEGIN(raw)
-            if begin >> 56 or due >= 0:
-                known, at = read(id, raw)
-                known.data = raw[at:]
-                add(shown(kind, tube, known, State.TAKEN, tries, NEVER if due < 0 else due, take))
+            (prefix,) = _PREFIX(raw)
+            if prefix >> 56 or due >= 0:
+                known, offset = read(id, raw)
+                known.data = raw[offset:]
+                add(shown(kind, tube, known, State.TAKEN, attempt_count, NEVER if due < 0 else due, take))
                 continue
         except validation.WRONG as error:
             validation.leave_out_task(tube, id, error)
@@ -388,10 +388,10 @@ def shown_taken(
         stored: Any = _Plain()
         task._record = stored
         stored.id = id
-        stored.created = begin
+        stored.created = prefix
         stored.data = raw[8:]
         task._state = _TAKEN
-        task._attempts = tries
+        task._attempts = attempt_count
         task._take = take
         task._extras = None
         task._times = _PLAIN_TIMES

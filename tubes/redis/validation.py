@@ -37,12 +37,12 @@ _TOKEN: Final = re.compile(rb"s([0-9]{1,9})\.([0-9]{1,20})\.([0-9a-f]{1,32})")
 #: Errors of code that reads bad data.
 WRONG: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, struct.error)
 #: Errors of a script that failed halfway, except for missing permissions.
-_FAILED: Final = re.compile(
+_SCRIPT_FAILURE: Final = re.compile(
     r"WRONGTYPE |ERR (?!Unknown Redis command|ACL failure|The user executing the script can't)"
     r".*(user_script|Error running script)"
 )
 #: Left-out names per warning, and remembered names.
-_SHOWN, _KNOWN = 5, 10_000
+_LISTED, _REMEMBERED = 5, 10_000
 
 
 @contextmanager
@@ -61,27 +61,27 @@ def unreadable(what: str, error: Exception) -> Unreadable:
 
 def refusal(what: str, reply: ErrorReply, url: str) -> TubesError:
     """Return the exception for an error reply: a script that reads bad data fails halfway."""
-    return Unreadable(what=what, why=with_source(reply)) if _FAILED.match(str(reply)) else error_of(reply, url)
+    return Unreadable(what=what, why=with_source(reply)) if _SCRIPT_FAILURE.match(str(reply)) else error_of(reply, url)
 
 
-def _fields(told: object) -> dict[str, Any]:
-    if not told:
+def _fields(stored: object) -> dict[str, Any]:
+    if not stored:
         raise ValueError("it is missing")
-    fields: Any = json.loads(bytes_of(told))
+    fields: Any = json.loads(bytes_of(stored))
     if not isinstance(fields, dict):
         raise TypeError(f"{fields!r} is not a JSON object")
     return fields  # pyright: ignore[reportUnknownVariableType]
 
 
-def driver(tube: str, told: object, registry: Registry) -> Driver:
+def driver(tube: str, stored: object, registry: Registry) -> Driver:
     """Return the registered driver if it equals the tube's description, else a driver made from the description."""
     with reading(f"tube {tube!r}: its driver"):
-        about = _fields(told)
+        about = _fields(stored)
         if about.keys() != _DRIVER:
             raise ValueError(f"its fields are {', '.join(map(repr, about))}")
         try:
             known = registry.find(about["name"])
-            if describe(known) == told:
+            if describe(known) == stored:
                 return known
         except DriverNotFound:
             known = None
@@ -97,18 +97,18 @@ def driver(tube: str, told: object, registry: Registry) -> Driver:
         )
 
 
-def driver_name(tube: str, told: object) -> str:
+def driver_name(tube: str, stored: object) -> str:
     """Return the name of a tube's driver, which may be unknown here."""
     with reading(f"tube {tube!r}: its driver"):
-        name: object = _fields(told)["name"]
+        name: object = _fields(stored)["name"]
         if not isinstance(name, str) or not is_name(name):
             raise ValueError(f"{name!r} is not a name")
         return name
 
 
-def options(tube: str, told: object, driver: Driver) -> dict[str, Any]:
+def options(tube: str, stored: object, driver: Driver) -> dict[str, Any]:
     """Return the options of a tube, as `Driver.check_tube` returns them."""
-    found = options_told(tube, told)
+    found = stored_options(tube, stored)
     with reading(f"tube {tube!r}: its options"):
         for option in found:
             if option != "idle" and driver.check_of(option) is None:
@@ -116,10 +116,10 @@ def options(tube: str, told: object, driver: Driver) -> dict[str, Any]:
     return found
 
 
-def options_told(tube: str, told: object) -> dict[str, Any]:
+def stored_options(tube: str, stored: object) -> dict[str, Any]:
     """Return the options of a tube whose driver may be unknown here."""
     with reading(f"tube {tube!r}: its options"):
-        found = _fields(told)
+        found = _fields(stored)
         for option, value in found.items():
             check = OF_TUBES.get(option)
             if option == "idle":
@@ -137,34 +137,34 @@ def options_told(tube: str, told: object) -> dict[str, Any]:
         return found
 
 
-def token(tube: str, told: bytes) -> str:
+def token(tube: str, stored: bytes) -> str:
     """Return a valid session token, which is a field of the meta hash."""
     with reading(f"tube {tube!r}: one of its sessions"):
-        if not _TOKEN.fullmatch(told):
-            raise ValueError(f"{told!r} is not a session")
-        found: str = told.decode()
+        if not _TOKEN.fullmatch(stored):
+            raise ValueError(f"{stored!r} is not a session")
+        found: str = stored.decode()
         return found
 
 
-def edition(tube: str, told: object) -> str:
+def edition(tube: str, stored: object) -> str:
     """Return the name of a tube's edition; '' if the tube was never altered."""
     with reading(f"tube {tube!r}: the edition of its options"):
-        if not _EDITION.fullmatch(found := bytes_of(told)):
-            raise ValueError(f"{told!r} is not an edition")
+        if not _EDITION.fullmatch(found := bytes_of(stored)):
+            raise ValueError(f"{stored!r} is not an edition")
         return found.decode()
 
 
 def names(raws: Iterable[bytes]) -> tuple[list[str], list[bytes]]:
     """Split stored names into valid tube names, sorted, and others."""
     known: list[str] = []
-    strange: list[bytes] = []
+    invalid: list[bytes] = []
     for raw in raws:
         name = raw.decode(errors="replace")
         if is_tube_name(name):
             known.append(name)
         else:
-            strange.append(raw)
-    return sorted(known), strange
+            invalid.append(raw)
+    return sorted(known), invalid
 
 
 def describe(driver: Driver) -> bytes:
@@ -182,10 +182,10 @@ def describe(driver: Driver) -> bytes:
 
 def describe_options(options: Mapping[str, object]) -> bytes:
     """Return the stored form of a tube's options."""
-    return json.dumps(dict(options), sort_keys=True, separators=(",", ":"), default=_plain).encode()
+    return json.dumps(dict(options), sort_keys=True, separators=(",", ":"), default=_to_fields).encode()
 
 
-def asked_of_lanes(options: Mapping[str, Any]) -> str:
+def encode_lane_options(options: Mapping[str, Any]) -> str:
     """Return a tube's options for lanes (order and limits) as paces.lua reads them; '' for the defaults."""
     rounds, most = options.get("order") == "round_robin", options.get("max_in_flight", 1)
     interval, jitter = options.get("interval", 0), options.get("jitter", 0)
@@ -195,7 +195,7 @@ def asked_of_lanes(options: Mapping[str, Any]) -> str:
     return f"{interval:.0f} {jitter:.17g} {most:.0f} {rounds:d} {from_end:d}"
 
 
-def _plain(value: object) -> object:
+def _to_fields(value: object) -> object:
     assert isinstance(value, RetryDelays)
     return value.fields
 
@@ -205,25 +205,25 @@ def leave_out_task(tube: Origin, id: int, error: Exception) -> None:
     _log.warning("skipped: %s", unreadable(f"task {id} of tube {tube.name!r}", error))
 
 
-class Strangers:
+class InvalidNames:
     """Names that are left out of lists; each is logged once."""
 
     def __init__(self) -> None:
         self._known: Final[set[int]] = set()
         self._lock: Final = threading.Lock()
 
-    def leave_out(self, where: str, those: Mapping[str, object] | Mapping[bytes, object]) -> None:
+    def leave_out(self, place: str, reasons: Mapping[str, object] | Mapping[bytes, object]) -> None:
         """Log names that are left out, with the reasons."""
         with self._lock:
-            new = [(name, why) for name, why in those.items() if hash(name) not in self._known]
-            if len(self._known) + len(new) > _KNOWN:
+            new = [(name, reason) for name, reason in reasons.items() if hash(name) not in self._known]
+            if len(self._known) + len(new) > _REMEMBERED:
                 self._known.clear()
-            self._known.update(hash(name) for name, _ in new[:_KNOWN])
+            self._known.update(hash(name) for name, _ in new[:_REMEMBERED])
         if new:
-            words = ", ".join(f"{_cut(repr(name))} ({_cut(str(why))})" for name, why in new[:_SHOWN])
-            more = f" and {len(new) - _SHOWN} more" if len(new) > _SHOWN else ""
-            _log.warning("left out of %s: %s%s", where, words, more)
+            words = ", ".join(f"{_shorten(repr(name))} ({_shorten(str(reason))})" for name, reason in new[:_LISTED])
+            more = f" and {len(new) - _LISTED} more" if len(new) > _LISTED else ""
+            _log.warning("left out of %s: %s%s", place, words, more)
 
 
-def _cut(words: str) -> str:
+def _shorten(words: str) -> str:
     return words if len(words) <= 200 else words[:200] + "..."

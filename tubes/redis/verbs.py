@@ -16,11 +16,11 @@ from tubes.drivers.timers import NEVER
 from tubes.drivers.tube_options import apply_changes
 from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy, TubeFull
 from tubes.redis import task_codec, validation
-from tubes.redis.port import Port, Request, lane_word, name_of, raw_text
+from tubes.redis.port import Port, Request, identity_of, lane_word, raw_text
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.script_call import SERVING, Flow, verb
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
-from tubes.redis.validation import asked_of_lanes, describe_options
+from tubes.redis.validation import describe_options, encode_lane_options
 from tubes.values.codecs import encode
 from tubes.values.lane import check_lane_limits, lane_of
 from tubes.values.lease import Lease
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from tubes.redis.edition import Edition
 
 #: Tasks per call of `kick`.
-_KICKS: Final = 50
+_KICKS_PER_CALL: Final = 50
 #: Done tasks per call of `trim_done`.
-_ENDED: Final = 500
+_TRIMS_PER_CALL: Final = 500
 #: The first byte of a reply of `next` if the acked task was not held.
-_LOST: Final = b"0"[0]
+_NOT_HELD: Final = b"0"[0]
 #: A script's arguments for lane limits that are unset.
 _UNSET: Final = (("interval", -1), ("max_in_flight", 0), ("interval_from", -1))
 #: A script's argument for the start of an interval.
-_FROM: Final = {"take": 0, "ack": 1}
+_INTERVAL_STARTS: Final = {"take": 0, "ack": 1}
 #: Options of a put that need another script or several scripts.
-NOT_ALONE: Final = frozenset({"key", "keep_done", MAX_WAITING})
+NEEDS_OTHER_SCRIPT: Final = frozenset({"key", "keep_done", MAX_WAITING})
 #: Fields that an update may change, apart from the data.
-_CHANGES: Final = ("pri", "delay", "ttl")
+_UPDATE_FIELDS: Final = ("pri", "delay", "ttl")
 
 
 class VerbPort(Port[F]):
@@ -62,7 +62,7 @@ class VerbPort(Port[F]):
 
         `waits`: the caller then waits for room. `old`: the id and the put of the done task that this put replaces.
         """
-        yield from self.allow_keeping(options)
+        yield from self.require_keep_done(options)
         shared = self.shared
         limit: tuple[Any, ...] = (options[MAX_WAITING],) if MAX_WAITING in options else ()
         keyed = "key" in options or bool(old or limit)
@@ -74,7 +74,7 @@ class VerbPort(Port[F]):
             if not keyed:
                 return self.put_words(edition, new, raw, waits=waits)
             item = self.item_words(new, raw, options)
-            return 1, "", len(item), edition.room, *self.words_of_waiting(waits=waits), *item, *old, *limit
+            return 1, "", len(item), edition.room, *self.waiter_words(waits=waits), *item, *old, *limit
 
         verb = "again" if old else "put_limited" if limit else "put_keyed" if keyed else "put"
         reply = yield from self.ask_by_options(verb, words, slot=SERVING if waits else None)
@@ -89,29 +89,29 @@ class VerbPort(Port[F]):
         if type(reply) is list:
             put, found = reply
             if found != b"":
-                return self._show_kept(found, new, raw)
+                return self._show_existing(found, new, raw)
             reply = put
         return self.show_put(reply, new, raw) if type(reply) is bytes else None
 
     def again(self, task: object) -> F | None:
         """Put a done task again and forget the old one; return None if the tube is full."""
         self.resolve_untaken_task(task)
-        return self.change(self._again_of(task))
+        return self.change(self._put_again(task))
 
-    def _again_of(self, task: object) -> Flow[F | None]:
-        done = yield from self.asked("peek", self.about(task, looks=True))
+    def _put_again(self, task: object) -> Flow[F | None]:
+        done = yield from self.run_request("peek", self.request(task, looks=True))
         options = self._driver.check_put(item_of_done(done).options)
         old = done.id, f"c{done._record.created}"
         return (yield from self.put_encoded(done._record.data, options, waits=False, old=old))
 
-    def allow_keeping(self, *options: Options) -> Flow[None]:
+    def require_keep_done(self, *options: Options) -> Flow[None]:
         """Alter the tube to keep done tasks if a put requires it and the tube does not yet."""
-        if any(each.get("keep_done") for each in options):
+        if any(options_of_put.get("keep_done") for options_of_put in options):
             edition = yield from self.edition()
             if "keep_done" not in edition.options:
                 yield from self.give_options({"keep_done": 0})
 
-    def words_of_waiting(self, *, waits: bool) -> tuple[Word, Word]:
+    def waiter_words(self, *, waits: bool) -> tuple[Word, Word]:
         """Return a put's arguments about this process: how many callers wait for room, and its name."""
         shared = self.shared
         return (shared.queue.count(), shared.store.process) if waits else ("", "")
@@ -120,7 +120,7 @@ class VerbPort(Port[F]):
         self, edition: Edition, new: task_codec.NewTask, raw: bytes, *, waits: bool = False
     ) -> tuple[Word, ...]:
         """Return the arguments of the script `put` for a new task."""
-        waiting = self.words_of_waiting(waits=waits)
+        waiting = self.waiter_words(waits=waits)
         return new.flags, new.header + raw, new.due, new.pri, new.lane, edition.room, *waiting
 
     def item_words(self, new: task_codec.NewTask, raw: bytes, options: Options) -> tuple[Word, ...]:
@@ -132,7 +132,7 @@ class VerbPort(Port[F]):
     def _key_words(options: Mapping[str, Any]) -> tuple[bytes, str]:
         return raw_text(options["key"]), options.get("on_duplicate", "keep")
 
-    def _show_kept(self, reply: Reply | task_codec.Parsed, new: task_codec.NewTask, raw: bytes) -> F:
+    def _show_existing(self, reply: Reply | task_codec.Parsed, new: task_codec.NewTask, raw: bytes) -> F:
         """Return the task that a put found by its key; it may have ended, with its key remembered."""
         if isinstance(reply, tuple):
             task = self.show(reply)
@@ -187,7 +187,7 @@ class VerbPort(Port[F]):
         self.resolve_untaken_task(task)
         if span is not None:
             self.require_option("ttr")
-        show, words, _ = self.about(task, "" if span is None else span, looks=True)
+        show, words, _ = self.request(task, "" if span is None else span, looks=True)
         return self.run(self._take_task(show, words))
 
     def _take_task(self, show: Callable[[Reply], F], words: tuple[Word, ...]) -> Flow[F | None]:
@@ -200,31 +200,31 @@ class VerbPort(Port[F]):
 
     def _next(self, task: F) -> Flow[F | None]:
         shared = self.shared
-        if self.serves and shared.queue.has_taker():
+        if self.serves and shared.queue.has_take_waiter():
             try:
-                yield from self.asked("ack", self.about_ack(task))
+                yield from self.run_request("ack", self.ack_request(task))
             except TaskNotTaken as lost:
                 log_lost_take(lost)
             return (yield from self._take())
-        _, words, _ = self.about_ack(task)
-        reply = yield from self.ask("next", *words, orphaned=self.unnext)
+        _, words, _ = self.ack_request(task)
+        reply = yield from self.ask("next", *words, orphaned=self.undo_next)
         return self.show_next(task, bytes_of(reply))
 
     def show_next(self, task: F, reply: bytes) -> F | None:
         """Return the task in a reply of `next`."""
         mark_finished(task)
-        if reply[0] == _LOST:
+        if reply[0] == _NOT_HELD:
             log_lost_take(TaskNotTaken(id=task.id, tube=self.shared.name))
         return self.show(task_codec.parse(reply, 1)) if len(reply) > 1 else None
 
-    def unnext(self, reply: Reply) -> None:
+    def undo_next(self, reply: Reply) -> None:
         """Give back the task that `next` took for a caller that is gone."""
         if type(reply) is bytes and len(reply) > 1:
             self.untake(reply[1:])
 
     # -- held tasks ----------------------------------------------------------------------------------------------------
 
-    def about(
+    def request(
         self, task: object, *words: Word, looks: bool = False, ends: bool = False, data: bytes | None = None
     ) -> Request[F]:
         """Return a request about a task; `words`: further arguments of its script.
@@ -242,8 +242,8 @@ class VerbPort(Port[F]):
                     raise TaskNotTaken(id=id, tube=self.shared.name, leased=True)
                 raise (TaskNotFound if reply.code == "NOTFOUND" else TaskNotTaken)(id=id, tube=self.shared.name)
             if type(reply) is bytes:
-                mine = data if known is None or data is not None else known._record.data
-                shown = self.show(task_codec.parse(reply), mine)
+                known_data = data if known is None or data is not None else known._record.data
+                shown = self.show(task_codec.parse(reply), known_data)
             else:
                 assert known is not None
                 shown = task_codec.shown(self.kind, self.tube, known._record, State.DONE, known._attempts, NEVER)
@@ -251,23 +251,23 @@ class VerbPort(Port[F]):
                 mark_finished(task)
             return shown
 
-        by = name_of(view, by_put=looks)
-        return show, (id, by, "" if known is None else self.known_of(known), *words), lease
+        identity = identity_of(view, by_put=looks)
+        return show, (id, identity, "" if known is None else self.known_word(known), *words), lease
 
     def ack(self, task: object) -> F:
         """Acknowledge a held task."""
-        return self.call("ack", self.about_ack(task))
+        return self.call("ack", self.ack_request(task))
 
     def ack_with(self, task: object, result: object) -> F:
         """Acknowledge a held task, with a result."""
         assert self.codec is not None  # Data on a server is always encoded.
-        return self.call("ack_with", self.about(task, encode(self.codec, result), ends=True))
+        return self.call("ack_with", self.request(task, encode(self.codec, result), ends=True))
 
-    def about_ack(self, task: object) -> Request[F]:
+    def ack_request(self, task: object) -> Request[F]:
         """Return a request to ack a task; with a known lane the server need not read the task."""
         _, _, view = self.resolve_task(task)
         lane = (lane_word(view),) if self._driver.lane is not None and isinstance(view, TaskView) else ()
-        return self.about(task, *lane, ends=True)
+        return self.request(task, *lane, ends=True)
 
     def release(
         self,
@@ -278,7 +278,7 @@ class VerbPort(Port[F]):
         data: object = KEEP,
     ) -> F:
         """Give a held task back; without `delay` it waits for the tube's backoff."""
-        why, rest = check_reason(reason), self.rest_word(delay)
+        reason_word, delay_argument = check_reason(reason), self.delay_word(delay)
         changes: tuple[Word, ...] = () if pri is None else (self.check_pri(pri),)
         raw = None
         if data is not KEEP:
@@ -287,17 +287,19 @@ class VerbPort(Port[F]):
             changes = (*(changes or ("",)), raw)
         if delay is not None and "delay" not in self._driver.options:
             return self.run(self._refuse(task, "delay"))
-        return self.call("release", self.about(task, rest, raw_text(why or ""), *changes, ends=True, data=raw))
+        return self.call(
+            "release", self.request(task, delay_argument, raw_text(reason_word or ""), *changes, ends=True, data=raw)
+        )
 
     def release_unfailed(self, task: object) -> F:
         """Give a held task back at once, without a failure."""
-        return self.call("release", self.about(task, "", ends=True))
+        return self.call("release", self.request(task, "", ends=True))
 
     def decline(self, task: object, delay: Seconds) -> F:
         """Give a held task back for another caller; the attempt does not count. Without a delay it is ready at once."""
-        return self.call("decline", self.about(task, micros("delay", delay), ends=True))
+        return self.call("decline", self.request(task, micros("delay", delay), ends=True))
 
-    def rest_word(self, delay: Seconds | None) -> int | str:
+    def delay_word(self, delay: Seconds | None) -> int | str:
         """Return the delay of a released task as an argument of scripts."""
         if delay is not None:
             return micros("delay", delay)
@@ -308,30 +310,30 @@ class VerbPort(Port[F]):
         span = micros("seconds", seconds)
         if "ttr" not in self._driver.options:
             return self.run(self._refuse(task, "ttr"))
-        return self.call("touch", self.about(task, span), changes=False)
+        return self.call("touch", self.request(task, span), changes=False)
 
     def set_ttr(self, task: object, span: int | None) -> F:
         """Set the time to run of a held task, from now; None: no limit."""
         if "ttr" not in self._driver.options:
             return self.run(self._refuse(task, "ttr"))
-        return self.call("set_ttr", self.about(task, "" if span is None else span), changes=False)
+        return self.call("set_ttr", self.request(task, "" if span is None else span), changes=False)
 
     def _refuse(self, task: object, option: str) -> Flow[F]:
         """Raise the error for an option that the driver lacks; an error about the task comes first."""
-        yield from self.asked("touch", self.about(task, 0))
+        yield from self.run_request("touch", self.request(task, 0))
         raise self._driver.make_option_error(option)
 
     # -- tasks in any state --------------------------------------------------------------------------------------------
 
     def bury(self, task: object, reason: str | None, pri: int | None = None) -> F:
         """Bury a task."""
-        why = raw_text(check_reason(reason) or "")
-        repri = () if pri is None else (self.check_pri(pri),)
-        return self.call("bury", self.about(task, why, *repri, looks=True, ends=True))
+        reason_word = raw_text(check_reason(reason) or "")
+        pri_word = () if pri is None else (self.check_pri(pri),)
+        return self.call("bury", self.request(task, reason_word, *pri_word, looks=True, ends=True))
 
     def delete(self, task: object, states: tuple[State, ...] = ()) -> F:
         """Remove a task; with `states` only in these states."""
-        show_task, words, lease = self.about(task, letters_of(states), looks=True, ends=True)
+        show_task, words, lease = self.request(task, letters_of(states), looks=True, ends=True)
 
         def show(reply: Reply) -> F:
             if type(reply) is ErrorReply and reply.code == "STATE":
@@ -342,7 +344,7 @@ class VerbPort(Port[F]):
 
     def peek(self, task: object) -> F:
         """Return a task without changing it."""
-        return self.call("peek", self.about(task, looks=True), changes=False)
+        return self.call("peek", self.request(task, looks=True), changes=False)
 
     def update(self, task: object, changes: Options) -> F:
         """Change a task."""
@@ -350,8 +352,8 @@ class VerbPort(Port[F]):
         if not checked:
             return self.peek(task)
         data = ("1", checked["data"]) if "data" in checked else ("", "")
-        others = [checked.get(name, "") for name in _CHANGES]
-        show_task, words, lease = self.about(task, *data, *others, looks=True)
+        others = [checked.get(name, "") for name in _UPDATE_FIELDS]
+        show_task, words, lease = self.request(task, *data, *others, looks=True)
 
         def show(reply: Reply) -> F:
             if type(reply) is ErrorReply and reply.code == "STATE":
@@ -362,7 +364,7 @@ class VerbPort(Port[F]):
 
     def kick(self, count: int, attempts: int | None, ttl: Seconds | None, state: State) -> int:
         """Make buried or delayed tasks ready."""
-        most, respawn = integer("count", count), self._respawn(attempts, ttl)
+        most, respawn = integer("count", count), self._kick_words(attempts, ttl)
         if state is State.BURIED:
             return self.change(self._kick(most, respawn))
         self.require_option("delay")
@@ -371,7 +373,7 @@ class VerbPort(Port[F]):
     def _kick_delayed(self, most: int, respawn: tuple[int | str, ...]) -> Flow[int]:
         kicked = passed = 0
         while kicked < most and passed >= 0:
-            wanted = min(most - kicked, _KICKS)
+            wanted = min(most - kicked, _KICKS_PER_CALL)
             some, passed = map(int, bytes_of((yield from self.ask("kick_delayed", wanted, *respawn, passed))).split())
             kicked += some
         return kicked
@@ -388,16 +390,16 @@ class VerbPort(Port[F]):
     def _kick(self, most: int, respawn: tuple[int | str, ...]) -> Flow[int]:
         kicked = 0
         while True:
-            some = number_of((yield from self.ask("kick", min(most - kicked, _KICKS), *respawn)))
+            some = number_of((yield from self.ask("kick", min(most - kicked, _KICKS_PER_CALL), *respawn)))
             kicked += some
-            if some < _KICKS or kicked == most:
+            if some < _KICKS_PER_CALL or kicked == most:
                 return kicked
 
     def kick_task(self, task: object, attempts: int | None, ttl: Seconds | None) -> F:
         """Make one buried task ready."""
-        return self.call("kick_task", self.about(task, *self._respawn(attempts, ttl), looks=True))
+        return self.call("kick_task", self.request(task, *self._kick_words(attempts, ttl), looks=True))
 
-    def _respawn(self, attempts: int | None, ttl: Seconds | None) -> tuple[int | str, ...]:
+    def _kick_words(self, attempts: int | None, ttl: Seconds | None) -> tuple[int | str, ...]:
         most, span = self._driver.check_kick(attempts, ttl)
         return "" if most is None else most, "" if span is None else span
 
@@ -438,8 +440,8 @@ class VerbPort(Port[F]):
 
     def block(self, utube: object, seconds: object, extend: object) -> None:
         """Stop a lane for `seconds`: its tasks cannot be taken."""
-        name, span, keeps = lane_of(self._driver, utube), micros("seconds", seconds), flag("extend", extend)
-        return self.call("pace", (_ignore, (raw_text(name), span, "", "", "", "1" if keeps else ""), None))
+        name, span, extends = lane_of(self._driver, utube), micros("seconds", seconds), flag("extend", extend)
+        return self.call("pace", (_ignore, (raw_text(name), span, "", "", "", "1" if extends else ""), None))
 
     def configure(
         self, utube: object, interval: object, max_in_flight: object, interval_from: object, capacity: object
@@ -447,8 +449,10 @@ class VerbPort(Port[F]):
         """Set limits of one lane."""
         name = lane_of(self._driver, utube)
         changes = check_lane_limits(interval, max_in_flight, interval_from, capacity)
-        given = ((changes.get(limit, ""), unset) for limit, unset in _UNSET)
-        limits: list[Any] = [unset if wanted is None else _FROM.get(wanted, wanted) for wanted, unset in given]
+        pairs = ((changes.get(limit, ""), unset) for limit, unset in _UNSET)
+        limits: list[Any] = [
+            unset if wanted is None else _INTERVAL_STARTS.get(wanted, wanted) for wanted, unset in pairs
+        ]
         if "capacity" in changes:
             return self.change(self._configure(changes["capacity"], raw_text(name), "", *limits, ""))
         return self.call("pace", (_ignore, (raw_text(name), "", *limits), None))
@@ -469,12 +473,12 @@ class VerbPort(Port[F]):
         def words(edition: Edition) -> tuple[Word, ...]:
             wanted = apply_changes(edition.options, changes)
             counts = "1" if "lane_capacity" in wanted and "lane_capacity" not in edition.options else ""
-            return uuid4().hex, describe_options(wanted), wanted.get("capacity", 0), asked_of_lanes(wanted), counts
+            return uuid4().hex, describe_options(wanted), wanted.get("capacity", 0), encode_lane_options(wanted), counts
 
         yield from self.ask_by_options("alter", words)
         yield from self.connection.enter(self)  # Afterwards `tube.options` is current.
         if changes.get("keep_done_max"):
-            while number_of((yield from self.ask("trim_done", _ENDED))):
+            while number_of((yield from self.ask("trim_done", _TRIMS_PER_CALL))):
                 pass
         # This call wakes waiters if the new options make tasks or room available.
         yield from self.ask("tick")

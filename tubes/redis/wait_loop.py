@@ -40,11 +40,11 @@ LONGEST_SLEEP: Final = 5.0
 #: Extra seconds to sleep past the next due time: a timer pushes a marker then.
 _SLACK: Final = 0.1
 #: End the server's wait this many seconds before the last deadline: servers round to milliseconds.
-_EARLY: Final = 0.0015
+_MARGIN: Final = 0.0015
 #: Seconds that an idle thread waits for another waiter.
-_IDLE: Final = 0.1
+_IDLE_TIMEOUT: Final = 0.1
 #: Keep this process registered as waiting for this many microseconds after its last waiter left.
-_LINGER: Final = SECOND
+_UNREGISTER_DELAY: Final = SECOND
 
 
 class WaitLoop:
@@ -62,7 +62,7 @@ class WaitLoop:
         self._key: Final = shared.key
         self._queue: Final = shared.queue
         #: True while a thread serves the waiters.
-        self.on = False
+        self.is_running = False
         # True while an idle thread waits for a message: True for a new waiter, False to end.
         self._is_idle = False
         self._work: Final[SimpleQueue[bool]] = SimpleQueue()
@@ -73,16 +73,16 @@ class WaitLoop:
         self._soonest = 0
         self._count = 0
         self._wake_timer: Final = WakeTimer(shared.store, shared.key)
-        self._leaving: Final = Alarm(shared.store.clock, self._leave)
+        self._unregister_alarm: Final = Alarm(shared.store.clock, self._unregister_later)
         self._outage: Final = Outage(longest=1.0)
 
     def start(self) -> bool:
         """Start the thread unless it runs; return whether it was started."""
         with self._queue.lock:
-            if self.on:
+            if self.is_running:
                 return False
             # CPython raises KeyboardInterrupt only after the call: `on` never stays set without a thread.
-            self.on = True
+            self.is_running = True
             if self._is_idle:
                 self._is_idle = False
                 self._work.put(True)
@@ -90,7 +90,7 @@ class WaitLoop:
             try:
                 start_new_thread(self._run, ())
             except RuntimeError:  # The process cannot start threads now.
-                self.on = False
+                self.is_running = False
                 raise
             return True
 
@@ -108,12 +108,12 @@ class WaitLoop:
         if channel is not None:
             channel.hang_up()
 
-    def _leave(self, now: int) -> None:
+    def _unregister_later(self, now: int) -> None:
         """Unregister this process as waiting."""
-        self._leaving.cancel()
-        self._store.later(self._forget)
+        self._unregister_alarm.cancel()
+        self._store.later(self._unregister)
 
-    def _forget(self) -> None:
+    def _unregister(self) -> None:
         channel = self._channel
         if channel is not None and not self._closing() and self._queue.is_empty():
             process = self._store.process
@@ -131,7 +131,7 @@ class WaitLoop:
     def _wait_for_work(self) -> bool:
         """Wait for the next waiter, which saves the start of a thread; return whether one has come."""
         try:
-            return self._work.get(timeout=_IDLE)
+            return self._work.get(timeout=_IDLE_TIMEOUT)
         except Empty:
             with self._queue.lock:
                 if self._is_idle:
@@ -143,24 +143,24 @@ class WaitLoop:
         """Serve the waiters while there are any."""
         # With a test's clock `enlist` has looked already, and everything happens at set moments.
         soonest = 0 if self._store.manual else None
-        marked = False
-        while self._goes_on():
+        has_marker = False
+        while self._should_continue():
             try:
                 channel = self._open_channel()
                 if not channel.waiting:
-                    self._ask_again(channel)
+                    self._resolve_ahead(channel)
                     if soonest is None:
                         soonest = run(self._shared.serving.serve_all(), channel.call)
-                        marked = False
+                        has_marker = False
                         if soonest and self._store.manual:
                             self._shared.watch(soonest)
                     if self._is_needed():
-                        self._fall_asleep(channel, soonest)
+                        self._block(channel, soonest)
                 if channel.waiting:
-                    marked, soonest = self._sleep(channel)
+                    has_marker, soonest = self._wait(channel)
                 self._outage.end()
             except Exception as error:  # The waiters depend on this thread.
-                marked, soonest = True, None
+                has_marker, soonest = True, None
                 refusal = error.__cause__ if isinstance(error, ConnectionLost) else error
                 if isinstance(refusal, TubesError):
                     self._refuse(refusal)
@@ -168,23 +168,23 @@ class WaitLoop:
                     what = f"the waiters of tube {self._shared.name!r} could not be served"
                     time.sleep(self._outage.rest(what, error))
         if not self._closing():
-            if marked:  # A marker arrived too late for the waiters of this process: use it for others.
+            if has_marker:  # A marker arrived too late for the waiters of this process: use it for others.
                 self._store.later(self._shared.tick)
-            self._leaving.set(self._store.clock.micros() + _LINGER)
+            self._unregister_alarm.set(self._store.clock.micros() + _UNREGISTER_DELAY)
 
-    def _goes_on(self) -> bool:
+    def _should_continue(self) -> bool:
         """Return True if the thread has work; if not, it is idle until the next waiter comes."""
         with self._queue.lock:
-            self.on = self._is_needed()
-            self._is_idle = not self.on
-            return self.on
+            self.is_running = self._is_needed()
+            self._is_idle = not self.is_running
+            return self.is_running
 
     def _is_needed(self) -> bool:
         """Return True if there is a waiter, or a take whose result is unknown."""
-        has_work = not self._queue.is_empty() or self._ahead is not None or self._is_asleep()
+        has_work = not self._queue.is_empty() or self._ahead is not None or self._is_blocked()
         return has_work and not self._closing()
 
-    def _is_asleep(self) -> bool:
+    def _is_blocked(self) -> bool:
         """Return True if a wait on the server has not ended, as far as this process knows."""
         return self._channel is not None and self._channel.waiting
 
@@ -206,7 +206,7 @@ class WaitLoop:
 
     # -- blocking on the server ----------------------------------------------------------------------------------------
 
-    def _fall_asleep(self, channel: ThreadChannel, soonest: int) -> None:
+    def _block(self, channel: ThreadChannel, soonest: int) -> None:
         """Send the request that waits until a marker arrives or a task is due (`soonest`; 0: never)."""
         queue, store = self._queue, self._store
         with queue.lock:
@@ -214,7 +214,7 @@ class WaitLoop:
         if not markers:
             return
         if soonest:
-            store.heed(soonest, channel)
+            store.check_clock(soonest, channel)
         words = ("BZPOPMIN", *(f"{self._key}:{marker}" for marker in markers), f"{self._patience(soonest):.4f}")
         with queue.lock:  # Under the lock, so that a waiter that leaves finds the take that was sent for it.
             first, count = queue.first(queue.take_waiters), queue.count()
@@ -235,7 +235,7 @@ class WaitLoop:
             self._forget_ahead()  # The take was not sent.
             raise
 
-    def _sleep(self, channel: ThreadChannel) -> tuple[bool, int | None]:
+    def _wait(self, channel: ThreadChannel) -> tuple[bool, int | None]:
         """Wait for the replies.
 
         Return whether there was a marker that still has to be handled, and the next due time (0: never). None instead
@@ -243,18 +243,18 @@ class WaitLoop:
         """
         sent = self._ahead is not None
         try:
-            answered, reply = channel.end_wait()
+            marker_reply, reply = channel.end_wait()
         finally:
             self._wake_timer.cancel()
         # After a take the server leaves another marker if more tasks are available.
-        done = sent and self._learn(channel, reply)
-        if isinstance(answered, ErrorReply):
-            raise error_of(answered, self._store.url)
-        marked = answered is not None
+        done = sent and self._deliver(channel, reply)
+        if isinstance(marker_reply, ErrorReply):
+            raise error_of(marker_reply, self._store.url)
+        has_marker = marker_reply is not None
         if not sent:
-            return marked, None if marked or not self._store.manual else self._soonest
+            return has_marker, None if has_marker or not self._store.manual else self._soonest
         same = self._queue.count() == self._count and not self._queue.put_waiters
-        return marked and not done, reply if same and isinstance(reply, int) else None
+        return has_marker and not done, reply if same and isinstance(reply, int) else None
 
     def _patience(self, soonest: int) -> float:
         """Return the seconds to sleep at most."""
@@ -269,7 +269,7 @@ class WaitLoop:
         deadlines = [waiter.deadline for waiter in self._queue.waiters()]
         ends = [deadline for deadline in deadlines if deadline is not None]
         if ends and len(ends) == len(deadlines):
-            seconds = min(seconds, (max(ends) - now) / SECOND - _EARLY)
+            seconds = min(seconds, (max(ends) - now) / SECOND - _MARGIN)
         return max(seconds, 0.001)
 
     # -- takes that were sent ahead ------------------------------------------------------------------------------------
@@ -279,12 +279,12 @@ class WaitLoop:
         if self._ahead is not None:
             self._queue.move(self._ahead.waiter, "disarm")
 
-    def _ask_again(self, channel: ThreadChannel) -> None:
+    def _resolve_ahead(self, channel: ThreadChannel) -> None:
         """Learn the result of a take whose connection was lost."""
         if self._ahead is not None:
-            self._learn(channel, channel.call(self._ahead.call))
+            self._deliver(channel, channel.call(self._ahead.call))
 
-    def _learn(self, channel: ThreadChannel, reply: object) -> bool:
+    def _deliver(self, channel: ThreadChannel, reply: object) -> bool:
         """Give the task of a take that was sent ahead to a waiter; return whether it took a task."""
         assert self._ahead is not None
         lost = False

@@ -72,8 +72,8 @@ class WaitQueue:
         line = self.take_waiters if waiter.request is None else self.put_waiters
         return line.get(waiter) or (_GONE if waiter.result is PENDING else _ANSWERED)
 
-    def move(self, waiter: Waiter, why: str, answer: object = PENDING) -> bool:
-        """Move a waiter by the table; `answer`: its result, if the move has one.
+    def move(self, waiter: Waiter, event: str, result: object = PENDING) -> bool:
+        """Move a waiter by the table; `result`: its result, if the move has one.
 
         Return False if the table has no row for its state, or if the waiter could not be woken.
         """
@@ -82,21 +82,21 @@ class WaitQueue:
             if waiter.result is not PENDING and waiter in line:  # The thread that set the result was interrupted.
                 waiter.wake()
                 line.pop(waiter)
-            move = WAIT_MOVES[why].get(line.get(waiter) or self.state(waiter))
+            move = WAIT_MOVES[event].get(line.get(waiter) or self.state(waiter))
             if move is None:
                 return False
-            to, wakes, warns = move
-            if to is not _ANSWERED and to is not _GONE:
-                line[waiter] = to
+            state, wakes, warns = move
+            if state is not _ANSWERED and state is not _GONE:
+                line[waiter] = state
                 return True
             if warns:
-                answer = ConnectionLost(url=self._url, why=_UNSURE)
-            waiter.result = answer if to is _ANSWERED else PENDING
-            is_heard = not wakes or waiter.wake()
+                result = ConnectionLost(url=self._url, why=_UNSURE)
+            waiter.result = result if state is _ANSWERED else PENDING
+            was_woken = not wakes or waiter.wake()
             line.pop(waiter, None)
-            if not is_heard:
+            if not was_woken:
                 self.move(waiter, "unheard")
-            return is_heard
+            return was_woken
 
     def give(self, waiter: Waiter, answer: object) -> bool:
         """Hand over a task or an error; return False if the waiter has left: then the caller gives the task back."""
@@ -114,8 +114,8 @@ class WaitQueue:
         now = self._now()
         with self.lock:
             for waiter in list(line):
-                late = waiter.deadline is not None and waiter.deadline < now
-                if waiter.result is not PENDING or waiter.lost() or waiter.is_gone() or late:
+                is_overdue = waiter.deadline is not None and waiter.deadline < now
+                if waiter.result is not PENDING or waiter.lost() or waiter.is_gone() or is_overdue:
                     self.move(waiter, "leave")
                 elif line[waiter] is not _ARMED and not (
                     full and full & lanes_of(waiter.owner.shared.driver, waiter.request)
@@ -167,7 +167,7 @@ class WaitQueue:
                 number += not waiter.is_gone() and waiter not in self.arriving
             return number
 
-    def has_taker(self) -> bool:
+    def has_take_waiter(self) -> bool:
         """Return True if a caller waits for a task; a waiter with a result may stay in the queue for a moment."""
         if not self.take_waiters:
             return False

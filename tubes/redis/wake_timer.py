@@ -19,7 +19,7 @@ class WakeTimer:
 
     A server checks for expired waits only ten times a second. So at the due time the process asks the script `ring` for
     a marker, which is pushed unless another process has looked since. If many processes wait for the same moment, the
-    first request wakes the one that has waited longest.
+    first request wakes the longest waiter.
     """
 
     def __init__(self, store: RedisStore, key: str) -> None:
@@ -60,14 +60,14 @@ class WakeTimer:
                 return
             self._until = NEVER
             number = self._number
-        self._store.later(lambda: self._ask(number))
+        self._store.later(lambda: self._push_marker(number))
 
-    def _ask(self, number: int) -> Flow[None]:
+    def _push_marker(self, number: int) -> Flow[None]:
         store, due, marker = self._store, self._due, self._marker
         if number != self._number:
             return
-        left = yield ScriptCall(store.ringing, self._key, (marker, due), parts=(marker,))
+        remaining = yield ScriptCall(store.ring_script, self._key, (marker, due), parts=(marker,))
         with self._lock:
             # The clocks differ slightly: try again.
-            if left.__class__ is int and left > 0 and number == self._number:
-                self._set(store.clock.micros() + left)
+            if remaining.__class__ is int and remaining > 0 and number == self._number:
+                self._set(store.clock.micros() + remaining)
