@@ -456,7 +456,7 @@ def test_memory_and_server_agree_when_the_clock_is_set_back(valkey: LocalServer,
         for step in range(STEPS):
             twins.step()
             if step % 10 == 9:
-                twins.set_back(twins.choose(30, 3, 0.7, 0.1))
+                twins.set_back(twins.pick(30, 3, 0.7, 0.1))
                 twins.compare()
                 twins.check(client)
     finally:
