@@ -1,7 +1,7 @@
 """Reject private words in the code: `python .ci/check_words.py PATH...`.
 
-Comments, docstrings and longer texts are checked against `docs/words.txt`, as codespell checks the pages. In the
-product the names of functions, classes, parameters and attributes are checked as well.
+Comments, docstrings and longer texts are checked against `docs/words.txt`, as codespell checks the pages; of Lua only
+comments. In the product the names of functions, classes, parameters and attributes are checked as well.
 """
 
 from __future__ import annotations
@@ -28,12 +28,19 @@ NAMES = {
     **dict.fromkeys(("meet", "beat", "ring", "rounds"), "connect, send a heartbeat, fire, round robin"),
     **dict.fromkeys(("seenport", "awaitedport"), "ReadOnlyPort, AsyncPort"),
 }
+#: Comments in Lua. Lines with `--#` are directives, as in `tubes/redis/scripts/lines.py`.
+LUA_COMMENT = re.compile(r"(?:^|\s)--(?!#)(.*)")
 #: Tokens of texts; from Python 3.12 on an f-string has several.
 STRINGS = (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING))
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the comments, and the strings that are sentences."""
+    """Yield the comments, and in Python the strings that are sentences."""
+    if path.suffix == ".lua":
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if found := LUA_COMMENT.search(line):
+                yield number, found[1]
+        return
     with path.open("rb") as file:
         for token in tokenize.tokenize(file.readline):
             if token.type == tokenize.COMMENT or (token.type in STRINGS and " " in token.string):
@@ -55,10 +62,10 @@ def names(path: Path) -> Iterator[tuple[int, str]]:
 def check(file: Path) -> Iterator[tuple[int, str, str]]:
     """Yield the lines, the private words and better ones of a file."""
     for line, text in texts(file):
-        for word in re.findall(r"[A-Za-z]+", text):
+        for word in re.findall(r"(?<![:A-Za-z])[A-Za-z]+", text):
             if word.lower() in WORDS:
                 yield line, word, WORDS[word.lower()]
-    if file.parts[0] in ("drivers", "tubes"):
+    if file.suffix == ".py" and file.parts[0] in ("drivers", "tubes"):
         for line, name in names(file):
             plain = name.strip("_").lower()
             for better in [NAMES.get(plain), *((WORDS | PARTS).get(part) for part in plain.split("_"))]:
@@ -68,10 +75,10 @@ def check(file: Path) -> Iterator[tuple[int, str, str]]:
 
 def main(paths: list[str]) -> int:
     """Print all findings; return 1 if there are any."""
-    files = [file for path in paths for file in sorted(Path(path).rglob("*.py"))]
+    files = [file for path in paths for file in sorted(Path(path).rglob("*")) if file.suffix in (".py", ".lua")]
     # Not yet rewritten; drivers/ under its other name; and quotations of code.
-    skipped = ("tubes", "redis"), ("tubes", "drivers"), ("tests", "mutants"), ("tests", "on_redis")
-    files = [file for file in files if file.parts[:2] not in skipped]
+    skipped = ("tubes", "redis"), ("tubes", "drivers"), ("tests", "mutants")
+    files = [file for file in files if file.parts[:2] not in skipped and file.parts[:3] != ("drivers", "lua", "verbs")]
     found = [(file, *finding) for file in files for finding in check(file)]
     for file, line, word, better in found:
         print(f"{file}:{line}: {word} ==> {better}")

@@ -354,12 +354,12 @@ DAMAGES = {
     "a taken task is not in the index": Damage(("fifo", "lifo", "rank"), "stranded", remove_first("taken")),
     "a missing task is taken": Damage(ALL, "entry", add("taken", "123456", TAKES)),
     "a buried task is taken": Damage(ALL, "entry", take_without_session("!", TAKES)),
-    "a take has an impossible number": Damage(("fifo", "lifo", "rank"), "entry orphan", take_without_session("t", 0.5)),
+    "a take has an impossible number": Damage(("fifo", "lifo", "rank"), "entry+orphan", take_without_session("t", 0.5)),
     "a missing session has tasks": Damage(
-        ALL, "answer orphan session", lambda tube: end_session(tube, "leases", "meta")
+        ALL, "answer+orphan+session", lambda tube: end_session(tube, "leases", "meta")
     ),
-    "a session with tasks lacks a lease": Damage(ALL, "orphan session", lambda tube: end_session(tube, "leases")),
-    "a lease belongs to a missing session": Damage(ALL, "answer session", lambda tube: end_session(tube, "meta")),
+    "a session with tasks lacks a lease": Damage(ALL, "orphan+session", lambda tube: end_session(tube, "leases")),
+    "a lease belongs to a missing session": Damage(ALL, "answer+session", lambda tube: end_session(tube, "meta")),
     "a lease is invalid": Damage(ALL, "session", add("leases", "x", 1e18)),
     "a reply belongs to a missing session": Damage(ALL, "answer", write("", "as77.1.ab.0.0", "x")),
     "a uuid leads to a missing session": Damage(ALL, "session", write("", "u77", "s77.1.ab")),
@@ -384,11 +384,11 @@ DAMAGES = {
     "a count is not a number": Damage(ALL, "field", write("", "takes", "many")),
     "the number of waiters is invalid": Damage(ALL, "waiting", write("waiting", "somebody", "x")),
     "a key has another type": Damage(ALL, "type", lambda tube: tube.client.set(tube.key_of("marker"), "x")),
-    "a lane is missing": Damage(LANES, "entry stranded", lose_lane),
+    "a lane is missing": Damage(LANES, "entry+stranded", lose_lane),
     "a lane seems to be taken": Damage(("utube",), "lane", mark_as_taken),
-    "two lanes have one number": Damage(("utube",), "lane stranded entry", share_number),
-    "a lane cannot be read": Damage(LANES, "lane stranded entry", write("lanes", "a", b"x")),
-    "an available task is not offered": Damage(LANES, "lane stranded", remove_first("offers")),
+    "two lanes have one number": Damage(("utube",), "lane+stranded+entry", share_number),
+    "a lane cannot be read": Damage(LANES, "lane+stranded+entry", write("lanes", "a", b"x")),
+    "an available task is not offered": Damage(LANES, "lane+stranded", remove_first("offers")),
     "a waiting task of a lane is missing": Damage(LANES, "stranded", remove_first("behind")),
     "a lane has an unknown cooldown": Damage(("rounds",), "lane", add("rests", "a", 1e18)),
     "the limits of lanes are missing": Damage(("rounds",), "field", forget("pacing")),
@@ -414,7 +414,7 @@ def test_repair_identifies_and_fixes_each_kind_of_damage(
     patient = patients(name)
     before = patient.readable()
     DAMAGES[what].act(patient)
-    assert set(patient.kinds()) == set(DAMAGES[what].kinds.split())
+    assert set(patient.kinds()) == set(DAMAGES[what].kinds.split("+"))
     assert patient.heal()
     assert patient.readable() == before
     assert sorted(patient.drain()) == sorted(before)
