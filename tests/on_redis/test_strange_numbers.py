@@ -124,14 +124,14 @@ def test_coalesced_puts_are_done_once_despite_a_foreign_error(url: str, monkeypa
     """The server has executed the puts: the reply came from another program."""
     from tubes.redis.transport import loop_channel
 
-    original = loop_channel.LoopChannel.answered
+    original = loop_channel.LoopChannel.handle_reply
     lies = iter([True])
 
     def lie(self: Any, pipe: Any, one: Any, reply: Any) -> None:
         is_lie = isinstance(one.call, CoalescedPuts) and isinstance(reply, bytes) and next(lies, False)
         original(self, pipe, one, ErrorReply("ERR proxy: upstream said no") if is_lie else reply)
 
-    monkeypatch.setattr(loop_channel.LoopChannel, "answered", lie)
+    monkeypatch.setattr(loop_channel.LoopChannel, "handle_reply", lie)
 
     async def main() -> None:
         async with tubes.aio.connect(url) as queue:

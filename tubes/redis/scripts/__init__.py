@@ -1,4 +1,4 @@
-"""The Lua that a server runs: put together for a verb and a driver from the files of `drivers/lua`.
+"""Assembly of the Lua scripts that a server runs, from the files of `drivers/lua`: one script per method and driver.
 
 May import `tubes.drivers` and `tubes.errors`.
 """

@@ -1,6 +1,6 @@
-"""Print the script of a verb, each line with its number and its source: `python -m tubes.redis.scripts put fifo`.
+"""Print a script, each line with its number and its source: `python -m tubes.redis.scripts put fifo`.
 
-A server counts the lines in the same way: its `user_script:512` is the line that is printed with that number.
+The error of a server counts lines in the same way: `user_script:512` is the line printed with the number 512.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tubes.redis.scripts.lines import LUA
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Print what the command line asks for."""
-    what = (__doc__ or "").partition(":")[0] + "."
-    parser = argparse.ArgumentParser("python -m tubes.redis.scripts", description=what)
+    """Print the script that the command line names."""
+    description = (__doc__ or "").partition(":")[0] + "."
+    parser = argparse.ArgumentParser("python -m tubes.redis.scripts", description=description)
     verbs = sorted(path.name.removesuffix(".lua") for path in (LUA / "verbs").iterdir())
     parser.add_argument("verb", choices=verbs, metavar="VERB", help=f"one of {', '.join(verbs)}")
     parser.add_argument("driver", nargs="?", default="fifo", help="the tube's driver (default: fifo)")
@@ -27,14 +27,14 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--backoff", action="store_true", help="for a tube with backoff=1")
     parser.add_argument("--paced", action="store_true", help="for a tube whose lanes are throttled")
     parser.add_argument("--altered", action="store_true", help="for a tube that was altered")
-    asked = parser.parse_args(words)
-    backoff = ((SECOND,), 0.0, 0) if asked.backoff else None
-    settings = TubeSettings(backoff, 60_000 if asked.idle else None, asked.capacity, asked.altered, asked.paced)
+    args = parser.parse_args(words)
+    backoff = ((SECOND,), 0.0, 0) if args.backoff else None
+    settings = TubeSettings(backoff, 60_000 if args.idle else None, args.capacity, args.altered, args.paced)
     try:
-        driver = Registry().find(asked.driver)
+        driver = Registry().find(args.driver)
     except DriverNotFound as error:
         parser.error(str(error))
-    lines = assembled(asked.verb, driver, settings)
+    lines = assembled(args.verb, driver, settings)
     width = max(len(line.source) for line in lines)
     for number, line in enumerate(lines, 1):
         print(f"{number:5} {line.source:{width}} {line.text}")

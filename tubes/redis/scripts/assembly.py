@@ -1,9 +1,14 @@
-"""The scripts of a driver: the files of `drivers/lua`, put together for one verb.
+"""Assemble the script of a method, a driver and the settings of a tube from the files of `drivers/lua`.
 
-A script has no more in it than its verb and its driver need: `expansion.py` leaves out what they do not need,
-`library.py` adds the definitions that they name, and `gate.py` the checks of the caller's rights. META.field is a field
-of the meta hash: a script reads all fields that it names at once. Words in capitals are constants of the driver and the
-tube.
+How a script is assembled: it contains only the lines that its method, driver and tube need, because a server runs short
+scripts faster. (1) `lines.py` reads the file of the method, without comments. (2) `expansion.py` expands the
+directives: includes, conditions on knobs, and moves of tasks. (3) `library.py` adds the definitions of
+`drivers/lua/lib` that the lines name, each once. (4) `head.lua` goes first; for a check of `repair`, `check.lua`. (5)
+`META.field` is a field of the meta hash: the script reads all fields that it names with one HMGET. (6) Words in
+capitals become constants of the driver and the tube. (7) `gate.py` adds the checks of the caller's rights.
+
+The scripts in `PLAIN` do not depend on a driver: they skip steps 3 to 5. The text of a script is cached with its SHA-1,
+which EVALSHA sends. `with_source` finds the file and the line for an error of a server.
 """
 
 from __future__ import annotations
@@ -16,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from tubes.drivers.backoff import RetryDelays
 from tubes.drivers.options import LONGEST, MAX_SECONDS, SECOND, integer
 from tubes.drivers.timers import NEVER
-from tubes.redis.scripts.expansion import expanded
-from tubes.redis.scripts.gate import WORDS, gated
-from tubes.redis.scripts.library import with_library
-from tubes.redis.scripts.lines import MADE, Line, read, replaced
+from tubes.redis.scripts.expansion import expand
+from tubes.redis.scripts.gate import WORDS, add_checks
+from tubes.redis.scripts.library import add_definitions
+from tubes.redis.scripts.lines import GENERATED, Line, read, replace_words
 from tubes.redis.scripts.parts import PARTS
 from tubes.redis.scripts.replies import ErrorReply, answers_of
 from tubes.redis.scripts.rights import EVERYBODY
@@ -29,32 +34,32 @@ if TYPE_CHECKING:
 
     from tubes.drivers.driver import Driver
 
-#: Verbs that need no machine: the same for all drivers.
+#: Scripts without the state machine: the same for all drivers.
 PLAIN: Final = frozenset(
     {"open", "beat", "session", "mark", "ring", "names", "there", "living", "stage", "extent", "heads", "ids"}
     | {"write_stage", "write_keep", "write_seal", "write_done", "write_others", "write_clean", "stream_skip"}
     | {"check_meta", "overview", "stream_slots", "rate"}
 )
-#: Fields of the meta hash whose names come with the call.
-_GIVEN: Final = {"session": "ARGV[2]", "answer": "ARGV[3]"}
-#: Those that a verb writes down at its end, if it has changed them.
+#: Fields of the meta hash whose names are arguments of the call.
+_ARGUMENTS: Final = {"session": "ARGV[2]", "answer": "ARGV[3]"}
+#: Fields that a script writes at its end if it changes them.
 _COUNTERS: Final = ("next", "takes", "acks")
-#: The score of a taken task is the number of its session times this, plus the number of its take.
+#: The score of a taken task: the number of its session times this, plus the number of its take.
 TAKES: Final = 1 << 26
-#: More attempts are not counted.
+#: The maximum of the attempts counter.
 MOST_ATTEMPTS: Final = (1 << 20) - 1
-#: For so many microseconds it counts that a process says that its callers wait: it says so more often.
+#: Microseconds for which a process stays registered as waiting. It registers again before they end.
 WATCHED: Final = 10 * SECOND
-#: Milliseconds after which a stream is forgotten that nobody goes on with: a week.
+#: Milliseconds after which an unused stream expires: a week.
 IDLE: Final = 7 * 24 * 3600 * 1000
-#: With so many bytes of tasks an answer is long enough: the others come with the next call.
+#: Size limit of a reply in bytes of tasks. The next call returns the others.
 BYTES: Final = 2_000_000
-#: So many tasks one script takes where lanes are throttled: they cost ten times as much as others.
+#: Maximum tasks per script if lanes are throttled: each costs ten times as much as usual.
 TAKES_WITH_LANES: Final = 100
 
 
-#: What stands for words in capitals in any script.
-_WORDS: Final = {
+#: The constants of all scripts.
+_CONSTANTS: Final = {
     "TAKES": str(TAKES),
     "MOST_ATTEMPTS": str(MOST_ATTEMPTS),
     "IDLE": str(IDLE),
@@ -65,48 +70,48 @@ _WORDS: Final = {
     "PARTS": f"'{' '.join(PARTS)}'",
     "EVERYBODY": f"{{ {', '.join(f'{name} = {WORDS[name]}' for name in EVERYBODY)} }}",
 }
-#: Verbs that know what lanes that are throttled look like, in any tube with lanes.
-_OF_PACES: Final = re.compile("pace|utubes|restart_rests|check_.*")
-#: Verbs that put.
+#: Scripts that can read throttled lanes, in every tube with lanes.
+_READS_THROTTLED: Final = re.compile("pace|utubes|restart_rests|check_.*")
+#: Scripts that put.
 _PUTS: Final = frozenset({"put", "put_many", "put_keyed", "put_limited", "again"})
 _GATE: Final = Line("--#gate", "--#gate")
-#: How each script was put together, by its sha.
-_MADE: Final[dict[bytes, Callable[[], list[Line]]]] = {}
+#: Functions that assemble each script again, by SHA-1.
+_ASSEMBLERS: Final[dict[bytes, Callable[[], list[Line]]]] = {}
 
 
 class Script(NamedTuple):
-    """A script, and the name by which a server that has it knows it."""
+    """The text of a script, and the SHA-1 by which a server that has loaded it runs it."""
 
     text: bytes
     sha: bytes
-    #: The kinds of replies to it.
+    #: The possible types of its reply.
     answers: frozenset[type]
 
 
 class TubeSettings(NamedTuple):
-    """What the scripts of a tube have to know of its options."""
+    """The options of a tube that its scripts depend on."""
 
-    #: The delays of its backoff, their jitter and its seed.
+    #: The delays of its backoff in microseconds, their jitter and its seed.
     backoff: tuple[tuple[int, ...], float, int] | None = None
-    #: After how many milliseconds without use it goes by itself; None: never.
+    #: Milliseconds without use after which the tube expires; None: never.
     idle: int | None = None
-    #: Whether it takes no more than so many tasks.
+    #: True if the number of its tasks is limited.
     bounded: bool = False
-    #: Whether it was altered: then callers say which edition of its options they know.
+    #: True if the tube was altered: then callers send the version of the options that they know.
     altered: bool = False
-    #: Whether its lanes are throttled, or were once.
+    #: True if its lanes are or were throttled.
     paced: bool = False
-    #: For how many microseconds buried tasks live, or `NEVER` to end; None: their ttl goes on.
+    #: Microseconds that buried tasks live, or `NEVER` if without end; None: their ttl continues.
     buried_ttl: int | None = None
-    #: Whether done tasks may be kept, and how many at most; 0: any number.
+    #: True if done tasks may be kept; and the maximum of kept tasks, 0: any number.
     keeps: bool = False
     keeps_most: int = 0
-    #: How many tasks have room in a lane; 0: any number; None: lanes never had a capacity.
+    #: The capacity of a lane; 0: any number; None: lanes never had a capacity.
     lane_capacity: int | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, Any], *, is_altered: bool = False, is_paced: bool = False) -> TubeSettings:
-        """By checked options. They become a part of the scripts, so they are checked again to be numbers only."""
+        """Read the settings from checked options. Check again that they are numbers: they become part of a script."""
         backoff, idle, buried_ttl = options.get("backoff"), options.get("idle"), options.get("buried_ttl")
         fields = backoff.fields if isinstance(backoff, RetryDelays) else backoff
         return cls(
@@ -122,52 +127,58 @@ class TubeSettings(NamedTuple):
         )
 
 
-_PLAINEST: Final = TubeSettings()
+_DEFAULTS: Final = TubeSettings()
 
 
 @cache
-def script(verb: str, driver: Driver | None = None, settings: TubeSettings = _PLAINEST) -> Script:
-    """The script of a verb, for a driver unless it needs none, and a tube with such settings."""
+def script(verb: str, driver: Driver | None = None, settings: TubeSettings = _DEFAULTS) -> Script:
+    """Return the script of a method for a driver and a tube with these settings; `driver`: None for `PLAIN` scripts."""
     text = "\n".join(line.text.strip() for line in assembled(verb, driver, settings))
-    made = _finished(text, verb)
-    _MADE[made.sha] = partial(assembled, verb, driver, settings)
+    made = _make_script(text, verb)
+    _ASSEMBLERS[made.sha] = partial(assembled, verb, driver, settings)
     return made
 
 
 @cache
 def relaying(relay: Script, put: Script) -> Script:
-    """The script that moves tasks to another tube: what removes them, with what puts them there as a function."""
-    return _finished(f"local function put_all(KEYS, ARGV)\n{put.text.decode()}\nend\n{relay.text.decode()}", "relay")
+    """Return the script that moves tasks to another tube: the removal, with the put script inlined as a function."""
+    return _make_script(f"local function put_all(KEYS, ARGV)\n{put.text.decode()}\nend\n{relay.text.decode()}", "relay")
 
 
 @cache
 def trial(rank_lua: str) -> Script:
-    """A script that ranks some task, to see whether the expression runs at all."""
-    return _finished(f"local id, pri, created = 1, 1, 1 return tostring(({rank_lua}) + 0)", "trial")
+    """Return a script that ranks some task, to check that the expression runs."""
+    return _make_script(f"local id, pri, created = 1, 1, 1 return tostring(({rank_lua}) + 0)", "trial")
 
 
-def _finished(text: str, verb: str) -> Script:
+def _make_script(text: str, verb: str) -> Script:
     raw = text.encode()
     return Script(raw, sha1(raw, usedforsecurity=False).hexdigest().encode(), answers_of(verb))
 
 
-def assembled(verb: str, driver: Driver | None = None, settings: TubeSettings = _PLAINEST) -> list[Line]:
-    """The lines of a script."""
+def assembled(verb: str, driver: Driver | None = None, settings: TubeSettings = _DEFAULTS) -> list[Line]:
+    """Return the lines of a script."""
     body = read(f"verbs/{verb}")
     if driver is None or verb in PLAIN:
-        lines = expanded(body, frozenset())
-        return gated(replaced(lines if any(line.text == "--#gate" for line in lines) else [_GATE, *lines], _WORDS))
-    # A file that several verbs include may ask for one of them.
+        lines = expand(body, frozenset())
+        return add_checks(
+            replace_words(lines if any(line.text == "--#gate" for line in lines) else [_GATE, *lines], _CONSTANTS)
+        )
+    # A file that several scripts include may test the name of the script.
     knobs = knobs_of(driver, settings) | {verb.upper()}
-    if "PACED" in knobs or _OF_PACES.fullmatch(verb):
+    if "PACED" in knobs or _READS_THROTTLED.fullmatch(verb):
         knobs |= {"PACES"}
-    head = expanded(read("check" if verb.startswith("check_") else "head"), knobs)
-    lines = _with_meta([*head, *with_library([_GATE, *expanded(body, knobs)], knobs)])
-    return gated(replaced(lines, _WORDS | _words_of(driver, settings) | {"PUTS": "true" if verb in _PUTS else "false"}))
+    head = expand(read("check" if verb.startswith("check_") else "head"), knobs)
+    lines = _with_meta([*head, *add_definitions([_GATE, *expand(body, knobs)], knobs)])
+    return add_checks(
+        replace_words(
+            lines, _CONSTANTS | _constants_of(driver, settings) | {"PUTS": "true" if verb in _PUTS else "false"}
+        )
+    )
 
 
-def knobs_of(driver: Driver, settings: TubeSettings = _PLAINEST) -> frozenset[str]:
-    """What a file may ask for about a driver, and a tube of it."""
+def knobs_of(driver: Driver, settings: TubeSettings = _DEFAULTS) -> frozenset[str]:
+    """Return the knobs of a driver and a tube: the conditions that `--#if` can test."""
     lane = driver.lane is not None
     timed = not driver.options.isdisjoint({"ttl", "ttr", "delay"})
     knobs = {
@@ -192,8 +203,8 @@ def knobs_of(driver: Driver, settings: TubeSettings = _PLAINEST) -> frozenset[st
     return frozenset(name for name, has in knobs.items() if has)
 
 
-def _words_of(driver: Driver, settings: TubeSettings) -> dict[str, str]:
-    """What stands for the words in capitals that depend on the driver and the tube."""
+def _constants_of(driver: Driver, settings: TubeSettings) -> dict[str, str]:
+    """Return the constants that depend on the driver and the tube."""
     newest = driver.signs[1] < 0
     delays, jitter, seed = settings.backoff or ((), 0, 0)
     return {
@@ -216,23 +227,23 @@ def _words_of(driver: Driver, settings: TubeSettings) -> dict[str, str]:
 
 
 def _with_meta(lines: list[Line]) -> list[Line]:
-    """Read the fields of the meta hash that the script names, and write those that it counts."""
+    """Expand META: read the fields of the meta hash that the script names, and write the counters that it changes."""
     text = "\n".join(line.text for line in lines)
     counted = "".join(f", '{field}', META.{field} or 0" for field in _COUNTERS if f"META.{field} =" in text)
     fields = list(dict.fromkeys(re.findall(r"META\.(\w+)", text.replace(", COUNTED", counted))))
-    names = ", ".join(_GIVEN.get(field, f"'{field}'") for field in fields)
+    names = ", ".join(_ARGUMENTS.get(field, f"'{field}'") for field in fields)
 
     def read_fields(text: str) -> str:
         text = text.replace(", COUNTED", counted)
         text = re.sub(r"META\.(\w+)", lambda found: f"meta[{fields.index(found[1]) + 1}]", text)
         return re.sub(r"\bMETA\b", f"call('HMGET', M, {names})", text)
 
-    asking = re.compile("META|COUNTED")
-    return [Line(read_fields(line.text), line.source) if asking.search(line.text) else line for line in lines]
+    uses_meta = re.compile("META|COUNTED")
+    return [Line(read_fields(line.text), line.source) if uses_meta.search(line.text) else line for line in lines]
 
 
 def with_source(error: ErrorReply) -> str:
-    """What a server's error says, with the file and the line of the Lua that has raised it, if any has."""
-    made, line = _MADE.get(error.sha), re.search(r"\buser_script:(\d+)", str(error))
-    source = made()[int(line[1]) - 1].source if made and line else MADE
-    return str(error) if source == MADE else f"{error} (drivers/lua/{source})"
+    """Return the text of a server's error, with the file and the line of the Lua code that raised it, if known."""
+    made, line = _ASSEMBLERS.get(error.sha), re.search(r"\buser_script:(\d+)", str(error))
+    source = made()[int(line[1]) - 1].source if made and line else GENERATED
+    return str(error) if source == GENERATED else f"{error} (drivers/lua/{source})"

@@ -1,14 +1,14 @@
-"""The directives in the files of `drivers/lua`: what a driver and a tube do not need goes, what is included comes.
+"""Expand the directives in the files of `drivers/lua`: conditions on a driver and a tube, includes, moves of tasks.
 
-    --#if KNOB|KNOB   lines for drivers that have one of these knobs; --#elif, --#else, --#end
+    --#if KNOB|KNOB   lines for drivers and tubes that have at least one of the knobs; --#elif, --#else, --#end
     --#include name   the lines of another file
-    --#move why was   a move by the table, from the state `was`; without it from whatever state the task is in; `--#move
-                      why was quiet`: of a task without a key, while nobody listens
-    --#moves why was  the same for all `tasks` at once, where there are no lanes and nobody listens
-    --#done answer    the end of a verb that did something, and the answer to keep
-    --#flat           from here to the end of the file a task is no table: its fields are locals, task_id and so on
+    --#move why was   a move of the table `MOVES` from the state `was`, or from the current state if `was` is missing;
+                      `--#move why was quiet`: of a task without a key, in a tube without listeners
+    --#moves why was  the same for all `tasks` at once, in a tube without lanes and without listeners
+    --#done reply     the end of a script that changed something: store the counters and the reply
+    --#flat           from here to the end of the file the fields of `task` are local variables: task_id and so on
 
-The other directives stay: `library.py` and `gate.py` read them.
+The other directives stay in the lines: `library.py` and `gate.py` read them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from collections.abc import Iterable
 from typing import Final
 
 from tubes.drivers.moves import MOVES, Move, State
-from tubes.redis.scripts.lines import MADE, Line, read, replaced
+from tubes.redis.scripts.lines import GENERATED, Line, read, replace_words
 
 _FIELD: Final = re.compile(r"\btask\.(\w+)")
 
 
-def expanded(lines: Iterable[Line], knobs: frozenset[str]) -> list[Line]:
-    """The lines that are left with these knobs."""
+def expand(lines: Iterable[Line], knobs: frozenset[str]) -> list[Line]:
+    """Return the lines with all directives of this module expanded for these knobs."""
     kept: list[Line] = []
-    # For each open `--#if`: whether its lines count, and whether one of its branches did.
+    # For each open `--#if`: True if its current branch is included, and True if any branch was.
     branches: list[tuple[bool, bool]] = []
     flat: int | None = None
     for line in lines:
@@ -47,25 +47,25 @@ def expanded(lines: Iterable[Line], knobs: frozenset[str]) -> list[Line]:
         elif directive == "--#flat":
             flat = len(kept)
         elif directive == "--#include":
-            kept += expanded(read(words[0]), knobs)
+            kept += expand(read(words[0]), knobs)
         elif directive == "--#move":
             kept += _move(line.source, knobs, *words)
         elif directive == "--#moves":
             why, was = words
             kept += _row(why, was, _rows(why)[was], knobs, "moves")
         elif directive == "--#done":
-            kept += replaced(expanded(read("done"), knobs), {"ANSWER": " ".join(words)})
+            kept += replace_words(expand(read("done"), knobs), {"ANSWER": " ".join(words)})
         else:
             kept.append(line)
     if flat is None:
         return kept
     fields = sorted({f"task_{name}" for line in kept[flat:] for name in _FIELD.findall(line.text)})
     plain = [Line(_FIELD.sub(r"task_\1", line.text), line.source) for line in kept[flat:]]
-    return [*kept[:flat], Line(f"local {', '.join(fields)}", MADE), *plain]
+    return [*kept[:flat], Line(f"local {', '.join(fields)}", GENERATED), *plain]
 
 
 def _move(source: str, knobs: frozenset[str], why: str, was: str = "", quiet: str = "") -> list[Line]:
-    """A move by the table."""
+    """Return the lines of a move."""
     rows = _rows(why)
     if quiet:
         knobs |= {quiet.upper()}
@@ -80,28 +80,28 @@ def _move(source: str, knobs: frozenset[str], why: str, was: str = "", quiet: st
 
 
 def _rows(why: str) -> dict[str, Move]:
-    """The rows of the table for this reason, by the state from which they lead; `new`: from none."""
+    """Return the rows of the table for this reason by the state before the move; `new`: a task that is added."""
     return {state.value if state else "new": move for state, move in MOVES[why].items()}
 
 
 def _row(why: str, was: str, move: Move, knobs: frozenset[str], file: str) -> list[Line]:
-    """The text of move.lua, or moves.lua, for one row of the table."""
-    moved = {f"WAS_{'NEW' if was == 'new' else State(was).name}", f"TO_{move.to.name}"}
+    """Return the lines of move.lua or moves.lua for one row of the table."""
+    row_knobs = {f"WAS_{'NEW' if was == 'new' else State(was).name}", f"TO_{move.to.name}"}
     if why.startswith("update") or (why == "bury" and "BURY" in knobs):
-        moved.add("UPDATES")
+        row_knobs.add("UPDATES")
     if why == "unput":
-        moved.add("UNPUT")
+        row_knobs.add("UNPUT")
     words = {"TO": f"'{move.to.value}'", "WAS": f"'{was}'", "EVENT": f"'{move.event}'", "WHY": f"'{why[0]}'"}
     words["COUNT"] = _count(move, f"{move.by}" if file == "move" else f"{move.by} * #ids")
-    return [line for line in replaced(expanded(read(file), knobs | moved), words) if line.text]
+    return [line for line in replace_words(expand(read(file), knobs | row_knobs), words) if line.text]
 
 
 def _count(move: Move, by: str) -> str:
-    """How a move is counted."""
-    counted: list[str] = []
+    """Return the Lua code that counts a move."""
+    statements: list[str] = []
     for call in move.counts:
         if call in ("take", "ack"):
-            counted.append(f"META.{call}s = (META.{call}s or 0) + {by}")
+            statements.append(f"META.{call}s = (META.{call}s or 0) + {by}")
         elif call != "put" or move.by < 0:
-            counted.append(f"call('HINCRBY', M, 'calls:{call}', {by})")
-    return " ".join(counted)
+            statements.append(f"call('HINCRBY', M, 'calls:{call}', {by})")
+    return " ".join(statements)

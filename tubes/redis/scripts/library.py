@@ -1,9 +1,9 @@
-"""Where a script defines what it takes from the library, `drivers/lua/lib`: each definition stands once.
+"""Place the definitions of the library, `drivers/lua/lib`, that a script needs; each is in the script once.
 
-A script pays for a definition each time that it comes by. So what the lines need that always run stands at the
-beginning, and what only one slow part needs (`--#slow` … `--#fast`: lines that seldom run) stands where that part
-begins. What several slow parts need stands in the function `library`, which defines what it is asked for by name.
-Constants of one line are copied to where they are needed.
+How a place is chosen: Lua creates a function each time it runs the definition, so a call pays for it. Definitions for
+lines that always run are placed at the beginning. A definition for only one slow part (`--#slow` to `--#fast`: lines
+that seldom run) is placed at the beginning of that part. Definitions for several slow parts are placed in the function
+`library`, which creates one of them by name. Constants of one line are copied to each place that needs them.
 """
 
 from __future__ import annotations
@@ -14,70 +14,70 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final, TypeAlias
 
-from tubes.redis.scripts.expansion import expanded
-from tubes.redis.scripts.lines import MADE, Line, read
+from tubes.redis.scripts.expansion import expand
+from tubes.redis.scripts.lines import GENERATED, Line, read
 
-#: The files of the library, in the order in which they build on each other.
+#: The files of the library. Each uses only files before it.
 _FILES: Final = (
     *("task", "many", "chance", "keys", "place", "ready_list", "ready_lanes", "ready_set", "paces", "failures"),
     *("fill", "lists", "kept", "respawn", "held", "ends", "holds", "checks"),
 )
 _NAMES: Final = re.compile(r"(?<![.\w])\w+")
-#: What lies around a line, the outermost first: slow parts, each by the definition in which it stands and its line
-#: there; or `library`, and the definition in it.
+#: The scopes around a line, the outermost first: slow parts, each as the definition that contains it and its line
+#: there; or `library` and the definition in it.
 _Path: TypeAlias = tuple[tuple[str, int], ...]
 _SHARED: Final[_Path] = (("library", 0),)
 
 
 @cache
 def _definitions(knobs: frozenset[str]) -> dict[str, list[Line]]:
-    """What the library has for these knobs: the lines of each definition, by the first name that it defines."""
+    """Return the lines of each definition of the library for these knobs, by the first name that it defines."""
     found: dict[str, list[Line]] = {}
     for file in _FILES:
-        for line in expanded(read(f"lib/{file}"), knobs):
+        for line in expand(read(f"lib/{file}"), knobs):
             if line.text.startswith("local ") and line.source.startswith("lib/"):
-                found[_defined(line.text)[0]] = []
+                found[_defined_names(line.text)[0]] = []
             found[next(reversed(found))].append(line)
     return found
 
 
-def _defined(line: str) -> list[str]:
-    """The names that a line of the library defines."""
+def _defined_names(line: str) -> list[str]:
+    """Return the names that a line of the library defines."""
     return re.findall(r"\w+", line.partition("=")[0].partition("(")[0].removeprefix("local ").removeprefix("function "))
 
 
 @cache  # Scripts have most of their lines in common.
 def _names_in(line: str) -> list[str]:
-    """The names that a line uses; what stands in quotes names keys and fields."""
+    """Return the names that a line uses, without its quoted strings, which name keys and fields."""
     return _NAMES.findall(re.sub(r"'[^']*'", "", line))
 
 
-def with_library(lines: list[Line], knobs: frozenset[str]) -> list[Line]:
-    """The lines of a script, after the definitions that they need."""
+def add_definitions(lines: list[Line], knobs: frozenset[str]) -> list[Line]:
+    """Return the lines of a script with the definitions that they need."""
     return _Library(_definitions(knobs), lines).lines
 
 
 class _Library:
-    """What a script takes from the library, and where it defines that."""
+    """The definitions that a script needs from the library, and their places."""
 
     def __init__(self, definitions: dict[str, list[Line]], body: list[Line]) -> None:
         self._definitions: Final = definitions
         self._first_names: Final = {
-            name: first for first, lines in definitions.items() for name in _defined(lines[0].text)
+            name: first for first, lines in definitions.items() for name in _defined_names(lines[0].text)
         }
-        #: By definition around what it stands; of a constant that is copied there are several.
+        #: The places of each definition; constants that are copied have several.
         self._places: Final[dict[str, set[_Path]]] = {}
-        #: By definition what asks `library` for it.
-        self._asked: Final[dict[str, set[_Path]]] = {}
+        #: The scopes that get a definition from `library`, by definition.
+        self._requests: Final[dict[str, set[_Path]]] = {}
         self._arrange(body)
-        self.lines: Final = [*self._opening(()), *self._filled(body, "", ())]
+        self.lines: Final = [*self._definitions_at(()), *self._fill(body, "", ())]
 
     def _arrange(self, body: list[Line]) -> None:
         """Find a place for each definition."""
         used_at: defaultdict[str, set[_Path]] = defaultdict(set)
 
         def note(lines: list[Line], owner: str, place: _Path) -> None:
-            for line, path in _with_paths(lines, owner, place):
+            for line, path in _scoped(lines, owner, place):
                 for name in _names_in(line.text):
                     if (used := self._first_names.get(name, owner)) != owner:
                         used_at[used].add(path)
@@ -91,50 +91,50 @@ class _Library:
 
     def _place(self, name: str, paths: set[_Path]) -> set[_Path]:
         first, *others = self._definitions[name]
-        constant = not others and len(_defined(first.text)) == 1
-        # One in another has what that has; but what `library` captures costs each call more than a constant there.
+        constant = not others and len(_defined_names(first.text)) == 1
+        # A nested scope sees the definitions of its parent; in `library` a copied constant is cheaper than an upvalue.
         scope = {path: 1 if constant and path[:1] == _SHARED else 0 for path in paths}
         paths = {path for path in paths if not any(path[:n] in paths for n in range(scope[path], len(path)))}
         if len(paths) == 1 or constant:
             return paths
-        if not others:  # Variables: everybody has to see the same ones.
+        if not others:  # Variables, which all scopes share.
             return {()}
-        self._asked[name] = paths
+        self._requests[name] = paths
         return {(*_SHARED, (name, 0))}
 
-    def _filled(self, lines: list[Line], owner: str, place: _Path) -> list[Line]:
-        """The lines, with definitions where slow parts begin."""
+    def _fill(self, lines: list[Line], owner: str, place: _Path) -> list[Line]:
+        """Return the lines, with definitions at the beginning of slow parts."""
         filled: list[Line] = []
-        for line, path in _with_paths(lines, owner, place):
+        for line, path in _scoped(lines, owner, place):
             filled.append(line)
             if line.text.lstrip().startswith("--#slow"):
-                filled += self._opening(path)
+                filled += self._definitions_at(path)
         return filled
 
-    def _opening(self, path: _Path) -> list[Line]:
-        """What is defined at the beginning of a slow part, of a definition in `library`, or of the script."""
-        lines = [Line("local library", MADE)] if self._asked and not path else []
+    def _definitions_at(self, path: _Path) -> list[Line]:
+        """Return the definitions at the beginning of a slow part, of a definition in `library`, or of the script."""
+        lines = [Line("local library", GENERATED)] if self._requests and not path else []
         for name, definition in self._definitions.items():
-            if path in self._asked.get(name, ()):
-                lines.append(Line(f"local {name} = library('{name}', meta)", MADE))
-            elif name not in self._asked and path in self._places.get(name, ()):
-                lines += self._filled(definition, name, path)
-        if self._asked and not path:
+            if path in self._requests.get(name, ()):
+                lines.append(Line(f"local {name} = library('{name}', meta)", GENERATED))
+            elif name not in self._requests and path in self._places.get(name, ()):
+                lines += self._fill(definition, name, path)
+        if self._requests and not path:
             lines += [
-                Line("function library(name, meta)", MADE),
-                Line("  local call, M, ARGV = redis.call, KEYS[1], ARGV", MADE),
+                Line("function library(name, meta)", GENERATED),
+                Line("  local call, M, ARGV = redis.call, KEYS[1], ARGV", GENERATED),
             ]
-            for name in self._asked:
+            for name in self._requests:
                 (place,) = self._places[name]
-                lines.append(Line(f"  if name == '{name}' then", MADE))
-                lines += [*self._opening(place), *self._filled(self._definitions[name], name, place)]
-                lines.append(Line(f"  return {name} end", MADE))
-            lines.append(Line("end", MADE))
+                lines.append(Line(f"  if name == '{name}' then", GENERATED))
+                lines += [*self._definitions_at(place), *self._fill(self._definitions[name], name, place)]
+                lines.append(Line(f"  return {name} end", GENERATED))
+            lines.append(Line("end", GENERATED))
         return lines
 
 
-def _with_paths(lines: list[Line], owner: str, path: _Path) -> Iterator[tuple[Line, _Path]]:
-    """Each line with what lies around it; the directive of a slow part is in it."""
+def _scoped(lines: list[Line], owner: str, path: _Path) -> Iterator[tuple[Line, _Path]]:
+    """Yield each line with the scopes around it. The directives of a slow part belong to it."""
     for number, line in enumerate(lines):
         if line.text.lstrip().startswith("--#slow"):
             path = (*path, (owner, number))

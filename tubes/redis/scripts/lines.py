@@ -1,4 +1,4 @@
-"""Lines of Lua from the files of `drivers/lua`, each with the place where it stands."""
+"""Lines of Lua from the files of `drivers/lua`, each with its file and line number."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from importlib.resources import files
 from typing import Final, NamedTuple
 
 LUA: Final = files("tubes.drivers") / "lua"
-#: The source of lines that stand in no file: they say where the library is defined, and call nothing of it.
-MADE: Final = ""
+#: The source of generated lines. They place definitions or check rights; no rights are needed for them.
+GENERATED: Final = ""
 
 
 class Line(NamedTuple):
-    """A line of a script, and where it comes from: `lib/place.lua:41`."""
+    """A line of a script, and its source, for example `lib/place.lua:41`."""
 
     text: str
     source: str
@@ -21,13 +21,13 @@ class Line(NamedTuple):
 
 @cache
 def read(name: str) -> tuple[Line, ...]:
-    """The lines of a file, without comments and blank lines."""
+    """Return the lines of a file without comments and blank lines."""
     bare = (re.sub(r"(^|\s)--(?!#).*", "", line).rstrip() for line in (LUA / f"{name}.lua").read_text().splitlines())
     return tuple(Line(line, f"{name}.lua:{number}") for number, line in enumerate(bare, 1) if line)
 
 
-def replaced(lines: list[Line], words: dict[str, str]) -> list[Line]:
-    """The lines with other text in place of some words."""
+def replace_words(lines: list[Line], words: dict[str, str]) -> list[Line]:
+    """Return the lines with some words replaced."""
     if not words:
         return lines
     pattern = re.compile(rf"\b({'|'.join(words)})\b")

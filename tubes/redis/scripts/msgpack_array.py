@@ -1,7 +1,7 @@
-"""Words in one string, as the scripts unpack them: an array of strings in MessagePack.
+"""Pack words into one string, a MessagePack array of strings, which scripts unpack.
 
-To the server a string is one word of a request, and one entry of a list. See the formats `str` and `array` in the
-specification of MessagePack, https://github.com/msgpack/msgpack/blob/master/spec.md.
+A server handles the string as one argument of a request and as one item of a list. See the formats `str` and `array` in
+the specification of MessagePack, https://github.com/msgpack/msgpack/blob/master/spec.md.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 
 def _head(size: int) -> bytes:
-    """What stands before a string of so many bytes."""
+    """Return the header of a string of `size` bytes."""
     if size < 32:
         return bytes((0xA0 | size,))
     if size < 1 << 8:
@@ -21,12 +21,12 @@ def _head(size: int) -> bytes:
     return b"\xdb" + size.to_bytes(4, "big")
 
 
-#: Most data are short.
+#: Headers of short strings, the common case.
 _HEADS: Final = [_head(size) for size in range(1 << 12)]
 
 
 def packed(words: Iterable[object]) -> bytes:
-    """Bytes, strings and whole numbers in one string.
+    """Pack bytes, strings and integers into one string.
 
     >>> packed([b"a", "b", 7])
     b'\\xdd\\x00\\x00\\x00\\x03\\xa1a\\xa1b\\xa17'

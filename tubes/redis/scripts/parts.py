@@ -1,4 +1,4 @@
-"""The keys of a tube besides its meta hash, and which layout of them this version reads and writes."""
+"""The keys of a tube in addition to its meta hash, and the layouts that this version reads and writes."""
 
 from typing import Final
 
@@ -8,5 +8,5 @@ PARTS: Final = (
     *("leases", "waiting", "wanting", "marker", "room", "sealed", "broken"),
 )
 
-#: The layout of the keys of tubes without lanes, and with: the meta hash says which one a tube has.
+#: The layout of tubes without lanes, and of tubes with lanes. The meta hash names the layout of a tube.
 LAYOUTS: Final = (2, 3)

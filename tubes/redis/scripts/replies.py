@@ -1,6 +1,6 @@
-"""What kinds of replies there are to a script: anything else is not its answer, whatever has sent it.
+"""The types of the reply to each script. A reply of another type does not belong to the request.
 
-Something else than the server may answer on a channel, and one reply too many would be taken for that to the next call.
+A proxy may send a reply of its own, and an extra reply would be taken for the reply to the next call.
 """
 
 from __future__ import annotations
@@ -12,48 +12,48 @@ from typing import Final, TypeAlias, cast, final
 
 @final
 class ErrorReply(Exception):
-    """A server's `-ERR …`, as a value."""
+    """An error reply of a server, `-ERR …`, as a value."""
 
-    #: The name of the script to which it is the reply.
+    #: The SHA-1 of the script that raised it.
     sha: bytes = b""
 
     @property
     def code(self) -> str:
-        """The first word of the error: what kind of error it is."""
+        """The first word of the error, which names its kind."""
         return str(self).partition(" ")[0]
 
 
-#: What a server answers. Its type is looked at by `type(reply) is`.
+#: A reply of a server. Compare its type with `type(reply) is`.
 Reply: TypeAlias = "int | bytes | list[Reply] | ErrorReply | None"
 
 
 def number_of(reply: object) -> int:
-    """A number, or the digits of one; these three raise `TypeError` or `ValueError` for anything else."""
+    """Return a number from a reply, or from digits. Raises `TypeError` or `ValueError` for anything else."""
     if not isinstance(reply, (int, bytes)):
-        raise TypeError(f"{reply!r} is no number")
+        raise TypeError(f"{reply!r} is not a number")
     return int(reply)
 
 
 def bytes_of(reply: object) -> bytes:
-    """What a server has as a string."""
+    """Return a reply that must be a string. Raises `TypeError` for anything else."""
     if not isinstance(reply, bytes):
-        raise TypeError(f"{reply!r} is no string")
+        raise TypeError(f"{reply!r} is not a string")
     return reply
 
 
 def list_of(reply: object) -> list[Reply]:
-    """The replies of a list."""
+    """Return a reply that must be a list. Raises `TypeError` for anything else."""
     if not isinstance(reply, list):
-        raise TypeError(f"{reply!r} is no list")
+        raise TypeError(f"{reply!r} is not a list")
     return cast("list[Reply]", reply)
 
 
-#: Whatever a server may answer.
+#: All types of replies.
 ANY: Final = frozenset({NoneType, int, bytes, list, ErrorReply})
 
 
 def _kinds(*kinds: type) -> frozenset[type]:
-    """Make a set of these kinds of replies and of errors, which any script may answer."""
+    """Return a set of these types and of errors, which any script may return."""
     return frozenset((*kinds, ErrorReply))
 
 
@@ -61,10 +61,10 @@ NOTHING: Final = _kinds(NoneType)
 NUMBER: Final = _kinds(int)
 BYTES: Final = _kinds(bytes)
 LIST: Final = _kinds(list)
-#: What a command answers that waits for a marker.
+#: The reply to a command that waits for a marker.
 MARKER: Final = _kinds(NoneType, list)
 
-#: The verbs by what they answer.
+#: Scripts by the types of their replies.
 _VERBS: Final[Mapping[frozenset[type], str]] = {
     NOTHING: "alter disarm leave mark pace release_all resume stage stream_skip stream_slots truncate unput untake",
     NUMBER: "kick listen rate restart_rests ring tick trim_done write_clean write_done write_keep",
@@ -78,9 +78,9 @@ _VERBS: Final[Mapping[frozenset[type], str]] = {
     _kinds(NoneType, bytes, int): "oldest age",
     _kinds(bytes, int): "ack take",
 }
-_OF: Final = {verb: kinds for kinds, verbs in _VERBS.items() for verb in verbs.split()}
+_TYPES: Final = {verb: kinds for kinds, verbs in _VERBS.items() for verb in verbs.split()}
 
 
 def answers_of(verb: str) -> frozenset[type]:
-    """The kinds of replies to the script of a verb."""
-    return _OF.get(verb, ANY)
+    """Return the possible types of the reply to a script."""
+    return _TYPES.get(verb, ANY)

@@ -1,4 +1,4 @@
-"""Bytes to a server and back: where servers are, connections to them, calls that are sent until they are answered.
+"""Requests to a server: finding servers, connecting, and sending calls until a reply arrives.
 
-May import `tubes.backend` and what that imports, and `tubes.redis.scripts`, which says what replies a script has.
+May import `tubes.backend` with its own imports, and `tubes.redis.scripts`, which knows the type of each reply.
 """

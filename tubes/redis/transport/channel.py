@@ -1,4 +1,15 @@
-"""A channel to a server for threads: one call at a time, sent again until there is an answer."""
+"""A channel to a server for threads: one call at a time, sent again until a reply arrives.
+
+How a call is sent: `ThreadChannel.call` sends it on the open connection. After a lost connection or a transient error
+`_until_answered` connects again and sends the same number again, with growing delays, for `PATIENCE` seconds. NOSCRIPT
+sends the text of the script; AGAIN sends the call again; DUE runs `tick` before.
+
+How waiting works: `begin_wait` sends a blocking command, such as BZPOPMIN, and a take behind it; `end_wait` reads both
+replies. The server runs the take as soon as the command ends. `hang_up` ends a wait from another thread.
+
+How interrupts work: `owed` lists the interrupted calls that have to be undone, in order, each as a function with its
+arguments. The interrupted caller tries to undo them at once; if that fails, the next call does it first.
+"""
 
 from __future__ import annotations
 
@@ -20,44 +31,43 @@ if TYPE_CHECKING:
     from tubes.redis.transport.server import Server
 
 T = TypeVar("T")
-#: A function that undoes an interrupted call, and its arguments. It may run twice.
+#: A function that undoes an interrupted call, and its arguments. It may be called twice.
 Debt: TypeAlias = tuple[Any, ...]
 
-# Seconds for which a finalizer waits for the channel.
-_PAUSE: Final = 0.05
-# Refusals of a call behind a command that waits, after which it is sent once more.
-_AGAIN: Final = script_call.PASSING | script_call.NOT_YET
-# Errors of a command that waits, or was waiting when the server became another one's replica.
-_ENDED: Final = script_call.PASSING | {"UNBLOCKED"}
+# Seconds for which a finalizer waits until the channel is idle.
+_IDLE_TIMEOUT: Final = 0.05
+# Errors of a call behind a blocking command after which the call is sent again.
+_RETRY_ERRORS: Final = script_call.PASSING | script_call.NOT_YET
+# Errors that end a blocking command. UNBLOCKED: the server became a replica meanwhile.
+_WAIT_ERRORS: Final = script_call.PASSING | {"UNBLOCKED"}
 
 
 def pay(owed: list[Debt]) -> None:
     """Undo interrupted calls."""
     while owed:
-        undo, *about = owed[0]
-        undo(*about)
+        undo, *args = owed[0]
+        undo(*args)
         del owed[0]
 
 
 class _Wait:
-    """A command that waits, which was sent, and a call behind it."""
+    """A blocking command in flight, and the call behind it."""
 
     __slots__ = ("call", "key", "wire")
 
     def __init__(self, key: str, call: ScriptCall | None) -> None:
         self.key: Final = key
         self.call: Final = call
-        #: Where the replies come; None: nothing could be sent.
+        #: The connection that receives the replies; None: the request could not be sent.
         self.wire: Wire | None = None
 
 
 class ThreadChannel:
-    """The calls of one connection, for threads: one at a time.
+    """Calls of threads to a server, one at a time.
 
-    A call and its repair may be interrupted at any moment, by KeyboardInterrupt for example. CPython raises it when a
-    function begins, after a call of a built-in function, and when a loop jumps back: an `except` block that begins with
-    `owed.append(...)` always does that much. The interrupted caller tries to pay what is owed, and the next caller does
-    so before its own call. A wire that is still `busy` is replaced.
+    A call and its undo may be interrupted at any moment, for example by KeyboardInterrupt. CPython raises it when a
+    function begins, after a call of a built-in function, and when a loop jumps back. So an `except` block that begins
+    with `owed.append(...)` always completes that line. A wire that is still `busy` is replaced.
     """
 
     def __init__(
@@ -68,14 +78,14 @@ class ThreadChannel:
         closed: Callable[[], TubesError] | None = None,
     ) -> None:
         self._server: Final = server
-        # What is raised once it is closed, if that is not as where a connection is lost.
-        self._why_closed: Final = closed
+        # Makes the error for calls after `close`; None: they raise `ConnectionLost`.
+        self._make_closed_error: Final = closed
         self.slot: Final = slot
-        # So many seconds instead of the usual ones, also to connect.
+        # Seconds for a call and for connecting; None: the usual limits.
         self._patience: Final = patience
         self._lock: Final = threading.Lock()
         self._wires: Final[dict[str, Wire]] = {}
-        # Where there is one server, its connection.
+        # The connection, if there is only one server.
         self._only: Wire | None = None
         self._closed = False
         self._wait: _Wait | None = None
@@ -83,14 +93,14 @@ class ThreadChannel:
         self.owed: Final[list[Debt]] = []
 
     def is_idle(self) -> bool:
-        """Whether nobody uses the channel, now or in a moment: a finalizer may come in the middle of a call."""
-        until = time.monotonic() + _PAUSE
+        """Return True if the channel is unused within `_IDLE_TIMEOUT`: a finalizer may run in the middle of a call."""
+        until = time.monotonic() + _IDLE_TIMEOUT
         while self._lock.locked() and time.monotonic() < until:
             time.sleep(WaitForLock.SECONDS)
         return not self._lock.locked()
 
     def run(self, flow: Flow[T]) -> T:
-        """The result of a flow. If it is interrupted, its last call is undone, even if its reply was read."""
+        """Run a flow and return its result. If it is interrupted, undo its last call, even if the reply was read."""
         last: Debt = ()
 
         def ask(call: ScriptCall) -> Reply:
@@ -110,7 +120,7 @@ class ThreadChannel:
             raise
 
     def call(self, call: ScriptCall) -> Reply:
-        """The reply to a call. Raises `ConnectionLost` when no server has replied for `PATIENCE` seconds."""
+        """Send a call and return its reply. Raises `ConnectionLost` if no server replies for `PATIENCE` seconds."""
         reply: Reply = None
         try:
             with self._lock:
@@ -118,7 +128,7 @@ class ThreadChannel:
                     pay(self.owed)
                 call.begin(self.slot)
                 first: ErrorReply | ConnectionLost | None = None
-                began = time.monotonic()
+                started = time.monotonic()
                 packed = call.pack(moving=self._server.moving)
                 wire = self._only
                 if wire is not None and not wire.busy:
@@ -129,8 +139,8 @@ class ThreadChannel:
                         first = reply
                     except ConnectionLost as lost:
                         first = lost
-                reply = self._until_answered(packed, call.key, call, first, began)
-            return reply  # noqa: RET504 (the lock is released first, and an interrupt there must find the reply)
+                reply = self._send_until_reply(packed, call.key, call, first, started)
+            return reply  # noqa: RET504 (an interrupt while the lock is released must find the reply)
         except TubesError:
             raise
         except BaseException:
@@ -140,30 +150,29 @@ class ThreadChannel:
             raise
 
     def _undo(self, call: ScriptCall, reply: Reply) -> None:
-        """Undo an interrupted call; `reply`: if it was read. If not, the call is sent again by its number."""
-        if not call.number or call.orphaned is None:  # It was not sent, or it may stay.
+        """Undo an interrupted call. `reply`: None if it was not read; the call is sent again to get the kept reply."""
+        if not call.number or call.orphaned is None:  # It was not sent, or needs no undo.
             return
         if reply is None or type(reply) is ErrorReply:
             call.resent = True
-            reply = self._until_answered(call.pack(moving=self._server.moving), call.key, call)
+            reply = self._send_until_reply(call.pack(moving=self._server.moving), call.key, call)
         call.orphaned(reply)
 
     def repay(self) -> None:
-        """Undo the interrupted calls; if no server replies, the next call has to."""
+        """Undo the interrupted calls; if no server replies, leave them to the next call."""
         with suppress(TubesError), self._lock:
             pay(self.owed)
 
     @property
     def waiting(self) -> bool:
-        """Whether a wait was begun that has not ended."""
+        """True between `begin_wait` and the end of `end_wait`."""
         return self._wait is not None
 
     def begin_wait(self, key: str, words: tuple[Word, ...], call: ScriptCall | None, sent: Callable[[], None]) -> None:
-        """Send a plain command that waits, and a call behind it, if there is one.
+        """Send a blocking command, and a call behind it if one is given.
 
-        Both go out at once: a server does what comes behind a command that waits as soon as that is over. `call`: has
-        its slot and its number already. `sent`: called when they are on their way. Until `end_wait` only `hang_up` may
-        be called.
+        Both are sent at once: the server runs the call as soon as the command ends. `call`: has its slot and its number
+        already. `sent`: called once they are sent. Until `end_wait` only `hang_up` may be called.
         """
         wait = _Wait(key, call)
         with self._lock:
@@ -176,16 +185,16 @@ class ThreadChannel:
                 wait.wire.send(packed)
             except ConnectionLost:
                 wait.wire = None
-            except Exception:  # Nothing was sent.
+            except Exception:  # The request was not sent.
                 self._wait = None
                 raise
             else:
                 sent()
 
     def end_wait(self) -> tuple[Reply, Reply]:
-        """The reply to the command that waits (True: unknown), and that to the call behind it, if there is one.
+        """Return the reply to the blocking command (True: unknown), and the reply to the call behind it, if any.
 
-        If the connection is lost, the command is not sent again: its reply may have been lost, so look for tasks first.
+        If the connection is lost, do not send the command again: its reply may be lost, so the caller takes first.
         """
         wait = self._wait
         assert wait is not None
@@ -201,38 +210,39 @@ class ThreadChannel:
         try:
             if wait.wire is None:
                 raise ConnectionLost(url=self._server.url, why="nothing could be sent")
-            answered = wait.wire.receive(MARKER, last=call is None)
+            marker_reply = wait.wire.receive(MARKER, last=call is None)
             if call is not None:
                 reply = wait.wire.receive(call.answers, last=True)
-            if type(answered) is ErrorReply and answered.code in _ENDED:
-                raise ConnectionLost(url=self._server.url, why=answered)
+            if type(marker_reply) is ErrorReply and marker_reply.code in _WAIT_ERRORS:
+                raise ConnectionLost(url=self._server.url, why=marker_reply)
         except ConnectionLost:
-            self._server.moved()
+            self._server.rediscover()
             self._forget_wires()
             if call is None:
                 raise
             call.resent = True
-            return True, self._until_answered(call.pack(moving=self._server.moving), key, call)
-        if call is not None and type(reply) is ErrorReply and reply.code in _AGAIN:
-            reply = self._until_answered(call.pack(moving=self._server.moving), key, call)
-        return answered, reply
+            return True, self._send_until_reply(call.pack(moving=self._server.moving), key, call)
+        if call is not None and type(reply) is ErrorReply and reply.code in _RETRY_ERRORS:
+            reply = self._send_until_reply(call.pack(moving=self._server.moving), key, call)
+        return marker_reply, reply
 
     def exchange(
         self,
         key: str,
         head: bytes,
         tail: bytes,
-        answers: frozenset[type],
-        again: Callable[[int, str, Any, Callable[[Reply], None] | None], ScriptCall],
-        verb: str,
+        kinds: frozenset[type],
+        make_call: Callable[[int, str, Any, Callable[[Reply], None] | None], ScriptCall],
+        script: str,
         words: Any,
         orphaned: Callable[[Reply], None] | None = None,
     ) -> Reply:
-        """The reply to a request that was packed ahead: what stands before its number, and what stands after it.
+        """Send a request that was packed in advance and return its reply.
 
-        `answers`: the kinds of replies to it. `again`: makes the call by its number, of `verb` and `words`, if it must
-        be sent once more. `orphaned`: undoes it if it is interrupted. Until there is a reply no other call uses the
-        channel: the slot with its answer is not written over.
+        `head`, `tail`: the bytes before and after its number. `kinds`: the expected types of the reply.
+        `make_call`: makes a call from its number, `script` and `words`, if the request must be sent again. `orphaned`:
+        undoes it if it is interrupted. The channel is locked until the reply arrives, so that no other call overwrites
+        the kept reply.
         """
         number, reply = 0, None
         try:
@@ -244,16 +254,16 @@ class ThreadChannel:
                 try:
                     if wire is None or wire.busy:
                         wire = self._wire(key)
-                    reply = wire.call(b"%b%d%b" % (head, number, tail), answers)
+                    reply = wire.call(b"%b%d%b" % (head, number, tail), kinds)
                     if type(reply) is not ErrorReply or reply.code in script_call.CERTAIN:
                         return reply
-                    call = again(number, verb, words, orphaned)
+                    call = make_call(number, script, words, orphaned)
                     call.resent = reply.code not in script_call.NOT_YET
                     first = None if call.resent else reply
                 except ConnectionLost:
                     self._forget_wires()
-                    call, first = again(number, verb, words, orphaned), None
-                reply = self._until_answered(call.pack(), key, call, first)
+                    call, first = make_call(number, script, words, orphaned), None
+                reply = self._send_until_reply(call.pack(), key, call, first)
                 if call.resent and type(reply) is ErrorReply and reply.code == "SESSIONGONE":
                     raise ConnectionLost(url=self._server.url, why=script_call.UNSURE)
             return reply
@@ -261,53 +271,53 @@ class ThreadChannel:
             raise
         except BaseException:
             if orphaned is not None:
-                self.owed.append((self._undo_exchange, reply, again, number, verb, words, orphaned))
+                self.owed.append((self._undo_exchange, reply, make_call, number, script, words, orphaned))
                 self.repay()
             raise
 
-    def _undo_exchange(self, reply: Reply, again: Callable[..., ScriptCall], number: int, *about: Any) -> None:
+    def _undo_exchange(self, reply: Reply, make_call: Callable[..., ScriptCall], number: int, *args: Any) -> None:
         if number:
-            self._undo(again(number, *about), reply)
+            self._undo(make_call(number, *args), reply)
 
     def request(self, key: str, *words: Word) -> Reply:
-        """The reply to a plain command, which may be done twice."""
+        """Send a plain command and return its reply. The command may run twice."""
         with self._lock:
-            return self._until_answered(pack(*words), key)
+            return self._send_until_reply(pack(*words), key)
 
-    def _until_answered(
+    def _send_until_reply(
         self,
         packed: bytes,
         key: str,
         call: ScriptCall | None = None,
         first: ErrorReply | ConnectionLost | None = None,
-        began: float | None = None,
+        started: float | None = None,
     ) -> Reply:
-        """Send a request until there is an answer. `first`: what came of the first try, which `began` then."""
-        until = (began or time.monotonic()) + (self._patience or script_call.PATIENCE)
-        answers, replies = (ANY, 1) if call is None else (call.answers, call.replies)
+        """Send a request until a reply arrives. `first`: the outcome of the first attempt, which started at `began`."""
+        until = (started or time.monotonic()) + (self._patience or script_call.PATIENCE)
+        kinds, replies = (ANY, 1) if call is None else (call.answers, call.replies)
         failures = 0
         while True:
             try:
                 if first is None:
-                    reply = self._wire(key).call(packed, answers, replies)
+                    reply = self._wire(key).call(packed, kinds, replies)
                 else:
-                    tried, first = first, None
-                    if isinstance(tried, ConnectionLost):
-                        raise tried
-                    reply = tried
+                    outcome, first = first, None
+                    if isinstance(outcome, ConnectionLost):
+                        raise outcome
+                    reply = outcome
                 if type(reply) is not ErrorReply:
                     return reply
                 if reply.code == "NOSCRIPT" and call is not None:
-                    reply = self._wire(key).call(call.pack(whole=True, moving=self._server.moving), answers, replies)
+                    reply = self._wire(key).call(call.pack(whole=True, moving=self._server.moving), kinds, replies)
                 if type(reply) is not ErrorReply:
                     return reply
                 if reply.code == script_call.FIRST and call is not None:
                     if self._closed:
-                        raise self._over()
+                        raise self._closed_error()
                     continue
                 if reply.code == script_call.DUE and call is not None:
                     if self._closed:
-                        raise self._over()
+                        raise self._closed_error()
                     refused = self._tick(call)
                     if refused is None:
                         continue
@@ -315,21 +325,21 @@ class ThreadChannel:
                 if reply.code not in script_call.PASSING:
                     reply.sha = reply.sha or (b"" if call is None else call.script.sha)
                     return reply
-                self._server.moved()
+                self._server.rediscover()
                 self._forget_wires()
                 lost = ConnectionLost(url=self._server.url, why=reply)
             except ConnectionLost as error:
-                # Looking again who has what may take long where a server hangs: no work for a channel that has no time.
+                # Finding the servers again takes long if one of them hangs: channels with a short limit skip it.
                 if self._patience is None:
-                    self._server.moved()
+                    self._server.rediscover()
                 self._forget_wires()
                 lost = error
             except ServerRefused as error:
                 if call is None or not call.resent:
                     raise
-                raise ConnectionLost(url=self._server.url, why=f"{error}; {script_call.UNHEARD}") from error
+                raise ConnectionLost(url=self._server.url, why=f"{error}; {script_call.REFUSED_RETRY}") from error
             if self._closed:
-                raise self._over(lost)
+                raise self._closed_error(lost)
             if time.monotonic() > until:
                 raise lost
             if call is not None:
@@ -339,26 +349,26 @@ class ThreadChannel:
             time.sleep(script_call.RETRY.delay(failures))
 
     def _tick(self, call: ScriptCall) -> ErrorReply | None:
-        """Let happen what is due before a call; the error if the server refuses that."""
+        """Process the due tasks and lanes before a call; return the error if the server refuses that."""
         tick, moving = call.tick(), self._server.moving
         wire = self._wire(call.key)
         reply = wire.call(tick.pack(moving=moving), tick.answers)
         if type(reply) is ErrorReply and reply.code == "NOSCRIPT":
             reply = wire.call(tick.pack(whole=True, moving=moving), tick.answers)
-        if type(reply) is not ErrorReply or reply.code in script_call.OF_CALLS_TOO:
+        if type(reply) is not ErrorReply or reply.code in script_call.IGNORED_TICK_ERRORS:
             return None
         reply.sha = tick.script.sha
         return reply
 
-    def _over(self, lost: TubesError | None = None) -> TubesError:
-        """What is raised once it is closed; `lost`: in the middle of a call."""
-        if self._why_closed is not None:
-            return self._why_closed()
+    def _closed_error(self, lost: TubesError | None = None) -> TubesError:
+        """Make the error for a closed channel; `lost`: the error of the call in flight."""
+        if self._make_closed_error is not None:
+            return self._make_closed_error()
         return lost or ConnectionLost(url=self._server.url, why="it was closed")
 
     def _wire(self, key: str) -> Wire:
         if self._closed:
-            raise self._over()
+            raise self._closed_error()
         node = self._server.node(key)
         wire = self._wires.get(node)
         if wire is None or wire.busy:
@@ -376,13 +386,13 @@ class ThreadChannel:
         self._wires.clear()
 
     def hang_up(self) -> None:
-        """End the channel, whoever is using it."""
+        """Close the channel from any thread: a call in flight fails."""
         self._closed = True
         for wire in list(self._wires.values()):
             wire.hang_up()
 
     def close(self) -> None:
-        """End the channel, when nobody uses it any more."""
+        """Close the channel after the call in flight."""
         with self._lock:
             self._closed = True
             self._forget_wires()

@@ -1,4 +1,11 @@
-"""Channels to a server for event loops: all calls on their way at once, where that is possible."""
+"""Channels to a server for event loops, which pipeline all calls if possible.
+
+How pipelining works: `LoopChannel` has one `_Pipe` per cluster node. Calls of one iteration of the loop gather in
+`_out` and are written at once; `sent` has the calls in flight, whose replies arrive in the same order. An invalid reply
+or a lost connection ends the pipe, and every call without a reply is sent again on a new one, with its own number (see
+`script_call.py`). While a pipe connects, its calls wait in `_backlog`. `ThreadedChannel` serves connections that
+cannot be pipelined here: TLS, and redis-py's own parser.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +32,7 @@ T = TypeVar("T")
 
 
 def _orphan(call: ScriptCall, done: asyncio.Future[Reply]) -> None:
-    """Undo a call whose caller is gone: now, or when its reply comes."""
+    """Undo a call whose caller was cancelled: now, or when its reply arrives."""
     if not done.done():
         done.cancel()
     elif not done.cancelled() and done.exception() is None and call.orphaned is not None:
@@ -33,7 +40,7 @@ def _orphan(call: ScriptCall, done: asyncio.Future[Reply]) -> None:
 
 
 class Answer(Protocol):
-    """The receiver of the reply to a call: a future, or an object like one."""
+    """The receiver of the reply to a call: a future or a similar object."""
 
     def done(self) -> bool: ...
 
@@ -42,128 +49,128 @@ class Answer(Protocol):
     def set_exception(self, exception: TubesError, /) -> None: ...
 
 
-class _Sent:
-    """A call on its way."""
+class _Request:
+    """A call in flight."""
 
-    __slots__ = ("_moving", "call", "packed", "refused", "reply", "result", "slot", "tries", "until")
+    __slots__ = ("_moving", "attempts", "call", "packed", "reply", "result", "slot", "tick_error", "until")
 
-    def __init__(self, call: ScriptCall, slot: int, answer: Answer, *, moving: bool) -> None:
+    def __init__(self, call: ScriptCall, slot: int, receiver: Answer, *, moving: bool) -> None:
         self._moving: Final = moving
         self.call = call
         self.slot = slot
-        self.result = answer
+        self.result = receiver
         call.begin(slot)
         self.packed = b"" if call.grows else call.pack(moving=moving)
-        #: The reply, once there is one.
+        #: The reply, or `PENDING`.
         self.reply: object = PENDING
-        #: The error if the server refuses what is to happen before it.
-        self.refused: ErrorReply | None = None
-        self.tries = 0
+        #: The error of the `tick` before it, if the server refused that.
+        self.tick_error: ErrorReply | None = None
+        self.attempts = 0
         self.until = time.monotonic() + script_call.PATIENCE
 
     def pack(self) -> bytes:
-        """Give the request of the call, as it goes out."""
+        """Return the packed request of the call."""
         if not self.packed:
             self.packed = self.call.pack(moving=self._moving)
         return self.packed
 
-    def again(self) -> None:
-        """Prepare the call to be sent once more: it may have been done already."""
+    def prepare_retry(self) -> None:
+        """Prepare to send the call again: it may have run already."""
         self.call.resent = True
         self.packed = self.call.pack(moving=self._moving)
 
 
 class _Tick:
-    """Gets the reply to what is to happen before a call, which is on its way behind it."""
+    """The receiver of the reply to a `tick`, which is sent before the call that it was made for."""
 
-    __slots__ = ("_one",)
+    __slots__ = ("_request",)
 
-    def __init__(self, one: _Sent) -> None:
-        self._one: Final = one
+    def __init__(self, request: _Request) -> None:
+        self._request: Final = request
 
     def done(self) -> bool:
         return False
 
     def set_result(self, result: Reply) -> None:
-        if type(result) is ErrorReply and result.code not in script_call.OF_CALLS_TOO:
-            self._one.refused = result
+        if type(result) is ErrorReply and result.code not in script_call.IGNORED_TICK_ERRORS:
+            self._request.tick_error = result
 
     def set_exception(self, exception: TubesError) -> None:
-        """The call gets one too."""
+        """Ignore it: the call gets the same error."""
 
 
 class _Pipe(asyncio.Protocol):
-    """A connection on which many calls are on their way at once."""
+    """A connection with many calls in flight."""
 
     def __init__(self, channel: LoopChannel, loop: asyncio.AbstractEventLoop) -> None:
         self._channel = channel
         self._loop = loop
         self._transport: asyncio.WriteTransport | None = None
         self._reader = hiredis.Reader(replyError=ErrorReply)
-        self._out: list[_Sent] = []
-        self.sent: deque[_Sent] = deque()
-        self.heard = time.monotonic()
-        #: True while requests go out and while replies come in: if that was interrupted, they may not fit any more.
+        self._out: list[_Request] = []
+        self.sent: deque[_Request] = deque()
+        self.last_reply_at = time.monotonic()
+        #: True while requests are sent and while replies are read. If that is interrupted, they may no longer match.
         self.busy = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Those of other loops, of uvloop for example, are no instances of it.
+        # Cast: the transports of other loops, for example uvloop, are not instances of this class.
         self._transport = cast("asyncio.WriteTransport", transport)
 
-    def send(self, one: _Sent) -> None:
+    def send(self, request: _Request) -> None:
         if not self._out:
             self._loop.call_soon(self.flush)
-        self._out.append(one)
+        self._out.append(request)
 
     def flush(self) -> None:
-        """Send what has gathered; end the connection if it was interrupted."""
+        """Write the gathered calls; end the connection if it was interrupted."""
         if self.busy:
-            self._channel.broken(self, None)
+            self._channel.handle_loss(self, None)
             return
         self.busy = True
-        packed = b"".join([one.packed or one.pack() for one in self._out])
+        packed = b"".join([request.packed or request.pack() for request in self._out])
         self.sent.extend(self._out)
         self._out = []
         if self._transport is not None:
             self._transport.write(packed)
         self.busy = False
 
-    def calls(self) -> list[_Sent]:
-        """The calls without a reply, in order."""
+    def calls(self) -> list[_Request]:
+        """Return the calls without a reply, in order."""
         return [*dict.fromkeys((*self.sent, *self._out))]
 
-    def forget(self) -> None:
-        """The calls are sent on another connection."""
+    def drop_calls(self) -> None:
+        """Drop the calls: they are sent on another connection."""
         self.sent.clear()
         self._out.clear()
 
     def data_received(self, data: bytes) -> None:
         if self.busy:
-            self._channel.broken(self, None)
+            self._channel.handle_loss(self, None)
             return
         self.busy = True
-        self.heard = time.monotonic()
+        self.last_reply_at = time.monotonic()
         reader, sent = self._reader, self.sent
         reader.feed(data)
         try:
             replies: list[Reply] = []
             while (reply := reader.gets()) is not False:
                 replies.append(reply)
-            # Check all before any is delivered: the bytes behind a reply may show that it was garbled.
+            # Check all replies before any is delivered: the bytes after a reply may show that it was garbled.
             extra = len(replies) - len(sent)
             if extra > 0 or (extra == 0 and reader.has_data()):
                 raise foreign(replies[-1] if replies else b"")
             for reply in replies:
                 if type(reply) not in sent[0].call.answers:
                     raise foreign(reply)
-                self._channel.answered(self, sent[0], reply)
+                self._channel.handle_reply(self, sent[0], reply)
                 sent.popleft()
-        except Exception as error:  # An invalid reply, or one to no call: all later ones may be wrong, too.
-            self._channel.broken(self, error)
+        except Exception as error:  # A reply is invalid or has no call: all later ones may be wrong, too.
+            self._channel.handle_loss(self, error)
         self.busy = False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._channel.broken(self, exc)
+        self._channel.handle_loss(self, exc)
 
     def close(self) -> None:
         if self._transport is not None:
@@ -171,9 +178,9 @@ class _Pipe(asyncio.Protocol):
 
 
 class LoopChannel:
-    """The calls of one connection, for the tasks of one event loop: all on their way at once, one write per tick.
+    """Calls of the tasks of one event loop, pipelined: one write per iteration of the loop.
 
-    Each call on its way has a slot of its own, in which the server keeps its answer until the slot is used again.
+    Each call in flight has a slot of its own. The server keeps its reply in it until another call uses the slot.
     """
 
     def __init__(
@@ -185,21 +192,21 @@ class LoopChannel:
         owed: list[Debt],
     ) -> None:
         self._server: Final = server
-        # What is raised once it is closed.
-        self._why_closed: Final = closed
+        # Makes the error for calls after `close`.
+        self._make_closed_error: Final = closed
         self.loop: Final = loop
         self._owed: Final = owed
-        #: Calls to which more may come, by their key.
+        #: Calls that may still grow, by key.
         self.growing: Final[dict[str, ScriptCall]] = {}
         self._slots: Final = slots
         self._pipes: Final[dict[str, _Pipe]] = {}
         self._connecting: Final[dict[str, asyncio.Task[None]]] = {}
-        self._backlog: Final[dict[str, list[_Sent]]] = {}
+        self._backlog: Final[dict[str, list[_Request]]] = {}
         self._closed = False
-        self._watch: asyncio.TimerHandle | None = None
+        self._watchdog: asyncio.TimerHandle | None = None
 
     async def run(self, flow: Flow[T]) -> T:
-        """Run a method."""
+        """Run a flow and return its result; undo its last call if it is cancelled."""
         last: tuple[ScriptCall, asyncio.Future[Reply]] | None = None
 
         def ask(call: ScriptCall) -> asyncio.Future[Reply]:
@@ -213,64 +220,64 @@ class LoopChannel:
             return await run_async(flow, ask)
         except TubesError:
             raise
-        except BaseException:  # The reply to the last call may have come already.
+        except BaseException:  # The reply to the last call may have arrived already.
             if last is not None:
                 self._owed.append((_orphan, *last))
                 pay(self._owed)
             raise
 
-    def submit(self, call: ScriptCall, answer: Answer) -> None:
-        """Send a call. `answer`: gets its reply, or `ConnectionLost`."""
+    def submit(self, call: ScriptCall, receiver: Answer) -> None:
+        """Send a call. `receiver`: receives the reply, or `ConnectionLost`."""
         if self._closed:
-            answer.set_exception(self._why_closed())
+            receiver.set_exception(self._make_closed_error())
             return
-        # What comes later must not overtake this one.
+        # A put that is submitted after this call must not join a call before it.
         if call.grows:
             self.growing[call.key] = call
         elif self.growing:
             self.growing.pop(call.key, None)
-        self._send(_Sent(call, self._slots.take(), answer, moving=self._server.moving))
+        self._send(_Request(call, self._slots.take(), receiver, moving=self._server.moving))
 
-    def _send(self, one: _Sent) -> None:
+    def _send(self, request: _Request) -> None:
         node = ""
         if self._closed:
-            self._fail(one, self._why_closed())
+            self._fail(request, self._make_closed_error())
             return
         if len(self._pipes) == 1 and "" in self._pipes:
-            self._pipes[""].send(one)
+            self._pipes[""].send(request)
             return
         try:
-            node = self._server.node(one.call.key)
+            node = self._server.node(request.call.key)
         except ConnectionLost as error:
-            self._fail(one, error)
+            self._fail(request, error)
             return
         pipe = self._pipes.get(node)
         if pipe is not None:
-            pipe.send(one)
+            pipe.send(request)
             return
-        self._backlog.setdefault(node, []).append(one)
+        self._backlog.setdefault(node, []).append(request)
         if node not in self._connecting:
-            self._connecting[node] = self.loop.create_task(self._connect(node, one.call.key))
+            self._connecting[node] = self.loop.create_task(self._connect(node, request.call.key))
 
     async def _connect(self, node: str, key: str) -> None:
-        """Connect, and send what has gathered meanwhile; give up after `PATIENCE`."""
+        """Connect, and send the backlog; give up after `PATIENCE` seconds."""
         try:
             failures = 0
-            patience = time.monotonic() + script_call.PATIENCE
+            deadline = time.monotonic() + script_call.PATIENCE
             while not self._closed:
                 try:
                     pipe = await self._open(key)
                 except (ServerRefused, InvalidOption) as error:
-                    self._give_up(node, error)
+                    self._fail_backlog(node, error)
                     return
                 except (ConnectionLost, OSError) as error:
                     lost = (
                         error if isinstance(error, ConnectionLost) else ConnectionLost(url=self._server.url, why=error)
                     )
-                    if time.monotonic() > patience:
-                        self._give_up(node, lost)
+                    if time.monotonic() > deadline:
+                        self._fail_backlog(node, lost)
                         return
-                    await asyncio.to_thread(self._server.moved)
+                    await asyncio.to_thread(self._server.rediscover)
                     failures += 1
                     await asyncio.sleep(script_call.RETRY.delay(failures))
                     continue
@@ -278,9 +285,9 @@ class LoopChannel:
                     pipe.close()
                     return
                 self._pipes[node] = pipe
-                for one in self._backlog.pop(node, []):
-                    pipe.send(one)
-                self._set_watch()
+                for request in self._backlog.pop(node, []):
+                    pipe.send(request)
+                self._start_watchdog()
                 return
         finally:
             self._connecting.pop(node, None)
@@ -289,7 +296,7 @@ class LoopChannel:
         connecting = self.loop.run_in_executor(None, self._server.connect, key)
         try:
             connection = await asyncio.shield(connecting)
-        except asyncio.CancelledError:  # The loop ends meanwhile: what comes too late is not left open.
+        except asyncio.CancelledError:  # The loop ends: close the connection when it is made.
             connecting.add_done_callback(
                 lambda done: done.cancelled() or done.exception() or done.result().disconnect()
             )
@@ -300,163 +307,165 @@ class LoopChannel:
         _, pipe = await self.loop.create_connection(lambda: _Pipe(self, self.loop), sock=sock)
         return pipe
 
-    def _give_up(self, node: str, lost: TubesError) -> None:
-        for one in self._backlog.pop(node, []):
-            unheard = one.call.resent and isinstance(lost, ServerRefused)
-            why = f"{lost}; {script_call.UNHEARD}"
-            self._fail(one, ConnectionLost(url=self._server.url, why=why) if unheard else lost)
+    def _fail_backlog(self, node: str, lost: TubesError) -> None:
+        for request in self._backlog.pop(node, []):
+            is_unsure = request.call.resent and isinstance(lost, ServerRefused)
+            why = f"{lost}; {script_call.REFUSED_RETRY}"
+            self._fail(request, ConnectionLost(url=self._server.url, why=why) if is_unsure else lost)
 
-    def answered(self, pipe: _Pipe, one: _Sent, reply: Reply) -> None:
-        """A reply has come."""
-        if one.reply is not PENDING:  # It was sent again although it had one.
+    def handle_reply(self, pipe: _Pipe, request: _Request, reply: Reply) -> None:
+        """Handle a reply: deliver it, or send the call again."""
+        if request.reply is not PENDING:  # It was sent again although it already had a reply.
             return
         if type(reply) is ErrorReply:
             code = reply.code
             if code == "NOSCRIPT":
-                one.packed = one.call.pack(whole=True, moving=self._server.moving)
-                pipe.send(one)
+                request.packed = request.call.pack(whole=True, moving=self._server.moving)
+                pipe.send(request)
                 return
             if code == script_call.FIRST:
                 if self._closed:
-                    self._fail(one, self._why_closed())
+                    self._fail(request, self._make_closed_error())
                 else:
-                    pipe.send(one)
+                    pipe.send(request)
                 return
             if code == script_call.DUE:
                 if self._closed:
-                    self._fail(one, self._why_closed())
-                elif one.refused is not None:
-                    self._resolve(one, one.refused)
+                    self._fail(request, self._make_closed_error())
+                elif request.tick_error is not None:
+                    self._resolve(request, request.tick_error)
                 else:
-                    self.submit(one.call.tick(), _Tick(one))
-                    pipe.send(one)
+                    self.submit(request.call.tick(), _Tick(request))
+                    pipe.send(request)
                 return
             if code in script_call.PASSING:
-                if code in script_call.ELSEWHERE:
+                if code in script_call.RECONNECT:
                     pipe.close()
-                self._send_again(one, reply, elsewhere=True)
+                self._send_again(request, reply, redirected=True)
                 return
-            if one.call.certain is not None and code not in one.call.certain and not one.call.resent:
-                self._send_again(one, reply)
+            if request.call.certain is not None and code not in request.call.certain and not request.call.resent:
+                self._send_again(request, reply)
                 return
-            reply.sha = one.call.script.sha
-        self._resolve(one, reply)
+            reply.sha = request.call.script.sha
+        self._resolve(request, reply)
 
-    def _send_again(self, one: _Sent, why: object, *, elsewhere: bool = False) -> None:
-        """Send a call again, after a rest that grows, until patience is over."""
-        if self._closed or time.monotonic() > one.until:
-            self._fail(one, self._why_closed() if self._closed else ConnectionLost(url=self._server.url, why=why))
+    def _send_again(self, request: _Request, why: object, *, redirected: bool = False) -> None:
+        """Send a call again after a growing delay; fail it after `PATIENCE` seconds."""
+        if self._closed or time.monotonic() > request.until:
+            self._fail(
+                request, self._make_closed_error() if self._closed else ConnectionLost(url=self._server.url, why=why)
+            )
             return
-        one.again()
-        one.tries += 1
-        rest = script_call.RETRY.delay(one.tries + elsewhere)
-        if elsewhere:
-            self._server.moved()
-        if rest:
-            self.loop.call_later(rest, self._send, one)
+        request.prepare_retry()
+        request.attempts += 1
+        pause = script_call.RETRY.delay(request.attempts + redirected)
+        if redirected:
+            self._server.rediscover()
+        if pause:
+            self.loop.call_later(pause, self._send, request)
         else:
-            self._send(one)
+            self._send(request)
 
-    def _resolve(self, one: _Sent, reply: Reply) -> None:
-        one.reply = reply
+    def _resolve(self, request: _Request, reply: Reply) -> None:
+        request.reply = reply
         try:
-            self._give(one)
-        except ValueError:  # A garbled reply to coalesced puts: they are sent again.
-            one.reply = PENDING
+            self._deliver(request)
+        except ValueError:  # The reply to coalesced puts is garbled: send them again.
+            request.reply = PENDING
             raise
-        self._slots.free(one.slot)
+        self._slots.free(request.slot)
 
     @staticmethod
-    def _give(one: _Sent) -> None:
-        """Give a reply to the caller, if it has none; undo the call if it was cancelled."""
-        if not one.result.done():
-            one.result.set_result(cast(Reply, one.reply))
-        elif one.call.orphaned is not None and cast("asyncio.Future[Reply]", one.result).cancelled():
-            one.call.orphaned(cast(Reply, one.reply))
+    def _deliver(request: _Request) -> None:
+        """Deliver a reply, unless the caller has one; undo the call if the caller was cancelled."""
+        if not request.result.done():
+            request.result.set_result(cast(Reply, request.reply))
+        elif request.call.orphaned is not None and cast("asyncio.Future[Reply]", request.result).cancelled():
+            request.call.orphaned(cast(Reply, request.reply))
 
-    def _fail(self, one: _Sent, error: TubesError) -> None:
-        if not one.result.done():
-            one.result.set_exception(error)
-        self._slots.free(one.slot)
+    def _fail(self, request: _Request, error: TubesError) -> None:
+        if not request.result.done():
+            request.result.set_exception(error)
+        self._slots.free(request.slot)
 
-    def broken(self, pipe: _Pipe, error: Exception | None) -> None:
-        """A connection has ended, or was interrupted: calls without a reply are sent again on the next one."""
+    def handle_loss(self, pipe: _Pipe, error: Exception | None) -> None:
+        """Handle a connection that ended or was interrupted: send its calls without a reply on the next one."""
         pipe.close()
         node = next((name for name, known in self._pipes.items() if known is pipe), None)
         if node is not None:
             del self._pipes[node]
         waiting = pipe.calls()
         if waiting:
-            self._server.moved()
-        for one in waiting:
-            if one.reply is PENDING:
-                self._send_again(one, error or "the connection was closed")
+            self._server.rediscover()
+        for request in waiting:
+            if request.reply is PENDING:
+                self._send_again(request, error or "the connection was closed")
             else:
-                self._give(one)
-        pipe.forget()
+                self._deliver(request)
+        pipe.drop_calls()
 
-    def _set_watch(self) -> None:
-        if self._watch is None and not self._closed:
-            self._watch = self.loop.call_later(1.0, self._look)
+    def _start_watchdog(self) -> None:
+        if self._watchdog is None and not self._closed:
+            self._watchdog = self.loop.call_later(1.0, self._check_pipes)
 
-    def _look(self) -> None:
-        """Give up a server that has not replied for long, and a connection that was interrupted."""
-        self._watch = self.loop.call_later(1.0, self._look) if self._pipes else None
+    def _check_pipes(self) -> None:
+        """Close connections that were interrupted, or received no reply for `PATIENCE` seconds."""
+        self._watchdog = self.loop.call_later(1.0, self._check_pipes) if self._pipes else None
         for pipe in list(self._pipes.values()):
             pipe.flush()
-            if pipe.sent and time.monotonic() - pipe.heard > script_call.PATIENCE:
+            if pipe.sent and time.monotonic() - pipe.last_reply_at > script_call.PATIENCE:
                 pipe.close()
             elif not pipe.sent:
-                pipe.heard = time.monotonic()
+                pipe.last_reply_at = time.monotonic()
 
     def close(self) -> None:
-        """End the channel."""
+        """Close the channel."""
         self._closed = True
-        if self._watch is not None:
-            self._watch.cancel()
+        if self._watchdog is not None:
+            self._watchdog.cancel()
         for pipe in list(self._pipes.values()):
             pipe.close()
         self._pipes.clear()
         for node in list(self._backlog):
-            self._give_up(node, self._why_closed())
+            self._fail_backlog(node, self._make_closed_error())
 
 
 class ThreadedChannel:
-    """The calls of one connection for an event loop where they cannot be pipelined: over TLS, and without hiredis.
+    """Calls of an event loop that cannot be pipelined: over TLS, and without hiredis.
 
-    Each call has a thread and a channel of its own while it is on its way.
+    Each call in flight has a thread and a `ThreadChannel` of its own.
     """
 
     def __init__(self, server: Server, slots: Slots, closed: Callable[[], TubesError]) -> None:
         self._server: Final = server
         self._slots: Final = slots
-        # What is raised once it is closed.
-        self._why_closed: Final = closed
+        # Makes the error for calls after `close`.
+        self._make_closed_error: Final = closed
         self._closed = False
         self._channels: Final[dict[int, ThreadChannel]] = {}
 
     def run(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:
-        """Run a verb."""
+        """Run a flow and return its result."""
         return run_async(flow, self._ask)
 
     async def _ask(self, call: ScriptCall) -> Reply:
         if self._closed:
-            raise self._why_closed()
+            raise self._make_closed_error()
         slot = self._slots.take()
         channel = self._channels.get(slot)
         if channel is None:
-            channel = self._channels[slot] = ThreadChannel(self._server, slot, closed=self._why_closed)
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().run_in_executor(None, channel.call, call)
-        answer.add_done_callback(lambda _: self._slots.free(slot))
+            channel = self._channels[slot] = ThreadChannel(self._server, slot, closed=self._make_closed_error)
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().run_in_executor(None, channel.call, call)
+        future.add_done_callback(lambda _: self._slots.free(slot))
         try:
-            return await asyncio.shield(answer)
+            return await asyncio.shield(future)
         except BaseException:
-            answer.add_done_callback(lambda done: _orphan(call, done))
+            future.add_done_callback(lambda done: _orphan(call, done))
             raise
 
     def close(self) -> None:
-        """End the channels."""
+        """Close the channels."""
         self._closed = True
         for channel in list(self._channels.values()):
-            channel.hang_up()  # Else the loop would wait for whoever uses it.
+            channel.hang_up()  # Otherwise the loop would wait for the thread that uses it.
             channel.close()

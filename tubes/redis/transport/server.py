@@ -1,4 +1,9 @@
-"""Where the servers are: URLs, and connections that redis-py makes (TLS, passwords, Sentinel, Cluster)."""
+"""Find servers by URL, and connect to them through redis-py (TLS, passwords, Sentinel, Cluster).
+
+`locate` turns a URL or a redis-py client into a `Server`. A `Server` makes connections and names the node that has a
+key; it sends no commands. redis-py parses settings, authenticates and finds masters and nodes. It does not retry and
+does not pool: the channels of this folder retry, and each keeps its own connection.
+"""
 
 from __future__ import annotations
 
@@ -24,25 +29,25 @@ from tubes.errors import ConnectionLost, InvalidOption, ServerRefused, TubesErro
 
 _sentinels: Final[Any] = redis_sentinel
 _clusters: Final[Any] = redis_cluster
-# A second try fails in the same way.
+# Errors that a retry would only repeat.
 _REFUSALS: Final = (redis.AuthenticationError, AuthorizationError, redis.ResponseError)
 
-#: Seconds that a server may take to accept a connection, and to answer.
+#: Timeouts in seconds: until a server accepts a connection, and until it replies.
 CONNECT_TIMEOUT: Final = 5.0
 ANSWER_TIMEOUT: Final = 10.0
-#: Seconds between two looks at which node has what.
-_LOOK: Final = 0.02
+#: Minimum seconds between two reads of the map of cluster nodes.
+_REFRESH_INTERVAL: Final = 0.02
 
-#: What redis-py makes a connection by.
+#: Keyword arguments of a redis-py connection.
 _Settings: TypeAlias = dict[str, object]
 
-#: Settings of redis-py that a URL may have, besides those of TLS.
+#: Settings of redis-py that a URL may have, in addition to the TLS settings.
 _FROM_URLS: Final = frozenset({
     "client_name", "db", "lib_name", "lib_version", "password", "socket_connect_timeout", "socket_keepalive",
     "socket_read_size", "username",
 })  # fmt: skip
-#: Those that other programs with the same URL may need, and that mean nothing here.
-_OF_OTHERS: Final = frozenset({
+#: Settings that other programs may need in the same URL. They are accepted and have no effect here.
+_IGNORED: Final = frozenset({
     "decode_responses", "encoding", "encoding_errors", "health_check_interval", "max_connections", "protocol",
     "retry_on_error", "retry_on_timeout", "socket_timeout", "timeout",
 })  # fmt: skip
@@ -57,7 +62,7 @@ _SETTINGS: Final[_Settings] = {
 
 
 class Connection(Protocol):
-    """What is used of redis-py's connections."""
+    """The part of redis-py's connections that this package uses."""
 
     _sock: socket.socket
     _parser: Any
@@ -94,64 +99,64 @@ class _ClusterClient(Protocol):
 
 
 class Server(Protocol):
-    """One server, or several that share the keys."""
+    """One server, or the nodes of a cluster."""
 
     url: str
-    #: Whether what goes over the wire is encrypted.
+    #: True if connections are encrypted.
     secure: bool
-    #: Whether keys may move to another server while they are used.
+    #: True if keys may move to another node while they are in use.
     moving: bool
 
     def connect(self, key: str, patience: float | None = None) -> Connection:
-        """A new connection, connected, to the server that has this key; within so many seconds, if they are given."""
+        """Connect to the server that has `key`; `patience`: the timeout in seconds, if not the usual one."""
         ...
 
-    def moved(self) -> None:
-        """A server said that it does not have what it was asked for: look again who does."""
+    def rediscover(self) -> None:
+        """Find the servers again: a server replied that it does not have a key, or was lost."""
         ...
 
     def node(self, key: str) -> str:
-        """Names the server that has this key: keys of one node share a connection."""
+        """Return the name of the server that has `key`. Keys of one server share a connection."""
         ...
 
 
-class _Pooled:
-    """What redis-py's connection pool knows how to reach: one server, or the master that Sentinel names."""
+class _PoolServer:
+    """A server that a connection pool of redis-py can reach: one server, or the master that Sentinel names."""
 
     moving = False
 
     def __init__(self, url: str, pool: _Pool, client: object = None) -> None:
         self.url = url
         self._pool: Final = pool
-        # Kept for as long as the store: another client with its id would be taken for it.
+        # A reference that keeps the client alive as long as the store: a new client could get the same `id()`.
         self._client: Final = client
         self.secure = _is_secure(pool)
 
     def connect(self, key: str, patience: float | None = None) -> Connection:
-        return _connected(self._pool, self.url, patience)
+        return _open(self._pool, self.url, patience)
 
-    def moved(self) -> None: ...
+    def rediscover(self) -> None: ...
 
     def node(self, key: str) -> str:
         return ""
 
 
-class _Cluster:
+class _ClusterServer:
     """The nodes of a Redis Cluster."""
 
     moving = True
 
-    def __init__(self, url: str, make: Callable[[], _ClusterClient], *, secure: bool, hidden: Collection[str]) -> None:
+    def __init__(self, url: str, make: Callable[[], _ClusterClient], *, secure: bool, secrets: Collection[str]) -> None:
         self.url = url
         self.secure = secure
-        # What no error may quote.
-        self._hidden: Final = hidden
+        # Passwords, which no error may quote.
+        self._secrets: Final = secrets
         self._make: Final = make
         self._client: _ClusterClient | None = None
-        self._looked = 0.0
+        self._refreshed_at = 0.0
 
     def _find(self, key: str) -> tuple[_ClusterClient, _Node]:
-        """A client of the cluster, and the node that has the key as far as that knows."""
+        """Return a client of the cluster, and the node that has the key according to its map."""
         try:
             client = self._client
             if client is None:
@@ -160,18 +165,18 @@ class _Cluster:
         except (redis.RedisError, RedisClusterException, OSError) as error:
             self._client = None
             why = error
-        raise _about(ConnectionLost, self.url, why, self._hidden)
+        raise _make_error(ConnectionLost, self.url, why, self._secrets)
 
     def connect(self, key: str, patience: float | None = None) -> Connection:
         client, node = self._find(key)
-        return _connected(client.get_redis_connection(node).connection_pool, self.url, patience)
+        return _open(client.get_redis_connection(node).connection_pool, self.url, patience)
 
-    def moved(self) -> None:
+    def rediscover(self) -> None:
         client = self._client
-        # Many calls hear of one move.
-        if client is None or time.monotonic() - self._looked < _LOOK:
+        # Many calls get an error because of one move.
+        if client is None or time.monotonic() - self._refreshed_at < _REFRESH_INTERVAL:
             return
-        self._looked = time.monotonic()
+        self._refreshed_at = time.monotonic()
         try:
             client.nodes_manager.initialize()
         except (redis.RedisError, RedisClusterException, OSError):
@@ -182,18 +187,18 @@ class _Cluster:
         return name
 
 
-def _connected(pool: _Pool, url: str, patience: float | None) -> Connection:
-    """A connection as the pool makes them, but with our settings, and not one of the pool's: it counts its own.
+def _open(pool: _Pool, url: str, patience: float | None) -> Connection:
+    """Connect with the pool's class and settings and with ours, without taking a connection from the pool.
 
-    Connections that are made here come and go; a pool allows so many, 100 by default, in its whole life.
+    A pool counts all connections that it ever made and allows 100 of them by default. Ours are made and closed often.
     """
-    settings = {**_plain(pool.connection_kwargs), **_settings()}
-    given: Any = pool.connection_kwargs.get("socket_connect_timeout")
-    if given is not None:
-        settings["socket_connect_timeout"] = given
-    settings = _with_library(settings)
+    settings = {**_strip_maintenance(pool.connection_kwargs), **_settings()}
+    connect_timeout: Any = pool.connection_kwargs.get("socket_connect_timeout")
+    if connect_timeout is not None:
+        settings["socket_connect_timeout"] = connect_timeout
+    settings = _add_library(settings)
     if patience is not None:
-        limit = patience if given is None else min(patience, given)
+        limit = patience if connect_timeout is None else min(patience, connect_timeout)
         settings |= {"socket_connect_timeout": limit, "socket_timeout": patience}
     kind: type[TubesError]
     why: Exception
@@ -207,57 +212,57 @@ def _connected(pool: _Pool, url: str, patience: float | None) -> Connection:
         kind, why = ConnectionLost, error
     except Exception as error:
         kind, why = InvalidOption, error
-    raise _about(kind, url, why, _hidden(pool.connection_kwargs))
+    raise _make_error(kind, url, why, _secrets(pool.connection_kwargs))
 
 
-def _hidden(settings: Mapping[str, object]) -> list[str]:
-    """What no error may quote of these settings."""
-    hidden: list[str] = []
+def _secrets(settings: Mapping[str, object]) -> list[str]:
+    """Return the passwords in these settings. No error may quote them."""
+    secrets: list[str] = []
     for name, value in settings.items():
         if "password" in name and value:
-            hidden.append(value.decode(errors="replace") if isinstance(value, bytes) else str(value))
-    return hidden
+            secrets.append(value.decode(errors="replace") if isinstance(value, bytes) else str(value))
+    return secrets
 
 
-def _about(kind: type[TubesError], url: str, why: BaseException, hidden: Collection[str]) -> TubesError:
-    """The error for what redis-py says; what quotes a password is left out.
+def _make_error(kind: type[TubesError], url: str, why: BaseException, secrets: Collection[str]) -> TubesError:
+    """Make our error from one of redis-py; leave its text out if it quotes a password.
 
-    A server quotes the arguments of a command that it does not know, and it may know no AUTH.
+    A server quotes the arguments of an unknown command, and AUTH may be unknown to it.
     """
-    quotes = re.compile("|".join(["args beginning with", *(rf"(?<!\w){re.escape(word)}(?!\w)" for word in hidden)]))
+    quotes = re.compile("|".join(["args beginning with", *(rf"(?<!\w){re.escape(word)}(?!\w)" for word in secrets)]))
     chain: list[BaseException] = [why]
     for one in chain:
         chain += [other for other in (one.__cause__, one.__context__) if other is not None and other not in chain]
     clean = not any(quotes.search(str(one)) for one in chain)
-    said = why if clean else f"{type(why).__name__}; its text is left out, for it has a part of the password"
+    text = why if clean else f"{type(why).__name__}; its text is left out because it quotes a password"
     if kind is InvalidOption:
-        made: TubesError = kind(option="url", value=url, rule=f"has a setting that redis-py refuses: {said}")
+        made: TubesError = kind(option="url", value=url, rule=f"has a setting that redis-py refuses: {text}")
     else:
-        made = kind(url=url, why=said)
+        made = kind(url=url, why=text)
     made.__cause__ = why if clean else None
     return made
 
 
-def _plain(settings: _Settings) -> _Settings:
-    """A pool's settings without what only its own connections have: notifications of maintenance, which need RESP 3."""
+def _strip_maintenance(settings: _Settings) -> _Settings:
+    """Remove the settings for maintenance notifications, which need RESP 3 and connections of the pool."""
     return {name: value for name, value in settings.items() if not name.startswith(("maint_notifications", "orig_"))}
 
 
-def _with_library(settings: _Settings) -> _Settings:
-    """With what redis-py tells servers about itself, unless the settings say it."""
+def _add_library(settings: _Settings) -> _Settings:
+    """Add the name and version of redis-py that it sends to servers, unless the settings have them."""
     known = settings.keys() & {"driver_info", "lib_name", "lib_version"}
-    return settings if known else {**settings, **_library()}
+    return settings if known else {**settings, **_library_settings()}
 
 
 @cache
-def _library() -> _Settings:
-    """What redis-py tells servers about itself: from 7.2 on it looks its version up on the disk for each connection."""
+def _library_settings() -> _Settings:
+    """Return the setting for that, cached: since 7.2 redis-py reads its version from the disk for each connection."""
     drivers = getattr(redis, "driver_info", None)
     return {} if drivers is None else {"driver_info": drivers.DriverInfo()}
 
 
 def _untyped(thing: Any) -> Any:
-    """What redis-py says of its types is not enough for strict checks."""
+    """Drop the type: the annotations of redis-py do not pass strict checks."""
     return thing
 
 
@@ -266,73 +271,75 @@ def _is_secure(pool: _Pool) -> bool:
 
 
 def _settings() -> _Settings:
-    # Whoever calls decides what may be tried again, and how often.
+    # The channels decide which calls are sent again, and how often.
     return {**_SETTINGS, "retry": Retry(NoBackoff(), 0)}
 
 
 def locate(place: object) -> tuple[Server, str]:
-    """The server of a URL or of a redis-py client, and the prefix of its keys."""
+    """Return the server of a URL or of a redis-py client, and the prefix of its keys."""
     if isinstance(place, redis.RedisCluster):
         known: _Settings = _untyped(place).get_connection_kwargs()
         secure = bool(known.get("ssl"))
-        return _Cluster("redis+cluster://", lambda: _untyped(place), secure=secure, hidden=_hidden(known)), ""
+        return _ClusterServer("redis+cluster://", lambda: _untyped(place), secure=secure, secrets=_secrets(known)), ""
     if isinstance(place, redis.Redis):
         pool: _Pool = _untyped(place).connection_pool
         if "@" in str(pool.connection_kwargs.get("host", "")):
             raise InvalidOption(option="url", value=type(place), rule="must have a host name without @")
-        return _Pooled(_name_of(pool), pool, place), ""
+        return _PoolServer(_url_of(pool), pool, place), ""
     if not isinstance(place, str):
         rule = "must be a string, a queue, or a redis.Redis or redis.RedisCluster"
         raise InvalidOption(option="url", value=type(place), rule=rule)
     parts = read(place)
     check_settings(parts)
     prefix = parts.settings.pop("prefix", [""])[-1]
-    rest = parts.scheme + place[len(parts.scheme) :].partition("?")[0]
+    base_url = parts.scheme + place[len(parts.scheme) :].partition("?")[0]
     if parts.scheme == "redis+cluster":
         nodes = _hosts(parts, 6379)
-        login = {**_queried(parts), **_login(rest)}
-        login.pop("db", None)  # A cluster has one.
-        return _Cluster(parts.redacted, lambda: _cluster(nodes, login), secure=False, hidden=_hidden(login)), prefix
+        login = {**_query_settings(parts), **_login(base_url)}
+        login.pop("db", None)  # A cluster has only one database.
+        return _ClusterServer(
+            parts.redacted, lambda: _cluster(nodes, login), secure=False, secrets=_secrets(login)
+        ), prefix
     if parts.scheme == "redis+sentinel":
-        return _Pooled(parts.redacted, _sentinel(rest, parts)), prefix
-    return _Pooled(parts.redacted, _pool(rest, parts)), prefix
+        return _PoolServer(parts.redacted, _sentinel(base_url, parts)), prefix
+    return _PoolServer(parts.redacted, _pool(base_url, parts)), prefix
 
 
 def check_settings(parts: Place) -> None:
-    """Raise `InvalidOption` if the URL has a setting that is unknown."""
-    tls = _of_tls() if parts.scheme == "rediss" else ()
-    parts.check_settings({*ARGUMENTS, "namespace", "prefix", *_FROM_URLS, *tls}, _OF_OTHERS)
+    """Raise `InvalidOption` if the URL has an unknown setting."""
+    tls = _tls_settings() if parts.scheme == "rediss" else ()
+    parts.check_settings({*ARGUMENTS, "namespace", "prefix", *_FROM_URLS, *tls}, _IGNORED)
 
 
 def _pool(url: str, parts: Place) -> _Pool:
-    """What redis-py makes of a URL without its settings, and of those."""
+    """Make a pool from a URL without its query, and from the remaining settings of `parts`."""
     query = urlencode(parts.settings, doseq=True)
     try:
         made: _Pool = _untyped(redis.ConnectionPool).from_url(f"{url}?{query}" if query else url)
-        # Some settings are only looked at here.
-        _untyped(made.connection_class)(**_with_library(made.connection_kwargs))
+        # Check the settings that redis-py reads only when it makes a connection.
+        _untyped(made.connection_class)(**_add_library(made.connection_kwargs))
         return made
     except Exception as error:
         bad = re.fullmatch(r"Invalid value for .(\w+). in connection URL\.", str(error))
-    # Not there: what redis-py has raised may quote the value, and would be seen as its context.
+    # Raised outside of `except`: redis-py's error may quote the value, and would be the context of this one.
     which = f"setting {bad[1]!r}, whose value redis-py cannot read" if bad else "setting that redis-py cannot use"
     raise InvalidOption(option="url", value=parts.redacted, rule=f"has a {which}")
 
 
-def _queried(parts: Place) -> _Settings:
-    """The settings of a URL as redis-py reads them, where it knows no such URLs."""
+def _query_settings(parts: Place) -> _Settings:
+    """Return the settings of a URL, parsed by redis-py although it does not know the scheme."""
     read = _pool("redis://", parts).connection_kwargs
     return {name: read[name] for name in parts.settings if name in _FROM_URLS}
 
 
 @cache
-def _of_tls() -> frozenset[str]:
-    """The settings of redis-py's connections over TLS."""
+def _tls_settings() -> frozenset[str]:
+    """Return the names of redis-py's TLS settings."""
     taken: Mapping[str, object] = inspect.signature(_untyped(redis.SSLConnection).__init__).parameters
     return frozenset(name for name in taken if name.startswith("ssl_"))
 
 
-def _name_of(pool: _Pool) -> str:
+def _url_of(pool: _Pool) -> str:
     known = pool.connection_kwargs
     if "path" in known:
         return f"unix://{known['path']}"
@@ -340,7 +347,7 @@ def _name_of(pool: _Pool) -> str:
 
 
 def _hosts(parts: Place, port: int) -> list[tuple[str, int]]:
-    """Hosts and ports of `host:port,host:port`."""
+    """Return the hosts and ports of `host:port,host:port`; `port`: the default."""
     if not parts.hosts or not all(host for host, _ in parts.hosts):
         raise InvalidOption(option="url", value=parts.redacted, rule="must name a host")
     return [(host.strip("[]"), its or port) for host, its in parts.hosts]
@@ -352,8 +359,8 @@ def _login(url: str) -> _Settings:
     return {name: unquote(value) for name, value in (("username", user), ("password", password)) if value}
 
 
-class _Watcher(redis.Redis):
-    """A Sentinel. redis-py's error, that there is no master, has the reprs of those that did not answer."""
+class _Sentinel(redis.Redis):
+    """A Sentinel whose repr is short: redis-py's error for a missing master quotes the repr of each silent Sentinel."""
 
     @override
     def __repr__(self) -> str:
@@ -362,23 +369,23 @@ class _Watcher(redis.Redis):
 
 
 def _sentinel(url: str, parts: Place) -> _Pool:
-    """`redis+sentinel://[user:password@]host:port,…/service[/db]`."""
+    """Make a pool from `redis+sentinel://[user:password@]host:port,…/service[/db]`."""
     _, service, *db = parts.path.split("/")
-    queried = _queried(parts)
-    settings = {"db": 0, **_settings(), **queried, **_login(url)}
+    from_query = _query_settings(parts)
+    settings = {"db": 0, **_settings(), **from_query, **_login(url)}
     if db and db[0]:
         settings["db"] = int(db[0])
-    watching: Any = {**_settings(), "socket_timeout": CONNECT_TIMEOUT}
-    if "socket_connect_timeout" in queried:
-        watching["socket_connect_timeout"] = queried["socket_connect_timeout"]
-    watchers = _sentinels.Sentinel([], sentinel_kwargs=watching)
-    watchers.sentinels = [_Watcher(host=host, port=port, **watching) for host, port in _hosts(parts, 26379)]
-    pool: _Pool = watchers.master_for(service, **settings).connection_pool
+    sentinel_settings: Any = {**_settings(), "socket_timeout": CONNECT_TIMEOUT}
+    if "socket_connect_timeout" in from_query:
+        sentinel_settings["socket_connect_timeout"] = from_query["socket_connect_timeout"]
+    manager = _sentinels.Sentinel([], sentinel_kwargs=sentinel_settings)
+    manager.sentinels = [_Sentinel(host=host, port=port, **sentinel_settings) for host, port in _hosts(parts, 26379)]
+    pool: _Pool = manager.master_for(service, **settings).connection_pool
     return pool
 
 
 def _cluster(hosts: list[tuple[str, int]], login: _Settings) -> _ClusterClient:
-    """`redis+cluster://[user:password@]host:port,…`."""
+    """Make a client from the nodes of `redis+cluster://[user:password@]host:port,…`."""
     nodes = [_clusters.ClusterNode(host, port) for host, port in hosts]
     made: _ClusterClient = _clusters.RedisCluster(startup_nodes=nodes, **{**_settings(), **login})
     return made

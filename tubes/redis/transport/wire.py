@@ -1,4 +1,4 @@
-"""One connection to a server, for one thread at a time: requests go out packed, replies come in."""
+"""A connection to a server for one thread at a time: sends packed requests, and parses replies."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 try:
     import hiredis as _hiredis
-except ImportError:  # The extra `hiredis`: without it redis-py's own parser works, at half the speed.
+except ImportError:  # The extra `hiredis` is not installed: redis-py's own parser takes twice as long.
     _hiredis = None  # type: ignore[assignment]
 
-#: The module, or None.
+#: The module, or None if it is not installed.
 hiredis: Any = _hiredis
 _connections: Final[Any] = redis.Connection
 _packer: Final = _connections()
 
-#: What a command is made of.
+#: An argument of a command.
 Word: TypeAlias = str | bytes | int | float
 
 _CHUNK: Final = 65536
-#: Errors of a parser for bytes that are no reply.
+#: Errors of a parser for bytes that are not a reply.
 GARBAGE: Final[tuple[type[Exception], ...]] = (
     *(() if hiredis is None else (hiredis.HiredisError,)),
     *(ValueError, TypeError, MemoryError, RecursionError),
@@ -45,21 +45,21 @@ GARBAGE: Final[tuple[type[Exception], ...]] = (
 
 
 def foreign(reply: object) -> redis.InvalidResponse:
-    """The error for a reply that fits no command: the connection is closed."""
+    """Make the error for a reply that does not match its request. The caller closes the connection."""
     return redis.InvalidResponse(f"it replied {short(reply)}, which is not a reply to the command")
 
 
 def error_of(reply: ErrorReply, url: str) -> TubesError:
-    """The exception for an error of a server."""
+    """Return the exception for an error reply."""
     if reply.code == "OOM":
         return ServerFull(url=url)
     return ServerRefused(url=url, why=with_source(reply))
 
 
 def pack(*words: Word) -> bytes:
-    """A command as it goes over the wire."""
+    """Encode a command for the wire."""
     if hiredis is not None:
-        # hiredis formats numbers by repr, and crashes if a signal handler raises there.
+        # Format numbers here: hiredis calls repr, and crashes if a signal handler raises in it.
         texts = [repr(word) if word.__class__ is int or word.__class__ is float else word for word in words]
         packed: bytes = hiredis.pack_command(tuple(texts))
         return packed
@@ -67,7 +67,7 @@ def pack(*words: Word) -> bytes:
 
 
 class Wire:
-    """A socket that redis-py connected; hiredis parses, where it is installed."""
+    """A socket that redis-py connected. hiredis parses the replies if it is installed."""
 
     def __init__(self, server: Server, key: str, patience: float | None = None) -> None:
         self.url: Final = server.url
@@ -76,26 +76,26 @@ class Wire:
         self._plain: Final = hiredis is not None and _blocks(self._sock)
         self.wait(patience or ANSWER_TIMEOUT)
         self._reader: Final = None if hiredis is None else hiredis.Reader(replyError=ErrorReply)
-        # Whether more has come than was read.
+        # Returns a true value if bytes were received that are not parsed yet.
         self._has_more: Final[Callable[[], object]] = (
             self._connection._parser._buffer.unread_bytes if self._reader is None else self._reader.has_data
         )
         self._buffer: Final = bytearray(_CHUNK)
-        #: True from before a request is sent until its last reply is read: a wire on which that was interrupted may
-        #: have an unread reply, and is never used again.
+        #: True from before a request is sent until its last reply is read. If that is interrupted, the wire may have an
+        #: unread reply and is never used again.
         self.busy = False
 
-    def call(self, packed: bytes, answers: frozenset[type] = ANY, replies: int = 1) -> Reply:
-        """Send a request and wait for its reply; an error of the server is answered. Raises `ConnectionLost`.
+    def call(self, packed: bytes, kinds: frozenset[type] = ANY, replies: int = 1) -> Reply:
+        """Send a request and return its reply, which may be an `ErrorReply`. Raises `ConnectionLost`.
 
-        `answers`: the kinds of replies to it: another one is somebody else's, and ends the connection, as one too many
-        does. Of several `replies` the last one, or the first error in any.
+        `kinds`: the expected types of the reply. A reply of another type or an extra reply belongs to another request
+        and ends the connection. `replies`: the number of replies; return the last one, or the first error among them.
         """
         self.busy = True
         try:
             self._sock.sendall(packed)
             reply = self._read() if replies == 1 else _last([self._read() for _ in range(replies)])
-            if type(reply) not in answers or self._has_more():
+            if type(reply) not in kinds or self._has_more():
                 raise foreign(reply)
         except (redis.RedisError, OSError) as error:
             raise self._lost(error) from error
@@ -103,18 +103,18 @@ class Wire:
         return reply
 
     def send(self, packed: bytes) -> None:
-        """Send requests."""
+        """Send requests without waiting for their replies."""
         self.busy = True
         try:
             self._sock.sendall(packed)
         except OSError as error:
             raise self._lost(error) from error
 
-    def receive(self, answers: frozenset[type] = ANY, *, last: bool = False) -> Reply:
-        """The next reply; `last`: no more are to come. Else as `call`."""
+    def receive(self, kinds: frozenset[type] = ANY, *, last: bool = False) -> Reply:
+        """Return the next reply, checked as in `call`; `last`: no further reply is expected."""
         try:
             reply = self._read()
-            if type(reply) not in answers or (last and self._has_more()):
+            if type(reply) not in kinds or (last and self._has_more()):
                 raise foreign(reply)
         except (redis.RedisError, OSError) as error:
             raise self._lost(error) from error
@@ -144,18 +144,18 @@ class Wire:
             reader.feed(self._buffer, 0, size)
 
     def wait(self, seconds: float) -> None:
-        """How long to wait for the next reply."""
+        """Set the timeout of the socket, in seconds."""
         if not self._plain:
             self._sock.settimeout(seconds)
             return
-        # The kernel keeps this timeout: Python's own would ask for it with a system call before each send and receive.
-        whole = int(seconds)
+        # Set the timeout in the kernel: Python's own costs a system call (poll) before each send and receive.
+        full = int(seconds)
         self._sock.settimeout(None)
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            self._sock.setsockopt(socket.SOL_SOCKET, option, pack_timeval("ll", whole, int((seconds - whole) * 1e6)))
+            self._sock.setsockopt(socket.SOL_SOCKET, option, pack_timeval("ll", full, int((seconds - full) * 1e6)))
 
     def hear(self, seconds: float) -> Reply:
-        """The next message; None after so many seconds of silence."""
+        """Return the next message, or None if none arrives in this many seconds."""
         try:
             if self._reader is None and not self._connection.can_read(seconds):
                 return None
@@ -167,33 +167,33 @@ class Wire:
             raise self._lost(error) from error
 
     def hang_up(self) -> None:
-        """Wake whoever waits for a reply, from another thread: it gets `ConnectionLost`."""
+        """Shut the socket down from another thread: a thread that waits for a reply gets `ConnectionLost`."""
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._connection.disconnect()
 
     def _lost(self, error: Exception) -> ConnectionLost:
         self.close()
-        late = isinstance(error, (TimeoutError, BlockingIOError))
-        why = "it did not reply in time" if late else error
+        timed_out = isinstance(error, (TimeoutError, BlockingIOError))
+        why = "it did not reply in time" if timed_out else error
         return ConnectionLost(url=self.url, why=why)
 
 
 def _blocks(sock: socket.socket) -> bool:
-    """Whether the kernel waits in it: not where the socket is encrypted, or gevent's, whatever its timeout is."""
+    """Return True if reads block in the kernel. In TLS sockets and gevent's sockets they do not."""
     sock.settimeout(None)
     return not isinstance(sock, ssl.SSLSocket) and os.get_blocking(sock.fileno())
 
 
 def _last(replies: list[Reply]) -> Reply:
-    """The reply of a transaction: it follows one for its beginning and one for each command."""
+    """Return the reply to EXEC, the last reply of a transaction; or the first error in any of its replies."""
     last = replies[-1]
     parts = last if isinstance(last, list) else []
     for reply in (*replies, *parts):
-        if isinstance(reply, redis.ResponseError):  # As redis-py's parser leaves it in a list.
+        if isinstance(reply, redis.ResponseError):  # redis-py's parser puts its exceptions into lists.
             return _value_of(reply)
         if reply.__class__ is ErrorReply:
             return reply
@@ -206,7 +206,7 @@ def _value_of(error: redis.RedisError) -> ErrorReply:
     return ErrorReply(_CODES.get(type(error).__name__, "") + str(error))
 
 
-#: The words that redis-py cuts off where it knows an error by a class of its own.
+#: The codes that redis-py removes from errors for which it has a class.
 _CODES: Final = {
     "NoScriptError": "NOSCRIPT ",
     "NoPermissionError": "NOPERM ",
