@@ -1,8 +1,10 @@
--- Ack a held task: it is done, and leaves the tube.
--- ARGV  6 its id, 7 the number of the take by which the caller has it ('': whichever; 'c' and the moment of its put:
---       whichever of that task), 8 '1': the caller knows its data, and that it has no key; '2': that it has one; '3': as
---       '1', and that it may be due, 9 its lane as ':lanes' has it, if the caller knows that it has no key
--- answers  what `shown` says of the task; 1 alone if the caller knows it by its take
+-- Ack a held task: it is done, and is removed from the tube.
+-- ARGV  6 its id, 7 the number of the take by which the caller holds it ('': any; 'c' and the moment of the put: any
+--       take of that task), 8 '1': the caller knows the data, and the task has no key; '2': the task has a key; '3': as
+--       '1', and the task may have a due time, 9 its lane as ':lanes' stores it, if the caller knows that the task has
+--       no key
+-- reply  the task as `shown` encodes it; 1 if ARGV 7 is the number of a take and ARGV 8 is '1' or '3', unless a
+--        listener is registered
 --#include begin
 local take = tonumber(ARGV[7]) or -1
 if take < 0 or (ARGV[8] ~= '1' and ARGV[8] ~= '3') or listening then

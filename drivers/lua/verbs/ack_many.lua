@@ -1,6 +1,6 @@
 -- Ack held tasks.
--- ARGV  6… of each its id, and the take by which the caller has it, as for ack
--- answers  for each '1' if it was done, '0' if it was not held
+-- ARGV  6… for each task its id and its take, as for ack
+-- reply  for each task '1' if it is done, '0' if it was not held
 --#include begin
 if replayed then return replayed end
 local named, meant = {}, {}

@@ -1,6 +1,6 @@
--- Ack a held task, and tell its result, which is kept as long as the task.
+-- Ack a held task, and store its result, which is kept as long as the task.
 -- ARGV  6, 7, 8 as for ack, 9 the result
--- answers  what `shown` says of the task
+-- reply  the task as `shown` encodes it
 --#include begin
 --#include held_task
 task.result = ARGV[9]

@@ -1,7 +1,9 @@
--- Renew the leases of sessions, unless they are over. Remove some expired keys, also in a tube without other calls.
+-- Renew the leases of sessions, unless they have expired. Remove some expired keys, also from a tube without other
+-- calls.
 -- KEYS[1]  the tube's meta hash
--- ARGV  1 the lease in microseconds, 2 '1': somebody listens to the tube, 3… the fields that say that the sessions live
--- answers  those that do not live any more
+-- ARGV  1 the lease in microseconds, 2 '1': the caller listens to the tube, 3… the fields that mark the sessions as
+--       alive
+-- reply  the fields of sessions that have expired
 local call = redis.call
 local M = KEYS[1]
 local t = call('TIME')
@@ -12,7 +14,7 @@ local gone = {}
 for n = 3, #ARGV do
   local ends = call('ZSCORE', M .. ':leases', ARGV[n])
   if ends and tonumber(ends) > now then
-    -- Others may speak for the same session, with a longer lease.
+    -- Another process may share the session, with a longer lease.
     call('ZADD', M .. ':leases', 'GT', now + ARGV[1], ARGV[n])
   else
     gone[#gone + 1] = ARGV[n]
@@ -23,9 +25,9 @@ if ARGV[2] ~= '' then
   local ends = now + ARGV[1]
   --#include heard
 end
--- Remove expired known keys for up to a millisecond, while a quarter of the fields have some. The clock chooses where to
--- begin: HSCAN takes a cursor that it did not return, and then only may miss fields. The first record of a field expires first.
--- A field that is written loses its expired records then.
+-- Remove expired known keys for up to a millisecond, while a quarter of the fields have some. The clock chooses the first
+-- cursor: HSCAN accepts a cursor that it did not return, and may then miss fields. The first record of a field expires
+-- first. Any later write of a field also removes its expired records.
 local cursor, stop = string.format('%.0f', now % 1048576), os.clock() + 0.0007
 repeat
   local some = call('HSCAN', M .. ':known', cursor, 'COUNT', 100)

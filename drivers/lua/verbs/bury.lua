@@ -1,12 +1,12 @@
--- Put a task aside, in whatever state.
--- ARGV  6, 7, 8 as any_task.lua and reply.lua say, 9 why ('': nobody says), 10 its priority ('': as it is)
--- answers  as for ack
+-- Bury a task, in any state.
+-- ARGV  6, 7, 8 as in any_task.lua and reply.lua, 9 the reason ('': none), 10 the new priority ('': unchanged)
+-- reply  as for ack
 --#include begin
 --#include any_task
 --#if PRI
 local pri = tonumber(ARGV[10] or '')
 --#if RANK
--- An order that fails for this priority fails before anything is written.
+-- If the rank fails for this priority, it must fail before the first write.
 if pri then place({ id = task.id, pri = pri, created = task.created }) end
 --#end
 --#end

@@ -1,6 +1,7 @@
--- Check what a tube counts, after all else.
--- ARGV  3 how many tasks are delayed ('': nobody knows), 4 what this has answered before these were counted ('': nothing)
--- answers  {what says whether anything has happened meanwhile, what is wrong}
+-- Check the counters of a tube, after all other checks.
+-- ARGV  3 the number of delayed tasks ('': unknown), 4 the stamp that this script returned before they were counted
+--       ('': none)
+-- reply  {a stamp, which changes with each call that moves tasks; the problems}
 local tasks, taken, buried = call('HLEN', M .. ':tasks'), call('ZCARD', M .. ':taken'), call('ZCARD', M .. ':buried')
 local counted = call('HMGET', M, 'next', 'takes', 'acks', 'calls:release', 'calls:bury', 'calls:kick', 'calls:delete', 'calls:delay', 'calls:ttl', 'calls:ttr', 'calls:put', 'delayed', 'loose')
 for n = 1, #counted do counted[n] = counted[n] or '' end
@@ -15,7 +16,7 @@ right = ARGV[3] ~= '' and ARGV[4] == stamp and tonumber(ARGV[3]) or nil
 if right and delayed ~= right and note('counter', 'delayed') then call('HSET', M, 'delayed', right) end
 local loose = tonumber(META.loose or 0)
 if right then
-  -- Those in the list that are not ready there, and those that are not in it.
+  -- Entries of the list that are not ready tasks, and ready tasks that are not in the list.
   local stale = length - (tasks - taken - buried - right - back)
   if loose ~= stale + back and note('counter', 'loose') then call('HSET', M, 'loose', stale + back) end
 elseif (loose < back or loose > length + back) and note('counter', 'loose') then
@@ -31,7 +32,7 @@ local ready = call('ZCARD', M .. ':ready')
 local right = tasks - taken - buried - ready
 if delayed ~= right and note('counter', 'delayed') then call('HSET', M, 'delayed', right) end
 --#end
--- Nothing is due before it is looked for.
+-- `soonest` must not be later than the first due time.
 local soonest = tonumber(call('ZRANGE', M .. ':leases', 0, 0, 'WITHSCORES')[2] or nil) or math.huge
 --#if TIMED
 soonest = math.min(soonest, tonumber(call('ZRANGE', M .. ':due', 0, 0, 'WITHSCORES')[2] or nil) or math.huge)
@@ -46,7 +47,7 @@ if paused and paused < 1e18 then soonest = math.min(soonest, paused) end
 if soonest < (tonumber(META.soonest or nil) or math.huge) and note('counter', 'soonest') then call('HSET', M, 'soonest', soonest) end
 --#if LANE_ROOM
 if mends then
-  -- What lanes have is counted again by the next calls.
+  -- The next calls count the tasks of the lanes again.
   call('UNLINK', M .. ':fill')
   call('HSET', M, 'recount', 0, 'soonest', 0)
 end

@@ -1,9 +1,9 @@
--- Find the ids of tasks, as HSCAN does: each that is there all the time, perhaps twice.
--- ARGV  3 where to go on ('0': the beginning)
--- answers  {where to go on, the ids in one string, what is wrong: names in ':tasks' that are no ids}
+-- List the ids of tasks by HSCAN: each task that exists during the whole scan, some of them twice.
+-- ARGV  3 the cursor ('0': the beginning)
+-- reply  {the next cursor, the ids in one string, the problems: fields of ':tasks' that are not ids}
 local some = redis.pcall('HSCAN', M .. ':tasks', ARGV[3], 'COUNT', 1000, 'NOVALUES')
 local step = 1
-if some.err then  -- Servers before Redis 7.4 and Valkey 8 answer with the tasks.
+if some.err then  -- Servers before Redis 7.4 and Valkey 8 have no NOVALUES.
   some = call('HSCAN', M .. ':tasks', ARGV[3], 'COUNT', 1000)
   step = 2
 end

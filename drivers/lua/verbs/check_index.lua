@@ -1,15 +1,15 @@
--- Check some of what a key names: that it is there, and stands there rightly.
--- ARGV  3 which key; 'meta': the sessions in the meta hash, 4 where to go on ('0': the beginning), 5 of a list the last id that
---       was looked at, 6 the next id that is known
--- answers  {where to go on ('0': that was all), what is wrong, and what the caller asks for: of 'taken' id, score and lane of
---          each task and 1 if nobody knows when its ttr is over, of 'lanes' name, number and how many are taken of each, of 'leases' the numbers of the sessions, of
---          'due' the ids of delayed tasks, of 'ready' as a list the last id}
+-- Check some entries of a key: each task must exist, and belong into this key at this place.
+-- ARGV  3 the key; 'meta': the sessions in the meta hash, 4 the cursor ('0': the beginning), 5 of a list the last id
+--       that was checked, 6 the next id of the tube, if known
+-- reply  {the next cursor ('0': the end), the problems, a list of details}. The details: of 'taken' id, score and lane
+--        of each task, and 1 if the end of its ttr is missing; of 'lanes' name, number and taken tasks of each lane; of
+--        'leases' the numbers of the sessions; of 'due' the ids of delayed tasks; of 'ready' as a list the last id
 local which, asked = ARGV[3], {}
 local K = M .. (which == 'meta' and '' or ':' .. which)
 local function report(...)
   for _, word in ipairs({ ... }) do asked[#asked + 1] = word end
 end
--- A task that stands nowhere, now that this entry is gone.
+-- Index a ready task again if this entry was its only one.
 local function restore(task)
   if task and task.state == 'r' and not stands(task) then stand(task) end
 end
@@ -82,7 +82,7 @@ function check.taken(id, score)
   if not task then return end
   score = score + 0
   if (score < 0 or score >= 9007199254740992 or score % 1 ~= 0) and note('entry', 'taken ' .. id) then
-    -- By a session that never was: it is as one that has gone.
+    -- The take of a session that does not exist, which is handled like an expired session.
     score = 0
     call('ZADD', K, score, id)
   end
@@ -108,7 +108,7 @@ function check.known(field, records)
   if (#records % 21 ~= 0 or not string.match(field, '^%d+$')) and note('entry', 'known ' .. field) then call('HDEL', K, field) end
 end
 --#if KEEPS
--- Until when a done task is kept, if it can be read.
+-- Returns the end of the time for which a done task is kept; nil if it cannot be read.
 local function kept_until(id, record)
   local reads, _, _, ends, _, has, at = pcall(unpack_struct, '>c1I7I7I3I1', record)
   if not reads or not id_of(id) then return nil end
@@ -148,7 +148,7 @@ function check.leases(token)
     return
   end
   if number > (tonumber(call('HGET', M, 'sessions') or 0)) and note('field', 'sessions') then call('HSET', M, 'sessions', number) end
-  -- Nobody speaks for it: it is over, and what it has is released by the next call of anybody.
+  -- The field of the session is missing: end it, so that the next call of any session releases its tasks.
   if call('HEXISTS', M, token) == 0 and tonumber(call('ZSCORE', K, token)) > now and note('session', token) then
     call('ZADD', K, now, token)
   end
@@ -160,7 +160,7 @@ function check.meta(field, value)
     if call('HEXISTS', M, answers) == 0 and note('answer', field) then call('HDEL', M, field) end
   elseif string.match(field, '^s%d+%.') then
     local named = 'u' .. string.match(value, '^%x*')
-    -- Whoever speaks for it has a minute to say so.
+    -- A caller of the session has a minute to renew its lease.
     if not call('ZSCORE', M .. ':leases', field) and note('session', field) then call('ZADD', M .. ':leases', now + 60000000, field) end
     if not call('HGET', M, named) and note('session', field) then call('HSET', M, named, field) end
   elseif string.match(field, '^u%x+$') and call('HEXISTS', M, value) == 0 and note('session', field) then
@@ -168,7 +168,7 @@ function check.meta(field, value)
   end
 end
 --#if LIST
--- A list in parts: its ids ascend, whatever becomes of them.
+-- A list is checked in parts: its ids ascend, even while tasks are added and removed.
 if which == 'ready' then
   local last, first, next_id = tonumber(ARGV[5]) or -1, ARGV[4] + 0, math.max(META.next, ARGV[6])
   if first > 0 and tonumber(call('LINDEX', K, first - 1) or nil) ~= last then first = index_of(last + 1) end

@@ -1,6 +1,6 @@
--- Check how many tasks of some lanes are taken: all taken tasks are looked at for that.
--- ARGV  3 '': as many as are noted, '1': they get new numbers, 4… lanes
--- answers  what is wrong
+-- Check the number of taken tasks of some lanes against all taken tasks.
+-- ARGV  3 '': check the stored numbers, '1': give the lanes new numbers, 4… lanes
+-- reply  the problems
 local taken = {}
 for n = 4, #ARGV do taken[ARGV[n]] = 0 end
 for _, id in ipairs(call('ZRANGE', M .. ':taken', 0, -1)) do

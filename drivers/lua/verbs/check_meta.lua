@@ -1,10 +1,9 @@
--- Check of which type a tube's keys are, and what its meta hash counts: all else is looked at through them.
+-- Check the types of a tube's keys and the fields of its meta hash, which all other checks depend on.
 -- KEYS[1]  the meta hash
--- ARGV  1 '1': mend, 2 the time, 3 the type of ':ready', 4 its capacity, 5 what its lanes are asked for ('': nothing),
---       6 the highest id of a task ('': nobody knows, and the next id is not mended), 7 what the number of a session is
---       times in the scores of its tasks, 8 the layout that its keys should have, 9 a name for its options that no other
---       ones had
--- answers  what is wrong: kind and what it is about, one after the other
+-- ARGV  1 '1': repair, 2 the time, 3 the type of ':ready', 4 its capacity, 5 the limits of its lanes ('': none), 6 the
+--       highest id of a task ('': unknown; then the next id is not repaired), 7 the factor of the session number in the
+--       scores of tasks, 8 the expected layout of its keys, 9 a new, unique name for its options
+-- reply  the problems: a kind and its subject, alternating
 local call, M = redis.call, KEYS[1]
 if call('HGET', M, 'layout') ~= ARGV[8] then
   return redis.error_reply('LAYOUT ' .. M .. ' was made by another version of tubes, which stores tasks differently')
@@ -24,7 +23,7 @@ for part, right in pairs(types) do
   local there = call('TYPE', M .. ':' .. part).ok
   if there ~= right and there ~= 'none' and note('type', part) then call('UNLINK', M .. ':' .. part) end
 end
--- Places sort by what they are: their scores are all the same.
+-- Members sort by their bytes: all scores must be 0.
 for _, part in ipairs({ 'ready', 'back', 'behind', 'buried' }) do
   local key = M .. ':' .. part
   while call('TYPE', key).ok == 'zset' do
@@ -40,7 +39,7 @@ end
 local function ranks(key, ...)
   return call('TYPE', key).ok == 'zset' and call('ZRANGE', key, ...) or {}
 end
--- The number in a token of a session.
+-- Returns the number in the token of a session.
 local function number_of(token)
   return tonumber(string.match(token, '^s(%d+)%.') or 0)
 end
@@ -69,7 +68,7 @@ if not next_id or not string.match(next_id, '^%d+$') or #next_id > 14 then
   note('field', 'next')
   if mends and tonumber(ARGV[6]) then call('HSET', M, 'next', string.format('%.0f', ARGV[6] + 1)) end
 end
--- Numbers that are given out are not given out again.
+-- A number must not be used twice.
 if not is_count(call('HGET', M, 'sessions')) and #ranks(M .. ':leases', 0, 0) > 0 and note('field', 'sessions') then
   local last = ranks(M .. ':taken', 0, 0, 'REV', 'WITHSCORES')[2]
   local highest = math.floor((tonumber(last) or 0) / ARGV[7])
@@ -78,7 +77,7 @@ if not is_count(call('HGET', M, 'sessions')) and #ranks(M .. ':leases', 0, 0) > 
 end
 local highest = 0
 if call('TYPE', M .. ':lanes').ok == 'hash' and not is_count(call('HGET', M, 'lanes')) then
-  -- Lanes that have limits of their own, and nothing was put into, have no number.
+  -- Lanes with limits of their own that never had a task have no number.
   for _, record in ipairs(call('HVALS', M .. ':lanes')) do
     local key = string.sub(record, 1, 5)
     if string.byte(record, 1) == 255 then
@@ -100,7 +99,7 @@ end, ARGV[5] ~= '' and ARGV[5] or nil)
 local listening = call('HGET', M, 'listening')
 local ends, edition = string.match(listening or '0', '^(%S+) ?(%x*)$')
 if (not is_moment(ends) or #edition > 32) and note('field', 'listening') then
-  -- An edition that nobody knows: all read the options again.
+  -- A version of the options that no caller knows: all callers read the options again.
   call('HSET', M, 'listening', '0 ' .. ARGV[9])
 end
 for _, name in ipairs({ 'repace', 'takes', 'acks', 'rounds', 'sessions' }) do field(name, is_count) end

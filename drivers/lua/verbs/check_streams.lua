@@ -1,6 +1,6 @@
--- Find the sessions that have tasks for streams: the ttr of those does not run.
--- ARGV  3 where to go on ('0': the beginning)
--- answers  {where to go on, numbers of sessions}
+-- Find the sessions that hold tasks for streams, whose ttr does not run.
+-- ARGV  3 the cursor ('0': the beginning)
+-- reply  {the next cursor, numbers of sessions}
 local pattern = string.gsub(M, '[%[%]?*\\]', '\\%0') .. ':stream:*'
 local some = call('SCAN', ARGV[3], 'MATCH', pattern, 'COUNT', 1000)
 local sessions = {}

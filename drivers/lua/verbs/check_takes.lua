@@ -1,7 +1,7 @@
--- Check takes that should not be as they are, if they are still the same: by sessions that are not there, whose tasks are
--- released by the next call of anybody; or without the moment at which their ttr is over, which begins anew.
+-- Check takes that look wrong, if they are unchanged since. Takes of missing sessions are released by the next call of
+-- any session; a ttr without an end starts again.
 -- ARGV  3 'orphan' or 'due', 4… id and score of each
--- answers  what is wrong
+-- reply  the problems
 for n = 4, #ARGV, 2 do
   local score, due = call('ZSCORE', M .. ':taken', ARGV[n]), pack('>I6', ARGV[n])
   if score and string.format('%.0f', score) == ARGV[n + 1] then

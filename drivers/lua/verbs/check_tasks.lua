@@ -1,8 +1,8 @@
--- Check that tasks stand where they say, and nowhere else by their lanes, keys and moments.
--- ARGV  3 '1': the list of ready tasks is in no order, 4… ids, in descending order, a bounded number
--- answers  {how many of them were looked at, what is wrong}
+-- Check that each task is in the right indexes, and in no other of the lanes, keys and due times.
+-- ARGV  3 '1': the list of ready tasks is out of order, 4… ids, in descending order, a bounded number
+-- reply  {the number of ids that were checked, the problems}
 --#if LIST
--- What the list has between the first and the last of them, if that is not much more than they are.
+-- The part of the list between the first and the last of these ids, unless it is much longer than they are.
 local listed
 if ARGV[3] == '' then
   local first, last = index_of(ARGV[#ARGV] + 0), index_of(ARGV[4] + 1)
@@ -17,7 +17,7 @@ local function check_key(task)
   if named == task.id or not note('key', task.key) then return end
   local other = named and id_of(named) and task_of(named)
   if other and other.key == task.key then
-    -- Two have it: this one goes without.
+    -- Two tasks have the key: this one loses it.
     task.key, task.key_ttl, task.state = false, false, task.state == 't' and 'r' or task.state
     write(task)
   else
@@ -36,7 +36,7 @@ local function check_due(task)
 --#if ENDS_TAKEN
     if not task.ttr then right = dead or nil end
     if due and dead then right = math.min(due, dead) end
-    -- A stream's tasks are kept by its session alone.
+    -- Tasks of a stream have no ttr: the lease of its session replaces it.
     if not due and dead then right = dead end
 --#else
     if not task.ttr then right = nil end
@@ -76,7 +76,7 @@ local function check_task(id, value)
   end
 --#if LIST
   if task.state == 'r' and not stands(task, listed) then
-    -- A list in no order is looked through.
+    -- A list that is out of order is searched from end to end.
     local there = ARGV[3] == '1' and call('LPOS', M .. ':ready', id)
     if not there and note('stranded', id) then stand(task) end
   end

@@ -1,7 +1,7 @@
--- Give a held task back as if it had not been taken: it is for another taker. Its attempt does not count, and a delay
--- does not prolong its life.
+-- Return a held task to the tube as if it had not been taken: the attempt does not count, and a delay does not extend
+-- its life.
 -- ARGV  6, 7, 8 as for ack, 9 microseconds until it is ready (0: at once)
--- answers  as for ack
+-- reply  as for ack
 --#include begin
 --#include held_task
 local due

@@ -1,6 +1,6 @@
--- Remove a task, in whatever state, or in one of some.
--- ARGV  6, 7, 8 as any_task.lua and reply.lua say, 9 the states ('': any)
--- answers  as for ack
+-- Remove a task in any state, or only in the given states.
+-- ARGV  6, 7, 8 as in any_task.lua and reply.lua, 9 the states ('': any)
+-- reply  as for ack
 --#include begin
 --#if KEEPS
 if replayed then return replayed end

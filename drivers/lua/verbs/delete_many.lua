@@ -1,6 +1,6 @@
--- Remove tasks, in whatever state, or in one of some.
--- ARGV  6 the states ('': any), 7… of each its id, and which task that is, as any_task.lua says
--- answers  for each '1' if it was there, '0' if it was not
+-- Remove tasks in any state, or only in the given states.
+-- ARGV  6 the states ('': any), 7… for each task its id, and its take or put, as in any_task.lua
+-- reply  for each task '1' if it was removed, '0' if not
 --#include begin
 if replayed then return replayed end
 local done = {}

@@ -1,6 +1,7 @@
--- Give up a take that was sent ahead, as its callers have gone: it is undone if it was done, and does nothing if it comes later.
+-- Cancel a take that was sent ahead and has no callers any longer: undo it if it ran, and make it do nothing if it
+-- arrives later.
 -- ARGV  6 the number of its call, which has the same slot
--- answers  nothing
+-- reply  nothing
 --#include begin
 if replayed then return end
 local number = last and string.match(last, '^(%d+):') or ''

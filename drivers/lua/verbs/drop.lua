@@ -1,27 +1,27 @@
--- Remove the tube and all that is in it.
--- ARGV  6 '1': although tasks are taken or callers wait, 7 the process, 8 how many wait in it
--- answers  nothing, or {how many tasks are taken, how many callers wait} if it is busy
+-- Remove the tube and all its tasks.
+-- ARGV  6 '1': even if tasks are taken or callers wait, 7 the process, 8 how many of its callers wait
+-- reply  nothing, or {the number of taken tasks, the number of waiting callers} if the tube is in use
 --#include begin
 local others, waiting_there, over, most = 0, 0, {}, 1000
 --#include waiting
 local known = table.remove(processes)
 for n = 1, #processes, 2 do
   local callers, watched = string.match(processes[n + 1], '^(%d+) .-(%d+)$')
-  -- What lies further ahead than anybody says is from before the clock was set back.
+  -- A moment further ahead than a process can have set it was written before the clock was set back.
   if tonumber(watched) <= now or tonumber(watched) > WATCHED then
     over[#over + 1] = processes[n]
   elseif processes[n] ~= ARGV[7] and callers ~= '0' then
     others, waiting_there = others + 1, waiting_there + callers
   end
 end
--- Of very many some were looked at.
+-- Estimate the total from a sample if there are many processes.
 if #processes > 0 then waiting_there = math.ceil(waiting_there * known * 2 / #processes) end
 local taken = call('ZCARD', M .. ':taken')
 if ARGV[6] == '' and (taken > 0 or waiting_there + ARGV[8] > 0) then
 --#include flush
   return { taken, waiting_there + ARGV[8] }
 end
--- None of those that were looked at waits any more: perhaps one of the others does.
+-- No process of the sample waits any longer, but one of the others may.
 if ARGV[6] == '' and known > #processes / 2 then
   many('HDEL', M .. ':waiting', over)
 --#include flush
@@ -39,7 +39,7 @@ for part in string.gmatch(PARTS, '%a+') do
 end
 call('UNLINK', M)
 if listening then redis.pcall('PUBLISH', M .. ':events', 'gone') end
--- A marker for each other process that waits, a thousand at most: it finds no tube.
+-- Wake each other waiting process, at most a thousand of them, which then find that the tube is gone.
 local markers = {}
 for n = 1, others do markers[2 * n - 1], markers[2 * n] = 0, n end
 for _, key in ipairs({ M .. ':marker', M .. ':room' }) do

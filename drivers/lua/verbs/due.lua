@@ -1,6 +1,6 @@
--- Count tasks by when they move by themselves.
--- ARGV  6… microseconds from now on, ascending
--- answers  how many are due before the first, from the first on and before the second, …, from the last on
+-- Count tasks by their due times.
+-- ARGV  6… microseconds from now, ascending
+-- reply  the number of tasks that are due before the first moment, between each two of them, and from the last on
 --#include begin
 --#include flush
 local counts, from = {}, '-inf'

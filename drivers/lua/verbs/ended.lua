@@ -1,7 +1,6 @@
--- Look at done tasks that are kept, those first that are forgotten last.
--- ARGV  6 how many at most, a bounded number, 7 the id of the task after which to begin ('': none), 8 when that is forgotten
---       ('': the caller does not know)
--- answers  {the next id and its moment to go on after; '' twice: that was all}, and what `told_done` says of each
+-- List kept done tasks; the task that expires last comes first.
+-- ARGV  6 the maximum number, bounded, 7 the id of the task after which to begin ('': none), 8 its expiry ('': unknown)
+-- reply  {the id and the expiry after which to continue; '' twice: the end}, and each task as `told_done` encodes it
 --#include begin
 --#include flush
 --#if KEEPS

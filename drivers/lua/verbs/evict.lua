@@ -1,6 +1,7 @@
--- Remove tasks that are as a caller has seen them, and live on elsewhere: nothing is kept of them, and their keys are free.
--- ARGV  6… of each its id, and which task that is, as any_task.lua says; its state, and the SHA-1 of its data
--- answers  for each '1' if it was, '0' if it was not
+-- Remove tasks that are unchanged since a caller read them, and that live on elsewhere: they are not kept as done, and
+-- their keys become free.
+-- ARGV  6… for each task its id, its take or put as in any_task.lua, its state, and the SHA-1 of its data
+-- reply  for each task '1' if it was removed, '0' if not
 --#include begin
 if replayed then return replayed end
 local first, final = 6, #ARGV

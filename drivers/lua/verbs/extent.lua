@@ -1,11 +1,11 @@
--- Count the tasks, and say which ids they may have.
+-- Count the tasks, and return the range of their ids.
 -- KEYS[1]  the tube's meta hash
--- answers  {how many, the lowest id that may be there, the next id}; nil: there is no such tube
+-- reply  {the number of tasks, a lower bound of their ids, the next id}; nil: the tube does not exist
 local M = KEYS[1]
 local meta = redis.call('HMGET', M, 'oldest', 'next')
 if not meta[2] then return nil end
 local lowest = tonumber(meta[1] or 0)
--- Ready tasks that come by their ids alone stand in a list, in that order.
+-- Ready tasks that are ordered only by id are in a list, in this order.
 local listed = redis.call('TYPE', M .. ':ready').ok == 'list'
 local others = redis.call('EXISTS', M .. ':back', M .. ':buried', M .. ':due')
 if listed and others == 0 and redis.call('ZCARD', M .. ':taken') <= 1000 then

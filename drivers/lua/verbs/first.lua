@@ -1,5 +1,5 @@
--- Look at the first task that may be taken.
--- answers  its priority and its id; '' if there is none
+-- Look at the next task to be taken.
+-- reply  its priority and its id; '' if no task can be taken
 --#include begin
 --#if LIST
 local id = pop()

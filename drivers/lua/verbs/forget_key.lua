@@ -1,6 +1,6 @@
--- Forget a key that is remembered after its task has gone.
+-- Forget a key that is remembered after its task was removed.
 -- ARGV  6 the key
--- answers  '1' if the key was remembered, else '0'; a key whose task is in the tube is not
+-- reply  '1' if the key was remembered, else '0', also if its task is still in the tube
 --#include begin
 if replayed then return replayed end
 local id, lives = find_key(ARGV[6])
@@ -8,7 +8,7 @@ if lives or not id then
 --#include flush
   return '0'
 end
--- After a command that frees memory a server without any lets the script write.
+-- A server that is out of memory lets a script write after a command that frees memory.
 call('HDEL', M, '')
 write_known(ARGV[6])
 --#done '1'

@@ -1,18 +1,19 @@
--- Look at tasks without their data, or at done tasks that are kept.
+-- Read tasks without their data, or kept done tasks.
 -- KEYS[1]  the tube's meta hash
--- ARGV  1 'tasks' or 'done'; of done ones 2 '1': with their data, 3 and 4 those that ended after this moment, and not after
---       that; 5… ids, a bounded number
--- answers  {how many of them were looked at; what stands before the data of each that was, nil: it is not there; of each
---          the score in ':taken', if any task is taken; when each is due, if any ever is}; nil: there is no such tube
+-- ARGV  1 'tasks' or 'done', 2 '1': done tasks with their data, 3 and 4 done tasks that ended after the first of these
+--       moments, and not after the second, 5… ids, a bounded number
+-- reply  {the number of ids that were read; the bytes before the data of each, nil: it does not exist; the score of
+--        each in ':taken', if any task is taken; the due time of each, if any task has one}; nil: the tube does not
+--        exist
 local call, byte, sub, M = redis.call, string.byte, string.sub, KEYS[1]
 if call('EXISTS', M) == 0 then return nil end
--- Where the text ends that begins here.
+-- Returns the position after the text that begins at `at`.
 local function after(value, at)
   local length = byte(value, at)
   if length < 255 then return at + 1 + length end
   return at + 5 + struct.unpack('>I4', value, at + 1)
 end
--- What the flags of a task announce, as lib/task.lua has them, takes so many bytes.
+-- Returns the position after the fields that the flags announce; `sizes`: their sizes in bytes, as in lib/task.lua.
 local function skip(flags, value, at, sizes)
   for bit, size in ipairs(sizes) do
     if flags % 2 ^ bit >= 2 ^ (bit - 1) then at = size < 0 and after(value, at) or at + size end
@@ -26,7 +27,7 @@ end
 local part, are_whole, since, to = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
--- Where the task begins in what is kept of it, as lib/kept.lua has it; nil: it is not asked for, or over.
+-- Returns the position of the task in its record (see lib/kept.lua); nil: outside of the requested time, or expired.
 local function kept_at(value)
   local _, ended, ends, _, has = struct.unpack('>c1I7I7I3I1', value)
   if ends <= now or ended <= since or ended > to then return nil end
@@ -36,7 +37,7 @@ local heads, taken, due, size, looked, count = {}, {}, {}, 0, 0, #ARGV - 4
 while looked < count and size < BYTES do
   looked = looked + 1
   local value = call('HGET', M .. ':' .. part, ARGV[looked + 4])
-  -- One that cannot be read is sent as it is.
+  -- An unreadable task is returned unchanged.
   local is_read, begin = true, 1
   if value and part == 'done' then
     is_read, begin = pcall(kept_at, value)
@@ -54,7 +55,7 @@ while looked < count and size < BYTES do
   end
   heads[looked] = value
 end
--- Commands have so many words at most, since all stand on Lua's stack.
+-- The arguments of a command are limited by Lua's stack.
 local function scores(key, word, found)
   if call('EXISTS', key) == 0 then return end
   for first = 1, looked, 1000 do

@@ -1,6 +1,6 @@
 -- Make buried tasks ready, in their order.
--- ARGV  6 how many at most in this call, a bounded number, 7, 8 what they get, as `respawn` says
--- answers  how many
+-- ARGV  6 the maximum per call, bounded, 7, 8 their new attempts and time to live, as `respawn` takes them
+-- reply  the number of kicked tasks
 --#include begin
 if replayed then return tonumber(replayed) end
 call('HDEL', M, '')

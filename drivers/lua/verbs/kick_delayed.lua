@@ -1,6 +1,6 @@
--- Make delayed tasks ready before their time, those first whose delays end first.
--- ARGV  6 how many at most in this call, 7, 8 what they get, as `respawn` says, 9 how many entries of ':due' to pass over
--- answers  how many, and how many entries to pass over in the next call (-1: that was all), in one string
+-- Make delayed tasks ready before their time; the earliest due time comes first.
+-- ARGV  6 the maximum per call, 7, 8 as for kick, 9 the number of entries of ':due' to skip
+-- reply  the number of kicked tasks, and the number of entries to skip in the next call (-1: the end), in one string
 --#include begin
 if replayed then return replayed end
 call('HDEL', M, '')

@@ -1,6 +1,6 @@
--- Make one buried or delayed task ready; another one stays as it is.
--- ARGV  6, 7, 8 as any_task.lua and reply.lua say, 9, 10 what it gets, as `respawn` says
--- answers  as for ack
+-- Make one buried or delayed task ready; a task in another state is not changed.
+-- ARGV  6, 7, 8 as in any_task.lua and reply.lua, 9, 10 as 7 and 8 for kick
+-- reply  as for ack
 --#include begin
 --#include any_task
 local due

@@ -1,11 +1,11 @@
--- End the session, and release what it holds.
--- ARGV  6 '': now, else: microseconds for which it goes on without a caller, 7 the process, if nobody waits in it
--- answers  nothing; AGAIN while it holds tasks
+-- End the session, and release its tasks.
+-- ARGV  6 '': now, else: microseconds until it ends, without a caller, 7 the process, if none of its callers waits
+-- reply  nothing; AGAIN while the session has tasks
 --#include begin
 call('HDEL', M .. ':waiting', ARGV[7])
 if ARGV[6] ~= '' then
   local ends, lease = now + ARGV[6], tonumber(call('ZSCORE', M .. ':leases', ARGV[2]) or nil)
-  -- Others may speak for the same session, with a longer lease; without an end it was this one's.
+  -- Another process may share the session, with a longer lease. A lease without an end was set by this process.
   if lease and lease < math.huge then ends = math.max(ends, lease) end
   call('ZADD', M .. ':leases', ends, ARGV[2])
   if not soonest or ends < soonest then

@@ -1,8 +1,8 @@
--- Look at the tasks of a state, in the order in which they move next.
--- ARGV  6 where to go on, as a call before has answered, 7 how many at most, a bounded number, 8 the state: ready (without
---       lanes), delayed or buried, 9 if there was no call before the id of the task after which to begin ('': at the first),
---       10, 11, 12 its pri, the moment of its put and when its delay ends, if the caller knows them
--- answers  {where to go on; '': nowhere, that was all}, and what `shown` says of each
+-- List the tasks of a state, in the order in which they leave it.
+-- ARGV  6 the position to continue at, returned by an earlier call, 7 the maximum number, bounded, 8 the state: ready
+--       (without lanes), delayed or buried, 9 for a first call the id of the task after which to begin ('': at the
+--       start), 10, 11, 12 its priority, the moment of its put and the end of its delay, if the caller knows them
+-- reply  {the position to continue at; '': the end}, and each task as `shown` encodes it
 --#include begin
 --#include flush
 local at, most, state = ARGV[6], tonumber(ARGV[7]), ARGV[8]
@@ -31,12 +31,12 @@ else
   places = places_after(':ready', at, most)
 --#end
 end
--- A place of nobody's may be empty.
+-- A damaged place may be empty.
 local function position(at) return at == '' and '\0' or at end
 local found, size = { #places < most and '' or position(places[most]) }, 0
 for n = 1, #places do
   local at = places[n]
-  -- What is shorter than an id is nobody's: `repair` removes it.
+  -- A place that is shorter than an id is damaged: `repair` removes it.
   local task = #at >= 6 and find(state == '~' and unpack_struct('>I6', at, #at - 5) or id_at(at))
   size = size + (task and #task.value or 0)
   if task and task.state == state then found[#found + 1] = shown(task) end

@@ -1,6 +1,6 @@
--- Have every change of a task published from now on.
--- ARGV  6 microseconds for which to do so ('': for ever)
--- answers  the next moment at which something is due (0: never)
+-- Publish every change of a task from now on.
+-- ARGV  6 microseconds for which to publish ('': without end)
+-- reply  the next due time (0: none)
 --#include begin
 call('HDEL', M, '')
 local ends = ARGV[6] ~= '' and now + ARGV[6] or 1e18

@@ -1,7 +1,7 @@
--- Find out which of some tubes are there.
--- KEYS[1]  the meta hash of the first of them
--- ARGV  the meta hashes of all, a bounded number
--- answers  for each its driver, '' where something stands that is no tube; nil: nothing does
+-- Find out which tubes exist.
+-- KEYS[1]  the meta hash of the first tube
+-- ARGV  the meta hashes of all tubes, a bounded number
+-- reply  for each tube its driver; '': the key is not a tube; nil: the key does not exist
 local call = redis.call
 local there = {}
 for n = 1, #ARGV do

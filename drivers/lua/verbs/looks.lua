@@ -1,6 +1,6 @@
 -- Look at several tasks.
--- ARGV  6 at those in this state only ('': in any), 7… their ids, a bounded number
--- answers  {how many of them were looked at}, and what `shown` says of each one that is there
+-- ARGV  6 the required state ('': any), 7… their ids, a bounded number
+-- reply  {the number of ids that were read}, and each task that exists, as `shown` encodes it
 --#include begin
 --#include flush
 local found, size, n = { 0 }, 0, 7

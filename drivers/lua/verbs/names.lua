@@ -1,7 +1,7 @@
 -- List the names of the tubes of a prefix.
--- KEYS[1]  their set
--- ARGV  1 'add' or 'remove', 2 a name; 1 'some', 2 where to go on ('0': the beginning)
--- answers  {where to go on ('0': nowhere, that was all), some of them}: each that is there all the time, perhaps twice
+-- KEYS[1]  the set of names
+-- ARGV  1 'add' or 'remove', 2 a name; or 1 'some', 2 the cursor ('0': the beginning)
+-- reply  {the next cursor ('0': the end), names}: each tube that exists during the whole scan, some of them twice
 if ARGV[1] == 'add' then
 --#slow
   redis.call('SREM', KEYS[1], '')

@@ -1,6 +1,6 @@
 -- Ack a held task, and take the next one.
--- ARGV  6 to 9 about the first, as for ack
--- answers  '1' if the first was held, '0' if not, and then what `shown` says of the next; the first alone if there is none
+-- ARGV  6 to 9 the held task, as for ack
+-- reply  '1' if it was held, else '0'; then the next task as `shown` encodes it, if there is one
 --#include begin
 if replayed then
 --#slow
@@ -26,7 +26,7 @@ elseif (call('ZSCORE', M .. ':taken', ARGV[6]) or -1) + 0 == ARGV[1] * TAKES + t
 end
 local id
 --#include pop
--- nil, too many stale ids, is no answer: the caller takes once more for itself.
+-- nil (too many stale ids) does not mean that the tube is empty: the caller sends a take.
 if not id then
 --#done done
   return done

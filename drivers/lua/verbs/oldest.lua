@@ -1,6 +1,6 @@
 -- Find the ready task with the smallest id.
--- ARGV  6 the id from which to look on ('': from the smallest one that may live)
--- answers  nothing if there is none; the age of the task in microseconds, as a string; the id from which to look on
+-- ARGV  6 the id at which to begin ('': the smallest possible id)
+-- reply  nil if no task is ready; the age of the task in microseconds, as a string; or the id at which to continue
 --#include begin
 --#include flush
 --#include oldest_ready

@@ -1,17 +1,16 @@
--- Open a tube for a session; make the tube if it is not there.
+-- Open a tube for a session; create the tube if it does not exist.
 -- KEYS[1]  the tube's meta hash
--- ARGV  1 the session's uuid, 2 its lease in microseconds ('': it lasts for as long as its callers live),
---       3 the time in microseconds ('': the server's),
---       4 'new': make the tube; 'same': make it, or open it if it is the same; 'any': it must be there; 'keep': make it,
---       or open the one that is there; 'alike': the same if its driver is this one,
---       5 its driver, 6 its options, 7 its capacity, 8 who makes it: if the answer is lost it is asked for again,
---       9 the layout of its keys without lanes, 10 with lanes
--- answers  {driver, options, the number of the session, the field that says that it lives, the time, '1' if nobody may
---          hear of what is done here, the edition of the options ('': the tube was never altered), '1' if its lanes are
---          throttled, or were once}; only the first two if the tube is there and should not be
+-- ARGV  1 the session's uuid, 2 its lease in microseconds ('': as long as its callers live), 3 the time in microseconds
+--       ('': the server's), 4 'new': create the tube; 'same': create it, or open it if driver and options are equal;
+--       'any': it must exist; 'keep': create it, or open the existing one; 'alike': as 'same', but only the driver must
+--       be equal, 5 its driver, 6 its options, 7 its capacity, 8 an id of the creating call, so that it can be sent
+--       again, 9 the layout of its keys without lanes, 10 the layout with lanes
+-- reply  {driver, options, the number of the session, the field that marks it as alive, the time, '1' if the user may
+--        not publish events, the version of the options ('': the tube was never altered), '1' if its lanes are or were
+--        throttled}; only driver and options if the tube exists and should not, or differs
 local call = redis.call
 local M = KEYS[1]
--- What any verb of a session may need is asked for now.
+-- Check now all rights that later calls of the session may need.
 local acl = redis.acl_check_cmd
 if acl then
   local lacks, asked = {}, EVERYBODY
@@ -35,7 +34,7 @@ if call('HEXISTS', M, 'born') == 1 then
   local layout, driver = unpack(call('HMGET', M, 'layout', 'driver'))
   local right = layout_of(driver)
   if layout == '2' and right == '3' then
-    -- What it has is read as it is; but the other version could not read what is written from now on.
+    -- This version reads the old layout, but older versions cannot read what it writes.
     if call('ZCOUNT', M .. ':leases', string.format('(%.0f', now), '+inf') > 0 then
       return redis.error_reply('LAYOUT ' .. M .. ' is used by sessions of an older version of tubes, which stores lanes differently: close those first')
     end
@@ -55,35 +54,35 @@ else
   if call('EXISTS', M) == 1 then return redis.error_reply('LAYOUT ' .. M .. ' is incomplete: run tubes repair') end
   local born = t[1] .. string.format('%06d', t[2])
   call('HSET', M, 'born', born, 'driver', ARGV[5], 'options', ARGV[6], 'capacity', ARGV[7], 'next', 0, 'maker', ARGV[8], 'layout', layout_of(ARGV[5]))
-  -- Where somebody has removed that hash alone, what is left is none of the new tube's; but who waited on it is to wake.
+  -- If only the meta hash was removed, the other keys are left from the old tube. The markers stay: they wake waiters.
   local left = {}
   for part in string.gmatch(PARTS, '%a+') do
     if part ~= 'marker' and part ~= 'room' then left[#left + 1] = M .. ':' .. part end
   end
   call('UNLINK', unpack(left))
   local o = cjson.decode(ARGV[6])
-  -- One that goes by itself, when nobody has used it for so many milliseconds.
+  -- The tube expires after `idle` milliseconds without a call.
   if o.idle then call('PEXPIRE', M, o.idle) end
   local rounds, most, interval, jitter = o.order == 'round_robin', o.max_in_flight or 1, o.interval or 0, o.jitter or 0
   local from_end = o.interval_from == 'ack'
   if rounds or most > 1 or interval > 0 or jitter > 0 or from_end then
-    -- As paces.lua reads it.
+    -- The format is that of lib/paces.lua.
     call('HSET', M, 'pacing', string.format('%.0f %.17g %.0f %d %d', interval, jitter, most, rounds and 1 or 0, from_end and 1 or 0))
   end
 end
 local about = call('HMGET', M, 'u' .. ARGV[1], 'born', 'driver', 'options', 'soonest', 'listening', 'pacing')
 local token = about[1]
--- One whose lease is over is about to be forgotten: whoever opens the tube now begins anew.
+-- A session whose lease has expired is about to be removed: make a new one.
 local lease = token and call('ZSCORE', M .. ':leases', token)
 if not lease or tonumber(lease) <= now then
   local number, most = call('HINCRBY', M, 'sessions', 1), 134217727
   if number > most then
-    -- All were given once: one that no living session has.
+    -- All numbers were used: find the next number without a living session.
     local living = {}
     for _, other in ipairs(call('ZRANGE', M .. ':leases', 0, -1)) do living[string.match(other, '%d+') + 0] = true end
     repeat number = number % most + 1 until not living[number]
   end
-  -- A server that has forgotten the session may give its number again, but nobody else has its uuid.
+  -- A server that lost the session may assign its number again, so the token contains the uuid.
   token = string.format('s%d.%s.%s', number, about[2], string.sub(ARGV[1], 1, 16))
   call('HSET', M, token, ARGV[1], 'u' .. ARGV[1], token)
 end

@@ -1,10 +1,10 @@
--- Collect what a monitor wants to know of some tubes. It belongs to no session and changes nothing: what is due and has not
--- happened yet is counted as it stands.
--- KEYS[1]  the meta hash of the first of them
--- ARGV  1 the time in microseconds ('': the server's), 2… the meta hashes of all, a bounded number
--- answers  {the time, and for each tube nil, if there is none, or {driver, options, as for statistics, how many sessions
---          live, how many lanes there are, how many of them rest, when the first of what moves by itself is due}, or why
---          it cannot be looked at, in a list}
+-- Collect the figures of some tubes for a monitor. It belongs to no session and changes nothing: due tasks that were
+-- not moved yet are counted in their stored state.
+-- KEYS[1]  the meta hash of the first tube
+-- ARGV  1 the time in microseconds ('': the server's), 2… the meta hashes of all tubes, a bounded number
+-- reply  {the time, and for each tube nil if it does not exist, or {driver, options, the figures as for statistics, the
+--        number of live sessions, of lanes, of lanes that cool down or are blocked, the first due time}, or {the error
+--        that prevents it}}
 local call = redis.call
 local now = tonumber(ARGV[1])
 if not now then
@@ -34,7 +34,7 @@ for n = 2, #ARGV do
   if not done then
     -- Before Redis 7 an error is a string.
     local why = type(about) == 'table' and about.err or tostring(about)
-    -- One that is no tube costs the others nothing; else all are refused.
+    -- Report a key of another type for this tube alone; any other error fails the whole call.
     if not string.find(why, 'WRONGTYPE', 1, true) then return redis.error_reply(why) end
     about = { why }
   end

@@ -1,10 +1,10 @@
--- Let a lane rest, or have limits of its own.
--- ARGV  6 the lane, 7 microseconds for which it is blocked ('': as before), 8 its interval in microseconds (-1: the
---       tube's, '': as before), 9 its max_in_flight (0: the tube's, '': as before),
---       10 its interval_from (0: take, 1: ack, -1: the tube's, '': as before),
---       11 '1': keep a block that ends later, 12 its capacity (-1: the tube's, '': as before), in a tube whose
---       lanes have one
--- answers  nothing
+-- Block a lane, or give it limits of its own.
+-- ARGV  6 the lane, 7 microseconds for which it is blocked ('': unchanged), 8 its interval in microseconds (-1: the
+--       tube's, '': unchanged), 9 its max_in_flight (0: the tube's, '': unchanged),
+--       10 its interval_from (0: take, 1: ack, -1: the tube's, '': unchanged),
+--       11 '1': keep a block that ends later, 12 its capacity (-1: the tube's, '': unchanged), in a tube whose lanes
+--       have a capacity
+-- reply  nothing
 --#include begin
 if replayed then return end
 local span, interval, most = tonumber(ARGV[7]), tonumber(ARGV[8] or ''), tonumber(ARGV[9] or '')

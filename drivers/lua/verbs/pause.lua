@@ -1,6 +1,6 @@
--- Let nothing be taken for a while; all else goes on.
+-- Stop takes for a while; all other calls continue.
 -- ARGV  6 microseconds ('': until `resume`)
--- answers  when the pause ends
+-- reply  the end of the pause
 --#include begin
 if replayed then return replayed end
 call('HDEL', M, 'paused')

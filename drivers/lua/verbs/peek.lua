@@ -1,6 +1,6 @@
 -- Look at a task.
--- ARGV  6, 7, 8 as any_task.lua and reply.lua say
--- answers  as for ack
+-- ARGV  6, 7, 8 as in any_task.lua and reply.lua
+-- reply  as for ack
 --#include begin
 --#include flush
 --#include kept_task

@@ -1,8 +1,8 @@
 -- Add a task that has no key.
--- ARGV  6 its flags, 7 the rest of its header and its data, 8 microseconds until it is due by itself ('': never),
---       9 its pri ('': 0), 10 its lane ('': none), 11 how many tasks have room ('': any number),
---       12 how many callers in the process are going to wait if there is none ('': none), 13 the process
--- answers  the moment of the put in 7 bytes, then the id; nil if there is no room
+-- ARGV  6 its flags, 7 the rest of its header and its data, 8 microseconds until its due time ('': none), 9 its
+--       priority ('': 0), 10 its lane ('': none), 11 the capacity of the tube ('': unlimited), 12 how many callers in
+--       the process wait if the tube is full ('': none), 13 the process
+-- reply  the moment of the put in 7 bytes, then the id; nil if the tube is full
 --#include begin
 if replayed then return replayed end
 --#if ROOM
@@ -25,11 +25,11 @@ task.created = now
 task.pri = tonumber(ARGV[9])
 --#end
 --#if LANE
--- The flags say whether it has a lane: one may be called ''.
+-- The flags show if it has a lane, because a lane may be called ''.
 task.lane = byte(ARGV[6]) % 128 >= 64 and (ARGV[10] or '')
 --#end
 --#if RANK
--- An order that fails for this task fails before anything is written.
+-- If the rank fails for this task, it must fail before the first write.
 do
 --#include place_of
 end

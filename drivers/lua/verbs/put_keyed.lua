@@ -1,13 +1,13 @@
--- Add tasks of which some have keys, all or none: as put_many, one by one.
+-- Add all of the given tasks, some of which have keys, or none: as put_many, one by one.
 -- ARGV  6 to 11 as for put_many, 12… words as there, and before the data its key ('': none), and 'keep', 'replace' or
---       'raise'; or instead of the key why they are buried, and 'bury'
--- answers  a list: the moment of the put in 7 bytes and the id of the first new task; then for each task '' if it is new,
---          what `shown` says of the task of its key that lives, '?' and its id where that would be too much, or the id of one
---          that is remembered; nil if there is no room; the error DUPLICATE says of which task, and which item, counted
---          from 0
+--       'raise'; for a task that is buried at once the reason instead of the key, and 'bury'
+-- reply  a list: the moment of the put in 7 bytes and the id of the first new task; then for each task '' if it is new,
+--        the living task of its key as `shown` encodes it, or '?' and its id if the reply is too large, or the id of
+--        the remembered task; nil if the tube is full; the error DUPLICATE names the existing task and the item,
+--        counted from 0
 --#include begin
 local shown_bytes = 0
--- A task that is there already.
+-- Returns an existing task for the reply.
 local function shown_or_id(id)
   if shown_bytes >= BYTES then return '?' .. id end
   local task = find(id)
@@ -43,7 +43,7 @@ end
 local created, first = pack('>I7', now), META.next + 0
 local id = first
 local answer = created .. META.next .. ';'
--- What becomes of each is known before the first is put.
+-- Decide about each task before the first put.
 local all, needed, made = {}, 0, {}
 --#if LANE_ROOM
 local lanes, more, new, lane_made = {}, {}, {}, {}
@@ -74,7 +74,7 @@ while #all < size do
       task.kept, task.known = found and how == 'keep', not lives and found
     end
     if not task.kept then
-      -- The one that it replaces makes room for it.
+      -- A task that replaces another needs no room.
       if not (found and lives) then needed = needed + 1 end
 --#if PUT_LIMITED
       local old = lives and not made[key] and find(found)
@@ -158,7 +158,7 @@ if ARGV[7] ~= '' then call('UNLINK', M .. ':staged:' .. ARGV[7]) end
 if callers ~= '' then call('HDEL', M .. ':waiting', process .. ':room') end
 --#end
 if META.next == first and ARGV[7] == '' then
-  -- All are there already, which a server without memory can say, too.
+  -- All tasks exist: return without a write, which a server that is out of memory would refuse.
 --#slow
 --#include flush
   return reply

@@ -1,4 +1,4 @@
--- Add tasks, all or none, unless the tube then had too many ready and delayed tasks.
--- ARGV  6 and so on as for put_keyed; the last one is how many ready and delayed tasks the tube may have
--- answers  as put_keyed; the error FULL says how many tasks would be new
+-- Add all of the given tasks, unless the tube would then have too many ready and delayed tasks.
+-- ARGV  6… as for put_keyed; the last one is the maximum of ready and delayed tasks
+-- reply  as for put_keyed; the error FULL names the number of new tasks
 --#include verbs/put_keyed

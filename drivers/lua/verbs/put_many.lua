@@ -1,10 +1,10 @@
--- Add tasks, all or none.
--- ARGV  6 how many they are, 7 the list where the words are ('': they are ARGV[12…]), 8 how many words,
---       9 how many tasks have room ('': any number), 10 how many callers in the process are going to wait if there is none
---       ('': none), 11 the process, 12… words: for all that have the same options how many they are, and what put has for
---       ARGV[6], [8], [9] and [10]; the rest of their header; and the data of each. Where those differ by their lanes: how
---       many below 0, what put has for ARGV[6], [8] and [9], and of each its lane, and the rest of its header with its data
--- answers  the moment of the put in 7 bytes, then the id of the first; nil if there is no room
+-- Add all of the given tasks, or none.
+-- ARGV  6 the number of tasks, 7 the list with the uploaded words ('': the words are ARGV[12…]), 8 the number of words,
+--       9 the capacity of the tube ('': unlimited), 10 how many callers in the process wait if the tube is full ('':
+--       none), 11 the process, 12… words. For tasks with equal options: their number; ARGV[6], [8], [9] and [10] of
+--       put; the rest of their header; the data of each. If they differ only in their lanes: their number, negative;
+--       ARGV[6], [8] and [9] of put; the lane of each, and the rest of its header with its data
+-- reply  the moment of the put in 7 bytes, then the id of the first task; nil if the tube is full
 --#include begin
 if replayed then return replayed end
 local size = tonumber(ARGV[6])
@@ -23,7 +23,7 @@ end
 --#if LANE_ROOM
 local lanes, more, here, seen = {}, {}, at, 0
 while seen < size do
-  -- As in put_all.lua.
+  -- The format is that of put_all.lua.
   local count, laned = words[here] + 0, byte(words[here + 1]) % 128 >= 64
   local own = count < 0
   if own then count = -count end

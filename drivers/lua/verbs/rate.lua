@@ -1,8 +1,8 @@
--- Count a call against a rate limit, by the generic cell rate algorithm.
--- KEYS[1]  a hash: until when calls of before fill an even pace (`filled`)
--- ARGV  1 microseconds from one call to the next at that pace, 2 how many microseconds calls may be ahead of it,
---       3 '1': count one, if it may go; '-1': take one back
--- answers  after how many microseconds the call may go; 0: now, and it was counted
+-- Count a call against a rate limit, with the generic cell rate algorithm (GCRA).
+-- KEYS[1]  a hash whose field `filled` is the theoretical arrival time of the next call
+-- ARGV  1 the emission interval in microseconds, 2 the tolerance for bursts in microseconds,
+--       3 '1': count a call if it is allowed; '-1': give a counted call back
+-- reply  microseconds until the call is allowed; 0: it was allowed and counted
 local call = redis.call
 local t = call('TIME')
 local now = t[1] * 1000000 + t[2]

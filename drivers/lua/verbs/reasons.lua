@@ -1,12 +1,12 @@
 -- Count buried tasks by their reasons.
--- ARGV  6 the place after which to begin ('': the first), 7 how many at most, a bounded number
--- answers  {where to go on; '': nowhere, that was all}, and each reason ('': none) with how many tasks have it
+-- ARGV  6 the place after which to begin ('': the start), 7 the maximum number of tasks, bounded
+-- reply  {the place after which to continue; '': the end}, and each reason ('': none) with its number of tasks
 --#include begin
 --#include flush
 local places, counts, size = places_after(':buried', ARGV[6], tonumber(ARGV[7])), {}, 0
 local found = { #places < tonumber(ARGV[7]) and '' or places[#places] }
 for n = 1, #places do
-  -- What is shorter than an id is nobody's: `repair` removes it.
+  -- A place that is shorter than an id is damaged: `repair` removes it.
   local task = #places[n] >= 6 and find(id_at(places[n]))
   if task and task.state == '!' then
     local reason = task.reason or ''

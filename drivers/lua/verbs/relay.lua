@@ -1,9 +1,11 @@
--- Move tasks that are as a caller has seen them to another tube of the server: they are put there, and removed here.
--- ARGV  6 how many, then of each four words as for evict; then the meta hash of the other tube, ARGV 1 to 5 and 9 of
---       `put_keyed` for that tube, and nine words of each task as for `put_keyed`
--- answers  as evict; the error THERE says what `put_keyed` says: FULL, that there is no room
+-- Move tasks that are unchanged since a caller read them to another tube of the server: put them there, remove them
+-- here.
+-- ARGV  6 the number of tasks, then four words of each as for evict; then the meta hash of the other tube, ARGV 1 to 5
+--       and 9 of `put_keyed` for that tube, and nine words of each task as for `put_keyed`
+-- reply  as for evict; the error THERE with the error of `put_keyed`, or FULL if the other tube is full
 --
--- `put_all` is that script as a function. Which tasks it gets is known before, and nothing happens between both.
+-- `put_all` is the put script as a function (see `relaying` in assembly.py). This script decides about each task before
+-- it calls `put_all`; other calls cannot come between the put and the removal.
 local function put_there(done, last)
   local words, count, places = {}, 0, {}
   for n = 1, 5 do words[n] = ARGV[last + 1 + n] end
@@ -21,7 +23,7 @@ local function put_there(done, last)
   if told.err then
     return (string.gsub(told.err, '^(DUPLICATE %d+) (%d+)', function(found, n) return found .. ' ' .. places[n + 1] end))
   end
-  -- A call that comes again gets the answer of this script.
+  -- Delete the kept reply of the put: if the call is sent again, this script returns its own.
   call('HDEL', ARGV[last + 1], words[3])
   return nil
 end

@@ -1,8 +1,8 @@
 -- Release a held task.
--- ARGV  6, 7, 8 as for ack, 9 microseconds until it is ready ('': at once; 'backoff': as the tube's backoff says),
---       10 why it is buried, if that was its last attempt ('': nobody says), 11 its priority ('': as it is),
---       12 its data (absent: as it is)
--- answers  as for ack
+-- ARGV  6, 7, 8 as for ack, 9 microseconds until it is ready ('': at once; 'backoff': by the backoff of the tube),
+--       10 the reason if its last attempt buries it ('': none), 11 its priority ('': unchanged),
+--       12 its data (absent: unchanged)
+-- reply  as for ack
 --#include begin
 --#include held_task
 local due, delay, reason = nil, ARGV[9], ARGV[10]
@@ -10,7 +10,7 @@ local due, delay, reason = nil, ARGV[9], ARGV[10]
 local pri = tonumber(ARGV[11] or '')
 if pri then
 --#if RANK
-  -- An order that fails for this priority fails before anything is written.
+  -- If the rank fails for this priority, it must fail before the first write.
   place({ id = task.id, pri = pri, created = task.created })
 --#end
   task.pri = pri > 0 and pri

@@ -1,5 +1,5 @@
--- Release all taken tasks, whoever has them: some at a time, in the order of their ids.
--- answers  nothing; AGAIN while some are left
+-- Release all taken tasks of all sessions: some per call, in the order of their ids.
+-- reply  nothing; AGAIN while more tasks are taken
 --#include begin
 if replayed then return end
 call('HDEL', M, '')

@@ -1,6 +1,6 @@
 -- Release held tasks.
--- ARGV  6 microseconds until they are ready ('': at once; 'backoff': as the tube's backoff says), 7… as for ack_many
--- answers  as for ack_many
+-- ARGV  6 microseconds until they are ready ('': at once; 'backoff': by the backoff of the tube), 7… as for ack_many
+-- reply  as for ack_many
 --#include begin
 if replayed then return replayed end
 local done, delay, reason = {}, ARGV[6], nil

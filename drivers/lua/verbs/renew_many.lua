@@ -1,6 +1,6 @@
--- Let held tasks have at least so much time to run from now on; where the ttl ends a taken task it lives as long.
+-- Extend the ttr of held tasks to at least this span from now; if the ttl ends taken tasks, extend it as well.
 -- ARGV  6 microseconds, 7… as for ack_many
--- answers  as for ack_many
+-- reply  as for ack_many
 --#include begin
 if replayed then return replayed end
 local done = {}
@@ -9,7 +9,7 @@ for n = 7, #ARGV, 2 do
   done[#done + 1] = task and '1' or '0'
   if task then
     local ends = now + ARGV[6]
-    -- Without ttr and ttl it has no end.
+    -- A task without ttr and ttl has no due time.
     local was = due_of(task.id)
     if was and was < ends then
       local due = task.ttr and ends

@@ -1,6 +1,6 @@
--- Let lanes rest anew from now on whose last start lies ahead, since the clock was set back: some per call.
--- ARGV  6 where to go on; 0: from the beginning
--- answers  where to go on; 0: nowhere, that was all
+-- Restart the cooldown of lanes whose last start is in the future because the clock was set back: some per call.
+-- ARGV  6 the cursor; 0: the beginning
+-- reply  the next cursor; 0: the end
 --#include begin
 call('HDEL', M, '')
 local page = META.pacing and call('HSCAN', M .. ':lanes', ARGV[6], 'COUNT', 50) or { '0', {} }

@@ -1,5 +1,5 @@
 -- End a pause.
--- answers  nothing
+-- reply  nothing
 --#include begin
 if replayed then return end
 call('HDEL', M, 'paused')

@@ -1,7 +1,7 @@
--- Wake whoever waits, as a process thinks that something is due, unless somebody has looked since it was due.
+-- Wake a waiting process because a due time has come, unless another call has processed it already.
 -- KEYS[1]  the tube's meta hash
--- ARGV  1 'marker' or 'room', 2 the moment
--- answers  microseconds until then, if it has not come yet by this clock; 0
+-- ARGV  1 'marker' or 'room', 2 the due time
+-- reply  microseconds until then, if it has not come by the server's clock; else 0
 local soonest = tonumber(redis.call('HGET', KEYS[1], 'soonest') or nil)
 if not soonest or soonest > tonumber(ARGV[2]) then return 0 end
 local t = redis.call('TIME')

@@ -1,9 +1,9 @@
--- Keep a session that several connections share.
+-- Maintain a session that several connections share.
 -- KEYS[1]  its hash
 -- ARGV  1 'publish', 'again', 'join', 'tube', 'beat', 'leave' or 'lose', 2 its lease in microseconds ('': while callers
 --       live), 3 the time in microseconds ('': the server's), 4 the name of a tube in which it is open ('': none),
---       5 for how many microseconds it outlives the last caller that was lost, 6 the caller's name
--- answers  {how many callers there are, the names of its tubes}; nil if it has ended, or the server has lost it
+--       5 microseconds that it outlives the last lost caller, 6 the caller's name
+-- reply  {the number of callers, the names of its tubes}; nil if it has ended, or the server has lost it
 local call = redis.call
 local S, what = KEYS[1], ARGV[1]
 local now = tonumber(ARGV[3])
@@ -22,10 +22,10 @@ if what ~= 'publish' and what ~= 'again' and not ends then return false end
 if what == 'leave' or what == 'lose' then
   call('HDEL', S, caller)
 elseif what ~= 'tube' then
-  -- With each beat, too: the server may have lost that it has joined.
+  -- Each heartbeat writes it as well, because the server may have lost it.
   call('HSET', S, caller, 1)
 end
--- Others who were in it are not known before they beat, or at all: nobody is its last caller, and it ends by its lease.
+-- Other callers are unknown until their next heartbeat. The entry '?' keeps the session until its lease ends.
 if what == 'again' then call('HSET', S, 'caller:?', 1) end
 if ARGV[4] ~= '' then call('HSET', S, 'tube:' .. ARGV[4], 1) end
 local callers = 0
@@ -43,7 +43,7 @@ elseif ARGV[2] == '' then
 else
   -- Another caller may have a longer lease.
   local longest = math.max(ARGV[2], call('HGET', S, 'lease') or 0)
-  -- None of them lies further ahead than the longest: only the clock may have been set back.
+  -- The end is further ahead than the longest lease only if the clock was set back.
   local lease = math.max(ARGV[2], ends and tonumber(ends) < 1e18 and math.min(ends - now, longest) or 0)
   call('HSET', S, 'ends', now + lease, 'lease', longest)
   call('PEXPIRE', S, math.ceil(lease / 1000) * 2 + 60000)

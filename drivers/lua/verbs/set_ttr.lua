@@ -1,6 +1,6 @@
--- Let a held task with a ttr run for so long from now on; later takes have its own ttr.
--- ARGV  6, 7, 8 as for ack, 9 microseconds ('': its own ttr), 10 '1': one without a ttr gets this one
--- answers  as for ack
+-- Restart the ttr of a held task with this span; later takes use its own ttr.
+-- ARGV  6, 7, 8 as for ack, 9 microseconds ('': its own ttr), 10 '1': a task without a ttr gets this one
+-- reply  as for ack
 --#include begin
 --#include held_task
 local due

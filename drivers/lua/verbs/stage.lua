@@ -1,8 +1,8 @@
--- Bring words for a put of many tasks, which comes when all are there. They are gone some time after the last ones.
+-- Upload words for a put of many tasks, which follows after the last part. The list expires some time after that.
 -- KEYS[1]  the tube's meta hash
--- ARGV  1 the name of their list, 2 how many parts are there already ('': remove it), 3 for how many milliseconds they stay,
---       4 words, in one string: the next part
--- answers  nothing
+-- ARGV  1 the name of the list, 2 the number of earlier parts ('': remove the list), 3 milliseconds until it expires,
+--       4 the next part: words in one string
+-- reply  nothing
 local list = KEYS[1] .. ':staged:' .. ARGV[1]
 if ARGV[2] == '' then
   redis.call('UNLINK', list)
@@ -10,7 +10,7 @@ if ARGV[2] == '' then
 end
 if redis.call('EXISTS', KEYS[1]) == 0 then return redis.error_reply('TUBEGONE there is no such tube') end
 local there = redis.call('LLEN', list)
--- Else this one came before, and only its answer was lost.
+-- Otherwise this part was uploaded before, and only the reply was lost.
 if there <= tonumber(ARGV[2]) then
   if there < tonumber(ARGV[2]) then return redis.error_reply('STAGEGONE the tasks uploaded before are gone') end
   redis.call('RPUSH', list, ARGV[4])

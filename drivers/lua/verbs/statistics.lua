@@ -1,6 +1,6 @@
--- Count the tasks of a tube, its calls, and who waits.
--- answers  {tasks, taken, buried, and by name what the meta hash counts: field, value, …}, then who waits (see waiting.lua),
---          then the end of a pause
+-- Count the tasks of a tube, its calls, and its waiters.
+-- reply  {tasks, taken tasks, buried tasks, a list of counters of the meta hash, the waiters (see waiting.lua), the end
+--        of a pause, the number of kept done tasks, if the tube keeps them}
 --#include begin
 --#include flush
 local counted = { call('HLEN', M .. ':tasks'), call('ZCARD', M .. ':taken'), call('ZCARD', M .. ':buried') }

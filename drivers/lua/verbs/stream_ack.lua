@@ -1,9 +1,9 @@
--- Ack the tasks of a batch, those of its last chunk; so is one whose lease was over, if nobody else has taken it since, and
--- it was not left out when the batch was read: its attempts are as they were before the take, which came to nothing. All
--- batches before are done too: of those that the server still knows, since it has lost their acks, the first one comes
+-- Ack the tasks of the last chunk of a batch. A task whose lease has expired is removed as well if no other session has
+-- taken it since (its attempts are then as before the take) and it was not left out when the batch was read. All
+-- earlier batches are done, too: if the server lost their acks and still has batches of them, the first one is acked
 -- first.
 -- ARGV  6 the stream, 7 its epoch, 8 the batch
--- answers  how many chunks are left, at least, ' ', how many tasks were done
+-- reply  the minimum number of remaining chunks, ' ', the number of done tasks
 --#include begin
 if replayed then return replayed end
 --#include stream

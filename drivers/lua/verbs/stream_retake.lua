@@ -1,8 +1,8 @@
--- Take the tasks of a chunk again whose lease was over, where nobody else has taken them since; forget the others, and those
--- that were left out when it was read: what its sink has may be without them.
--- ARGV  6 the stream, 7 its epoch, 8 the batch, 9 the number of the chunk in it, 10 '1': the lease that was over has used up an
---       attempt of what is taken again, and what had no more is buried
--- answers  how many tasks it has lost by this, ' ', what is written down of it now; nil: there is no such chunk
+-- Take tasks of a chunk again after their lease expired, unless another session has taken them since. Drop the other
+-- tasks from the chunk, and those that were left out when it was read: the sink may have been written without them.
+-- ARGV  6 the stream, 7 its epoch, 8 the batch, 9 the number of the chunk in it, 10 '1': the expired lease counts as an
+--       attempt of each task that is taken again, and a task without further attempts is buried
+-- reply  the number of tasks that the chunk lost, ' ', the new record of the chunk; nil: the chunk does not exist
 --#include begin
 --#include stream
 if replayed then return replayed end
@@ -26,7 +26,7 @@ for n = 1, #named do
       end
     end
 --#if LANE
-    -- As for any take: its lane must be free, and it the first of it.
+    -- As in any take, the lane must be free, and the task must be its first one.
     may = may and call('ZREM', M .. ':offers', place(task)) == 1
 --#else
     if may then pull(task) end

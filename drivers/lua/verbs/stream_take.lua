@@ -1,7 +1,7 @@
--- Take tasks for a stream, and write down which. Their ttr does not run: the lease of the session stands for it.
--- ARGV  6 the stream, 7 its epoch, 8 the batch, 9 the number of the chunk in it, 10 how many tasks at most; 0: none but those
---       that were taken before; 11 with how many bytes they are enough, or ''
--- answers  what is written down, see stream.lua; nil if there was nothing to take. The same again for the same chunk
+-- Take tasks for a stream, and record them. Their ttr does not run: the lease of the session replaces it.
+-- ARGV  6 the stream, 7 its epoch, 8 the batch, 9 the number of the chunk in it, 10 the maximum number of tasks; 0:
+--       only tasks that were taken before, 11 a size limit in bytes, or ''
+-- reply  the record of the chunk, see stream.lua; nil if no task was taken. A second call for a chunk returns the same
 --#include begin
 --#include stream
 local field = ARGV[8] .. '.' .. ARGV[9]
@@ -15,7 +15,7 @@ if limit == 0 then
 --#include flush
   return false
 end
--- Tasks of a batch that is not done, whose lease was lost, may be ready: they are that one's.
+-- Ready tasks may belong to a batch that is not done and whose lease has expired. Leave them to that batch.
 local known = call('HMGET', S, 'first', 'last')
 for number = math.max(known[1], known[2] - 1), known[2] do
   local owner = call('HGET', S, string.format('%.0f.by', number))
@@ -31,7 +31,7 @@ if #ids == 0 then
   return false
 end
 chunk = written(ids, attempts, { string.format('%d', this_take) })
--- The numbers of batches may leap: nobody is to look for those that never were.
+-- The numbers of batches may have gaps: skip the missing ones.
 if known[1] - known[2] > 0 then call('HSET', S, 'first', ARGV[8]) end
 call('HSET', S, field, chunk, ARGV[8], ARGV[9] + 1, ARGV[8] .. '.by', ARGV[1], 'last', ARGV[8])
 --#done chunk

@@ -1,13 +1,13 @@
--- Take the first task that may be taken.
--- ARGV  6 how many callers in the process are going to wait if there is none ('': none), 7 the process
--- answers  what `shown` says of the task; the next moment at which something is due (0: never) if there is none
+-- Take the next task.
+-- ARGV  6 how many callers in the process wait if no task can be taken ('': none), 7 the process
+-- reply  the task as `shown` encodes it; if no task can be taken, the next due time (0: none)
 --#include begin
 local id
 if replayed then
 --#slow
   local task = #replayed > 0 and held_one(unpack_struct('>I8', replayed), this_take)
   if task then return shown_held(task) end
-  -- Who waits asks again. This may come from a connection that nobody has any more: nobody would get a task.
+  -- Take nothing: a waiter sends its next take itself, and this request may come from an abandoned connection.
   if (ARGV[6] or '') ~= '' then id = false end
 --#fast
 end

@@ -1,6 +1,6 @@
--- Take the first tasks that may be taken, for so long each: a task without a ttr keeps this one.
--- ARGV  6 how many at most, 7 microseconds
--- answers  as for take_many
+-- Take the next tasks for the given time: a task without a ttr keeps it as its ttr.
+-- ARGV  6 the maximum number of tasks, 7 microseconds
+-- reply  as for take_many
 --#include begin
 --#include taken_already
 local tasks, size, stuck = {}, 0, false

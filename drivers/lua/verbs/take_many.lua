@@ -1,8 +1,8 @@
--- Take the first tasks that may be taken.
--- ARGV  6 how many at most
--- answers  {their ids, their attempts, when they are due (-1: never; '' where nothing is timed), each in one string; '1' if
---          there are more, although they are fewer than asked for; the number of the take; the tasks}; nothing if there
---          is none
+-- Take the next tasks.
+-- ARGV  6 the maximum number of tasks
+-- reply  {their ids, their attempts, their due times (-1: none; '' in tubes without due times), each in one string; '1'
+--        if more tasks can be taken although these are fewer than requested; the number of the take; the tasks}; an
+--        empty list if no task can be taken
 --#include begin
 --#include taken_already
 local limit, room, leased, bare = tonumber(ARGV[6]), BYTES, false, false

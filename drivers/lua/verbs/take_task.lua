@@ -1,6 +1,6 @@
--- Take one task, whatever stands before it.
--- ARGV  6, 7 as any_task.lua says, 8 '', 9 microseconds ('': its own ttr)
--- answers  what `shown` says of the task; '' if it may not be taken now
+-- Take one task, regardless of the order.
+-- ARGV  6, 7 as in any_task.lua, 8 '', 9 microseconds ('': its own ttr)
+-- reply  the task as `shown` encodes it; '' if it cannot be taken now
 --#include begin
 if replayed then
 --#slow
@@ -17,7 +17,7 @@ if free then
 --#if PACED
   free = not lane_taken
 --#else
-  -- Its head is taken, if it is not on offer.
+  -- If the head of the lane is not in ':offers', a task of the lane is taken.
   free = lane_head and call('ZSCORE', M .. ':offers', lane_head)
 --#end
 end
@@ -28,7 +28,7 @@ if not free then
 end
 call('HDEL', M, '')
 --#if LANE
--- As if it had been on offer.
+-- Update the lane as if this task were its head in ':offers'.
 local at = place(task)
 if lane_head then call('ZREM', M .. ':offers', lane_head) end
 if lane_head ~= at then

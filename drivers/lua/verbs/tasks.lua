@@ -1,11 +1,12 @@
--- Look at tasks, in the order of their ids.
--- ARGV  6 the id from which to look, 7 how many at most, a bounded number, 8 'r': ready ones, 9 '=' and their lane; '': any
--- answers  {the id from which to look on; 0: that was all}, and what `shown` says of each
+-- List tasks in the order of their ids.
+-- ARGV  6 the id at which to begin, 7 the maximum number, bounded, 8 'r': ready tasks, '': any, 9 '=' and a lane, '':
+--       any
+-- reply  {the id at which to continue; 0: the end}, and each task as `shown` encodes it
 --#include begin
 --#include flush
 local first, most = tonumber(ARGV[6]), tonumber(ARGV[7])
 local state, lane = ARGV[8] or '', ARGV[9] or ''
--- Whether what is stored of a task may be of the lane: most are told apart before they are read.
+-- True if a stored task may belong to the lane: this excludes most others before they are decoded.
 local named = text(sub(lane, 2))
 local function may_be(value)
   if lane == '' or (lane == '=nil' and byte(value, 1) % 128 < 64) then return true end
@@ -20,14 +21,14 @@ if call('HLEN', M .. ':tasks') <= 1000 then
   table.sort(ids)
   last = #ids
 else
-  -- Below `oldest` nothing lives.
+  -- Ids below `oldest` do not exist.
   first = math.max(first, tonumber(call('HGET', M, 'oldest') or 0))
   last = math.min(5000, META.next - first)
 end
 local found, looked, size, n = { 0 }, 0, 0, 0
--- Those that are not shown cost nearly as much as the others.
+-- Limit the skipped tasks as well: they cost nearly as much as the others.
 while n < last and #found <= most and looked < 1000 and size < BYTES do
-  -- Small ones are read by the hundred: that saves commands.
+  -- Read small tasks by the hundred, with fewer commands.
   local step = looked > 0 and size < 1000 * looked and 100 or 20
   local some, there, values = {}, {}, {}
   for at = n + 1, math.min(n + step, last) do some[#some + 1] = ids and ids[at] or first + at - 1 end

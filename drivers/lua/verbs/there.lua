@@ -1,4 +1,4 @@
--- Find out whether there is a tube.
+-- Find out if a tube exists.
 -- KEYS[1]  its meta hash
--- answers  its driver and its options; nil: there is none
+-- reply  its driver and its options; nil: it does not exist
 return redis.call('EXISTS', KEYS[1]) == 1 and redis.call('HMGET', KEYS[1], 'driver', 'options')

@@ -1,5 +1,5 @@
--- Let happen what is due; nothing else.
--- answers  the next moment at which something is due (0: never)
+-- Process due tasks and lanes, and nothing else.
+-- reply  the next due time (0: none)
 --#include begin
 --#include flush
 return soonest or 0

@@ -1,6 +1,6 @@
--- Give a held task more time to run and to live, for good.
+-- Extend the ttr and the ttl of a held task permanently.
 -- ARGV  6, 7, 8 as for ack, 9 microseconds
--- answers  as for ack
+-- reply  as for ack
 --#include begin
 --#include held_task
 local more = tonumber(ARGV[9])

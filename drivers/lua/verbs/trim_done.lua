@@ -1,6 +1,6 @@
--- Forget the first of the done tasks, where more are kept than the tube keeps.
--- ARGV  6 how many at most, a bounded number
--- answers  how many are left to forget
+-- Remove the oldest done tasks in excess of the limit of the tube.
+-- ARGV  6 the maximum per call, bounded
+-- reply  the number of done tasks that are left to remove
 --#include begin
 local over = 0
 --#if KEEPS

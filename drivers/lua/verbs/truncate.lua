@@ -1,5 +1,5 @@
--- Remove all tasks at once. Counters and ids go on.
--- answers  nothing
+-- Remove all tasks at once. Counters and ids continue.
+-- reply  nothing
 --#include begin
 if replayed then return end
 call('UNLINK', M .. ':tasks', M .. ':ready', M .. ':taken', M .. ':due', M .. ':buried', M .. ':back', M .. ':offers', M .. ':behind', M .. ':lanes', M .. ':rests', M .. ':keys', M .. ':known')

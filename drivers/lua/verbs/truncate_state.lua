@@ -1,6 +1,6 @@
--- Remove the tasks that are in one state, some at a time.
--- ARGV  6 the state, 7 where to go on; 0: from the beginning
--- answers  where to go on; 0: nowhere, that was all
+-- Remove the tasks of one state, some per call.
+-- ARGV  6 the state, 7 the cursor; 0: the beginning
+-- reply  the next cursor; 0: the end
 --#include begin
 if replayed then return replayed end
 call('HDEL', M, '')

@@ -1,6 +1,6 @@
--- Undo puts whose caller has gone before it heard of them, as far as nobody took the tasks yet.
--- ARGV  6… of each its id, and 'c' and the moment of its put
--- answers  nothing
+-- Undo puts whose caller left before the reply arrived, except for tasks that were taken since.
+-- ARGV  6… for each task its id, and 'c' and the moment of its put
+-- reply  nothing
 --#include begin
 call('HDEL', M, '')
 for n = 6, #ARGV, 2 do

@@ -1,6 +1,6 @@
--- Undo takes whose taker has gone before it got the tasks.
--- ARGV  6… of each its id and the number of the take
--- answers  nothing
+-- Undo takes whose caller left before it received the tasks.
+-- ARGV  6… for each task its id and the number of the take
+-- reply  nothing
 --#include begin
 if replayed then return end
 local undone = false

@@ -1,14 +1,14 @@
--- Change a task, in whatever state.
--- ARGV  6, 7 as any_task.lua says, 9 '1': it gets the data of 10, 11 its pri, 12 microseconds until it is ready, 13 microseconds that it
---       lives from now on ('': as it is)
--- answers  what `shown` says of the task
+-- Change a task in any state.
+-- ARGV  6, 7 as in any_task.lua, 9 '1': set its data to ARGV[10], 11 its priority, 12 microseconds until it is ready,
+--       13 microseconds that it lives from now on ('': unchanged)
+-- reply  the task as `shown` encodes it
 --#include begin
 --#include any_task
 if (ARGV[12] ~= '' and task.state ~= 'r' and task.state ~= '~') or (ARGV[13] ~= '' and task.state == 't') then
   return redis.error_reply('STATE ' .. task.state)
 end
 --#if RANK
--- An order that fails for this priority fails before anything is written.
+-- If the rank fails for this priority, it must fail before the first write.
 if ARGV[11] ~= '' then place({ id = task.id, pri = tonumber(ARGV[11]), created = task.created }) end
 --#end
 call('HDEL', M, '')

@@ -1,7 +1,7 @@
--- Look at some of the lanes.
--- ARGV  6 where to go on; 0: from the beginning
--- answers  {where to go on (0: nowhere, that was all), and of each lane: its name, how many of its tasks are ready, how many
---          are taken, until when it rests (0: it does not), its interval in microseconds, its max_in_flight, its capacity}
+-- List some of the lanes.
+-- ARGV  6 the cursor; 0: the beginning
+-- reply  {the next cursor (0: the end), and for each lane: its name, its ready tasks, its taken tasks, the end of its
+--        cooldown or block (0: none), its interval in microseconds, its max_in_flight, its capacity}
 --#include begin
 --#include flush
 local page = call('HSCAN', M .. ':lanes', ARGV[6], 'COUNT', 200)

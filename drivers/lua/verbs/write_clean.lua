@@ -1,8 +1,8 @@
--- Remove what was brought for a write, but for what stays for longer than it would by itself: that may be sealed.
+-- Remove the uploaded chunks of a write, except for chunks whose expiry was extended: their write may be sealed.
 -- KEYS[1]  the tube's meta hash
--- ARGV  1 the write, 2 if it is given up for how many milliseconds that is known, else '', 3 how many milliseconds that is;
---       '': all is put that is ever going to be
--- answers  how many chunks are left to remove
+-- ARGV  1 the write, 2 milliseconds for which it is remembered that the write was aborted ('': it was not), 3 the usual
+--       expiry of a chunk in milliseconds ('': remove all chunks, because all puts of the write are done)
+-- reply  the number of chunks that are left to remove
 local M = KEYS[1]
 local chunks = M .. ':chunks:' .. ARGV[1]
 if ARGV[2] ~= '' then

@@ -1,7 +1,7 @@
--- Note that a write has put all.
+-- Record that a write has put all its tasks.
 -- KEYS[1]  the tube's meta hash
--- ARGV  1 who writes, 2 the number of the write, 3 for how many milliseconds it is known that it was done ('': not at all)
--- answers  1; 0: nothing is known of this write
+-- ARGV  1 the writer, 2 the number of the write, 3 milliseconds for which that is remembered ('': not at all)
+-- reply  1; 0: the write is unknown
 local M, W = KEYS[1], KEYS[1] .. ':written:' .. ARGV[1]
 local known = redis.call('HMGET', W, 'number', 'last')
 if known[1] ~= ARGV[2] then return known[2] and tonumber(known[2]) >= tonumber(ARGV[2]) and 1 or 0 end

@@ -1,11 +1,11 @@
 -- List writes that were sealed a while ago, and are not done.
 -- KEYS[1]  the tube's meta hash
--- ARGV  1 how many seconds ago
--- answers  of each who writes, its number and what to put
+-- ARGV  1 the minimum age in seconds
+-- reply  for each write its writer, its number and its chunks
 local M, found = KEYS[1], {}
 local now = redis.call('TIME')[1]
 local names = redis.call('ZRANGEBYSCORE', M .. ':sealed', '-inf', now - ARGV[1], 'LIMIT', 0, 10)
--- Sealed in the future: the clock was set back since.
+-- Writes sealed in the future: the clock was set back since.
 if #names == 0 then names = redis.call('ZRANGEBYSCORE', M .. ':sealed', '(' .. now, '+inf', 'LIMIT', 0, 10) end
 for _, name in ipairs(names) do
   local known = redis.call('HMGET', M .. ':written:' .. name, 'number', 'chunks')

@@ -1,9 +1,10 @@
--- Decide what a write puts: from now on it is put whole, by whoever goes on with it.
+-- Seal a write: fix its chunks. From now on all of them are put, by this writer or by another one that continues it.
 -- KEYS[1]  the tube's meta hash
--- ARGV  1 who writes, 2 the number of the write, 3 what to put: of each chunk its name, how many tasks and words it has,
---       '1' if they have keys; 4 how many of the chunks are gone, 5 for how many milliseconds that is known, 6 when
---       the tube was born that they were brought for ('': there are none)
--- answers  what to put, which may be an earlier write's that was not finished, behind that one's number; nil: it was done
+-- ARGV  1 the writer, 2 the number of the write, 3 its chunks: for each its name, its number of tasks and of words, '1'
+--       if they have keys, 4 the number of missing chunks, 5 milliseconds for which the seal is remembered, 6 the
+--       moment of creation of the tube for which they were uploaded ('': no chunks)
+-- reply  the number of a write and its chunks: of this write, or of an earlier one that is not done; nil: the write is
+--        done
 local M, W = KEYS[1], KEYS[1] .. ':written:' .. ARGV[1]
 local born = redis.call('HGET', M, 'born')
 if not born then return redis.error_reply('TUBEGONE there is no such tube') end
