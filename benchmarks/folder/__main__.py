@@ -131,7 +131,7 @@ def main() -> None:
     options.add_argument("--tasks", type=int, default=2000)
     options.add_argument("--rounds", type=int, default=10)
     options.add_argument("--living", type=int, default=0)
-    given = options.parse_args()
+    args = options.parse_args()
     with TemporaryDirectory() as place:
         folder = Path(place)
         stores: dict[str, Verbs] = {
@@ -142,9 +142,9 @@ def main() -> None:
         peers = {"litequeue": of_litequeue, "persistqueue": of_persist_queue, "huey": of_huey}
         stores |= {name: make(folder) for name, make in peers.items() if find_spec(name)}
         best: dict[str, dict[str, float]] = {name: {} for name in stores}
-        for _ in range(given.rounds):
+        for _ in range(args.rounds):
             for name, verbs in stores.items():
-                measured(verbs, given.tasks, best[name])
+                measured(verbs, args.tasks, best[name])
         table = Table("store", "put", "take + ack", "cycle", "relative to litequeue", "put_many")
         cycles = {name: found["put"] + found["take + ack"] for name, found in best.items()}
         for name, found in best.items():
@@ -154,8 +154,8 @@ def main() -> None:
                 name, f"{found['put']:.1f}", f"{found['take + ack']:.1f}", f"{cycles[name]:.1f}", relative, many
             )
         Console().print(table)
-        if given.living:
-            Console().print(large(folder, given.living))
+        if args.living:
+            Console().print(large(folder, args.living))
 
 
 if __name__ == "__main__":

@@ -24,16 +24,16 @@ def test_a_listener_may_use_the_queue(queue: tubes.Queue) -> None:
 
 def test_a_listener_may_change_the_tube_it_listens_to(queue: tubes.Queue) -> None:
     tube = queue.create_tube("t")
-    heard: list[str] = []
+    events: list[str] = []
 
     def listen(task: tubes.Task, event: str) -> None:
-        heard.append(event)
+        events.append(event)
         if event == "put" and task.data == "again":
             tube.put("last")
 
     tube.on_task_change(listen)
     tube.put("again")
-    assert heard == ["put", "put"]
+    assert events == ["put", "put"]
 
 
 def test_listener_error_is_logged_and_has_no_effect(queue: tubes.Queue, caplog: pytest.LogCaptureFixture) -> None:
@@ -54,29 +54,29 @@ def test_listener_error_is_logged_and_has_no_effect(queue: tubes.Queue, caplog: 
 
 
 def test_every_session_has_a_listener_of_its_own(queue: tubes.Queue) -> None:
-    heard: list[str] = []
+    events: list[str] = []
     mine = queue.create_tube("t")
     with queue.session() as other:
-        assert mine.on_task_change(lambda task, event: heard.append("mine")) is None
+        assert mine.on_task_change(lambda task, event: events.append("mine")) is None
         theirs = other.tube("t")
-        theirs.on_task_change(lambda task, event: heard.append("theirs"))
+        theirs.on_task_change(lambda task, event: events.append("theirs"))
         theirs.put("x")
     mine.put("y")
     assert mine.on_task_change(None) is not None
     mine.put("z")
-    assert heard == ["mine", "theirs", "mine"]
+    assert events == ["mine", "theirs", "mine"]
 
 
 def test_an_asyncio_listener_is_called_in_its_loop_in_order() -> None:
     async def main() -> None:
-        heard: list[int] = []
+        events: list[int] = []
         async with tubes.aio.connect("memory://listeners-of-a-loop") as queue:
             tube = await queue.create_tube("t")
             loop_thread = threading.get_ident()
 
             def listen(task: tubes.AsyncTask, event: str) -> None:
                 assert threading.get_ident() == loop_thread
-                heard.append(task.id)
+                events.append(task.id)
 
             await tube.on_task_change(listen)
 
@@ -87,7 +87,7 @@ def test_an_asyncio_listener_is_called_in_its_loop_in_order() -> None:
 
             await asyncio.gather(asyncio.to_thread(from_a_thread), *(tube.put("y") for _ in range(100)))
             await asyncio.sleep(0)
-            assert heard == list(range(200))
+            assert events == list(range(200))
 
     asyncio.run(main())
 

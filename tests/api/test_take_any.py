@@ -43,44 +43,44 @@ def test_cancelled_takes_from_several_tubes_lose_nothing(seed: int) -> None:
     puts = 3000
 
     async def main() -> None:
-        got: list[int] = []
+        taken: list[int] = []
         async with tubes.aio.connect() as queue:
             made = [await queue.create_tube(name, "utubettl") for name in NAMES]
 
-            async def taker() -> None:
+            async def take_all() -> None:
                 some = dice.sample(made, dice.randrange(1, 4))
                 task = await queue.take_any(some, dice.choice([None, 0.001, 5]), fair=dice.random() < 0.5)
                 if task is not None:
                     assert task.attempts == 1
                     await task.ack()
-                    got.append(task.data)
+                    taken.append(task.data)
 
-            await cancel_some(dice, puts, taker, lambda n: dice.choice(made).put(n, utube=str(dice.randrange(50))))
+            await cancel_some(dice, puts, take_all, lambda n: dice.choice(made).put(n, utube=str(dice.randrange(50))))
             found = (await queue.statistics()).values()
             assert sum(each.waiting + each.tasks["taken"] for each in found) == 0
-            assert len(got) == len(set(got)) == sum(each.calls["ack"] for each in found)
-            assert sum(each.tasks["ready"] for each in found) + len(got) == puts
-            assert sum(each.calls["take"] for each in found) == len(got)
-            assert len(got) > puts // 20, "the consumers got almost no task, which proves little"
+            assert len(taken) == len(set(taken)) == sum(each.calls["ack"] for each in found)
+            assert sum(each.tasks["ready"] for each in found) + len(taken) == puts
+            assert sum(each.calls["take"] for each in found) == len(taken)
+            assert len(taken) > puts // 20, "the consumers got almost no task, which proves little"
 
     asyncio.run(main())
 
 
 def test_takes_from_several_tubes_that_time_out_in_threads_lose_nothing() -> None:
     puts = 4000
-    got: list[int] = []
+    taken: list[int] = []
     with tubes.connect() as queue:
         made = [queue.create_tube(name) for name in NAMES]
         over = threading.Event()
 
-        def taker(seed: int) -> None:
+        def take_all(seed: int) -> None:
             dice = random.Random(seed)
             while not over.is_set():
                 task = queue.take_any(dice.sample(made, 2), dice.random() * 0.0005)
                 if task is not None:
-                    got.append(task.ack().data)
+                    taken.append(task.ack().data)
 
-        threads = [threading.Thread(target=taker, args=(seed,)) for seed in range(6)]
+        threads = [threading.Thread(target=take_all, args=(seed,)) for seed in range(6)]
         for thread in threads:
             thread.start()
         for number in range(puts):
@@ -88,8 +88,8 @@ def test_takes_from_several_tubes_that_time_out_in_threads_lose_nothing() -> Non
         over.set()
         for thread in threads:
             thread.join()
-        assert check(queue) == (puts - len(got), 0, 0)
-        assert len(got) == len(set(got))
+        assert check(queue) == (puts - len(taken), 0, 0)
+        assert len(taken) == len(set(taken))
 
 
 def test_waiting_takes_from_several_tubes_use_no_cpu() -> None:
@@ -97,11 +97,11 @@ def test_waiting_takes_from_several_tubes_use_no_cpu() -> None:
         for name in NAMES:
             queue.create_tube(name, "fifottl").put("later", delay=3600)
 
-        def taker() -> None:
+        def take_all() -> None:
             with pytest.raises(tubes.QueueClosed):
                 queue.take_any(NAMES, 60)
 
-        threads = [threading.Thread(target=taker) for _ in range(20)]
+        threads = [threading.Thread(target=take_all) for _ in range(20)]
         for thread in threads:
             thread.start()
         while check(queue)[2] < 60:

@@ -42,43 +42,43 @@ def test_cancelled_takes_lose_nothing(seed: int) -> None:
     puts = 3000
 
     async def main() -> None:
-        got: list[int] = []
+        taken: list[int] = []
         async with tubes.aio.connect() as queue:
             tube = await queue.create_tube("t", "utubettl")
 
-            async def taker() -> None:
+            async def take_all() -> None:
                 task = await tube.take(timeout=dice.choice([None, 0.001, 5]))
                 if task is not None:
                     await task.ack()
-                    got.append(task.data)
+                    taken.append(task.data)
 
-            await cancel_some(dice, puts, taker, lambda n: tube.put(n, utube=str(dice.randrange(50))))
+            await cancel_some(dice, puts, take_all, lambda n: tube.put(n, utube=str(dice.randrange(50))))
             statistics = await tube.statistics()
             assert statistics.waiting == 0
             assert statistics.tasks["taken"] == 0
-            assert len(got) == len(set(got)) == statistics.calls["ack"]
-            assert statistics.tasks["ready"] + len(got) == puts
-            assert statistics.calls["take"] == len(got)
-            assert len(got) > puts // 20, "the consumers got almost no task, which proves little"
+            assert len(taken) == len(set(taken)) == statistics.calls["ack"]
+            assert statistics.tasks["ready"] + len(taken) == puts
+            assert statistics.calls["take"] == len(taken)
+            assert len(taken) > puts // 20, "the consumers got almost no task, which proves little"
 
     asyncio.run(main())
 
 
 def test_takes_that_time_out_in_threads_lose_nothing() -> None:
     puts = 4000
-    got: list[int] = []
+    taken: list[int] = []
     with tubes.connect() as queue:
         tube = queue.create_tube("t")
         over = threading.Event()
 
-        def taker(seed: int) -> None:
+        def take_all(seed: int) -> None:
             dice = random.Random(seed)
             while not over.is_set():
                 task = tube.take(timeout=dice.random() * 0.0005)
                 if task is not None:
-                    got.append(task.ack().data)
+                    taken.append(task.ack().data)
 
-        threads = [threading.Thread(target=taker, args=(seed,)) for seed in range(6)]
+        threads = [threading.Thread(target=take_all, args=(seed,)) for seed in range(6)]
         for thread in threads:
             thread.start()
         for number in range(puts):
@@ -86,8 +86,8 @@ def test_takes_that_time_out_in_threads_lose_nothing() -> None:
         over.set()
         for thread in threads:
             thread.join()
-        assert count_ready(tube) + len(got) == puts
-        assert len(got) == len(set(got))
+        assert count_ready(tube) + len(taken) == puts
+        assert len(taken) == len(set(taken))
         assert tube.statistics().waiting == 0
 
 
@@ -147,11 +147,11 @@ def test_waiting_takes_use_no_cpu() -> None:
         tube = queue.create_tube("t", "fifottl")
         tube.put("later", delay=3600)
 
-        def taker() -> None:
+        def take_all() -> None:
             with pytest.raises(tubes.QueueClosed):
                 tube.take(60)
 
-        threads = [threading.Thread(target=taker) for _ in range(50)]
+        threads = [threading.Thread(target=take_all) for _ in range(50)]
         for thread in threads:
             thread.start()
         while tube.statistics().waiting < 50:

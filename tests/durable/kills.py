@@ -143,11 +143,11 @@ def main() -> None:
     options.add_argument("--kills", type=int, default=200)
     options.add_argument("--batch", type=int, default=400)
     options.add_argument("--seed", type=int, default=1)
-    given = options.parse_args()
+    args = options.parse_args()
     began = time.monotonic()
     with TemporaryDirectory() as folder:
-        kills = Kills(Path(folder), given.seed, given.batch)
-        for number in range(1, given.kills + 1):
+        kills = Kills(Path(folder), args.seed, args.batch)
+        for number in range(1, args.kills + 1):
             kills.kill()
             if number % 20 == 0:
                 print(f"{number} kills, {kills.put} tasks: none lost, {time.monotonic() - began:.0f} s", flush=True)

@@ -79,13 +79,13 @@ def test_event_loop_with_wrong_clock_sleeps_until_a_task_is_due(own_server: Loca
 
 
 def test_waiter_learns_of_an_earlier_due_task_put_elsewhere(url: str) -> None:
-    got: list[Task | None] = []
+    taken: list[Task | None] = []
     with tubes.connect(url) as queue, tubes.connect(url, session_ttl=31.0) as another:
         tube = queue.create_tube("load", "fifottl")
-        taker = threading.Thread(target=lambda: got.append(tube.take(timeout=2)))
-        taker.start()
+        thread = threading.Thread(target=lambda: taken.append(tube.take(timeout=2)))
+        thread.start()
         others = another.tube("load")
         assert eventually(lambda: others.statistics().waiting == 1)
         others.put("soon", delay=0.1)
-        taker.join()
-    assert got[0] is not None
+        thread.join()
+    assert taken[0] is not None

@@ -222,15 +222,15 @@ def test_restarted_node_has_lost_no_task(cluster: Cluster, ledger: Ledger) -> No
 
 def test_client_of_a_cluster_that_decodes_replies_can_be_given_to_connect(cluster: Cluster) -> None:
     client: Any = redis.RedisCluster(host="127.0.0.1", port=cluster.ports[1], decode_responses=True)
-    heard: list[str] = []
+    events: list[str] = []
     with tubes.connect(client) as queue:
         tube = queue.create_tube(uuid4().hex)
-        tube.on_task_change(lambda task, event: heard.append(event))
+        tube.on_task_change(lambda task, event: events.append(event))
         assert tube.take(timeout=0.05) is None
         tube.put({"a": 1})
         task = tube.take(timeout=0)
         assert task is not None
         task.ack()
-        assert eventually(lambda: heard == ["put", "take", "delete"])
+        assert eventually(lambda: events == ["put", "take", "delete"])
         tube.drop()
     client.close()

@@ -192,8 +192,8 @@ def test_changes_over_cut_connections_are_done_once(
 ) -> None:
     with tubes.connect(proxied_url) as queue, valkey.client() as client:
         tube = queue.create_tube("load", "utubettl")
-        heard: list[str] = []
-        tube.on_task_change(lambda task, event: heard.append(event))
+        events: list[str] = []
+        tube.on_task_change(lambda task, event: events.append(event))
         task = tube.put("x", utube="a", max_attempts=1)
         proxy.cuts = sometimes
         for number in range(40 * factor):
@@ -210,7 +210,7 @@ def test_changes_over_cut_connections_are_done_once(
         assert proxy.count > 10
         calls = tube.statistics().calls
         assert [calls[name] for name in ("take", "release", "bury", "kick")] == [n * factor for n in (40, 20, 40, 40)]
-        assert eventually(lambda: heard.count("update") == 40 * factor)
+        assert eventually(lambda: events.count("update") == 40 * factor)
         indexes.check(client, tube)
 
 

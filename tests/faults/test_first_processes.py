@@ -79,9 +79,9 @@ class First:
 @contextmanager
 def first(url: str, folder: Path, handler: str, grace: float = 60) -> Generator[First]:
     (folder / "jobs.py").write_text(PROGRAM)
-    told = {"TUBES_URL": url, "HANDLER": handler, "GRACE": str(grace)}
+    environment = {"TUBES_URL": url, "HANDLER": handler, "GRACE": str(grace)}
     command = ("-m", "tubes", "worker", "jobs:make")
-    outer = python(*command, prefix=_UNSHARE, cwd=folder, env=told, stdout=subprocess.PIPE, text=True)
+    outer = python(*command, prefix=_UNSHARE, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
     try:
         yield First(outer)
     finally:

@@ -171,17 +171,17 @@ def test_a_client_is_kept_for_as_long_as_its_store(valkey: LocalServer) -> None:
 def test_custom_client_settings_do_not_interfere(valkey: LocalServer, options: dict[str, Any]) -> None:
     client: Any = redis.Redis(unix_socket_path=str(valkey.socket), **options)
     name = uuid4().hex
-    heard: list[str] = []
+    events: list[str] = []
     with client, tubes.connect(client) as queue:
         tube = queue.create_tube(name)
-        tube.on_task_change(lambda task, event: heard.append(event))
+        tube.on_task_change(lambda task, event: events.append(event))
         assert tube.take(timeout=0.05) is None
         tube.put({"a": 1})
         task = tube.take(timeout=0)
         assert task is not None
         assert task.data == {"a": 1}
         task.ack()
-        assert eventually(lambda: heard == ["put", "take", "delete"])
+        assert eventually(lambda: events == ["put", "take", "delete"])
         tube.drop()
 
 

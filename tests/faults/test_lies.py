@@ -136,20 +136,20 @@ def test_event_loop_with_garbled_replies_does_everything_once(proxied_url: str, 
 
 
 def test_waiter_gets_its_task_despite_a_garbled_reply(proxied_url: str, valkey: LocalServer, liar: Liar) -> None:
-    got: list[Task | None] = []
+    taken: list[Task | None] = []
     with (
         tubes.connect(proxied_url) as queue,
         tubes.connect(proxied_url.replace(proxied_url.partition("?")[0], valkey.url)) as other,
     ):
         tube, others = queue.create_tube("load"), other.tube("load")
         liar.next(b"BZPOPMIN")
-        taker = threading.Thread(target=lambda: got.append(tube.take(timeout=20)))
-        taker.start()
+        thread = threading.Thread(target=lambda: taken.append(tube.take(timeout=20)))
+        thread.start()
         assert eventually(lambda: others.statistics().waiting == 1)
         others.put("job")
-        taker.join()
-        assert got[0] is not None
-        assert got[0].ack().state == "done"
+        thread.join()
+        assert taken[0] is not None
+        assert taken[0].ack().state == "done"
         assert liar.told == 1
         assert others.statistics().calls["take"] == others.statistics().calls["ack"] == 1
 
@@ -160,12 +160,12 @@ def test_connection_with_garbled_handshake_is_reopened(proxied_url: str, liar: L
         liar.next(b"fifo")
         tube = queue.create_tube("load")
         liar.next(b"SUBSCRIBE")
-        heard: list[int] = []
+        events: list[int] = []
         with suppress(ConnectionLost):
-            tube.on_task_change(lambda task, event: heard.append(task.id))
-        tube.on_task_change(lambda task, event: heard.append(task.id))
+            tube.on_task_change(lambda task, event: events.append(task.id))
+        tube.on_task_change(lambda task, event: events.append(task.id))
         tube.put("job")
-        assert eventually(lambda: heard == [0]), heard
+        assert eventually(lambda: events == [0]), events
 
 
 def test_read_with_garbled_reply_is_repeated(proxied_url: str, liar: Liar) -> None:
@@ -179,16 +179,16 @@ def test_read_with_garbled_reply_is_repeated(proxied_url: str, liar: Liar) -> No
 
 
 def test_listener_survives_garbled_and_foreign_messages(proxied_url: str, proxy: Proxy, valkey: LocalServer) -> None:
-    heard: list[int] = []
+    events: list[int] = []
     with tubes.connect(proxied_url) as queue:
         tube = queue.create_tube("load")
-        tube.on_task_change(lambda task, event: heard.append(task.id))
+        tube.on_task_change(lambda task, event: events.append(task.id))
         channel = f"{port_of(tube).shared.key}:events"
         with valkey.client() as client:
             for foreign in ("", "hello", "put x y z 1 2", "put 1 r 1 -1 short", b"\xff" * 9):
                 assert client.publish(channel, foreign) == 1
         tube.put("job")
-        assert eventually(lambda: heard == [0]), heard
+        assert eventually(lambda: events == [0]), events
         # Simulate a lost connection: the next message is invalid.
         proxy.lies = lambda request: (lambda reply: b"nonsense\r\n") if b"PING" in request else None
         port: Any = tube._port
@@ -196,7 +196,7 @@ def test_listener_survives_garbled_and_foreign_messages(proxied_url: str, proxy:
         before = port.shared.subscription._wire
         assert eventually(lambda: port.shared.subscription._wire not in (None, before))
         tube.put("job")
-        assert eventually(lambda: heard == [0, 1]), heard
+        assert eventually(lambda: events == [0, 1]), events
 
 
 class Balancer(SocketServer):

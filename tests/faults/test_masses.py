@@ -70,9 +70,9 @@ def test_two_hundred_waiters_share_one_connection(own_server: LocalServer) -> No
             assert task is not None
             ledger.work(task)
 
-        takers = [threading.Thread(target=take) for _ in range(200)]
-        for taker in takers:
-            taker.start()
+        threads = [threading.Thread(target=take) for _ in range(200)]
+        for thread in threads:
+            thread.start()
         assert eventually(lambda: tube.statistics().waiting == 200)
         blocked = [one for one in client.client_list() if one["cmd"] == "bzpopmin"]
         assert len(blocked) == 1
@@ -81,8 +81,8 @@ def test_two_hundred_waiters_share_one_connection(own_server: LocalServer) -> No
             others = another.tube("load")
             for number in range(200):
                 ledger.put(others, str(number))
-        for taker in takers:
-            taker.join()
+        for thread in threads:
+            thread.join()
         assert len(ledger.done) == 200
         ledger.check(tube)
 
@@ -102,19 +102,19 @@ def test_takes_of_threads_with_random_timeouts_lose_no_task(url: str, ledger: Le
 
     with tubes.connect(url, session_ttl=31.0) as putting, tubes.connect(url) as queue:
         tube = putting.create_tube("load")
-        takers = [
+        threads = [
             threading.Thread(target=take, args=(session.tube("load"), number))
             for number in range(8)
             for session in (queue if number % 2 else queue.session(),)
         ]
-        for taker in takers:
-            taker.start()
+        for thread in threads:
+            thread.start()
         for number in range(600 * factor):
             ledger.put(tube, str(number))
             over.wait(random.random() * 0.004)
         over.set()
-        for taker in takers:
-            taker.join()
+        for thread in threads:
+            thread.join()
         assert gave_up[0] > 200
         assert ledger.late == 0
         assert eventually(lambda: tube.statistics().tasks["taken"] == 0)

@@ -206,31 +206,31 @@ def test_refused_subscription_raises_and_does_no_harm(guarded: Guarded) -> None:
     with tubes.connect(guarded.url) as queue:
         tube = queue.create_tube("load")
         guarded.refuse("resetchannels")
-        heard: list[int] = []
+        events: list[int] = []
         for _ in range(2):
             with pytest.raises(ServerRefused, match="NOPERM"):
-                tube.on_task_change(lambda task, event: heard.append(task.id))
+                tube.on_task_change(lambda task, event: events.append(task.id))
         asyncio.run(main())
         guarded.allow()
-        tube.on_task_change(lambda task, event: heard.append(task.id))
+        tube.on_task_change(lambda task, event: events.append(task.id))
         tube.put("job")
-        assert eventually(lambda: heard == [0])
+        assert eventually(lambda: events == [0])
 
 
 def test_listener_recovers_when_the_password_is_valid_again(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
-    heard: list[str] = []
+    events: list[str] = []
     with tubes.connect(guarded.url) as queue:
         tube = queue.create_tube("load")
-        tube.on_task_change(lambda task, event: heard.append(task.data))
+        tube.on_task_change(lambda task, event: events.append(task.data))
         guarded.rotate()
         subscription: Any = port_of(tube).shared.subscription
         assert eventually(lambda: subscription._wire is None)
         guarded.allow()
         assert eventually(lambda: subscription._wire is not None)
         tube.put("job")
-        assert eventually(lambda: heard == ["job"]), heard
+        assert eventually(lambda: events == ["job"]), events
         guarded.admin.execute_command("CLIENT", "KILL", "USER", "app")
-        assert eventually(lambda: tube.put("again").id > 0 and "again" in heard)
+        assert eventually(lambda: tube.put("again").id > 0 and "again" in events)
     assert len([record for record in caplog.records if "are not received" in record.message]) <= 3, caplog.text
 
 

@@ -45,21 +45,21 @@ def patient() -> Iterator[Watched]:
 
 def test_coordinated_failovers_lose_no_task(patient: Watched, ledger: Ledger, factor: int) -> None:
     url = f"{patient.url}?prefix={uuid4().hex}"
-    got: list[Any] = []
+    taken: list[Any] = []
     with tubes.connect(url) as queue, tubes.connect(url, session_ttl=31.0) as other:
         tube, quiet = queue.create_tube("load", "utubettl"), queue.create_tube("quiet")
         with load(tube, ledger, url=url) as count:
             for _ in range(2 * factor):
-                taker = threading.Thread(target=lambda: got.append(quiet.take(timeout=20)))
-                taker.start()
+                thread = threading.Thread(target=lambda: taken.append(quiet.take(timeout=20)))
+                thread.start()
                 assert eventually(lambda: quiet.statistics().waiting == 1)
                 before = count()
                 patient.change()
                 assert eventually(lambda before=before: count() > before + 50)  # type: ignore[misc]
                 other.tube("quiet").put("job")
-                taker.join()
-                assert got[-1] is not None
-                assert got[-1].ack().state == "done"
+                thread.join()
+                assert taken[-1] is not None
+                assert taken[-1].ack().state == "done"
         assert not ledger.unknown
         ledger.check(tube)
 
@@ -93,16 +93,16 @@ def test_failover_keeps_replicated_tasks_after_a_killed_master(watched: Watched,
         assert watched.master != master
 
     held: list[Any] = []
-    got: list[Any] = []
+    taken: list[Any] = []
     with tubes.connect(url) as queue, tubes.connect(url, session_ttl=31.0) as other:
         tube, quiet = queue.create_tube("load"), queue.create_tube("quiet")
-        taker = threading.Thread(target=lambda: got.append(quiet.take(timeout=30)))
-        taker.start()
+        thread = threading.Thread(target=lambda: taken.append(quiet.take(timeout=30)))
+        thread.start()
         assert eventually(lambda: quiet.statistics().waiting == 1)
         asyncio.run(main())
         other.tube("quiet").put("job")
-        taker.join()
-        assert got[0].ack().data == "job"
+        thread.join()
+        assert taken[0].ack().data == "job"
         ledger.work(held[0])
         assert (ledger.late, ledger.unknown) == (0, set())
         ledger.check(tube)

@@ -93,10 +93,10 @@ def test_killed_server_with_fsync_always_loses_no_task(ledger: Ledger, factor: i
 
 
 def test_a_take_that_waits_goes_on_after_a_restart(own_server: LocalServer) -> None:
-    got: list[Task | None] = []
+    taken: list[Task | None] = []
     with LocalServer(**OUTLIVES_KILLS) as server, tubes.connect(server.url) as queue:
         tube = queue.create_tube("load")
-        taker = threading.Thread(target=lambda: got.append(tube.take(timeout=20)))
+        taker = threading.Thread(target=lambda: taken.append(tube.take(timeout=20)))
         taker.start()
         assert eventually(lambda: tube.statistics().waiting == 1)
         server.kill()
@@ -104,8 +104,8 @@ def test_a_take_that_waits_goes_on_after_a_restart(own_server: LocalServer) -> N
         with tubes.connect(server.url, session_ttl=31.0) as another:
             task = another.tube("load").put("job")
             taker.join()
-        assert got[0] is not None
-        assert got[0].id == task.id
+        assert taken[0] is not None
+        assert taken[0].id == task.id
 
 
 def test_calls_wait_until_a_server_has_loaded_its_data() -> None:
@@ -167,15 +167,15 @@ def test_connections_that_are_killed_lose_nothing(own_server: LocalServer, ledge
 
 
 def test_killed_subscription_is_reopened(own_server: LocalServer) -> None:
-    heard: list[str] = []
+    events: list[str] = []
     with tubes.connect(own_server.url) as queue, own_server.client() as client:
         tube = queue.create_tube("load")
-        tube.on_task_change(lambda task, event: heard.append(event))
+        tube.on_task_change(lambda task, event: events.append(event))
         client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
 
         def has_event() -> bool:
             tube.put("job")
-            return bool(heard)
+            return bool(events)
 
         assert eventually(has_event)
 

@@ -43,19 +43,19 @@ def test_take_any_with_random_timeouts_loses_no_task(url: str, factor: int) -> N
 
     with tubes.connect(url, session_ttl=31.0) as putting, tubes.connect(url) as queue:
         made = [putting.create_tube(name) for name in NAMES]
-        takers = [
+        threads = [
             threading.Thread(target=take, args=(session, number))
             for number in range(6)
             for session in (queue if number % 2 else queue.session(),)
         ]
-        for taker in takers:
-            taker.start()
+        for thread in threads:
+            thread.start()
         for number in range(500 * factor):
             ledgers[NAMES[number % 3]].put(made[number % 3], str(number))
             over.wait(random.random() * 0.004)
         over.set()
-        for taker in takers:
-            taker.join()
+        for thread in threads:
+            thread.join()
         assert gave_up[0] > 100
         assert sum(ledger.late for ledger in ledgers.values()) == 0
         check(putting, ledgers)

@@ -114,25 +114,25 @@ def secure(port: int) -> str:
 
 
 def test_threads_put_take_and_wait_over_tls(secure: str, ledger: Ledger) -> None:
-    heard: list[str] = []
-    got: list[Any] = []
+    events: list[str] = []
+    taken: list[Any] = []
     with tubes.connect(secure) as queue, tubes.connect(secure, session_ttl=31.0) as other:
         tube = queue.create_tube("load", "utubettl")
-        tube.on_task_change(lambda task, event: heard.append(event))
+        tube.on_task_change(lambda task, event: events.append(event))
         for number in range(50):
             ledger.put(tube, str(number), utube=str(number % 3))
         while (task := tube.take(timeout=0)) is not None:
             ledger.work(task)
         assert len(ledger.done) == 50
-        assert eventually(lambda: heard.count("delete") == 50)
+        assert eventually(lambda: events.count("delete") == 50)
         for number in range(5):
-            taker = threading.Thread(target=lambda: got.append(tube.take(timeout=20)))
+            taker = threading.Thread(target=lambda: taken.append(tube.take(timeout=20)))
             taker.start()
             assert eventually(lambda: tube.statistics().waiting == 1)
             other.tube("load").put("x" * 200_000 + str(number))
             taker.join()
-            assert got[-1].data.endswith(f"x{number}")
-            got[-1].ack()
+            assert taken[-1].data.endswith(f"x{number}")
+            taken[-1].ack()
         assert tube.take(timeout=0.01) is None
         ledger.check(tube)
 

@@ -343,31 +343,31 @@ def test_session_joined_over_a_cut_connection_ends_with_its_last_caller(
 
 
 def test_lost_marker_does_not_delay_a_waiter(proxied_url: str, other_queue: tubes.Queue, cut: Cut) -> None:
-    got: list[Task | None] = []
+    taken: list[Task | None] = []
     with tubes.connect(proxied_url) as queue:
         tube = queue.tube("load")
         cut.next(having=b"BZPOPMIN")
         # The proxy forwards the next request only after the reply, which is the marker.
-        taker = threading.Thread(target=lambda: got.append(tube.take(timeout=3)))
+        taker = threading.Thread(target=lambda: taken.append(tube.take(timeout=3)))
         taker.start()
         assert eventually(lambda: other_queue.tube("load").statistics().waiting == 1)
         other_queue.tube("load").put("job")
         taker.join()
-    assert got[0] is not None
+    assert taken[0] is not None
 
 
 def test_idle_listener_misses_no_event(
     proxied_url: str, other_queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_subscription, "_SILENCE", 0.05)
-    heard: list[int] = []
+    events: list[int] = []
     with tubes.connect(proxied_url) as queue:
-        queue.tube("load").on_task_change(lambda task, event: heard.append(task.id))
+        queue.tube("load").on_task_change(lambda task, event: events.append(task.id))
         tube = other_queue.tube("load")
         for _ in range(10):
             threading.Event().wait(0.06)
             tube.put("job")
-        assert eventually(lambda: len(heard) == 10), heard
+        assert eventually(lambda: len(events) == 10), events
 
 
 def test_async_put_gives_up_on_a_connection_that_is_always_cut(

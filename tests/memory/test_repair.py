@@ -74,9 +74,9 @@ def test_check_command_reports_damage_by_its_exit_code(shell: Callable[..., Resu
 
 @pytest.mark.usefixtures("damaged_tube")
 def test_repair_command_fixes_and_reports_problems(shell: Callable[..., Result]) -> None:
-    told = shell("repair").stdout.splitlines()
-    assert told[0] == "fine: fine"
-    assert told[1] == "mail: tasks that are in no index and cannot be taken: 0, 1, 2; added them to their indexes"
+    lines = shell("repair").stdout.splitlines()
+    assert lines[0] == "fine: fine"
+    assert lines[1] == "mail: tasks that are in no index and cannot be taken: 0, 1, 2; added them to their indexes"
     assert shell("check").stdout == "fine: fine\nmail: fine\n"
     assert shell("take", "mail", "-n", "3").stdout == "0\n1\n2\n"
 

@@ -151,7 +151,7 @@ class Lockstep:
         ideal, tube = self.worker(worker)
         data, self.number = f"d{self.number}", self.number + 1
         to_model_options = self.to_model_options(options)
-        if options.get("timeout") and (self.model.putters or not self.model.room()):
+        if options.get("timeout") and (self.model.waiting_puts or not self.model.room()):
             self.begin(
                 tube,
                 "put",
@@ -169,7 +169,7 @@ class Lockstep:
         real = [tubes.Item(data, **each) for data, each in items]
         wanted = [(data, self.to_model_options(each)) for data, each in items]
         capacity = self.model.options.get("capacity", 0)
-        if timeout and 0 < len(items) <= capacity and (self.model.putters or not self.model.room(len(items))):
+        if timeout and 0 < len(items) <= capacity and (self.model.waiting_puts or not self.model.room(len(items))):
             waiter = self.model.wait(ideal, to_micros(timeout), wanted)
             self.begin(tube, "put_many", real, {"timeout": timeout}, waiter)
         else:

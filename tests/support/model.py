@@ -171,8 +171,8 @@ class Model:
         self.rate_limits: dict[str, RateLimit] = {}
         self.number = 0
         self.calls: dict[str, int] = dict.fromkeys(CALLS, 0)
-        self.takers: list[Waiter] = []
-        self.putters: list[Waiter] = []
+        self.waiting_takes: list[Waiter] = []
+        self.waiting_puts: list[Waiter] = []
         self.events: list[tuple[str, Shown]] = []
         #: True while takes are paused, and the end of the pause (None: no end).
         self.paused = False
@@ -354,7 +354,7 @@ class Model:
         until = self.now + span
         while True:
             moments = [self.due(task) for task in self.tasks]
-            moments += [waiter.deadline for waiter in (*self.takers, *self.putters)]
+            moments += [waiter.deadline for waiter in (*self.waiting_takes, *self.waiting_puts)]
             moments += [session.ends_at for session in self.sessions]
             moments.append(self.paused_until)
             moments += [moment for name in self.rate_limits if (moment := self.next_start(name)) > self.now]
@@ -366,7 +366,7 @@ class Model:
             self.catch_up()
             for session in [each for each in self.sessions if each.ends_at == self.now]:
                 self.end(session)
-            for line in (self.takers, self.putters):
+            for line in (self.waiting_takes, self.waiting_puts):
                 for waiter in [each for each in line if each.deadline == self.now]:
                     line.remove(waiter)
                     waiter.answers.append([] if isinstance(waiter.put, list) else None)
@@ -397,13 +397,13 @@ class Model:
         again = True
         while again:
             while (waiter := self.next_put()) is not None:
-                self.putters.remove(waiter)
+                self.waiting_puts.remove(waiter)
                 put: Any = waiter.put
                 many = isinstance(put, list)
                 waiter.answers.append([self.add(*each) for each in put] if many else self.add(*put))
             self.expire()
-            while self.takers and (task := self.first()) is not None:
-                waiter = self.takers.pop(0)
+            while self.waiting_takes and (task := self.first()) is not None:
+                waiter = self.waiting_takes.pop(0)
                 waiter.answers.append(self.give(task, waiter.connection))
             again = self.expire() or self.next_put() is not None
 
@@ -436,7 +436,7 @@ class Model:
     def next_put(self) -> Waiter | None:
         """Return the first waiting put that has room; puts into full lanes do not block others."""
         full: set[str] = set()
-        for waiter in self.putters:
+        for waiter in self.waiting_puts:
             put: Any = waiter.put
             puts = put if isinstance(put, list) else [put]
             if not full.isdisjoint(self.lanes_of(puts)):
@@ -530,7 +530,7 @@ class Model:
     def wait(self, connection: Connection, timeout: int | None, put: Any = None) -> Waiter:
         """Take or put, and wait if necessary."""
         waiter = Waiter(connection, None if timeout is None else self.now + timeout, put)
-        (self.takers if put is None else self.putters).append(waiter)
+        (self.waiting_takes if put is None else self.waiting_puts).append(waiter)
         self.catch_up()
         return waiter
 
@@ -720,7 +720,7 @@ class Model:
 
     def drop(self, force: bool) -> None:
         """Drop the tube and create it again."""
-        waiting = [*self.takers, *self.putters]
+        waiting = [*self.waiting_takes, *self.waiting_puts]
         if not force and (waiting or any(task.state == "taken" for task in self.tasks)):
             raise Refused(TubeBusy)
         for waiter in waiting:
@@ -733,7 +733,7 @@ class Model:
         counts = {name: states.count(name) for name in STATES}
         counts["total"] = len(states)
         counts["done"] = self.calls["ack"] + self.calls["delete"]
-        return counts, dict(self.calls), len(self.takers) + len(self.putters)
+        return counts, dict(self.calls), len(self.waiting_takes) + len(self.waiting_puts)
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -745,7 +745,7 @@ class Model:
 
     def close(self, connection: Connection, *, lost: bool) -> None:
         """Close or detach."""
-        for line in (self.takers, self.putters):
+        for line in (self.waiting_takes, self.waiting_puts):
             for waiter in [each for each in line if each.connection is connection]:
                 line.remove(waiter)
                 waiter.answers.append(QueueClosed)
