@@ -51,7 +51,7 @@ class Keys:
         """Return the task with this key, or the id of the ended task whose key is remembered, or None. Cost: O(1)."""
         if (living := self.living.get(key)) is not None:
             return living
-        known = self.known(self._digest_of(key)) if self._known else None
+        known = self.find_known(self._digest_of(key)) if self._known else None
         return known[0] if known is not None and known[1] > now else None
 
     def add(self, key: str, entry: Entry) -> None:
@@ -69,7 +69,7 @@ class Keys:
             self._remove(now, self._digest_of(key))
         del self.living[key]
 
-    def known(self, digest: int) -> tuple[int, int] | None:
+    def find_known(self, digest: int) -> tuple[int, int] | None:
         """Return the id of the task and the end of the time of a known key."""
         bucket = self._known.get(digest % _BUCKETS)
         if bucket is None or (at := _find(bucket, digest)) < 0:

@@ -145,7 +145,7 @@ def text(option: str, value: Any) -> str:
 RESERVED: Final = "tubes."
 
 
-class Addressed(dict[str, str]):
+class InternalContext(dict[str, str]):
     """A context that the library has made, which may contain reserved names."""
 
 
@@ -159,7 +159,7 @@ def context(option: str, value: Any) -> dict[str, str] | None:
             raise InvalidOption(
                 option=option, value=value, rule=f"must map strings to strings, not {name!r}: {words!r}"
             )
-        if name.startswith(RESERVED) and not isinstance(value, Addressed):
+        if name.startswith(RESERVED) and not isinstance(value, InternalContext):
             rule = f"must not have names that begin with {RESERVED!r}, which are reserved, but has {name!r}"
             raise InvalidOption(option=option, value=value, rule=rule)
     return pairs or None

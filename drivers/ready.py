@@ -127,7 +127,7 @@ class Ready:
         while self._back and self._back[0][1].index is not self:
             heappop(self._back)
             self._stale -= 1
-        if self._stale > _STALE and self._stale * 2 > self.kept():
+        if self._stale > _STALE and self._stale * 2 > self.count_stored():
             self._compact()
 
     def iterate_after(self, rank: Any, limit: int) -> Iterable[Entry]:
@@ -138,26 +138,28 @@ class Ready:
         returned = {key: entry for key, entry in self._back if entry.index is self and (rank is None or key > rank)}
         back = [returned[key] for key in nsmallest(limit, returned)]
         last: Entry | None = None
-        for entry in merge(chain.from_iterable(self._rest(line, rank) for line in self._order), back, key=_RANK):
+        for entry in merge(
+            chain.from_iterable(self._iterate_line(line, rank) for line in self._order), back, key=_RANK
+        ):
             # An entry of the heap may also still be in its line.
             if entry.index is self and entry is not last:
                 last = entry
                 yield entry
 
-    def _rest(self, line: deque[Entry], rank: Any) -> Iterable[Entry]:
+    def _iterate_line(self, line: deque[Entry], rank: Any) -> Iterable[Entry]:
         """Return the entries of a line after a rank, including entries that have left."""
         if self._rising:
             return line if rank is None else islice(line, bisect_right(line, rank, key=_RANK), None)
         passed = 0 if rank is None else len(line) - bisect_left(line, -rank, key=lambda entry: -entry.rank)
         return islice(reversed(line), passed, None)
 
-    def kept(self) -> int:
+    def count_stored(self) -> int:
         """Count the stored entries, including entries that have left."""
         return len(self._back) + sum(map(len, self._lines.values()))
 
     def count(self) -> int:
         """Count the entries."""
-        return self.kept() - self._stale
+        return self.count_stored() - self._stale
 
     def _open(self, key: Any) -> deque[Entry] | None:
         """Open a line for this key, unless there are too many lines. None has no line."""

@@ -38,23 +38,23 @@ class Registry:
         if not isinstance(driver, Driver):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(option="driver", value=driver, rule="must be a Driver")
         check_name("driver", driver.name)
-        present = self._known(driver.name)
+        present = self._lookup(driver.name)
         if present is not None and present != driver:
             raise DriverExists(name=driver.name)
 
     def find(self, name: str) -> Driver:
         """Find a driver by its name."""
         check_name("driver", name)
-        found = self._known(name)
+        found = self._lookup(name)
         if found is None:
             _points.cache_clear()  # The driver may have been installed since.
-            found = self._known(name)
+            found = self._lookup(name)
         if found is None:
             known = sorted(_points().keys() | self._drivers.keys())
             raise DriverNotFound(name=name, known=f"{', '.join(known)}{did_you_mean(name, known)}")
         return found
 
-    def _known(self, name: str) -> Driver | None:
+    def _lookup(self, name: str) -> Driver | None:
         found = self._drivers.get(name)
         if found is None and (point := _points().get(name)) is not None:
             found = self._drivers.setdefault(name, _load(point))

@@ -23,7 +23,7 @@ from tubes.backend.flow import run, run_async
 from tubes.backend.interface import ApiKind
 from tubes.backend.retry import Outage
 from tubes.backend.waiters import ThreadWaiter
-from tubes.drivers.options import Addressed, Seconds, micros, seconds
+from tubes.drivers.options import InternalContext, Seconds, micros, seconds
 from tubes.drivers.options import context as check_context
 from tubes.errors import (
     CallFailed,
@@ -163,11 +163,11 @@ class PendingCalls:
                 except QueueClosed:
                     return
                 except Exception as error:
-                    time.sleep(outage.rest("replies could not be taken", error))
+                    time.sleep(outage.next_delay("replies could not be taken", error))
                 else:
                     self._notify_callers()
             except Exception as error:  # The thread must go on: all callers depend on it.
-                time.sleep(outage.rest("replies could not be taken", error))
+                time.sleep(outage.next_delay("replies could not be taken", error))
 
     def _notify_callers(self) -> None:
         """Let the callers check their tasks, after the server has lost the tube."""
@@ -230,17 +230,17 @@ def start_call(connection: AnyConnection) -> tuple[PendingCalls, str, Result]:
             return replies, *expected
 
 
-def _checked(timeout: Seconds | None, options: Options) -> float | None:
+def _check_options(timeout: Seconds | None, options: Options) -> float | None:
     if "key" in options:
         rule = "must be left out of a call: two callers with one key would wait for the same reply"
         raise InvalidOption(option="key", value=options["key"], rule=rule)
     return None if timeout is None else seconds("timeout", timeout)
 
 
-def _addressed(replies: PendingCalls, call: str, options: Options) -> Options:
+def _address_options(replies: PendingCalls, call: str, options: Options) -> Options:
     context = options.get("context")
     checked = check_context("context", context or {}) or {}
-    return {**options, "context": Addressed({**checked, REPLY_TO: replies.name, CALL: call})}
+    return {**options, "context": InternalContext({**checked, REPLY_TO: replies.name, CALL: call})}
 
 
 class _TimedOut(Exception):
@@ -258,7 +258,7 @@ class _Step:
         self._ends: Final = ends
 
     @property
-    def left(self) -> float | None:
+    def remaining(self) -> float | None:
         """Remaining seconds, by the monotonic clock."""
         return None if self._ends is None else max(self._ends - time.monotonic(), 0.0)
 
@@ -266,7 +266,7 @@ class _Step:
         return self._act()
 
     async def take_async(self) -> object:
-        limit = asyncio.timeout(self.left)
+        limit = asyncio.timeout(self.remaining)
         try:
             async with limit:
                 result = self._act()
@@ -286,7 +286,7 @@ class _Wait(_Step):
 
     def take(self) -> object:
         try:
-            return self._future.result(self.left)
+            return self._future.result(self.remaining)
         except TimeoutError:
             raise _TimedOut from None
 
@@ -309,12 +309,12 @@ async def call_async(tube: Any, data: object, timeout: Seconds | None, options: 
 def _call(
     tube: Any, data: object, timeout: Seconds | None, options: Options, begin: Callable[[AnyConnection], object]
 ) -> Flow[_Step, Any]:
-    patience = _checked(timeout, options)
+    patience = _check_options(timeout, options)
     connection = tube._port.connection
     replies, number, future = yield _Step(partial(begin, connection))
     until = ends = None if patience is None else time.monotonic() + patience
     try:
-        put = partial(tube.put, data, **_addressed(replies, number, options))
+        put = partial(tube.put, data, **_address_options(replies, number, options))
         task = yield _Step(partial(put, timeout=0))
         if task is None:
             room = _FOR_EVER if ends is None else max(ends - time.monotonic(), 0.0)
@@ -380,7 +380,7 @@ async def send_reply_async(queue: _Queue, task: TaskView, result: object = None,
 
 def _reply(queue: _Queue, task: TaskView, result: object, why: str | None) -> Flow[_Step, None]:
     call_context = _context_of(task)
-    context = Addressed({CALL: call_context.get(CALL, "")})
+    context = InternalContext({CALL: call_context.get(CALL, "")})
     if why is not None:
         context[ERROR] = why
     try:

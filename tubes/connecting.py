@@ -28,7 +28,7 @@ class Arguments(NamedTuple):
     session_ttl: Seconds | None
     connect_timeout: Seconds | None
 
-    def completed(self, place: Place) -> Arguments:
+    def complete(self, place: Place) -> Arguments:
         """Return these arguments with missing ones filled in from the settings of the URL."""
         return self._replace(
             codec=place.setting("codec") if self.codec is None else self.codec,
@@ -70,7 +70,7 @@ def _connect(url: object, arguments: Arguments, api: ApiKind) -> Connection[Any]
         place = read(url)
         if place.scheme in ("memory", "file"):
             place.check_settings((*ARGUMENTS, "namespace", *(["mode", "sync"] if place.scheme == "file" else [])))
-        arguments = arguments.completed(place)
+        arguments = arguments.complete(place)
         namespace = check_namespace(place.setting("namespace") or "")
         url = remove_settings(url, place, (*ARGUMENTS, "namespace"))
     else:

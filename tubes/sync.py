@@ -50,7 +50,7 @@ from tubes.values.reasons import by_kind
 from tubes.values.statistics import Statistics
 from tubes.values.task import FINISHED, R, T, TaskView, log_lost_take
 from tubes.values.task_data import SCHEDULES, TASKS, TASKS_OPTIONS, call_of
-from tubes.values.worker_info import FORGOTTEN, WORKERS, WorkerInfo, infos_of
+from tubes.values.worker_info import HEARTBEAT_TTL, WORKERS, WorkerInfo, infos_of
 
 if TYPE_CHECKING:
     import redis
@@ -309,7 +309,7 @@ class Queue:
         return sorted(found, key=lambda info: (info.host, info.pid, info.started))
 
     def _workers_tube(self) -> Tube:
-        port = self._connection.open_hidden(WORKERS, "fifottl", 2 * FORGOTTEN)
+        port = self._connection.open_hidden(WORKERS, "fifottl", 2 * HEARTBEAT_TTL)
         tube: Tube = port.tube
         return tube
 

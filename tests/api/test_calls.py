@@ -19,7 +19,7 @@ from tubes import CallFailed, CallTimeout, ConnectionLost, InvalidOption, QueueC
 from tubes.calls import send_reply_async
 from tubes.conformance.bench import eventually
 from tubes.conformance.faces import Face
-from tubes.drivers.options import Addressed
+from tubes.drivers.options import InternalContext
 from tubes.testing import LocalServer
 from tubes.worker import Bury, Retry, Worker, finishing
 
@@ -401,7 +401,7 @@ def test_unsendable_reply_does_not_keep_the_handler_from_the_next_task(queue: tu
     """The context names an invalid tube."""
     tube = queue.create_tube("mail")
     face_tube = {"tubes.reply-to": "reply." + "x" * 5000, "tubes.call": "1"}
-    tube.put("ann", context=Addressed(face_tube))
+    tube.put("ann", context=InternalContext(face_tube))
     tube.put("bob")
     worker = Worker(queue)
     worker.on(tube, lambda task: worker.stop() if task.data == "bob" else None)

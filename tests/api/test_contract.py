@@ -102,10 +102,10 @@ class TestRankHookThatFails(Bench):
     driver = Driver("picky", options={"pri", "capacity", "timeout"}, rank=picky)
 
     def test_put_refused_by_the_rank_hook_changes_nothing(self) -> None:
-        before = self.everything()
+        before = self.snapshot()
         with pytest.raises(ArithmeticError):
             self.put(pri=13)
-        assert self.everything() == before
+        assert self.snapshot() == before
 
     def test_waiting_put_refused_by_the_rank_hook_fails_alone(self) -> None:
         self.tube = self.create("full", capacity=1)
@@ -113,7 +113,7 @@ class TestRankHookThatFails(Bench):
         refused = self.begin(None, "put", "refused", pri=13, timeout=9)
         assert self.tube.ack(first).state == "done"
         with pytest.raises(ArithmeticError):
-            self.got(refused)
+            self.result_of(refused)
 
 
 class TestRareRulesOfLimFifoTtl(RareRules):

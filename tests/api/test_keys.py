@@ -53,9 +53,9 @@ def test_known_keys_share_a_bucket_and_expire_in_their_own_order() -> None:
     digests = [-number << 16 for number in range(50)]
     for number, digest in enumerate(digests):
         keys.remember(0, digest, number, 100 - number % 7 * 10)
-    assert [keys.known(digest) for digest in digests] == [(n, 100 - n % 7 * 10) for n in range(50)]
+    assert [keys.find_known(digest) for digest in digests] == [(n, 100 - n % 7 * 10) for n in range(50)]
     keys.remember(60, 0, 7, 200)
-    assert {keys.known(digest) for digest in digests if keys.known(digest)} == {
+    assert {keys.find_known(digest) for digest in digests if keys.find_known(digest)} == {
         (7, 200), *((n, 100 - n % 7 * 10) for n in range(1, 50) if n % 7 < 4)
     }  # fmt: skip
 

@@ -12,8 +12,8 @@ import tubes
 from tests.support.internals import port_of
 from tubes import TubesError
 from tubes.drivers.invariants import check_engine
+from tubes.memory.calls import CallPort
 from tubes.memory.quick import QuickPort
-from tubes.memory.verbs import VerbPort
 from tubes.testing import ManualClock
 
 
@@ -43,7 +43,7 @@ class Side:
         port: Any = self.tube._port
         assert isinstance(self.tube._port, QuickPort)
         if not short:
-            port.__class__ = VerbPort
+            port.__class__ = CallPort
         self.taken: list[tubes.Task] = []
         self.events: list[tuple[str, int]] = []
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 import tubes
 from tubes.cli.app import app
 from tubes.cli.exits import Exit
-from tubes.values.problem import BEYOND, KINDS
+from tubes.values.problem import KINDS, UNREPAIRABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ def test_repair_fixes_a_damaged_tube_in_memory(queue: tubes.Queue) -> None:
 
 def test_problem_describes_itself_and_its_remedy() -> None:
     for kind in KINDS:
-        problem = tubes.Problem(kind, 12, ("a", "b"), repaired=kind not in BEYOND)
+        problem = tubes.Problem(kind, 12, ("a", "b"), repaired=kind not in UNREPAIRABLE)
         assert problem.what.endswith(": a, b and 10 more") == ("{}" in KINDS[kind][0])
         assert problem.remedy
     assert tubes.Problem("key", 1, ("a",), repaired=True).what.endswith(": a")

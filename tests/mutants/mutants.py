@@ -535,8 +535,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "waiter gets a task after its deadline",
         "tubes/memory/shared_tube.py",
-        "return waiter.lost() or (waiter.deadline is not None and waiter.deadline < now and not self._clock_wakes)",
-        "return waiter.lost()",
+        "return waiter.is_done() or (waiter.deadline is not None and waiter.deadline < now and not self._clock_wakes)",
+        "return waiter.is_done()",
         _of("tests/api/test_waiting.py", "timed_out_take_gets_nothing_while_its_loop_is_blocked"),
     ),
     Mutant(
@@ -548,7 +548,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "batch of a waiter has one task too many",
-        "tubes/memory/verbs.py",
+        "tubes/memory/calls.py",
         "return [first, *self.take_many(limit - 1)]",
         "return [first, *self.take_many(limit)]",
         _of(_FIFO, "waiting_take_many_gets_several_tasks_of_one_batch"),
@@ -578,8 +578,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "arriving waiters are counted",
         "tubes/redis/wait_queue.py",
-        "not waiter.is_gone() and waiter not in self.arriving",
-        "not waiter.is_gone()",
+        "not waiter.has_left() and waiter not in self.arriving",
+        "not waiter.has_left()",
         ("tests/unit/test_wait_states.py",),
     ),
     Mutant(

@@ -101,10 +101,10 @@ class TestRareRulesOfLimFifoTtl(OnValkey, RareRules):
     def test_take_with_a_listener_ends_with_the_ttr_or_the_ttl(self) -> None:
         self.listen()
         first = self.put_and_take(ttl=5, ttr=3)
-        assert self.turns(first, "taken", "ready", after=3)
-        assert self.turns(first, "ready", "done", after=2)
+        assert self.changes_state(first, "taken", "ready", after=3)
+        assert self.changes_state(first, "ready", "done", after=2)
         second = self.put_and_take(ttl=3, ttr=5)
-        assert self.turns(second, "taken", "done", after=3)
+        assert self.changes_state(second, "taken", "done", after=3)
 
 
 class TestRareRulesWithoutTtr(OnValkey, RareRules):

@@ -107,7 +107,7 @@ def test_spark_user_can_read_write_and_stream(users: rights.Users) -> None:
         rows = [(writer.head({}), [b"1", b"2", b"3"])]
         writer.publish("load", 1, [writer.stage("load-1", chunk) for chunk in writer.chunks(rows)])
         records = BulkReader(tube)
-        assert [row.id for part in records.between(0, 10) for row in part.rows()] == records.ids() == [0, 1, 2]
+        assert [row.id for part in records.read_range(0, 10) for row in part.rows()] == records.ids() == [0, 1, 2]
         assert tube.statistics().tasks["ready"] == 3
         stream = Stream.open(queue.session(), "t", "s")
         (chunk,) = stream.take(1, 2)

@@ -237,7 +237,7 @@ def test_list_reads_only_granted_tubes_and_readiness_reads_no_tubes(
         queue = tubes.aio.connect(place, codec="json")
         app = create_app(queue, tokens=tokens)
         transport = httpx.ASGITransport(app)
-        async with app.service.running(), httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+        async with app.service.run(), httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
             for name in ("mail.a", "mail.b", "other"):
                 path = f"/v1/_/tubes/{name}"
                 assert (await client.put(path, headers={"authorization": f"Bearer {all_}"})).status_code == 201

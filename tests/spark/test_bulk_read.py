@@ -29,7 +29,7 @@ def test_record_matches_peek(url: str) -> None:
         first, _ = tube.take(timeout=0), tube.take(timeout=0)
         assert first is not None
         first.release()
-        rows = rows_of(BulkReader(tube).between(0, 100))
+        rows = rows_of(BulkReader(tube).read_range(0, 100))
         assert [row.id for row in rows] == [0, 1, 2, 3, 5]
         for row in rows:
             task = tube.peek(row.id)
@@ -54,8 +54,8 @@ def test_heads_are_records_without_data(url: str) -> None:
         tube.put("buried").bury(long)
         rows: list[Row] = []
         for _ in range(2):  # No task is taken in the first pass, and one in the second.
-            rows = rows_of(BulkReader(tube).between(0, 10))
-            assert rows_of(BulkReader(tube).heads_of(range(10))) == [row._replace(data=b"") for row in rows]
+            rows = rows_of(BulkReader(tube).read_range(0, 10))
+            assert rows_of(BulkReader(tube).read_heads(range(10))) == [row._replace(data=b"") for row in rows]
             assert {row.state for row in rows} >= {"r", "~", "!"}
             tube.take(timeout=0).release()  # type: ignore[union-attr]
             tube.take(timeout=0)
@@ -66,7 +66,7 @@ def test_heads_of_large_data_come_in_small_parts(url: str) -> None:
     with tubes.connect(url, codec="raw") as queue:
         tube = queue.create_tube("t")
         tube.put_many([b"x" * 1_000_000] * 5)
-        assert [table.size for table in BulkReader(tube).heads_of(range(9))] == [2, 2, 1]
+        assert [table.size for table in BulkReader(tube).read_heads(range(9))] == [2, 2, 1]
 
 
 @pytest.mark.sample(3)
@@ -97,7 +97,7 @@ def test_all_ids_are_found(url: str) -> None:
         records = BulkReader(tube)
         assert records.ids() == [*range(100), *range(11_900, 12_000)]
         assert records.extent()[::2] == (200, 12_000)
-        assert len(rows_of(records.between(0, 12_000))) == 200
+        assert len(rows_of(records.read_range(0, 12_000))) == 200
 
 
 def test_extent_skips_removed_ids(url: str) -> None:
@@ -113,9 +113,9 @@ def test_extent_skips_removed_ids(url: str) -> None:
         tube.ack_many(mine[10:])
         assert records.extent() == (1410, 500, 2000)
         mine[3].release()
-        assert len(rows_of(records.between(*records.extent()[1:]))) == 1410
+        assert len(rows_of(records.read_range(*records.extent()[1:]))) == 1410
         mine[4].bury()
-        assert len(rows_of(records.between(*records.extent()[1:]))) == 1410
+        assert len(rows_of(records.read_range(*records.extent()[1:]))) == 1410
         tube.truncate()
         assert records.extent() == (0, 2000, 2000)
         tube.put("first")
@@ -128,23 +128,23 @@ def test_each_read_shows_current_task_states(url: str) -> None:
         tube = queue.create_tube("t", "fifottl")
         tube.put_many(range(10))
         records = BulkReader(tube)
-        assert {row.state for row in rows_of(records.between(0, 10))} == {"r"}
+        assert {row.state for row in rows_of(records.read_range(0, 10))} == {"r"}
         task = tube.take(timeout=0)
-        assert [row.state for row in rows_of(records.between(0, 10))] == ["t", *"r" * 9]
+        assert [row.state for row in rows_of(records.read_range(0, 10))] == ["t", *"r" * 9]
         assert task is not None
         task.ack()
-        assert {row.state for row in rows_of(records.between(0, 10))} == {"r"}
+        assert {row.state for row in rows_of(records.read_range(0, 10))} == {"r"}
 
 
 def test_uniform_and_mixed_tasks_are_read_alike(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
         tube.put_many(range(10))
-        plain = rows_of(BulkReader(tube).between(0, 10))
+        plain = rows_of(BulkReader(tube).read_range(0, 10))
         tube.take_many(5, timeout=0)
-        taken = rows_of(BulkReader(tube).between(0, 5))
+        taken = rows_of(BulkReader(tube).read_range(0, 5))
         tube.put("with an option", max_attempts=3)
-        rows = rows_of(BulkReader(tube).between(0, 11))
+        rows = rows_of(BulkReader(tube).read_range(0, 11))
         assert rows[5:10] == plain[5:]
         assert rows[:5] == taken
         assert [row._replace(state="r", attempts=0, take=None) for row in taken] == plain[:5]
@@ -154,7 +154,7 @@ def test_large_data_are_read_in_small_parts(url: str) -> None:
     with tubes.connect(url, codec="raw") as queue:
         tube = queue.create_tube("t")
         tube.put_many([b"x" * 100_000] * 300)
-        parts = list(BulkReader(tube).between(0, 300))
+        parts = list(BulkReader(tube).read_range(0, 300))
         assert sum(part.size for part in parts) == 300
         assert max(part.size for part in parts[1:]) <= 5
 
@@ -165,7 +165,7 @@ def test_flushed_scripts_are_loaded_again(url: str, valkey: LocalServer) -> None
         tube.put_many(range(10))
         for _ in range(2):
             client.script_flush()
-            assert len(rows_of(BulkReader(tube).between(0, 10))) == 10
+            assert len(rows_of(BulkReader(tube).read_range(0, 10))) == 10
 
 
 def test_reading_dropped_tube_raises_tube_not_found(url: str) -> None:
@@ -175,8 +175,8 @@ def test_reading_dropped_tube_raises_tube_not_found(url: str) -> None:
         records = BulkReader(tube)
         tube.drop()
         for call in (
-            records.extent, lambda: rows_of(records.between(0, 5)), lambda: rows_of(records.of([0, 3])),
-            lambda: rows_of(records.heads_of([0, 3])),
+            records.extent, lambda: rows_of(records.read_range(0, 5)), lambda: rows_of(records.of([0, 3])),
+            lambda: rows_of(records.read_heads([0, 3])),
         ):  # fmt: skip
             with pytest.raises(TubeNotFound):
                 call()
@@ -188,6 +188,6 @@ def test_large_tasks_after_many_small_ones_are_read_in_small_parts(url: str) -> 
         tube.put_many([b"x"] * 2222)
         for _ in range(10):
             tube.put_many([b"y" * 100_000] * 100)
-        sizes = [sum(len(row.data) for row in part.rows()) for part in BulkReader(tube).between(0, 3222)]
+        sizes = [sum(len(row.data) for row in part.rows()) for part in BulkReader(tube).read_range(0, 3222)]
     assert sum(sizes) == 2222 + 100_000_000
     assert max(sizes) < 10_000_000

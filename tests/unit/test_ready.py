@@ -113,7 +113,7 @@ def test_removed_tasks_are_forgotten() -> None:
     for gone in entries[1:-1]:
         ready.discard(gone)
     assert ready.count() == 2
-    assert ready.kept() < 200
+    assert ready.count_stored() < 200
     assert drain(ready) == [0, 999]
 
 

@@ -44,10 +44,10 @@ class Caller:
         self.cancelled = False
         self.hears = True
 
-    def lost(self) -> bool:
+    def is_done(self) -> bool:
         return self.cancelled
 
-    def is_gone(self) -> bool:
+    def has_left(self) -> bool:
         return self.cancelled
 
     def wake(self) -> bool:

@@ -19,7 +19,7 @@ from tubes.conformance.bench import eventually
 from tubes.conformance.faces import Face
 from tubes.testing import ManualClock
 from tubes.values import codecs
-from tubes.values.worker_info import FORGOTTEN, WORKERS, HeldTask, WorkerInfo, info_of
+from tubes.values.worker_info import HEARTBEAT_TTL, WORKERS, HeldTask, WorkerInfo, info_of
 from tubes.worker import Worker, presence
 
 
@@ -89,7 +89,7 @@ def test_silent_worker_is_removed_from_the_list(
     worker.on("mail", lambda task: None)
     with running(worker):
         assert eventually(lambda: len(queue.workers()) == 1)
-        clock.advance(FORGOTTEN - 0.1)
+        clock.advance(HEARTBEAT_TTL - 0.1)
         assert len(queue.workers()) == 1
         clock.advance(0.1)
         assert queue.workers() == []

@@ -51,7 +51,7 @@ class SystemClock(Clock):
         return min(max(0.0, (deadline - self.micros()) / SECOND), threading.TIMEOUT_MAX)
 
 
-def soon(alarm: Alarm) -> None:
+def fire_soon(alarm: Alarm) -> None:
     """Fire the alarm at once, in the alarm thread. It needs no lock of a store, so that a finalizer may call it."""
     alarm.when = 0
     _ringer.schedule(0, alarm)

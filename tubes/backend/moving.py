@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from tubes.drivers.moves import State, check_state
-from tubes.drivers.options import SECOND, Addressed, integer
+from tubes.drivers.options import SECOND, InternalContext, integer
 from tubes.drivers.timers import NEVER
 from tubes.errors import InvalidOption, TubeFull, TubesError
 from tubes.values.batch import Item
@@ -78,6 +78,6 @@ def _options_of(task: TaskView, now: int) -> Any:
         spans = {"keep_done": task._extras.keep_done, "key_ttl": task._extras.key_ttl}
         options |= {name: span / SECOND for name, span in spans.items() if span}
         if task._extras.context:
-            options["context"] = Addressed(task._extras.context)
+            options["context"] = InternalContext(task._extras.context)
     known = {"pri": task.pri or None, "utube": task.utube, "max_attempts": task.max_attempts}
     return options | {name: value for name, value in known.items() if value is not None}

@@ -164,7 +164,7 @@ class ConnectionBase:
     def check(self) -> None:
         """Raise `QueueClosed` if this connection is closed, and `QueueForked` if a parent process opened it."""
         if self._pid != os.getpid():
-            raise self._forked()
+            raise self._make_forked_error()
         if self.closed is not None:
             raise self.closed()
 
@@ -175,7 +175,7 @@ class ConnectionBase:
     def ensure_connected(self) -> None:
         """Connect to the server, unless that was done before."""
 
-    def _forked(self) -> TubesError:
+    def _make_forked_error(self) -> TubesError:
         return QueueForked(parent=self._pid, child=os.getpid())
 
 

@@ -29,10 +29,10 @@ class RetryPolicy:
     jitter: float = 0.0
 
     @classmethod
-    def growing(cls, first: float, longest: float, *, growth: float = 2.0, jitter: float = 0.0) -> RetryPolicy:
+    def from_growth(cls, first: float, longest: float, *, growth: float = 2.0, jitter: float = 0.0) -> RetryPolicy:
         """Return a policy whose delays grow by the factor `growth`, from `first` up to `longest`.
 
-        >>> RetryPolicy.growing(0.2, 1.0).delays
+        >>> RetryPolicy.from_growth(0.2, 1.0).delays
         (0.2, 0.4, 0.8, 1.0)
         """
         delays: list[float] = []
@@ -52,7 +52,7 @@ class Outage:
 
     def __init__(self, longest: float = 5.0) -> None:
         """`longest`: the longest delay in seconds."""
-        self._policy: Final = RetryPolicy.growing(0.2, longest)
+        self._policy: Final = RetryPolicy.from_growth(0.2, longest)
         self._failures = 0
         self._is_logged = False
 
@@ -63,7 +63,7 @@ class Outage:
             with suppress(Exception):  # A logger that raises must not end the thread.
                 _log.warning("%s: %s", what, error, exc_info=None if isinstance(error, TubesError) else error)
 
-    def rest(self, what: str, error: BaseException) -> float:
+    def next_delay(self, what: str, error: BaseException) -> float:
         """Log an error as `log` does, and return the delay in seconds: the shortest one if the connection was lost."""
         self.log(what, error)
         if isinstance(error, ConnectionLost):

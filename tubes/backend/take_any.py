@@ -90,7 +90,7 @@ class AnyOf:
         if waiter.timeout is not None:
             waiter.deadline = clock.micros() + waiter.timeout
         for port in self._ports:
-            if self.lost(waiter):
+            if self.is_done(waiter):
                 return
             sub_waiter = SubWaiter(self, waiter, port)
             self._sub_waiters.append(sub_waiter)
@@ -120,9 +120,9 @@ class AnyOf:
         for sub_waiter in self._sub_waiters:
             sub_waiter.owner.abandon(sub_waiter)
 
-    def lost(self, waiter: Waiter) -> bool:
+    def is_done(self, waiter: Waiter) -> bool:
         """True if the caller needs no result any more."""
-        return self._winner is not None or waiter.lost()
+        return self._winner is not None or waiter.is_done()
 
     def is_served(self, waiter: Waiter, sub_waiter: SubWaiter) -> bool:
         """Handle the result or the timeout of a sub-waiter; return False if its result comes too late."""
@@ -157,13 +157,13 @@ class SubWaiter:
         self.owner: AnyPort = port
         self.request: Final = None
 
-    def lost(self) -> bool:
+    def is_done(self) -> bool:
         """True if another sub-waiter has won, or the caller has timed out or was cancelled."""
-        return self._any_of.lost(self._parent)
+        return self._any_of.is_done(self._parent)
 
-    def is_gone(self) -> bool:
+    def has_left(self) -> bool:
         """True if the caller has left, although this sub-waiter is still in a line."""
-        return self._any_of.lost(self._parent) or self._parent.is_gone()
+        return self._any_of.is_done(self._parent) or self._parent.has_left()
 
     def wake(self) -> bool:
         """End the wait of the caller; return False if another sub-waiter has won, or the caller has left."""

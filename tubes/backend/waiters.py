@@ -63,11 +63,11 @@ class Waiter(Protocol):
         """The put, which only the backend reads; None for a take."""
         ...
 
-    def lost(self) -> bool:
+    def is_done(self) -> bool:
         """True if the caller needs no result any more."""
         ...
 
-    def is_gone(self) -> bool:
+    def has_left(self) -> bool:
         """True if the caller has left, although the waiter is still in a line."""
         ...
 
@@ -142,11 +142,11 @@ class ThreadWaiter:
             if remaining <= _MAX_SLEEP and end is not None:
                 return False
 
-    def lost(self) -> bool:
+    def is_done(self) -> bool:
         """Return False: a thread always needs its result."""
         return False
 
-    def is_gone(self) -> bool:
+    def has_left(self) -> bool:
         """Return False: a thread never leaves without withdrawing."""
         return False
 
@@ -160,7 +160,7 @@ class ThreadWaiter:
 class LoopWaiter:
     """An asyncio task that waits for a future of its event loop."""
 
-    __slots__ = ("_clock", "_future", "_loop", "deadline", "lost", "owner", "request", "result", "timeout")
+    __slots__ = ("_clock", "_future", "_loop", "deadline", "is_done", "owner", "request", "result", "timeout")
 
     def __init__(self, clock: Clock, timeout: int | None, request: Any = None) -> None:
         self._clock = clock
@@ -170,7 +170,7 @@ class LoopWaiter:
         self.result: object = PENDING
         self.deadline: int | None = None
         # The future is done after a timeout and after a cancel.
-        self.lost: Final = self._future.done
+        self.is_done: Final = self._future.done
         self.owner: Any = None
         self.request: Final = request
 
@@ -203,7 +203,7 @@ class LoopWaiter:
                 start_new_thread(line.withdraw, (self,), {"undo": True})
             raise
 
-    def is_gone(self) -> bool:
+    def has_left(self) -> bool:
         """True if the task was cancelled, or its loop is closed."""
         return self._future.done() or self._loop.is_closed()
 

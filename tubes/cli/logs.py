@@ -66,7 +66,7 @@ def show_logs(*, is_one_of_many: bool) -> None:
     logging.getLogger(_NAME).addHandler(_StderrHandler(prefix))
 
 
-def log_from(level: int) -> None:
+def set_log_level(level: int) -> None:
     """Set the log level, unless the program has configured logging or the level itself."""
     logger = logging.getLogger(_NAME)
     if logger.level == logging.NOTSET and not _has_own_logs():

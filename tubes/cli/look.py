@@ -140,10 +140,10 @@ def _measure(tube: library.Tube, seconds: float) -> dict[str, dict[str, float | 
     tube.on_task_change(Spans(times, time.monotonic))
     time.sleep(seconds)
     tube.on_task_change(None)
-    return {"waited": _spread(times.waits), "held": _spread(times.holds)}
+    return {"waited": _summarize(times.waits), "held": _summarize(times.holds)}
 
 
-def _spread(spans: array[float]) -> dict[str, float | None]:
+def _summarize(spans: array[float]) -> dict[str, float | None]:
     """Return count, sum, median, 99th percentile and maximum."""
     ordered = sorted(spans)
 

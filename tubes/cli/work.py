@@ -21,12 +21,12 @@ import tubes
 from tubes.backend.url import url_of_environment
 from tubes.cli.common import AsJson, Url, open_queue
 from tubes.cli.exits import SHOWS_WHERE, Exit, Stop, say
-from tubes.cli.logs import log_from, show_logs
+from tubes.cli.logs import set_log_level, show_logs
 from tubes.cli.show import print_json
 from tubes.cli.supervisor import Supervisor, SupervisorLink, child_command
 from tubes.memory import connection as memory
 from tubes.worker import Worker
-from tubes.worker.signals import end_soon, leaving
+from tubes.worker.signals import exit_on_sigterm, exit_soon
 from tubes.worker.summary import AT_ONCE, CUT_OFF
 
 #: Connect timeout in seconds. It is longer than that of other commands: a script may start worker and server together.
@@ -85,13 +85,13 @@ def worker(
         return
     codes = [Exit.DONE]
     with ExitStack() as stack:
-        stack.enter_context(leaving(lambda: codes[-1]))
+        stack.enter_context(exit_on_sigterm(lambda: codes[-1]))
         link = None if supervisor is None else SupervisorLink(supervisor)
         show_logs(is_one_of_many=link is not None)
         loaded = _load(target)
         if not isinstance(loaded, Worker):
             loaded = _make(target, loaded, lambda: stack.enter_context(_connect(url)))
-        log_from(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
+        set_log_level(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
         if concurrency is not None:
             loaded.concurrency = concurrency
         if grace is not None:
@@ -116,7 +116,7 @@ def worker(
             _check_tubes(loaded)
     if summary.exit_code:
         # Threads of handlers that were cut off may still run, and Python would wait for some of them at exit.
-        end_soon(codes[-1])
+        exit_soon(codes[-1])
         raise typer.Exit(int(codes[-1]))
 
 
@@ -153,7 +153,7 @@ def _report_start(worker: Worker, link: SupervisorLink) -> None:
 def _stop(worker: Worker, now: bool) -> None:
     worker.stop(now=now)
     if now:
-        end_soon(Exit.AT_ONCE)
+        exit_soon(Exit.AT_ONCE)
 
 
 def limit(worker: Worker, tasks: int | None, megabytes: int | None) -> None:

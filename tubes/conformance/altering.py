@@ -145,10 +145,10 @@ class Altering(Bench):
     def test_alter_to_the_same_value_changes_nothing(self) -> None:
         self.put()
         self.tube.alter(max_attempts=3)
-        before = self.everything()
+        before = self.snapshot()
         self.tube.alter(max_attempts=3)
         self.queue.create_tube("contract", self.driver, if_exists="update", **{**self.options, "max_attempts": 3})
-        assert self.everything() == before
+        assert self.snapshot() == before
 
     def test_altered_key_ttl_applies_only_to_later_puts(self) -> None:
         self.put(key="k")
@@ -212,10 +212,10 @@ class Altering(Bench):
         first = self.begin(None, "put", "first", timeout=60, **self.lane("x"))
         second = self.begin(other.tube, "put", "second", timeout=60, **self.lane("y"))
         self.tube.alter(capacity=2, max_attempts=4)
-        assert (self.got(first).id, self.got(first).max_attempts) == (1, 4)
+        assert (self.result_of(first).id, self.result_of(first).max_attempts) == (1, 4)
         assert self.has_waiters(1)
         self.tube.alter(capacity=None)
-        assert self.got(second).data == "second"
+        assert self.result_of(second).data == "second"
 
     def test_waiting_batch_larger_than_the_new_capacity_is_refused(self) -> None:
         self.tube.alter(capacity=3)
@@ -223,7 +223,7 @@ class Altering(Bench):
         call = self.begin(None, "put_many", [1, 2, 3], timeout=60, **self.lane("batch"))
         self.tube.alter(capacity=2)
         with pytest.raises(InvalidOption, match="items=3: must be at most 2"):
-            self.got(call)
+            self.result_of(call)
         assert self.has_waiters(0)
         with self.expect_error(InvalidOption):
             self.tube.put_many([1, 2, 3], **self.lane("batch"))
@@ -238,7 +238,7 @@ class Altering(Bench):
         other = self.add_worker()
         call = self.begin(other.tube, timeout=60)
         self.tube.alter(max_in_flight=3)
-        assert self.got(call).state == "taken"
+        assert self.result_of(call).state == "taken"
         assert len(self.drain()) == 1
         self.tube.alter(max_in_flight=None)
         assert self.drain() == []
@@ -267,7 +267,7 @@ class Altering(Bench):
         self.tube.alter(interval=10)
         call = self.begin(None, timeout=60)
         self.pass_time(5)
-        self.got(call).ack()
+        self.result_of(call).ack()
         assert self.drain() == []
         self.tube.alter(interval=None)
         assert len(self.drain()) == 1

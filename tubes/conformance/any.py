@@ -116,7 +116,7 @@ class TakeAny(Bench):
         tubes = self.create_three()
         call = self.begin_any(tubes)
         task = self.put("data", tube=tubes[place])
-        taken = self.got(call)
+        taken = self.result_of(call)
         assert (taken.tube, taken.id, taken.data, taken.attempts) == (tubes[place].name, task.id, "data", 1)
         assert self.has_no_waiters()
         others = [tube for tube in tubes if tube is not tubes[place]]
@@ -131,7 +131,7 @@ class TakeAny(Bench):
             self.begin_any([second, first], self.add_worker().queue),
         ]
         tasks = [self.put(tube=tube) for tube in (second, second, first)]
-        results = [self.got(call) for call in calls]
+        results = [self.result_of(call) for call in calls]
         assert [(task.tube, task.id) for task in results] == [
             ("b", tasks[0].id),
             ("b", tasks[1].id),
@@ -142,15 +142,15 @@ class TakeAny(Bench):
         first, second, _ = self.create_three()
         early, late = self.begin_any([first, second]), self.begin(second)
         self.put(tube=first)
-        assert self.got(early).tube == "a"
+        assert self.result_of(early).tube == "a"
         task = self.put(tube=second)
-        assert self.got(late).id == task.id
+        assert self.result_of(late).id == task.id
 
     def test_many_waiting_take_any_calls_lose_no_task(self) -> None:
         tubes = self.create_three()
         calls = [self.begin_any(tubes, self.add_worker().queue) for _ in range(6)]
         put = {(tubes[number % 3].name, self.put(tube=tubes[number % 3]).id) for number in range(6)}
-        assert {(task.tube, task.id) for task in map(self.got, calls)} == put
+        assert {(task.tube, task.id) for task in map(self.result_of, calls)} == put
         assert self.has_no_waiters()
 
     def test_take_any_waits_exactly_for_its_timeout(self) -> None:
@@ -159,7 +159,7 @@ class TakeAny(Bench):
         self.clock.advance(4.9)
         assert not call.done()
         self.clock.advance(0.1)
-        assert self.got(call) is None
+        assert self.result_of(call) is None
         assert self.has_no_waiters()
         assert self.put(tube=tubes[2]).state == "ready"
         assert self.take(tubes[2]).attempts == 1
@@ -171,7 +171,7 @@ class TakeAny(Bench):
         task = self.put(tube=tubes[place], delay=5)
         call = self.begin_any(tubes, timeout=5)
         self.clock.advance(5)
-        assert self.got(call).id == task.id
+        assert self.result_of(call).id == task.id
         assert self.has_no_waiters()
 
     def test_waiting_take_any_takes_for_the_session_joined_meanwhile(self) -> None:
@@ -180,7 +180,7 @@ class TakeAny(Bench):
         call = self.begin_any([queue.tube("a"), queue.tube("b")], queue)
         queue.identify(self.queue.identify())
         self.put(tube=second)
-        assert second.ack(self.got(call).id).state == "done"
+        assert second.ack(self.result_of(call).id).state == "done"
         assert first.statistics().waiting == 0
 
     # -- closed queues and cancelled calls -----------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class TakeAny(Bench):
             tubes[place].drop()
         tubes[place].drop(force=True)
         with pytest.raises(TubeNotFound):
-            self.got(call)
+            self.result_of(call)
         assert self.has_no_waiters()
         for tube in tubes:
             if tube is not tubes[place]:
@@ -214,7 +214,7 @@ class TakeAny(Bench):
         early, late = self.begin_any(tubes), self.begin_any(tubes)
         early.cancel()
         task = self.put(tube=tubes[1])
-        assert self.got(late).id == task.id
+        assert self.result_of(late).id == task.id
         assert self.has_no_waiters()
         for tube in tubes:
             assert self.put(tube=tube).state == "ready"
@@ -228,7 +228,7 @@ class TakeAny(Bench):
             for tube in tubes:
                 await tube.put("data")
 
-        taken = 0 if self.cancels_late(lambda: queue.take_any(tubes), tubes[2], put) else 1
+        taken = 0 if self.cancel_late(lambda: queue.take_any(tubes), tubes[2], put) else 1
 
         def counts(name: str) -> int:
             return sum(statistics.tasks[name] for statistics in self.queue.statistics().values())
@@ -276,7 +276,7 @@ class TakeAny(Bench):
         waiting = self.begin(self.queue, "take_any", tubes, 5, order="pri")
         assert self.has_waiters(1)
         self.put()
-        assert self.got(waiting).tube == self.tube.name
+        assert self.result_of(waiting).tube == self.tube.name
         assert self.refuses(lambda order: self.queue.take_any(tubes, 0, order=order), "id", None, 1)
         assert self.refuses(lambda fair: self.queue.take_any(tubes, 0, order="pri", fair=fair), True)
 
@@ -293,6 +293,6 @@ class TakeAny(Bench):
         waiting = self.begin(self.queue, "take_many", [self.tube], 3, 5)
         assert self.has_waiters(1)
         self.put()
-        assert [task.tube for task in self.got(waiting)] == [self.tube.name]
+        assert [task.tube for task in self.result_of(waiting)] == [self.tube.name]
         assert self.refuses(lambda limit: self.queue.take_many([self.tube], limit, 0), 0, -1, 100_001, None)
         assert self.refuses(lambda tubes: self.queue.take_many(tubes, 1, 0), [], "contract", [7])

@@ -97,7 +97,7 @@ class Batches(Bench):
     def test_batch_item_with_ttl_0_serves_no_waiter(self) -> None:
         call = self.begin()
         tasks = self.tube.put_many([Item(1, ttl=0), Item(2)])
-        assert self.got(call).id == tasks[1].id
+        assert self.result_of(call).id == tasks[1].id
 
     def test_bad_item_is_named_by_position_and_nothing_is_put(self) -> None:
         wrong: list[dict[str, Any]] = [{"colour": 1}, {"timeout": 1}]
@@ -156,7 +156,7 @@ class Batches(Bench):
     def test_batch_put_serves_all_waiting_takes(self) -> None:
         calls = [self.begin() for _ in range(3)]
         tasks = self.sort_as_taken(self.put_some(4))
-        assert [self.got(call).id for call in calls] == [task.id for task in tasks[:3]]
+        assert [self.result_of(call).id for call in calls] == [task.id for task in tasks[:3]]
         assert self.has_waiters(0)
 
     def test_listeners_get_one_event_per_batch_task(self) -> None:
@@ -252,7 +252,7 @@ class Batches(Bench):
         self.tube.delete(ids[0])
         assert self.has_waiters(1)
         self.tube.delete(ids[1])
-        assert [task.data for task in self.got(call)] == ["a", "b"]
+        assert [task.data for task in self.result_of(call)] == ["a", "b"]
         assert (self.count("total"), self.has_waiters(0)) == (3, True)
 
     def test_put_behind_a_waiting_batch_waits_its_turn(self) -> None:
@@ -263,10 +263,10 @@ class Batches(Bench):
         self.tube.delete(ids[0])
         assert self.has_waiters(2)
         self.tube.delete(ids[1])
-        assert [task.data for task in self.got(batch)] == ["a", "b"]
+        assert [task.data for task in self.result_of(batch)] == ["a", "b"]
         assert self.has_waiters(1)
-        self.tube.delete(self.got(batch)[0].id)
-        assert self.got(single).data == "c"
+        self.tube.delete(self.result_of(batch)[0].id)
+        assert self.result_of(single).data == "c"
 
     def test_timed_out_batch_puts_nothing_and_unblocks_later_puts(self) -> None:
         self.tube = self.create("full", capacity=2)
@@ -275,8 +275,8 @@ class Batches(Bench):
         single = self.begin(None, "put", "c", timeout=9)
         self.tube.delete(ids[0])
         self.clock.advance(5)
-        assert self.got(batch) == []
-        assert self.got(single).data == "c"
+        assert self.result_of(batch) == []
+        assert self.result_of(single).data == "c"
         assert self.count("total") == 2
 
     def test_a_batch_with_a_timeout_that_finds_room_does_not_wait(self) -> None:
@@ -290,7 +290,7 @@ class Batches(Bench):
         self.begin(worker.tube, "put_many", ["a", "b"], timeout=9)
         single = self.begin(None, "put", "c", timeout=9)
         worker.queue.close()
-        assert self.got(single).data == "c"
+        assert self.result_of(single).data == "c"
 
     # -- takes ---------------------------------------------------------------------------------------------------------
 
@@ -366,20 +366,20 @@ class Batches(Bench):
         call = self.begin(None, "take_many", 3, timeout=9)
         assert self.has_waiters(1)
         task = self.put("data")
-        found = self.got(call)
+        found = self.result_of(call)
         assert [(each.id, each.data, each.attempts) for each in found] == [(task.id, "data", 1)]
         assert self.has_waiters(0)
 
     def test_waiting_take_many_gets_several_tasks_of_one_batch(self) -> None:
         call = self.begin(None, "take_many", 3)
         tasks = self.sort_as_taken(self.put_some(5))
-        assert [task.id for task in self.got(call)] == [task.id for task in tasks[:3]]
+        assert [task.id for task in self.result_of(call)] == [task.id for task in tasks[:3]]
         assert (self.count("taken"), self.count("ready")) == (3, 2)
 
     def test_take_many_cancelled_too_late_returns_its_tasks(self) -> None:
         self.require_asyncio()
         tube = self.tube.inner
-        taken = 0 if self.cancels_late(lambda: tube.take_many(2), tube, lambda: tube.put_many(self.items(3))) else 2
+        taken = 0 if self.cancel_late(lambda: tube.take_many(2), tube, lambda: tube.put_many(self.items(3))) else 2
         assert eventually(lambda: (self.count("ready"), self.count("take")) == (3 - taken, taken))
         if not taken:
             assert {task.attempts for task in self.tube.take_many(9, timeout=0)} == {1}
@@ -482,7 +482,7 @@ class Batches(Bench):
         held = self.tube.take_many(2, timeout=0)
         calls = [self.begin(timeout=9) for _ in range(2)]
         self.tube.release_many(held)
-        assert {self.got(call).id for call in calls} == {task.id for task in held}
+        assert {self.result_of(call).id for call in calls} == {task.id for task in held}
 
     @needs("lane")
     def test_ack_many_and_delete_many_free_the_lanes(self) -> None:

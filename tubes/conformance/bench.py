@@ -172,7 +172,7 @@ class Bench:
             pytest.skip("a thread that waits cannot be cancelled")
         return self.face
 
-    def cancels_late(
+    def cancel_late(
         self, call: Callable[[], Awaitable[object]], tube: AsyncTube, serve: Callable[[], Awaitable[object]]
     ) -> bool:
         """Cancel a waiting call right after `serve`, which serves it. Return True if the call ended as cancelled.
@@ -303,15 +303,15 @@ class Bench:
         return eventually(lambda: self.tube.statistics().waiting == count)
 
     @staticmethod
-    def got(call: Future[T]) -> T:
+    def result_of(call: Future[T]) -> T:
         """Return the result of a call that has one, or raise its exception."""
         return call.result(timeout=PATIENCE)
 
-    def everything(self) -> object:
+    def snapshot(self) -> object:
         """Return the complete visible state of the tube."""
         return [self._peek(id) for id in self._ids], self.tube.statistics()
 
-    def turns(self, task: Task, before: str, now: str, *, after: float) -> bool:
+    def changes_state(self, task: Task, before: str, now: str, *, after: float) -> bool:
         """Return True if a task changes its state exactly `after` seconds from now."""
         self.pass_time(after - 0.001)
         assert self.state(task) == before
@@ -335,6 +335,6 @@ class Bench:
     @contextmanager
     def expect_no_change(self) -> Generator[None]:
         """Check that the block changes nothing visible in the tube."""
-        before = self.everything()
+        before = self.snapshot()
         yield
-        assert self.everything() == before
+        assert self.snapshot() == before

@@ -92,7 +92,7 @@ class Capacity(Bench):
         first = self.fill_tube(1)
         calls = [self.begin(None, "put", data, timeout=9) for data in ("a", "b")]
         ROOM_MAKERS[way](self, first)
-        put = self.got(calls[0])
+        put = self.result_of(calls[0])
         assert (put.data, put.state) == ("a", "ready")
         assert self.has_waiters(1)
         assert not calls[1].done()
@@ -102,7 +102,7 @@ class Capacity(Bench):
         calls = [self.begin(None, "put", timeout, timeout=timeout) for timeout in (9, 5, 7)]
         for call in calls:
             self.tube.ack(first)
-            put = self.got(call)
+            put = self.result_of(call)
             first = self.take()
             assert first.id == put.id
 
@@ -116,7 +116,7 @@ class Capacity(Bench):
         taking = self.begin()
         putting = self.begin(None, "put", "next", timeout=9)
         self.tube.ack(first)
-        assert self.got(putting).id == self.got(taking).id
+        assert self.result_of(putting).id == self.result_of(taking).id
 
     @needs("ttl")
     def test_ttl_of_a_waiting_put_starts_when_it_gets_room(self) -> None:
@@ -124,7 +124,7 @@ class Capacity(Bench):
         call = self.begin(None, "put", "late", timeout=9, ttl=5)
         self.clock.advance(3)
         self.tube.ack(first)
-        put = self.got(call)
+        put = self.result_of(call)
         assert (put.created, put.expires) == (3, 8)
 
     @needs("ttl")
@@ -133,11 +133,11 @@ class Capacity(Bench):
         taking = self.begin()
         putting = self.begin(None, "put", "stillborn", timeout=9, ttl=0)
         self.tube.ack(first)
-        assert self.got(putting).state == "ready"
+        assert self.result_of(putting).state == "ready"
         assert self.has_waiters(1)
         assert (self.count("total"), self.count("ttl")) == (0, 1)
         task = self.put()
-        assert self.got(taking).id == task.id
+        assert self.result_of(taking).id == task.id
 
     @needs("ttl")
     def test_expiry_of_a_task_makes_room_for_a_waiting_put(self) -> None:
@@ -145,7 +145,7 @@ class Capacity(Bench):
         self.put(ttl=5)
         call = self.begin(None, "put", "late", timeout=9)
         self.clock.advance(5)
-        assert self.got(call).created == 5
+        assert self.result_of(call).created == 5
 
 
 @needs("lane")
@@ -194,7 +194,7 @@ class LaneCapacity(Bench):
         self.put(ttl=5, **self.lane("x"))
         call = self.begin(None, "put", "late", timeout=9, **self.lane("x"))
         self.clock.advance(5)
-        assert self.got(call).created == 5
+        assert self.result_of(call).created == 5
 
     def test_full_lane_accepts_releases_and_kicks_of_its_tasks(self) -> None:
         first = self.fill_lane()
@@ -230,7 +230,7 @@ class LaneCapacity(Bench):
         first = self.fill_lane(1)
         calls = [self.begin(None, "put", data, timeout=9, **self.lane("x")) for data in ("a", "b")]
         ROOM_MAKERS[way](self, first)
-        assert self.got(calls[0]).data == "a"
+        assert self.result_of(calls[0]).data == "a"
         assert self.has_waiters(1)
         assert not calls[1].done()
 
@@ -239,19 +239,19 @@ class LaneCapacity(Bench):
         other = self.put(**self.lane("y"))
         late = self.begin(None, "put", "late", timeout=9, **self.lane("x"))
         soon = self.begin(None, "put", "soon", timeout=9, **self.lane("y"))
-        assert self.got(self.begin(None, "put", "now", timeout=9, **self.lane("z"))).data == "now"
+        assert self.result_of(self.begin(None, "put", "now", timeout=9, **self.lane("z"))).data == "now"
         self.tube.delete(other.id)
-        assert self.got(soon).data == "soon"
+        assert self.result_of(soon).data == "soon"
         assert not late.done()
         self.tube.ack(first)
-        assert self.got(late).data == "late"
+        assert self.result_of(late).data == "late"
 
     def test_waiting_batch_gets_room_in_all_its_lanes(self) -> None:
         first = self.fill_lane(1)
         call = self.begin(None, "put_many", [Item(0, **self.lane("x")), Item(1, **self.lane("y"))], timeout=9)
         assert self.has_waiters(1)
         self.tube.ack(first)
-        assert [task.data for task in self.got(call)] == [0, 1]
+        assert [task.data for task in self.result_of(call)] == [0, 1]
 
     def test_lane_has_a_capacity_of_its_own(self) -> None:
         self.tube.put_many([0, 1], **self.lane("x"))
@@ -272,12 +272,12 @@ class LaneCapacity(Bench):
         call = self.begin(None, "put", "late", timeout=9, **self.lane("x"))
         assert self.has_waiters(1)
         self.tube.configure("x", capacity=2)
-        assert self.got(call).data == "late"
+        assert self.result_of(call).data == "late"
         call = self.begin(None, "put", "later", timeout=9, **self.lane("x"))
         assert self.has_waiters(1)
         self.tube.configure("x", capacity=None)
         self.tube.alter(lane_capacity=3)
-        assert self.got(call).data == "later"
+        assert self.result_of(call).data == "later"
 
     def test_lane_capacity_counts_tasks_that_were_there_before(self) -> None:
         self.tube.put_many([0, 1, 2], **self.lane("x"))

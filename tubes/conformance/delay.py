@@ -82,7 +82,7 @@ class Delay(Bench):
         self.clock.advance(60)
         due = self.clock.now() + 40
         tube.delete(first)
-        assert self.got(put).due == due
+        assert self.result_of(put).due == due
 
     def test_at_option_needs_a_time_zone_and_excludes_delay(self) -> None:
         naive = datetime(2030, 1, 1)
@@ -152,4 +152,4 @@ class Delay(Bench):
     def test_kicked_delayed_task_still_expires_by_its_ttl(self) -> None:
         task = self.put(delay=5, ttl=10)
         assert self.tube.kick(state="delayed") == 1
-        assert self.turns(task, "ready", "done", after=15)
+        assert self.changes_state(task, "ready", "done", after=15)

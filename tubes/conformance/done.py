@@ -262,13 +262,13 @@ class DoneTasks(Bench):
             other.tube.ack(taken)
         assert not any(call.done() for call in calls)
         other.tube.ack(taken, ["result"])
-        assert [self.got(call) for call in calls] == [["result"]] * 3
+        assert [self.result_of(call) for call in calls] == [["result"]] * 3
 
     def test_waiting_result_of_a_moved_task_raises_task_not_found(self) -> None:
         waiting = self.begin_result(self.put(keep_done=60), 60)
         assert self.tube.move_to(self.create("other"), state="ready") == 1
         with pytest.raises(TaskNotFound):
-            self.got(waiting)
+            self.result_of(waiting)
 
     def test_listener_gets_the_result_of_a_kept_task(self) -> None:
         events: list[Task] = []
@@ -293,19 +293,19 @@ class DoneTasks(Bench):
             call = self.begin_result(task)
             end(task)
             with pytest.raises(CallFailed):
-                self.got(call)
+                self.result_of(call)
         task = self.put(keep_done=60)
         call = self.begin_result(task)
         self.tube.truncate()
         with pytest.raises(TaskNotFound):
-            self.got(call)
+            self.result_of(call)
 
     @needs("ttl")
     def test_result_raises_when_the_ttl_ends_the_task(self) -> None:
         call = self.begin_result(self.put(keep_done=10**8, ttl=5))
         assert eventually(lambda: self._ends_later(call))
         with pytest.raises(CallFailed, match="ttl"):
-            self.got(call)
+            self.result_of(call)
 
     def test_result_raises_call_timeout_after_its_timeout(self) -> None:
         task = self.put(keep_done=60)
@@ -314,7 +314,7 @@ class DoneTasks(Bench):
         call = self.begin_result(task, 5)
         assert eventually(lambda: self._ends_later(call))
         with pytest.raises(CallTimeout, match=r"is not done after 5(\.0)? s: it is ready$"):
-            self.got(call)
+            self.result_of(call)
 
     def _ends_later(self, call: Future[Any]) -> bool:
         """Let time pass and return True if the call has ended."""

@@ -52,7 +52,7 @@ class Emptiness(Bench):
         for _ in range(2):
             assert not call.done()
             self.tube.ack(self.take())
-        assert self.got(call) is None
+        assert self.result_of(call) is None
 
     def test_waiting_join_raises_when_its_queue_is_closed(self) -> None:
         other = self.add_worker()
@@ -60,7 +60,7 @@ class Emptiness(Bench):
         call = self.begin_wait(tube=other.tube, method="join")
         other.queue.close()
         with pytest.raises(QueueClosed):
-            self.got(call)
+            self.result_of(call)
 
     @needs("delay")
     def test_wait_empty_waits_for_delayed_tasks(self) -> None:
@@ -69,7 +69,7 @@ class Emptiness(Bench):
         call = self.begin_wait()
         self.clock.advance(5)
         self.tube.ack(self.take())
-        assert self.got(call)
+        assert self.result_of(call)
 
     def test_wait_empty_ignores_buried_tasks(self) -> None:
         task = self.put_and_bury()
@@ -98,13 +98,13 @@ class Emptiness(Bench):
             self.put()
             call = self.begin_wait()
             end()
-            assert self.got(call)
+            assert self.result_of(call)
 
     def test_burial_after_the_last_attempt_wakes_wait_empty(self) -> None:
         self.put(max_attempts=1)
         call = self.begin_wait()
         self.take().release()
-        assert self.got(call)
+        assert self.result_of(call)
         assert self.count("buried") == 1
 
     @needs("ttl")
@@ -112,7 +112,7 @@ class Emptiness(Bench):
         self.put(ttl=5)
         call = self.begin_wait()
         assert eventually(lambda: self._ends_later(call))
-        assert self.got(call)
+        assert self.result_of(call)
 
     def test_wait_empty_waits_for_the_last_of_many_tasks(self) -> None:
         tasks = [self.put() for _ in range(30)]
@@ -121,7 +121,7 @@ class Emptiness(Bench):
             self.tube.delete(task.id)
         assert not any(call.done() for call in calls)
         self.tube.delete(tasks[-1].id)
-        assert all(self.got(call) for call in calls)
+        assert all(self.result_of(call) for call in calls)
 
     def test_wait_empty_counts_tasks_kicked_or_put_meanwhile(self) -> None:
         buried = self.put_and_bury()
@@ -133,7 +133,7 @@ class Emptiness(Bench):
         self.tube.delete(buried.id)
         assert not call.done()
         self.tube.delete(second.id)
-        assert self.got(call)
+        assert self.result_of(call)
 
     def test_put_waiting_for_room_is_served_before_wait_empty(self) -> None:
         tube = self.create("small", capacity=1)
@@ -141,16 +141,16 @@ class Emptiness(Bench):
         put = self.begin(tube, "put", "second", timeout=60, **self.lane("a"))
         call = self.begin_wait(tube=tube)
         tube.delete(first)
-        assert self.got(put).data == "second"
+        assert self.result_of(put).data == "second"
         assert not call.done()
-        tube.delete(self.got(put).id)
-        assert self.got(call)
+        tube.delete(self.result_of(put).id)
+        assert self.result_of(call)
 
     def test_wait_empty_returns_false_after_its_timeout(self) -> None:
         self.put()
         call = self.begin_wait(5)
         assert eventually(lambda: self._ends_later(call))
-        assert self.got(call) is False
+        assert self.result_of(call) is False
         assert not self.tube.wait_empty(0)
 
     def _ends_later(self, call: Future[bool]) -> bool:
@@ -172,7 +172,7 @@ class Emptiness(Bench):
         call = self.begin_wait()
         assert self.tube.statistics().waiting == 0
         self.tube.truncate()
-        assert self.got(call)
+        assert self.result_of(call)
 
     def test_wait_empty_refuses_bad_timeouts(self) -> None:
         for bad in (-1, float("nan"), True, "1", timedelta(seconds=-1)):

@@ -53,7 +53,7 @@ class Events(Bench):
     def test_listener_receives_the_take_of_a_waiter(self) -> None:
         call, events = self.begin(), self.listen()
         task = self.put()
-        self.got(call)
+        self.result_of(call)
         assert self.has_received(events, [("put", task.id, "ready"), ("take", task.id, "taken")])
 
     @needs("delay", "ttl", "ttr")

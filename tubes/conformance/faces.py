@@ -38,14 +38,14 @@ class Face(Protocol):
         ...
 
 
-def _waiting(target: Any) -> int:
+def _count_waiting(target: Any) -> int:
     """Return the number of callers that wait on a tube, or on all tubes of a queue."""
     found = target.statistics()
     return sum(each.waiting for each in found.values()) if hasattr(found, "values") else int(found.waiting)
 
 
-def _until_waiting(target: object, before: int, future: Future[T]) -> Future[T]:
-    while not future.done() and _waiting(target) == before:
+def _await_waiting(target: object, before: int, future: Future[T]) -> Future[T]:
+    while not future.done() and _count_waiting(target) == before:
         time.sleep(0.0002)
     return future
 
@@ -72,9 +72,9 @@ class SyncFace:
             except BaseException as error:
                 future.set_exception(error)
 
-        before = _waiting(tube)
+        before = _count_waiting(tube)
         threading.Thread(target=call, daemon=True).start()
-        return _until_waiting(tube, before, future)
+        return _await_waiting(tube, before, future)
 
     def close(self) -> None: ...
 
@@ -93,9 +93,9 @@ class AioFace:
         return self.wrap(tubes.aio.connect(url, **options))
 
     def begin(self, tube: Any, method: str, *args: object, **options: object) -> Future[Any]:
-        before = _waiting(tube)
+        before = _count_waiting(tube)
         call = getattr(_unwrap(tube), method)(*map(_unwrap, args), **options)
-        return _until_waiting(tube, before, self._submit(call))
+        return _await_waiting(tube, before, self._submit(call))
 
     def run(self, call: Coroutine[object, None, object]) -> Any:
         """Await the call in the loop and return its result."""

@@ -231,7 +231,7 @@ class Failures(Bench):
         assert self.tube.kick(ttl=5) == 1
         found = self.tube.peek(task)
         assert (found.ttl, found.expires) == (14, 14)
-        assert self.turns(task, "ready", "done", after=5)
+        assert self.changes_state(task, "ready", "done", after=5)
         unlimited = self.tube.kick_task(self.put_and_bury(), ttl=1)
         self.clock.advance(1)
         assert self.state(unlimited) == "done"
@@ -248,7 +248,7 @@ class Failures(Bench):
     def test_ttl_runs_on_after_the_last_attempt_failed(self) -> None:
         task = self.put(ttl=5, max_attempts=1)
         self.tube.release(self.take())
-        assert self.turns(task, "buried", "done", after=5)
+        assert self.changes_state(task, "buried", "done", after=5)
 
     @needs("ttl", "ttr")
     def test_task_that_expires_while_taken_is_not_buried(self) -> None:
@@ -299,7 +299,7 @@ class Failures(Bench):
         events = self.listen()
         self.clock.advance(2)
         assert (self.state(task), self.count("ttr")) == ("delayed", 1)
-        assert self.turns(task, "delayed", "ready", after=4)
+        assert self.changes_state(task, "delayed", "ready", after=4)
         assert self.has_received(events, [("ttr", task.id, "delayed"), ("delay", task.id, "ready")])
 
     @needs("delay", "ttr")
@@ -309,7 +309,7 @@ class Failures(Bench):
         self.pass_time(100)
         assert self.drain() == [late.id]
         assert self.tube.peek(late.id).due == self.clock.now() + 1
-        assert self.turns(late, "delayed", "ready", after=51)
+        assert self.changes_state(late, "delayed", "ready", after=51)
 
     @needs("ttr")
     def test_earlier_session_end_is_the_burial_reason_not_the_later_ttr(self) -> None:
@@ -388,10 +388,10 @@ class Failures(Bench):
         late = tube.peek(late.id)
         assert [str(task.state) for task in (by_hand, late)] == ["buried", "buried"]
         assert (by_hand.ttl, late.expires) == (15, self.clock.now() + 5)
-        assert self.turns(by_hand, "buried", "done", after=4)
+        assert self.changes_state(by_hand, "buried", "done", after=4)
         assert self.state(released) == "done"
         tube.kick_task(late, ttl=60)
-        assert self.turns(late, "ready", "done", after=60)
+        assert self.changes_state(late, "ready", "done", after=60)
 
     @needs("ttl")
     def test_infinite_buried_ttl_keeps_buried_tasks(self) -> None:
@@ -406,7 +406,7 @@ class Failures(Bench):
         self.tube.alter(buried_ttl=None)
         last = self.put()
         self.tube.bury(last.id)
-        assert self.turns(last, "buried", "done", after=5)
+        assert self.changes_state(last, "buried", "done", after=5)
         assert self.refuses(lambda span: self.create("bad", buried_ttl=span), -1, math.nan, "x", -math.inf)
 
     @lacks("ttl")

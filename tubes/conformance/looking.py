@@ -226,7 +226,7 @@ class Looking(Bench):
         assert self.has_waiters(1)
         assert self.queue.overview()["contract"].statistics.waiting == 1
         self.put()
-        assert self.got(call) is not None
+        assert self.result_of(call) is not None
 
     @pytest.mark.parametrize("ages", [None, 1, "yes"])
     def test_overview_refuses_non_boolean_ages(self, ages: object) -> None:

@@ -126,7 +126,7 @@ class Moving(Bench):
         assert eventually(lambda: other.statistics().waiting == 1)
         self.put_and_bury(data="data")
         assert self.tube.move_to(other) == 1
-        assert self.got(waiting).data == "data"
+        assert self.result_of(waiting).data == "data"
 
     @needs("pri")
     def test_move_to_refuses_options_the_target_driver_lacks(self) -> None:

@@ -90,7 +90,7 @@ class Pauses(Bench):
         assert self.state(task) == "ready"
         assert self.has_waiters(1)
         self.clock.advance(1)
-        assert self.got(call).id == task.id
+        assert self.result_of(call).id == task.id
 
     @needs("capacity")
     def test_put_waiting_for_room_is_served_during_a_pause(self) -> None:
@@ -100,7 +100,7 @@ class Pauses(Bench):
         tube.pause(60)
         call = self.begin(tube, "put", "second", timeout=9)
         tube.ack(first.id)
-        assert self.got(call).data == "second"
+        assert self.result_of(call).data == "second"
         assert tube.take(timeout=0) is None
 
     # -- the end of a pause --------------------------------------------------------------------------------------------
@@ -121,9 +121,9 @@ class Pauses(Bench):
         assert self.has_waiters(3)
         assert not any(call.done() for call in calls)
         self.clock.advance(0.1)
-        assert [self.got(call).id for call in calls[:2]] == [task.id for task in tasks]
+        assert [self.result_of(call).id for call in calls[:2]] == [task.id for task in tasks]
         assert self.has_waiters(1)
-        assert self.got(calls[0]).attempts == 1
+        assert self.result_of(calls[0]).attempts == 1
 
     def test_resume_serves_a_waiting_take(self) -> None:
         self.tube.pause()
@@ -131,7 +131,7 @@ class Pauses(Bench):
         task = self.put()
         assert self.has_waiters(1)
         self.add_worker().tube.resume()
-        assert self.got(call).id == task.id
+        assert self.result_of(call).id == task.id
         assert self.has_waiters(0)
 
     def test_pause_holds_callers_that_already_wait(self) -> None:
@@ -140,21 +140,21 @@ class Pauses(Bench):
         task = self.put()
         assert self.has_waiters(1)
         self.clock.advance(5)
-        assert self.got(call).id == task.id
+        assert self.result_of(call).id == task.id
 
     def test_take_many_waits_for_the_end_of_the_pause(self) -> None:
         self.tube.pause(5)
         call = self.begin(self.tube, "take_many", 3)
         tasks = self.puts(2)
         self.clock.advance(5)
-        assert [task.id for task in self.got(call)] == [task.id for task in tasks]
+        assert [task.id for task in self.result_of(call)] == [task.id for task in tasks]
 
     def test_take_times_out_during_a_pause(self) -> None:
         self.put()
         self.tube.pause(9)
         call = self.begin(timeout=5)
         self.clock.advance(5)
-        assert self.got(call) is None
+        assert self.result_of(call) is None
         assert self.has_waiters(0)
 
     def test_pause_ending_at_the_timeout_still_serves_the_take(self) -> None:
@@ -162,7 +162,7 @@ class Pauses(Bench):
         self.tube.pause(5)
         call = self.begin(timeout=5)
         self.clock.advance(5)
-        assert self.got(call).id == task.id
+        assert self.result_of(call).id == task.id
 
     def test_second_pause_replaces_the_end_of_the_first(self) -> None:
         self.put()
@@ -222,7 +222,7 @@ class Pauses(Bench):
         self.tube.truncate()
         task = self.put()
         self.clock.advance(5)
-        assert self.got(call).id == task.id
+        assert self.result_of(call).id == task.id
 
     def test_pause_outlives_the_session_that_started_it(self) -> None:
         worker = self.add_worker()
@@ -246,7 +246,7 @@ class Pauses(Bench):
         call = self.begin(self.queue, "take_any", ["contract", "other"], timeout=9)
         assert eventually(lambda: other.statistics().waiting == 1)
         self.clock.advance(5)
-        assert self.got(call).id == task.id
+        assert self.result_of(call).id == task.id
 
     def test_pause_refuses_bad_spans(self) -> None:
         self.put()
@@ -260,7 +260,7 @@ class Pauses(Bench):
         call = self.begin(worker.tube)
         worker.queue.close()
         try:
-            self.got(call)
+            self.result_of(call)
         except QueueClosed:
             assert self.has_waiters(0)
         else:

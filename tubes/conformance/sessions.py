@@ -159,7 +159,7 @@ class Sessions(Bench):
     def test_detached_session_keeps_its_tasks_until_session_ttl(self) -> None:
         worker, task = self.worker()
         worker.queue.detach()
-        assert self.turns(task, "taken", "ready", after=self.session_ttl)
+        assert self.changes_state(task, "taken", "ready", after=self.session_ttl)
         assert self.count("release") == 1
 
     def test_detached_queue_refuses_all_calls(self) -> None:

@@ -92,7 +92,7 @@ class Limits(Throttled):
         self.drain()
         call = self.begin(self.add_worker().tube)
         self.tube.configure("x", max_in_flight=2)
-        assert self.got(call).id == tasks[1].id
+        assert self.result_of(call).id == tasks[1].id
 
     def test_lane_above_a_lowered_max_in_flight_starts_nothing(self) -> None:
         tasks = self.create_filled("x", "x", "x", "x", max_in_flight=3)
@@ -163,7 +163,7 @@ class Intervals(Throttled):
         self.pass_time(4.9)
         assert self.has_waiters(2)
         self.pass_time(0.1)
-        assert self.got(calls[0]).id == tasks[1].id
+        assert self.result_of(calls[0]).id == tasks[1].id
         assert self.has_waiters(1)
 
     def test_waiting_takes_are_served_after_each_interval(self) -> None:
@@ -173,7 +173,7 @@ class Intervals(Throttled):
             call = self.begin(worker.tube)
             if task is not tasks[0]:
                 self.pass_time(5)
-            assert worker.tube.ack(self.got(call)).id == task.id
+            assert worker.tube.ack(self.result_of(call)).id == task.id
 
     def test_loop_respects_the_interval_of_a_lane(self) -> None:
         self.create_filled("x", "x", "y", interval=5)
@@ -281,7 +281,7 @@ class Intervals(Throttled):
         call = self.begin(self.add_worker().tube)
         self.tube.configure("x", interval=5)
         self.pass_time(5)
-        assert self.got(call).id == tasks[1].id
+        assert self.result_of(call).id == tasks[1].id
 
     def test_lane_may_have_an_interval_in_a_tube_without_interval(self) -> None:
         self.tube.configure("x", interval=5)
@@ -309,7 +309,7 @@ class Intervals(Throttled):
         self.require_asyncio()
         self.create_throttled(interval=5)
         tube = self.tube.inner
-        if self.cancels_late(tube.take, tube, lambda: tube.put(None, **self.lane("x"))):
+        if self.cancel_late(tube.take, tube, lambda: tube.put(None, **self.lane("x"))):
             assert eventually(lambda: self.count("take") == 0)
             assert self.next_start("x") is None
             assert len(self.drain()) == 1
@@ -423,7 +423,7 @@ class IntervalsFromAcks(Throttled):
         self.pass_time(4.9)
         assert self.has_waiters(1)
         self.pass_time(0.1)
-        assert self.got(call).utube == "x"
+        assert self.result_of(call).utube == "x"
 
     def test_lane_may_count_its_interval_from_acks(self) -> None:
         task = self.start_run(interval_from="take")
@@ -477,7 +477,7 @@ class IntervalsFromAcks(Throttled):
         self.require_asyncio()
         self.create_throttled(interval=5, interval_from="ack")
         tube = self.tube.inner
-        if self.cancels_late(tube.take, tube, lambda: tube.put(None, **self.lane("x"))):
+        if self.cancel_late(tube.take, tube, lambda: tube.put(None, **self.lane("x"))):
             assert eventually(lambda: self.count("take") == 0)
             assert self.next_start("x") is None
             assert len(self.drain()) == 1
@@ -519,7 +519,7 @@ class Blocks(Throttled):
         self.tube.block("x", 5)
         call = self.begin(self.add_worker().tube)
         self.tube.block("x", 0)
-        assert self.got(call).id == task.id
+        assert self.result_of(call).id == task.id
         self.tube.block("nobody", 0)
         assert [utube.name for utube in self.tube.utubes()] == ["x"]
 
@@ -556,7 +556,7 @@ class Blocks(Throttled):
         self.pass_time(2)
         assert self.has_waiters(1)
         self.pass_time(1)
-        assert self.got(call).id == task.id
+        assert self.result_of(call).id == task.id
 
     def test_later_end_of_block_and_interval_counts(self) -> None:
         tasks = self.create_filled("x", "x", "x", interval=5)

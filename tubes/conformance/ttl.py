@@ -28,12 +28,12 @@ class TimeToLive(Bench):
     def test_a_ready_task_is_removed_when_its_ttl_is_over(self) -> None:
         task = self.put(ttl=5)
         assert (task.ttl, task.expires, task.due) == (5, 5, 5)
-        assert self.turns(task, "ready", "done", after=5)
+        assert self.changes_state(task, "ready", "done", after=5)
         assert self.tube.take(timeout=0) is None
 
     def test_a_buried_task_is_removed_when_its_ttl_is_over(self) -> None:
         task = self.put_and_bury(ttl=5)
-        assert self.turns(task, "buried", "done", after=5)
+        assert self.changes_state(task, "buried", "done", after=5)
         assert self.tube.kick() == 0
 
     def test_an_expired_task_counts_as_ttl_delete_and_done(self) -> None:
@@ -65,18 +65,18 @@ class TimeToLive(Bench):
         task = self.put(ttl=5)
         self.clock.advance(3)
         NEUTRAL_CALLS[passing](self, task)
-        assert self.turns(task, "ready", "done", after=2)
+        assert self.changes_state(task, "ready", "done", after=2)
 
     @needs("ttr")
     def test_a_ttr_that_ends_does_not_renew_the_ttl(self) -> None:
         task = self.put_and_take(ttl=5, ttr=3)
-        assert self.turns(task, "ready", "done", after=5)
+        assert self.changes_state(task, "ready", "done", after=5)
 
     @needs("delay")
     def test_put_with_delay_extends_the_ttl(self) -> None:
         task = self.put(ttl=2, delay=3)
         assert (task.ttl, task.expires, task.due) == (5, 5, 3)
-        assert self.turns(task, "ready", "done", after=5)
+        assert self.changes_state(task, "ready", "done", after=5)
 
     @needs("delay")
     def test_release_with_delay_extends_the_ttl(self) -> None:
@@ -84,12 +84,12 @@ class TimeToLive(Bench):
         self.clock.advance(1)
         released = self.tube.release(task, delay=3)
         assert (released.ttl, released.expires, released.due) == (8, 8, 4)
-        assert self.turns(task, "ready", "done", after=7)
+        assert self.changes_state(task, "ready", "done", after=7)
 
     @needs("delay")
     def test_a_delayed_task_outlives_its_delay(self) -> None:
         task = self.put(ttl=1, delay=9)
-        assert self.turns(task, "delayed", "ready", after=9)
+        assert self.changes_state(task, "delayed", "ready", after=9)
 
     @lacks("ttr")
     def test_tube_ttl_sets_no_ttr_where_the_driver_has_no_ttr(self) -> None:
@@ -99,7 +99,7 @@ class TimeToLive(Bench):
     @lacks("ttl_spares_taken")
     def test_holder_loses_its_task_when_the_ttl_ends(self) -> None:
         task = self.put_and_take(ttl=5)
-        assert self.turns(task, "taken", "done", after=5)
+        assert self.changes_state(task, "taken", "done", after=5)
         with self.expect_error(TaskNotTaken):
             self.tube.ack(task)
         assert [self.count(name) for name in ("ttr", "ttl", "delete", "done")] == [1, 1, 1, 1]

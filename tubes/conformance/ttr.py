@@ -15,7 +15,7 @@ class TimeToRun(Bench):
     def test_a_task_returns_when_its_ttr_is_over(self) -> None:
         task = self.put_and_take(ttr=5)
         assert (task.ttr, task.due) == (5, 5)
-        assert self.turns(task, "taken", "ready", after=5)
+        assert self.changes_state(task, "taken", "ready", after=5)
         assert self.count("ttr") == 1
         with self.expect_error(TaskNotTaken):
             self.tube.ack(task)
@@ -25,7 +25,7 @@ class TimeToRun(Bench):
         self.clock.advance(3)
         self.tube.release(task)
         assert self.take().due == 8
-        assert self.turns(task, "taken", "ready", after=5)
+        assert self.changes_state(task, "taken", "ready", after=5)
 
     def test_task_without_ttr_has_no_time_limit(self) -> None:
         task = self.put_and_take()
@@ -55,14 +55,14 @@ class TimeToRun(Bench):
         self.clock.advance(2)
         touched = self.tube.touch(task, 4)
         assert (touched.state, touched.ttr, touched.due) == ("taken", 9, 9)
-        assert self.turns(task, "taken", "ready", after=7)
+        assert self.changes_state(task, "taken", "ready", after=7)
         assert self.take().due == 18
 
     @needs("ttl")
     def test_touch_extends_the_ttl(self) -> None:
         touched = self.tube.touch(self.put_and_take(ttl=5, ttr=1), 4)
         assert (touched.ttl, touched.expires) == (9, 9)
-        assert self.turns(touched, "ready", "done", after=9)
+        assert self.changes_state(touched, "ready", "done", after=9)
 
     def test_touch_of_0_changes_nothing(self) -> None:
         task = self.put_and_take(ttr=5)
@@ -93,7 +93,7 @@ class TimeToRun(Bench):
             assert self.tube.renew_many([task], 3) == {task.id: True}
         assert self.tube.peek(task).expires == 11
         self.tube.release(task)
-        assert self.turns(task, "ready", "done", after=3)
+        assert self.changes_state(task, "ready", "done", after=3)
 
     @needs("ttl")
     @lacks("ttl_spares_taken")
@@ -110,7 +110,7 @@ class TimeToRun(Bench):
             assert self.tube.renew_many([task], 3) == {task.id: True}
         assert self.tube.peek(task).expires == 5
         self.tube.release(task)
-        assert self.turns(task, "done", "done", after=3)
+        assert self.changes_state(task, "done", "done", after=3)
 
     @needs("ttl")
     def test_renew_works_for_a_task_with_only_a_ttl(self) -> None:
@@ -155,7 +155,7 @@ class TimeToRun(Bench):
         self.pass_time(59)
         shorter = self.tube.set_ttr(task, 2)
         assert (shorter.ttr, shorter.due) == (5, self.clock.now() + 2)
-        assert self.turns(task, "taken", "ready", after=2)
+        assert self.changes_state(task, "taken", "ready", after=2)
         again = self.take()
         assert again.due == self.clock.now() + 5
         self.pass_time(4)
@@ -169,7 +169,7 @@ class TimeToRun(Bench):
         one, others = self.tube.take(0, ttr=2), self.tube.take_many(2, 0, ttr=3)
         assert [task.due - self.clock.now() for task in (one, *others)] == [2, 3, 3]
         assert {task.ttr for task in (one, *others)} == {60}
-        assert self.turns(one, "taken", "ready", after=2)
+        assert self.changes_state(one, "taken", "ready", after=2)
         assert self.queue.take_any([self.tube], 0, ttr=4).due == self.clock.now() + 4
 
     @needs("ttr")
@@ -178,7 +178,7 @@ class TimeToRun(Bench):
         assert self.tube.set_ttr(self.take(), 5).due is None
         self.tube.release(put.id)
         assert self.tube.take(0, ttr=2).ttr == 2
-        assert self.turns(put, "taken", "ready", after=2)
+        assert self.changes_state(put, "taken", "ready", after=2)
         assert self.tube.take_task(put.id).due == self.clock.now() + 2
         assert self.tube.ack(put.id).state == "done"
         self.pass_time(2)
@@ -190,6 +190,6 @@ class TimeToRun(Bench):
             waiting = self.begin(tube, method, *tubes, 5, ttr=2)
             assert self.has_waiters(1)
             self.put(ttr=60)
-            task = self.got(waiting)
+            task = self.result_of(waiting)
             assert (task.due, task.ttr) == (self.clock.now() + 2, 60)
             self.tube.delete(task)

@@ -101,7 +101,7 @@ class Updates(Bench):
         call = self.begin(timeout=None)
         assert self.has_waiters(1)
         self.tube.update(task, delay=0)
-        assert self.got(call).id == task.id
+        assert self.result_of(call).id == task.id
 
     @needs("delay")
     def test_updated_delay_ends_at_its_new_time(self) -> None:
@@ -110,7 +110,7 @@ class Updates(Bench):
         assert self.has_waiters(1)
         self.tube.update(task, delay=3)
         self.clock.advance(3)
-        assert self.got(call).id == task.id
+        assert self.result_of(call).id == task.id
 
     @needs("ttl")
     def test_updated_ttl_counts_from_the_update(self) -> None:
@@ -119,7 +119,7 @@ class Updates(Bench):
         for task in (mortal, immortal):
             updated = self.tube.update(task, ttl=6)
             assert (updated.ttl, updated.expires) == (10, 10)
-        assert self.turns(mortal, "ready", "done", after=6)
+        assert self.changes_state(mortal, "ready", "done", after=6)
         assert self.state(immortal) == "done"
 
     @needs("ttl")

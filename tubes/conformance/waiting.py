@@ -58,7 +58,7 @@ class Waiting(Bench):
         assert self.has_waiters(1)
         assert not call.done()
         self.clock.advance(0.1)
-        assert self.got(call) == CALLS[method][1]
+        assert self.result_of(call) == CALLS[method][1]
         assert self.is_idle_after(method)
 
     @every_call
@@ -67,10 +67,10 @@ class Waiting(Bench):
         (worker, theirs), (_, mine) = self.wait(method), self.wait(method)
         getattr(worker.queue, end)()
         with pytest.raises(QueueClosed):
-            self.got(theirs)
+            self.result_of(theirs)
         assert self.has_waiters(1)
         self.serve(method)
-        assert self.got(mine)
+        assert self.result_of(mine)
 
     @every_call
     def test_tube_with_waiters_is_busy_and_forced_drop_ends_their_calls(self, method: str) -> None:
@@ -81,7 +81,7 @@ class Waiting(Bench):
         self.tube.drop(force=True)
         for call in calls:
             with pytest.raises(TubeNotFound):
-                self.got(call)
+                self.result_of(call)
 
     @every_call
     def test_cancelled_waiting_call_has_no_effect(self, method: str) -> None:
@@ -93,25 +93,25 @@ class Waiting(Bench):
 
     def test_a_take_that_finds_a_task_does_not_wait(self) -> None:
         task = self.put()
-        assert self.got(self.begin(timeout=5)).id == task.id
+        assert self.result_of(self.begin(timeout=5)).id == task.id
 
     def test_a_put_serves_a_waiting_take(self) -> None:
         call = self.begin()
         assert self.has_waiters(1)
         task = self.put("data")
-        taken = self.got(call)
+        taken = self.result_of(call)
         assert (taken.id, taken.state, taken.data) == (task.id, "taken", "data")
         assert self.has_waiters(0)
 
     def test_put_returns_a_ready_task_even_if_a_take_waits(self) -> None:
         call = self.begin()
         assert self.put().state == "ready"
-        assert self.got(call).attempts == 1
+        assert self.result_of(call).attempts == 1
 
     def test_one_task_serves_one_waiting_take(self) -> None:
         calls = [self.begin(), self.begin()]
         task = self.put()
-        assert self.got(calls[0]).id == task.id
+        assert self.result_of(calls[0]).id == task.id
         assert self.has_waiters(1)
         assert not calls[1].done()
 
@@ -119,18 +119,18 @@ class Waiting(Bench):
         calls = [self.begin(self.add_worker().tube, timeout=timeout) for timeout in (9, 3, None)]
         for call in calls:
             task = self.put()
-            assert self.got(call).id == task.id
+            assert self.result_of(call).id == task.id
 
     def test_waiting_take_precedes_a_later_take(self) -> None:
         call, task = self.begin(), self.put()
         assert self.tube.take(timeout=0) is None
-        assert self.got(call).id == task.id
+        assert self.result_of(call).id == task.id
 
     def test_task_of_a_waiting_take_belongs_to_its_session(self) -> None:
         worker = self.add_worker()
         call = self.begin(worker.tube)
         self.put()
-        task = self.got(call)
+        task = self.result_of(call)
         with self.expect_error(TaskNotTaken):
             self.tube.ack(task.id)
         assert worker.tube.ack(task).state == "done"
@@ -140,25 +140,25 @@ class Waiting(Bench):
         self.clock.advance(50 * 365 * 86400)
         assert self.has_waiters(1)
         self.put()
-        assert self.got(call).state == "taken"
+        assert self.result_of(call).state == "taken"
 
     def test_each_take_has_its_own_timeout(self) -> None:
         calls = [self.begin(timeout=timeout) for timeout in (3, 1, 2)]
         for call in (calls[1], calls[2], calls[0]):
             self.clock.advance(1)
-            assert self.got(call) is None
+            assert self.result_of(call) is None
         assert self.has_waiters(0)
 
     def test_timed_out_take_takes_no_task(self) -> None:
         early, late = self.begin(timeout=1), self.begin(timeout=9)
         self.clock.advance(1)
-        assert self.got(early) is None
+        assert self.result_of(early) is None
         task = self.put()
-        assert self.got(late).id == task.id
+        assert self.result_of(late).id == task.id
         assert self.state(self.put()) == "ready"
 
     def test_a_take_of_timeout_0_never_waits(self) -> None:
-        assert self.got(self.begin(timeout=0)) is None
+        assert self.result_of(self.begin(timeout=0)) is None
         assert self.has_waiters(0)
 
     def test_take_refuses_bad_timeouts(self) -> None:
@@ -172,43 +172,43 @@ class Waiting(Bench):
         theirs, mine = self.begin(worker.tube), self.begin()
         worker.queue.close()
         with pytest.raises(QueueClosed):
-            self.got(theirs)
-        assert self.got(mine).id == task.id
+            self.result_of(theirs)
+        assert self.result_of(mine).id == task.id
 
     def test_truncate_does_not_end_waiting_takes(self) -> None:
         call = self.begin()
         self.tube.truncate()
         assert self.has_waiters(1)
         task = self.put()
-        assert self.got(call).id == task.id
+        assert self.result_of(call).id == task.id
 
     def test_waiting_take_takes_for_the_session_joined_meanwhile(self) -> None:
         worker = self.add_worker()
         call = self.begin(worker.tube)
         worker.queue.identify(self.queue.identify())
         self.put()
-        task = self.got(call)
+        task = self.result_of(call)
         assert self.tube.ack(task.id).state == "done"
 
     def test_many_waiting_takes_lose_no_task(self) -> None:
         workers = [self.add_worker() for _ in range(3)]
         calls = [self.begin(workers[number % 3].tube) for number in range(9)]
         tasks = [self.put(number) for number in range(9)]
-        assert [self.got(call).id for call in calls] == [task.id for task in tasks]
+        assert [self.result_of(call).id for call in calls] == [task.id for task in tasks]
 
     def test_cancelled_take_takes_no_task(self) -> None:
         self.require_asyncio()
         early, late = self.begin(), self.begin()
         early.cancel()
         task = self.put()
-        assert self.got(late).id == task.id
+        assert self.result_of(late).id == task.id
         assert self.has_waiters(0)
         assert self.state(self.put()) == "ready"
 
     def test_take_cancelled_too_late_returns_its_task(self) -> None:
         self.require_asyncio()
         tube = self.tube.inner
-        cancelled = self.cancels_late(tube.take, tube, lambda: tube.put("data", max_attempts=1))
+        cancelled = self.cancel_late(tube.take, tube, lambda: tube.put("data", max_attempts=1))
         counts = [1, 0, 0] if cancelled else [0, 1, 1]
         assert eventually(lambda: [self.count(name) for name in ("ready", "taken", "take")] == counts)
         if cancelled:

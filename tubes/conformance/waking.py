@@ -19,7 +19,7 @@ class Waking(Bench):
         task = self.take(worker.tube)
         calls = [self.begin(), self.begin()]
         way.go(self, worker, task)
-        again = self.got(calls[0])
+        again = self.result_of(calls[0])
         assert (again.id, again.attempts) == (task.id, 2)
         assert self.has_waiters(1)
         assert not calls[1].done()
@@ -34,7 +34,7 @@ class Waking(Bench):
         assert task.id == first.id
         calls = [self.begin(), self.begin()]
         way.go(self, worker, task)
-        assert self.got(calls[0]).id == second.id
+        assert self.result_of(calls[0]).id == second.id
         assert self.has_waiters(1)
         assert not calls[1].done()
 
@@ -45,7 +45,7 @@ class Waking(Bench):
         self.put(**self.lane("x"))
         assert self.has_waiters(1)
         other = self.put(**self.lane("y"))
-        assert self.got(call).id == other.id
+        assert self.result_of(call).id == other.id
 
     @needs("lane")
     def test_task_kicked_into_a_busy_lane_serves_no_waiter(self) -> None:
@@ -55,7 +55,7 @@ class Waking(Bench):
         self.tube.kick()
         assert self.has_waiters(1)
         self.tube.ack(held)
-        assert self.got(call).attempts == 1
+        assert self.result_of(call).attempts == 1
 
     @needs("lane", "ttl")
     def test_task_that_expires_behind_a_busy_lane_serves_no_waiter(self) -> None:
@@ -74,7 +74,7 @@ class Waking(Bench):
             self.take(worker.tube)
         calls = [self.begin() for _ in range(3)]
         worker.queue.close()
-        assert [self.got(call).id for call in calls] == [task.id for task in tasks[:3]]
+        assert [self.result_of(call).id for call in calls] == [task.id for task in tasks[:3]]
         assert self.drain() == [tasks[3].id]
 
     def test_kicked_tasks_are_handed_out_in_their_order(self) -> None:
@@ -83,7 +83,7 @@ class Waking(Bench):
             self.tube.bury(task)
         calls = [self.begin() for _ in range(3)]
         assert self.tube.kick(2) == 2
-        assert [self.got(call).id for call in calls[:2]] == [task.id for task in tasks[:2]]
+        assert [self.result_of(call).id for call in calls[:2]] == [task.id for task in tasks[:2]]
         assert self.has_waiters(1)
 
     @pytest.mark.parametrize("method", ["ack", "bury", "delete"])
@@ -99,7 +99,7 @@ class Waking(Bench):
         task = self.put_and_take(ttr=5)
         call = self.begin()
         self.clock.advance(5)
-        again = self.got(call)
+        again = self.result_of(call)
         assert (again.id, again.attempts) == (task.id, 2)
 
     @needs("delay")
@@ -107,12 +107,12 @@ class Waking(Bench):
         task = self.put(delay=5)
         call = self.begin(timeout=5)
         self.clock.advance(5)
-        assert self.got(call).id == task.id
+        assert self.result_of(call).id == task.id
 
     @needs("delay")
     def test_task_ready_after_the_timeout_stays_in_the_tube(self) -> None:
         task = self.put(delay=6)
         call = self.begin(timeout=5)
         self.clock.advance(9)
-        assert self.got(call) is None
+        assert self.result_of(call) is None
         assert self.state(task) == "ready"

@@ -16,9 +16,9 @@ from tubes.durable.port import AsyncSyncedPort, DurablePort, ReadOnlyPort, Synce
 from tubes.durable.shared_tube import DurableTube
 from tubes.durable.store import DurableStore
 from tubes.errors import InvalidOption, StoreReadOnly
+from tubes.memory.calls import CallPort
 from tubes.memory.connection import Connection as MemoryConnection
 from tubes.memory.store import check_clock, check_same
-from tubes.memory.verbs import VerbPort
 from tubes.values.codecs import find as find_codec
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Connection(MemoryConnection):
     store: DurableStore
 
     @override
-    def make_port(self, shared: SharedTube) -> VerbPort[Any]:
+    def make_port(self, shared: SharedTube) -> CallPort[Any]:
         if self.store.read_only and shared.is_listed:
             reader: ReadOnlyPort[Any] = ReadOnlyPort(self, shared, self.session.hold(shared))
             reader.kind, reader.tube = self._api.task, self._api.tube(reader)
@@ -56,7 +56,7 @@ class Connection(MemoryConnection):
         return synced
 
     @override
-    def open_hidden(self, name: str, driver: str, idle: float) -> VerbPort[Any]:
+    def open_hidden(self, name: str, driver: str, idle: float) -> CallPort[Any]:
         if self.store.read_only:  # Hidden tubes are not in the files.
             raise StoreReadOnly(url=self.store.url)
         return super().open_hidden(name, driver, idle)
@@ -74,7 +74,7 @@ class Connection(MemoryConnection):
     @override
     def create(
         self, name: str, driver: str | Driver, if_exists: IfExists, temporary: bool, options: Options
-    ) -> VerbPort[Any]:
+    ) -> CallPort[Any]:
         if self.store.read_only and temporary:
             raise StoreReadOnly(url=self.store.url)
         port = super().create(name, driver, if_exists, temporary, options)

@@ -47,7 +47,7 @@ class Deferred:
         self._steps.setdefault(id, []).append(step)
         self._uses[step] += 1
 
-    def uses(self, written: Iterable[int]) -> Counter[_Step]:
+    def count_uses(self, written: Iterable[int]) -> Counter[_Step]:
         """Return the number of moves by kind, except moves of the `written` tasks."""
         if not self.tasks:
             return Counter()
@@ -236,10 +236,10 @@ class JournaledEngine(Engine):
     @override
     def truncate(self) -> None:
         self.facts_changed = self.truncated = True
-        self.previous_holds.update(self.written_holds())
+        self.previous_holds.update(self.get_written_holds())
         super().truncate()
 
-    def written_holds(self) -> dict[int, tuple[Hold, int]]:
+    def get_written_holds(self) -> dict[int, tuple[Hold, int]]:
         """Return holds and take numbers by task at the last commit. Tasks in `deferred` are not held."""
         holds = self._holds.values()
         held = {id: (hold, entry.take) for hold in holds for id, entry in hold.items() if id not in self.dirty}

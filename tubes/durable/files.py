@@ -50,7 +50,7 @@ class Files:
         except BaseException as error:
             self._unlock()
             if isinstance(error, (sqlite3.Error, UnicodeDecodeError, MemoryError, OSError)):
-                raise StoreFailed(url=url, why=_why(error, url)) from error
+                raise StoreFailed(url=url, why=_describe_error(error, url)) from error
             raise
         self.is_open = True
         if not read_only:
@@ -140,7 +140,7 @@ class Files:
 
     def fail(self, error: BaseException) -> StoreFailed:
         """Close the files after an error; return the error that all calls raise from now on. Call it under the lock."""
-        self._failed = StoreFailed(url=self._url, why=_why(error, self._url))
+        self._failed = StoreFailed(url=self._url, why=_describe_error(error, self._url))
         self._when_failed(self._failed)
         self.close()
         return self._failed
@@ -165,7 +165,7 @@ class Files:
             self._folder.close()
 
 
-def _why(error: BaseException, url: str) -> str:
+def _describe_error(error: BaseException, url: str) -> str:
     if isinstance(error, MemoryError):  # A damaged length may request any amount.
         return f"memory is exhausted, or its file {NAME!r} is damaged: run 'tubes check --url {url}'"
     if isinstance(error, UNREADABLE) or (isinstance(error, sqlite3.Error) and is_damage(error)):

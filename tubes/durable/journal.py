@@ -107,7 +107,7 @@ class Journal:
         It may be repeated after an interrupt; the caller clears `undo_state` at the end.
         """
         engine, database = self._engine, self._database
-        self.undo_state = self.undo_state or (engine.written_holds(), engine.tasks | engine.dirty)
+        self.undo_state = self.undo_state or (engine.get_written_holds(), engine.tasks | engine.dirty)
         held, known = self.undo_state
         (tube,) = read_tubes(database, f"WHERE number={self._number}")
         hold = engine.open_hold()
@@ -308,7 +308,7 @@ class Journal:
         removed: list[Row] = []
         remembered: list[Row] = []
         for digest in engine.keys:
-            found = engine._keys.known(digest)
+            found = engine._keys.find_known(digest)
             if found is None or found[1] <= now:
                 removed.append((number, digest))
             else:

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from tubes.backend.interface import AsyncPort
 from tubes.errors import StoreReadOnly, TubesError
-from tubes.memory.verbs import VerbPort
+from tubes.memory.calls import CallPort
 from tubes.values.task import F
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _METHODS: Final = frozenset(
 )
 
 
-class DurablePort(VerbPort[F]):
+class DurablePort(CallPort[F]):
     """A port whose waiters are woken after the next sync."""
 
     shared: DurableTube  # type: ignore[misc]
@@ -58,11 +58,11 @@ class SyncedPort(DurablePort[F]):
 
     @override
     def put(self, *args: Any, **named: Any) -> F | None:
-        return self._synced(partial(super().put, *args, **named), is_put=True)
+        return self._run_synced(partial(super().put, *args, **named), is_put=True)
 
     @override
     def take(self) -> F | None:
-        return self._synced(super().take, is_put=False)
+        return self._run_synced(super().take, is_put=False)
 
     @override
     def ack(self, task: Any) -> F:
@@ -72,9 +72,9 @@ class SyncedPort(DurablePort[F]):
 
     @override
     def _do(self, act: Callable[[int], T], *, is_put: bool | None = None, forgotten: list[Done] | None = None) -> T:
-        return self._synced(partial(super()._do, act, is_put=is_put, forgotten=forgotten), is_put=is_put)
+        return self._run_synced(partial(super()._do, act, is_put=is_put, forgotten=forgotten), is_put=is_put)
 
-    def _synced(self, call: Callable[[], T], *, is_put: bool | None) -> T:
+    def _run_synced(self, call: Callable[[], T], *, is_put: bool | None) -> T:
         """Call a method, then wait for the sync. Undo a put or take if the caller is interrupted meanwhile."""
         result = None
         try:
@@ -93,7 +93,7 @@ _READ_METHODS: Final = frozenset(
 )
 
 
-class ReadOnlyPort(VerbPort[F]):
+class ReadOnlyPort(CallPort[F]):
     """A port of a read-only store: methods that would change it raise `StoreReadOnly`."""
 
     @override
@@ -131,11 +131,11 @@ class AsyncSyncedPort:
         return method
 
     def relay_limit(self, target: object) -> int:
-        """See `VerbPort.relay_limit`."""
+        """See `CallPort.relay_limit`."""
         return self._port.relay_limit(target._port if isinstance(target, AsyncSyncedPort) else target)
 
     async def relay(self, target: AsyncSyncedPort, *moved: Any) -> Any:
-        """See `VerbPort.relay`."""
+        """See `CallPort.relay`."""
         return await self.__getattr__("relay")(target._port, *moved)
 
     async def _sync(self, result: object, name: str) -> None:

@@ -211,8 +211,8 @@ def _check_rows(file: sqlite3.Connection, *, fix: bool) -> list[Problem]:
     """Find, and repair, invalid rows of a readable file."""
     if fix:  # A time in the future would look like a clock that was set back.
         file.execute("DELETE FROM store WHERE name='now'")
-    ids = [*_wrong_tasks(file, fix=fix), *_wrong_extras(file, fix=fix)]
-    facts = [*_wrong_tubes(file, fix=fix), *_wrong_others(file, fix=fix)]
+    ids = [*_find_wrong_tasks(file, fix=fix), *_find_wrong_extras(file, fix=fix)]
+    facts = [*_find_wrong_tubes(file, fix=fix), *_find_wrong_others(file, fix=fix)]
     if fix:
         _bury(file, ids)
         _write_counts(file)
@@ -236,7 +236,7 @@ def _write_counts(file: sqlite3.Connection) -> None:
         file.execute("UPDATE tubes SET facts=? WHERE number=?", (json.dumps(facts), number))
 
 
-def _wrong_tasks(file: sqlite3.Connection, *, fix: bool) -> list[int]:
+def _find_wrong_tasks(file: sqlite3.Connection, *, fix: bool) -> list[int]:
     select = f"SELECT key, data, crc, {rows.DAMAGED} FROM tasks"
     found = [key for key, data, crc, wrong in file.execute(select) if wrong or crc != rows.checksum(key, data)]
     if found and fix:
@@ -264,7 +264,7 @@ def _bury(file: sqlite3.Connection, ids: Iterable[int]) -> None:
     file.execute("UPDATE tasks SET crc=NULL WHERE data IS NULL")
 
 
-def _wrong_extras(file: sqlite3.Connection, *, fix: bool) -> list[int]:
+def _find_wrong_extras(file: sqlite3.Connection, *, fix: bool) -> list[int]:
     found: list[int] = []
     for column, kind, read in (("more", "text", rows.parse_extras), ("lane", "blob", rows.decode_name)):
         select = f"SELECT key, {column} FROM tasks WHERE typeof({column})='{kind}'"
@@ -275,7 +275,7 @@ def _wrong_extras(file: sqlite3.Connection, *, fix: bool) -> list[int]:
     return found
 
 
-def _wrong_tubes(file: sqlite3.Connection, *, fix: bool) -> list[_Place]:
+def _find_wrong_tubes(file: sqlite3.Connection, *, fix: bool) -> list[_Place]:
     """Find, and repair, invalid rows of tubes, and missing rows of tubes that have tasks."""
     found: list[_Place] = []
     registry = Registry()
@@ -313,7 +313,7 @@ def _place_of(key: int) -> _Place:
     return key >> rows.ID_BITS, str(key & ((1 << rows.ID_BITS) - 1))
 
 
-def _wrong_others(file: sqlite3.Connection, *, fix: bool) -> list[_Place]:
+def _find_wrong_others(file: sqlite3.Connection, *, fix: bool) -> list[_Place]:
     """Find, and remove, invalid rows of keys, lanes and done tasks."""
     known = f"tube IN ({_KNOWN})"
     sound = "typeof(key)='integer' AND typeof(id)='integer' AND typeof(until)='integer'"

@@ -251,7 +251,7 @@ def read_options(text: str) -> dict[str, Any]:
 
 def facts_text(engine: JournaledEngine, now: int) -> str:
     """Return the facts of a tube as JSON: its state except tasks, options, keys and lanes."""
-    deferred = engine.deferred.uses(engine.dirty)
+    deferred = engine.deferred.count_uses(engine.dirty)
     uses = {
         f"{why} {'' if was is None else was.value}": step.uses - deferred[step]
         for why, rows in engine._steps.items()

@@ -151,7 +151,7 @@ class DurableTube(SharedTube):
 
     @override
     def wake_waiter(self, waiter: Waiter) -> bool:
-        if waiter.is_gone():
+        if waiter.has_left():
             return False
         self._served[waiter] = None
         return True

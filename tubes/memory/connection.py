@@ -17,7 +17,7 @@ from tubes.drivers.options import flag, micros
 from tubes.errors import QueueClosed, SessionNotFound, TubeNotFound, TubesError
 from tubes.memory.quick import port_of
 from tubes.memory.store import MemorySession
-from tubes.values.overview import exact_names, matching
+from tubes.values.overview import exact_names, match_names
 from tubes.values.problem import Problem
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     from tubes.backend.interface import ApiKind, IfExists, Options
     from tubes.drivers.driver import Driver
+    from tubes.memory.calls import CallPort
     from tubes.memory.shared_tube import SharedTube
     from tubes.memory.store import MemoryStore
-    from tubes.memory.verbs import VerbPort
     from tubes.values.overview import Overview
 
-    MemoryPort: TypeAlias = VerbPort[Any]
+    MemoryPort: TypeAlias = CallPort[Any]
 
 
 class Connection(ConnectionBase):
@@ -155,7 +155,7 @@ class Connection(ConnectionBase):
         self.check()
         flag("ages", ages)
         found: dict[str, Overview] = {}
-        for name in exact_names(patterns) or matching(self.names(), patterns):
+        for name in exact_names(patterns) or match_names(self.names(), patterns):
             self.store.lock.acquire()
             try:
                 shared = self.store.shared_tubes.get(name)
@@ -240,21 +240,21 @@ class Connection(ConnectionBase):
         if self.replies is not None:
             self.replies.close()
         if self._pid != os.getpid():
-            self.closed = self._forked
+            self.closed = self._make_forked_error
             return
         self.store.lock.acquire()
         try:
             if self.closed is not None:
                 return
             for shared, port in self._ports.items():
-                port.closed_error = _closed
-                shared.dismiss(set(port.waiters), _closed)
+                port.closed_error = _make_closed_error
+                shared.dismiss(set(port.waiters), _make_closed_error)
                 if shared.put_waiters:  # The next put may need less room than a dismissed one.
                     shared.serve_waiters(self.store.clock.micros())
                 shared.listen(port, None)
                 shared.ports.discard(port)
             shared_tubes = self.session.leave(self.store.clock.micros(), lost=lost)
-            self.closed = _closed
+            self.closed = _make_closed_error
             self._ports.clear()
         except BaseException:  # `close` can be called again.
             for shared in self.session.holds:
@@ -270,9 +270,9 @@ class Connection(ConnectionBase):
         # At the end of the process released tasks are of no use, and no thread can be started.
         if sys.is_finalizing() or not hasattr(self, "session") or self.closed is not None or self._pid != os.getpid():
             return
-        self.session.lost.append(None)
+        self.session.lost_connections.append(None)
         self.session.call_soon()
 
 
-def _closed() -> TubesError:
+def _make_closed_error() -> TubesError:
     return QueueClosed(why="close() was called")

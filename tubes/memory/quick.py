@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tubes.drivers.entry import Entry
 from tubes.drivers.moves import State
-from tubes.memory.verbs import VerbPort
+from tubes.memory.calls import CallPort
 from tubes.values.task import FINISHED, NO_TIMES, F
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 _READY, _TAKEN, _DONE = State.READY, State.TAKEN, State.DONE
 
 
-def port_of(connection: PortConnection, shared: SharedTube, hold: Hold) -> VerbPort[Any]:
+def port_of(connection: PortConnection, shared: SharedTube, hold: Hold) -> CallPort[Any]:
     """Make the port of a connection on a tube: a quick one if the tube has plain tasks."""
     if shared.engine.plain and connection.store.codec is None:
         return QuickPort(connection, shared, hold)
-    return VerbPort(connection, shared, hold)
+    return CallPort(connection, shared, hold)
 
 
-class QuickPort(VerbPort[F]):
+class QuickPort(CallPort[F]):
     """The port of a tube with plain tasks whose data is stored unchanged."""
 
     def put(

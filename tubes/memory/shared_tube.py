@@ -11,7 +11,7 @@ from uuid import uuid4
 from weakref import WeakKeyDictionary, WeakSet
 
 from tubes.backend.alarms import Alarm
-from tubes.backend.clock import soon
+from tubes.backend.clock import fire_soon
 from tubes.backend.listeners import Listener, notify_listener
 from tubes.backend.waiters import PENDING, TUBE_EMPTY, TaskEnd
 from tubes.drivers.done import Done
@@ -91,7 +91,7 @@ class SharedTube:
         self._lock: Final = lock
         # True if the clock ends waits (a test's clock), rather than real time.
         self._clock_wakes: Final = clock.patience(clock.micros()) is None
-        self._telling = threading.Lock()
+        self._notify_lock = threading.Lock()
         self._alarm: Final = Alarm(clock, self.fire)
         self._later: Final[deque[Callable[[], object]]] = deque()
         self._call: Final = Alarm(clock, self._do_later)
@@ -120,7 +120,7 @@ class SharedTube:
             if engine.timers.soonest <= now:
                 engine.expire(now)
             if self.put_waiters:
-                self._serve_putters(now)
+                self._serve_put_waiters(now)
             while take_waiters:
                 waiter = next(iter(take_waiters))
                 owner = waiter.owner
@@ -144,7 +144,7 @@ class SharedTube:
                 self.wake_waiter(waiter)
                 self.remove_waiter(waiter)
         if self.end_waiters:
-            self._serve_ending()
+            self._serve_end_waiters()
         self.watched = bool(
             take_waiters or self.put_waiters or self.empty_waiters or self.end_waiters or engine.listener
         )
@@ -154,7 +154,7 @@ class SharedTube:
     def commit_both(self, other: SharedTube, now: int) -> None:
         """Write the changes of both tubes, all or none, if the store is kept in a folder. Under the lock."""
 
-    def _serve_ending(self) -> None:
+    def _serve_end_waiters(self) -> None:
         """Give the waiters for the end of a task its kept record, even if the record has been forgotten since.
 
         If no record was kept, the waiters look up the task themselves.
@@ -168,7 +168,7 @@ class SharedTube:
                     self.wake_waiter(waiter)
                     self.remove_waiter(waiter)
 
-    def _serve_putters(self, now: int) -> None:
+    def _serve_put_waiters(self, now: int) -> None:
         """Run waiting puts while there is room. A waiter gets the error that its own put raises."""
         while (waiter := self._next_putter(now)) is not None:
             if not self.is_late(waiter, now):
@@ -222,7 +222,7 @@ class SharedTube:
     def is_late(self, waiter: Waiter, now: int) -> bool:
         """Return True if a waiter can no longer use a result, for example because its event loop was blocked."""
         # If the store's clock ends waits, `fire` does so, after moving all tasks that are due at the same moment.
-        return waiter.lost() or (waiter.deadline is not None and waiter.deadline < now and not self._clock_wakes)
+        return waiter.is_done() or (waiter.deadline is not None and waiter.deadline < now and not self._clock_wakes)
 
     def settle(self) -> None:
         """Repair the tube after a call that got an error, and call the listeners. Not under the lock."""
@@ -380,12 +380,12 @@ class SharedTube:
 
     def notify_listeners(self) -> None:
         """Call the listeners for all changes, in order, from one thread at a time. Not under the lock."""
-        while self.events and self._telling.acquire(blocking=False):
+        while self.events and self._notify_lock.acquire(blocking=False):
             try:
                 while self.events:
                     notify_listener(*self.events.popleft())
             finally:
-                self._telling.release()
+                self._notify_lock.release()
 
     def statistics(self, now: int) -> Statistics:
         """Count the tasks, the calls and the callers that wait. Under the lock."""
@@ -482,7 +482,7 @@ class SharedTube:
     def later(self, act: Callable[[], object]) -> None:
         """Let the alarm thread call `act`. Acquires no lock, so finalizers may call it at any moment."""
         self._later.append(act)
-        soon(self._call)
+        fire_soon(self._call)
 
     def _do_later(self, now: int) -> None:
         self._call.cancel()

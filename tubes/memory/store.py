@@ -12,7 +12,7 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from tubes.backend.alarms import Alarm
-from tubes.backend.clock import soon, system_clock
+from tubes.backend.clock import fire_soon, system_clock
 from tubes.backend.url import add_namespace
 from tubes.drivers.driver import Driver, check_name
 from tubes.drivers.engine import Engine
@@ -22,8 +22,8 @@ from tubes.drivers.tube_options import WAYS_TO_USE_IT, difference, drop_reset_op
 from tubes.errors import InvalidOption, QueueForked, TubeExists, TubeNotFound
 from tubes.memory.lock import Lock
 from tubes.memory.shared_tube import SharedTube
+from tubes.values.codecs import are_same_codecs
 from tubes.values.codecs import find as find_codec
-from tubes.values.codecs import same
 
 if TYPE_CHECKING:
     from tubes.backend.clock import Clock
@@ -42,7 +42,7 @@ class MemorySession:
         #: The session outlives a lost last connection by this many microseconds; `join` sets it.
         self.lease = 0
         #: One item per lost connection. Finalizers append to it, since they must not acquire the lock.
-        self.lost: Final[deque[None]] = deque()
+        self.lost_connections: Final[deque[None]] = deque()
         self._store: Final = store
         self._ends_at: int | None = None
         self._alarm: Final = Alarm(store.clock, self._fire)
@@ -77,7 +77,7 @@ class MemorySession:
 
     def call_soon(self) -> None:
         """Let the alarm thread remove lost connections. Safe to call at any moment, also from finalizers."""
-        soon(self._call)
+        fire_soon(self._call)
 
     def _end(self, now: int) -> list[SharedTube]:
         shared_tubes = sorted(self.holds, key=lambda shared: shared.name)
@@ -100,9 +100,9 @@ class MemorySession:
             now = self._store.clock.micros()
             self._alarm.cancel()
             self._call.cancel()
-            while self.lost:
+            while self.lost_connections:
                 shared_tubes += self.leave(now, lost=True)
-                self.lost.pop()
+                self.lost_connections.pop()
             if self._ends_at is not None:
                 if self._ends_at <= now:
                     shared_tubes += self._end(now)
@@ -276,7 +276,7 @@ def check_same(store: MemoryStore, clock: Clock | None, codec: str | Codec | Non
     """Raise `InvalidOption` if an open store has another clock or codec."""
     if clock is not None and clock is not store.clock:
         raise InvalidOption(option="clock", value=clock, rule=f"{store.url} already uses another clock")
-    if codec is not None and not same(find_codec(codec), store.codec):
+    if codec is not None and not are_same_codecs(find_codec(codec), store.codec):
         raise InvalidOption(option="codec", value=codec, rule=f"{store.url} already uses another codec")
 
 

@@ -38,7 +38,7 @@ from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
 from tubes.redis.transport.script_call import Flow, ScriptCall, Slots, verb
 from tubes.redis.transport.wire import ErrorReply, Reply, hiredis
 from tubes.redis.validation import describe, describe_options
-from tubes.values.overview import exact_names, matching
+from tubes.values.overview import exact_names, match_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,7 +199,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         """Return an overview of the tubes whose names match."""
         self.check()
         flag("ages", ages)
-        known = exact_names(patterns) or matching((yield from self._known_names()), patterns)
+        known = exact_names(patterns) or match_names((yield from self._known_names()), patterns)
         found, invalid = yield from overview(self.store, known, ages=ages)
         self.store.leave_out(invalid)
         return found
@@ -299,7 +299,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         if self.closed is not None:
             return self.run(_nothing())
         if self._pid != os.getpid():
-            self.closed = self._forked
+            self.closed = self._make_forked_error
             return self.run(_nothing())
         if self.replies is not None:
             if self.awaited:
@@ -385,7 +385,7 @@ class ThreadConnection(Connection):
 
     def run(self, flow: Flow[T]) -> T:
         if self._pid != os.getpid():
-            raise self._forked()
+            raise self._make_forked_error()
         return self.channel.run(flow)
 
     def repay(self) -> None:
@@ -422,7 +422,7 @@ class LoopConnection(Connection):
 
     def run(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:  # type: ignore[override]
         if self._pid != os.getpid():
-            raise self._forked()
+            raise self._make_forked_error()
         if self.owed:
             self.repay()
         loop = asyncio.get_running_loop()

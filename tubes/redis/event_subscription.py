@@ -138,7 +138,7 @@ class EventSubscription:
                     if self._wire is wire:
                         self._wire = None
                 is_pinged = False
-                stopped.wait(outage.rest(f"changes of tube {self._shared.name!r} are not received", error))
+                stopped.wait(outage.next_delay(f"changes of tube {self._shared.name!r} are not received", error))
         if wire is not None:
             wire.close()
 

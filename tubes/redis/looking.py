@@ -19,7 +19,7 @@ from tubes.redis.scripts.replies import ErrorReply, Reply, bytes_of, list_of, nu
 from tubes.redis.task_codec import Parsed
 from tubes.redis.transport.script_call import Flow, ScriptCall, verb
 from tubes.redis.transport.wire import Word
-from tubes.redis.verbs import VerbPort
+from tubes.redis.verbs import CallPort
 from tubes.values.lane import Utube, lane_of
 from tubes.values.statistics import Statistics, to_seconds
 from tubes.values.task import F, TaskView
@@ -33,7 +33,7 @@ FOR_EVER: Final = 1e18
 _CALLS: Final = ("release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
 
 
-class LookingPort(VerbPort[F]):
+class LookingPort(CallPort[F]):
     """A port with the read-only methods."""
 
     def statistics(self) -> Statistics:

@@ -21,7 +21,7 @@ from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, error_of
 from tubes.redis.validation import encode_lane_options
-from tubes.values.problem import BEYOND, KINDS, Problem
+from tubes.values.problem import KINDS, UNREPAIRABLE, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -90,7 +90,7 @@ class _Problems:
 
     def _problem(self, kind: str) -> Problem:
         batch = sorted(self._known[kind], key=lambda subject: (len(subject), subject))[:_MAX_LISTED]
-        return Problem(kind, self._counts[kind], tuple(batch), self._repairs and kind not in BEYOND, self._tube)
+        return Problem(kind, self._counts[kind], tuple(batch), self._repairs and kind not in UNREPAIRABLE, self._tube)
 
 
 def _text(word: Reply) -> str:

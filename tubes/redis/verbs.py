@@ -47,7 +47,7 @@ NEEDS_OTHER_SCRIPT: Final = frozenset({"key", "keep_done", MAX_WAITING})
 _UPDATE_FIELDS: Final = ("pri", "delay", "ttl")
 
 
-class VerbPort(Port[F]):
+class CallPort(Port[F]):
     """A port with the methods on one task or on the tube."""
 
     # -- putting and taking --------------------------------------------------------------------------------------------

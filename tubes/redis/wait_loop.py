@@ -166,7 +166,7 @@ class WaitLoop:
                     self._refuse(refusal)
                 if self._is_needed():
                     what = f"the waiters of tube {self._shared.name!r} could not be served"
-                    time.sleep(self._outage.rest(what, error))
+                    time.sleep(self._outage.next_delay(what, error))
         if not self._closing():
             if has_marker:  # A marker arrived too late for the waiters of this process: use it for others.
                 self._store.later(self._shared.tick)

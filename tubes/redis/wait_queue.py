@@ -101,7 +101,7 @@ class WaitQueue:
     def give(self, waiter: Waiter, answer: object) -> bool:
         """Hand over a task or an error; return False if the waiter has left: then the caller gives the task back."""
         with self.lock:
-            if waiter.lost():
+            if waiter.is_done():
                 self.move(waiter, "leave")
                 return False
             return self.move(waiter, "give", answer)
@@ -115,7 +115,7 @@ class WaitQueue:
         with self.lock:
             for waiter in list(line):
                 is_overdue = waiter.deadline is not None and waiter.deadline < now
-                if waiter.result is not PENDING or waiter.lost() or waiter.is_gone() or is_overdue:
+                if waiter.result is not PENDING or waiter.is_done() or waiter.has_left() or is_overdue:
                     self.move(waiter, "leave")
                 elif line[waiter] is not _ARMED and not (
                     full and full & lanes_of(waiter.owner.shared.driver, waiter.request)
@@ -130,7 +130,9 @@ class WaitQueue:
         """
         with self.lock:
             ahead = self.ahead
-            first = next((waiter for waiter in self.take_waiters if not waiter.lost() and not waiter.is_gone()), None)
+            first = next(
+                (waiter for waiter in self.take_waiters if not waiter.is_done() and not waiter.has_left()), None
+            )
             if ahead is None or ahead.call is not call or first is None or first.owner is not ahead.port:
                 return None
             return first if ahead.port.session == call.session else None
@@ -164,7 +166,7 @@ class WaitQueue:
         with self.lock:
             number = 0
             for waiter in (*self.take_waiters, *self.put_waiters):
-                number += not waiter.is_gone() and waiter not in self.arriving
+                number += not waiter.has_left() and waiter not in self.arriving
             return number
 
     def has_take_waiter(self) -> bool:

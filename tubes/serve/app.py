@@ -57,7 +57,7 @@ class App:
         write = None if access_log is None else _make_switchable(service, access_log)
         public, admin = _build_routes(service, callbacks)
         if pushes is not None:
-            service.background.append(lambda: pushes.running(service.namespaces.root))
+            service.background.append(lambda: pushes.run(service.namespaces.root))
         limits = service.limits
         bodies = Bodies(max(limits.bodies, limits.body), max(limits.bodies_of_token, limits.body))
         self._app: Final = Access(_router(public, service), write, bodies)
@@ -106,7 +106,7 @@ def _router(routes: list[BaseRoute], service: Service | None) -> Router:
         if service is None:
             yield
         else:
-            async with service.running():
+            async with service.run():
                 yield
 
     return Router(routes, redirect_slashes=False, default=_not_found, lifespan=lifespan)

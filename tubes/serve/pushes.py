@@ -83,7 +83,7 @@ class Pushes:
         return sender, [Webhook(push.url, sender=sender, secrets=self.secrets) for push in self.pushes]
 
     @asynccontextmanager
-    async def running(self, root: AsyncQueue) -> AsyncGenerator[None]:
+    async def run(self, root: AsyncQueue) -> AsyncGenerator[None]:
         """Post tasks during a block."""
         sender, webhooks = self.webhooks()
         async with sender.running(), AsyncExitStack() as stack:

@@ -234,7 +234,7 @@ async def serve(
 
     for server in servers:
         server.on_start = count_started
-    async with app.service.running():
+    async with app.service.run():
         await asyncio.gather(*(server.serve([one]) for server, one in zip(servers, sockets, strict=True)))
 
 

@@ -101,7 +101,7 @@ class Service:
         self.polls.close()
 
     @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
+    async def run(self) -> AsyncGenerator[None]:
         """Run the background work of the service; at the end, close its sessions and namespaces."""
         tasks = [asyncio.create_task(work) for work in (self.namespaces.open_used(), self._watch_tokens())]
         try:

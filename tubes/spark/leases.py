@@ -228,15 +228,15 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 takes += chunk.takes
         parts: list[InputPartition] = [
             LeasePartition(stream.claim, ids[cut], attempts[cut], takes[cut], stream.slots)
-            for cut in self._cuts(len(ids), stream.slots)
+            for cut in self._cut(len(ids), stream.slots)
         ]
         replay = Replay.from_offset(end)
         if replay is not None:
             done_ids = replay.ids(stream.tube, Replay.from_offset(start))
-            parts += [ReplayPartition(replay, done_ids[cut]) for cut in self._cuts(len(done_ids), stream.slots)]
+            parts += [ReplayPartition(replay, done_ids[cut]) for cut in self._cut(len(done_ids), stream.slots)]
         return parts
 
-    def _cuts(self, tasks: int, slots: int | None) -> list[slice]:
+    def _cut(self, tasks: int, slots: int | None) -> list[slice]:
         """Return slices that split `tasks` tasks into partitions of about equal size."""
         maximum = slots or _PARTITIONS
         count = min(self._settings.num_partitions or min(maximum, -(-tasks // _PARTITION_SIZE)), tasks)

@@ -38,13 +38,13 @@ class Replay(NamedTuple):
     def page(self, tube: Tube, count: int) -> Replay:
         """Return the position after a page of `count` tasks. Tasks that ended in one call stay on one page."""
         assert self.read is not None
-        return self._replace(read=BulkReader(tube).kept_page(self.read, count))
+        return self._replace(read=BulkReader(tube).find_page_end(self.read, count))
 
     def ids(self, tube: Tube, start: Replay | None) -> list[int]:
         """Return the ids of the done tasks between two positions, and of some that `tables` leaves out."""
         # If Spark repeats its first batch, the replay starts again, perhaps at another time or with another option.
         read = self.since if start is None else start.read
-        return [] if read is None else BulkReader(tube).kept_between(read, self.read)
+        return [] if read is None else BulkReader(tube).list_kept_between(read, self.read)
 
     def to_offset(self) -> dict[str, Any]:
         """Return the fields for an offset."""

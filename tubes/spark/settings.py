@@ -139,7 +139,7 @@ def write_settings(options: Mapping[str, str], kept: Mapping[str, str] = _NO_OPT
 
 def check_values(options: Mapping[str, str]) -> Settings:
     """Check the value of each option, for reads as well as writes."""
-    shared: _Known = {"badRows": ("bad_rows", _one_of("fail", "bury", "null"))}
+    shared: _Known = {"badRows": ("bad_rows", _accept_one_of("fail", "bury", "null"))}
     return _settings(options, _NO_OPTIONS, _COMMON | _READ | _STREAM | _WRITE | _BATCH_WRITE | shared)
 
 
@@ -153,7 +153,7 @@ def _settings(options: Mapping[str, str], kept: Mapping[str, str], known: _Known
         if key.lower() in _SPARK_OPTIONS:
             continue
         if key.lower() not in by_key:
-            raise _unknown(key, {key: name for key, (name, _, _) in by_key.items()})
+            raise _make_unknown_error(key, {key: name for key, (name, _, _) in by_key.items()})
         name, target, check = by_key[key.lower()]
         group = defaults if target in _PUT_OPTIONS else address if target in ADDRESS_OPTIONS else found
         group[target] = check(name, value)
@@ -176,7 +176,7 @@ def _settings(options: Mapping[str, str], kept: Mapping[str, str], known: _Known
     return Settings(address=Address(**address), **found)
 
 
-def _unknown(key: str, known: Mapping[str, str]) -> InvalidOption:
+def _make_unknown_error(key: str, known: Mapping[str, str]) -> InvalidOption:
     """Build the error for an unknown option. It omits the value, which may be a URL with a password."""
     names = {name.lower(): name for name in _COMMON | _READ | _STREAM | _WRITE | _BATCH_WRITE}
     rule = f"known options are {', '.join(sorted(known.values()))}"
@@ -199,7 +199,7 @@ def _text(name: str, value: str) -> str:
     return value
 
 
-def _any(_: str, value: str) -> str:
+def _accept_any(_: str, value: str) -> str:
     return value
 
 
@@ -210,7 +210,7 @@ def _url(name: str, value: str) -> str:
     return _text(name, value)
 
 
-def _one_of(*words: str) -> Callable[[str, str], str]:
+def _accept_one_of(*words: str) -> Callable[[str, str], str]:
     def check(name: str, value: str) -> str:
         if value not in words:
             raise InvalidOption(option=name, value=value, rule=f"must be one of {', '.join(words)}")
@@ -323,11 +323,11 @@ _COMMON: Final[_Known] = {
     **{name: (target, _text) for target, name in ADDRESS_OPTIONS.items()},
     "url": ("url", _url),
     "tube": ("tube", _text),
-    "codec": ("codec", _one_of("json", "raw", "msgpack")),
-    "dataFormat": ("data_format", _one_of("value", "json")),
+    "codec": ("codec", _accept_one_of("json", "raw", "msgpack")),
+    "dataFormat": ("data_format", _accept_one_of("value", "json")),
 }
 _READ: Final[_Known] = {
-    "badRows": ("bad_rows", _one_of("fail", "null")),
+    "badRows": ("bad_rows", _accept_one_of("fail", "null")),
     "state": ("states", _parse_states),
     "ids": ("ids", _parse_ids),
     "lane": ("lane", _text),
@@ -335,7 +335,7 @@ _READ: Final[_Known] = {
     "startingTime": ("starting_time", _moment),
 }
 _STREAM: Final[_Known] = {
-    "badRows": ("bad_rows", _one_of("fail", "bury")),
+    "badRows": ("bad_rows", _accept_one_of("fail", "bury")),
     "maxTasksPerTrigger": ("max_tasks", _count),
     "maxBytesPerTrigger": ("max_bytes", _bytes),
     "minTasksPerTrigger": ("min_tasks", _count),
@@ -347,19 +347,19 @@ _STREAM: Final[_Known] = {
     "startingTime": ("starting_time", _moment),
 }
 _WRITE: Final[_Known] = {
-    "delivery": ("delivery", _one_of("at-least-once", "exactly-once")),
-    "badRows": ("bad_rows", _one_of("fail", "bury")),
+    "delivery": ("delivery", _accept_one_of("at-least-once", "exactly-once")),
+    "badRows": ("bad_rows", _accept_one_of("fail", "bury")),
     "batchSize": ("batch_size", _count),
     "timeout": ("timeout", _seconds),
     "driver": ("driver", _text),
-    "utube": ("utube", _put_option("utube", _any)),
+    "utube": ("utube", _put_option("utube", _accept_any)),
     "pri": ("pri", _put_option("pri", _check_whole_number)),
     "ttl": ("ttl", _put_option("ttl", _seconds)),
     "ttr": ("ttr", _put_option("ttr", _seconds)),
     "delay": ("delay", _put_option("delay", _seconds)),
     "maxAttempts": ("max_attempts", _put_option("max_attempts", _check_whole_number)),
     "keyTtl": ("key_ttl", _put_option("key_ttl", _seconds)),
-    "onDuplicate": ("on_duplicate", _one_of("keep", "replace")),
+    "onDuplicate": ("on_duplicate", _accept_one_of("keep", "replace")),
 }
 #: The options of put in `_WRITE`.
 _PUT_OPTIONS: Final = OF_TASKS.keys() - {"timeout", "at"}

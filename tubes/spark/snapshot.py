@@ -69,7 +69,7 @@ class SnapshotReader(DataSourceReader):
         """
         states, records = self._settings.states - {"-"}, BulkReader(tube)
         if not states:
-            return self._kept_ids(records, first, end)
+            return self._list_kept(records, first, end)
         tasks, lowest, next_id = records.extent()
         candidates = range(max(first, lowest), min(end, next_id))
         if "r" not in states:
@@ -97,17 +97,17 @@ class SnapshotReader(DataSourceReader):
                     seen.update(table.values("id"))
                 yield table
         if "-" in states:
-            ids = [id for id in self._kept_ids(records, part.first, part.end) if id not in seen]
+            ids = [id for id in self._list_kept(records, part.first, part.end) if id not in seen]
             since = (self._settings.starting_time or 0) - 1
             yield from map(self._select, records.done(ids, data="data" in self._columns.names, since=since))
 
-    def _kept_ids(self, records: BulkReader, first: int, end: int) -> list[int]:
-        return [id for id in records.kept() if first <= id < end]
+    def _list_kept(self, records: BulkReader, first: int, end: int) -> list[int]:
+        return [id for id in records.list_kept() if first <= id < end]
 
     def _read_open(self, records: BulkReader, ids: Sequence[int]) -> Iterable[Table]:
         """Read the selected tasks among these ids."""
         if "data" not in self._columns.names:
-            return map(self._select, records.heads_of(ids))
+            return map(self._select, records.read_heads(ids))
         return records.of(ids) if self._settings.is_by_id else self._read_selected(records, ids)
 
     def _read_selected(self, records: BulkReader, ids: Sequence[int]) -> Iterator[Table]:
@@ -117,7 +117,7 @@ class SnapshotReader(DataSourceReader):
             page = ids[start : start + _PAGE]
             size = len(page)
             if are_few:
-                page = [id for table in records.heads_of(page) for id in self._select(table).values("id")]
+                page = [id for table in records.read_heads(page) for id in self._select(table).values("id")]
             found = 0
             for table in records.of(page):
                 # Filter again: a task may have changed since.

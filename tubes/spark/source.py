@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def _since(needed: str, what: str) -> Generator[None]:
+def _require_spark(needed: str, what: str) -> Generator[None]:
     """Turn import errors in the block into `SparkTooOld`.
 
     The imports are tried because a vendor's version may have more features than its number suggests.
@@ -65,7 +65,7 @@ class TubesDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> LeaseReader:
         """Return a reader that takes tasks in batches, and acks each batch when Spark has committed it."""
-        with _since("4.2", "a stream that reads a tube"):
+        with _require_spark("4.2", "a stream that reads a tube"):
             from tubes.spark.leases import LeaseReader
         return LeaseReader(stream_settings(self.options, recall(schema, self.options)), schema)
 
@@ -79,7 +79,7 @@ class TubesDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """Return a writer that puts the rows of each micro-batch."""
-        with _since("4.1", "a stream that writes to a tube"):
+        with _require_spark("4.1", "a stream that writes to a tube"):
             from tubes.spark.stream_sink import StreamWriter
         if overwrite:
             rule = "would replace all tasks of the tube by each micro-batch: use append"

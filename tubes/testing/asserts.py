@@ -41,7 +41,7 @@ def assert_put(tube: Tube, data: object = _ANY, *, state: str | None = None, **f
         raise InvalidOption(option="facts", value=min(unknown), rule=f"must be one of {', '.join(sorted(_ATTRIBUTES))}")
     if state is not None and state not in _STATES[:4]:
         raise InvalidOption(option="state", value=state, rule="must be ready, taken, delayed or buried")
-    tasks = _all(tube)
+    tasks = _list_all(tube)
     for task in tasks:
         if (
             (data is _ANY or _data(task) == data)
@@ -63,7 +63,7 @@ def assert_empty(tube: Tube) -> None:
     ...     assert_empty(queue.create_tube("mail"))
     """
     __tracebackhide__ = True
-    tasks = _all(tube)
+    tasks = _list_all(tube)
     if tasks:
         raise AssertionError(f"tube {tube.name!r} is not empty; {_list(tasks)}")
 
@@ -87,7 +87,7 @@ def assert_counts(tube: Tube, **counts: int) -> None:
     if wrong:
         expected = ", ".join(f"{count} {name}" for name, count in wrong.items())
         actual = ", ".join(f"{found[name]} {name}" for name in wrong)
-        raise AssertionError(f"tube {tube.name!r} should have {expected}, and has {actual}; {_list(_all(tube))}")
+        raise AssertionError(f"tube {tube.name!r} should have {expected}, and has {actual}; {_list(_list_all(tube))}")
 
 
 def assert_buried(tube: Tube, data: object = _ANY, *, reason: object = _ANY) -> Task:
@@ -105,7 +105,7 @@ def assert_buried(tube: Tube, data: object = _ANY, *, reason: object = _ANY) -> 
     return assert_put(tube, data, state="buried", **facts)
 
 
-def _all(tube: Tube) -> list[Task]:
+def _list_all(tube: Tube) -> list[Task]:
     found: list[Task] = []
     while page := tube.tasks(found[-1] if found else None):
         found += page

@@ -105,7 +105,7 @@ def find(codec: str | Codec) -> Codec:
     return codec
 
 
-def same(one: Codec | None, other: Codec | None) -> bool:
+def are_same_codecs(one: Codec | None, other: Codec | None) -> bool:
     """True if two codecs are equal, or of the same built-in class."""
     return one == other or (type(one) is type(other) and type(one) in _BY_NAME.values())
 

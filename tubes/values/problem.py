@@ -85,7 +85,7 @@ KINDS: Final[dict[str, tuple[str, str, str]]] = {
 #: Kinds of problems with which `repair` has lost data, or may have.
 LOSSES: Final = frozenset({"lost", "uncertain", "unreadable pages", "unreadable rows"})
 #: Kinds that `repair` cannot solve.
-BEYOND: Final = frozenset({"tube"})
+UNREPAIRABLE: Final = frozenset({"tube"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 WORKERS: Final = "tubes.workers"
 #: Seconds between two heartbeats of a worker, and seconds after which the last one expires.
 HEARTBEAT: Final = 5.0
-FORGOTTEN: Final = 15.0
+HEARTBEAT_TTL: Final = 15.0
 #: The maximal number of tasks that a worker lists.
-NAMED: Final = 100
+MAX_LISTED_TASKS: Final = 100
 #: The range of valid times, in seconds since the epoch: about the years 70 to 9998, which every time zone can show.
 _EARLIEST: Final = -60_000_000_000
 _LATEST: Final = 253_370_000_000

@@ -17,7 +17,7 @@ from tubes.worker.logs import log
 Ts = TypeVarTuple("Ts")
 
 #: Delays after errors of the backend, with jitter, so that workers do not all return to a restarted server at once.
-RETRY: Final = RetryPolicy.growing(0.1, 15.0, jitter=0.5)
+RETRY: Final = RetryPolicy.from_growth(0.1, 15.0, jitter=0.5)
 
 
 class Lifetime:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tubes.drivers.options import SECOND
 from tubes.errors import QueueClosed, TubeNotFound, TubesError
-from tubes.values.worker_info import FORGOTTEN, HEARTBEAT, WorkerInfo, fields_of
+from tubes.values.worker_info import HEARTBEAT, HEARTBEAT_TTL, WorkerInfo, fields_of
 from tubes.worker.logs import log
 
 if TYPE_CHECKING:
@@ -85,6 +85,6 @@ class Presence:
             self._tube = self._queue._workers_tube()
         fields = fields_of(info)
         try:
-            self._entry = self._tube.put(fields, key=self._session, on_duplicate="replace", ttl=FORGOTTEN)
+            self._entry = self._tube.put(fields, key=self._session, on_duplicate="replace", ttl=HEARTBEAT_TTL)
         except TubeNotFound:  # The server lost the tube: the next write creates it again.
             self._tube = None

@@ -23,7 +23,7 @@ from tubes.calls import is_call, send_reply
 from tubes.drivers.options import SECOND, seconds
 from tubes.errors import TubesError
 from tubes.values.task import FINISHED
-from tubes.values.worker_info import NAMED, HandlerInfo, HeldTask
+from tubes.values.worker_info import MAX_LISTED_TASKS, HandlerInfo, HeldTask
 from tubes.worker.acks import Acks
 from tubes.worker.fetcher import Fetcher
 from tubes.worker.finishing import Finishing, carry_out
@@ -337,7 +337,7 @@ class Run:
             in_hand=len(in_flight),
             tasks=tuple(
                 HeldTask(entry.task.tube, entry.task.id, entry.task.attempts, round(entry.started_at + offset, 3))
-                for entry in in_flight[:NAMED]
+                for entry in in_flight[:MAX_LISTED_TASKS]
             ),
             acked=summary.acked,
             released=summary.released,

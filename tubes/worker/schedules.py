@@ -56,20 +56,20 @@ class Cron:
             rule = f"must have at most {_MAX_LENGTH} characters, and numbers of at most 4 digits"
             raise InvalidOption(option="line", value=line, rule=rule)
         try:
-            next(self._from(0))
+            next(self._iterate_from(0))
         except CronSimError as error:
             raise InvalidOption(option="line", value=line, rule=f"is not a cron expression: {error}") from None
         except StopIteration:
             raise InvalidOption(option="line", value=line, rule="must match a date that exists") from None
 
-    def _from(self, moment: int) -> Iterator[datetime]:
+    def _iterate_from(self, moment: int) -> Iterator[datetime]:
         start = datetime.fromtimestamp(moment // SECOND, self._zone)
         found: Iterator[datetime] = self._occurrences(self._line, start)
         return found
 
     def next_after(self, moment: int) -> int:
         """Return the next time that matches. When clocks are set back or forward, it follows Debian's cron."""
-        for found in self._from(moment):
+        for found in self._iterate_from(moment):
             at = round(found.timestamp()) * SECOND
             if at > moment:  # In an hour that clocks repeat, cronsim may return an earlier time.
                 return at

@@ -41,7 +41,7 @@ def stop_on_signals(stop: Callable[[bool], object], at_once: int) -> Generator[N
         received.append(number)
         stop(len(received) > 1)
         if len(received) == 2:
-            timers.append(end_soon(at_once))
+            timers.append(exit_soon(at_once))
 
     previous: dict[signal.Signals, _Handler] = {number: signal.signal(number, handle) for number in _SIGNALS}
     try:
@@ -64,7 +64,7 @@ def _default(handler: _Handler) -> Callable[[int, FrameType | None], object] | i
     return signal.SIG_DFL if handler is None else handler
 
 
-def end_soon(code: int) -> threading.Timer:
+def exit_soon(code: int) -> threading.Timer:
     """Exit the process with this code in two seconds, unless the returned timer is cancelled."""
     timer = threading.Timer(_EXIT_DELAY, _end, [code])
     timer.daemon = True
@@ -83,7 +83,7 @@ def _end(code: int) -> None:
 
 
 @contextmanager
-def leaving(code: Callable[[], int]) -> Generator[None]:
+def exit_on_sigterm(code: Callable[[], int]) -> Generator[None]:
     """Raise `SystemExit` at SIGTERM: process 1 of a container would otherwise ignore it. Only in the main thread.
 
     `code`: called for the exit code.

@@ -34,7 +34,7 @@ class Summary:
     #: 0: all tasks were finished; 3: the grace period ended first; 4: ended at once.
     exit_code: int = FINISHED
 
-    def in_words(self) -> str:
+    def as_text(self) -> str:
         """Return the counts in one line: `3 acked, 0 released, 0 buried, 0 lost, 0 cut off`."""
         names = ("acked", "released", "buried", "lost", "cut_off")
         return ", ".join(f"{getattr(self, name)} {name.replace('_', ' ')}" for name in names)

@@ -487,7 +487,7 @@ class Worker:
             # A lifespan may have suppressed an error of the run.
             if summary is None:  # pyright: ignore[reportUnnecessaryComparison]
                 return Summary()
-            log.info("the worker has ended: %s", summary.in_words())
+            log.info("the worker has ended: %s", summary.as_text())
             return summary
         finally:
             self._run = self._loop = None

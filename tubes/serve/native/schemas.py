@@ -126,7 +126,7 @@ def _accept(name: str, value: Any) -> Any:
     return value
 
 
-def _anything(schema: Schema) -> Check:
+def _accept_anything(schema: Schema) -> Check:
     return _accept
 
 
@@ -238,8 +238,8 @@ _TYPES: Final[dict[str, tuple[str, dict[type, Callable[[Schema], Check]]]]] = {
     "string": ("a string", {str: _text}),
     "integer": ("a whole number", {int: _bounds, float: _check_whole_number}),
     "number": ("a number", {int: _bounds, float: _bounds}),
-    "boolean": ("true or false", {bool: _anything}),
+    "boolean": ("true or false", {bool: _accept_anything}),
     "array": ("a list", {list: _items}),
     "object": ("an object", {dict: _members}),
-    "null": ("null", {type(None): _anything}),
+    "null": ("null", {type(None): _accept_anything}),
 }

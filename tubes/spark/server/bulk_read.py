@@ -152,7 +152,7 @@ class BulkReader:
     ...     tube = queue.create_tube("mail", "utubettl")
     ...     tasks = tube.put("to ann", utube="ann"), tube.put("to bob", delay=5)
     ...     records = BulkReader(tube)
-    ...     (table,) = records.between(0, records.extent().next)
+    ...     (table,) = records.read_range(0, records.extent().next)
     ...     [(row.id, row.state, row.utube, row.data) for row in table.rows()]
     [(0, 'r', 'ann', b'"to ann"'), (1, '~', None, b'"to bob"')]
     """
@@ -175,12 +175,12 @@ class BulkReader:
     def ids(self, states: Container[str] = "r") -> list[int]:
         """Return the ids of all tasks that are in these states during the whole call, ascending; maybe more ids."""
         if "r" in states:
-            return sorted(set(self._ids_in("tasks")))
+            return sorted(set(self._read_ids("tasks")))
         found: set[int] = set()
         # In the order of `_SETS`: no task moves back by itself, so a task that changes its state meanwhile is found.
         for state, part in _SETS.items():
             if state in states:
-                found.update(self._ids_in(part))
+                found.update(self._read_ids(part))
         return sorted(found)
 
     def now(self) -> int:
@@ -189,11 +189,11 @@ class BulkReader:
         seconds, micros = map(int, map(bytes_of, list_of(time)))
         return seconds * SECOND + micros
 
-    def kept(self) -> list[int]:
+    def list_kept(self) -> list[int]:
         """Return the ids of all done tasks that are kept during the whole call, ascending; maybe more ids."""
-        return sorted(set(self._ids_in("ended")))
+        return sorted(set(self._read_ids("ended")))
 
-    def kept_page(self, after: int, count: int) -> int | None:
+    def find_page_end(self, after: int, count: int) -> int | None:
         """Return the end of the page of about `count` done tasks that are forgotten after the time `after`.
 
         The end is the time at which the last task of the page is forgotten; None: the page contains all remaining
@@ -204,13 +204,13 @@ class BulkReader:
         last = list_of(found)
         return int(float(bytes_of(last[1]))) if len(last) == 4 else None
 
-    def kept_between(self, after: int, last: int | None) -> list[int]:
+    def list_kept_between(self, after: int, last: int | None) -> list[int]:
         """Return the ids of the done tasks that are forgotten after the time `after` and by `last`; None: no end."""
         words = (f"{self._port.shared.key}:ended", f"({after}", "+inf" if last is None else last)
         (found,) = self._port.run(self._port.look(pack("ZRANGEBYSCORE", *words)))
         return [int.from_bytes(bytes_of(id), "big") for id in list_of(found)]
 
-    def _ids_in(self, part: str) -> Iterator[int]:
+    def _read_ids(self, part: str) -> Iterator[int]:
         newest_first = part == "buried" and self._port.shared.driver.signs[1] < 0
         cursor = b"0"
         while True:
@@ -231,7 +231,7 @@ class BulkReader:
             found += compress(page, sizes)
         return found
 
-    def between(self, first: int, end: int) -> Iterator[Table]:
+    def read_range(self, first: int, end: int) -> Iterator[Table]:
         """Yield the existing tasks with ids from `first` up to, not including, `end`."""
         return self.of(range(first, end))
 
@@ -244,7 +244,7 @@ class BulkReader:
             start, self._count = end, _next_count(table, self._count, sizes)
             yield table
 
-    def heads_of(self, ids: Sequence[int]) -> Iterator[Table]:
+    def read_heads(self, ids: Sequence[int]) -> Iterator[Table]:
         """Yield the existing tasks with these ids and empty data: the data stay on the server."""
         for page, replies in self._scan(ids, "tasks", "", "", "", parts=("tasks", "taken", "due")):
             yield _decode(self._port.tube, page, *map(_column, replies))

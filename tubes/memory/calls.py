@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _RELAYED: Final = 250
 
 
-class VerbPort(Port[F]):
+class CallPort(Port[F]):
     """A port with all methods."""
 
     # -- batches -------------------------------------------------------------------------------------------------------
@@ -120,9 +120,9 @@ class VerbPort(Port[F]):
 
     def relay_limit(self, target: object) -> int:
         """Return the number of tasks that one call of `relay` moves to another tube; 0 if it is in another store."""
-        return _RELAYED if isinstance(target, VerbPort) and target.shared._lock is self._lock else 0
+        return _RELAYED if isinstance(target, CallPort) and target.shared._lock is self._lock else 0
 
-    def relay(self, target: VerbPort[F], tasks: list[F], batch: Batch) -> list[bool] | None:
+    def relay(self, target: CallPort[F], tasks: list[F], batch: Batch) -> list[bool] | None:
         """Move the tasks that have not changed to another tube, with the data and options of `batch`.
 
         Returns whether each task was moved, or None if there is no room.
@@ -462,8 +462,8 @@ class VerbPort(Port[F]):
 
     def block(self, utube: object, seconds: object, extend: object) -> None:
         """Let no task of a lane start for `seconds`."""
-        name, span, keeps = lane_of(self._driver, utube), micros("seconds", seconds), flag("extend", extend)
-        self._do(lambda now: self._engine.block(now, name, span, extend=keeps))
+        name, span, is_extension = lane_of(self._driver, utube), micros("seconds", seconds), flag("extend", extend)
+        self._do(lambda now: self._engine.block(now, name, span, extend=is_extension))
 
     def configure(
         self, utube: object, interval: object, max_in_flight: object, interval_from: object, capacity: object
@@ -528,7 +528,9 @@ class VerbPort(Port[F]):
 
         def act(now: int) -> None:
             engine = self._engine
-            waiting = sum(not waiter.is_gone() for line in (shared.take_waiters, shared.put_waiters) for waiter in line)
+            waiting = sum(
+                not waiter.has_left() for line in (shared.take_waiters, shared.put_waiters) for waiter in line
+            )
             if (engine.taken or waiting) and not force:
                 raise TubeBusy(name=shared.name, taken=engine.taken, waiting=waiting)
             self._store.remove_tube(shared)
