@@ -30,6 +30,14 @@ NAMES = {
 }
 #: Comments in Lua. Lines with `--#` are directives, as in `tubes/redis/scripts/lines.py`.
 LUA_COMMENT = re.compile(r"(?:^|\s)--(?!#)(.*)")
+#: Whole names of functions that are not properties.
+FUNCTIONS = dict.fromkeys(
+    (
+        "after", "altered", "between", "everything", "forked", "got", "growing", "kept", "known", "leased", "leaving",
+        "left", "lost", "matching", "rest", "same", "soon", "synced", "turns", "until", "varied",
+    ),
+    "a word for an action, or a noun for a property",
+)  # fmt: skip
 #: Tokens of texts; from Python 3.12 on an f-string has several.
 STRINGS = (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING))
 
@@ -59,6 +67,15 @@ def names(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.attr if isinstance(node, ast.Attribute) else node.id
 
 
+def functions(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the functions that a file defines, without properties, which are values."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not any(
+            isinstance(one, ast.Name) and one.id == "property" for one in node.decorator_list
+        ):
+            yield node.lineno, node.name
+
+
 def check(file: Path) -> Iterator[tuple[int, str, str]]:
     """Yield the lines, the private words and better ones of a file."""
     for line, text in texts(file):
@@ -71,6 +88,9 @@ def check(file: Path) -> Iterator[tuple[int, str, str]]:
             for better in [NAMES.get(plain), *((WORDS | PARTS).get(part) for part in plain.split("_"))]:
                 if better is not None:
                     yield line, name, better
+        for line, name in functions(file):
+            if (better := FUNCTIONS.get(name.strip("_"))) is not None:
+                yield line, name, better
 
 
 def main(paths: list[str]) -> int:

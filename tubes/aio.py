@@ -819,13 +819,13 @@ class AsyncTube(Generic[T, R]):
                 except BaseException as error:
                     await task.__aexit__(type(error), error, None)
                     raise
-                task = await self._after(task) or await self.take()
+                task = await self._ack_and_take(task) or await self.take()
         except QueueForked:
             raise
         except QueueClosed:
             return
 
-    async def _after(self, task: AsyncTask[T]) -> AsyncTask[T] | None:
+    async def _ack_and_take(self, task: AsyncTask[T]) -> AsyncTask[T] | None:
         """Ack a task, unless it is finished already, and take the next one; return None if there is none."""
         if task._take == FINISHED:
             return None

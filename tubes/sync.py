@@ -861,13 +861,13 @@ class Tube(Generic[T, R]):
                 except BaseException as error:
                     task.__exit__(type(error), error, None)
                     raise
-                task = self._after(task) or self.take()
+                task = self._ack_and_take(task) or self.take()
         except QueueForked:
             raise
         except QueueClosed:
             return
 
-    def _after(self, task: Task[T]) -> Task[T] | None:
+    def _ack_and_take(self, task: Task[T]) -> Task[T] | None:
         """Ack a task, unless it is finished already, and take the next one; return None if there is none."""
         if task._take == FINISHED:
             return None
