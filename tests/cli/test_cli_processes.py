@@ -144,7 +144,7 @@ def test_processes_share_work_and_end_on_sigterm(url: str, folder: Path, queue: 
         process.terminate()
         code, message = wait_for_end(process)
     assert (code, jobs.statistics().calls["ack"]) == (Exit.DONE, 2)
-    assert "starts 2 processes of jobs:make; Ctrl-C ends them" in message
+    assert "INFO the supervisor starts 2 processes of jobs:make; Ctrl-C stops them" in message
 
 
 def test_stopping_processes_finish_their_tasks(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:
@@ -208,8 +208,8 @@ def test_supervisor_gives_up_after_repeated_failed_starts(url: str, folder: Path
         code, message = wait_for_end(process)
     assert code == Exit.CRASHED
     assert "has ended with exit code 99; another one starts in 0.5 s" in message
-    assert message.splitlines()[-1] == (
-        "tubes: the processes do not start: 5 in a row have died, the last one has ended with exit code 99"
+    assert message.splitlines()[-1].endswith(
+        "ERROR the processes do not start: 5 in a row have died, the last one has ended with exit code 99"
     )
     assert len((folder / "starts").read_text()) == 5
 
@@ -314,7 +314,7 @@ def test_changed_file_restarts_worker(url: str, folder: Path, queue: tubes.Queue
         (one,) = started_pids(queue, 1)
         assert process.stderr is not None
         (folder / "jobs.py").write_text("def make(:")
-        assert any("jobs.py changed: reload" in line for line in process.stderr)
+        assert any("jobs.py changed: the processes are restarted" in line for line in process.stderr)
         assert any("the next change of a file starts another one" in line for line in process.stderr)
         (folder / "jobs.py").write_text(PROGRAM.replace("os.getpid()", "-os.getpid()", 1))
         jobs.put(("sleep", 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -109,7 +110,7 @@ def test_burst_ends_when_no_task_is_left(url: str, queue: tubes.Queue, folder: P
     jobs.put_many(["one", "bad"])
     code, out, message = wait_for_end(start_worker(url, folder, target, "--burst", "--concurrency", "3"))
     assert (code, out) == (Exit.DONE, "one 3\n")
-    assert "tubes: the worker has ended: 1 acked, 0 released, 1 buried" in message
+    assert " INFO the worker has ended: 1 acked, 0 released, 1 buried" in message
     assert jobs.statistics().tasks["buried"] == 1
 
 
@@ -188,6 +189,41 @@ logging.getLogger({logger!r}).addHandler(logging.StreamHandler(sys.stdout))
 """
 
 
+TRACED = """
+import tubes
+from tubes.worker import Worker
+
+queue = tubes.connect("memory://")
+mail = queue.create_tube("mail", max_attempts=2)
+mail.put(1)
+worker = Worker(queue)
+
+
+@worker.on(mail)
+def send(task):
+    queue.tube("nosuch")
+"""
+
+
+def test_worker_logs_time_level_and_traceback_of_the_program(folder: Path) -> None:
+    (folder / "traced.py").write_text(TRACED)
+    _, _, message = wait_for_end(start_worker("memory://", folder, "traced:worker", "--burst"))
+    lines = message.splitlines()
+    assert [re.sub(r"^[\d-]{10} [\d:,]{12} ", "", line) for line in lines] == [
+        "INFO the worker takes tasks from tube 'mail': send, 1 at a time, on memory://",
+        "WARNING task 0 of tube 'mail' failed, attempt 1 of 2, retries at once: TubeNotFound: there is no tube "
+        "'nosuch': create it with create_tube, or see whether it was dropped",
+        "ERROR task 0 of tube 'mail' failed, attempt 2 of 2, is buried: TubeNotFound: there is no tube "
+        "'nosuch': create it with create_tube, or see whether it was dropped",
+        "Traceback (most recent call last):",
+        f'  File "{folder}/traced.py", line 13, in send',
+        '    queue.tube("nosuch")',
+        "tubes.errors.TubeNotFound: there is no tube 'nosuch': create it with create_tube, or see whether it was "
+        "dropped",
+        "INFO the worker has ended: 0 acked, 1 released, 1 buried, 0 lost, 0 cut off",
+    ]
+
+
 @pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("logger", ["", "tubes", "tubes.worker"])
@@ -230,4 +266,4 @@ def test_quiet_and_verbose_set_worker_log_level(
     queue.create_tube("jobs").put(1)
     (folder / "log_levels.py").write_text(LOG_LEVELS)
     _, _, message = wait_for_end(start_worker(url, folder, "log_levels:make", "--burst", *words))
-    assert [line.split()[-1] for line in message.splitlines() if line.startswith("tubes: logged at")] == shown
+    assert [line.split()[-1] for line in message.splitlines() if " logged at " in line] == shown

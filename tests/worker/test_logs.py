@@ -72,22 +72,72 @@ def test_failure_log_names_the_attempt_and_the_next_retry(
         work(queue, ValueError("no such address"), is_async=is_async)
         clock.advance(5)
     assert lines() == [
-        "WARNING task 0 of tube 'mail' failed (attempt 1/3), again in 5 s: ValueError: no such address",
-        "WARNING task 0 of tube 'mail' failed (attempt 2/3), again at once: ValueError: no such address",
-        "ERROR task 0 of tube 'mail' failed (attempt 3/3), buried: ValueError: no such address",
+        "WARNING task 0 of tube 'mail' failed, attempt 1 of 3, retries in 5 s: ValueError: no such address",
+        "WARNING task 0 of tube 'mail' failed, attempt 2 of 3, retries at once: ValueError: no such address",
+        "ERROR task 0 of tube 'mail' failed, attempt 3 of 3, is buried: ValueError: no such address",
     ]
 
 
 def test_failure_log_without_max_attempts_has_only_the_attempt(queue: tubes.Queue, lines: Any, is_async: bool) -> None:
     queue.create_tube("mail", "fifottl", backoff=[90]).put(SECRET)
     work(queue, KeyError(), is_async=is_async)
-    assert lines() == ["WARNING task 0 of tube 'mail' failed (attempt 1), again after this burst: KeyError"]
+    assert lines() == ["WARNING task 0 of tube 'mail' failed, attempt 1, retries after this burst: KeyError"]
+
+
+@pytest.mark.parametrize(
+    ("level", "limit", "traces"),
+    [(logging.INFO, 3, [3]), (logging.DEBUG, 3, [1, 2, 3]), (logging.INFO, None, [1])],
+    ids=["last", "each", "first"],
+)
+def test_only_one_attempt_shows_its_traceback(
+    queue: tubes.Queue, clock: ManualClock, caplog: Any, level: int, limit: int | None, traces: list[int]
+) -> None:
+    caplog.set_level(level, "tubes.worker")
+    tube = queue.create_tube("mail", "fifottl", max_attempts=limit, backoff=[5])
+    tube.put(SECRET)
+    for _ in range(3):
+        work(queue, ValueError("no such address"), is_async=False)
+        clock.advance(5)
+    failed = [record for record in caplog.records if "failed" in record.getMessage()]
+    assert [record.attempt for record in failed if record.exc_info] == traces
+
+
+def test_failure_is_logged_in_one_line(queue: tubes.Queue, lines: Any) -> None:
+    queue.create_tube("mail", max_attempts=3).put(SECRET)
+    work(queue, ValueError("no such\n  address"), is_async=False)
+    assert lines()[0].endswith("attempt 1 of 3, retries at once: ValueError: no such address")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_lost_task_is_logged_in_one_line(queue: tubes.Queue, lines: Any, fails: bool) -> None:
+    tube = queue.create_tube("mail", max_attempts=3)
+    tube.put(SECRET)
+    worker = Worker(queue)
+
+    @worker.on(tube)
+    def handle(task: tubes.Task) -> None:
+        tube.delete(task.id)
+        if fails:
+            raise ValueError("no such address")
+
+    worker.run(burst=True)
+    lost = "was lost before its handler ended, and may be done twice"
+    event = "failed, attempt 1 of 3, was lost meanwhile: ValueError: no such address" if fails else lost
+    assert lines() == [f"WARNING task 0 of tube 'mail' {event}"]
+
+
+def test_task_that_its_handler_finishes_is_logged(queue: tubes.Queue, lines: Any) -> None:
+    queue.create_tube("mail").put(SECRET)
+    worker = Worker(queue)
+    worker.on("mail", lambda task: task.ack() and None)
+    worker.run(burst=True)
+    assert lines() == ["INFO task 0 of tube 'mail' was finished by its handler"]
 
 
 def test_failure_in_a_burst_is_logged(queue: tubes.Queue, lines: Any, is_async: bool) -> None:
     queue.create_tube("mail", "fifo").put(SECRET)
     work(queue, KeyError(), is_async=is_async)
-    assert lines() == ["WARNING task 0 of tube 'mail' failed (attempt 1), again after this burst: KeyError"]
+    assert lines() == ["WARNING task 0 of tube 'mail' failed, attempt 1, retries after this burst: KeyError"]
 
 
 def test_requested_retry_is_logged_as_info(queue: tubes.Queue, clock: ManualClock, lines: Any, is_async: bool) -> None:
@@ -97,8 +147,8 @@ def test_requested_retry_is_logged_as_info(queue: tubes.Queue, clock: ManualCloc
     clock.advance(30)
     work(queue, Retry(delay=30, reason="it is closed"), is_async=is_async)
     assert lines() == [
-        "INFO task 0 of tube 'mail' asked for another attempt (attempt 1/2), again in 30 s: max_attempts: retry",
-        "WARNING task 0 of tube 'mail' has no attempt left (attempt 2/2), buried: Retry: it is closed",
+        "INFO task 0 of tube 'mail' was sent back by its handler, attempt 1 of 2, retries in 30 s",
+        "WARNING task 0 of tube 'mail' has no attempts left, attempt 2 of 2, is buried: Retry: it is closed",
     ]
     assert tube.buried()[0].reason == "Retry: it is closed"
 
@@ -153,7 +203,9 @@ def test_task_given_up_by_its_handler_is_logged(queue: tubes.Queue, lines: Any, 
     queue.create_tube("mail", max_attempts=3).put(SECRET)
     work(queue, Bury("no such address"), is_async=is_async)
     (line,) = lines()
-    assert line == "WARNING task 0 of tube 'mail' was given up by its handler (attempt 1/3), buried: no such address"
+    assert (
+        line == "WARNING task 0 of tube 'mail' was given up by its handler, attempt 1 of 3, is buried: no such address"
+    )
 
 
 def test_undecodable_task_is_logged_once_without_its_data(
@@ -186,10 +238,12 @@ def test_lost_or_slow_task_is_logged_without_its_data(queue: tubes.Queue, lines:
             await asyncio.sleep(3600)
 
     worker.run(burst=True)
-    assert "ERROR task 1 of tube 'mail' failed (attempt 1/1), buried: TimeoutError: the handler took" in str(lines())
+    assert "ERROR task 1 of tube 'mail' failed, attempt 1 of 1, is buried: TimeoutError: the handler took" in str(
+        lines()
+    )
 
 
-def test_worker_logs_its_handlers_and_its_summary(queue: tubes.Queue, lines: Any) -> None:
+def test_worker_logs_its_handlers_its_tasks_and_its_summary(queue: tubes.Queue, lines: Any) -> None:
     tube = queue.create_tube("mail")
     tube.put(SECRET)
     worker = Worker(queue, concurrency=4)
@@ -203,9 +257,11 @@ def test_worker_logs_its_handlers_and_its_summary(queue: tubes.Queue, lines: Any
     queue.create_tube("urgent")
     worker.run(burst=True)
     assert [re.sub(r"test_\w+\.", "", line) for line in lines("the worker takes")] == [
-        "INFO the worker takes tasks from tubes 'mail', 'urgent': send, 4 at a time",
-        "INFO the worker takes tasks from tube 'tasks': sweep, 4 at a time",
+        f"INFO the worker takes tasks from tubes 'mail', 'urgent': send, 4 at a time, on {queue._connection.url}",
+        f"INFO the worker takes tasks from tube 'tasks': sweep, 4 at a time, on {queue._connection.url}",
     ]
+    (done,) = lines()
+    assert re.fullmatch(r"INFO task 0 of tube 'mail' was done in \d+ ms", done)
     assert lines("the worker has ended") == [
         "INFO the worker has ended: 1 acked, 0 released, 0 buried, 0 lost, 0 cut off"
     ]

@@ -536,7 +536,7 @@ def test_failures_are_logged_with_their_traces(
     with caplog.at_level(logging.WARNING, "tubes.worker"):
         work(queue, kind(fail))
     (record,) = caplog.records
-    assert record.message == "task 0 of tube 'mail' failed (attempt 1/1), buried: ValueError: no such address"
+    assert record.message == "task 0 of tube 'mail' failed, attempt 1 of 1, is buried: ValueError: no such address"
     assert record.exc_info is not None
     assert record.exc_info[0] is ValueError
     frames = [frame.name for frame in traceback.extract_tb(record.exc_info[2])]

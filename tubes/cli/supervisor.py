@@ -8,7 +8,7 @@ dies, even by kill -9, the socket closes, and the child stops as if it had recei
 from __future__ import annotations
 
 import asyncio
-import os
+import logging
 import signal
 import socket
 import sys
@@ -22,10 +22,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from tubes.cli.exits import Exit, say
+from tubes.cli.exits import Exit
 from tubes.drivers.backoff import Backoff
 from tubes.errors import needs
 
+_log: Final = logging.getLogger("tubes.worker")
 #: Sent by a child when its worker starts.
 READY: Final = b"r"
 _STOP: Final = b"s"
@@ -125,9 +126,9 @@ class Supervisor:
                 return
             if code in _CLEAN:
                 deaths = 0
-                say(f"{name}; another one takes its place")
+                _log.info("%s; another one takes its place", name)
             elif self._changes is not None:
-                say(f"{name}; the next change of a file starts another one")
+                _log.warning("%s; the next change of a file starts another one", name)
                 await self._sleep(None)
             else:
                 deaths = 1 if is_ready and time.monotonic() - start > _HEALTHY_TIME else deaths + 1
@@ -141,7 +142,7 @@ class Supervisor:
                     self._give_up(code, deaths)
                     return
                 seconds = _BACKOFF.delay(deaths)
-                say(f"{name}; another one starts in {seconds:g} s")
+                _log.warning("%s; another one starts in %g s", name, seconds)
                 await self._sleep(seconds)
 
     async def _start(self) -> _Child:
@@ -166,7 +167,8 @@ class Supervisor:
 
     def _give_up(self, code: int, deaths: int) -> None:
         if deaths >= _MAX_DEATHS:
-            say(f"the processes do not start: {deaths} in a row have died, the last one {_describe_exit(code)}")
+            last = _describe_exit(code)
+            _log.error("the processes do not start: %d in a row have died, the last one %s", deaths, last)
         self._code = _to_exit(code)
         self._stop()
 
@@ -194,12 +196,12 @@ class Supervisor:
         """Stop the children whenever files change, so that they are restarted."""
         try:
             async for files in changes:
-                say(f"{files} changed: reload")
+                _log.info("%s changed: the processes are restarted", files)
                 self._wakeup.set()
                 for child in self._children:
                     child.stop()
         except Exception as error:  # The system may have run out of file watches.
-            say(f"--reload cannot watch this folder: {error}")
+            _log.error("--reload cannot watch this folder: %s", error)
             self._code = Exit.INTERNAL
             self._stop()
 
@@ -254,7 +256,7 @@ class SupervisorLink:
                 requests += 1
                 self.stop(requests > 1)
         if not requests:  # The supervisor has died.
-            say(f"process {os.getpid()}: the supervisor has died, so this process stops")
+            _log.warning("the supervisor has died, so this process stops")
             self.stop(False)
 
 

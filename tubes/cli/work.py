@@ -13,14 +13,14 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 import tubes
 from tubes.backend.url import url_of_environment
 from tubes.cli.common import AsJson, Url, open_queue
-from tubes.cli.exits import SHOWS_WHERE, Exit, Stop, say
+from tubes.cli.exits import SHOWS_WHERE, Exit, Stop
 from tubes.cli.logs import set_log_level, show_logs
 from tubes.cli.show import print_json
 from tubes.cli.supervisor import Supervisor, SupervisorLink, child_command
@@ -29,6 +29,7 @@ from tubes.worker import Worker
 from tubes.worker.signals import exit_on_sigterm, exit_soon
 from tubes.worker.summary import AT_ONCE, CUT_OFF
 
+_log: Final = logging.getLogger("tubes.worker")
 #: Connect timeout in seconds. It is longer than that of other commands: a script may start worker and server together.
 _PATIENCE = 10.0
 _NOT_SHARED = "memory:// and file: work in one process only, but --processes starts several: give the URL of a server"
@@ -75,12 +76,15 @@ def worker(
 
     With --processes a supervisor starts several processes of this worker, and restarts them when they end.
     """
+    level = logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO
     if supervisor is None and (processes is not None or reload):
         options = {"--concurrency": concurrency, "--grace": grace, "--processes": processes}
         options |= {"--max-tasks": max_tasks, "--max-memory": max_memory}
         flags = {"--burst": burst, "--verbose": verbose, "--quiet": quiet, "--json": as_json_}
         words = [target, *(name for name, is_set in flags.items() if is_set)]
         words += [word for name, value in options.items() if value is not None for word in (name, str(value))]
+        show_logs(is_one_of_many=False)
+        set_log_level(level)
         _supervise(words, processes or 1, url, burst=burst, reload=reload)
         return
     codes = [Exit.DONE]
@@ -91,7 +95,7 @@ def worker(
         loaded = _load(target)
         if not isinstance(loaded, Worker):
             loaded = _make(target, loaded, lambda: stack.enter_context(_connect(url)))
-        set_log_level(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
+        set_log_level(level)
         if concurrency is not None:
             loaded.concurrency = concurrency
         if grace is not None:
@@ -129,7 +133,7 @@ def _supervise(words: list[str], processes: int, url: str | None, *, burst: bool
         os.environ["TUBES_URL"] = url  # As an argument its password would be visible in the list of processes.
     supervisor = Supervisor(child_command(*words), processes, burst=burst, reload=reload)
     what = "a process" if processes == 1 else f"{processes} processes"
-    say(f"starts {what} of {words[0]}; Ctrl-C ends {'it' if processes == 1 else 'them'}")
+    _log.info("the supervisor starts %s of %s; Ctrl-C stops %s", what, words[0], "it" if processes == 1 else "them")
     code = asyncio.run(supervisor.run())
     if code:
         raise typer.Exit(int(code))
@@ -165,13 +169,14 @@ def limit(worker: Worker, tasks: int | None, megabytes: int | None) -> None:
     @worker.around
     def _(task: object) -> Iterator[None]:
         if next(numbers) == tasks:
-            say(f"process {os.getpid()} stops after {tasks} tasks")
+            _log.info("process %d stops after %d tasks", os.getpid(), tasks)
             worker.stop()
         try:
             yield
         finally:
             if megabytes is not None and (used := _memory()) > megabytes:
-                say(f"process {os.getpid()} stops: it uses {used} MB of memory, and may use {megabytes}")
+                text = "process %d stops: it uses %d MB of memory, and may use %d"
+                _log.info(text, os.getpid(), used, megabytes)
                 worker.stop()
 
 

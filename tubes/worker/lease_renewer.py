@@ -129,6 +129,7 @@ class LeaseRenewer:
                 log.warning("tasks of tube %r could not be renewed: %s", tube.name, error)
                 self._renew_later(group)
                 continue
+            log.debug("the leases of %d tasks of tube %r were renewed for %g s", sum(done.values()), tube.name, span)
             for entry in group:
                 entry.schedule_renewal(now)
                 if not done.get(entry.task.id) and self.claim(entry):

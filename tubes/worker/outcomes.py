@@ -13,6 +13,8 @@ from tubes.worker.logs import TaskName, log
 
 #: Longest reason, in characters.
 _MAX_REASON: Final = 500
+#: The reason of a task that is buried after a `Retry` without a reason.
+_RETRY_REASON: Final = "max_attempts: retry"
 
 
 class Retry(Exception):
@@ -115,7 +117,7 @@ def verdict_of(error: BaseException) -> Verdict:
         if getattr(error, "counts", True) is False:
             return Verdict("decline", reason_of(error), 0 if delay is None else delay)
         has_reason = kind is not Retry or getattr(error, "reason", None) is not None
-        return Verdict("release", reason_of(error) if has_reason else "max_attempts: retry", delay)
+        return Verdict("release", reason_of(error) if has_reason else _RETRY_REASON, delay)
     if issubclass(kind, Bury):
         return Verdict("bury", _message_of(error) or "buried by its handler")
     return Verdict("release", reason_of(error), error=error)
@@ -130,25 +132,30 @@ def log_verdict(
     """
     if verdict.method == "ack" or verdict.is_logged or (verdict.reason is None and verdict.error is None):
         return
-    attempt = task.attempts if task.max_attempts is None else f"{task.attempts}/{task.max_attempts}"
+    is_endless = task.max_attempts is None
+    attempt = f"attempt {task.attempts}" + ("" if is_endless else f" of {task.max_attempts}")
     then = {
-        "buried": "buried",
-        "lost": "but this worker no longer held it",
-        "released": "again at once" if not retry_in else f"again in {retry_in:g} s",
-        "deferred": "again after this burst",
+        "buried": "is buried",
+        "lost": "was lost meanwhile",
+        "released": f"retries in {retry_in:g} s" if retry_in else "retries at once",
+        "deferred": "retries after this burst",
     }.get(outcome, outcome)
+    level, trace = logging.WARNING, None
     if verdict.error is not None:
-        level, event = logging.WARNING if outcome in ("released", "deferred") else logging.ERROR, "failed"
+        event = "failed"
+        level = logging.ERROR if outcome == "buried" else logging.WARNING
+        # The last attempt shows the traceback. Without a limit of attempts the first one does.
+        shows_trace = level == logging.ERROR or (is_endless and task.attempts == 1) or log.isEnabledFor(logging.DEBUG)
+        trace = trace_of(verdict.error) if shows_trace and not _is_of_worker(verdict.error) else None
     elif verdict.method == "bury":
-        level, event = logging.WARNING, "was given up by its handler"
+        event = "was given up by its handler"
     elif outcome == "buried":
-        level, event = logging.WARNING, "has no attempt left"
+        event = "has no attempts left"
     else:
+        event = "was sent back by its handler"
         level = logging.INFO if outcome in ("released", "deferred") else logging.WARNING
-        event = "asked for another attempt"
-    trace = None if verdict.error is None or _is_of_worker(verdict.error) else trace_of(verdict.error)
-    reason = "" if verdict.reason is None else f": {verdict.reason}"
-    log.log(level, "%s %s (attempt %s), %s%s", name_of(task), event, attempt, then, reason, exc_info=trace)
+    reason = "" if verdict.reason in (None, _RETRY_REASON) else f": {' '.join(str(verdict.reason).split())}"
+    log.log(level, "%s %s, %s, %s%s", name_of(task), event, attempt, then, reason, exc_info=trace)
 
 
 # Read these attributes through BaseException and type, because a user's class may override them.

@@ -218,7 +218,9 @@ def _execute(work: bytes) -> bytes:
         current.set(facts)
         return pickle.dumps((True, function(*args, **kwargs)))
     except BaseException as error:
-        error.add_note(f"In its process:\n{''.join(traceback.format_exception(error)).rstrip()}")
+        trace = error.__traceback__
+        lines = traceback.format_exception(type(error), error, trace and trace.tb_next)  # Without this function.
+        error.add_note(f"In its process:\n{''.join(lines).rstrip()}")
         try:
             failure = pickle.dumps((False, error))
             pickle.loads(failure)

@@ -12,6 +12,7 @@ fail again and again.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from dataclasses import replace
 from operator import call
@@ -104,7 +105,7 @@ class Run:
     async def work(self, grace: float) -> Summary:
         """Work until the run is stopped; in a burst, until no task is left."""
         for fetcher in self._fetchers.values():
-            log.info("the worker takes tasks from %s", fetcher)
+            log.info("the worker takes tasks from %s, on %s", fetcher, self._connections.threads._connection.url)
         self._presence.begin(self._connections.session, at_once=not self._burst)
         try:
             if self._burst:
@@ -114,7 +115,7 @@ class Run:
                 await self._wait_for_change()
             self._halt()
             if self._in_flight:
-                log.info("the worker is stopping: %d tasks are not finished", len(self._in_flight))
+                log.info("the worker waits up to %g s for %d unfinished tasks", grace, len(self._in_flight))
             await self._wait_for_handlers(grace)
             if self._in_flight:
                 await self._cut_off()
@@ -169,7 +170,7 @@ class Run:
         for entry in self._in_flight:
             if self._renewer.claim(entry):
                 self._summary.cut_off += 1
-                log.warning("the handler of %s is cut off, and its task released", name_of(entry.task))
+                log.warning("%s is released at shutdown: its handler did not end in time", name_of(entry.task))
         runners = [entry.runner for entry in self._in_flight if entry.runner is not None]
         for runner in runners:
             runner.cancel()
@@ -318,8 +319,16 @@ class Run:
     def _count(self, entry: InFlight, outcome: Outcome | None) -> None:
         if outcome is not None:
             setattr(self._summary, outcome, getattr(self._summary, outcome) + 1)
-        if outcome == "lost":
-            log.warning("%s was finished too late, and may be done twice", name_of(entry.task))
+        if outcome == "acked":
+            # Ask the logger itself, because its adapter is slower: a handler may take only some microseconds.
+            if log.logger.isEnabledFor(logging.INFO):
+                log.info("%s was done in %s", name_of(entry.task), _format_span(time.monotonic() - entry.started_at))
+        elif outcome is None and entry.task._take == FINISHED:
+            log.info("%s was finished by its handler", name_of(entry.task))
+        elif outcome == "lost" and (entry.verdict is None or entry.verdict.method == "ack"):
+            is_cancelled = entry.verdict is None and entry.target.is_async
+            note = ", its handler is cancelled" if is_cancelled else ""
+            log.warning("%s was lost before its handler ended, and may be done twice%s", name_of(entry.task), note)
 
     # -- the description of the worker ---------------------------------------------------------------------------------
 
@@ -355,11 +364,11 @@ class Run:
     def _handle_timeout(self, entry: InFlight) -> None:
         """Finish a task without its handler, which exceeded its timeout."""
         entry.is_timed_out, entry.ends_at = True, NEVER
-        log.error("the handler of %s did not end within its timeout of %s s", name_of(entry.task), entry.target.timeout)
         self._pool.submit(lambda: self._finish_without_handler(entry))
 
     def _finish_without_handler(self, entry: InFlight) -> None:
         task, verdict = entry.task, verdict_of(timeout_error(entry.target))
+        entry.verdict = verdict
         if self._burst and verdict.is_endless(task):
             self._renewer.add(entry)
             self._lifetime.call(self._defer, entry, verdict)
@@ -381,3 +390,7 @@ class Run:
         if entry.runner is not None:
             entry.runner.cancel()
         self._end(entry, outcome)
+
+
+def _format_span(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
