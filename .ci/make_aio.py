@@ -32,7 +32,10 @@ TARGET = ROOT / "tubes" / "aio.py"
 WIDTH = 120
 
 _TWINS = {
-    **{kind: f"Async{kind}" for kind in ("Queue", "Tube", "Task", "Port", "Connection", "Generator")},
+    **{
+        kind: f"Async{kind}"
+        for kind in ("Queue", "QueueAdmin", "Tube", "Lane", "TubeAdmin", "Task", "Port", "Connection", "Generator")
+    },
     "contextmanager": "asynccontextmanager",
     "ThreadWaiter": "LoopWaiter",
     "thread_listener": "LoopListener",
@@ -41,7 +44,7 @@ _TWINS = {
     "__iter__": "__aiter__",
 }
 NAMES = _TWINS | {twin: name for name, twin in _TWINS.items()}
-PLAIN = {"__init__", "__repr__", "__await__"}
+PLAIN = {"__init__", "__repr__", "__await__", "lane"}
 BACKEND = {"_connection", "_port", "port"}
 AT_ONCE = {
     "check",
@@ -267,7 +270,7 @@ def _filled(paragraph: str, width: int) -> str:
 
 
 def _wrapped(text: str, width: int) -> str:
-    text = re.sub(r"\b(Queue|Tube|Task)\b", r"Async\1", text)
+    text = re.sub(r"\b(Queue|Tube|Task)\b(?!Admin)", r"Async\1", text)
     text = re.sub(r"\b([Aa]) `Async", r"\1n `Async", text)
     for old, new in TEXTS.items():
         text = text.replace(old, new)

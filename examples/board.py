@@ -118,7 +118,7 @@ class Board:
             try:
                 while True:
                     if pages.driver.lane:
-                        self.pauses = {utube.name: utube.next_start or 0 for utube in await pages.utubes()}
+                        self.pauses = {utube.name: utube.next_start or 0 for utube in await pages.lanes()}
                     live.update(self.table(), refresh=True)
                     await asyncio.sleep(0.1)
             finally:

@@ -71,7 +71,7 @@ class Trial:
                         f"{self.driver}: {crawler.fetched} pages in {seconds:.1f} s, "
                         f"{crawler.fetched / seconds:.0f} pages/s"
                     )
-                    self.buried = await crawler.pages.buried(self.limit)
+                    self.buried = await crawler.pages.tasks(limit=self.limit, state="buried")
                     self.records = await proof.read_records(urls)
                     await crawler.drop()
 

@@ -33,7 +33,7 @@ async def fetch(options: argparse.Namespace) -> None:
             seconds = time.monotonic() - clock
             # Block the host for the interval after its response too, or for its Retry-After.
             assert task.utube
-            await frontier.block(task.utube, max(options.interval, answer.retry_after))
+            await frontier.lane(task.utube).block(max(options.interval, answer.retry_after))
             result = {**task.data, "status": answer.status, "outcome": answer.outcome, "final": answer.final}
             await results.put({**result, "began": began, "seconds": seconds, "links": answer.links}, key=task.key)
 

@@ -118,7 +118,7 @@ class Worker:
         # and before the response. So block the host for an interval, or its Retry-After, after the response too.
         rest = max(self.interval, answer.retry_after)
         if rest and task.utube is not None:
-            await self.pages.block(task.utube, rest)
+            await self.pages.lane(task.utube).block(rest)
         if answer.final:
             await task.bury(answer.outcome)
         elif answer.status == 0 or answer.status >= 400:

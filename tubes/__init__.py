@@ -49,7 +49,7 @@ from tubes.errors import (
 from tubes.sync import Queue, Task, Tube, connect
 from tubes.values.batch import Item
 from tubes.values.codecs import Codec, JsonCodec, MsgpackCodec, RawCodec
-from tubes.values.lane import Utube
+from tubes.values.lane import LaneInfo
 from tubes.values.lease import Lease
 from tubes.values.options import PutOptions, TaskOptions, TubeOptions
 from tubes.values.overview import FolderUsage, Overview
@@ -89,6 +89,7 @@ __all__ = [
     "InvalidOption",
     "Item",
     "JsonCodec",
+    "LaneInfo",
     "Lease",
     "MsgpackCodec",
     "NothingReady",
@@ -124,7 +125,6 @@ __all__ = [
     "TubeOptions",
     "TubesError",
     "Unreadable",
-    "Utube",
     "WorkerInfo",
     "WriteAborted",
     "__version__",

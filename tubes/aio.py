@@ -42,9 +42,11 @@ from tubes.drivers.options import KEEP, Seconds, delay_of, micros, seconds
 from tubes.drivers.tube_options import as_arguments
 from tubes.errors import (
     CallTimeout,
+    InvalidOption,
     NothingReady,
     QueueClosed,
     QueueForked,
+    TaskNotFound,
     TubeExists,
     TubeFull,
     TubeNotFound,
@@ -53,7 +55,7 @@ from tubes.errors import (
 )
 from tubes.values.batch import Item, check_limit
 from tubes.values.codecs import Codec
-from tubes.values.lane import Utube
+from tubes.values.lane import LaneInfo, lane_of
 from tubes.values.options import PutOptions, TaskOptions, TubeOptions, put_options
 from tubes.values.overview import FolderUsage, Overview
 from tubes.values.problem import Problem
@@ -201,11 +203,6 @@ class AsyncQueue:
         """
         return AsyncQueue(self._connection.sibling(None, check_namespace(name)))
 
-    async def namespaces(self) -> list[str]:
-        """Return the names of the namespaces of the store that have tubes, sorted. See `namespace`."""
-        reply = self._connection.namespaces()
-        return await reply if type(reply) is CoroutineType else reply
-
     @overload
     async def enqueue(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> AsyncTask: ...
     @overload
@@ -261,75 +258,6 @@ class AsyncQueue:
             with suppress(TubeNotFound):  # The tube was dropped meanwhile.
                 found[name] = await self.statistics(name)
         return found
-
-    async def overview(self, *, ages: bool = False) -> dict[str, Overview]:
-        """Return an `Overview` of each tube, by name. For monitoring.
-
-        On a server one call reads 200 tubes, in a cluster one. The call opens no session in the tubes, and does not
-        move due tasks: see `Overview.due_lag`. O(1) for each tube; in memory O(n) of the lanes and sessions.
-        `ages`: include `oldest_ready_age`, by one more call for each tube that has a ready task. The age is also None
-        if this process does not know the tube's driver.
-
-        `Queue.overview` shows an example.
-        """
-        reply = self._connection.overview(ages)
-        return await reply if type(reply) is CoroutineType else reply
-
-    @property
-    def folder_usage(self) -> FolderUsage | None:
-        """The disk usage of a store in a folder, see `FolderUsage`; None for other stores. Reads three file sizes.
-
-        `Queue.folder_usage` shows an example.
-        """
-        self._connection.check()
-        return self._connection.folder_usage()
-
-    async def workers(self) -> list[WorkerInfo]:
-        """Return the running workers of this store, in all processes, by host and process: see `WorkerInfo`.
-
-        A `tubes.worker.Worker` reports itself when it starts (a burst: after five seconds) and then every five seconds,
-        and leaves the list when it ends. If its process dies, it stays in the list for up to fifteen seconds. In memory
-        these are the workers of this process. O(n) of the workers.
-
-        `Queue.workers` shows an example.
-        """
-        tube = await self._workers_tube()
-        found: list[WorkerInfo] = []
-        last: AsyncTask | None = None
-        while tasks := await tube.tasks(last):
-            last = tasks[-1]
-            found += infos_of(tasks)
-        return sorted(found, key=lambda info: (info.host, info.pid, info.started))
-
-    async def _workers_tube(self) -> AsyncTube:
-        reply = self._connection.open_hidden(WORKERS, "fifottl", 2 * HEARTBEAT_TTL)
-        port = await reply if type(reply) is CoroutineType else reply
-        tube: AsyncTube = port.tube
-        return tube
-
-    async def check(self, name: str) -> list[Problem]:
-        """Return the problems of a tube: keys on the server that contradict each other or cannot be read. [] if none.
-
-        It changes nothing. Other programs may use the tube meanwhile; each problem existed at some moment. O(n), in
-        scripts that read a few hundred tasks each; in memory in one step.
-
-        Raises `TubeNotFound`, and `DriverNotFound` if a driver of your own is not registered.
-
-        `Queue.check` shows an example.
-        """
-        reply = self._connection.examine(name, False)
-        return await reply if type(reply) is CoroutineType else reply
-
-    async def repair(self, name: str) -> list[Problem]:
-        """Repair a tube and return its problems, as `check` does. Other programs may use the tube meanwhile. O(n).
-
-        No readable task is lost: a task that is missing in all indexes becomes ready, delayed or buried, according to
-        its own fields. Unreadable data is moved to other keys. A second repair finds nothing.
-
-        Raises what `check` raises.
-        """
-        reply = self._connection.examine(name, True)
-        return await reply if type(reply) is CoroutineType else reply
 
     @overload
     async def take_any(
@@ -463,34 +391,14 @@ class AsyncQueue:
         tasks = await LoopWaiter(ports[0].clock, patience).wait(AnyOf(ports), top_up)
         return tasks or []
 
+    @property
+    def admin(self) -> AsyncQueueAdmin:
+        """Rare administration: check and repair, all namespaces and workers, sessions, drivers of your own."""
+        return AsyncQueueAdmin(self)
+
     async def session(self) -> AsyncQueue:
         """Open another session on the same queue. Each session is closed on its own."""
         return AsyncQueue(self._connection.sibling())
-
-    async def identify(self, uuid: str | UUID | None = None, *, create: bool = False) -> str:
-        """Return the uuid of this session; with a uuid, join that session first.
-
-        The connections of a session share its tasks: each may ack a task that another one has taken. The session ends,
-        and releases its tasks, when its last connection is closed. A connection that joins leaves its own session.
-        `create`: start the session if it does not exist, so that the processes of a service can share one. The uuid
-        must be random (version 4).
-
-        Raises `SessionNotFound` if there is no such session, and `InvalidOption` for a bad uuid.
-
-        `Queue.identify` shows an example.
-        """
-        reply = self._connection.identify(uuid, create)
-        return await reply if type(reply) is CoroutineType else reply
-
-    async def register_driver(self, driver: Driver) -> None:
-        """Register a custom driver for `create_tube`. Raises `DriverExists` if another driver has its name."""
-        self._connection.register(driver)
-
-    async def detach(self) -> None:
-        """Close the connection, but keep its session for `session_ttl`: `identify(uuid)` can join it."""
-        reply = self._connection.close(lost=True)
-        if type(reply) is CoroutineType:
-            await reply
 
     async def close(self) -> None:
         """End the session and release its tasks; waiting calls raise `QueueClosed`. A second call has no effect."""
@@ -519,6 +427,113 @@ class AsyncQueue:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._connection.url}{' closed' if self.closed else ''}>"
+
+
+class AsyncQueueAdmin:
+    """Rare administration of a store: `AsyncQueue.admin`."""
+
+    def __init__(self, queue: AsyncQueue) -> None:
+        self._queue = queue
+        self._connection = queue._connection
+
+    async def overview(self, *, ages: bool = False) -> dict[str, Overview]:
+        """Return an `Overview` of each tube, by name. For monitoring.
+
+        On a server one call reads 200 tubes, in a cluster one. The call opens no session in the tubes, and does not
+        move due tasks: see `Overview.due_lag`. O(1) for each tube; in memory O(n) of the lanes and sessions.
+        `ages`: include `oldest_ready_age`, by one more call for each tube that has a ready task. The age is also None
+        if this process does not know the tube's driver.
+
+        `QueueAdmin.overview` shows an example.
+        """
+        reply = self._connection.overview(ages)
+        return await reply if type(reply) is CoroutineType else reply
+
+    async def namespaces(self) -> list[str]:
+        """Return the names of the namespaces of the store that have tubes, sorted. See `AsyncQueue.namespace`."""
+        reply = self._connection.namespaces()
+        return await reply if type(reply) is CoroutineType else reply
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Return the running workers of this store, in all processes, by host and process: see `WorkerInfo`.
+
+        A `tubes.worker.Worker` reports itself when it starts (a burst: after five seconds) and then every five seconds,
+        and leaves the list when it ends. If its process dies, it stays in the list for up to fifteen seconds. In memory
+        these are the workers of this process. O(n) of the workers.
+
+        `QueueAdmin.workers` shows an example.
+        """
+        tube = await self._workers_tube()
+        found: list[WorkerInfo] = []
+        last: AsyncTask | None = None
+        while tasks := await tube.tasks(last):
+            last = tasks[-1]
+            found += infos_of(tasks)
+        return sorted(found, key=lambda info: (info.host, info.pid, info.started))
+
+    async def _workers_tube(self) -> AsyncTube:
+        reply = self._connection.open_hidden(WORKERS, "fifottl", 2 * HEARTBEAT_TTL)
+        port = await reply if type(reply) is CoroutineType else reply
+        tube: AsyncTube = port.tube
+        return tube
+
+    @property
+    def folder_usage(self) -> FolderUsage | None:
+        """The disk usage of a store in a folder, see `FolderUsage`; None for other stores. Reads three file sizes.
+
+        `QueueAdmin.folder_usage` shows an example.
+        """
+        self._connection.check()
+        return self._connection.folder_usage()
+
+    async def check(self, name: str) -> list[Problem]:
+        """Return the problems of a tube: keys on the server that contradict each other or cannot be read. [] if none.
+
+        It changes nothing. Other programs may use the tube meanwhile; each problem existed at some moment. O(n), in
+        scripts that read a few hundred tasks each; in memory in one step.
+
+        Raises `TubeNotFound`, and `DriverNotFound` if a driver of your own is not registered.
+
+        `QueueAdmin.check` shows an example.
+        """
+        reply = self._connection.examine(name, False)
+        return await reply if type(reply) is CoroutineType else reply
+
+    async def repair(self, name: str) -> list[Problem]:
+        """Repair a tube and return its problems, as `check` does. Other programs may use the tube meanwhile. O(n).
+
+        No readable task is lost: a task that is missing in all indexes becomes ready, delayed or buried, according to
+        its own fields. Unreadable data is moved to other keys. A second repair finds nothing.
+
+        Raises what `check` raises.
+        """
+        reply = self._connection.examine(name, True)
+        return await reply if type(reply) is CoroutineType else reply
+
+    async def identify(self, uuid: str | UUID | None = None, *, create: bool = False) -> str:
+        """Return the uuid of this session; with a uuid, join that session first.
+
+        The connections of a session share its tasks: each may ack a task that another one has taken. The session ends,
+        and releases its tasks, when its last connection is closed. A connection that joins leaves its own session.
+        `create`: start the session if it does not exist, so that the processes of a service can share one. The uuid
+        must be random (version 4).
+
+        Raises `SessionNotFound` if there is no such session, and `InvalidOption` for a bad uuid.
+
+        `QueueAdmin.identify` shows an example.
+        """
+        reply = self._connection.identify(uuid, create)
+        return await reply if type(reply) is CoroutineType else reply
+
+    async def detach(self) -> None:
+        """Close the connection, but keep its session for `session_ttl`: `identify(uuid)` can join it."""
+        reply = self._connection.close(lost=True)
+        if type(reply) is CoroutineType:
+            await reply
+
+    async def register_driver(self, driver: Driver) -> None:
+        """Register a custom driver for `create_tube`. Raises `DriverExists` if another driver has its name."""
+        self._connection.register(driver)
 
 
 class AsyncTube(Generic[T, R]):
@@ -772,20 +787,6 @@ class AsyncTube(Generic[T, R]):
         reply = self._port.first()
         return await reply if type(reply) is CoroutineType else reply
 
-    async def take_task(self, task: AsyncTask[T] | int, *, ttr: Seconds | None = None) -> AsyncTask[T] | None:
-        """Take this task out of turn. Returns None if it may not be taken now. O(log n).
-
-        A task cannot be taken while it is not ready, its lane is busy or cools down, or the tube is paused.
-        `ttr`: seconds to run for this take, as for `take`.
-
-        Raises `TaskNotFound` if the task does not exist, and `OptionNotSupported` for a ttr if the driver has none.
-
-        `Tube.take_task` shows an example.
-        """
-        span = None if ttr is None else micros("ttr", ttr)
-        reply = self._port.take_task(task, span)
-        return await reply if type(reply) is CoroutineType else reply
-
     @asynccontextmanager
     async def taking(
         self, timeout: Seconds | None = None, *, ttr: Seconds | None = None
@@ -836,7 +837,7 @@ class AsyncTube(Generic[T, R]):
             log_lost_take(lost)
             raise
 
-    async def wait_empty(self, timeout: Seconds | None = None) -> bool:
+    async def join(self, timeout: Seconds | None = None) -> bool:
         """Wait until no task of this tube is ready, delayed or taken. Returns False on timeout.
 
         Delayed tasks count, however long their delay, and so do tasks in backoff. Buried tasks and puts that wait for
@@ -846,7 +847,7 @@ class AsyncTube(Generic[T, R]):
         caller, in any process. On a server the caller receives the tube's events meanwhile, as `on_task_change` does.
         `statistics().waiting` does not count it. If the tube is dropped meanwhile, it raises `TubeNotFound`. O(1).
 
-        `Tube.wait_empty` shows an example.
+        `Tube.join` shows an example.
         """
         patience = None if timeout is None else micros("timeout", timeout)
         reply = self._port.is_empty()
@@ -855,13 +856,6 @@ class AsyncTube(Generic[T, R]):
             return is_empty
         ended = await LoopWaiter(self._port.clock, patience, TUBE_EMPTY).wait(self._port)
         return ended is not None
-
-    async def join(self) -> None:
-        """Wait until no task of this tube is ready, delayed or taken: `wait_empty` without a timeout.
-
-        `Tube.join` shows an example.
-        """
-        await self.wait_empty()
 
     # -- for the holder ------------------------------------------------------------------------------------------------
 
@@ -932,29 +926,43 @@ class AsyncTube(Generic[T, R]):
         reply = self._port.decline(task, delay)
         return await reply if type(reply) is CoroutineType else reply
 
-    async def touch(self, task: AsyncTask[T] | str | int, seconds: Seconds) -> AsyncTask[T]:
-        """Extend the task's ttr and ttl by these seconds, also for later takes. 0 changes nothing. O(log n).
+    async def touch(
+        self, task: AsyncTask[T] | str | int, seconds: Seconds | None = None, *, ttr: Seconds | None = None
+    ) -> AsyncTask[T]:
+        """Give the holder of a task more time. O(log n).
 
-        Neither can end later than 200 years from now.
+        Without arguments the task's own time to run starts again.
+        `seconds`: extend the task's ttr and ttl by these seconds, also for later takes; 0 changes nothing. Neither can
+        end later than 200 years from now.
+        `ttr`: instead of `seconds`: the remaining time to run of this take, in seconds from now. It may be shorter than
+        before; with 0 the take ends at once, as if its ttr had ended. Later takes use the task's own ttr. It has no
+        effect on a task without a ttr.
 
         Raises `TaskNotTaken` unless this session holds the task, `OptionNotSupported` if the driver has no ttr.
+
+        `Tube.touch` shows an example.
         """
+        if seconds is None:
+            reply = self._port.set_ttr(task, None if ttr is None else micros("ttr", ttr))
+            return await reply if type(reply) is CoroutineType else reply
+        if ttr is not None:
+            raise InvalidOption(option="ttr", value=ttr, rule="cannot be combined with seconds")
         reply = self._port.touch(task, seconds)
         return await reply if type(reply) is CoroutineType else reply
 
-    async def set_ttr(self, task: AsyncTask[T] | str | int, seconds: Seconds | None = None) -> AsyncTask[T]:
-        """Set the remaining time to run of a taken task, in seconds from now. O(log n).
+    async def touch_many(self, tasks: Iterable[AsyncTask[T] | str | int], ttr: Seconds) -> dict[int, bool]:
+        """Give these tasks at least `ttr` seconds to run from now on. Returns a dict by id: True if the task is held.
 
-        `seconds`: None: the task's own ttr starts again; 0: the take ends at once, as if its ttr had ended.
+        Call it regularly to keep tasks while you work on them. It never shortens a time to run, and later takes use the
+        task's own ttr. If the driver ends taken tasks by their ttl (`utubettl` does not), the ttl is extended as
+        far as needed. A task without ttr needs no renewal. On a server a few thousand tasks take one round trip.
+        O(log n) each.
 
-        Unlike `touch` it does not change the task's ttr and ttl: later takes use the task's own ttr. It has no effect
-        on a task without a ttr.
+        Raises `OptionNotSupported` if the driver has no ttr, `InvalidOption` for a task of another tube.
 
-        Raises `TaskNotTaken` unless this session holds the task, `OptionNotSupported` if the driver has no ttr.
-
-        `Tube.set_ttr` shows an example.
+        `Tube.touch_many` shows an example.
         """
-        reply = self._port.set_ttr(task, None if seconds is None else micros("seconds", seconds))
+        reply = self._port.renew_many(tasks, ttr)
         return await reply if type(reply) is CoroutineType else reply
 
     # -- done tasks that are kept --------------------------------------------------------------------------------------
@@ -964,7 +972,7 @@ class AsyncTube(Generic[T, R]):
 
         `task`: a task with `keep_done`. Any program may wait, as long as the task is kept.
         `timeout`: seconds to wait; None: forever; 0: do not wait. It does not poll: the end of the task wakes the
-        caller, in any process. On a server the caller receives the tube's events meanwhile, as for `wait_empty`.
+        caller, in any process. On a server the caller receives the tube's events meanwhile, as for `join`.
 
         Raises `TaskNotFound` if the task does not exist or is no longer kept; `CallFailed` if it will have no result,
         because it was buried or deleted, or its ttl has ended; `CallTimeout` on timeout: the task stays and may still
@@ -991,23 +999,6 @@ class AsyncTube(Generic[T, R]):
         result: R = done.result
         return result
 
-    async def again(self, task: AsyncTask[T] | int) -> AsyncTask[T]:
-        """Put a kept done task again, under a new id, and forget the old one. Returns the new task.
-
-        It has the data and the options of the old task: lane, priority, ttl, ttr, key, context and so on. It is ready
-        at once, and its attempts start at 0. Both changes happen in one step. O(log n).
-
-        Raises `TaskNotFound` if the task does not exist or is no longer kept, `InvalidOption` if it is not done,
-        `TubeFull`, and `DuplicateKey` if its key is in use or remembered; then the old task stays.
-
-        `Tube.again` shows an example.
-        """
-        reply = self._port.again(task)
-        new = await reply if type(reply) is CoroutineType else reply
-        if new is None:
-            raise self._port.full_error(1)
-        return new
-
     # -- for everybody -------------------------------------------------------------------------------------------------
 
     async def bury(
@@ -1023,6 +1014,7 @@ class AsyncTube(Generic[T, R]):
         reply = self._port.bury(task, reason, pri)
         return await reply if type(reply) is CoroutineType else reply
 
+    @overload
     async def kick(
         self,
         count: int = 1,
@@ -1030,39 +1022,65 @@ class AsyncTube(Generic[T, R]):
         attempts: int | None = None,
         ttl: Seconds | None = None,
         state: State | Literal["buried", "delayed"] = "buried",
-    ) -> int:
+    ) -> int: ...
+    @overload
+    async def kick(
+        self, *, task: AsyncTask[T] | str | int, attempts: int | None = None, ttl: Seconds | None = None
+    ) -> AsyncTask[T]: ...
+    async def kick(
+        self,
+        count: int = 1,
+        *,
+        task: Any = None,
+        attempts: int | None = None,
+        ttl: Seconds | None = None,
+        state: State | str = "buried",
+    ) -> Any:
         """Make up to `count` buried tasks ready, in their order, and return their number. O(log n) each.
 
         `state`: "delayed": delayed tasks instead, in the order of the ends of their delays. O(n) in memory; on a server
         also O(1) for each other deadline before them.
+        `task`: only this task, instead of a count; the result is the task. It may be buried or delayed; a ready or
+        taken task stays unchanged. A kept done task is put again with its data and its options (lane, priority, ttl,
+        ttr, key, context and so on) under a new id, with no attempts, and the old one is forgotten, in one step.
         `attempts`: further attempts for each task. Without it, a task that has used its last attempt gets one more.
         `ttl`: seconds to live from now on. `task.ttl` counts from the put, so it becomes the age plus these seconds.
 
-        Raises `OptionNotSupported` for a ttl if the driver has none.
+        Raises `OptionNotSupported` for a ttl if the driver has none, and `TaskNotFound` if the task does not exist or
+        is no longer kept. For a done task also `TubeFull`, and `DuplicateKey` if its key is in use or remembered; then
+        the old task stays.
 
         `Tube.kick` shows an example.
         """
-        reply = self._port.kick(count, attempts, ttl, check_state(state, (State.BURIED, State.DELAYED)))
-        return await reply if type(reply) is CoroutineType else reply
+        if task is None:
+            reply = self._port.kick(count, attempts, ttl, check_state(state, (State.BURIED, State.DELAYED)))
+            return await reply if type(reply) is CoroutineType else reply
+        kicked: AsyncTask[T] = await self._kick_task(task, attempts, ttl)
+        return kicked
 
-    async def kick_task(
-        self, task: AsyncTask[T] | str | int, *, attempts: int | None = None, ttl: Seconds | None = None
+    async def _kick_task(
+        self, task: AsyncTask[T] | str | int, attempts: int | None, ttl: Seconds | None
     ) -> AsyncTask[T]:
-        """Make one buried or delayed task ready; a ready or taken one stays unchanged. See `kick`. O(log n).
+        try:
+            reply = self._port.kick_task(task, attempts, ttl)
+            return await reply if type(reply) is CoroutineType else reply
+        except TaskNotFound:
+            done = await self.peek(task)  # Raises if it is not kept, either.
+            if done.state is not State.DONE:
+                raise
+        if attempts is not None or ttl is not None:
+            option, value = ("ttl", ttl) if attempts is None else ("attempts", attempts)
+            rule = "must be left out for a done task, which is put again as it was"
+            raise InvalidOption(option=option, value=value, rule=rule)
+        new: AsyncTask[T] = await self._put_again(done)
+        return new
 
-        Raises `TaskNotFound` if the task does not exist.
-        """
-        reply = self._port.kick_task(task, attempts, ttl)
-        return await reply if type(reply) is CoroutineType else reply
-
-    async def buried(self, limit: int = 100) -> list[AsyncTask[T]]:
-        """Return the first `limit` buried tasks (dead letters) with their `task.reason`. O(limit).
-
-        They are in the order of `kick`: with most drivers the oldest task first, regardless of the time of its burial.
-        `tasks(state="buried")` returns the same, and further pages.
-        """
-        reply = self._port.tasks(None, limit, "buried", None)
-        return await reply if type(reply) is CoroutineType else reply
+    async def _put_again(self, done: AsyncTask[T]) -> AsyncTask[T]:
+        reply = self._port.again(done)
+        new = await reply if type(reply) is CoroutineType else reply
+        if new is None:
+            raise self._port.full_error(1)
+        return new
 
     async def update(
         self,
@@ -1117,21 +1135,6 @@ class AsyncTube(Generic[T, R]):
         reply = self._port.delete(task, check_states(state))
         return await reply if type(reply) is CoroutineType else reply
 
-    async def renew_many(self, tasks: Iterable[AsyncTask[T] | str | int], seconds: Seconds) -> dict[int, bool]:
-        """Give these tasks at least `seconds` to run from now on. Returns a dict by id: True if this session holds it.
-
-        Call it regularly to keep tasks while you work on them. Unlike `touch` it does not add up, and later takes use
-        the task's own ttr. If the driver ends taken tasks by their ttl (`utubettl` does not), the ttl is extended as
-        far as needed. A task without ttr needs no renewal. On a server a few thousand tasks take one round trip.
-        O(log n) each.
-
-        Raises `OptionNotSupported` if the driver has no ttr, `InvalidOption` for a task of another tube.
-
-        `Tube.renew_many` shows an example.
-        """
-        reply = self._port.renew_many(tasks, seconds)
-        return await reply if type(reply) is CoroutineType else reply
-
     async def delete_many(
         self, tasks: Iterable[AsyncTask[T] | str | int], *, state: str | Iterable[str] | None = None
     ) -> dict[int, bool]:
@@ -1144,67 +1147,6 @@ class AsyncTube(Generic[T, R]):
         reply = self._port.delete_many(tasks, check_states(state))
         return await reply if type(reply) is CoroutineType else reply
 
-    async def move_to(self, tube: AsyncTube[T, Any], *, state: State | str = "buried", limit: int | None = None) -> int:
-        """Move tasks in one state to another tube, in the order of `tasks`. Returns the number of moved tasks.
-
-        `tube`: any other tube, of this queue or of another one, in another namespace or on another server.
-        `state`: "ready", "delayed" or "buried", see `tasks`. Delayed tasks stay delayed, all others become ready.
-        `limit`: the maximum number; None: all.
-
-        A task keeps its data, priority, lane, context, ttr, max_attempts and keep_done, its key with its key_ttl, and
-        the rest of its delay and its ttl. It gets a new id, and its attempts start at 0. The old task is removed: it is
-        not kept as a done task, and its key is free. Listeners get a put in the other tube and a delete in this one.
-
-        In memory, in one folder and on one server each task moves in one step, some 100 with each call: it is always in
-        exactly one of the tubes, whatever fails. In a cluster, and from one store to another, 250 tasks at a time are
-        first put into the other tube and then removed here; if a task has changed meanwhile, its copy is removed
-        instead. So no task is lost. If this program dies in between, or the connection is lost, up to 250 tasks may be
-        in both tubes; and if other programs take tasks meanwhile, a task may be taken from both. O(log n) per task.
-
-        Raises `OptionNotSupported` for an option that the driver of the other tube lacks, `DuplicateKey` for a key that
-        is in use there, `TubeFull` if it has no room, and `CodecError` for data that its codec cannot encode. Tasks
-        that were moved before the error stay moved.
-
-        `Tube.move_to` shows an example.
-        """
-        most = check_move(self._port, tube, AsyncTube, state, limit)
-        together = self._port.relay_limit(tube._port)
-        moved, at_once = 0, together or MOVE_BATCH
-        while some := next_batch_size(most, moved, at_once):
-            tasks = await self.tasks(limit=some, state=state)
-            if not tasks:
-                break
-            items = items_of(tasks, self._port.connection.micros())
-            try:
-                if together:
-                    reply = self._port.relay(tube._port, tasks, tube._port.gather(items, {}))
-                    relayed = await reply if type(reply) is CoroutineType else reply
-                    if relayed is None:
-                        raise tube._port.full_error(len(tasks))
-                    moved += sum(relayed)
-                    continue
-                copies = await tube.put_many(items)
-            except TubesError as error:
-                at_once = smaller_batch_size(error, tasks, tube.name)
-                continue
-            removed = await self._evict(tasks)
-            strays = [copy.id for copy, is_gone in zip(copies, removed, strict=True) if not is_gone]
-            if strays:
-                await tube.delete_many(strays, state=("ready", "delayed"))
-            moved += len(tasks) - len(strays)
-        return moved
-
-    async def _evict(self, tasks: list[AsyncTask[T]]) -> list[bool]:
-        """Remove these tasks unless they have changed; return whether each was removed."""
-        reply = self._port.evict(tasks)
-        return await reply if type(reply) is CoroutineType else reply
-
-    async def release_all(self) -> None:
-        """Release all taken tasks of all sessions. O(n log n) of the taken tasks."""
-        reply = self._port.release_all()
-        if type(reply) is CoroutineType:
-            await reply
-
     async def truncate(self, *, state: str | None = None) -> None:
         """Remove all tasks and the state of lanes. Ids and counts continue; listeners are not called. O(n).
 
@@ -1216,16 +1158,6 @@ class AsyncTube(Generic[T, R]):
         reply = self._port.truncate(None if state is None else check_state(state))
         if type(reply) is CoroutineType:
             await reply
-
-    async def forget(self, key: str) -> bool:
-        """Forget a key that `key_ttl` remembers after its task has ended. Returns True if it was remembered. O(log n).
-
-        The next put with this key adds a task. The key of a task in the tube stays, and the call returns False.
-
-        `Tube.forget` shows an example.
-        """
-        reply = self._port.forget_key(key)
-        return await reply if type(reply) is CoroutineType else reply
 
     async def alter(self, **changes: Unpack[TubeOptions]) -> None:
         """Change options of the tube while it is used; None resets an option to its default.
@@ -1289,49 +1221,18 @@ class AsyncTube(Generic[T, R]):
 
     # -- lanes ---------------------------------------------------------------------------------------------------------
 
-    async def block(self, utube: str, seconds: Seconds, *, extend: bool = False) -> None:
-        """Stop takes from a lane for some seconds, for example after a 429 with Retry-After. O(log n).
+    def lane(self, name: str) -> AsyncLane:
+        """Return a lane of this tube, by the value of the tasks' option `utube`. O(1), without a call of the store.
 
-        The block ends by itself, and waiting calls are served at once. Another block replaces it; 0 ends the block, but
-        not a cool-down. Taken tasks stay taken. A lane without tasks can be blocked, too.
-        `extend`: True never shortens a block: the latest end counts, whichever process set it.
+        A lane need not exist: it has no tasks then, and it can be blocked and configured in advance.
 
-        Raises `OptionNotSupported` if the driver has no lanes.
+        Raises `OptionNotSupported` if the driver has no lanes, and `InvalidOption` for a bad name.
 
-        `Tube.block` shows an example.
+        `Tube.lane` shows an example.
         """
-        reply = self._port.block(utube, seconds, extend)
-        if type(reply) is CoroutineType:
-            await reply
+        return AsyncLane(self._port, name)
 
-    async def configure(
-        self,
-        utube: str,
-        *,
-        interval: Seconds | None = KEEP,
-        max_in_flight: int | None = KEEP,
-        interval_from: Literal["take", "ack"] | None = KEEP,
-        capacity: int | None = KEEP,
-    ) -> None:
-        """Set limits for one lane, in place of the tube's. O(log n).
-
-        `interval`: seconds from one take to the next, 0: none; `max_in_flight`: how many of its tasks may be taken at a
-        time, from 1; `interval_from`: "take", or "ack", if the interval must also pass after each run has ended;
-        `capacity`: how many tasks have room, in whatever state, as for `capacity` of a tube; 0: any number. None: the
-        tube's value. A limit that is left out keeps its value. New limits count at once: the interval runs from the
-        last take of the lane, and if more of its tasks are taken than allowed, the next take waits until they are
-        fewer. A lane without ready or taken tasks that does not cool down has no last take. `interval_from` is observed
-        at the ends of runs from now on.
-
-        Raises `OptionNotSupported` if the driver has no lanes.
-
-        `Tube.configure` shows an example.
-        """
-        reply = self._port.configure(utube, interval, max_in_flight, interval_from, capacity)
-        if type(reply) is CoroutineType:
-            await reply
-
-    async def utubes(self, limit: int = 1000) -> list[Utube]:
+    async def lanes(self, limit: int = 1000) -> list[LaneInfo]:
         """Return up to `limit` lanes, sorted by name.
 
         The list has the lanes with ready or taken tasks, the lanes that cool down or are blocked, and the lanes with
@@ -1339,7 +1240,7 @@ class AsyncTube(Generic[T, R]):
 
         O(n) of the lanes: for monitoring. Raises `OptionNotSupported` if the driver has no lanes.
 
-        `Tube.utubes` shows an example.
+        `Tube.lanes` shows an example.
         """
         reply = self._port.utubes(limit)
         return await reply if type(reply) is CoroutineType else reply
@@ -1388,6 +1289,101 @@ class AsyncTube(Generic[T, R]):
         reply = self._port.tasks(after, limit, state, utube)
         return await reply if type(reply) is CoroutineType else reply
 
+    async def on_task_change(
+        self, callback: Callable[[AsyncTask[T], str], object] | None
+    ) -> Callable[[AsyncTask[T], str], object] | None:
+        """Call `callback(task, event)` for every change in this tube, by any program; None removes the callback.
+
+        Events: `put take release touch bury kick delete update ttl ttr delay`; an ack is a `delete` as well. The
+        callback is called after each change, in the order of the changes, one at a time, in the event loop that
+        registered it: do long work elsewhere. Its errors are logged. Each `AsyncQueue` has one callback per tube, as
+        long as the `AsyncQueue` lives. Returns the previous callback.
+
+        `Tube.on_task_change` shows an example.
+        """
+        reply = self._port.listen(callback, LoopListener)
+        before = await reply if type(reply) is CoroutineType else reply
+        return callback_of(before)
+
+    @property
+    def admin(self) -> AsyncTubeAdmin[T]:
+        """Rare administration: reasons of dead letters, ages, moves to another tube, known keys, all taken tasks."""
+        return AsyncTubeAdmin(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} ({self.driver.name}) of {self._port.url}>"
+
+
+class AsyncLane:
+    """One lane of a tube: `AsyncTube.lane`. Its tasks are the tasks with its name as their option `utube`."""
+
+    def __init__(self, port: AsyncPort[Any], name: str) -> None:
+        self._port = port
+        self.name = lane_of(port.shared.driver, name)
+
+    async def block(self, seconds: Seconds, *, extend: bool = False) -> None:
+        """Stop takes from this lane for some seconds, for example after a 429 with Retry-After. O(log n).
+
+        The block ends by itself, and waiting calls are served at once. Another block replaces it. Taken tasks stay
+        taken. A lane without tasks can be blocked, too.
+        `extend`: True never shortens a block: the latest end counts, whichever process set it.
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("crawl", "utube")
+        ...     _ = tube.put("/", utube="example.com")
+        ...     tube.lane("example.com").block(30)
+        ...     tube.take(timeout=0) is None
+        True
+        """
+        reply = self._port.block(self.name, seconds, extend)
+        if type(reply) is CoroutineType:
+            await reply
+
+    async def unblock(self) -> None:
+        """End a block and serve waiting calls. A cool-down goes on. Without a block it has no effect. O(log n)."""
+        reply = self._port.block(self.name, 0, False)
+        if type(reply) is CoroutineType:
+            await reply
+
+    async def configure(
+        self,
+        *,
+        interval: Seconds | None = KEEP,
+        max_in_flight: int | None = KEEP,
+        interval_from: Literal["take", "ack"] | None = KEEP,
+        capacity: int | None = KEEP,
+    ) -> None:
+        """Set limits for this lane, in place of the tube's. O(log n).
+
+        `interval`: seconds from one take to the next, 0: none; `max_in_flight`: how many of its tasks may be taken at a
+        time, from 1; `interval_from`: "take", or "ack", if the interval must also pass after each run has ended;
+        `capacity`: how many tasks have room, in whatever state, as for `capacity` of a tube; 0: any number. None: the
+        tube's value. A limit that is left out keeps its value. New limits count at once: the interval runs from the
+        last take of the lane, and if more of its tasks are taken than allowed, the next take waits until they are
+        fewer. A lane without ready or taken tasks that does not cool down has no last take. `interval_from` is observed
+        at the ends of runs from now on.
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("crawl", "utube", interval=1)
+        ...     tube.lane("example.com").configure(interval=10)
+        ...     tube.lanes()[0].interval
+        10.0
+        """
+        reply = self._port.configure(self.name, interval, max_in_flight, interval_from, capacity)
+        if type(reply) is CoroutineType:
+            await reply
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self._port.tube!r}>"
+
+
+class AsyncTubeAdmin(Generic[T]):
+    """Rare administration of a tube: `AsyncTube.admin`."""
+
+    def __init__(self, tube: AsyncTube[T, Any]) -> None:
+        self._tube = tube
+        self._port = tube._port
+
     async def reasons(self) -> dict[str, int]:
         """Count the buried tasks by the kind of their reason, the most frequent first. O(n) of the buried tasks.
 
@@ -1395,7 +1391,7 @@ class AsyncTube(Generic[T, R]):
         `ValueError`; reasons like `max_attempts: ttr` stay whole, and "none" counts tasks without a reason. On a server
         a script looks at 250 tasks, and their data stays there.
 
-        `Tube.reasons` shows an example.
+        `TubeAdmin.reasons` shows an example.
         """
         reply = self._port.reasons()
         found = await reply if type(reply) is CoroutineType else reply
@@ -1417,29 +1413,81 @@ class AsyncTube(Generic[T, R]):
         before the first edge, from the first to before the second, …, from the last on. O(n); on a server O(log n) for
         each edge.
 
-        `Tube.due_histogram` shows an example.
+        `TubeAdmin.due_histogram` shows an example.
         """
         reply = self._port.due_histogram(edges)
         return await reply if type(reply) is CoroutineType else reply
 
-    async def on_task_change(
-        self, callback: Callable[[AsyncTask[T], str], object] | None
-    ) -> Callable[[AsyncTask[T], str], object] | None:
-        """Call `callback(task, event)` for every change in this tube, by any program; None removes the callback.
+    async def forget_key(self, key: str) -> bool:
+        """Forget a key that `key_ttl` remembers after its task has ended. Returns True if it was remembered. O(log n).
 
-        Events: `put take release touch bury kick delete update ttl ttr delay`; an ack is a `delete` as well. The
-        callback is called after each change, in the order of the changes, one at a time, in the event loop that
-        registered it: do long work elsewhere. Its errors are logged. Each `AsyncQueue` has one callback per tube, as
-        long as the `AsyncQueue` lives. Returns the previous callback.
+        The next put with this key adds a task. The key of a task in the tube stays, and the call returns False.
 
-        `Tube.on_task_change` shows an example.
+        `TubeAdmin.forget_key` shows an example.
         """
-        reply = self._port.listen(callback, LoopListener)
-        before = await reply if type(reply) is CoroutineType else reply
-        return callback_of(before)
+        reply = self._port.forget_key(key)
+        return await reply if type(reply) is CoroutineType else reply
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} ({self.driver.name}) of {self._port.url}>"
+    async def release_all(self) -> None:
+        """Release all taken tasks of all sessions. O(n log n) of the taken tasks."""
+        reply = self._port.release_all()
+        if type(reply) is CoroutineType:
+            await reply
+
+    async def move_to(self, tube: AsyncTube[T, Any], *, state: State | str = "buried", limit: int | None = None) -> int:
+        """Move tasks in one state to another tube, in the order of `tasks`. Returns the number of moved tasks.
+
+        `tube`: any other tube, of this queue or of another one, in another namespace or on another server.
+        `state`: "ready", "delayed" or "buried", see `tasks`. Delayed tasks stay delayed, all others become ready.
+        `limit`: the maximum number; None: all.
+
+        A task keeps its data, priority, lane, context, ttr, max_attempts and keep_done, its key with its key_ttl, and
+        the rest of its delay and its ttl. It gets a new id, and its attempts start at 0. The old task is removed: it is
+        not kept as a done task, and its key is free. Listeners get a put in the other tube and a delete in this one.
+
+        In memory, in one folder and on one server each task moves in one step, some 100 with each call: it is always in
+        exactly one of the tubes, whatever fails. In a cluster, and from one store to another, 250 tasks at a time are
+        first put into the other tube and then removed here; if a task has changed meanwhile, its copy is removed
+        instead. So no task is lost. If this program dies in between, or the connection is lost, up to 250 tasks may be
+        in both tubes; and if other programs take tasks meanwhile, a task may be taken from both. O(log n) per task.
+
+        Raises `OptionNotSupported` for an option that the driver of the other tube lacks, `DuplicateKey` for a key that
+        is in use there, `TubeFull` if it has no room, and `CodecError` for data that its codec cannot encode. Tasks
+        that were moved before the error stay moved.
+
+        `TubeAdmin.move_to` shows an example.
+        """
+        most = check_move(self._port, tube, AsyncTube, state, limit)
+        together = self._port.relay_limit(tube._port)
+        moved, at_once = 0, together or MOVE_BATCH
+        while some := next_batch_size(most, moved, at_once):
+            tasks = await self._tube.tasks(limit=some, state=state)
+            if not tasks:
+                break
+            items = items_of(tasks, self._port.connection.micros())
+            try:
+                if together:
+                    reply = self._port.relay(tube._port, tasks, tube._port.gather(items, {}))
+                    relayed = await reply if type(reply) is CoroutineType else reply
+                    if relayed is None:
+                        raise tube._port.full_error(len(tasks))
+                    moved += sum(relayed)
+                    continue
+                copies = await tube.put_many(items)
+            except TubesError as error:
+                at_once = smaller_batch_size(error, tasks, tube.name)
+                continue
+            removed = await self._evict(tasks)
+            strays = [copy.id for copy, is_gone in zip(copies, removed, strict=True) if not is_gone]
+            if strays:
+                await tube.delete_many(strays, state=("ready", "delayed"))
+            moved += len(tasks) - len(strays)
+        return moved
+
+    async def _evict(self, tasks: list[AsyncTask[T]]) -> list[bool]:
+        """Remove these tasks unless they have changed; return whether each was removed."""
+        reply = self._port.evict(tasks)
+        return await reply if type(reply) is CoroutineType else reply
 
 
 class AsyncTask(TaskView[T]):
@@ -1452,6 +1500,20 @@ class AsyncTask(TaskView[T]):
 
     __slots__ = ()
     _tube: AsyncTube[T]
+
+    async def take(self, *, ttr: Seconds | None = None) -> AsyncTask[T] | None:
+        """Take this task out of turn. Returns None if it may not be taken now. O(log n).
+
+        A task cannot be taken while it is not ready, its lane is busy or cools down, or the tube is paused.
+        `ttr`: seconds to run for this take, as for `AsyncTube.take`.
+
+        Raises `TaskNotFound` if the task does not exist, and `OptionNotSupported` for a ttr if the driver has none.
+
+        `Task.take` shows an example.
+        """
+        span = None if ttr is None else micros("ttr", ttr)
+        reply = self._tube._port.take_task(self, span)
+        return await reply if type(reply) is CoroutineType else reply
 
     async def ack(self, result: Any = None) -> AsyncTask[T]:
         """Finish the task. See `AsyncTube.ack`."""
@@ -1469,21 +1531,17 @@ class AsyncTask(TaskView[T]):
         """Give the task back. See `AsyncTube.release`."""
         return await self._tube.release(self, delay=delay, at=at, reason=reason, pri=pri, data=data)
 
-    async def touch(self, seconds: Seconds) -> AsyncTask[T]:
+    async def touch(self, seconds: Seconds | None = None, *, ttr: Seconds | None = None) -> AsyncTask[T]:
         """Get more time to work. See `AsyncTube.touch`."""
-        return await self._tube.touch(self, seconds)
-
-    async def set_ttr(self, seconds: Seconds | None = None) -> AsyncTask[T]:
-        """Set the remaining time to run of this take. See `AsyncTube.set_ttr`."""
-        return await self._tube.set_ttr(self, seconds)
+        return await self._tube.touch(self, seconds, ttr=ttr)
 
     async def bury(self, reason: str | None = None, *, pri: int | None = None) -> AsyncTask[T]:
         """Bury the task. See `AsyncTube.bury`."""
         return await self._tube.bury(self, reason, pri=pri)
 
     async def kick(self, *, attempts: int | None = None, ttl: Seconds | None = None) -> AsyncTask[T]:
-        """Make the task ready, if it is buried. See `AsyncTube.kick_task`."""
-        return await self._tube.kick_task(self, attempts=attempts, ttl=ttl)
+        """Make the task ready, if it is buried, delayed or done. See `AsyncTube.kick`."""
+        return await self._tube.kick(task=self, attempts=attempts, ttl=ttl)
 
     async def update(
         self,

@@ -31,9 +31,11 @@ from tubes.drivers.options import KEEP, Seconds, delay_of, micros, seconds
 from tubes.drivers.tube_options import as_arguments
 from tubes.errors import (
     CallTimeout,
+    InvalidOption,
     NothingReady,
     QueueClosed,
     QueueForked,
+    TaskNotFound,
     TubeExists,
     TubeFull,
     TubeNotFound,
@@ -42,7 +44,7 @@ from tubes.errors import (
 )
 from tubes.values.batch import Item, check_limit
 from tubes.values.codecs import Codec
-from tubes.values.lane import Utube
+from tubes.values.lane import LaneInfo, lane_of
 from tubes.values.options import PutOptions, TaskOptions, TubeOptions, put_options
 from tubes.values.overview import FolderUsage, Overview
 from tubes.values.problem import Problem
@@ -192,14 +194,10 @@ class Queue:
         >>> import tubes
         >>> with tubes.connect() as queue, queue.namespace("team") as team:
         ...     mail = team.create_tube("mail")
-        ...     queue.tubes(), team.tubes(), queue.namespaces()
+        ...     queue.tubes(), team.tubes(), queue.admin.namespaces()
         ([], ['mail'], ['team'])
         """
         return Queue(self._connection.sibling(None, check_namespace(name)))
-
-    def namespaces(self) -> list[str]:
-        """Return the names of the namespaces of the store that have tubes, sorted. See `namespace`."""
-        return self._connection.namespaces()
 
     @overload
     def enqueue(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> Task: ...
@@ -260,84 +258,6 @@ class Queue:
             with suppress(TubeNotFound):  # The tube was dropped meanwhile.
                 found[name] = self.statistics(name)
         return found
-
-    def overview(self, *, ages: bool = False) -> dict[str, Overview]:
-        """Return an `Overview` of each tube, by name. For monitoring.
-
-        On a server one call reads 200 tubes, in a cluster one. The call opens no session in the tubes, and does not
-        move due tasks: see `Overview.due_lag`. O(1) for each tube; in memory O(n) of the lanes and sessions.
-        `ages`: include `oldest_ready_age`, by one more call for each tube that has a ready task. The age is also None
-        if this process does not know the tube's driver.
-
-        >>> import tubes
-        >>> with tubes.connect() as queue:
-        ...     _ = queue.create_tube("mail").put("to ann")
-        ...     {name: seen.statistics.tasks["ready"] for name, seen in queue.overview().items()}
-        {'mail': 1}
-        """
-        return self._connection.overview(ages)
-
-    @property
-    def folder_usage(self) -> FolderUsage | None:
-        """The disk usage of a store in a folder, see `FolderUsage`; None for other stores. Reads three file sizes.
-
-        >>> import tubes
-        >>> with tubes.connect() as queue:
-        ...     queue.folder_usage
-        """
-        self._connection.check()
-        return self._connection.folder_usage()
-
-    def workers(self) -> list[WorkerInfo]:
-        """Return the running workers of this store, in all processes, by host and process: see `WorkerInfo`.
-
-        A `tubes.worker.Worker` reports itself when it starts (a burst: after five seconds) and then every five seconds,
-        and leaves the list when it ends. If its process dies, it stays in the list for up to fifteen seconds. In memory
-        these are the workers of this process. O(n) of the workers.
-
-        >>> import tubes
-        >>> with tubes.connect() as queue:
-        ...     [(worker.host, worker.pid, worker.in_hand) for worker in queue.workers()]
-        []
-        """
-        tube = self._workers_tube()
-        found: list[WorkerInfo] = []
-        last: Task | None = None
-        while tasks := tube.tasks(last):
-            last = tasks[-1]
-            found += infos_of(tasks)
-        return sorted(found, key=lambda info: (info.host, info.pid, info.started))
-
-    def _workers_tube(self) -> Tube:
-        port = self._connection.open_hidden(WORKERS, "fifottl", 2 * HEARTBEAT_TTL)
-        tube: Tube = port.tube
-        return tube
-
-    def check(self, name: str) -> list[Problem]:
-        """Return the problems of a tube: keys on the server that contradict each other or cannot be read. [] if none.
-
-        It changes nothing. Other programs may use the tube meanwhile; each problem existed at some moment. O(n), in
-        scripts that read a few hundred tasks each; in memory in one step.
-
-        Raises `TubeNotFound`, and `DriverNotFound` if a driver of your own is not registered.
-
-        >>> import tubes
-        >>> with tubes.connect() as queue:
-        ...     _ = queue.create_tube("mail").put("to ann")
-        ...     queue.check("mail")
-        []
-        """
-        return self._connection.examine(name, False)
-
-    def repair(self, name: str) -> list[Problem]:
-        """Repair a tube and return its problems, as `check` does. Other programs may use the tube meanwhile. O(n).
-
-        No readable task is lost: a task that is missing in all indexes becomes ready, delayed or buried, according to
-        its own fields. Unreadable data is moved to other keys. A second repair finds nothing.
-
-        Raises what `check` raises.
-        """
-        return self._connection.examine(name, True)
 
     @overload
     def take_any(
@@ -480,34 +400,14 @@ class Queue:
         tasks = ThreadWaiter(ports[0].clock, patience).wait(AnyOf(ports), top_up)
         return tasks or []
 
+    @property
+    def admin(self) -> QueueAdmin:
+        """Rare administration: check and repair, all namespaces and workers, sessions, drivers of your own."""
+        return QueueAdmin(self)
+
     def session(self) -> Queue:
         """Open another session on the same queue. Each session is closed on its own."""
         return Queue(self._connection.sibling())
-
-    def identify(self, uuid: str | UUID | None = None, *, create: bool = False) -> str:
-        """Return the uuid of this session; with a uuid, join that session first.
-
-        The connections of a session share its tasks: each may ack a task that another one has taken. The session ends,
-        and releases its tasks, when its last connection is closed. A connection that joins leaves its own session.
-        `create`: start the session if it does not exist, so that the processes of a service can share one. The uuid
-        must be random (version 4).
-
-        Raises `SessionNotFound` if there is no such session, and `InvalidOption` for a bad uuid.
-
-        >>> import tubes
-        >>> with tubes.connect() as queue:
-        ...     queue.identify("2b6c1f6e-58c4-4d0e-9a57-6a3f0d1c7e11", create=True)
-        '2b6c1f6e58c44d0e9a576a3f0d1c7e11'
-        """
-        return self._connection.identify(uuid, create)
-
-    def register_driver(self, driver: Driver) -> None:
-        """Register a custom driver for `create_tube`. Raises `DriverExists` if another driver has its name."""
-        self._connection.register(driver)
-
-    def detach(self) -> None:
-        """Close the connection, but keep its session for `session_ttl`: `identify(uuid)` can join it."""
-        self._connection.close(lost=True)
 
     def close(self) -> None:
         """End the session and release its tasks; waiting calls raise `QueueClosed`. A second call has no effect."""
@@ -529,6 +429,121 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._connection.url}{' closed' if self.closed else ''}>"
+
+
+class QueueAdmin:
+    """Rare administration of a store: `Queue.admin`."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._connection = queue._connection
+
+    def overview(self, *, ages: bool = False) -> dict[str, Overview]:
+        """Return an `Overview` of each tube, by name. For monitoring.
+
+        On a server one call reads 200 tubes, in a cluster one. The call opens no session in the tubes, and does not
+        move due tasks: see `Overview.due_lag`. O(1) for each tube; in memory O(n) of the lanes and sessions.
+        `ages`: include `oldest_ready_age`, by one more call for each tube that has a ready task. The age is also None
+        if this process does not know the tube's driver.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     _ = queue.create_tube("mail").put("to ann")
+        ...     {name: seen.statistics.tasks["ready"] for name, seen in queue.admin.overview().items()}
+        {'mail': 1}
+        """
+        return self._connection.overview(ages)
+
+    def namespaces(self) -> list[str]:
+        """Return the names of the namespaces of the store that have tubes, sorted. See `Queue.namespace`."""
+        return self._connection.namespaces()
+
+    def workers(self) -> list[WorkerInfo]:
+        """Return the running workers of this store, in all processes, by host and process: see `WorkerInfo`.
+
+        A `tubes.worker.Worker` reports itself when it starts (a burst: after five seconds) and then every five seconds,
+        and leaves the list when it ends. If its process dies, it stays in the list for up to fifteen seconds. In memory
+        these are the workers of this process. O(n) of the workers.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     [(worker.host, worker.pid, worker.in_hand) for worker in queue.admin.workers()]
+        []
+        """
+        tube = self._workers_tube()
+        found: list[WorkerInfo] = []
+        last: Task | None = None
+        while tasks := tube.tasks(last):
+            last = tasks[-1]
+            found += infos_of(tasks)
+        return sorted(found, key=lambda info: (info.host, info.pid, info.started))
+
+    def _workers_tube(self) -> Tube:
+        port = self._connection.open_hidden(WORKERS, "fifottl", 2 * HEARTBEAT_TTL)
+        tube: Tube = port.tube
+        return tube
+
+    @property
+    def folder_usage(self) -> FolderUsage | None:
+        """The disk usage of a store in a folder, see `FolderUsage`; None for other stores. Reads three file sizes.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     queue.admin.folder_usage
+        """
+        self._connection.check()
+        return self._connection.folder_usage()
+
+    def check(self, name: str) -> list[Problem]:
+        """Return the problems of a tube: keys on the server that contradict each other or cannot be read. [] if none.
+
+        It changes nothing. Other programs may use the tube meanwhile; each problem existed at some moment. O(n), in
+        scripts that read a few hundred tasks each; in memory in one step.
+
+        Raises `TubeNotFound`, and `DriverNotFound` if a driver of your own is not registered.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     _ = queue.create_tube("mail").put("to ann")
+        ...     queue.admin.check("mail")
+        []
+        """
+        return self._connection.examine(name, False)
+
+    def repair(self, name: str) -> list[Problem]:
+        """Repair a tube and return its problems, as `check` does. Other programs may use the tube meanwhile. O(n).
+
+        No readable task is lost: a task that is missing in all indexes becomes ready, delayed or buried, according to
+        its own fields. Unreadable data is moved to other keys. A second repair finds nothing.
+
+        Raises what `check` raises.
+        """
+        return self._connection.examine(name, True)
+
+    def identify(self, uuid: str | UUID | None = None, *, create: bool = False) -> str:
+        """Return the uuid of this session; with a uuid, join that session first.
+
+        The connections of a session share its tasks: each may ack a task that another one has taken. The session ends,
+        and releases its tasks, when its last connection is closed. A connection that joins leaves its own session.
+        `create`: start the session if it does not exist, so that the processes of a service can share one. The uuid
+        must be random (version 4).
+
+        Raises `SessionNotFound` if there is no such session, and `InvalidOption` for a bad uuid.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     queue.admin.identify("2b6c1f6e-58c4-4d0e-9a57-6a3f0d1c7e11", create=True)
+        '2b6c1f6e58c44d0e9a576a3f0d1c7e11'
+        """
+        return self._connection.identify(uuid, create)
+
+    def detach(self) -> None:
+        """Close the connection, but keep its session for `session_ttl`: `identify(uuid)` can join it."""
+        self._connection.close(lost=True)
+
+    def register_driver(self, driver: Driver) -> None:
+        """Register a custom driver for `create_tube`. Raises `DriverExists` if another driver has its name."""
+        self._connection.register(driver)
 
 
 class Tube(Generic[T, R]):
@@ -806,24 +821,6 @@ class Tube(Generic[T, R]):
         """Return the priority and the id of the first available task."""
         return self._port.first()
 
-    def take_task(self, task: Task[T] | int, *, ttr: Seconds | None = None) -> Task[T] | None:
-        """Take this task out of turn. Returns None if it may not be taken now. O(log n).
-
-        A task cannot be taken while it is not ready, its lane is busy or cools down, or the tube is paused.
-        `ttr`: seconds to run for this take, as for `take`.
-
-        Raises `TaskNotFound` if the task does not exist, and `OptionNotSupported` for a ttr if the driver has none.
-
-        >>> import tubes
-        >>> with tubes.connect() as queue:
-        ...     tube = queue.create_tube("mail")
-        ...     ann, bob = tube.put_many(["to ann", "to bob"])
-        ...     tube.take_task(bob).data, tube.take_task(bob)
-        ('to bob', None)
-        """
-        span = None if ttr is None else micros("ttr", ttr)
-        return self._port.take_task(task, span)
-
     @contextmanager
     def taking(self, timeout: Seconds | None = None, *, ttr: Seconds | None = None) -> Generator[Task[T]]:
         """Take a task for a `with` block. It is acked when the block ends, and released when the block raises.
@@ -877,7 +874,7 @@ class Tube(Generic[T, R]):
             log_lost_take(lost)
             raise
 
-    def wait_empty(self, timeout: Seconds | None = None) -> bool:
+    def join(self, timeout: Seconds | None = None) -> bool:
         """Wait until no task of this tube is ready, delayed or taken. Returns False on timeout.
 
         Delayed tasks count, however long their delay, and so do tasks in backoff. Buried tasks and puts that wait for
@@ -891,9 +888,9 @@ class Tube(Generic[T, R]):
         >>> with tubes.connect() as queue:
         ...     tube = queue.create_tube("mail")
         ...     _ = tube.put("to ann")
-        ...     print(tube.wait_empty(timeout=0))
+        ...     print(tube.join(timeout=0))
         ...     _ = tube.take().ack()
-        ...     print(tube.wait_empty())
+        ...     print(tube.join())
         False
         True
         """
@@ -903,18 +900,6 @@ class Tube(Generic[T, R]):
             return is_empty
         ended = ThreadWaiter(self._port.clock, patience, TUBE_EMPTY).wait(self._port)
         return ended is not None
-
-    def join(self) -> None:
-        """Wait until no task of this tube is ready, delayed or taken: `wait_empty` without a timeout.
-
-        >>> import tubes
-        >>> with tubes.connect() as queue:
-        ...     tube = queue.create_tube("mail")
-        ...     for task in tube.put_many(["to ann", "to bob"]):
-        ...         _ = tube.take().ack()
-        ...     tube.join()
-        """
-        self.wait_empty()
 
     # -- for the holder ------------------------------------------------------------------------------------------------
 
@@ -995,22 +980,17 @@ class Tube(Generic[T, R]):
         """Give a task back for another worker: the attempt does not count, and the delay does not extend the ttl."""
         return self._port.decline(task, delay)
 
-    def touch(self, task: Task[T] | str | int, seconds: Seconds) -> Task[T]:
-        """Extend the task's ttr and ttl by these seconds, also for later takes. 0 changes nothing. O(log n).
+    def touch(
+        self, task: Task[T] | str | int, seconds: Seconds | None = None, *, ttr: Seconds | None = None
+    ) -> Task[T]:
+        """Give the holder of a task more time. O(log n).
 
-        Neither can end later than 200 years from now.
-
-        Raises `TaskNotTaken` unless this session holds the task, `OptionNotSupported` if the driver has no ttr.
-        """
-        return self._port.touch(task, seconds)
-
-    def set_ttr(self, task: Task[T] | str | int, seconds: Seconds | None = None) -> Task[T]:
-        """Set the remaining time to run of a taken task, in seconds from now. O(log n).
-
-        `seconds`: None: the task's own ttr starts again; 0: the take ends at once, as if its ttr had ended.
-
-        Unlike `touch` it does not change the task's ttr and ttl: later takes use the task's own ttr. It has no effect
-        on a task without a ttr.
+        Without arguments the task's own time to run starts again.
+        `seconds`: extend the task's ttr and ttl by these seconds, also for later takes; 0 changes nothing. Neither can
+        end later than 200 years from now.
+        `ttr`: instead of `seconds`: the remaining time to run of this take, in seconds from now. It may be shorter than
+        before; with 0 the take ends at once, as if its ttr had ended. Later takes use the task's own ttr. It has no
+        effect on a task without a ttr.
 
         Raises `TaskNotTaken` unless this session holds the task, `OptionNotSupported` if the driver has no ttr.
 
@@ -1018,11 +998,34 @@ class Tube(Generic[T, R]):
         >>> with tubes.connect(clock=tubes.testing.ManualClock()) as queue:
         ...     tube = queue.create_tube("mail", "fifottl", ttr=60)
         ...     _ = tube.put("to ann")
-        ...     task = tube.set_ttr(tube.take(), 300)
+        ...     task = tube.touch(tube.take(), ttr=300)
         ...     task.due - task.created, task.ttr
         (300.0, 60.0)
         """
-        return self._port.set_ttr(task, None if seconds is None else micros("seconds", seconds))
+        if seconds is None:
+            return self._port.set_ttr(task, None if ttr is None else micros("ttr", ttr))
+        if ttr is not None:
+            raise InvalidOption(option="ttr", value=ttr, rule="cannot be combined with seconds")
+        return self._port.touch(task, seconds)
+
+    def touch_many(self, tasks: Iterable[Task[T] | str | int], ttr: Seconds) -> dict[int, bool]:
+        """Give these tasks at least `ttr` seconds to run from now on. Returns a dict by id: True if the task is held.
+
+        Call it regularly to keep tasks while you work on them. It never shortens a time to run, and later takes use the
+        task's own ttr. If the driver ends taken tasks by their ttl (`utubettl` does not), the ttl is extended as
+        far as needed. A task without ttr needs no renewal. On a server a few thousand tasks take one round trip.
+        O(log n) each.
+
+        Raises `OptionNotSupported` if the driver has no ttr, `InvalidOption` for a task of another tube.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail", "fifottl", ttr=60)
+        ...     _ = tube.put("to ann")
+        ...     tube.touch_many([tube.take(0)], 60)
+        {0: True}
+        """
+        return self._port.renew_many(tasks, ttr)
 
     # -- done tasks that are kept --------------------------------------------------------------------------------------
 
@@ -1031,7 +1034,7 @@ class Tube(Generic[T, R]):
 
         `task`: a task with `keep_done`. Any program may wait, as long as the task is kept.
         `timeout`: seconds to wait; None: forever; 0: do not wait. It does not poll: the end of the task wakes the
-        caller, in any process. On a server the caller receives the tube's events meanwhile, as for `wait_empty`.
+        caller, in any process. On a server the caller receives the tube's events meanwhile, as for `join`.
 
         Raises `TaskNotFound` if the task does not exist or is no longer kept; `CallFailed` if it will have no result,
         because it was buried or deleted, or its ttl has ended; `CallTimeout` on timeout: the task stays and may still
@@ -1062,27 +1065,6 @@ class Tube(Generic[T, R]):
         result: R = done.result
         return result
 
-    def again(self, task: Task[T] | int) -> Task[T]:
-        """Put a kept done task again, under a new id, and forget the old one. Returns the new task.
-
-        It has the data and the options of the old task: lane, priority, ttl, ttr, key, context and so on. It is ready
-        at once, and its attempts start at 0. Both changes happen in one step. O(log n).
-
-        Raises `TaskNotFound` if the task does not exist or is no longer kept, `InvalidOption` if it is not done,
-        `TubeFull`, and `DuplicateKey` if its key is in use or remembered; then the old task stays.
-
-        >>> import tubes
-        >>> with tubes.connect() as queue:
-        ...     tube = queue.create_tube("mail", keep_done=60)
-        ...     _ = tube.put("to ann"), tube.take().ack()
-        ...     tube.again(0)
-        Task(id=1, state='ready', data='to ann', tube='mail')
-        """
-        new = self._port.again(task)
-        if new is None:
-            raise self._port.full_error(1)
-        return new
-
     # -- for everybody -------------------------------------------------------------------------------------------------
 
     def bury(self, task: Task[T] | str | int, reason: str | None = None, *, pri: int | None = None) -> Task[T]:
@@ -1095,6 +1077,7 @@ class Tube(Generic[T, R]):
         """
         return self._port.bury(task, reason, pri)
 
+    @overload
     def kick(
         self,
         count: int = 1,
@@ -1102,15 +1085,33 @@ class Tube(Generic[T, R]):
         attempts: int | None = None,
         ttl: Seconds | None = None,
         state: State | Literal["buried", "delayed"] = "buried",
-    ) -> int:
+    ) -> int: ...
+    @overload
+    def kick(
+        self, *, task: Task[T] | str | int, attempts: int | None = None, ttl: Seconds | None = None
+    ) -> Task[T]: ...
+    def kick(
+        self,
+        count: int = 1,
+        *,
+        task: Any = None,
+        attempts: int | None = None,
+        ttl: Seconds | None = None,
+        state: State | str = "buried",
+    ) -> Any:
         """Make up to `count` buried tasks ready, in their order, and return their number. O(log n) each.
 
         `state`: "delayed": delayed tasks instead, in the order of the ends of their delays. O(n) in memory; on a server
         also O(1) for each other deadline before them.
+        `task`: only this task, instead of a count; the result is the task. It may be buried or delayed; a ready or
+        taken task stays unchanged. A kept done task is put again with its data and its options (lane, priority, ttl,
+        ttr, key, context and so on) under a new id, with no attempts, and the old one is forgotten, in one step.
         `attempts`: further attempts for each task. Without it, a task that has used its last attempt gets one more.
         `ttl`: seconds to live from now on. `task.ttl` counts from the put, so it becomes the age plus these seconds.
 
-        Raises `OptionNotSupported` for a ttl if the driver has none.
+        Raises `OptionNotSupported` for a ttl if the driver has none, and `TaskNotFound` if the task does not exist or
+        is no longer kept. For a done task also `TubeFull`, and `DuplicateKey` if its key is in use or remembered; then
+        the old task stays.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -1121,24 +1122,30 @@ class Tube(Generic[T, R]):
         Task(id=0, state='buried', data='hello', tube='mail', attempts=1, reason='max_attempts: release')
         1
         """
-        return self._port.kick(count, attempts, ttl, check_state(state, (State.BURIED, State.DELAYED)))
+        if task is None:
+            return self._port.kick(count, attempts, ttl, check_state(state, (State.BURIED, State.DELAYED)))
+        kicked: Task[T] = self._kick_task(task, attempts, ttl)
+        return kicked
 
-    def kick_task(
-        self, task: Task[T] | str | int, *, attempts: int | None = None, ttl: Seconds | None = None
-    ) -> Task[T]:
-        """Make one buried or delayed task ready; a ready or taken one stays unchanged. See `kick`. O(log n).
+    def _kick_task(self, task: Task[T] | str | int, attempts: int | None, ttl: Seconds | None) -> Task[T]:
+        try:
+            return self._port.kick_task(task, attempts, ttl)
+        except TaskNotFound:
+            done = self.peek(task)  # Raises if it is not kept, either.
+            if done.state is not State.DONE:
+                raise
+        if attempts is not None or ttl is not None:
+            option, value = ("ttl", ttl) if attempts is None else ("attempts", attempts)
+            rule = "must be left out for a done task, which is put again as it was"
+            raise InvalidOption(option=option, value=value, rule=rule)
+        new: Task[T] = self._put_again(done)
+        return new
 
-        Raises `TaskNotFound` if the task does not exist.
-        """
-        return self._port.kick_task(task, attempts, ttl)
-
-    def buried(self, limit: int = 100) -> list[Task[T]]:
-        """Return the first `limit` buried tasks (dead letters) with their `task.reason`. O(limit).
-
-        They are in the order of `kick`: with most drivers the oldest task first, regardless of the time of its burial.
-        `tasks(state="buried")` returns the same, and further pages.
-        """
-        return self._port.tasks(None, limit, "buried", None)
+    def _put_again(self, done: Task[T]) -> Task[T]:
+        new = self._port.again(done)
+        if new is None:
+            raise self._port.full_error(1)
+        return new
 
     def update(
         self,
@@ -1199,25 +1206,6 @@ class Tube(Generic[T, R]):
         """
         return self._port.delete(task, check_states(state))
 
-    def renew_many(self, tasks: Iterable[Task[T] | str | int], seconds: Seconds) -> dict[int, bool]:
-        """Give these tasks at least `seconds` to run from now on. Returns a dict by id: True if this session holds it.
-
-        Call it regularly to keep tasks while you work on them. Unlike `touch` it does not add up, and later takes use
-        the task's own ttr. If the driver ends taken tasks by their ttl (`utubettl` does not), the ttl is extended as
-        far as needed. A task without ttr needs no renewal. On a server a few thousand tasks take one round trip.
-        O(log n) each.
-
-        Raises `OptionNotSupported` if the driver has no ttr, `InvalidOption` for a task of another tube.
-
-        >>> import tubes
-        >>> with tubes.connect() as queue:
-        ...     tube = queue.create_tube("mail", "fifottl", ttr=60)
-        ...     _ = tube.put("to ann")
-        ...     tube.renew_many([tube.take(0)], 60)
-        {0: True}
-        """
-        return self._port.renew_many(tasks, seconds)
-
     def delete_many(
         self, tasks: Iterable[Task[T] | str | int], *, state: str | Iterable[str] | None = None
     ) -> dict[int, bool]:
@@ -1234,70 +1222,6 @@ class Tube(Generic[T, R]):
         """
         return self._port.delete_many(tasks, check_states(state))
 
-    def move_to(self, tube: Tube[T, Any], *, state: State | str = "buried", limit: int | None = None) -> int:
-        """Move tasks in one state to another tube, in the order of `tasks`. Returns the number of moved tasks.
-
-        `tube`: any other tube, of this queue or of another one, in another namespace or on another server.
-        `state`: "ready", "delayed" or "buried", see `tasks`. Delayed tasks stay delayed, all others become ready.
-        `limit`: the maximum number; None: all.
-
-        A task keeps its data, priority, lane, context, ttr, max_attempts and keep_done, its key with its key_ttl, and
-        the rest of its delay and its ttl. It gets a new id, and its attempts start at 0. The old task is removed: it is
-        not kept as a done task, and its key is free. Listeners get a put in the other tube and a delete in this one.
-
-        In memory, in one folder and on one server each task moves in one step, some 100 with each call: it is always in
-        exactly one of the tubes, whatever fails. In a cluster, and from one store to another, 250 tasks at a time are
-        first put into the other tube and then removed here; if a task has changed meanwhile, its copy is removed
-        instead. So no task is lost. If this program dies in between, or the connection is lost, up to 250 tasks may be
-        in both tubes; and if other programs take tasks meanwhile, a task may be taken from both. O(log n) per task.
-
-        Raises `OptionNotSupported` for an option that the driver of the other tube lacks, `DuplicateKey` for a key that
-        is in use there, `TubeFull` if it has no room, and `CodecError` for data that its codec cannot encode. Tasks
-        that were moved before the error stay moved.
-
-        >>> import tubes
-        >>> with tubes.connect() as queue:
-        ...     mail, dead = queue.create_tube("mail"), queue.create_tube("dead")
-        ...     _ = mail.put("to ann").bury("no such address"), mail.put("to bob")
-        ...     print(mail.move_to(dead), [task.data for task in mail.tasks()])
-        ...     dead.tasks()
-        1 ['to bob']
-        [Task(id=0, state='ready', data='to ann', tube='dead')]
-        """
-        most = check_move(self._port, tube, Tube, state, limit)
-        together = self._port.relay_limit(tube._port)
-        moved, at_once = 0, together or MOVE_BATCH
-        while some := next_batch_size(most, moved, at_once):
-            tasks = self.tasks(limit=some, state=state)
-            if not tasks:
-                break
-            items = items_of(tasks, self._port.connection.micros())
-            try:
-                if together:
-                    relayed = self._port.relay(tube._port, tasks, tube._port.gather(items, {}))
-                    if relayed is None:
-                        raise tube._port.full_error(len(tasks))
-                    moved += sum(relayed)
-                    continue
-                copies = tube.put_many(items)
-            except TubesError as error:
-                at_once = smaller_batch_size(error, tasks, tube.name)
-                continue
-            removed = self._evict(tasks)
-            strays = [copy.id for copy, is_gone in zip(copies, removed, strict=True) if not is_gone]
-            if strays:
-                tube.delete_many(strays, state=("ready", "delayed"))
-            moved += len(tasks) - len(strays)
-        return moved
-
-    def _evict(self, tasks: list[Task[T]]) -> list[bool]:
-        """Remove these tasks unless they have changed; return whether each was removed."""
-        return self._port.evict(tasks)
-
-    def release_all(self) -> None:
-        """Release all taken tasks of all sessions. O(n log n) of the taken tasks."""
-        self._port.release_all()
-
     def truncate(self, *, state: str | None = None) -> None:
         """Remove all tasks and the state of lanes. Ids and counts continue; listeners are not called. O(n).
 
@@ -1313,20 +1237,6 @@ class Tube(Generic[T, R]):
         ['to ann']
         """
         self._port.truncate(None if state is None else check_state(state))
-
-    def forget(self, key: str) -> bool:
-        """Forget a key that `key_ttl` remembers after its task has ended. Returns True if it was remembered. O(log n).
-
-        The next put with this key adds a task. The key of a task in the tube stays, and the call returns False.
-
-        >>> import tubes
-        >>> with tubes.connect() as queue:
-        ...     tube = queue.create_tube("crawl", key_ttl=3600)
-        ...     _ = tube.put("/", key="/").delete()
-        ...     tube.forget("/"), tube.forget("/")
-        (True, False)
-        """
-        return self._port.forget_key(key)
 
     def alter(self, **changes: Unpack[TubeOptions]) -> None:
         """Change options of the tube while it is used; None resets an option to its default.
@@ -1396,56 +1306,21 @@ class Tube(Generic[T, R]):
 
     # -- lanes ---------------------------------------------------------------------------------------------------------
 
-    def block(self, utube: str, seconds: Seconds, *, extend: bool = False) -> None:
-        """Stop takes from a lane for some seconds, for example after a 429 with Retry-After. O(log n).
+    def lane(self, name: str) -> Lane:
+        """Return a lane of this tube, by the value of the tasks' option `utube`. O(1), without a call of the store.
 
-        The block ends by itself, and waiting calls are served at once. Another block replaces it; 0 ends the block, but
-        not a cool-down. Taken tasks stay taken. A lane without tasks can be blocked, too.
-        `extend`: True never shortens a block: the latest end counts, whichever process set it.
+        A lane need not exist: it has no tasks then, and it can be blocked and configured in advance.
 
-        Raises `OptionNotSupported` if the driver has no lanes.
+        Raises `OptionNotSupported` if the driver has no lanes, and `InvalidOption` for a bad name.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
-        ...     tube = queue.create_tube("crawl", "utube")
-        ...     _ = tube.put("/", utube="example.com")
-        ...     tube.block("example.com", 30)
-        ...     tube.take(timeout=0) is None
-        True
+        ...     queue.create_tube("crawl", "utube").lane("example.com")
+        <Lane 'example.com' of <Tube 'crawl' (utube) of memory://>>
         """
-        self._port.block(utube, seconds, extend)
+        return Lane(self._port, name)
 
-    def configure(
-        self,
-        utube: str,
-        *,
-        interval: Seconds | None = KEEP,
-        max_in_flight: int | None = KEEP,
-        interval_from: Literal["take", "ack"] | None = KEEP,
-        capacity: int | None = KEEP,
-    ) -> None:
-        """Set limits for one lane, in place of the tube's. O(log n).
-
-        `interval`: seconds from one take to the next, 0: none; `max_in_flight`: how many of its tasks may be taken at a
-        time, from 1; `interval_from`: "take", or "ack", if the interval must also pass after each run has ended;
-        `capacity`: how many tasks have room, in whatever state, as for `capacity` of a tube; 0: any number. None: the
-        tube's value. A limit that is left out keeps its value. New limits count at once: the interval runs from the
-        last take of the lane, and if more of its tasks are taken than allowed, the next take waits until they are
-        fewer. A lane without ready or taken tasks that does not cool down has no last take. `interval_from` is observed
-        at the ends of runs from now on.
-
-        Raises `OptionNotSupported` if the driver has no lanes.
-
-        >>> import tubes
-        >>> with tubes.connect() as queue:
-        ...     tube = queue.create_tube("crawl", "utube", interval=1)
-        ...     tube.configure("example.com", interval=10)
-        ...     tube.utubes()[0].interval
-        10.0
-        """
-        self._port.configure(utube, interval, max_in_flight, interval_from, capacity)
-
-    def utubes(self, limit: int = 1000) -> list[Utube]:
+    def lanes(self, limit: int = 1000) -> list[LaneInfo]:
         """Return up to `limit` lanes, sorted by name.
 
         The list has the lanes with ready or taken tasks, the lanes that cool down or are blocked, and the lanes with
@@ -1457,7 +1332,7 @@ class Tube(Generic[T, R]):
         >>> with tubes.connect() as queue:
         ...     tube = queue.create_tube("crawl", "utube")
         ...     _ = tube.put("/", utube="example.com")
-        ...     [(utube.name, utube.ready) for utube in tube.utubes()]
+        ...     [(lane.name, lane.ready) for lane in tube.lanes()]
         [('example.com', 1)]
         """
         return self._port.utubes(limit)
@@ -1512,6 +1387,99 @@ class Tube(Generic[T, R]):
         """
         return self._port.tasks(after, limit, state, utube)
 
+    def on_task_change(
+        self, callback: Callable[[Task[T], str], object] | None
+    ) -> Callable[[Task[T], str], object] | None:
+        """Call `callback(task, event)` for every change in this tube, by any program; None removes the callback.
+
+        Events: `put take release touch bury kick delete update ttl ttr delay`; an ack is a `delete` as well. The
+        callback is called after each change, in the order of the changes, one at a time, in a thread that makes
+        changes: do long work elsewhere. Its errors are logged. Each `Queue` has one callback per tube, as long as the
+        `Queue` lives. Returns the previous callback.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.on_task_change(lambda task, event: print(event, task.id))
+        ...     _ = tube.put("hello")
+        put 0
+        """
+        before = self._port.listen(callback, thread_listener)
+        return callback_of(before)
+
+    @property
+    def admin(self) -> TubeAdmin[T]:
+        """Rare administration: reasons of dead letters, ages, moves to another tube, known keys, all taken tasks."""
+        return TubeAdmin(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} ({self.driver.name}) of {self._port.url}>"
+
+
+class Lane:
+    """One lane of a tube: `Tube.lane`. Its tasks are the tasks with its name as their option `utube`."""
+
+    def __init__(self, port: Port[Any], name: str) -> None:
+        self._port = port
+        self.name = lane_of(port.shared.driver, name)
+
+    def block(self, seconds: Seconds, *, extend: bool = False) -> None:
+        """Stop takes from this lane for some seconds, for example after a 429 with Retry-After. O(log n).
+
+        The block ends by itself, and waiting calls are served at once. Another block replaces it. Taken tasks stay
+        taken. A lane without tasks can be blocked, too.
+        `extend`: True never shortens a block: the latest end counts, whichever process set it.
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("crawl", "utube")
+        ...     _ = tube.put("/", utube="example.com")
+        ...     tube.lane("example.com").block(30)
+        ...     tube.take(timeout=0) is None
+        True
+        """
+        self._port.block(self.name, seconds, extend)
+
+    def unblock(self) -> None:
+        """End a block and serve waiting calls. A cool-down goes on. Without a block it has no effect. O(log n)."""
+        self._port.block(self.name, 0, False)
+
+    def configure(
+        self,
+        *,
+        interval: Seconds | None = KEEP,
+        max_in_flight: int | None = KEEP,
+        interval_from: Literal["take", "ack"] | None = KEEP,
+        capacity: int | None = KEEP,
+    ) -> None:
+        """Set limits for this lane, in place of the tube's. O(log n).
+
+        `interval`: seconds from one take to the next, 0: none; `max_in_flight`: how many of its tasks may be taken at a
+        time, from 1; `interval_from`: "take", or "ack", if the interval must also pass after each run has ended;
+        `capacity`: how many tasks have room, in whatever state, as for `capacity` of a tube; 0: any number. None: the
+        tube's value. A limit that is left out keeps its value. New limits count at once: the interval runs from the
+        last take of the lane, and if more of its tasks are taken than allowed, the next take waits until they are
+        fewer. A lane without ready or taken tasks that does not cool down has no last take. `interval_from` is observed
+        at the ends of runs from now on.
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("crawl", "utube", interval=1)
+        ...     tube.lane("example.com").configure(interval=10)
+        ...     tube.lanes()[0].interval
+        10.0
+        """
+        self._port.configure(self.name, interval, max_in_flight, interval_from, capacity)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self._port.tube!r}>"
+
+
+class TubeAdmin(Generic[T]):
+    """Rare administration of a tube: `Tube.admin`."""
+
+    def __init__(self, tube: Tube[T, Any]) -> None:
+        self._tube = tube
+        self._port = tube._port
+
     def reasons(self) -> dict[str, int]:
         """Count the buried tasks by the kind of their reason, the most frequent first. O(n) of the buried tasks.
 
@@ -1524,7 +1492,7 @@ class Tube(Generic[T, R]):
         ...     tube = queue.create_tube("mail")
         ...     for reason in ("ValueError: 1", "late", "ValueError: 2"):
         ...         _ = tube.put("to ann").bury(reason)
-        ...     tube.reasons()
+        ...     tube.admin.reasons()
         {'ValueError': 2, 'late': 1}
         """
         found = self._port.reasons()
@@ -1550,33 +1518,88 @@ class Tube(Generic[T, R]):
         ...     tube = queue.create_tube("mail", "fifottl")
         ...     for delay in (1, 5, 30, 3600):
         ...         _ = tube.put("later", delay=delay)
-        ...     tube.due_histogram([10, 60])
+        ...     tube.admin.due_histogram([10, 60])
         [2, 1, 1]
         """
         return self._port.due_histogram(edges)
 
-    def on_task_change(
-        self, callback: Callable[[Task[T], str], object] | None
-    ) -> Callable[[Task[T], str], object] | None:
-        """Call `callback(task, event)` for every change in this tube, by any program; None removes the callback.
+    def forget_key(self, key: str) -> bool:
+        """Forget a key that `key_ttl` remembers after its task has ended. Returns True if it was remembered. O(log n).
 
-        Events: `put take release touch bury kick delete update ttl ttr delay`; an ack is a `delete` as well. The
-        callback is called after each change, in the order of the changes, one at a time, in a thread that makes
-        changes: do long work elsewhere. Its errors are logged. Each `Queue` has one callback per tube, as long as the
-        `Queue` lives. Returns the previous callback.
+        The next put with this key adds a task. The key of a task in the tube stays, and the call returns False.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
-        ...     tube = queue.create_tube("mail")
-        ...     _ = tube.on_task_change(lambda task, event: print(event, task.id))
-        ...     _ = tube.put("hello")
-        put 0
+        ...     tube = queue.create_tube("crawl", key_ttl=3600)
+        ...     _ = tube.put("/", key="/").delete()
+        ...     tube.admin.forget_key("/"), tube.admin.forget_key("/")
+        (True, False)
         """
-        before = self._port.listen(callback, thread_listener)
-        return callback_of(before)
+        return self._port.forget_key(key)
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} ({self.driver.name}) of {self._port.url}>"
+    def release_all(self) -> None:
+        """Release all taken tasks of all sessions. O(n log n) of the taken tasks."""
+        self._port.release_all()
+
+    def move_to(self, tube: Tube[T, Any], *, state: State | str = "buried", limit: int | None = None) -> int:
+        """Move tasks in one state to another tube, in the order of `tasks`. Returns the number of moved tasks.
+
+        `tube`: any other tube, of this queue or of another one, in another namespace or on another server.
+        `state`: "ready", "delayed" or "buried", see `tasks`. Delayed tasks stay delayed, all others become ready.
+        `limit`: the maximum number; None: all.
+
+        A task keeps its data, priority, lane, context, ttr, max_attempts and keep_done, its key with its key_ttl, and
+        the rest of its delay and its ttl. It gets a new id, and its attempts start at 0. The old task is removed: it is
+        not kept as a done task, and its key is free. Listeners get a put in the other tube and a delete in this one.
+
+        In memory, in one folder and on one server each task moves in one step, some 100 with each call: it is always in
+        exactly one of the tubes, whatever fails. In a cluster, and from one store to another, 250 tasks at a time are
+        first put into the other tube and then removed here; if a task has changed meanwhile, its copy is removed
+        instead. So no task is lost. If this program dies in between, or the connection is lost, up to 250 tasks may be
+        in both tubes; and if other programs take tasks meanwhile, a task may be taken from both. O(log n) per task.
+
+        Raises `OptionNotSupported` for an option that the driver of the other tube lacks, `DuplicateKey` for a key that
+        is in use there, `TubeFull` if it has no room, and `CodecError` for data that its codec cannot encode. Tasks
+        that were moved before the error stay moved.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     mail, dead = queue.create_tube("mail"), queue.create_tube("dead")
+        ...     _ = mail.put("to ann").bury("no such address"), mail.put("to bob")
+        ...     print(mail.admin.move_to(dead), [task.data for task in mail.tasks()])
+        ...     dead.tasks()
+        1 ['to bob']
+        [Task(id=0, state='ready', data='to ann', tube='dead')]
+        """
+        most = check_move(self._port, tube, Tube, state, limit)
+        together = self._port.relay_limit(tube._port)
+        moved, at_once = 0, together or MOVE_BATCH
+        while some := next_batch_size(most, moved, at_once):
+            tasks = self._tube.tasks(limit=some, state=state)
+            if not tasks:
+                break
+            items = items_of(tasks, self._port.connection.micros())
+            try:
+                if together:
+                    relayed = self._port.relay(tube._port, tasks, tube._port.gather(items, {}))
+                    if relayed is None:
+                        raise tube._port.full_error(len(tasks))
+                    moved += sum(relayed)
+                    continue
+                copies = tube.put_many(items)
+            except TubesError as error:
+                at_once = smaller_batch_size(error, tasks, tube.name)
+                continue
+            removed = self._evict(tasks)
+            strays = [copy.id for copy, is_gone in zip(copies, removed, strict=True) if not is_gone]
+            if strays:
+                tube.delete_many(strays, state=("ready", "delayed"))
+            moved += len(tasks) - len(strays)
+        return moved
+
+    def _evict(self, tasks: list[Task[T]]) -> list[bool]:
+        """Remove these tasks unless they have changed; return whether each was removed."""
+        return self._port.evict(tasks)
 
 
 class Task(TaskView[T]):
@@ -1596,6 +1619,24 @@ class Task(TaskView[T]):
     __slots__ = ()
     _tube: Tube[T]
 
+    def take(self, *, ttr: Seconds | None = None) -> Task[T] | None:
+        """Take this task out of turn. Returns None if it may not be taken now. O(log n).
+
+        A task cannot be taken while it is not ready, its lane is busy or cools down, or the tube is paused.
+        `ttr`: seconds to run for this take, as for `Tube.take`.
+
+        Raises `TaskNotFound` if the task does not exist, and `OptionNotSupported` for a ttr if the driver has none.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     ann, bob = tube.put_many(["to ann", "to bob"])
+        ...     bob.take().data, bob.take()
+        ('to bob', None)
+        """
+        span = None if ttr is None else micros("ttr", ttr)
+        return self._tube._port.take_task(self, span)
+
     def ack(self, result: Any = None) -> Task[T]:
         """Finish the task. See `Tube.ack`."""
         return self._tube.ack(self, result)
@@ -1612,21 +1653,17 @@ class Task(TaskView[T]):
         """Give the task back. See `Tube.release`."""
         return self._tube.release(self, delay=delay, at=at, reason=reason, pri=pri, data=data)
 
-    def touch(self, seconds: Seconds) -> Task[T]:
+    def touch(self, seconds: Seconds | None = None, *, ttr: Seconds | None = None) -> Task[T]:
         """Get more time to work. See `Tube.touch`."""
-        return self._tube.touch(self, seconds)
-
-    def set_ttr(self, seconds: Seconds | None = None) -> Task[T]:
-        """Set the remaining time to run of this take. See `Tube.set_ttr`."""
-        return self._tube.set_ttr(self, seconds)
+        return self._tube.touch(self, seconds, ttr=ttr)
 
     def bury(self, reason: str | None = None, *, pri: int | None = None) -> Task[T]:
         """Bury the task. See `Tube.bury`."""
         return self._tube.bury(self, reason, pri=pri)
 
     def kick(self, *, attempts: int | None = None, ttl: Seconds | None = None) -> Task[T]:
-        """Make the task ready, if it is buried. See `Tube.kick_task`."""
-        return self._tube.kick_task(self, attempts=attempts, ttl=ttl)
+        """Make the task ready, if it is buried, delayed or done. See `Tube.kick`."""
+        return self._tube.kick(task=self, attempts=attempts, ttl=ttl)
 
     def update(
         self,

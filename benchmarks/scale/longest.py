@@ -199,9 +199,9 @@ class Crowd:
         self.wait()
         for verb, looks in {
             "statistics": tube.statistics,
-            "overview": lambda: self.bench.queue.overview(ages=True),
-            "oldest_ready_age": tube.oldest_ready_age,
-            "due_histogram": lambda: tube.due_histogram([1, 10, 100]),
+            "overview": lambda: self.bench.queue.admin.overview(ages=True),
+            "oldest_ready_age": tube.admin.oldest_ready_age,
+            "due_histogram": lambda: tube.admin.due_histogram([1, 10, 100]),
             "connect, tube": lambda: self.bench.connect().tube(tube.name),
         }.items():
             self.bench.rounds_of(self.kind, verb, looks)
@@ -222,17 +222,17 @@ class Crowd:
             bench.round(kind, f"{ASKED} with keys", lambda keyed=keyed: tube.put_many(keyed))  # type: ignore[misc]
             bench.round(kind, "take_many", take)
             if self.timed:
-                bench.round(kind, "renew_many", lambda: tube.renew_many(taken, 2 * TTR))
+                bench.round(kind, "renew_many", lambda: tube.touch_many(taken, 2 * TTR))
             bench.round(kind, "release_many", lambda: tube.release_many(taken))
             take()
-            bench.round(kind, "release_all", tube.release_all)
+            bench.round(kind, "release_all", tube.admin.release_all)
             take()
             bench.round(kind, "ack_many", lambda: tube.ack_many(taken))
             ids = [task.id for task in tube.tasks(bench.tasks // 3 - 1, 4_000)]
             bench.round(kind, "delete_many", lambda ids=ids: tube.delete_many(ids[2_000:]))  # type: ignore[misc]
             for id in ids[:2_000]:
                 tube.bury(id)
-            bench.round(kind, "buried", lambda: tube.buried(2_000))
+            bench.round(kind, "buried", lambda: tube.tasks(limit=2_000, state="buried"))
             bench.round(kind, "kick", lambda: tube.kick(2_000))
             bench.round(kind, "tasks", lambda: tube.tasks(limit=2_000))
             if self.lanes:
@@ -248,7 +248,7 @@ class Crowd:
             bench.round(kind, "close of a session with tasks", other.close)
             lost = bench.connect(0.5)
             lost.tube(tube.name).take_many(self.much)
-            lost.detach()
+            lost.admin.detach()
             time.sleep(0.6)
             bench.round(kind, "the end of a lease", tube.statistics)
             if self.timed:
@@ -276,8 +276,8 @@ class Crowd:
             bench.round(kind, "put_many, keys of 200 kB", lambda again=again: tube.put_many(again))  # type: ignore[misc]
             for task in tasks:
                 tube.bury(task.id)
-            bench.round(kind, "oldest_ready_age, 200 kB", tube.oldest_ready_age)
-            bench.round(kind, "buried of 200 kB", lambda: tube.buried(200))
+            bench.round(kind, "oldest_ready_age, 200 kB", tube.admin.oldest_ready_age)
+            bench.round(kind, "buried of 200 kB", lambda: tube.tasks(limit=200, state="buried"))
             tube.kick(200)
         tube.drop(force=True)
 
@@ -316,7 +316,7 @@ def measure_names(bench: Bench) -> None:
         bench.client.sadd("tubes:names", *(f"tube-{number}" for number in range(first, first + 10_000)))
     bench.queue.create_tube("one")
     bench.rounds_of("fifo", f"tubes, {bench.names:,} names", bench.queue.tubes)
-    bench.rounds_of("fifo", f"overview, {bench.names:,} names", bench.queue.overview)
+    bench.rounds_of("fifo", f"overview, {bench.names:,} names", bench.queue.admin.overview)
 
 
 def rows(bench: Bench) -> list[list[str]]:

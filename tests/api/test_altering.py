@@ -105,7 +105,7 @@ def test_put_after_alter_has_the_new_options(place: str, shares: bool) -> None:
             check_engine(port_of(tube).shared.engine)
         statistics = tube.statistics()
         assert statistics.tasks["total"] == statistics.calls["put"] - statistics.tasks["done"]
-        assert queue.check("t") == []
+        assert queue.admin.check("t") == []
 
 
 def test_puts_of_event_loops_have_the_new_options(place: str) -> None:
@@ -189,7 +189,7 @@ def test_altered_max_in_flight_limits_busy_lanes(place: str) -> None:
             stop.set()
         assert wrong == []
         assert tube.statistics().tasks["total"] == 0
-        assert queue.check("t") == []
+        assert queue.admin.check("t") == []
 
 
 def updates() -> Iterator[dict[str, Any]]:

@@ -92,7 +92,7 @@ class TestDriverThatConnectRegisters(Order):
 
     def connect(self, face: Face, clock: ManualClock) -> Any:
         queue = face.connect("memory://", clock=clock)
-        queue.register_driver(Driver("mine", order="-id"))
+        queue.admin.register_driver(Driver("mine", order="-id"))
         return queue
 
 

@@ -15,10 +15,11 @@ import pytest
 
 import tubes
 import tubes.aio
-from tubes.aio import AsyncTask
-from tubes.sync import Task
 
-PAIRS = [(tubes.Queue, tubes.aio.AsyncQueue), (tubes.Tube, tubes.aio.AsyncTube), (Task, AsyncTask)]
+PAIRS = [
+    (getattr(tubes.sync, name), getattr(tubes.aio, f"Async{name}"))
+    for name in ("Queue", "QueueAdmin", "Tube", "TubeAdmin", "Lane", "Task")
+]
 AWAITED = {"__enter__": "__aenter__", "__exit__": "__aexit__", "__iter__": "__aiter__"}
 ROOT = Path(__file__).parent.parent.parent
 
@@ -114,4 +115,4 @@ def test_asyncio_docstrings_match_the_sync_api(sync: type, aio: type) -> None:
 
 def test_signatures_show_which_arguments_may_be_left_out() -> None:
     assert str(inspect.signature(tubes.Tube.update)).count("<as it is>") == 4
-    assert str(inspect.signature(tubes.aio.AsyncTube.configure)).count("<as it is>") == 4
+    assert str(inspect.signature(tubes.aio.AsyncLane.configure)).count("<as it is>") == 4

@@ -85,12 +85,12 @@ def test_take_cancelled_during_identify_loses_no_task() -> None:
         async with tubes.aio.connect() as first:
             tube = await first.create_tube("t")
             second, third = await first.session(), await first.session()
-            await second.identify(await first.identify())
+            await second.admin.identify(await first.admin.identify())
             taker = asyncio.create_task(tube.take())
             await pause()
             await (await third.tube("t")).put(1)
             taker.cancel()
-            await first.identify(await third.identify())
+            await first.admin.identify(await third.admin.identify())
             with pytest.raises(asyncio.CancelledError):
                 await taker
             assert await (await third.tube("t")).take(0) is not None
@@ -398,4 +398,4 @@ def test_a_namespace_in_which_nothing_was_made_leaves_nothing(kind: str, tmp_pat
         one.close()
         other.create_tube("mail")
         other.close()
-        assert queue.namespaces() == ["kept", "nothing"]
+        assert queue.admin.namespaces() == ["kept", "nothing"]

@@ -39,7 +39,7 @@ def test_session_of_either_api_uses_the_same_queue(place: str) -> None:
 def test_identified_sessions_are_shared_by_both_apis(place: str) -> None:
     async def main(queue: tubes.Queue) -> None:
         async with tubes.aio.connect(queue) as other:
-            await other.identify(queue.identify())
+            await other.admin.identify(queue.admin.identify())
             task = await (await other.tube("mail")).take(timeout=0)
             assert task is not None
             queue.tube("mail").ack(task)  # type: ignore[arg-type]

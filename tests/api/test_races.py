@@ -66,9 +66,9 @@ def test_one_of_two_drivers_registered_under_one_name_is_refused(
     queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     oldest, newest = tubes.Driver("mine", order="id"), tubes.Driver("mine", order="-id")
-    run_after(monkeypatch, store_of(queue).registry, "check_new", lambda: queue.register_driver(oldest))
+    run_after(monkeypatch, store_of(queue).registry, "check_new", lambda: queue.admin.register_driver(oldest))
     with pytest.raises(tubes.DriverExists):
-        queue.register_driver(newest)
+        queue.admin.register_driver(newest)
     assert queue.create_tube("t", "mine").driver == oldest
 
 

@@ -330,7 +330,7 @@ def test_garbage_collected_queue_releases_its_tasks() -> None:
         tube.put("x")
         other = queue.session()
         assert other.tube("t").take(0) is not None
-        other.detach()
+        other.admin.detach()
         assert tube.take(0) is None, "the session exists until session_ttl has passed"
     with tubes.connect(session_ttl=0) as queue:
         tube = queue.create_tube("t")

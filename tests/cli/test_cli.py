@@ -232,12 +232,11 @@ def test_done_tasks_are_put_again(shell: Shell, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail", keep_done=60)
     tube.put_many(["a", "b", "c", "d"])
     tube.ack_many(tube.take_many(4))
-    assert shell.lines("again", "mail", 1, 0) == ["4", "5"]
-    assert shell.json("again", "mail", 3) == [{"tube": "mail", "again": 3, "id": 6}]
+    assert shell.lines("kick", "mail", 1, 0) == ["2"]
+    assert shell.json("kick", "mail", 3) == [{"tube": "mail", "kicked": 1}]
     assert [(task.id, task.data) for task in tube.tasks(state="ready")] == [(4, "b"), (5, "a"), (6, "d")]
     assert [task.id for task in tube.tasks(state="done")] == [2]
-    assert shell("again", "mail", 2, 0, code=Exit.NOT_FOUND).stderr.endswith("; again: 2\n")
-    assert "done" in shell("again", "mail", 4, code=Exit.USAGE).stderr
+    assert shell("kick", "mail", 2, 0, code=Exit.NOT_FOUND).stderr.endswith("; kicked: 2\n")
 
 
 def test_deleted_tasks_are_counted_and_missing_ones_named(shell: Shell, queue: tubes.Queue) -> None:
@@ -425,7 +424,7 @@ def test_destructive_commands_require_confirmation(shell: Shell, queue: tubes.Qu
 def test_workers_command_is_refused_for_folder(shell: Shell, tmp_path: Path) -> None:
     tubes.connect(f"file:{tmp_path}").close()
     with tubes.connect(f"file:{tmp_path}?mode=read") as read, pytest.raises(tubes.StoreReadOnly):
-        read.workers()
+        read.admin.workers()
     refused = shell("workers", "--url", f"file:{tmp_path}", code=Exit.REFUSED)
     assert "without workers" in refused.stderr
 
@@ -445,7 +444,7 @@ def test_workers_command_lists_running_workers_and_their_tasks(shell: Shell, que
     thread.start()
     try:
         assert started.wait(60)
-        assert eventually(lambda: any(one.in_hand for one in queue.workers()))
+        assert eventually(lambda: any(one.in_hand for one in queue.admin.workers()))
         (line,) = shell.lines("workers")[1:]
         assert re.search(rf"\b{os.getpid()} .*\bmail +1/2 +0 +0 +0 +mail 0, for \d", line)
         (found,) = shell.json("workers")
@@ -693,7 +692,7 @@ def test_terminated_bench_drops_its_tube(url: str) -> None:
         bench = subprocess.Popen([sys.executable, "-m", "tubes", "bench", "--url", url, "-n", "1000000"])
         while not queue.tubes():
             assert bench.poll() is None
-        while not queue.overview()[queue.tubes()[0]].statistics.calls["put"]:
+        while not queue.admin.overview()[queue.tubes()[0]].statistics.calls["put"]:
             assert bench.poll() is None
         bench.terminate()
         assert bench.wait() == 128 + signal.SIGTERM

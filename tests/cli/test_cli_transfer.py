@@ -180,7 +180,7 @@ def test_imported_buried_task_keeps_remaining_ttl(
 ) -> None:
     tube = queue.create_tube("mail", "fifottl", **options)
     run(place, "import", "mail", stdin=f'{{"data": 1, {line}"state": "buried", "reason": "no"}}')
-    (buried,) = tube.buried()
+    (buried,) = tube.tasks(state="buried")
     assert buried.expires is not None
     assert buried.expires - buried.created == pytest.approx(100, abs=5)
 

@@ -97,7 +97,7 @@ def test_tasks_that_are_no_requests_are_buried() -> None:
             request = await TubeRequestManager(tube).fetch_next_request()
             assert request is not None
             assert request.url == "http://a.example/1"
-            assert [task.data for task in await tube.buried()] == [5, {"url": 1}]
+            assert [task.data for task in await tube.tasks(state="buried")] == [5, {"url": 1}]
 
     asyncio.run(main())
 
@@ -154,7 +154,7 @@ def test_released_requests_block_and_slow_down_their_hosts() -> None:
             await manager.reclaim_request(first)
             manager.set_crawl_delay(second.url, 7)
             await manager.mark_request_as_handled(second)
-            waits = {lane.name: (lane.next_start or 0) - clock.now() for lane in await tube.utubes()}
+            waits = {lane.name: (lane.next_start or 0) - clock.now() for lane in await tube.lanes()}
             assert waits == {"a.example": pytest.approx(50, abs=0.1), "b.example:8080": pytest.approx(7, abs=0.1)}
 
     asyncio.run(main())

@@ -96,7 +96,7 @@ def test_redirects_robots_and_copied_meta_are_polite(server: LocalServer) -> Non
             run.wait()
         with tubes.connect(url) as queue:
             crawl = queue.tube("scrapy.copying")
-            lanes = {lane.name: lane.interval for lane in crawl.utubes()}
+            lanes = {lane.name: lane.interval for lane in crawl.lanes()}
     fetched = hosts.fetched()
     assert hosts.missing() == {(2, "/p/3"), (0, "/p/3")}  # only pages that are not fetched link to them
     assert fetched.pop((0, "/p/0")) == 2
@@ -200,15 +200,15 @@ def test_waiting_spider_fetches_requests_of_other_programs(server: LocalServer) 
         crawl = queue.create_tube("scrapy.waiting", "utubettl", order="round_robin")
         with spider("waiting", url, [], TUBES_INTERVAL=0) as run:
             crawl.put({"url": f"{hosts.urls[0]}/p/0"}, utube="any")
-            run.wait_until(lambda: not hosts.missing() and crawl.wait_empty(0))
+            run.wait_until(lambda: not hosts.missing() and crawl.join(0))
             # The first task had no key, so links lead to this page again.
             before = hosts.fetched()[0, "/p/0"]
             crawl.put({"url": f"{hosts.urls[0]}/p/0", "meta": {"again": True}}, utube="any")
-            run.wait_until(lambda: hosts.fetched()[0, "/p/0"] == before + 1 and crawl.wait_empty(0))
+            run.wait_until(lambda: hosts.fetched()[0, "/p/0"] == before + 1 and crawl.join(0))
             crawl.put(5, utube="any")
             crawl.put(f"{hosts.urls[0]}/p/0", utube="any")
-            run.wait_until(lambda: hosts.fetched()[0, "/p/0"] == before + 2 and crawl.wait_empty(0))
-            assert [task.data for task in crawl.buried()] == [5]
+            run.wait_until(lambda: hosts.fetched()[0, "/p/0"] == before + 2 and crawl.join(0))
+            assert [task.data for task in crawl.tasks(state="buried")] == [5]
             assert run.interrupt()["finish_reason"] == "shutdown"
 
 
@@ -277,7 +277,7 @@ def test_bad_requests_and_callbacks_affect_no_others(tmp_path: Path) -> None:
     assert "utube=0.5: must be a string" in log
     assert stats["tubes/dropped"] == 3 * 4
     with tubes.connect(f"file:{tmp_path}") as queue:
-        reasons = sorted(str(task.reason) for task in queue.tube("scrapy.failing").buried())
+        reasons = sorted(str(task.reason) for task in queue.tube("scrapy.failing").tasks(state="buried"))
     assert len(reasons) == stats["tubes/buried"] == 3
     assert reasons[1:] == ["ValueError: no such element"] * 2
 

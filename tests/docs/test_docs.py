@@ -161,7 +161,7 @@ def test_field_table_lists_all_fields_of_meta_hash(server: LocalServer) -> None:
         assert list_tube.take(timeout=0.1) is None
         list_tube.pause()
         with tubes.connect(server.url) as joined:
-            joined.identify(queue.identify())
+            joined.admin.identify(queue.admin.identify())
             joined.tube("all").statistics()
         fields = {field.decode() for name in ("all", "list") for field in client.hkeys(f"tubes:{{{name}}}")}
     # A session's number, the tube's creation time, a caller and a slot; a uuid; a counted call.

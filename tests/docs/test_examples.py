@@ -55,7 +55,9 @@ def crawl(driver: str = "utubettl") -> Seen:
                 queue, driver, limit=LIMIT, interval=INTERVAL, attempts=ATTEMPTS, backoff=BACKOFF
             )
             await one.run([URL(url) for url in urls], workers=20)
-            return Seen(await proof.read_records(urls), await one.pages.buried(), await one.pages.statistics())
+            return Seen(
+                await proof.read_records(urls), await one.pages.tasks(state="buried"), await one.pages.statistics()
+            )
 
     with running(3, SEED, flaky=0.2, hopeless=0.05, busy=0.03) as urls:
         return asyncio.run(run(urls))

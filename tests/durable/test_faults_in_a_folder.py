@@ -264,11 +264,11 @@ disk = os.statvfs(sys.argv[1])
 with open(sys.argv[1] + "/else", "wb") as others:
     others.write(bytes(disk.f_bavail * disk.f_frsize - 2 * 2**20))
 try:
-    print("moved", here.move_to(there, state="ready"))
+    print("moved", here.admin.move_to(there, state="ready"))
 except tubes.StoreFull:
     print("refused", look() == before)
 os.unlink(sys.argv[1] + "/else")
-print("moved", here.move_to(there, state="ready"), there.put("z").state)
+print("moved", here.admin.move_to(there, state="ready"), there.put("z").state)
 os._exit(0)
 """
 
@@ -556,7 +556,7 @@ def test_tasks_move_to_another_tube_in_one_transaction(tmp_path: Path) -> None:
         here.put_many(["x", "y"])
         assert [words for words in said if words in ("BEGIN IMMEDIATE", "COMMIT")] == ["BEGIN IMMEDIATE", "COMMIT"]
         said.clear()
-        assert here.move_to(there, state="ready") == 2
+        assert here.admin.move_to(there, state="ready") == 2
         assert [words for words in said if words in ("BEGIN IMMEDIATE", "COMMIT")] == ["BEGIN IMMEDIATE", "COMMIT"]
         assert "REPLACE" in said[1]
         line, is_interrupted = -1, True
@@ -565,7 +565,7 @@ def test_tasks_move_to_another_tube_in_one_transaction(tmp_path: Path) -> None:
             there.truncate()
             here.truncate()
             here.put_many(["x", "y"])
-            is_interrupted = interrupt_at(line, lambda: here.move_to(there, state="ready"))
+            is_interrupted = interrupt_at(line, lambda: here.admin.move_to(there, state="ready"))
             with tubes.connect(f"file:{tmp_path}?mode=read", clock=clock) as after_a_kill:
                 assert state_of(after_a_kill.tube("t")) == state_of(here)
                 assert state_of(after_a_kill.namespace("elsewhere").tube("other")) == state_of(there)
@@ -597,7 +597,7 @@ def state_of(tube: tubes.Tube) -> object:
     check_engine(engine)
     tasks = [(id, repr(entry.data), entry.state, entry.attempts, entry.utube) for id, entry in engine.tasks.items()]
     numbers = engine.next_id, engine.next_take, engine._keys.find(engine.pause.id, "k") is None
-    return tasks, numbers, tube.statistics(), tube.utubes(), engine.options
+    return tasks, numbers, tube.statistics(), tube.lanes(), engine.options
 
 
 def test_interrupt_while_serving_a_waiter_leaves_the_file_correct(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ os._exit(9)
     with pytest.raises(subprocess.CalledProcessError):
         run_python(program.replace('.create_tube("t", max_attempts=2)', '.tube("t")').replace('tube.put("poison")', ""))
     with tubes.connect(url) as queue:
-        (task,) = queue.tube("t").buried()
+        (task,) = queue.tube("t").tasks(state="buried")
         assert (task.attempts, task.reason) == (2, "max_attempts: session")
         assert queue.statistics("t").calls["take"] == 2
 
@@ -177,7 +177,7 @@ def test_forgotten_key_is_free_after_opening(url: str) -> None:
         tube.delete(tube.put("first", key="k"))
     for known in (True, False):
         with tubes.connect(url) as queue:
-            assert queue.tube("mail").forget("k") is known
+            assert queue.tube("mail").admin.forget_key("k") is known
     with tubes.connect(url) as queue:
         assert queue.tube("mail").put("second", key="k").created_now
 
@@ -219,7 +219,7 @@ def test_missing_driver_makes_only_its_own_tube_unusable(url: str) -> None:
         assert queue.tube("plain").statistics().tasks["ready"] == 1
         with pytest.raises(DriverNotFound, match="ranked"):
             queue.tube("t")
-        queue.register_driver(ranked)
+        queue.admin.register_driver(ranked)
         task = queue.tube("t").take(0)
         assert task is not None
         assert task.data == "high"
@@ -284,37 +284,37 @@ def test_clock_set_back_is_applied_once_if_a_driver_is_missing(url: str) -> None
         with tubes.connect(url, clock=SteppingClock(moment)) as queue:
             assert queue.tube("t").peek(0).due == 2_100
     with tubes.connect(url, clock=SteppingClock(2_030)) as queue:
-        queue.register_driver(ranked)
+        queue.admin.register_driver(ranked)
         tube = queue.tube("ranked")
         assert tube.peek(0).due == tube.statistics().paused == 2_100
-        assert [(lane.name, lane.next_start) for lane in tube.utubes()] == [("lane", 2_050)]
+        assert [(lane.name, lane.next_start) for lane in tube.lanes()] == [("lane", 2_050)]
 
 
 def test_lanes_are_restored_after_reopening(url: str) -> None:
     clock = SteppingClock(100)
     with tubes.connect(url, clock=clock) as queue:
         tube = queue.create_tube("t", "utubettl")
-        tube.configure("gone", interval=5)
+        tube.lane("gone").configure(interval=5)
         tube.put(1, utube="gone")
         tube.truncate()
         tube.put_many(range(2), utube="a")
-        tube.configure("a", max_in_flight=2, capacity=2)
-        tube.block("b", 50)
+        tube.lane("a").configure(max_in_flight=2, capacity=2)
+        tube.lane("b").block(50)
         tube.take(0)
     with tubes.connect(url, clock=clock) as queue:
         tube = queue.tube("t")
-        assert [(lane.name, lane.next_start) for lane in tube.utubes()] == [("a", None), ("b", 150)]
+        assert [(lane.name, lane.next_start) for lane in tube.lanes()] == [("a", None), ("b", 150)]
         assert tube.put(2, utube="a", timeout=0) is None
         # The interval counts from the last take.
-        tube.configure("a", interval=30)
-        assert tube.utubes()[0].next_start == 130
+        tube.lane("a").configure(interval=30)
+        assert tube.lanes()[0].next_start == 130
 
 
 def test_detached_queue_closes_the_store_when_its_lease_ends(url: str) -> None:
     clock = tubes.testing.ManualClock()
     queue = tubes.connect(url, clock=clock, session_ttl=5)
     store = port_of(queue.create_tube("t")).connection.store
-    queue.detach()
+    queue.admin.detach()
     assert store.is_open
     clock.advance(5)
     assert not store.is_open
@@ -334,7 +334,7 @@ with tubes.connect({url + "?mode=read"!r}) as queue:
     tube = queue.tube("t")
     print(sorted(tube.statistics().tasks.items()))
     print([(task.data, str(task.state), task.reason) for task in tube.tasks()])
-    print(tube.wait_empty(0))
+    print(tube.join(0))
 """
         counts, tasks, empty = run_python(program).splitlines()
         assert counts == str(sorted(tube.statistics().tasks.items()))
@@ -359,7 +359,7 @@ os._exit(0)
     async def refused() -> None:
         async with tubes.aio.connect(url + "?mode=read") as queue:
             tube = await queue.tube("t")
-            for change in (tube.put, tube.take, tube.delete, tube.wait_empty):
+            for change in (tube.put, tube.take, tube.delete, tube.join):
                 with pytest.raises(tubes.StoreReadOnly):
                     await change(1)
 
@@ -382,9 +382,9 @@ os._exit(0)
             lambda: tube.truncate(),
             lambda: tube.drop(),
             lambda: tube.pause(1),
-            tube.wait_empty,
+            tube.join,
             lambda: tube.on_task_change(print),
-            lambda: queue.repair("t"),
+            lambda: queue.admin.repair("t"),
             lambda: queue.create_tube("u"),
             lambda: queue.create_tube("u", temporary=True),
             lambda: queue.create_tube("t", "fifottl", ttr=3, max_attempts=1, if_exists="update"),
@@ -393,8 +393,8 @@ os._exit(0)
             with pytest.raises(tubes.StoreReadOnly):
                 change()
         asyncio.run(refused())
-        assert [task.data for task in tube.buried()] == ["a"]
-        assert (queue.tubes(), queue.check("t")) == (["t"], [])
+        assert [task.data for task in tube.tasks(state="buried")] == ["a"]
+        assert (queue.tubes(), queue.admin.check("t")) == (["t"], [])
         assert is_open or sorted(folder.iterdir()) == files
         assert [file.read_bytes() for file in files] == before
         run_python(f"import tubes\ntubes.connect({url!r})") if not is_open else owner.tube("t").put("c")
@@ -590,7 +590,7 @@ def test_done_tasks_are_kept_with_their_results(url: str) -> None:
     with tubes.connect(url, clock=clock) as queue:
         tube = queue.tube("t")
         assert facts_of(tube) == before[:2]
-        again = tube.again(0)
+        again = tube.kick(task=0)
         assert (again.id, again.pri, again.utube, again.context) == (4, 3, "\ud800", {"a": "b"})
         clock.advance(60)
     with tubes.connect(url, clock=clock) as queue:

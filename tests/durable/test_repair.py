@@ -43,7 +43,7 @@ def intact_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pages.put(number, utube=str(number % 3), key=str(number), ttl=500)
         for task in pages.take_many(2, timeout=0):
             task.ack()
-        pages.block("0", 100)
+        pages.lane("0").block(100)
     return folder
 
 
@@ -253,7 +253,7 @@ def test_uncertain_tasks_stay_buried_with_a_reason(folder: Path, harm: str) -> N
         database.execute(f"UPDATE tasks SET {harm} WHERE key & 0xffff=5 AND key >> 40 = 2")
     repair(folder, "url")
     with tubes.connect(f"file:{folder}") as queue:
-        (task,) = queue.tube("pages").buried()
+        (task,) = queue.tube("pages").tasks(state="buried")
         assert (task.id, task.ttl, task.reason) == (5, None, "repair: the task may be damaged")
 
 

@@ -144,7 +144,7 @@ def test_tasks_move_to_another_tube(url: str) -> None:
         async with tubes.aio.connect(url) as queue:
             here, there = await queue.create_tube("here"), await queue.create_tube("there")
             await here.put_many(range(3))
-            assert await here.move_to(there, state="ready", limit=2) == 2
+            assert await here.admin.move_to(there, state="ready", limit=2) == 2
             assert [task.data for task in await there.tasks()] == [0, 1]
 
     asyncio.run(main())

@@ -57,7 +57,7 @@ class FolderTwins(Twins):
     def open(self, side: Side, folder: Path) -> None:
         side.root = tubes.connect(f"file:{folder}", clock=self.clock, session_ttl=LEASE)
         if isinstance(self.driver, tubes.Driver):
-            side.root.register_driver(self.driver)
+            side.root.admin.register_driver(self.driver)
         side.tube, side.target = side.root.tube("twin"), side.root.tube("target")
 
 

@@ -137,8 +137,8 @@ with tubes.connect(sys.argv[1]) as queue:
     here, there = queue.tube("here"), queue.tube("there")
     print("begins", flush=True)
     while True:
-        here.move_to(there, state="ready")
-        there.move_to(here, state="ready")
+        here.admin.move_to(there, state="ready")
+        there.admin.move_to(here, state="ready")
 """
 
 

@@ -37,8 +37,8 @@ CALLS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "create_tube": lambda queue, tube, full: queue.create_tube("new", if_not_exists=True),
     "tube": lambda queue, tube, full: queue.tube("load"),
     "tubes": lambda queue, tube, full: queue.tubes(),
-    "overview": lambda queue, tube, full: queue.overview(),
-    "identify": lambda queue, tube, full: queue.identify(),
+    "overview": lambda queue, tube, full: queue.admin.overview(),
+    "identify": lambda queue, tube, full: queue.admin.identify(),
     "ack": lambda queue, tube, full: full.ack(0) and None,
 }
 #: The calls that never wait keep the queue as busy as possible.

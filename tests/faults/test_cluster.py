@@ -97,7 +97,7 @@ def test_bulk_writes_reads_and_streams_work_on_every_node(cluster: Cluster) -> N
             chunks = list(writer.chunks([(writer.head({}), [b"%d" % number for number in range(50)])], 20))
             writer.publish("w", 1, [writer.stage("w-1", chunk) for chunk in chunks])
             assert sum(part.size for part in BulkReader(writer.tube).read_range(0, 100)) == 50
-            queue.detach()
+            queue.admin.detach()
         with tubes.connect(f"{cluster.url}?prefix={uuid4().hex}") as queue:
             queue.create_tube(name).put_many(range(50))
             stream = Stream.open(queue, name, "s")

@@ -71,7 +71,7 @@ def test_attempts_of_killed_workers_are_counted_and_limited(
         indexes.check(client, tube)
         tasks = tube.statistics().tasks
         assert tasks["done"] + tasks["buried"] + tasks["ready"] == count
-        for task in tube.buried():
+        for task in tube.tasks(state="buried"):
             assert (task.reason, task.attempts) == ("max_attempts: session", attempts)
         mark = tube.put("the last")
         mark.delete()
@@ -95,7 +95,7 @@ def test_a_task_that_kills_its_worker_is_buried_after_its_last_attempt(url: str)
             worker.kill()
             assert tube.peek(task).state == "taken"
             assert eventually(lambda: tube.peek(task).state != "taken")
-        (buried,) = tube.buried()
+        (buried,) = tube.tasks(state="buried")
         assert (buried.attempts, buried.reason) == (2, "max_attempts: session")
         assert tube.take(timeout=0) is None
 
@@ -204,7 +204,7 @@ def test_changes_over_cut_connections_are_done_once(
                 assert tube.bury(mine, f"because of {number}").reason == f"because of {number}"
             else:
                 assert mine.release().reason == "max_attempts: release"
-            kicked = tube.kick_task(task, attempts=1)
+            kicked = tube.kick(task=task, attempts=1)
             assert (kicked.state, kicked.max_attempts) == ("r", number + 2)
         proxy.cuts = lambda request: False
         assert proxy.count > 10
@@ -230,7 +230,7 @@ def test_changes_survive_killed_connections_and_flushed_scripts(own_server: Loca
                 acts: list[Callable[[int], object]] = [
                     lambda id: tube.update(id, data=[id, "x" * dice.randrange(500)], pri=dice.randrange(3)),
                     lambda id: tube.bury(id, "y" * dice.randrange(1, 500)),
-                    lambda id: tube.kick_task(id, attempts=2),
+                    lambda id: tube.kick(task=id, attempts=2),
                     lambda id: tube.kick(3),
                     lambda id: tube.put(id, key=str(id % 30), on_duplicate="replace"),
                     lambda id: (task := tube.take(timeout=0)) and task.release(),
@@ -257,7 +257,7 @@ def test_changes_survive_killed_connections_and_flushed_scripts(own_server: Loca
         for thread in threads:
             thread.join()
         assert not errors, errors
-        tube.release_all()
+        tube.admin.release_all()
         indexes.check(client, tube)
         tube.kick(100)
         assert tube.statistics().tasks["total"] == 30
@@ -293,9 +293,9 @@ def test_full_server_allows_updates_reads_and_replacements(own_server: LocalServ
         assert tube.put("same", key="3").id == 3
         with pytest.raises(DuplicateKey):
             tube.put("same", key="3", on_duplicate="raise")
-        assert tube.oldest_ready_age() is not None
-        assert tube.due_histogram([1]) == [0, int(timed)]
-        assert [task.id for task in tube.buried()] == [1]
+        assert tube.admin.oldest_ready_age() is not None
+        assert tube.admin.due_histogram([1]) == [0, int(timed)]
+        assert [task.id for task in tube.tasks(state="buried")] == [1]
         # Calls that change a task succeed.
         for id in (taken.id, 1, 3):
             assert tube.update(id, data="z" * 5000).data == "z" * 5000
@@ -303,7 +303,7 @@ def test_full_server_allows_updates_reads_and_replacements(own_server: LocalServ
             assert tube.update(3, pri=7, ttl=90, delay=40).state == "delayed"
             assert tube.update(3, delay=0).state == "ready"
         assert tube.bury(4, "because " * 500).reason == "because " * 500
-        assert tube.kick_task(4, attempts=5).max_attempts == 5
+        assert tube.kick(task=4, attempts=5).max_attempts == 5
         assert tube.kick(1, attempts=2) == 1
         assert taken.release().reason == "max_attempts: release"
         assert tube.put("new", key="5", on_duplicate="replace").created_now
@@ -338,6 +338,6 @@ def test_calls_on_a_dropped_tube_raise_tubes_errors(url: str) -> None:
         tube = queue.create_tube("load")
         task: Any = tube.put("x", key="k")
         tube.drop()
-        for act in (lambda: tube.put("y", key="k"), lambda: task.update(data="y"), lambda: tube.kick_task(task)):
+        for act in (lambda: tube.put("y", key="k"), lambda: task.update(data="y"), lambda: tube.kick(task=task)):
             with pytest.raises(TubesError):
                 act()

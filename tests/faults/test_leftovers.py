@@ -78,23 +78,23 @@ def test_lanes_with_cooldowns_blocks_and_limits_leave_no_keys(valkey: LocalServe
         for _ in range(3):
             for number in range(50):
                 tube.put(number, utube=str(number % 20))
-            tube.block("1", 30)
-            tube.block("nobody", 30)
-            tube.configure("2", interval=1, max_in_flight=5)
-            tube.configure("nobody else", interval=1)
+            tube.lane("1").block(30)
+            tube.lane("nobody").block(30)
+            tube.lane("2").configure(interval=1, max_in_flight=5)
+            tube.lane("nobody else").configure(interval=1)
             for _ in range(8):
                 while (task := tube.take(timeout=0)) is not None:
                     task.ack()
                 clock.advance(8)
-            assert [utube.name for utube in tube.utubes()] == ["2", "nobody else"]
-            tube.configure("2", interval=None)
-            tube.configure("2", max_in_flight=None)
-            tube.configure("nobody else", interval=None, max_in_flight=None)
+            assert [utube.name for utube in tube.lanes()] == ["2", "nobody else"]
+            tube.lane("2").configure(interval=None)
+            tube.lane("2").configure(max_in_flight=None)
+            tube.lane("nobody else").configure(interval=None, max_in_flight=None)
             assert keys() == new
-        tube.block("3", 5)
+        tube.lane("3").block(5)
         tube.truncate()
         assert keys() == new
-        tube.block("3", 5)
+        tube.lane("3").block(5)
         tube.drop()
         assert keys() == set()
 

@@ -38,7 +38,7 @@ def redo_task(url: str) -> None:
         task = tube.take(0)
         assert task is not None
         task.ack()
-        assert tube.again(task.id).data == "to ann"
+        assert tube.kick(task=task.id).data == "to ann"
 
 
 async def redo_task_async(url: str) -> None:
@@ -48,7 +48,7 @@ async def redo_task_async(url: str) -> None:
         task = await tube.take(0)
         assert task is not None
         await task.ack()
-        assert (await tube.again(task.id)).data == "to ann"
+        assert (await tube.kick(task=task.id)).data == "to ann"
 
 
 def move_tasks(url: str) -> None:
@@ -56,14 +56,14 @@ def move_tasks(url: str) -> None:
     with tubes.connect(url) as queue:
         mail, other = queue.create_tube("mail", "fifottl"), queue.create_tube("other", "utubettl")
         mail.put_many(["to ann", tubes.Item("to bob", key="bob", pri=1), tubes.Item("to cid", ttl=60)])
-        assert mail.move_to(other, state="ready") == 3
+        assert mail.admin.move_to(other, state="ready") == 3
 
 
 async def move_tasks_async(url: str) -> None:
     async with tubes.aio.connect(url) as queue:
         mail, other = await queue.create_tube("mail", "fifottl"), await queue.create_tube("other", "utubettl")
         await mail.put_many(["to ann", tubes.Item("to bob", key="bob", pri=1), tubes.Item("to cid", ttl=60)])
-        assert await mail.move_to(other, state="ready") == 3
+        assert await mail.admin.move_to(other, state="ready") == 3
 
 
 def run(program: Callable[[str], Any], url: str) -> None:

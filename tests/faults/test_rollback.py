@@ -180,7 +180,7 @@ def test_lost_lease_of_a_service_does_not_affect_another_service(own_server: Loc
         assert client.delete(f"/leases/{new['lease']}").status_code == 204
 
 
-@pytest.mark.parametrize("verb", [*OF_MANY, "renew_many"])
+@pytest.mark.parametrize("verb", [*OF_MANY, "touch_many"])
 @pytest.mark.parametrize("driver", ["fifo", "utubettl"])
 @pytest.mark.parametrize("is_put", [False, True], ids=["a lost take", "a lost put"])
 def test_bulk_calls_on_lost_takes_do_not_affect_later_takes(
@@ -188,7 +188,7 @@ def test_bulk_calls_on_lost_takes_do_not_affect_later_takes(
 ) -> None:
     if verb == "delete_many" and not is_put:
         pytest.skip("the call does not depend on the holder")
-    if verb == "renew_many" and driver == "fifo":
+    if verb == "touch_many" and driver == "fifo":
         pytest.skip("the driver has no ttr")
     with face.connect(own_server.url) as queue, face.connect(own_server.url) as other:
         tube, others = queue.create_tube("load", driver), other.tube("load")
@@ -207,7 +207,7 @@ def test_bulk_calls_on_lost_takes_do_not_affect_later_takes(
             put()
         new = tube.take_many(3)
         assert [(task.id, task.attempts) for task in new] == [(task.id, task.attempts) for task in lost]
-        told = getattr(tube, verb)(lost, *((60,) if verb == "renew_many" else ()))
+        told = getattr(tube, verb)(lost, *((60,) if verb == "touch_many" else ()))
         assert set(told.values()) == {False}
         assert [tube.peek(task.id) for task in new] == new
         assert set(tube.ack_many(new).values()) == {True}
@@ -417,7 +417,7 @@ def test_leaving_a_forgotten_shared_session_releases_no_task(face: Face, own_ser
         tube = first.create_tube("load")
         tube.put_many(range(2))
         keep(own_server)
-        second.identify(first.identify())
+        second.admin.identify(first.admin.identify())
         roll_back(own_server)
         tasks = [queue.tube("load").take(timeout=0) for queue in (first, second)]
         stays, leaves = (first, second) if leaver == "joiner" else (second, first)
@@ -436,13 +436,13 @@ def test_session_identified_in_the_lost_window_can_be_joined_soon(face: Face, ow
         tube = first.create_tube("load")
         tube.put("job")
         keep(own_server)
-        uuid = first.identify()
+        uuid = first.admin.identify()
         roll_back(own_server)
         task = first.tube("load").take(timeout=0)
 
         def is_joined() -> bool:
             try:
-                second.identify(uuid)
+                second.admin.identify(uuid)
             except SessionNotFound:
                 return False
             return True
@@ -471,10 +471,10 @@ def test_leaving_a_session_registered_again_releases_no_task(
         leaves = face.connect(own_server.url, session_ttl=3.0 if beats == "who leaves" else 31.0)
         leaves.create_tube("load").put("job")
         if lost == "the join":
-            leaves.identify()
+            leaves.admin.identify()
         keep(own_server)
-        uuid = leaves.identify()
-        stays.identify(uuid)
+        uuid = leaves.admin.identify()
+        stays.admin.identify(uuid)
         roll_back(own_server)
         task = stays.tube("load").take(timeout=0)
         assert eventually(lambda: callers() == 2)
@@ -560,7 +560,7 @@ def test_stream_does_not_ack_tasks_taken_by_others_after_a_rollback(own_server: 
         assert stream.retake(1) == []
         assert stream.ack(2) == 3
         assert set(others.ack_many(theirs).values()) == {True}
-        queue.detach()
+        queue.admin.detach()
 
 
 def test_stream_opened_in_the_lost_window_is_fenced(own_server: LocalServer) -> None:
@@ -578,11 +578,11 @@ def test_stream_opened_in_the_lost_window_is_fenced(own_server: LocalServer) -> 
         for call in (lambda: stream.ack(1), lambda: stream.take(2, 1), lambda: stream.retake(1)):
             with pytest.raises(StreamFenced):
                 call()
-        lost.detach()
+        lost.admin.detach()
         assert other.tube("load").take(timeout=0) is None
         assert set(next_one.tube("load").ack_many(theirs).values()) == {True}
         assert following.ack(1) == 2
-        again.detach()
+        again.admin.detach()
 
 
 def test_reply_arrives_although_the_reply_tube_was_lost(own_server: LocalServer) -> None:
@@ -649,4 +649,4 @@ def test_lost_alter_has_no_effect_for_any_client(face: Face, own_server: LocalSe
         roll_back(own_server)
         late.tube("load").alter(ttr=9)
         assert there.put("new").ttr == tube.put("new").ttr == 9
-        assert queue.check("load") == []
+        assert queue.admin.check("load") == []

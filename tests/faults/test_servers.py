@@ -238,7 +238,7 @@ def test_on_a_full_server_only_puts_are_refused(driver: str) -> None:
                 assert third.release(delay=100).state == "delayed"
             else:
                 third.bury()
-        tube.release_all()
+        tube.admin.release_all()
         while (task := tube.take(timeout=0)) is not None:
             task.ack()
         assert tube.take(timeout=0.01) is None

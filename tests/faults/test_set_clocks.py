@@ -67,8 +67,8 @@ def test_new_ttl_counts_from_the_put_time_after_the_clock_is_set_back(
     tube.bury(kicked)
     tube.bury(kicked_too)
     stepping.set_back(HOUR)
-    assert tube.oldest_ready_age() == 0
-    found = [tube.update(updated, ttl=5), tube.kick_task(kicked, ttl=5)]
+    assert tube.admin.oldest_ready_age() == 0
+    found = [tube.update(updated, ttl=5), tube.kick(task=kicked, ttl=5)]
     assert tube.kick(1, ttl=5) == 1
     found.append(tube.peek(kicked_too))
     assert [(task.ttl, task.due, task.expires) for task in found] == [(5, START + 5, START + 5)] * 3
@@ -98,7 +98,7 @@ def test_new_delays_and_ttrs_are_correct_after_the_clock_is_set_back(
     new = tube.take(timeout=0)
     assert new is not None
     assert new.data == "new"
-    tube.renew_many([new], 5)
+    tube.touch_many([new], 5)
     stepping.advance(4)
     assert [task.data for task in tube.take_many(5, timeout=0)] == ["old too"]
     stepping.advance(1)
@@ -129,8 +129,8 @@ def test_lane_cooldown_ignores_starts_in_the_future(stepped_queue: Queue, steppi
     stepping.set_back(HOUR)
     assert tube.take(timeout=0) is None
     # Any call that uses the lane detects this.
-    tube.configure("host", max_in_flight=3)
-    assert [lane.next_start for lane in tube.utubes()] == [START - HOUR + 10]
+    tube.lane("host").configure(max_in_flight=3)
+    assert [lane.next_start for lane in tube.lanes()] == [START - HOUR + 10]
     stepping.advance(10)
     assert tube.take(timeout=0) is not None
 
@@ -158,7 +158,7 @@ def test_touch_never_extends_beyond_the_longest_span(
         assert touched.ttr == longest
         assert touched.ttl in (None, stepping.now() - START + longest)
         # The task is as usable as any other one.
-        tube.renew_many([task], MAX_SECONDS)
+        tube.touch_many([task], MAX_SECONDS)
         task.release(delay=MAX_SECONDS)
         released = tube.peek(task)
         assert released.due == stepping.now() + MAX_SECONDS
@@ -194,11 +194,11 @@ def test_tasks_of_a_dead_process_come_back_after_the_clock_is_set_back(valkey: L
         if how == "beat":
             with tubes.connect(url, session_ttl=1.3) as other:
                 others = other.tube("load")
-                lost.detach()
+                lost.admin.detach()
                 move_ahead(client, key, HOUR)
                 task = others.take(timeout=60)
         else:
-            lost.detach()
+            lost.admin.detach()
             move_ahead(client, key, HOUR)
             with tubes.connect(url, session_ttl=1.3) as other:
                 task = other.tube("load").take(timeout=60)
@@ -223,7 +223,7 @@ def test_dead_waiters_from_before_the_clock_was_set_back_do_not_count(valkey: Lo
 def test_a_shared_session_does_not_outlive_its_lease(valkey: LocalServer, url: str) -> None:
     with tubes.connect(url, session_ttl=1.2) as queue, valkey.client() as client:
         queue.create_tube("load")
-        uuid = queue.identify()
+        uuid = queue.admin.identify()
         (key,) = [key for key in client.keys(f"*{uuid.replace('-', '')}*") if client.type(key) == b"hash"]
         client.hincrby(key, "ends", HOUR * SECOND)
 
@@ -376,7 +376,7 @@ def test_lane_cooldowns_do_not_grow_when_the_clock_is_set_back(faked_server: Set
         for number in range(600):
             tube.put(number, utube=str(number // 2))
         assert len(tube.take_many(600, timeout=0)) == 300
-        tube.release_all()
+        tube.admin.release_all()
         faked_server.set(-HOUR)
         for _ in range(3):
             assert tube.take(timeout=30) is not None
@@ -397,11 +397,11 @@ def test_tasks_of_a_promoted_replica_survive_a_clock_that_is_behind(faked_server
         replica.replicaof("127.0.0.1", str(port))
         assert eventually(lambda: replica.info("replication").get("master_link_status") == "up")
         assert eventually(lambda: replica.zcard("tubes:{load}:taken") == 1)
-        queue.detach()
+        queue.admin.detach()
         replica.replicaof("NO", "ONE")
         with tubes.connect(faked_server.server.url, session_ttl=1.2) as others:
             tube = others.tube("load")
-            assert tube.oldest_ready_age() == 0
+            assert tube.admin.oldest_ready_age() == 0
             assert tube.update(2, ttl=60).ttl == 60
             # One task returns from the dead session.
             tasks = [task.ack() for _ in range(3) if (task := tube.take(timeout=60)) is not None]

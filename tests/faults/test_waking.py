@@ -96,7 +96,7 @@ def test_waiters_of_one_process_are_served_in_order(server: LocalServer) -> None
             assert last.data == 5
             for session in others:
                 session.close()
-            tube.release_all()
+            tube.admin.release_all()
             tube.truncate()
 
 
@@ -156,11 +156,11 @@ def test_session_changed_while_waiting_owns_its_task(server: LocalServer) -> Non
     """The old session continues with other users: tasks taken for it return to the tube."""
     with tubes.connect(server.url) as queue, queue.session() as shared, queue.session() as third:
         tube = queue.create_tube("load")
-        name, another = shared.identify(), third.identify()
-        queue.identify(name)
+        name, another = shared.admin.identify(), third.admin.identify()
+        queue.admin.identify(name)
         waiting = Waiting(tube)
         assert are_blocked(server)
-        queue.identify(another)
+        queue.admin.identify(another)
         with tubes.connect(server.url, session_ttl=31.0) as other:
             other.tube("load").put("job")
             task = waiting.wait()

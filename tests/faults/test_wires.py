@@ -244,7 +244,7 @@ def test_repeated_release_all_keeps_tasks_taken_in_between(
     with tubes.connect(proxied_url) as queue:
         tube = queue.tube("load")
         Between(proxy, lambda: others.take(timeout=0))
-        tube.release_all()
+        tube.admin.release_all()
         assert tube.statistics().tasks["taken"] == 1
 
 
@@ -317,9 +317,9 @@ def test_shared_session_survives_a_repeated_leave(
     others = other_queue.tube("load")
     others.put("job")
     task = others.take(timeout=0)
-    uuid = other_queue.identify()
+    uuid = other_queue.admin.identify()
     queue = tubes.connect(proxied_url)
-    queue.identify(uuid)
+    queue.admin.identify(uuid)
     cut.next(having=b"leave")
     queue.close()
     assert task is not None
@@ -333,10 +333,10 @@ def test_session_joined_over_a_cut_connection_ends_with_its_last_caller(
     first = other_queue.session()
     first.tube("load").put("job")
     assert first.tube("load").take(timeout=0) is not None
-    uuid = first.identify()
+    uuid = first.admin.identify()
     queue = tubes.connect(proxied_url)
     cut.next(having=b"join")
-    queue.identify(uuid)
+    queue.admin.identify(uuid)
     queue.close()
     first.close()
     assert others.take(timeout=0) is not None

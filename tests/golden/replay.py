@@ -74,7 +74,7 @@ class Replay(Verbs):
         uuid = step.get("args", {}).get("uuid")
         if uuid is not None and uuid.startswith("$"):
             uuid = self._uuids[uuid[1:]]
-        got = self.attempt(lambda: self.stage.queue(step["session"]).identify(uuid))
+        got = self.attempt(lambda: self.stage.queue(step["session"]).admin.identify(uuid))
         if "error" in step:
             self.compare(ERRORS[step["error"]], got)
             return

@@ -89,7 +89,7 @@ class Stage:
             if call.line is not None:
                 call.line.close()
         queue = self.queue(session)
-        queue.detach() if self._lease else queue.close()
+        queue.admin.detach() if self._lease else queue.close()
         for call in waiting:
             assert isinstance(call.future.exception(PATIENCE), QueueClosed)
         del self._queues[session]
@@ -136,7 +136,7 @@ class Stage:
         self.calls.append(call)
         for entering in [call, *behind]:
             entering.line = self.root.session()
-            entering.line.identify(self.queue(entering.session).identify())
+            entering.line.identify(self.queue(entering.session).admin.identify())
             timed = entering.left(self.clock.now())
             entering.future = self._face.begin(entering.line.tube(tube), "take", **timed)
         return call, bool(behind)

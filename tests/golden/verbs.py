@@ -64,7 +64,7 @@ class Verbs(Referee):
         """Record the holder of a taken task."""
         if is_task(got):
             takers = self.ledger.ids(self.tube_name(step)).takers
-            takers[got["id"]] = self.stage.queue(step["session"]).identify()
+            takers[got["id"]] = self.stage.queue(step["session"]).admin.identify()
 
     def do_release(self, step: Step) -> None:
         id = self.id(step)
@@ -88,7 +88,9 @@ class Verbs(Referee):
     def touch_without_effect(self, step: Step, id: int, delta: float | None, touch: Callable[[], Any]) -> None:
         """Check a touch without effect: without a number, by less than 0, by 0."""
         peeked = self.attempt(self.verb(step, "peek", id))
-        mine = self.ledger.ids(self.tube_name(step)).takers.get(id) == self.stage.queue(step["session"]).identify()
+        mine = (
+            self.ledger.ids(self.tube_name(step)).takers.get(id) == self.stage.queue(step["session"]).admin.identify()
+        )
         wanted = peeked
         if delta is None or delta < 0:
             wanted = errors.InvalidOption

@@ -126,7 +126,7 @@ def test_storm_of_signals_loses_no_task(url: str, driver: str, others: int) -> N
             run(0, tube)
         for thread in threads:
             thread.join()
-        tube.release_all()
+        tube.admin.release_all()
         whole = Ledger()
         for each in ledgers:
             whole.put |= each.put

@@ -114,13 +114,13 @@ def test_interrupted_take_has_no_effect(driver: str) -> None:
 )
 def test_interrupted_take_does_not_start_the_interval_of_its_lane(options: dict[str, Any]) -> None:
     for moment, _, tube in moments("utube", **options):
-        tube.block("2", 9)
+        tube.lane("2").block(9)
         if not interrupt(lambda tube=tube: tube.take(0), moment):  # type: ignore[misc]
             return
         assert check(tube)["taken"] == 0
-        assert [utube.next_start is None for utube in tube.utubes()] == [True, True, False]
+        assert [utube.next_start is None for utube in tube.lanes()] == [True, True, False]
         assert [task.data for task in iter(lambda tube=tube: tube.take(0), None)] == [0, 2]  # type: ignore[misc]
-        tube.configure("0", interval=0, max_in_flight=2)
+        tube.lane("0").configure(interval=0, max_in_flight=2)
         assert [task.data for task in iter(lambda tube=tube: tube.take(0), None)] == [1]  # type: ignore[misc]
 
 
@@ -128,7 +128,7 @@ def test_interrupted_take_does_not_start_the_interval_of_its_lane(options: dict[
 def test_interrupted_move_leaves_each_task_in_one_tube() -> None:
     for moment, queue, tube in moments("utubettl"):
         other = queue.create_tube("other", "utubettl")
-        over = not interrupt(lambda tube=tube, other=other: tube.move_to(other, state="ready"), moment)  # type: ignore[misc]
+        over = not interrupt(lambda tube=tube, other=other: tube.admin.move_to(other, state="ready"), moment)  # type: ignore[misc]
         check(other)
         assert check(tube)["total"] == len(tube.tasks())
         assert sorted(task.data for task in tube.tasks() + other.tasks()) == [*range(TASKS)]
@@ -141,7 +141,7 @@ def test_interrupted_move_leaves_each_task_in_one_tube() -> None:
 def test_task_ended_by_an_interrupted_ack_or_delete_is_kept(end: str) -> None:
     for moment, _, tube in moments("fifottl", keep_done=60):
         for _ in range(2):
-            tube.take_task(5 - tube.statistics().kept).ack()  # type: ignore[union-attr]
+            tube.peek(5 - tube.statistics().kept).take().ack()  # type: ignore[union-attr]
         task = tube.take(0)
         if not interrupt(lambda tube=tube, task=task: getattr(tube, end)(task), moment):  # type: ignore[misc]
             return
@@ -153,8 +153,8 @@ def test_task_ended_by_an_interrupted_ack_or_delete_is_kept(end: str) -> None:
 @pytest.mark.parametrize("lane", ["0", "new"])
 def test_interrupted_block_or_configure_is_all_or_nothing(lane: str) -> None:
     acts: list[Callable[[tubes.Tube], object]] = [
-        lambda tube: tube.block(lane, 5),
-        lambda tube: tube.configure(lane, interval=5, max_in_flight=3),
+        lambda tube: tube.lane(lane).block(5),
+        lambda tube: tube.lane(lane).configure(interval=5, max_in_flight=3),
     ]
     for act in acts:
         for moment, _, tube in moments("utube"):
@@ -162,12 +162,12 @@ def test_interrupted_block_or_configure_is_all_or_nothing(lane: str) -> None:
                 break
             check(tube)
             act(tube)
-            assert tube.utubes()[lane == "new" and -1].name == lane
-            tube.block(lane, 0)
-            tube.configure(lane, interval=None, max_in_flight=None)
+            assert tube.lanes()[lane == "new" and -1].name == lane
+            tube.lane(lane).block(0)
+            tube.lane(lane).configure(interval=None, max_in_flight=None)
             check(tube)
             assert drain(tube) == list(range(TASKS))
-            assert tube.utubes() == []
+            assert tube.lanes() == []
 
 
 @pytest.mark.sample(2)
@@ -206,7 +206,7 @@ def test_interrupted_take_many_has_no_effect(driver: str) -> None:
         assert check(tube)["taken"] == 0
         assert tube.statistics().calls["take"] == 0
         assert {task.attempts for task in tube.take_many(TASKS, timeout=0)} == {1}
-        tube.release_all()
+        tube.admin.release_all()
         assert sorted(drain(tube)) == list(range(TASKS))
 
 
@@ -223,7 +223,7 @@ def test_interrupted_batch_call_is_done_or_undone_for_each_task(driver: str, met
         ended = calls["ack"] + calls["delete"]
         assert counts["total"] == TASKS - ended
         assert counts["taken"] == 3 - ended - calls["release"]
-        tube.release_all()
+        tube.admin.release_all()
         left = [n for n in range(TASKS) if n not in [task.data for task in tasks][:ended]]
         assert drain(tube) == left
 
@@ -239,7 +239,7 @@ def test_interrupted_call_of_a_holder_is_all_or_nothing(driver: str, method: str
         assert task is not None
         act: dict[str, Callable[[], object]] = {
             "touch": lambda task=task: task.touch(5),  # type: ignore[misc]
-            "release_all": tube.release_all,
+            "release_all": tube.admin.release_all,
         }
         if not interrupt(act.get(method) or getattr(task, method), moment):
             return
@@ -250,7 +250,7 @@ def test_interrupted_call_of_a_holder_is_all_or_nothing(driver: str, method: str
         ended = calls["ack"] + calls["delete"]
         assert counts["total"] == TASKS - ended
         assert counts["taken"] == 1 - ended - calls["release"] - calls["bury"]
-        tube.release_all()
+        tube.admin.release_all()
         tube.kick(1)
         assert drain(tube) == list(range(ended, TASKS))
 
@@ -285,7 +285,7 @@ def test_interrupted_pause_or_resume_is_all_or_nothing(method: str, seconds: flo
         assert tube.statistics().paused in (None, math.inf if seconds is None else seconds)
         assert (tube.take(0) is None) == (tube.statistics().paused is not None)
         tube.resume()
-        tube.release_all()
+        tube.admin.release_all()
         assert drain(tube) == list(range(TASKS))
 
 
@@ -350,7 +350,7 @@ CALLS: dict[str, Callable[[tubes.Tube, tubes.Task, tubes.Tube], object]] = {
     "ack": lambda tube, task, other: task.ack(),
     "release": lambda tube, task, other: task.release(),
     "kick": lambda tube, task, other: tube.kick(2),
-    "move_to": lambda tube, task, other: tube.move_to(other, state="ready"),
+    "move_to": lambda tube, task, other: tube.admin.move_to(other, state="ready"),
     "drop": lambda tube, task, other: other.drop(),
 }
 
@@ -385,11 +385,11 @@ def test_interrupted_recovery_strands_no_task(driver: str, call: str) -> None:
             assert counts["taken"] <= 1, moments
             with contextlib.suppress(tubes.TubeNotFound):
                 assert len(queue.tube("other").tasks()) == check(other)["total"], moments
-                other.move_to(tube, state="ready")
-            tube.release_all()
+                other.admin.move_to(tube, state="ready")
+            tube.admin.release_all()
             tube.kick(TASKS)
             for name in ("0", "1", "2") if "utube" in driver else ():
-                tube.configure(name, interval=0, max_in_flight=9)
+                tube.lane(name).configure(interval=0, max_in_flight=9)
             data = drain(tube)
             acked = [0] if call == "ack" and 0 not in data else []
             assert sorted(data + acked) == list(range(TASKS)), moments
@@ -426,7 +426,7 @@ def test_interrupts_of_a_waiting_call_lose_no_task_and_no_waiter(driver: str, ca
             interrupt(attempt, run // 3, *(chance.randrange(chance.choice([3, 60])) for _ in range(2)))
             timer.join()
             if got and call != "put":
-                tube.release_all()
+                tube.admin.release_all()
             assert eventually(lambda: tube.statistics().waiting == check(tube)["taken"] == 0), run
             left: list[Any] = drain(tube)
             assert left == ["x"] or (call == "put" and not left), run
@@ -503,7 +503,7 @@ def test_interrupted_again_leaves_the_old_task_or_the_new_one(url: str) -> None:
     def prepare(tube: tubes.Tube) -> None:
         tube.put("x").delete()
 
-    for tube in interrupt_twice(url, "fifottl", prepare, lambda tube, _: tube.again(0), keep_done=60):
+    for tube in interrupt_twice(url, "fifottl", prepare, lambda tube, _: tube.kick(task=0), keep_done=60):
         check(tube)
         old, new = tube.tasks(state="done"), tube.tasks(state="ready")
         assert [task.data for task in old + new] == ["x"]
@@ -532,7 +532,7 @@ def test_interrupted_truncate_is_all_or_nothing(url: str) -> None:
         for key in "abc":
             tube.put(key, key=key, key_ttl=99)
         tube.delete(0)
-        tube.take_task(1)
+        tube.peek(1).take()
 
     for tube in interrupt_twice(url, "fifottl", prepare, lambda tube, _: tube.truncate(), keep_done=60):
         check(tube)
@@ -559,22 +559,22 @@ def test_done_tasks_stay_in_the_folder_when_a_truncate_is_interrupted(tmp_path: 
 @pytest.mark.sample(1)
 def test_interrupted_move_to_another_session_is_all_or_nothing(url: str) -> None:
     with tubes.connect(url) as queue:
-        uuid = queue.identify()
+        uuid = queue.admin.identify()
         both = [queue.create_tube(name) for name in "ab"]
         for tube in both:
             tube.put("x")
         for run in range(MANY * 2):
             mine = tubes.connect(url)
-            own = mine.identify()
+            own = mine.admin.identify()
             held = [mine.tube(tube.name).take(0) for tube in both]
-            hits = interrupt(lambda mine=mine: mine.identify(uuid), run // 2, run % 2)  # type: ignore[misc]
-            if mine.identify() == own:
+            hits = interrupt(lambda mine=mine: mine.admin.identify(uuid), run // 2, run % 2)  # type: ignore[misc]
+            if mine.admin.identify() == own:
                 assert [task is not None and task.release().state.value for task in held] == ["r", "r"]
             for tube in both:
                 assert eventually(lambda tube=tube: tube.statistics().tasks["taken"] == 0)  # type: ignore[misc]
                 task = mine.tube(tube.name).take(0)
                 assert task is not None
-                if mine.identify() == uuid:
+                if mine.admin.identify() == uuid:
                     tube.release(task.id)
             mine.close()
             for tube in both:
@@ -647,7 +647,7 @@ def test_interrupted_replace_is_all_or_nothing(driver: str, state: str) -> None:
         before = tube.statistics()
         over = not interrupt(lambda tube=tube: tube.put("x", key="0", on_duplicate="replace"), moment)  # type: ignore[misc]
         counts, calls = check(tube), tube.statistics().calls
-        tube.release_all()
+        tube.admin.release_all()
         tube.kick(1)
         data: list[Any] = drain(tube)
         done = "x" in data
@@ -753,5 +753,5 @@ def test_interrupted_alter_is_all_or_nothing(driver: str) -> None:
         assert task.max_attempts == (2 if is_done else None)
         assert (tube.put("y", timeout=0) is None) == is_done
         if "utube" in driver:
-            seen = {(utube.interval, utube.max_in_flight) for utube in tube.utubes()}
+            seen = {(utube.interval, utube.max_in_flight) for utube in tube.lanes()}
             assert seen == {(7.0, 2) if is_done else (0.0, 1)}

@@ -25,9 +25,9 @@ def test_repair_fixes_a_damaged_tube_in_memory(queue: tubes.Queue) -> None:
     shared: Any = tube._port.shared
     shared.engine._delayed = 1
     assert tube.statistics().tasks["ready"] == 1
-    assert queue.check("mail") == [tubes.Problem("memory", 1, ("mail",), repaired=False, tube="mail")]
-    assert queue.repair("mail") == [tubes.Problem("memory", 1, ("mail",), repaired=True, tube="mail")]
-    assert queue.check("mail") == []
+    assert queue.admin.check("mail") == [tubes.Problem("memory", 1, ("mail",), repaired=False, tube="mail")]
+    assert queue.admin.repair("mail") == [tubes.Problem("memory", 1, ("mail",), repaired=True, tube="mail")]
+    assert queue.admin.check("mail") == []
     assert tube.statistics().tasks["ready"] == 2
     assert [task.data for task in tube.take_many(3)] == ["to ann", "to bob"]
 

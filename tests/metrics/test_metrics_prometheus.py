@@ -55,7 +55,7 @@ def scrape(queue: tubes.Queue, clock: ManualClock) -> Iterator[Scrape]:
 def test_folder_exports_disk_usage(tmp_path: Path) -> None:
     with tubes.connect(f"file:{tmp_path}?sync=full") as queue:
         queue.create_tube("t").put("x" * 1000)
-        usage, scrape = queue.folder_usage, Scrape(queue)
+        usage, scrape = queue.admin.folder_usage, Scrape(queue)
         assert usage is not None
         assert (
             scrape("tubes_folder_bytes")
@@ -69,7 +69,7 @@ def test_folder_exports_disk_usage(tmp_path: Path) -> None:
 
 
 def test_backend_without_folder_exports_no_disk_usage(queue: tubes.Queue, scrape: Scrape) -> None:
-    assert queue.folder_usage is None
+    assert queue.admin.folder_usage is None
     assert scrape("tubes_folder_bytes") is None
 
 
@@ -100,7 +100,7 @@ def test_lanes_sessions_pauses_and_callers_are_counted(queue: tubes.Queue, scrap
     for host in ("a", "b", "c"):
         crawl.put("/", utube=host)
     crawl.take(timeout=0)
-    crawl.block("b", 60)
+    crawl.lane("b").block(60)
     assert scrape("tubes_utubes", tube="crawl") == 3
     assert scrape("tubes_blocked_utubes", tube="crawl") == 2
     assert scrape("tubes_paused", tube="crawl") == 0

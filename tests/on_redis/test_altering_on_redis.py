@@ -74,7 +74,7 @@ def test_alter_reaches_processes_of_two_program_versions(url: str) -> None:
         assert [version.put()[:2] for version in (old, new, restarted)] == [[60, 3]] * 3
         tasks = queue.tube("jobs").tasks()
         assert [task.ttr for task in tasks] == [60, 120, 120, None, None, 60, 60, 60]
-        assert queue.check("jobs") == []
+        assert queue.admin.check("jobs") == []
     for version in (old, new, restarted):
         version.stop()
 
@@ -143,11 +143,11 @@ def test_alter_updates_many_lanes_in_parts(url: str, valkey: LocalServer) -> Non
         assert not client.hexists(port_of(tube).shared.key, "repace")
         assert len(there.take_many(2 * count, timeout=0)) == count
         tube.alter(max_in_flight=None, interval=1000)
-        there.release_all()
+        there.admin.release_all()
         taken = tube.take_many(2 * count, timeout=0)
         assert len(taken) == count
         assert len({task.utube for task in taken}) == count
-        assert queue.check("t") == []
+        assert queue.admin.check("t") == []
 
 
 @pytest.mark.parametrize("written", ["", "soon", "1e18 x", "0 zz", f"0 {'a' * 40}"])
@@ -159,9 +159,9 @@ def test_repair_fixes_the_field_that_names_the_options(url: str, valkey: LocalSe
         key = port_of(tube).shared.key
         options = client.hget(key, "options").replace(b"5000000", b"7000000")
         client.hset(key, mapping={"listening": written, "options": options})
-        assert [problem.kind for problem in queue.check("t")] == ["field"]
-        assert [problem.examples for problem in queue.repair("t")] == [("listening",)]
-        assert queue.check("t") == []
+        assert [problem.kind for problem in queue.admin.check("t")] == ["field"]
+        assert [problem.examples for problem in queue.admin.repair("t")] == [("listening",)]
+        assert queue.admin.check("t") == []
         assert tube.put(1).ttr == there.put(2).ttr == 7
 
 
@@ -190,11 +190,11 @@ def test_other_session_respects_the_first_limit_of_a_lane(url: str) -> None:
             mine.put(lane, utube=lane)
         held = mine.take(timeout=0)
         assert held.utube == "a"
-        theirs.block("b", 1000)
+        theirs.lane("b").block(1000)
         assert mine.take(timeout=0) is None
         held.ack()
         assert mine.put("more", utube="b") is not None
         assert [task.utube for task in mine.take_many(9)] == ["a"]
-        assert {lane.name: (lane.ready, lane.taken) for lane in theirs.utubes()} == {"a": (0, 1), "b": (3, 0)}
-        theirs.block("b", 0)
+        assert {lane.name: (lane.ready, lane.taken) for lane in theirs.lanes()} == {"a": (0, 1), "b": (3, 0)}
+        theirs.lane("b").block(0)
         assert mine.take(timeout=0).utube == "b"

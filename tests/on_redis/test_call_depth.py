@@ -23,8 +23,8 @@ VERBS: dict[str, tuple[int, Act]] = {
     "bury": (6, tubes.Task.bury),
     "delete": (6, tubes.Task.delete),
     "update": (6, lambda task: task.update(data="other")),
-    "kick_task": (6, tubes.Task.kick),
-    "release_all": (5, lambda task: task._tube.release_all()),
+    "kick of a task": (6, tubes.Task.kick),
+    "release_all": (5, lambda task: task._tube.admin.release_all()),
     "touch": (6, lambda task: task.touch(1)),
     "peek": (6, tubes.Task.peek),
 }

@@ -113,10 +113,10 @@ def test_invalid_options_are_refused_and_not_run(
                 with pytest.raises((Unreadable, tubes.TubeExists)):
                     other.create_tube("bad", "utubettl", if_not_exists=True)
                 # Counting does not read the options; the age of the first task does, and skips the tube.
-                assert set(other.overview()) == {"bad", "good"}
+                assert set(other.admin.overview()) == {"bad", "good"}
                 assert other.tubes() == ["bad", "good"]
                 place.stranger.zadd(place.key("bad", "due"), {b"\0": 1})
-                assert set(other.overview(ages=True)) == {"good"}
+                assert set(other.admin.overview(ages=True)) == {"good"}
                 assert place.stranger.exists("owned") == 0
 
 
@@ -131,7 +131,7 @@ def test_invalid_drivers_are_refused(
             with face.connect(place.url, session_ttl=31.0) as other:
                 assert "tube 'bad': its driver" in refuses(lambda other=other: other.tube("bad"))  # type: ignore[misc]
                 assert "good" in other.tubes()
-                assert "good" in other.overview(ages=True)
+                assert "good" in other.admin.overview(ages=True)
                 with pytest.raises((Unreadable, tubes.TubeExists)):
                     other.create_tube("bad", "nosuch", if_not_exists=True)
 
@@ -155,7 +155,7 @@ def test_invalid_tube_names_are_skipped_with_one_warning(
     place.stranger.sadd(place.names, *NAMES)
     for _ in range(3):
         assert queue.tubes() == ["good"]
-        assert list(queue.overview(ages=True)) == ["good"]
+        assert list(queue.admin.overview(ages=True)) == ["good"]
         assert list(queue.statistics()) == ["good"]
     warned = [one for one in caplog.records if one.levelno >= logging.WARNING]
     assert len(warned) == 1
@@ -176,7 +176,7 @@ def test_keys_that_are_not_tubes_are_skipped(
     place.stranger.hset(place.key("counted"), "takes", "x")
     place.stranger.hset(place.key("waited", "waiting"), "x", "y z")
     assert queue.tubes() == ["counted", "good", "parts", "waited"]
-    assert list(queue.overview()) == ["good"]
+    assert list(queue.admin.overview()) == ["good"]
     for name in ("text", "empty", "parts", "counted", "waited"):
         assert name in caplog.text
     for name in ("text", "empty"):
@@ -322,13 +322,13 @@ def test_shared_session_skips_invalid_tubes(place: Place, face: Face, caplog: py
         tube = queue.create_tube("mail")
         tube.put(1)
         assert tube.take(0)
-        uuid = queue.identify()
+        uuid = queue.admin.identify()
         key = f"{place.prefix}:tubes:session:{uuid}"
         place.stranger.hset(place.key("broken"), mapping={"born": "1", "driver": "x", "options": "{}"})
         for name in (b"\xff", b"a}b", b"x" * 40, b"broken"):
             place.stranger.hset(key, b"tube:" + name, 1)
         other = face.connect(place.url, session_ttl=31.0)
-        assert other.identify(uuid) == uuid
+        assert other.admin.identify(uuid) == uuid
         assert other.tube("mail").ack(0).id == 0
         other.close()
     assert not place.stranger.exists(place.key("a}b"))
@@ -338,7 +338,7 @@ def test_shared_session_skips_invalid_tubes(place: Place, face: Face, caplog: py
 def test_invalid_session_token_is_refused(place: Place, token: bytes) -> None:
     with tubes.connect(place.url) as queue, tubes.connect(place.url, session_ttl=31.0) as other:
         queue.create_tube("mail")
-        session = other.identify()
+        session = other.admin.identify()
         place.stranger.hset(place.key("mail"), f"u{session}", token)
         place.stranger.zadd(place.key("mail", "leases"), {token: "inf"})
         with pytest.raises(TubesError) as refused:
@@ -357,7 +357,7 @@ def test_error_names_the_tube_of_a_corrupt_stream(place: Place, written: bytes) 
                 place.stranger.hset(place.key("pages", "stream:nightly"), field, written)
         assert "pages" in refuses(lambda: stream.take(1, 3))
         assert "pages" in refuses(lambda: stream.retake(1))
-        queue.detach()
+        queue.admin.detach()
 
 
 def test_corrupt_write_records_do_not_stop_another_write(
@@ -378,7 +378,7 @@ def test_lane_with_invalid_name_is_skipped(place: Place, queue: tubes.Queue, cap
     tube = queue.create_tube("crawl", "utube")
     tube.put(1, utube="a")
     place.stranger.hset(place.key("crawl", "lanes"), b"\xff", place.stranger.hget(place.key("crawl", "lanes"), "a"))
-    assert [lane.name for lane in tube.utubes()] == ["a"]
+    assert [lane.name for lane in tube.lanes()] == ["a"]
     assert "lanes of tube 'crawl'" in caplog.text
 
 

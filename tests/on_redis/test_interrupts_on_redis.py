@@ -60,13 +60,13 @@ def test_interrupted_take_gives_its_tasks_back(tube: tubes.Tube, method: str) ->
     calls: dict[str, Callable[[], object]] = {
         "take": lambda: tube.take(0),
         "take_many": lambda: tube.take_many(2, 0),
-        "take_task": lambda: tube.take_task(1),
+        "take_task": lambda: tube.peek(1).take(),
     }
     calls[method]()  # Load the scripts.
-    tube.release_all()
+    tube.admin.release_all()
     for first, second in storm(calls[method]):
         assert eventually(lambda: tube.statistics().tasks["taken"] == 0), (first, second)
-    tube.release_all()
+    tube.admin.release_all()
     assert [task.data for task in tube.take_many(9, 0)] == [0, 1, 2]
 
 
@@ -141,7 +141,7 @@ def test_interrupted_waiting_take_loses_no_task(queue: tubes.Queue, method: str)
     with ThreadPoolExecutor(1) as thread:
         for moments in waiting_storm(call, lambda: tube.put("x")):
             if got:
-                tube.release_all()
+                tube.admin.release_all()
             assert eventually(lambda: tube.statistics().tasks["taken"] == tube.statistics().waiting == 0), moments
             # The take that was on its way for the interrupted call may hold the task for a moment.
             found: list[tubes.Task] = []

@@ -40,7 +40,7 @@ def test_tube_with_lanes_in_layout_2_is_upgraded(server: LocalServer, old: Any, 
         tube: Any = queue.tube(name)
         assert tube.statistics().tasks == {"ready": 14, "taken": 0, "buried": 1, "delayed": 0, "done": 1, "total": 15}
         indexes.check(old, tube)
-        assert queue.check(name) == []
+        assert queue.admin.check(name) == []
         taken: list[Any] = []
         while task := tube.take(timeout=1):
             indexes.check(old, tube)

@@ -89,17 +89,17 @@ def test_restarted_service_can_use_its_old_leases(face: Face, url: str) -> None:
     """All its processes are down for a while, as in a deploy."""
     uuid = uuid4()
     first = face.connect(url, session_ttl=60)
-    first.identify(uuid, create=True)
+    first.admin.identify(uuid, create=True)
     tube = first.create_tube("load", "fifottl", ttr=300)
     tube.put("job")
     lease = str(tube.take(timeout=0).lease)
-    first.detach()
+    first.admin.detach()
     with face.connect(url, session_ttl=60) as second:
-        assert second.identify(uuid, create=True) == uuid.hex
+        assert second.admin.identify(uuid, create=True) == uuid.hex
         assert second.tube("load").take(timeout=0) is None
         assert second.tube("load").ack(lease).data == "job"
     with face.connect(url) as third, pytest.raises(SessionNotFound):
-        third.identify(uuid)
+        third.admin.identify(uuid)
 
 
 def test_task_of_a_lost_session_still_has_a_lease(face: Face, url: str, valkey: LocalServer) -> None:
@@ -148,7 +148,7 @@ def test_heartbeat_of_another_process_does_not_shorten_the_lease_of_a_shared_ses
         tube.put("job")
         assert tube.take(0) is not None
         before = lease_of(tube)
-        theirs.identify(mine.identify())
+        theirs.admin.identify(mine.admin.identify())
         theirs.tube("load").put("more")
         witness = sibling.tube("load")
         witness.put("third")

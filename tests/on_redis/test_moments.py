@@ -53,7 +53,7 @@ def test_due_tasks_wake_waiters_in_time(slow: LocalServer) -> None:
                 elif what == "pause":
                     tube.pause(span)
                 elif what == "block":
-                    tube.block("lane", span)
+                    tube.lane("lane").block(span)
                 began = time.monotonic()
                 task = tube.take(timeout=20)
                 delays.setdefault(what, []).append(time.monotonic() - began - span)

@@ -167,7 +167,7 @@ def test_tube_with_an_unregistered_order_is_refused(url: str) -> None:
         queue.create_tube("t", ranked)
         with pytest.raises(DriverNotFound, match="the driver 'mine' of this tube is not registered"):
             other.tube("t")
-        other.register_driver(tubes.Driver("mine", options={"pri"}, order="-id"))
+        other.admin.register_driver(tubes.Driver("mine", options={"pri"}, order="-id"))
         with pytest.raises(DriverNotFound, match="differs from the registered one"):
             other.tube("t")
 
@@ -179,7 +179,7 @@ def test_a_utube_may_have_an_empty_name(url: str) -> None:
             tube.put(utube, utube=utube)
         taken = [task.data for task in iter(lambda: tube.take(0), None)]
         assert taken == ["", None]
-        tube.release_all()
+        tube.admin.release_all()
         for _ in range(4):
             task = tube.take(0)
             assert task is not None
@@ -261,5 +261,5 @@ def test_move_to_the_same_tube_is_refused(port: int) -> None:
         tube = queue.create_tube("moved")
         tube.put(1)
         with pytest.raises(InvalidOption, match="must be another tube"):
-            other.tube("moved").move_to(tube, state="ready")
+            other.tube("moved").admin.move_to(tube, state="ready")
         assert tube.statistics().calls["put"] == 1

@@ -69,7 +69,7 @@ class Side:
             "touch": lambda: tube.touch(task, 10),
             "bury": lambda: tube.bury(task, "why"),
             "kick": lambda: tube.kick(number % 3),
-            "kick one": lambda: tube.kick_task(number),
+            "kick one": lambda: tube.kick(task=number),
             "peek": lambda: tube.peek(task),
             "update": lambda: tube.update(task, data=-number),
             "delete": lambda: tube.delete(number),

@@ -84,13 +84,13 @@ def test_waiter_is_served_when_the_cooldown_of_a_lane_ends(url: str) -> None:
             task.ack()
         assert all(0.39 < after - before < 2 for before, after in pairwise(starts))
         tube.put(3, utube="a")
-        tube.block("a", 60)
+        tube.lane("a").block(60)
         with ThreadPoolExecutor() as pool:
             waits = pool.submit(worker.take, 9)
             while tube.statistics().waiting == 0:
                 time.sleep(0.01)
-            tube.configure("a", interval=0)
-            tube.block("a", 0.3)
+            tube.lane("a").configure(interval=0)
+            tube.lane("a").block(0.3)
             assert waits.result() is not None
 
 
@@ -132,7 +132,7 @@ def test_loop_logs_a_lost_task_and_continues(url: str, caplog: pytest.LogCapture
         for task in tube:
             seen.append(task.data)
             if len(seen) == 1:
-                tube.release_all()
+                tube.admin.release_all()
             if len(seen) == 3:
                 task.bury()
                 break
@@ -197,23 +197,23 @@ def test_shared_session_lives_as_long_as_its_longest_lease(url: str) -> None:
     with tubes.connect(url, session_ttl=60) as first, tubes.connect(url) as desk:
         tube = first.create_tube("t")
         tube.put("x")
-        uuid = first.identify()
+        uuid = first.admin.identify()
         task = tube.take(timeout=0)
         assert task is not None
-        first.detach()
+        first.admin.detach()
         with tubes.connect(url, session_ttl=1) as second:
-            second.identify(uuid)
+            second.admin.identify(uuid)
             second.tube("t")
-            second.detach()
+            second.admin.detach()
         time.sleep(1.3)
         assert desk.tube("t").statistics().tasks["taken"] == 1
         with tubes.connect(url, session_ttl=60) as third:
-            third.identify(uuid)
+            third.admin.identify(uuid)
             third.tube("t").ack(task.id)
 
 
 @pytest.mark.parametrize("end", ["ack", "bury", "truncate", "ttl", "drop"])
-def test_wait_empty_is_woken_by_other_processes_and_by_time(
+def test_join_is_woken_by_other_processes_and_by_time(
     url: str, face: Face, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A different lease creates a separate store, like that of another process."""
@@ -223,7 +223,7 @@ def test_wait_empty_is_woken_by_other_processes_and_by_time(
         its = other.tube("t")
         tasks = its.put_many([1, 2, 3], ttl=1 if end == "ttl" else 900)
         with ThreadPoolExecutor(3) as pool:
-            calls = [pool.submit(tube.wait_empty, 60) for _ in range(3)]
+            calls = [pool.submit(tube.join, 60) for _ in range(3)]
             assert eventually(lambda: len(port_of(tube).shared.emptiness.waiters()) == 3)
             time.sleep(0.2)  # They have subscribed.
             assert not any(call.done() for call in calls)
@@ -242,7 +242,7 @@ def test_wait_empty_is_woken_by_other_processes_and_by_time(
         assert eventually(lambda: not port_of(tube).shared.subscription.listening)
 
 
-def test_wait_empty_waits_for_puts_that_wait_for_room(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_join_waits_for_puts_that_wait_for_room(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with tubes.connect(url) as queue, ThreadPoolExecutor(2) as pool:
         tube = queue.create_tube("t", capacity=1)
         shared = port_of(tube).shared
@@ -252,7 +252,7 @@ def test_wait_empty_waits_for_puts_that_wait_for_room(url: str, monkeypatch: pyt
         monkeypatch.setattr(shared.serving, "_serve_putter", lambda full: (may_be_served.wait(60), serve(full))[1])
         put = pool.submit(tube.put, 2, timeout=60)
         assert eventually(lambda: len(shared.queue.put_waiters) == 1)
-        call = pool.submit(tube.wait_empty, 60)
+        call = pool.submit(tube.join, 60)
         assert eventually(lambda: shared.emptiness.waiting)
         tube.delete(first)
         time.sleep(0.5)  # The waiter has checked the tube, which is empty.
@@ -264,12 +264,12 @@ def test_wait_empty_waits_for_puts_that_wait_for_room(url: str, monkeypatch: pyt
         assert call.result(60)
 
 
-def test_wait_empty_survives_a_lost_event(url: str, valkey: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_join_survives_a_lost_event(url: str, valkey: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emptiness, "_LONGEST", 300_000)
     with tubes.connect(url) as queue, tubes.connect(url, session_ttl=31.0) as other, ThreadPoolExecutor(1) as pool:
         tube = queue.create_tube("t")
         task = tube.put(1)
-        call = pool.submit(tube.wait_empty, 60)
+        call = pool.submit(tube.join, 60)
         shared = port_of(tube).shared
         assert eventually(lambda: shared.subscription._thread is not None)
         monkeypatch.setattr(shared.subscription, "_take_in", lambda message: None)
@@ -314,7 +314,7 @@ def test_expired_done_tasks_leave_no_keys(url: str, valkey: LocalServer) -> None
         assert all(0 < client.pttl(name) <= 2000 for name in names)
         assert eventually(lambda: not client.exists(*names))
         assert tube.statistics().kept == 0
-        assert queue.check("t") == []
+        assert queue.admin.check("t") == []
 
 
 def test_ack_many_splits_large_batches(url: str) -> None:
@@ -331,7 +331,7 @@ def test_ack_many_splits_large_batches(url: str) -> None:
         assert sorted(ids) == list(range(600))
         tube.alter(keep_done_max=10)
         assert [task.id for task in tube.tasks(state="done")] == ids[:10]
-        assert queue.check("t") == []
+        assert queue.admin.check("t") == []
 
 
 def test_one_thread_renews_the_sessions_of_all_namespaces(url: str, valkey: LocalServer) -> None:

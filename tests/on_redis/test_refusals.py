@@ -98,7 +98,7 @@ def takes(desk: Desk) -> None:
     if desk.timed:
         task = desk.take()
         task.touch(5)
-        desk.tube.renew_many([task], 500)
+        desk.tube.touch_many([task], 500)
         task.release(delay=3)
         desk.take()
         desk.clock.advance(90)
@@ -106,15 +106,15 @@ def takes(desk: Desk) -> None:
 
 
 def looks(desk: Desk) -> None:
-    desk.tube.buried()
-    desk.tube.oldest_ready_age()
+    desk.tube.tasks(state="buried")
+    desk.tube.admin.oldest_ready_age()
     desk.tube.tasks()
-    desk.queue.overview(ages=True)
+    desk.queue.admin.overview(ages=True)
     desk.queue.statistics()
     if desk.timed:
-        desk.tube.due_histogram([1, 10])
+        desk.tube.admin.due_histogram([1, 10])
     if desk.laned:
-        desk.tube.utubes()
+        desk.tube.lanes()
 
 
 def changes(desk: Desk) -> None:
@@ -122,7 +122,7 @@ def changes(desk: Desk) -> None:
     desk.tube.peek(ids[0])
     desk.tube.bury(ids[0])
     desk.tube.bury(ids[1])
-    desk.tube.kick_task(ids[0])
+    desk.tube.kick(task=ids[0])
     desk.tube.kick(5, attempts=2)
     desk.tube.delete(ids[2])
     desk.tube.delete_many(ids[3:5])
@@ -133,10 +133,10 @@ def changes(desk: Desk) -> None:
     desk.tube.pause(5)
     desk.tube.resume()
     if desk.laned:
-        desk.tube.block("0", 5)
-        desk.tube.configure("1", interval=1, max_in_flight=3)
+        desk.tube.lane("0").block(5)
+        desk.tube.lane("1").configure(interval=1, max_in_flight=3)
     desk.take()
-    desk.tube.release_all()
+    desk.tube.admin.release_all()
 
 
 def failures(desk: Desk) -> None:
@@ -154,7 +154,7 @@ def failures(desk: Desk) -> None:
 
 def leaves(desk: Desk) -> None:
     with desk.queue.session() as other:
-        other.identify()
+        other.admin.identify()
         other.tube("t").take(timeout=0)
     desk.put("x")
     desk.take()
@@ -171,7 +171,7 @@ def batches(desk: Desk) -> None:
     stream.take(1, 3)
     (chunk,) = stream.take(2, 2)
     stream.claim.skip(desk.tube, list(zip(chunk.ids, chunk.attempts, strict=True))[:1])
-    desk.tube.release_all()
+    desk.tube.admin.release_all()
     stream.retake(1)
     stream.ack(2)
     port_of(stream.tube).connection.close(lost=True)

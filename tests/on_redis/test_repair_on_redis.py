@@ -91,14 +91,14 @@ class Patient:
 
     def kinds(self) -> dict[str, int]:
         """Return the numbers of problems by kind."""
-        return {problem.kind: problem.count for problem in self.queue.check("patient")}
+        return {problem.kind: problem.count for problem in self.queue.admin.check("patient")}
 
     def heal(self) -> list[tubes.Problem]:
         """Repair the tube and check that it is consistent."""
-        found = self.queue.repair("patient")
+        found = self.queue.admin.repair("patient")
         assert all(problem.repaired for problem in found)
-        assert self.queue.check("patient") == []
-        assert self.queue.repair("patient") == []
+        assert self.queue.admin.check("patient") == []
+        assert self.queue.admin.repair("patient") == []
         indexes.check(self.client, self.queue.tube("patient"))
         return found
 
@@ -106,12 +106,12 @@ class Patient:
         """Take and ack all tasks that can be taken; return their ids."""
         tube = self.queue.tube("patient")
         if self.tube.driver.lane is not None:
-            for utube in tube.utubes():
-                tube.configure(utube.name, interval=0)
-                tube.block(utube.name, 0)
+            for utube in tube.lanes():
+                tube.lane(utube.name).configure(interval=0)
+                tube.lane(utube.name).block(0)
         for other in self.others:
             other.close()
-        tube.release_all()
+        tube.admin.release_all()
         tube.kick(1000)
         for one in tube.tasks():
             if one.state == "delayed":
@@ -237,8 +237,8 @@ def test_repair_keeps_or_sets_aside_corrupted_tasks(patients: Callable[..., Pati
         else:
             value[at] = chance.choice([value[at] ^ 1 << chance.randrange(8), 0, 195, 255])
         patient.client.hset(tasks, id, bytes(value))
-    patient.queue.repair("patient")
-    assert patient.queue.check("patient") == []
+    patient.queue.admin.repair("patient")
+    assert patient.queue.admin.check("patient") == []
     left, broken = (patient.client.hkeys(patient.key_of(part)) for part in ("tasks", "broken"))
     assert sorted(left + broken) == sorted(before)
     assert [task.id for task in patient.tube.tasks()] == sorted(map(int, left))
@@ -319,7 +319,7 @@ def end_session(patient: Patient, *parts: str) -> None:
 def steal_key(patient: Patient) -> None:
     """Point a key to another task."""
     key = patient.client.hkeys(patient.key_of("keys"))[0]
-    patient.client.hset(patient.key_of("keys"), key, patient.tube.buried()[-1].id)
+    patient.client.hset(patient.key_of("keys"), key, patient.tube.tasks(state="buried")[-1].id)
 
 
 def swap(patient: Patient) -> None:
@@ -453,7 +453,7 @@ def test_repair_leaves_a_duplicate_key_to_one_task(patients: Callable[..., Patie
 def test_repair_never_reuses_existing_ids(patients: Callable[..., Patient]) -> None:
     patient = patients("utubettl")
     patient.client.hdel(patient.key, "next")
-    patient.queue.repair("patient")
+    patient.queue.admin.repair("patient")
     assert patient.tube.put("new").id == 41
 
 
@@ -465,7 +465,7 @@ def test_repair_cannot_fix_a_tube_without_valid_options_or_driver(patients: Call
             patient.client.hdel(patient.key, field)
         else:
             patient.client.hset(patient.key, field, value)
-        for examine in (patient.queue.check, patient.queue.repair):
+        for examine in (patient.queue.admin.check, patient.queue.admin.repair):
             (problem,) = examine("patient")
             assert (problem.kind, problem.repaired) == ("tube", False)
     assert patient.readable() == before
@@ -474,7 +474,7 @@ def test_repair_cannot_fix_a_tube_without_valid_options_or_driver(patients: Call
 def test_a_tube_of_another_layout_is_refused(patients: Callable[..., Patient]) -> None:
     patient = patients("fifo")
     patient.client.hset(patient.key, "layout", 1)
-    for examine in (patient.queue.check, patient.queue.repair):
+    for examine in (patient.queue.admin.check, patient.queue.admin.repair):
         with pytest.raises(tubes.ServerRefused, match="another version"):
             examine("patient")
 
@@ -482,7 +482,7 @@ def test_a_tube_of_another_layout_is_refused(patients: Callable[..., Patient]) -
 def test_check_needs_the_custom_driver_to_be_registered(valkey: LocalServer, patients: Callable[..., Patient]) -> None:
     patient = patients("rank")
     with tubes.connect(patient.queue._connection.url) as queue, pytest.raises(tubes.DriverNotFound):
-        queue.check("patient")
+        queue.admin.check("patient")
 
 
 def test_tasks_taken_by_a_stream_need_no_due_entry(valkey: LocalServer) -> None:
@@ -491,7 +491,7 @@ def test_tasks_taken_by_a_stream_need_no_due_entry(valkey: LocalServer) -> None:
         tube.put_many(range(3))
         stream = Stream.open(queue.session(), "mail", "s")
         stream.take(1, 2)
-        assert queue.check("mail") == []
+        assert queue.admin.check("mail") == []
 
 
 def test_check_and_repair_process_many_tasks_in_parts(valkey: LocalServer) -> None:
@@ -505,10 +505,10 @@ def test_check_and_repair_process_many_tasks_in_parts(valkey: LocalServer) -> No
             tube.delete_many(range(0, 3000, 3))
             port: Any = tube._port
             client: Any = valkey.client()
-            assert queue.check(driver) == []
+            assert queue.admin.check(driver) == []
             for part in ("ready", "behind"):
                 client.delete(f"{port.shared.key}:{part}")
-            (problem,) = [problem for problem in queue.repair(driver) if problem.kind == "stranded"]
+            (problem,) = [problem for problem in queue.admin.repair(driver) if problem.kind == "stranded"]
             assert (problem.count, len(problem.examples)) == (2000 if driver == "fifo" else 1600, 10)
             indexes.check(client, tube)
             assert len(tube.take_many(3000)) == (2000 if driver == "fifo" else 400)
@@ -526,7 +526,7 @@ def test_check_finds_no_problem_in_a_busy_tube(valkey: LocalServer, name: str) -
         while not busy.is_set():
             with tubes.connect(url) as mine:  # Open a new session each time.
                 tube = mine.tube("busy")
-                mine.register_driver(tube.driver)
+                mine.admin.register_driver(tube.driver)
                 for _ in range(chance.randrange(50)):
                     _act(tube, chance)
 
@@ -536,8 +536,8 @@ def test_check_finds_no_problem_in_a_busy_tube(valkey: LocalServer, name: str) -
         for worker in workers:
             worker.start()
         try:
-            found = [problem for _ in range(30) for problem in queue.check("busy")]
-            repaired = [problem for _ in range(5) for problem in queue.repair("busy")]
+            found = [problem for _ in range(30) for problem in queue.admin.check("busy")]
+            repaired = [problem for _ in range(5) for problem in queue.admin.repair("busy")]
         finally:
             busy.set()
             for worker in workers:
@@ -564,7 +564,7 @@ def test_a_repair_that_is_refused_changes_nothing(
     with monkeypatch.context() as patch:
         refusals = Refusals(valkey, patch)
         try:
-            assert patient.queue.repair("patient")
+            assert patient.queue.admin.repair("patient")
         finally:
             refusals.close()
     assert refusals.harm == []

@@ -153,7 +153,7 @@ def test_resent_take_takes_again_after_a_release(repeater: Repeater) -> None:
     take = repeater.call("take", "", "")
     first = task_codec.parse(repeater.wire.call(take))
     with repeater.queue.session() as other:
-        other.tube("t").release_all()
+        other.tube("t").admin.release_all()
     again = task_codec.parse(repeater.wire.call(take))
     assert (first[0], first[2], again[0], again[2]) == (0, 1, 0, 2)
 
@@ -192,6 +192,6 @@ def test_session_that_only_moved_tasks_leaves_no_answer(url: str) -> None:
         source, target = queue.create_tube("source"), queue.create_tube("target")
         source.put(1).bury()
         with queue.session() as other:
-            assert other.tube("source").move_to(other.tube("target")) == 1
+            assert other.tube("source").admin.move_to(other.tube("target")) == 1
         assert target.statistics().tasks["total"] == 1
-        assert queue.check("source") == []
+        assert queue.admin.check("source") == []

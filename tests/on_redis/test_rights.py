@@ -76,7 +76,7 @@ def test_a_monitor_changes_nothing(users: rights.Users) -> None:
     before = users.admin.info("commandstats")
     with tubes.connect(users.url("monitor")) as queue:
         assert queue.tubes() == ["jobs", "lanes"]
-        seen = queue.overview(ages=True)
+        seen = queue.admin.overview(ages=True)
         assert seen["jobs"].oldest_ready_age is not None
         collector = Collector(queue)
         registry = CollectorRegistry()
@@ -196,7 +196,7 @@ def test_user_of_one_namespace_cannot_access_another(users: rights.Users) -> Non
                 mail.put("to ann")
                 assert mail.take(timeout=5) is not None
                 assert eventually(lambda: events == ["put", "take"])
-                assert (team.tubes(), team.namespaces()) == (["mail"], ["team", "team2"])
+                assert (team.tubes(), team.admin.namespaces()) == (["mail"], ["team", "team2"])
                 mail.drop(force=True)
             with queue.namespace("team2") as other:
                 for call in (queue.tubes, other.tubes, lambda: queue.tube("mail"), lambda: other.tube("mail")):

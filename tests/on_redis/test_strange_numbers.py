@@ -53,7 +53,7 @@ def test_put_is_refused_when_the_next_id_is_invalid(url: str, client: Any, drive
         assert {name: value for name, value in after.items() if not name.endswith(b":leases")} == {
             name: value for name, value in before.items() if not name.endswith(b":leases")
         }
-        queue.repair("t")
+        queue.admin.repair("t")
         assert tube.put("second").id == 1
 
 
@@ -79,7 +79,7 @@ def test_cooldown_of_an_unknown_lane_ends(url: str, client: Any, clock: ManualCl
         except Unreadable:
             assert record is not None
         assert client.info("commandstats")["cmdstat_evalsha"]["calls"] - before <= 3
-        queue.repair("t")
+        queue.admin.repair("t")
         clock.advance(10)
         assert [task.data for task in (tube.take(timeout=0), tube.take(timeout=0)) if task] != []
 
@@ -90,9 +90,9 @@ def test_check_reports_invalid_scores(url: str, client: Any, score: str) -> None
         tube = queue.create_tube("t")
         tube.put("first")
         client.zadd(f"{port_of(tube).shared.key}:taken", {"0": float(score)})
-        assert queue.check("t") != []
-        queue.repair("t")
-        assert queue.check("t") == []
+        assert queue.admin.check("t") != []
+        queue.admin.repair("t")
+        assert queue.admin.check("t") == []
         assert tube.take(timeout=0) is not None
 
 
@@ -103,10 +103,10 @@ def test_buried_ignores_entries_without_a_task(url: str, client: Any, driver: st
         for number in range(3):
             tube.bury(tube.put(number))
         client.zadd(f"{port_of(tube).shared.key}:buried", {"": 0, "abc": 0})
-        assert [task.data for task in tube.buried(10)] == [0, 1, 2]
+        assert [task.data for task in tube.tasks(limit=10, state="buried")] == [0, 1, 2]
         client.delete(f"{port_of(tube).shared.key}:buried")
         client.zadd(f"{port_of(tube).shared.key}:buried", {"": 0})
-        assert tube.buried(10) == []
+        assert tube.tasks(limit=10, state="buried") == []
 
 
 def test_invalid_stored_reply_is_ignored(url: str, client: Any) -> None:

@@ -61,7 +61,7 @@ def test_incomplete_tube_is_not_recreated(url: str, valkey: tubes.testing.LocalS
         with tubes.connect(url) as other:
             with pytest.raises(tubes.ServerRefused, match="incomplete"):
                 other.create_tube("t", if_not_exists=True)
-            other.repair("t")
+            other.admin.repair("t")
             assert [task.data for task in other.tube("t").tasks()] == [0, 1, 2]
 
 
@@ -124,7 +124,7 @@ def test_expired_session_with_many_replies_leaves_no_fields(
             lost = tubes.aio.connect(url, clock=clock, session_ttl=30)
             there = await lost.tube("t")
             await asyncio.gather(*(there.put(number, key=str(number)) for number in range(2500)))
-            await lost.detach()
+            await lost.admin.detach()
 
         asyncio.run(burst())
         clock.advance(31)

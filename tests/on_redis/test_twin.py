@@ -129,14 +129,14 @@ class Side:
     def leave(self, worker: int, lost: bool) -> None:
         session = self.workers.pop(worker)
         if lost:
-            session.detach()
+            session.admin.detach()
         else:
             session.close()
         self.workers.insert(worker, self.root.session())
 
     def join(self, worker: int, other: int) -> bool:
-        uuid = self.workers[other].identify()
-        return self.workers[worker].identify(uuid) == uuid
+        uuid = self.workers[other].admin.identify()
+        return self.workers[worker].admin.identify(uuid) == uuid
 
     def close(self) -> None:
         for worker in self.workers:
@@ -247,7 +247,7 @@ class Twins:
         method = self.random.choices(
             ["put", "take", "ack", "release", "touch", "bury", "delete", "kick", "peek", "advance", "leave", "join",
              "release_all", "truncate", "put_many", "take_many", "ack_many", "release_many", "delete_many",
-             "pause", "resume", "update", "kick_task", "look", "move", "block", "configure", "renew_many",
+             "pause", "resume", "update", "kick_task", "look", "move", "block", "configure", "touch_many",
              "alter", "take_task", "set_ttr", "truncate_state", "forget"],
             [30, 30, 14, 10, 5, 6, 4, 5, 3, 14, 3, 2, 1, 1, 5, 5, 4, 3, 2, 1, 2, 7, 3, 3, 3, 3, 3, 4, 4, 5, 4, 1,
              4 * self.keyed],
@@ -262,10 +262,10 @@ class Twins:
         elif method == "take_task":
             ttr = self.pick(None, None, 0.5) if "ttr" in self.driver.options else None
             id = self.random.randrange(max(self.puts, 1) + 1)
-            self.same(lambda side: side.of(worker).take_task(id, ttr=ttr), takes=True)
+            self.same(lambda side: side.of(worker).peek(id).take(ttr=ttr), takes=True)
         elif method == "set_ttr":
             seconds = self.pick(None, 0, 0.5, 3)
-            self.same(lambda side: side.of(worker).set_ttr(named(side), seconds))
+            self.same(lambda side: side.of(worker).touch(named(side), ttr=seconds))
         elif method == "truncate_state":
             state = self.pick("ready", "taken", "buried", "delayed", *self.done())
             for side in self.sides:
@@ -276,7 +276,7 @@ class Twins:
                 side.received.sort(key=lambda event: (event[0] == "delete", str(event)))
         elif method == "forget":
             key = self.pick("k", "l", "m", "ü" * 300)
-            self.same(lambda side: side.of(worker).forget(key))
+            self.same(lambda side: side.of(worker).admin.forget_key(key))
         elif method.endswith("_many"):
             self.step_of_many(worker, method)
         elif method == "release":
@@ -296,20 +296,20 @@ class Twins:
             self.same(lambda side: side.of(worker).update(id, **changes))
         elif method == "kick_task":
             attempts = self.pick(None, 1, 2)
-            self.same(lambda side: side.of(worker).kick_task(named(side), attempts=attempts))
+            self.same(lambda side: side.of(worker).kick(task=named(side), attempts=attempts))
         elif method == "move":
             state, limit = self.pick("ready", "delayed", "buried"), self.pick(1, 3)
-            self.same(lambda side: side.of(worker).move_to(side.target, state=state, limit=limit))
+            self.same(lambda side: side.of(worker).admin.move_to(side.target, state=state, limit=limit))
             self.same(lambda side: side.target.tasks())
             self.same(lambda side: side.target.truncate())
         elif method == "look":
-            self.same(lambda side: side.of(worker).reasons())
+            self.same(lambda side: side.of(worker).admin.reasons())
             limit = self.pick(1, 3, 100)
             state, after = self.pick("ready", "taken", "delayed", "buried", None, *self.done()), self.pick_id()
             self.same(lambda side: side.of(worker).tasks(limit=limit, state=state))
             self.same(lambda side: side.of(worker).tasks(after, limit, state=state))
-            self.same(lambda side: side.of(worker).oldest_ready_age())
-            self.same(lambda side: side.of(worker).due_histogram([0.1, 0.5, 1, 2]))
+            self.same(lambda side: side.of(worker).admin.oldest_ready_age())
+            self.same(lambda side: side.of(worker).admin.due_histogram([0.1, 0.5, 1, 2]))
         elif method == "delete":
             state = self.pick(None, None, "ready", ["taken", "!"], *self.done())
             self.same(lambda side: side.of(worker).delete(named(side), state=state))
@@ -318,7 +318,7 @@ class Twins:
             self.same(lambda side: side.of(worker).ack(named(side), value))
         elif method == "peek" and self.keeps:
             self.puts += 1
-            self.same(lambda side: side.of(worker).again(named(side)))
+            self.same(lambda side: side.of(worker).kick(task=named(side)))
         elif method in ("ack", "peek"):
             self.same(lambda side: getattr(side.of(worker), method)(named(side)))
         elif method == "kick":
@@ -340,7 +340,7 @@ class Twins:
             self.clock.advance(0.01)
         elif method == "block":
             name, seconds = self.pick(*LANES), self.pick(0, 0.1, 0.5, 2)
-            self.same(lambda side: side.of(worker).block(name, seconds))
+            self.same(lambda side: side.of(worker).lane(name).block(seconds))
         elif method == "configure":
             name, limits = self.pick(*LANES), {"interval": self.pick(None, 0, 0.4, 1.5)}
             limits = self.pick(
@@ -348,7 +348,7 @@ class Twins:
             )
             if self.crowded:
                 limits = self.pick(limits, {"capacity": self.pick(None, 0, 1, 5)})
-            self.same(lambda side: side.of(worker).configure(name, **limits))
+            self.same(lambda side: side.of(worker).lane(name).configure(**limits))
         elif method == "alter":
             altered = self.random_changes()
             self.same(lambda side: side.of(worker).alter(**altered))
@@ -370,7 +370,7 @@ class Twins:
         else:
             named = [self.pick_task(alone=count == 1) for _ in range(count)]
             more = {"delay": self.pick(None, 0, 0.5, 2)} if method == "release_many" else {}
-            more = {"seconds": self.pick(0, 0.5, 3)} if method == "renew_many" else more
+            more = {"ttr": self.pick(0, 0.5, 3)} if method == "touch_many" else more
             more = {"state": self.pick(None, None, "ready", ["~", "!"])} if method == "delete_many" else more
             self.same(lambda side: getattr(side.of(worker), method)([name(side) for name in named], **more))
 
@@ -385,7 +385,7 @@ class Twins:
         memory, server = self.sides
         assert memory.tube.statistics() == server.tube.statistics()
         if self.driver.lane:
-            assert memory.tube.utubes() == server.tube.utubes()
+            assert memory.tube.lanes() == server.tube.lanes()
         for id in range(self.puts):
             assert outcome(lambda: memory.tube.peek(id))[1] == outcome(lambda: server.tube.peek(id))[1]  # noqa: B023
         eventually(lambda: len(server.received) >= len(memory.received))
@@ -399,7 +399,7 @@ class Twins:
         shared: Any = memory.tube._port.shared
         check_engine(shared.engine)
         indexes.check(client, server.tube)
-        assert server.root.check("twin") == []
+        assert server.root.admin.check("twin") == []
 
     def close(self) -> None:
         for side in self.sides:

@@ -111,12 +111,12 @@ def test_calls_examine_a_bounded_number_of_waiting_processes(client: Any, queue:
     tube: Any = queue.create_tube("load")
     assert tube.statistics().waiting == 0
     crowd(client, tube, 700, 18)
-    assert tube.statistics().waiting == queue.overview()["load"].statistics.waiting == 700
+    assert tube.statistics().waiting == queue.admin.overview()["load"].statistics.waiting == 700
     crowd(client, tube, 19_300, 18)
     reply = tube._port.connection.run(tube._port.ask("statistics"))
     assert len(reply[4]) == 2_001
     assert tube.statistics().waiting == 20_000
-    assert queue.overview()["load"].statistics.waiting == 20_000
+    assert queue.admin.overview()["load"].statistics.waiting == 20_000
     with queue.session() as other:
         other.tube("load").put(b"x")
         _, commands = work(client, other.close)
@@ -202,7 +202,7 @@ def test_replies_have_bounded_size(client: Any, queue: tubes.Queue, driver: str)
     assert BYTES <= sum(map(len, reply[-1])) <= BYTES + 21 * _LARGE
     assert reply[3] == b"1"
     Indexes(client, tube).check()
-    tube.release_all()
+    tube.admin.release_all()
     assert [task.id for task in tube.take_many(90)] == ids
     remaining = tube.take_many(90)
     assert [task.data for task in remaining] == [b"the last"]
@@ -212,9 +212,9 @@ def test_replies_have_bounded_size(client: Any, queue: tubes.Queue, driver: str)
     seen, *replies = tube._port.connection.run(tube._port.ask("looks", "!", *ids))
     assert seen == len(replies)
     assert BYTES <= sum(map(len, replies)) <= BYTES + 2 * _LARGE
-    assert [task.id for task in tube.buried(90)] == ids
+    assert [task.id for task in tube.tasks(limit=90, state="buried")] == ids
     client.config_resetstat()
-    assert tube.oldest_ready_age() is None
+    assert tube.admin.oldest_ready_age() is None
     assert client.info("commandstats")["cmdstat_evalsha"]["calls"] >= 90 * _LARGE // BYTES
 
 
@@ -278,7 +278,7 @@ def test_operations_on_many_tasks_run_in_parts(client: Any, queue: tubes.Queue, 
     assert [task.id for task in taken] == ids
     check(lambda: tube.release_many(taken))
     taken = tube.take_many(1_500)
-    check(lambda: tube.release_all())
+    check(lambda: tube.admin.release_all())
     assert tube.statistics().tasks["ready"] == 1_500
     other = queue.session()
     assert len(other.tube("load").take_many(1_500)) == 1_500
@@ -286,12 +286,12 @@ def test_operations_on_many_tasks_run_in_parts(client: Any, queue: tubes.Queue, 
     assert tube.statistics().tasks["ready"] == 1_500
     for id in ids[:600]:
         tube.bury(id)
-    check(lambda: tube.buried(600))
+    check(lambda: tube.tasks(limit=600, state="buried"))
     check(lambda: tube.kick(600))
     check(lambda: tube.tasks(limit=1_500))
     check(lambda: tube.tasks(limit=1_500, state="ready"))
-    check(lambda: tube.move_to(queue.create_tube("other", driver), state="ready", limit=500))
-    check(lambda: queue.tube("other").move_to(tube, state="ready"))
+    check(lambda: tube.admin.move_to(queue.create_tube("other", driver), state="ready", limit=500))
+    check(lambda: queue.tube("other").admin.move_to(tube, state="ready"))
     taken = tube.take_many(1_500)
     assert len(taken) == 1_500
     check(lambda: tube.ack_many(taken[:800]))
@@ -377,7 +377,7 @@ def test_many_names_are_read_page_by_page(client: Any, queue: tubes.Queue) -> No
     assert found == sorted(made)
     assert 6 <= scripts <= 40
     assert commands < 2_000
-    _, commands = work(client, lambda: found.extend(queue.overview()))
+    _, commands = work(client, lambda: found.extend(queue.admin.overview()))
     assert sorted(found[len(made) :]) == sorted(made)
     assert commands < 600
 

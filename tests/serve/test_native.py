@@ -195,9 +195,9 @@ def test_a_done_task_is_kept_with_its_result_and_put_again(http: httpx.Client) -
     assert 0 <= time.time() - done["ended"] < 60
     assert http.get(f"/tubes/mail/tasks/{second}/result").json() == {"result": None}
     assert {task["id"] for task in http.get("/tubes/mail/tasks?state=done").json()["tasks"]} == {first, second}
-    again = http.post(f"{where}/again")
-    assert (again.status_code, again.json()["state"]) == (201, "ready")
-    assert http.get(str(http.base_url.join(again.headers["location"]))).json()["data"] == 0
+    again = http.post(f"{where}/kick")
+    assert (again.status_code, again.json()["state"]) == (200, "ready")
+    assert http.get(f"/tubes/mail/tasks/{again.json()['id']}").json()["data"] == 0
     assert problem(http.get(f"{where}/result")) == (404, "task-not-found")
     http.post("/leases/bury", json={"leases": leases[2:], "reason": "bad"})
     assert problem(http.get(f"/tubes/mail/tasks/{third}/result?wait=20")) == (502, "call-failed")
@@ -416,7 +416,7 @@ def test_request_not_allowed_in_current_state_is_a_conflict(http: httpx.Client) 
     http.put("/tubes/lanes", json={"driver": "utubettl"})
     task = f"/tubes/mail/tasks/{id}"
     refused = {
-        "taken": [http.patch(task, json={"delay": 1}), http.patch(task, json={"ttl": 1}), http.post(f"{task}/again")],
+        "taken": [http.patch(task, json={"delay": 1}), http.patch(task, json={"ttl": 1})],
         "fifo": [http.patch("/tubes/lanes", json={"options": {"order": "round_robin"}})],
     }
     wrong_state = http.delete(f"{task}?state=ready,buried")

@@ -196,10 +196,10 @@ def test_leases_of_idle_namespace_survive_process_exit() -> None:
         namespaces = Namespaces(queue, 2)
         # The session of another process, which has ended.
         ended = await queue.namespace("gone")
-        await ended.identify(SESSION, create=True)
+        await ended.admin.identify(SESSION, create=True)
         await (await ended.create_tube("mail", "fifottl", ttr=3600)).put(1)
         await (await ended.tube("mail")).take()
-        await ended.detach()
+        await ended.admin.detach()
         await namespaces.open_used()
         space = await namespaces.get("a")
         await (await space.queue.create_tube("mail", "fifottl", ttr=3600)).put(1)

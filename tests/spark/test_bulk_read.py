@@ -120,7 +120,7 @@ def test_extent_skips_removed_ids(url: str) -> None:
         assert records.extent() == (0, 2000, 2000)
         tube.put("first")
         assert records.extent() == (1, 2000, 2001)
-        assert tube.oldest_ready_age() is not None
+        assert tube.admin.oldest_ready_age() is not None
 
 
 def test_each_read_shows_current_task_states(url: str) -> None:

@@ -98,7 +98,7 @@ def test_expired_or_repeated_done_tasks_are_not_read(queue: tubes.Queue, options
     while queue.tube("t").statistics().kept > 1:
         pass
     assert [row["id"] for row in read({**options, "state": "done"})] == [kept.id] != [over.id]
-    tube.again(kept)
+    tube.kick(task=kept)
     assert read({**options, "state": "done"}) == []
 
 

@@ -170,7 +170,7 @@ def test_bad_rows_option_buries_undecodable_data(url: str) -> None:
     query.start()
     query.run()
     assert query.delivered == ["x"] * 8
-    assert [(task.id, task.reason) for task in tube.buried()] == [
+    assert [(task.id, task.reason) for task in tube.tasks(state="buried")] == [
         (id, "bad row: codec 'msgpack' cannot decode the data") for id in (3, 7)
     ]
     assert tube.statistics().tasks["total"] == 2
@@ -286,7 +286,7 @@ def test_repeatedly_failing_row_buries_no_tasks(queue: tubes.Queue, options: dic
         query.deliver()  # A function of the user fails, so the batch is not committed.
         query.crash(1.3)
         query.start()
-    assert tube.buried() == []
+    assert tube.tasks(state="buried") == []
     query.run()
     assert query.sink == [EVERYTHING]
     assert tube.statistics().tasks["total"] == 0
@@ -303,7 +303,7 @@ def test_count_retakes_option_counts_restarts_as_attempts(queue: tubes.Queue, op
         query.crash(1.3)
         query.start()
     query.run()
-    assert [task.reason for task in tube.buried()] == ["max_attempts: session"] * 2
+    assert [task.reason for task in tube.tasks(state="buried")] == ["max_attempts: session"] * 2
 
 
 def test_only_tasks_taken_meanwhile_are_delivered_twice(query: Query, tube: tubes.Tube) -> None:
@@ -394,7 +394,7 @@ def test_batch_exceeds_max_bytes_by_at_most_one_task(
     assert [len(row) for row in query.delivered] == sizes
     assert all(sum(map(len, batch[:-1])) < 250 * 1024 for batch in query.sink)
     assert len(query.sink) < 25, "and it is not much smaller"
-    assert queue.check("sizes") == []
+    assert queue.admin.check("sizes") == []
 
 
 def test_interrupted_batch_is_filled_up_to_its_bytes(

@@ -111,7 +111,7 @@ def test_state_is_checked_again_when_data_is_read(
     read_data = BulkReader.of
 
     def change_and_read(records: BulkReader, ids: Sequence[int]) -> Iterator[Table]:
-        tube.kick_task(3)
+        tube.kick(task=3)
         tube.delete(4)
         return read_data(records, ids)
 

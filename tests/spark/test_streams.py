@@ -251,10 +251,10 @@ def test_lost_lease_uses_no_attempt(harness: Harness, driver: str, ends: str) ->
         assert {attempts for chunk in chunks for attempts in chunk.attempts} == {1}
         harness.crash(stream, LEASE + 1 if ends == "lease" else 0)
         if ends == "release_all":
-            tube.release_all()
+            tube.admin.release_all()
         assert [tube.peek(id).attempts for id in range(12)] == [0] * 12
     assert harness.open().ack(1) == 12
-    assert tube.buried() == []
+    assert tube.tasks(state="buried") == []
 
 
 def test_lost_lease_uses_no_attempt_if_later_batch_takes_task(harness: Harness) -> None:
@@ -286,7 +286,7 @@ def test_lost_lease_counts_as_attempt_on_request(harness: Harness, driver: str) 
     stream = harness.open()
     assert ids(stream.retake(1, counts=True)) == []
     assert stream.ack(1) == 0
-    assert [task.reason for task in tube.buried()] == ["max_attempts: session"] * 3
+    assert [task.reason for task in tube.tasks(state="buried")] == ["max_attempts: session"] * 3
 
 
 @every_driver

@@ -146,7 +146,7 @@ class Ledger:
         for delayed in tube.tasks(limit=10**6):
             if delayed.state == "delayed":
                 delayed.bury()  # A kick then ends the delay.
-        tube.release_all()
+        tube.admin.release_all()
         tube.kick(10**6)
         expected = tube.statistics().tasks["total"]
         stored: dict[int, str] = {}

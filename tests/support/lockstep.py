@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tubes
 from tests.support.internals import port_of
 from tests.support.model import STATES, Connection, Model, Ref, Refused, Session, Shown, Waiter
-from tubes import Driver, QueueClosed, Task, TaskNotTaken, TubesError, Utube
+from tubes import Driver, LaneInfo, QueueClosed, Task, TaskNotTaken, TubesError
 from tubes.conformance.faces import SyncFace
 from tubes.drivers.invariants import check_engine
 from tubes.drivers.options import SECOND, micros
@@ -90,7 +90,7 @@ class Lockstep:
     def join(self) -> None:
         """Add a worker."""
         queue = self.root.session()
-        worker = Worker(self.model.connect(), queue, queue.identify())
+        worker = Worker(self.model.connect(), queue, queue.admin.identify())
         self.workers.append(worker)
         self.sessions.append((worker.ideal.session, worker.uuid))
 
@@ -245,7 +245,7 @@ class Lockstep:
 
     def release_all(self, worker: int) -> None:
         _, tube = self.worker(worker)
-        self.compare_calls(tube.release_all, self.model.release_all)
+        self.compare_calls(tube.admin.release_all, self.model.release_all)
 
     def truncate(self, worker: int) -> None:
         _, tube = self.worker(worker)
@@ -269,13 +269,14 @@ class Lockstep:
     def block(self, worker: int, name: str, seconds: float) -> None:
         _, tube = self.worker(worker)
         self.compare_calls(
-            lambda: tube.block(name, seconds), lambda: self.model.block(name, micros("seconds", seconds))
+            lambda: tube.lane(name).block(seconds), lambda: self.model.block(name, micros("seconds", seconds))
         )
 
     def configure(self, worker: int, name: str, limits: dict[str, Any]) -> None:
         _, tube = self.worker(worker)
         self.compare_calls(
-            lambda: tube.configure(name, **limits), lambda: self.model.configure(name, self.to_model_options(limits))
+            lambda: tube.lane(name).configure(**limits),
+            lambda: self.model.configure(name, self.to_model_options(limits)),
         )
 
     def advance(self, tenths: int) -> None:
@@ -289,7 +290,7 @@ class Lockstep:
         lost = lost and all(each.ends_at != self.model.now + self.model.lease for each in self.model.sessions)
         self.model.close(gone.ideal, lost=lost)
         if lost:
-            gone.queue.detach()
+            gone.queue.admin.detach()
         else:
             gone.queue.close()
         self.join()
@@ -303,7 +304,7 @@ class Lockstep:
             self.model.identify(ideal, wanted)
             return uuid
 
-        self.compare_calls(lambda: queue.identify(uuid), join)
+        self.compare_calls(lambda: queue.admin.identify(uuid), join)
 
     # -- comparison ----------------------------------------------------------------------------------------------------
 
@@ -324,7 +325,7 @@ class Lockstep:
         until = None if statistics.paused == math.inf else to_micros(statistics.paused)
         assert (statistics.paused is not None, until) == (self.model.paused, self.model.paused_until)
         if self.driver.lane:
-            assert self.tube.utubes() == [Utube(*seen) for seen in self.model.utubes()]
+            assert self.tube.lanes() == [LaneInfo(*seen) for seen in self.model.utubes()]
         check_engine(port_of(self.tube).shared.engine)
         if all_tasks:
             for task in self.model.tasks:

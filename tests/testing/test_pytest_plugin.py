@@ -232,9 +232,9 @@ def test_isolation_also_removes_namespaces(place: str, valkey: LocalServer) -> N
     with isolated(place) as url, tubes.connect(url) as queue, queue.namespace("other") as other:
         queue.create_tube("mail").put("to ann")
         other.create_tube("mail").put("to bob")
-        assert queue.namespaces() == ["mine", "other"]
+        assert queue.admin.namespaces() == ["mine", "other"]
     with tubes.connect(url) as queue:
-        assert (queue.tubes(), queue.namespaces()) == ([], [])
+        assert (queue.tubes(), queue.admin.namespaces()) == ([], [])
 
 
 def test_isolation_extends_existing_prefix(url: str) -> None:

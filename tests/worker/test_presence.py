@@ -46,8 +46,8 @@ def test_running_worker_is_listed_with_its_tasks_in_hand(queue: tubes.Queue, clo
     with running(worker) as run:
         assert done.wait(20)
         tube.put("second")
-        assert eventually(lambda: [(one.in_hand, one.acked) for one in queue.workers()] == [(1, 1)])
-        (info,) = queue.workers()
+        assert eventually(lambda: [(one.in_hand, one.acked) for one in queue.admin.workers()] == [(1, 1)])
+        (info,) = queue.admin.workers()
         assert (info.host, info.pid) == (socket.gethostname(), os.getpid())
         (handler,) = info.handlers
         assert handler.name.endswith("send")
@@ -58,10 +58,10 @@ def test_running_worker_is_listed_with_its_tasks_in_hand(queue: tubes.Queue, clo
         assert info.started == info.seen == clock.now()
         assert abs(held.since - clock.now()) < 30
         worker.stop()
-        assert eventually(lambda: [one.stopping for one in queue.workers()] == [True])
+        assert eventually(lambda: [one.stopping for one in queue.admin.workers()] == [True])
         go_on.set()
         run.end()
-    assert queue.workers() == []
+    assert queue.admin.workers() == []
     assert queue.tubes() == ["mail", "urgent"]
 
 
@@ -72,12 +72,12 @@ def test_workers_of_all_connections_are_listed_to_both_apis(queue: tubes.Queue, 
             worker.on("mail", lambda task: None)
         queue.create_tube("mail")
         with running(first), running(second):
-            assert eventually(lambda: len(queue.workers()) == 2)
+            assert eventually(lambda: len(queue.admin.workers()) == 2)
             mine = face.connect(queue)
-            seen = mine.workers()
+            seen = mine.admin.workers()
             mine.close()
-            assert {info.id for info in seen} == {info.id for info in queue.workers()}
-        assert queue.workers() == []
+            assert {info.id for info in seen} == {info.id for info in queue.admin.workers()}
+        assert queue.admin.workers() == []
 
 
 def test_silent_worker_is_removed_from_the_list(
@@ -88,11 +88,11 @@ def test_silent_worker_is_removed_from_the_list(
     worker = Worker(queue)
     worker.on("mail", lambda task: None)
     with running(worker):
-        assert eventually(lambda: len(queue.workers()) == 1)
+        assert eventually(lambda: len(queue.admin.workers()) == 1)
         clock.advance(HEARTBEAT_TTL - 0.1)
-        assert len(queue.workers()) == 1
+        assert len(queue.admin.workers()) == 1
         clock.advance(0.1)
-        assert queue.workers() == []
+        assert queue.admin.workers() == []
 
 
 def test_worker_registers_again_after_its_entry_was_lost(queue: tubes.Queue) -> None:
@@ -100,9 +100,9 @@ def test_worker_registers_again_after_its_entry_was_lost(queue: tubes.Queue) -> 
     worker = Worker(queue)
     worker.on("mail", lambda task: None)
     with running(worker):
-        assert eventually(lambda: len(queue.workers()) == 1)
-        queue._workers_tube().drop(force=True)
-        assert eventually(lambda: len(queue.workers()) == 1)
+        assert eventually(lambda: len(queue.admin.workers()) == 1)
+        queue.admin._workers_tube().drop(force=True)
+        assert eventually(lambda: len(queue.admin.workers()) == 1)
 
 
 def test_a_short_burst_is_not_listed(queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_a_short_burst_is_not_listed(queue: tubes.Queue, monkeypatch: pytest.Mon
     tube.put("ann")
     worker = Worker(queue)
     seen: list[Any] = []
-    worker.on(tube, lambda task: seen.append(queue.workers()))
+    worker.on(tube, lambda task: seen.append(queue.admin.workers()))
     worker.run(burst=True)
     assert seen == [[]]
 
@@ -125,7 +125,7 @@ def test_workers_are_listed_with_any_codec(codec: str, place: str, request: pyte
         worker = Worker(queue)
         worker.on("mail", lambda task: None)
         with running(worker):
-            assert eventually(lambda: [one.pid for one in queue.workers()] == [os.getpid()])
+            assert eventually(lambda: [one.pid for one in queue.admin.workers()] == [os.getpid()])
 
 
 def test_worker_that_cannot_register_still_works(
@@ -174,22 +174,22 @@ BAD: list[object] = [
 
 
 def test_invalid_entries_are_left_out(queue: tubes.Queue, subtests: pytest.Subtests) -> None:
-    tube = queue._workers_tube()
+    tube = queue.admin._workers_tube()
     tube.put(GOOD)
     for bad in BAD:
         with subtests.test(repr(bad)[:80]):
             entry = tube.put(bad) if tube._port.codec is None else put_raw(tube, json.dumps(bad).encode())
-            assert [(one.id, one.pid) for one in queue.workers()] == [("good", 1)]
+            assert [(one.id, one.pid) for one in queue.admin.workers()] == [("good", 1)]
             entry.delete()
 
 
 @pytest.mark.parametrize("bad", [b"\xff{", b"[" * 100_000, b"9" * 5000])
 def test_an_entry_that_is_not_json_is_left_out(url: str, bad: bytes) -> None:
     with tubes.connect(url) as queue:
-        tube = queue._workers_tube()
+        tube = queue.admin._workers_tube()
         tube.put(GOOD)
         put_raw(tube, bad)
-        assert [one.id for one in queue.workers()] == ["good"]
+        assert [one.id for one in queue.admin.workers()] == ["good"]
 
 
 def put_raw(tube: tubes.Tube, raw: bytes) -> tubes.Task:
@@ -207,12 +207,12 @@ def test_workers_in_an_event_loop_are_listed(queue: tubes.Queue) -> None:
             run = asyncio.create_task(worker.run_async())
             found: list[tubes.WorkerInfo] = []
             for _ in range(2000):
-                if found := await mine.workers():
+                if found := await mine.admin.workers():
                     break
                 await asyncio.sleep(0.01)
             assert [one.pid for one in found] == [os.getpid()]
             worker.stop()
             await run
-            assert await mine.workers() == []
+            assert await mine.admin.workers() == []
 
     asyncio.run(main())

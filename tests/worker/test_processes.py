@@ -162,7 +162,7 @@ def test_a_process_that_does_not_start_fails_its_attempt(
     worker.on(tube, crunch, process=True)
     tube.put("pid")
     assert worker.run(burst=True) == Summary(buried=1)
-    assert tube.buried()[0].reason == "TimeoutError: a process for the handler did not start in 0.001 s"
+    assert tube.tasks(state="buried")[0].reason == "TimeoutError: a process for the handler did not start in 0.001 s"
     assert not [child for child in multiprocessing.active_children() if child.name == "tubes-handler"]
 
 
@@ -187,7 +187,7 @@ def test_data_that_cannot_be_pickled_fails_its_attempt() -> None:
         worker.on(tube, crunch, process=True)
         tube.put(lambda: None)
         assert worker.run(burst=True) == Summary(buried=1)
-        assert "pickle" in (tube.buried()[0].reason or "")
+        assert "pickle" in (tube.tasks(state="buried")[0].reason or "")
 
 
 def test_hooks_of_a_process_handler_run_in_the_worker(queue: tubes.Queue, tube: tubes.Tube) -> None:

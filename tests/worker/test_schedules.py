@@ -198,7 +198,7 @@ def test_a_function_may_have_several_schedules_and_be_a_task_function(queue: tub
         clock.advance(20)
     assert calls == [0, 100, 120, 200, 240]
     assert [task.data["task"] for task in queue.tube(SCHEDULES).tasks()] == ["tick"]
-    assert queue.tube(TASKS).wait_empty(0)
+    assert queue.tube(TASKS).join(0)
 
 
 def test_scheduled_calls_wait_in_a_separate_tube(queue: tubes.Queue, clock: ManualClock) -> None:
@@ -208,8 +208,8 @@ def test_scheduled_calls_wait_in_a_separate_tube(queue: tubes.Queue, clock: Manu
     worker.every(60, "sweep")(lambda: calls.append("sweep"))
     queue.enqueue("job")
     assert worker.run(burst=True) == Summary(acked=1)
-    assert queue.tube(TASKS).wait_empty(0)
-    assert not queue.tube(SCHEDULES).wait_empty(0)
+    assert queue.tube(TASKS).join(0)
+    assert not queue.tube(SCHEDULES).join(0)
     clock.advance(60)
     assert worker.run(burst=True) == Summary(acked=1)
     assert calls == ["job", "sweep"]
@@ -445,6 +445,6 @@ def test_call_with_an_impossible_time_is_buried_at_once(queue: tubes.Queue, at: 
     tube = queue.create_tube(TASKS, "fifottl", max_attempts=3)
     tube.put({"task": "sweep", "args": [], "kwargs": {}, "at": at})
     assert program.run().buried == 1
-    (dead,) = tube.buried()
+    (dead,) = tube.tasks(state="buried")
     assert (dead.reason or "").startswith("ValueError: at=")
     assert (dead.attempts, program.calls) == (1, [])

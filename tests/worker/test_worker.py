@@ -101,7 +101,7 @@ def test_failing_task_is_buried_with_its_error_after_max_attempts(
 ) -> None:
     tube.put("ann")
     assert work(queue, kind(fail)) == Summary(released=2, buried=1)
-    (dead,) = tube.buried()
+    (dead,) = tube.tasks(state="buried")
     assert (dead.reason, dead.attempts) == ("ValueError: no such address", 3)
 
 
@@ -127,7 +127,7 @@ def test_a_handler_can_ask_for_another_attempt_later(
     assert work(queue, kind(later)) == Summary(released=1)
     clock.advance(30)
     assert work(queue, kind(later)) == Summary(buried=1)
-    assert tube.buried()[0].reason == "max_attempts: retry"
+    assert tube.tasks(state="buried")[0].reason == "max_attempts: retry"
 
 
 def test_worker_accepts_timedeltas(queue: tubes.Queue, tube: tubes.Tube, clock: ManualClock) -> None:
@@ -143,7 +143,7 @@ def test_worker_accepts_timedeltas(queue: tubes.Queue, tube: tubes.Tube, clock: 
     assert tube.peek(0).due == clock.now() + 120
     clock.advance(120)
     assert worker.run(burst=True) == Summary(buried=1)
-    assert tube.buried()[0].reason == "max_attempts: retry"
+    assert tube.tasks(state="buried")[0].reason == "max_attempts: retry"
 
 
 def test_retry_is_ready_at_once_when_the_driver_has_no_delays(queue: tubes.Queue, kind: Any) -> None:
@@ -180,7 +180,7 @@ def test_invalid_retry_delay_fails_the_handler(queue: tubes.Queue, tube: tubes.T
 
     tube.put("ann", max_attempts=1)
     assert work(queue, later) == Summary(buried=1)
-    assert str(tube.buried()[0].reason).startswith("InvalidOption: delay=-1")
+    assert str(tube.tasks(state="buried")[0].reason).startswith("InvalidOption: delay=-1")
 
 
 def test_handler_can_bury_its_task(queue: tubes.Queue, tube: tubes.Tube, kind: Any) -> None:
@@ -189,7 +189,7 @@ def test_handler_can_bury_its_task(queue: tubes.Queue, tube: tubes.Tube, kind: A
 
     tube.put("ann")
     assert work(queue, kind(never)) == Summary(buried=1)
-    assert tube.buried()[0].reason == "no such address"
+    assert tube.tasks(state="buried")[0].reason == "no such address"
 
 
 def test_buried_reasons_are_short_and_never_fail(queue: tubes.Queue, tube: tubes.Tube) -> None:
@@ -202,7 +202,7 @@ def test_buried_reasons_are_short_and_never_fail(queue: tubes.Queue, tube: tubes
 
     tube.put_many([Shy(), ValueError("x" * 9999), KeyError(), Bury(""), SystemExit(3)], max_attempts=1)
     assert work(queue, act).buried == 5
-    reasons = [str(task.reason) for task in tube.buried()]
+    reasons = [str(task.reason) for task in tube.tasks(state="buried")]
     assert reasons[0] == "Shy"
     assert reasons[1] == f"ValueError: {'x' * 500}..."
     assert reasons[2:] == ["KeyError", "buried by its handler", "RuntimeError: SystemExit: 3"]
@@ -217,7 +217,7 @@ def test_a_handler_may_settle_its_task_itself(queue: tubes.Queue, tube: tubes.Tu
 
     tube.put("ann")
     assert work(queue, bury) == Summary()
-    assert tube.buried()[0].reason == "by hand"
+    assert tube.tasks(state="buried")[0].reason == "by hand"
     tube.kick()
     assert work(queue, release) == Summary()
     assert tube.peek(0).state == "delayed"
@@ -281,7 +281,7 @@ def test_undecodable_task_is_buried_without_affecting_others(kind: Any, clock: M
         seen: list[int] = []
         assert work(queue, kind(lambda task: seen.append(task.data))) == Summary(acked=2, buried=1)
         assert seen == [1, 3]
-        (dead,) = tube.buried()
+        (dead,) = tube.tasks(state="buried")
         assert (dead.id, str(dead.reason)[:52]) == (1, "CodecError: codec 'Picky' cannot decode bytes b'two'")
 
 
@@ -381,7 +381,7 @@ def test_a_burst_ends_although_its_handler_releases_all(queue: tubes.Queue) -> N
 
     def act(task: tubes.Task) -> None:
         calls.append(task.id)
-        tube.release_all()
+        tube.admin.release_all()
 
     work(queue, act)
     assert sorted(calls) == [0, 1, 2]
@@ -407,7 +407,7 @@ def test_plain_handler_returning_a_coroutine_fails(queue: tubes.Queue, tube: tub
 
     tube.put("ann", max_attempts=1)
     assert work(queue, lambda task: send(task)) == Summary(buried=1)
-    assert (tube.buried()[0].reason or "").startswith("TypeError: a plain handler returned a coroutine")
+    assert (tube.tasks(state="buried")[0].reason or "").startswith("TypeError: a plain handler returned a coroutine")
 
 
 @pytest.mark.parametrize("driver", ["fifo", "fifottl"])
@@ -694,7 +694,7 @@ def test_error_in_a_lifespan_start_ends_the_run_without_taking_tasks(queue: tube
             worker.run(burst=True)
     assert tube.peek(0).attempts == 0
     assert seen == ["closed", "closed"]
-    assert queue.workers() == []
+    assert queue.admin.workers() == []
 
 
 def test_error_in_a_lifespan_end_is_raised_after_the_run(queue: tubes.Queue, tube: tubes.Tube) -> None:
@@ -834,4 +834,4 @@ def test_base_exception_of_a_handler_does_not_stop_the_worker(
     worker = Worker(queue)
     worker.on(tube, fail_async if is_async else fail)
     assert worker.run(burst=True).buried == 2
-    assert {type(error).__name__ in (task.reason or "") for task in tube.buried()} == {True}
+    assert {type(error).__name__ in (task.reason or "") for task in tube.tasks(state="buried")} == {True}

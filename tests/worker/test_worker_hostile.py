@@ -260,7 +260,7 @@ def test_any_error_of_a_handler_or_hook_buries_its_task(
         worker.around(Hook)
     worker.on(tube, handle_async if is_async else handle)
     assert burst(worker) == Summary(acked=2, buried=2)
-    assert all(task.reason for task in tube.buried())
+    assert all(task.reason for task in tube.tasks(state="buried"))
 
 
 @pytest.mark.parametrize("name", ERRORS)
@@ -276,7 +276,7 @@ def test_any_error_of_a_handler_buries_its_task_on_a_server(url: str, name: str)
         worker = Worker(queue)
         worker.on(tube, handle)
         assert burst(worker) == Summary(acked=1, buried=1)
-        assert all(task.reason for task in tube.buried())
+        assert all(task.reason for task in tube.tasks(state="buried"))
 
 
 def test_reason_names_the_class_of_an_error_with_a_hidden_name(queue: tubes.Queue) -> None:
@@ -289,7 +289,7 @@ def test_reason_names_the_class_of_an_error_with_a_hidden_name(queue: tubes.Queu
         raise HiddenName("but words")
 
     assert burst(worker) == Summary(buried=1)
-    assert tube.buried()[0].reason == "HiddenName: but words"
+    assert tube.tasks(state="buried")[0].reason == "HiddenName: but words"
 
 
 # -- hostile handlers --------------------------------------------------------------------------------------------------
@@ -345,7 +345,7 @@ def test_codec_raising_system_exit_does_not_stop_the_worker(is_async: bool) -> N
         worker = Worker(queue)
         worker.on(tube, echo_async if is_async else lambda task: task.data)
         assert burst(worker) == Summary(acked=1, buried=1)
-        assert tube.buried()[0].reason == "CodecError: SystemExit: decode"
+        assert tube.tasks(state="buried")[0].reason == "CodecError: SystemExit: decode"
 
 
 def test_result_that_cannot_be_encoded_fails_its_call(queue: tubes.Queue) -> None:
@@ -408,7 +408,7 @@ class RandomHandlers:
         elif chance < 0.2:
             tube.bury(task.id)
         elif chance < 0.3:
-            tube.release_all()
+            tube.admin.release_all()
         elif chance < 0.33:
             with suppress(tubes.TubesError):
                 tube.drop(force=True)
@@ -511,7 +511,7 @@ def test_failing_logger_does_not_stop_worker(queue: tubes.Queue) -> None:
     summary = burst(worker)
     go.set()
     assert summary == Summary(acked=1, buried=2, lost=1)
-    assert [task.reason for task in tube.buried()] == [
+    assert [task.reason for task in tube.tasks(state="buried")] == [
         "ValueError: no such address",
         "TimeoutError: the handler took longer than 1 s",
     ]
@@ -724,7 +724,7 @@ def test_lease_renewer_of_a_closed_queue_does_not_busy_loop(queue: tubes.Queue) 
     class Closed:
         name = "t"
 
-        def renew_many(self, *_: object) -> Any:
+        def touch_many(self, *_: object) -> Any:
             renewals.append(time.monotonic())
             raise tubes.QueueClosed(why="close() was called")
 
@@ -755,7 +755,7 @@ def test_a_worker_that_waits_for_its_server_is_stopped_at_once(
         raise tubes.ConnectionLost(url="redis://nowhere", why="refused")
 
     has_started = threading.Event()
-    monkeypatch.setattr(tubes.Queue, "identify", fail_to_identify)
+    monkeypatch.setattr(tubes.sync.QueueAdmin, "identify", fail_to_identify)
     monkeypatch.setattr(RetryPolicy, "delay", lambda _, failures=1: 3600.0)
     busy = Worker(queue)
     busy.on("mail", lambda task: None)

@@ -50,7 +50,7 @@ def tubes(url: Url = None, as_json_: AsJson = False) -> None:
     """
     with open_queue(url, read_only=True) as queue:
         if as_json_:
-            for name, seen in queue.overview().items():
+            for name, seen in queue.admin.overview().items():
                 print_json({"tube": name, "driver": seen.driver})
         else:
             for name in queue.tubes():
@@ -63,7 +63,7 @@ def namespaces(url: Url = None, as_json_: AsJson = False) -> None:
     With ?namespace=NAME in the URL, any command uses the tubes of that namespace.
     """
     with open_queue(url, read_only=True) as queue:
-        for name in queue.namespaces():
+        for name in queue.admin.namespaces():
             if as_json_:
                 print_json({"namespace": name})
             else:
@@ -100,7 +100,7 @@ def stats(
         raise Stop("--measure needs the name of a TUBE", Exit.USAGE)
     with open_queue(url, read_only=measure is None) as queue:
         times = {} if name is None or measure is None else _measure(queue.tube(name), measure)
-        overviews = queue.overview(ages=True)
+        overviews = queue.admin.overview(ages=True)
         if name is not None:
             if name not in overviews:
                 raise library.TubeNotFound(name=name, hint=did_you_mean(name, overviews))
@@ -111,7 +111,7 @@ def stats(
         elif name is None:
             console().print(_tubes_table(overviews))
         else:
-            due = queue.tube(name).due_histogram(_DUE_EDGES)
+            due = queue.tube(name).admin.due_histogram(_DUE_EDGES)
             console().print(_tube_table(overviews[name], due, times))
 
 
@@ -300,7 +300,7 @@ def buried(
     They are listed in the order in which `kick` takes them. The last lines count the listed tasks by reason.
     """
     with open_queue(url, codec, read_only=True) as queue:
-        found = queue.tube(name).buried(limit)
+        found = queue.tube(name).tasks(limit=limit, state="buried")
         _show(found, as_json_=as_json_, reasons=True)
         if not as_json_ and found:
             for reason, count in Counter(task.reason for task in found).most_common():
@@ -318,10 +318,10 @@ def utubes(
     The command reads all lanes of the tube: O(n).
     """
     with open_queue(url, read_only=True) as queue:
-        overviews = queue.overview()
+        overviews = queue.admin.overview()
         if (overview := overviews.get(name)) is None:
             raise library.TubeNotFound(name=name, hint=did_you_mean(name, overviews))
-        lanes = busiest(queue.tube(name).utubes(max(overview.utubes, 1) + 1000), limit)
+        lanes = busiest(queue.tube(name).lanes(max(overview.utubes, 1) + 1000), limit)
         if as_json_:
             for lane in lanes:
                 print_json(lane._asdict())
@@ -331,7 +331,7 @@ def utubes(
             raise Stop(f"tube {name!r} has no lanes now", Exit.NOTHING)
 
 
-def busiest(lanes: list[library.Utube], limit: int) -> list[library.Utube]:
+def busiest(lanes: list[library.LaneInfo], limit: int) -> list[library.LaneInfo]:
     """Return the `limit` lanes with the most tasks."""
     return sorted(lanes, key=lambda lane: (-lane.ready - lane.taken, lane.name))[:limit]
 
@@ -345,7 +345,7 @@ _LANES = (
 )
 
 
-def lanes_table(lanes: list[library.Utube], now: float) -> Grid:
+def lanes_table(lanes: list[library.LaneInfo], now: float) -> Grid:
     """Build a table with one lane per row."""
     grid = Grid(_LANES)
     for lane in lanes:
@@ -374,7 +374,7 @@ def workers(url: Url = None, as_json_: AsJson = False) -> None:
     A dead worker stays listed for up to fifteen seconds. With --json all tasks of each worker are listed.
     """
     with open_queue(url, read_only=True) as queue:
-        found = queue.workers()
+        found = queue.admin.workers()
     if as_json_:
         for worker in found:
             print_json(dataclasses.asdict(worker))

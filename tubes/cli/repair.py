@@ -68,7 +68,7 @@ def _examine(names: list[str] | None, url: str | None, *, fixes: bool, as_json_:
             raise Stop(f"{place.redacted} was repaired, but {damage}", Exit.DAMAGED)
     with open_queue(url, read_only=not fixes) as queue:
         for name in names or queue.tubes():
-            found = queue.repair(name) if fixes else queue.check(name)
+            found = queue.admin.repair(name) if fixes else queue.admin.check(name)
             for problem in found:
                 _show(name, problem, as_json_=as_json_)
             if not all(problem.repaired for problem in found):

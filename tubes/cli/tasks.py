@@ -1,4 +1,4 @@
-"""Commands for tasks: put, take, ack, release, kick, bury, again, move, delete."""
+"""Commands for tasks: put, take, ack, release, kick, bury, move, delete."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def take(
         raise Stop(f"--hold {hold:g}: must be at least {SHORTEST_LEASE / SECOND} seconds", Exit.USAGE)
     with open_queue(url, codec, hold) as queue:
         tube = queue.tube(name)
-        session = None if hold is None else queue.identify()
+        session = None if hold is None else queue.admin.identify()
         tasks = tube.take_many(count, timeout)
         if not tasks:
             raise Stop(_describe_empty(queue, name), Exit.NOTHING)
@@ -190,7 +190,7 @@ def take(
             seconds, note = _hold_time(held, hold)
             ids = " ".join(str(task.id) for task in held)
             say(f"session {session} holds {len(held)} for {seconds:g} s{note}: {ids}")
-            queue.detach()
+            queue.admin.detach()
     if errors:
         others = f", and {len(errors) - 1} others, too" if len(errors) > 1 else ""
         raise Stop(f"task {next(iter(errors))} was released{others}: {next(iter(errors.values()))}", Exit.USAGE)
@@ -215,7 +215,7 @@ def _print_task(task: tubes.Task, session: str | None, *, as_json_: bool) -> str
 
 def _describe_empty(queue: tubes.Queue, name: str) -> str:
     """Explain why no task could be taken."""
-    overview = queue.overview().get(name)
+    overview = queue.admin.overview().get(name)
     paused = None if overview is None else overview.statistics.paused
     if overview is None or paused is None:
         return f"no task of tube {name!r} is ready"
@@ -254,7 +254,7 @@ def release(
         with open_queue(url) as queue:
             tube = queue.tube(name)
             count = tube.statistics().tasks["taken"]
-            tube.release_all()
+            tube.admin.release_all()
         _print_result(as_json_, {"tube": name, "released": count}, str(count))
         return
     done = _settle(name, ids, session, url, lambda tube, task: tube.release(task, delay), "released")
@@ -280,12 +280,12 @@ def _settle(
     if not ids or session is None:
         raise Stop("the ids of tasks and --session UUID are required", Exit.USAGE)
     with open_queue(url) as queue:
-        queue.identify(session)
+        queue.admin.identify(session)
         tube = queue.tube(name)
         try:
             return apply_to_each(ids, lambda task: act(tube, task), action)
         finally:
-            queue.detach()  # The session may hold more tasks; it expires by itself.
+            queue.admin.detach()  # The session may hold more tasks; it expires by itself.
 
 
 def kick(
@@ -306,7 +306,7 @@ def kick(
 ) -> None:
     """Make buried or delayed tasks ready and print their number.
 
-    Tasks selected by id may be in either state.
+    Tasks selected by id may be in either state. A kept done task is put again under a new id.
     """
     with open_queue(url) as queue:
         tube = queue.tube(name)
@@ -315,8 +315,8 @@ def kick(
 
             def kick_one(task: int) -> None:
                 old = tube.peek(task).state
-                tube.kick_task(task, attempts=attempts, ttl=ttl)
-                found.extend([task] * (old in (tubes.State.BURIED, tubes.State.DELAYED)))
+                tube.kick(task=task, attempts=attempts, ttl=ttl)
+                found.extend([task] * (old in (tubes.State.BURIED, tubes.State.DELAYED, tubes.State.DONE)))
 
             apply_to_each(ids, kick_one, "kicked")
             kicked = len(found)
@@ -326,7 +326,7 @@ def kick(
             kicked = tube.kick(wanted, attempts=attempts, ttl=ttl, state=known)
         _print_result(as_json_, {"tube": name, "kicked": kicked}, str(kicked))
         if not kicked:
-            raise Stop(f"tube {name!r} has no such {'buried or delayed' if ids else state} tasks", Exit.NOTHING)
+            raise Stop(f"tube {name!r} has no such {'buried, delayed or done' if ids else state} tasks", Exit.NOTHING)
 
 
 def bury(
@@ -345,21 +345,6 @@ def bury(
         done = apply_to_each(ids, lambda task: tube.bury(task, reason), "buried")
         if as_json_:
             print_json({"tube": name, "buried": done})
-
-
-def again(name: Name, ids: SomeIds, url: Url = None, as_json_: AsJson = False) -> None:
-    """Put kept done tasks again and print their new ids.
-
-    The old tasks are forgotten.
-    """
-    with open_queue(url) as queue:
-        tube = queue.tube(name)
-
-        def put_again(task: int) -> None:
-            new = tube.again(task).id
-            _print_result(as_json_, {"tube": name, "again": task, "id": new}, str(new))
-
-        apply_to_each(ids, put_again, "again")
 
 
 def move(
@@ -381,7 +366,7 @@ def move(
     They become ready there, or stay delayed. They get new ids.
     """
     with open_queue(url, codec) as queue:
-        moved = queue.tube(name).move_to(queue.tube(to), state=state, limit=limit)
+        moved = queue.tube(name).admin.move_to(queue.tube(to), state=state, limit=limit)
         _print_result(as_json_, {"tube": name, "to": to, "moved": moved}, str(moved))
         if not moved:
             raise Stop(f"tube {name!r} has no {state} tasks", Exit.NOTHING)
@@ -412,4 +397,4 @@ def delete(
             raise Stop(f"there is no {kind} {missing} in tube {name!r}{note}", Exit.NOT_FOUND)
 
 
-COMMANDS: tuple[Callable[..., None], ...] = (put, take, ack, release, kick, bury, again, move, delete)
+COMMANDS: tuple[Callable[..., None], ...] = (put, take, ack, release, kick, bury, move, delete)

@@ -56,7 +56,7 @@ class Look(NamedTuple):
 
     overviews: dict[str, tubes.Overview]
     #: Tube -> its busiest lanes; None: the lanes were not read this time.
-    lanes: dict[str, list[tubes.Utube]] | None
+    lanes: dict[str, list[tubes.LaneInfo]] | None
 
 
 class Board:
@@ -67,7 +67,7 @@ class Board:
         self._lane_count = lanes
         self.overviews: dict[str, tubes.Overview] = {}
         self.rates: dict[str, dict[str, float]] = {}
-        self.lanes: dict[str, list[tubes.Utube]] = {}
+        self.lanes: dict[str, list[tubes.LaneInfo]] = {}
         self._lanes_at = -_LANES_INTERVAL
         #: The request in progress. It runs in a thread, so that an unreachable server does not block the screen.
         self._request: Future[Look] | None = None
@@ -106,7 +106,7 @@ class Board:
     def _look(self, future: Future[Look]) -> None:
         try:
             with self._connect() as queue:
-                overviews, lanes = queue.overview(ages=True), None
+                overviews, lanes = queue.admin.overview(ages=True), None
                 now = time.monotonic()
                 if self._lane_count and now - self._lanes_at >= _LANES_INTERVAL:
                     self._lanes_at = now
@@ -115,13 +115,13 @@ class Board:
         except BaseException as error:
             future.set_exception(error)
 
-    def _read_lanes(self, queue: tubes.Queue, overviews: dict[str, tubes.Overview]) -> dict[str, list[tubes.Utube]]:
-        found: dict[str, list[tubes.Utube]] = {}
+    def _read_lanes(self, queue: tubes.Queue, overviews: dict[str, tubes.Overview]) -> dict[str, list[tubes.LaneInfo]]:
+        found: dict[str, list[tubes.LaneInfo]] = {}
         for name in _sort_by_work(overviews)[:3]:
             if 0 < overviews[name].utubes <= _MAX_LANES:
                 # A user with the right to look may read all but the lanes.
                 with suppress(tubes.TubeNotFound, tubes.DriverNotFound, tubes.ServerRefused):
-                    found[name] = busiest(queue.tube(name).utubes(), self._lane_count)
+                    found[name] = busiest(queue.tube(name).lanes(), self._lane_count)
         return found
 
     def json(self) -> None:

@@ -69,7 +69,7 @@ def export(
         raise Stop(f"--state {state!r}: must be ready, taken, buried, delayed or done, without --drain", Exit.USAGE)
     with open_queue(url, codec, read_only=not drain) as queue:
         tube = queue.tube(name)
-        overview = queue.overview()[name]
+        overview = queue.admin.overview()[name]
         counter = "ready" if drain else state or "total"
         total = overview.statistics.kept if counter == "done" else overview.statistics.tasks[counter]
         # The offset of the queue's clock: lines have the remaining delay, not its end.

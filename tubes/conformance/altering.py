@@ -297,13 +297,13 @@ class Altering(Bench):
 
     @needs("lane")
     def test_lane_limits_survive_an_alter_of_the_tube(self) -> None:
-        self.tube.configure("own", interval=50, max_in_flight=2)
+        self.tube.lane("own").configure(interval=50, max_in_flight=2)
         self.tube.alter(interval=10, max_in_flight=5)
-        seen = {utube.name: (utube.interval, utube.max_in_flight) for utube in self.tube.utubes()}
+        seen = {utube.name: (utube.interval, utube.max_in_flight) for utube in self.tube.lanes()}
         assert seen == {"own": (50.0, 2)}
         self.put(**self.lane("tubes"))
         self.take()
-        seen = {utube.name: (utube.interval, utube.max_in_flight) for utube in self.tube.utubes()}
+        seen = {utube.name: (utube.interval, utube.max_in_flight) for utube in self.tube.lanes()}
         assert seen == {"own": (50.0, 2), "tubes": (10.0, 5)}
 
     @needs("lane")
@@ -429,5 +429,5 @@ class Altering(Bench):
 
     def test_overview_includes_the_tube_options(self) -> None:
         self.tube.alter(capacity=5)
-        seen = self.queue.overview()["contract"].options
+        seen = self.queue.admin.overview()["contract"].options
         assert {name: value for name, value in seen.items() if name not in self.options} == {"capacity": 5}

@@ -178,7 +178,7 @@ class TakeAny(Bench):
         first, second, _ = self.create_three()
         queue = self.add_worker().queue
         call = self.begin_any([queue.tube("a"), queue.tube("b")], queue)
-        queue.identify(self.queue.identify())
+        queue.admin.identify(self.queue.admin.identify())
         self.put(tube=second)
         assert second.ack(self.result_of(call).id).state == "done"
         assert first.statistics().waiting == 0

@@ -223,7 +223,7 @@ class Batches(Bench):
         held = self.tube.take_many(2, timeout=0)
         assert {task.max_attempts for task in held} == {1}
         assert all(self.tube.release_many(held).values())
-        assert [task.reason for task in self.tube.buried()] == ["max_attempts: release"] * 2
+        assert [task.reason for task in self.tube.tasks(state="buried")] == ["max_attempts: release"] * 2
 
     # -- capacity ------------------------------------------------------------------------------------------------------
 

@@ -255,27 +255,27 @@ class LaneCapacity(Bench):
 
     def test_lane_has_a_capacity_of_its_own(self) -> None:
         self.tube.put_many([0, 1], **self.lane("x"))
-        self.tube.configure("x", capacity=2)
+        self.tube.lane("x").configure(capacity=2)
         assert self.tube.put("more", timeout=0, **self.lane("x")) is None
-        assert [(each.name, each.capacity) for each in self.tube.utubes()] == [("x", 2)]
+        assert [(each.name, each.capacity) for each in self.tube.lanes()] == [("x", 2)]
         self.tube.alter(lane_capacity=1)
         assert len(self.tube.put_many([0], **self.lane("y"))) == 1
         assert self.tube.put("more", timeout=0, **self.lane("y")) is None
-        assert [(each.name, each.capacity) for each in self.tube.utubes()] == [("x", 2), ("y", 1)]
-        self.tube.configure("x", capacity=0)
+        assert [(each.name, each.capacity) for each in self.tube.lanes()] == [("x", 2), ("y", 1)]
+        self.tube.lane("x").configure(capacity=0)
         assert len(self.tube.put_many([0, 1], **self.lane("x"))) == 2
-        self.tube.configure("x", capacity=None)
-        assert self.tube.utubes()[0].capacity == 1
+        self.tube.lane("x").configure(capacity=None)
+        assert self.tube.lanes()[0].capacity == 1
 
     def test_raised_capacity_of_a_lane_serves_a_waiting_put(self) -> None:
         self.fill_lane(1)
         call = self.begin(None, "put", "late", timeout=9, **self.lane("x"))
         assert self.has_waiters(1)
-        self.tube.configure("x", capacity=2)
+        self.tube.lane("x").configure(capacity=2)
         assert self.result_of(call).data == "late"
         call = self.begin(None, "put", "later", timeout=9, **self.lane("x"))
         assert self.has_waiters(1)
-        self.tube.configure("x", capacity=None)
+        self.tube.lane("x").configure(capacity=None)
         self.tube.alter(lane_capacity=3)
         assert self.result_of(call).data == "later"
 

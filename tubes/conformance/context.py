@@ -31,8 +31,8 @@ class Context(Bench):
         self.take().release()
         assert self.take().context == TRACE
         self.tube.bury(task.id, "why")
-        assert self.tube.buried()[0].context == TRACE
-        assert self.tube.buried()[0].reason == "why"
+        assert self.tube.tasks(state="buried")[0].context == TRACE
+        assert self.tube.tasks(state="buried")[0].reason == "why"
         self.tube.kick(1)
         self.tube.update(task.id, data="other")
         taken = self.take()

@@ -141,12 +141,12 @@ class Delay(Bench):
     def test_one_delayed_task_can_be_kicked(self) -> None:
         task, other = self.put(delay=20), self.put(delay=10)
         events = self.listen()
-        kicked = self.tube.kick_task(task, attempts=2)
+        kicked = self.tube.kick(task=task, attempts=2)
         assert (kicked.state, kicked.due, kicked.max_attempts) == ("ready", None, 2)
         assert self.state(other) == "delayed"
         assert self.has_received(events, [("kick", task.id, "ready")])
         assert self.take().id == task.id
-        assert self.tube.kick_task(task.id).state == "taken"
+        assert self.tube.kick(task=task.id).state == "taken"
 
     @needs("ttl")
     def test_kicked_delayed_task_still_expires_by_its_ttl(self) -> None:

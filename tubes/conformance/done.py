@@ -74,7 +74,7 @@ class DoneTasks(Bench):
         self.clock.advance(0.001)
         assert self.kept_ids() == []
         assert self.tube.statistics().kept == 0
-        for look in (self.tube.peek, self.tube.result, self.tube.again, self.tube.delete):
+        for look in (self.tube.peek, self.tube.result, lambda id: self.tube.kick(task=id), self.tube.delete):
             with pytest.raises(TaskNotFound):
                 look(task.id)
 
@@ -112,8 +112,8 @@ class DoneTasks(Bench):
         counts = tube.statistics()
         assert (counts.kept, counts.tasks["total"], counts.tasks["done"]) == (3, 0, 3)
         assert tube.tasks() == []
-        assert tube.wait_empty(0)
-        assert self.queue.overview()["small"].statistics.kept == 3
+        assert tube.join(0)
+        assert self.queue.admin.overview()["small"].statistics.kept == 3
 
     def test_keep_done_max_limits_the_kept_tasks(self) -> None:
         tube = self.create("few", keep_done=60, keep_done_max=2)
@@ -205,13 +205,11 @@ class DoneTasks(Bench):
         self.tube.truncate()
         assert self.kept_ids() == []
 
-    def test_kept_done_task_cannot_be_acked_kicked_or_updated(self) -> None:
+    def test_kept_done_task_cannot_be_acked_buried_or_updated(self) -> None:
         task = self.put_and_ack()
         for method, error in (("ack", TaskNotTaken), ("release", TaskNotTaken), ("bury", TaskNotFound)):
             with self.expect_error(error):
                 getattr(self.tube, method)(task.id)
-        with self.expect_error(TaskNotFound):
-            self.tube.kick_task(task.id)
         with self.expect_error(TaskNotFound):
             self.tube.update(task.id, data=1)
         assert self.tube.update(task.id).state == "done"  # An update without changes only reads the task.
@@ -223,34 +221,35 @@ class DoneTasks(Bench):
         second = self.put(key="k")
         assert second.created_now
         with self.expect_error(DuplicateKey):
-            self.tube.again(first)
+            self.tube.kick(task=first)
 
-    def test_again_requeues_a_done_task_with_its_options(self) -> None:
+    def test_kick_requeues_a_done_task_with_its_options(self) -> None:
         options: dict[str, Any] = {"max_attempts": 3, "context": {"a": "b"}, "key": "k"}
         options |= {name: 40 for name in ("pri", "ttl", "ttr") if self.knows(name)} | self.lane("here")
         old = self.put_and_ack("result", data="data", **options)
-        new = self.tube.again(old.id)
+        with self.expect_error(InvalidOption):
+            self.tube.kick(task=old.id, attempts=5)
+        new = self.tube.kick(task=old.id)
         assert new.id > old.id
         assert (new.state, new.data, new.attempts, new.result) == ("ready", "data", 0, None)
         facts = ("max_attempts", "context", "key", "pri", "ttl", "ttr", "utube", "keep_done")
         assert [getattr(new, name) for name in facts] == [getattr(old, name) for name in facts]
         assert self.kept_ids() == []
-        with self.expect_error(InvalidOption):
-            self.tube.again(new)
+        assert self.tube.kick(task=new) == new  # It is ready already.
         self.tube.ack(self.take())
         with pytest.raises(TaskNotFound):
-            self.tube.again(old)
+            self.tube.kick(task=old)
 
-    def test_again_that_fails_leaves_the_task_done(self) -> None:
+    def test_kick_that_fails_leaves_the_task_done(self) -> None:
         tube = self.create("full", keep_done=60, capacity=1)
         old = self.put("old", tube=tube)
         tube.ack(self.take(tube), "result")
         self.put("new", tube=tube)
         with self.expect_error(TubeFull):
-            tube.again(old.id)
+            tube.kick(task=old.id)
         assert tube.result(old) == "result"
         tube.ack(self.take(tube))
-        assert tube.again(old).data == "old"
+        assert tube.kick(task=old).data == "old"
         assert old.id not in self.kept_ids(tube)
 
     def test_result_waits_until_the_task_is_done(self) -> None:
@@ -266,7 +265,7 @@ class DoneTasks(Bench):
 
     def test_waiting_result_of_a_moved_task_raises_task_not_found(self) -> None:
         waiting = self.begin_result(self.put(keep_done=60), 60)
-        assert self.tube.move_to(self.create("other"), state="ready") == 1
+        assert self.tube.admin.move_to(self.create("other"), state="ready") == 1
         with pytest.raises(TaskNotFound):
             self.result_of(waiting)
 

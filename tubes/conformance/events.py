@@ -173,7 +173,7 @@ class Events(Bench):
         for method in ("ack", "release", "delete"):
             getattr(self.tube, method)(self.take())
         self.take()
-        self.tube.release_all()
+        self.tube.admin.release_all()
         done = {"put": 3, "bury": 3, "kick": 3, "take": 4, "ack": 1, "release": 2, "delete": 1}
         assert self.tube.statistics().calls == dict.fromkeys(CALLS, 0) | done
 

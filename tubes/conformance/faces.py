@@ -102,8 +102,8 @@ class AioFace:
         return self._submit(call).result()
 
     def wrap(self, result: object) -> Any:
-        """Wrap a queue, a tube or a task so that its methods block; return other values unchanged."""
-        if hasattr(result, "__aenter__") or hasattr(result, "__aiter__"):
+        """Wrap an object of the API for asyncio so that its methods block; return other values unchanged."""
+        if type(result).__module__ == tubes.aio.__name__ or hasattr(result, "__aenter__"):
             return _Blocking(result, self)
         if isinstance(result, list):
             return [self.wrap(each) for each in cast("list[object]", result)]
@@ -131,10 +131,10 @@ class _Blocking:
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.inner, name)
         if not inspect.ismethod(found):
-            return found
+            return self._face.wrap(found)
 
         def call(*args: object, **options: object) -> object:
-            result = found(*map(_unwrap, args), **options)
+            result = found(*map(_unwrap, args), **{name: _unwrap(value) for name, value in options.items()})
             return self._face.run(result) if inspect.iscoroutine(result) else self._face.wrap(result)
 
         return call

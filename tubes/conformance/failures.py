@@ -84,13 +84,13 @@ class Failures(Bench):
         self.put(max_attempts=2)
         assert self.tube.release(self.take(), reason="first").reason is None
         assert self.take().release(reason="ValueError: ü").state == "buried"
-        assert self.tube.buried()[0].reason == "ValueError: ü"
+        assert self.tube.tasks(state="buried")[0].reason == "ValueError: ü"
         with self.expect_error(InvalidOption):
-            self.tube.release(self.tube.buried()[0], reason=7)
+            self.tube.release(self.tube.tasks(state="buried")[0], reason=7)
 
     def test_release_all_buries_tasks_after_their_last_attempt(self) -> None:
         last, other = self.put_and_take(max_attempts=1), self.put_and_take(max_attempts=2)
-        self.tube.release_all()
+        self.tube.admin.release_all()
         assert (self.state(last), self.state(other)) == ("buried", "ready")
         assert self.tube.peek(last.id).reason == "max_attempts: release"
 
@@ -99,7 +99,7 @@ class Failures(Bench):
         own, others = self.put(max_attempts=2), self.put()
         assert (own.max_attempts, others.max_attempts) == (2, 1)
         self.drain()
-        self.tube.release_all()
+        self.tube.admin.release_all()
         assert (self.state(own), self.state(others)) == ("ready", "buried")
 
     def test_task_can_be_acked_in_its_last_attempt(self) -> None:
@@ -127,7 +127,7 @@ class Failures(Bench):
         self.tube.kick()
         self.tube._decline(self.take(), 0)
         self.tube.bury(task.id)
-        assert self.tube.kick_task(task.id).calls == {"release": 1, "ttr": 0, "bury": 2, "kick": 2}
+        assert self.tube.kick(task=task.id).calls == {"release": 1, "ttr": 0, "bury": 2, "kick": 2}
         held = self.take()
         assert held.calls == self.tube.peek(task.id).calls == {"release": 1, "ttr": 0, "bury": 2, "kick": 2}
         assert self.tube.release(held).calls == {"release": 2, "ttr": 0, "bury": 2, "kick": 2}
@@ -171,39 +171,39 @@ class Failures(Bench):
         data = [task.data for task in tasks]
         for number in (3, 0, 4, 1):
             self.tube.bury(tasks[number], f"because of {number}")
-        listed = self.tube.buried()
+        listed = self.tube.tasks(state="buried")
         assert [task.data for task in listed] == [data[number] for number in (0, 1, 3, 4)]
         assert [task.reason for task in listed] == [f"because of {number}" for number in (0, 1, 3, 4)]
-        assert [task.data for task in self.tube.buried(limit=2)] == data[:2]
-        assert self.tube.buried(0) == []
-        assert self.refuses(self.tube.buried, -1, 0.5, "1")
+        assert [task.data for task in self.tube.tasks(limit=2, state="buried")] == data[:2]
+        assert self.tube.tasks(limit=0, state="buried") == []
+        assert self.refuses(lambda limit: self.tube.tasks(limit=limit, state="buried"), -1, 0.5, "1")
 
     def test_reasons_counts_buried_tasks_by_kind(self) -> None:
-        assert self.tube.reasons() == {}
+        assert self.tube.admin.reasons() == {}
         for reason in ("ValueError: 1", "late", "ValueError: b: c", None, "max_attempts: ttr"):
             self.tube.bury(self.put().id, reason)
         self.put_and_take(max_attempts=1).release()
         kicked = self.put_and_bury()
-        self.tube.kick_task(kicked.id)
+        self.tube.kick(task=kicked.id)
         found = {"ValueError": 2, "late": 1, "max_attempts: release": 1, "max_attempts: ttr": 1, "none": 1}
-        assert list(self.tube.reasons().items()) == list(found.items())
+        assert list(self.tube.admin.reasons().items()) == list(found.items())
 
     @lacks("capacity")
     def test_reasons_counts_all_of_many_buried_tasks(self) -> None:
         for task in self.tube.put_many(range(260)):
             self.tube.bury(task.id, "even" if task.id % 2 else "odd")
-        assert sum(self.tube.reasons().values()) == 260
+        assert sum(self.tube.admin.reasons().values()) == 260
 
     def test_one_buried_task_can_be_kicked_or_deleted(self) -> None:
         first, second, third = (self.put_and_bury() for _ in range(3))
-        assert self.tube.kick_task(second).state == "ready"
+        assert self.tube.kick(task=second).state == "ready"
         assert self.tube.delete(third.id).state == "done"
         assert [self.state(task) for task in (first, second, third)] == ["buried", "ready", "done"]
         assert self.count("kick") == 1
-        assert self.tube.kick_task(second.id).state == "ready"
+        assert self.tube.kick(task=second.id).state == "ready"
         assert self.count("kick") == 1
         with self.expect_error(TaskNotFound):
-            self.tube.kick_task(third)
+            self.tube.kick(task=third)
 
     def test_kick_gives_one_more_attempt_after_the_last(self) -> None:
         task = self.put(max_attempts=1)
@@ -220,9 +220,9 @@ class Failures(Bench):
         assert self.tube.peek(task).max_attempts == 3
         assert self.tube.release(self.take()).state == "ready"
         assert self.tube.release(self.take()).state == "buried"
-        assert self.tube.kick_task(task, attempts=1).max_attempts == 4
+        assert self.tube.kick(task=task, attempts=1).max_attempts == 4
         assert self.refuses(lambda value: self.tube.kick(1, attempts=value), 0, -1, "1")
-        assert self.refuses(lambda value: self.tube.kick_task(task, attempts=value), 0, -1, "1")
+        assert self.refuses(lambda value: self.tube.kick(task=task, attempts=value), 0, -1, "1")
 
     @needs("ttl")
     def test_a_kick_may_give_a_new_ttl(self) -> None:
@@ -232,7 +232,7 @@ class Failures(Bench):
         found = self.tube.peek(task)
         assert (found.ttl, found.expires) == (14, 14)
         assert self.changes_state(task, "ready", "done", after=5)
-        unlimited = self.tube.kick_task(self.put_and_bury(), ttl=1)
+        unlimited = self.tube.kick(task=self.put_and_bury(), ttl=1)
         self.clock.advance(1)
         assert self.state(unlimited) == "done"
 
@@ -242,7 +242,7 @@ class Failures(Bench):
         with self.expect_error(OptionNotSupported):
             self.tube.kick(ttl=1)
         with self.expect_error(OptionNotSupported):
-            self.tube.kick_task(task, ttl=1)
+            self.tube.kick(task=task, ttl=1)
 
     @needs("ttl")
     def test_ttl_runs_on_after_the_last_attempt_failed(self) -> None:
@@ -317,7 +317,7 @@ class Failures(Bench):
         other = self.add_worker()
         task = self.put(ttr=self.session_ttl + 1, max_attempts=1)
         self.take(other.tube)
-        other.queue.detach()
+        other.queue.admin.detach()
         self.pass_time(self.session_ttl + 2)
         assert self.tube.peek(task.id).reason == "max_attempts: session"
 
@@ -336,7 +336,7 @@ class Failures(Bench):
         other.queue.close()
         assert self.state(task) == "ready"
         self.take()
-        self.tube.release_all()
+        self.tube.admin.release_all()
         assert self.state(task) == "ready"
 
     @needs("delay")
@@ -390,7 +390,7 @@ class Failures(Bench):
         assert (by_hand.ttl, late.expires) == (15, self.clock.now() + 5)
         assert self.changes_state(by_hand, "buried", "done", after=4)
         assert self.state(released) == "done"
-        tube.kick_task(late, ttl=60)
+        tube.kick(task=late, ttl=60)
         assert self.changes_state(late, "ready", "done", after=60)
 
     @needs("ttl")
@@ -402,7 +402,7 @@ class Failures(Bench):
         assert (buried.ttl, buried.expires, buried.due) == (None, None, None)
         self.pass_time(1000)
         assert [self.state(task), self.state(ready)] == ["buried", "done"]
-        assert self.tube.kick_task(task.id).due is None
+        assert self.tube.kick(task=task.id).due is None
         self.tube.alter(buried_ttl=None)
         last = self.put()
         self.tube.bury(last.id)

@@ -127,7 +127,7 @@ class UniqueKeys(Bench):
         again = self.put(key="k")
         tube = self.tube
         assert self.refuses(lambda method: method(again), tube.ack, tube.release, error=TaskNotTaken)
-        methods = (tube.bury, tube.delete, tube.peek, tube.kick_task)
+        methods = (tube.bury, tube.delete, tube.peek, lambda task: tube.kick(task=task))
         assert self.refuses(lambda method: method(again), *methods, error=TaskNotFound)
         assert self.tube.ack_many([again]) == {again.id: False}
 
@@ -168,24 +168,24 @@ class UniqueKeys(Bench):
         self.put(key="other", key_ttl=10)
         for _ in range(2):
             self.tube.ack(self.take())
-        assert (self.tube.forget("k"), self.tube.forget("k")) == (True, False)
+        assert (self.tube.admin.forget_key("k"), self.tube.admin.forget_key("k")) == (True, False)
         assert self.put(key="k").created_now
         assert not self.put(key="other").created_now
 
     def test_forget_leaves_the_key_of_a_task_alone(self) -> None:
         task = self.put(key="k", key_ttl=10)
-        assert not self.tube.forget("k")
+        assert not self.tube.admin.forget_key("k")
         assert self.put(key="k").id == task.id
         self.tube.ack(self.take())
         assert not self.put(key="k").created_now
 
     def test_forget_of_an_unknown_or_expired_key_returns_false(self) -> None:
-        assert not self.tube.forget("k")
+        assert not self.tube.admin.forget_key("k")
         self.put(key="k", key_ttl=10)
         self.tube.ack(self.take())
         self.clock.advance(10)
-        assert not self.tube.forget("k")
-        assert self.refuses(self.tube.forget, "", 5, b"k", None)
+        assert not self.tube.admin.forget_key("k")
+        assert self.refuses(self.tube.admin.forget_key, "", 5, b"k", None)
 
     def test_put_of_an_existing_key_succeeds_in_a_full_tube(self) -> None:
         self.tube = self.create("full", capacity=1)

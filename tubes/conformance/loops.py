@@ -53,7 +53,7 @@ class Loops(Bench):
     def test_block_raises_if_its_task_was_lost(self) -> None:
         task = self.put_and_take()
         with pytest.raises(TaskNotTaken), task:
-            self.tube.release_all()
+            self.tube.admin.release_all()
         assert self.state(task) == "ready"
 
     def test_block_error_is_raised_instead_of_the_loss_of_the_task(self) -> None:
@@ -61,7 +61,7 @@ class Loops(Bench):
 
         def work() -> None:
             with task:
-                self.tube.release_all()
+                self.tube.admin.release_all()
                 raise OopsError
 
         with pytest.raises(OopsError):

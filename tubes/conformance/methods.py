@@ -149,14 +149,14 @@ class Methods(Bench):
         self.tube.truncate()
         with self.expect_error(TaskNotTaken):
             self.tube.ack(task)
-        self.tube.release_all()
+        self.tube.admin.release_all()
         self.tube.drop()
 
     def test_release_all_releases_the_tasks_of_all_sessions(self) -> None:
         mine, other = self.put_and_take(), self.add_worker()
         self.put()
         theirs = self.take(other.tube)
-        self.add_worker().tube.release_all()
+        self.add_worker().tube.admin.release_all()
         assert [self.state(task) for task in (mine, theirs)] == ["ready", "ready"]
         with self.expect_error(TaskNotTaken):
             self.tube.ack(mine)
@@ -170,7 +170,7 @@ class Methods(Bench):
         self.add_worker().queue.close()
         self.put()
         self.take(late.tube)
-        self.tube.release_all()
+        self.tube.admin.release_all()
         assert (self.state(task), self.count("taken"), self.count("ready")) == ("ready", 0, 2)
 
     @pytest.mark.parametrize("method", ["ack", "release", "bury", "delete", "peek"])
@@ -188,10 +188,10 @@ class Methods(Bench):
         self.tube.kick()
         assert self.take().id == task.id
 
-    def test_take_task_takes_a_task_out_of_order(self) -> None:
+    def test_take_of_a_task_takes_it_out_of_order(self) -> None:
         tasks = self.puts(4)
         chosen = tasks[2]
-        task = self.tube.take_task(chosen)
+        task = self.tube.peek(chosen).take()
         assert (task.id, task.state, task.attempts) == (chosen.id, "taken", 1)
         left = sorted(task.id for task in tasks if task.id != chosen.id)
         assert sorted(self.drain()) == left
@@ -200,14 +200,14 @@ class Methods(Bench):
     def test_take_task_returns_nothing_for_a_task_that_is_not_takeable(self) -> None:
         mine, buried = self.put_and_take(), self.put_and_bury()
         ready = self.put()
-        assert self.tube.take_task(mine) is None
-        assert self.tube.take_task(buried.id) is None
+        assert mine.take() is None
+        assert buried.take() is None
         self.tube.pause(5)
-        assert self.tube.take_task(ready) is None
+        assert ready.take() is None
         self.tube.resume()
-        assert self.refuses(self.tube.take_task, ready.id + 1000, error=TaskNotFound)
-        assert self.refuses(self.tube.take_task, mine.lease, "1", None, -1)
-        assert self.tube.take_task(ready.id).id == ready.id
+        assert self.tube.peek(ready).take().id == ready.id
+        self.tube.delete(buried)
+        assert self.refuses(lambda task: task.take(), buried, error=TaskNotFound)
 
     def test_delete_with_state_removes_a_task_only_in_that_state(self) -> None:
         task, buried = self.put_and_take(), self.put_and_bury()

@@ -23,21 +23,21 @@ class Moving(Bench):
         options = {"pri": 3} if self.knows("pri") else {}
         dead = [self.put_and_bury(key=f"key-{n}", context={"trace": "1"}, max_attempts=7, **options) for n in range(3)]
         self.put("stays", key="stays")
-        assert self.tube.move_to(other) == 3
+        assert self.tube.admin.move_to(other) == 3
         moved = {task.key: task for task in other.tasks()}
         assert {key: kept_attributes(task) for key, task in moved.items()} == {
             task.key: kept_attributes(task) for task in dead
         }
         assert all((task.state, task.attempts, task.reason) == ("ready", 0, None) for task in moved.values())
         assert [task.key for task in self.tube.tasks()] == ["stays"]
-        assert (self.count("delete"), self.tube.move_to(other)) == (3, 0)
+        assert (self.count("delete"), self.tube.admin.move_to(other)) == (3, 0)
         assert self.put(key="key-1").created_now
 
     def test_move_to_moves_up_to_the_limit_in_order(self) -> None:
         other = self.create("other")
         dead = self.sort_as_taken([self.put_and_bury() for _ in range(4)])
-        assert self.tube.move_to(other, limit=0) == 0
-        assert self.tube.move_to(other, limit=3, state="buried") == 3
+        assert self.tube.admin.move_to(other, limit=0) == 0
+        assert self.tube.admin.move_to(other, limit=3, state="buried") == 3
         assert [task.id for task in self.tube.tasks()] == [dead[3].id]
 
     def test_move_to_leaves_taken_tasks(self) -> None:
@@ -45,7 +45,7 @@ class Moving(Bench):
             other = queue.create_tube("other", self.driver, **self.options)
             taken, ready = self.put_and_take(), self.put("ready")
             events = self.listen()
-            assert self.tube.move_to(other, state="ready") == 1
+            assert self.tube.admin.move_to(other, state="ready") == 1
             assert [task.data for task in other.tasks()] == ["ready"]
             assert self.has_received(events, [("delete", ready.id, "done")])
             assert self.tube.ack(taken).id == taken.id
@@ -55,7 +55,7 @@ class Moving(Bench):
         other = self.create("other")
         task = self.put(ttl=60, delay=20)
         self.pass_time(5)
-        assert self.tube.move_to(other, state="delayed") == 1
+        assert self.tube.admin.move_to(other, state="delayed") == 1
         (moved,) = other.tasks()
         assert (moved.state, moved.due, moved.expires) == ("delayed", task.due, task.expires)
 
@@ -63,10 +63,10 @@ class Moving(Bench):
         other = self.create("other", keep_done=10)
         for number in range(2):
             self.put_and_bury(data="data", key=f"key-{number}", key_ttl=100, keep_done=60)
-        assert self.tube.move_to(other, limit=1) == 1
-        assert all(self.tube._evict(self.tube.tasks()))
+        assert self.tube.admin.move_to(other, limit=1) == 1
+        assert all(self.tube.admin._evict(self.tube.tasks()))
         assert (self.tube.tasks(state="done"), self.tube.statistics().kept) == ([], 0)
-        for look in (self.tube.peek, self.tube.result, self.tube.again):
+        for look in (self.tube.peek, self.tube.result, lambda id: self.tube.kick(task=id)):
             with self.expect_error(TaskNotFound):
                 look(0)
         assert all(self.put(key=f"key-{number}").created_now for number in range(2))
@@ -82,14 +82,14 @@ class Moving(Bench):
     def test_move_to_moves_more_tasks_than_one_batch(self) -> None:
         other = self.create("other")
         self.tube.put_many(range(600))
-        assert self.tube.move_to(other, state="ready", limit=599) == 599
+        assert self.tube.admin.move_to(other, state="ready", limit=599) == 599
         assert sorted(task.data for task in other.tasks() + self.tube.tasks()) == [*range(600)]
 
     def test_move_to_fills_a_tube_up_to_its_capacity(self) -> None:
         other = self.create("other", capacity=5)
         dead = self.sort_as_taken([self.put_and_bury() for _ in range(8)])
         with pytest.raises(TubeFull, match="'other' is full: it has no room for 1 more, its capacity is 5"):
-            self.tube.move_to(other)
+            self.tube.admin.move_to(other)
         assert (len(other.tasks()), self.tube.tasks(state="buried")) == (5, dead[5:])
 
     def test_move_to_refuses_a_duplicate_key_and_a_full_tube(self) -> None:
@@ -97,17 +97,17 @@ class Moving(Bench):
         other, full = self.create("other"), self.create("full", capacity=1)
         self.put(key="same", tube=other)
         with self.expect_error(DuplicateKey, match=f"^task {dead.id} cannot move to tube 'other': key 'same'"):
-            self.tube.move_to(other)
+            self.tube.admin.move_to(other)
         self.put(tube=full)
         with self.expect_error(TubeFull):
-            self.tube.move_to(full)
+            self.tube.admin.move_to(full)
         assert (len(other.tasks()), len(full.tasks())) == (1, 1)
 
     def test_move_to_works_after_another_session_altered_the_target(self) -> None:
         other = self.create("other")
         self.put_and_bury(data="data")
         self.add_worker().queue.tube("other").alter(max_attempts=5)
-        assert self.tube.move_to(other) == 1
+        assert self.tube.admin.move_to(other) == 1
         (moved,) = other.tasks()
         assert (moved.data, moved.max_attempts, self.tube.tasks()) == ("data", 5, [])
 
@@ -117,7 +117,7 @@ class Moving(Bench):
         self.put("late", delay=5, tube=other)
         self.put_and_bury(data="data")
         self.clock.advance(5)
-        assert self.tube.move_to(other) == 1
+        assert self.tube.admin.move_to(other) == 1
         assert [task.data for task in other.tasks(state="ready")] == ["late", "data"]
 
     def test_move_to_serves_a_waiting_take_of_the_target(self) -> None:
@@ -125,7 +125,7 @@ class Moving(Bench):
         waiting = self.begin(other, "take", 20)
         assert eventually(lambda: other.statistics().waiting == 1)
         self.put_and_bury(data="data")
-        assert self.tube.move_to(other) == 1
+        assert self.tube.admin.move_to(other) == 1
         assert self.result_of(waiting).data == "data"
 
     @needs("pri")
@@ -134,24 +134,24 @@ class Moving(Bench):
         with self.expect_error(
             OptionNotSupported, match=f"^task {dead.id} cannot move to tube 'plain': driver 'fifo' has no"
         ):
-            self.tube.move_to(self.queue.create_tube("plain", "fifo"))
+            self.tube.admin.move_to(self.queue.create_tube("plain", "fifo"))
 
     def test_task_changed_since_it_was_read_is_not_evicted(self) -> None:
         seen = [self.put(n) for n in range(3)]
         taken = self.take()
         updated, same = (task for task in seen if task.id != taken.id)
         self.tube.update(updated.id, data="new")
-        assert self.tube._evict([taken, updated, same]) == [True, False, True]
+        assert self.tube.admin._evict([taken, updated, same]) == [True, False, True]
         assert [task.data for task in self.tube.tasks()] == ["new"]
         self.put()
         ready = self.tube.tasks(state="ready", limit=10)
         self.take()
-        assert sorted(self.tube._evict(ready)) == [False, True]
+        assert sorted(self.tube.admin._evict(ready)) == [False, True]
 
     @pytest.mark.parametrize("options", [{"state": "taken"}, {"state": None}, {"state": "x"}, {"limit": -1}])
     def test_move_to_refuses_bad_states_and_limits(self, options: dict[str, Any]) -> None:
         with self.expect_error(InvalidOption):
-            self.tube.move_to(self.create("other"), **options)
+            self.tube.admin.move_to(self.create("other"), **options)
 
     def test_move_to_refuses_a_target_that_is_not_another_tube(self) -> None:
-        assert self.refuses(self.tube.move_to, "other", None, self.tube, self.queue)
+        assert self.refuses(self.tube.admin.move_to, "other", None, self.tube, self.queue)

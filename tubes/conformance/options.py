@@ -50,7 +50,7 @@ class Options(Bench):
         assert tube.update(Number.ZERO, **changes).id == 0
         tube.bury(Number.ZERO, Word.NAME)
         assert tube.kick(Number.TWO, attempts=Number.TWO) == 1
-        assert tube.kick_task(Number.ZERO, attempts=Number.TWO).state == "ready"
+        assert tube.kick(task=Number.ZERO, attempts=Number.TWO).state == "ready"
         for method in ("ack_many", "release_many", "delete_many"):
             assert getattr(tube, method)([Number.ZERO]) == {0: method == "delete_many"}
         assert len(tube.put_many([1], **options, **lane)) == 1
@@ -77,7 +77,7 @@ class Options(Bench):
     @lacks("lane")
     def test_driver_without_lanes_refuses_throttling(self) -> None:
         assert self.put().utube is None
-        calls = (partial(self.tube.block, "x", 1), partial(self.tube.configure, "x", interval=1), self.tube.utubes)
+        calls = (partial(self.tube.lane, "x"), self.tube.lanes)
         assert self.refuses(lambda call: call(), *calls, error=OptionNotSupported)
         options = (
             {"interval": 1},
@@ -107,7 +107,7 @@ class Options(Bench):
         assert (tube.take_many(1, timedelta(0)), self.queue.take_any([tube], timedelta(0))) == ([], None)
         tube.pause(span)
         assert tube.statistics().paused == self.clock.now() + 90.000001
-        assert tube.due_histogram([span]) == [0, int(self.knows("ttr"))]
+        assert tube.admin.due_histogram([span]) == [0, int(self.knows("ttr"))]
 
     @needs("delay")
     def test_a_delay_may_be_a_timedelta(self) -> None:
@@ -125,7 +125,7 @@ class Options(Bench):
     def test_touch_and_renew_many_accept_timedeltas(self) -> None:
         task = self.put_and_take(ttr=10)
         assert self.tube.touch(task, timedelta(minutes=1)).due == self.clock.now() + 70
-        assert self.tube.renew_many([task], timedelta(minutes=2)) == {task.id: True}
+        assert self.tube.touch_many([task], timedelta(minutes=2)) == {task.id: True}
         assert self.tube.peek(task).due == self.clock.now() + 120
 
     @needs("ttl")
@@ -138,9 +138,9 @@ class Options(Bench):
     def test_the_limits_of_a_lane_may_be_timedeltas(self) -> None:
         minute = timedelta(minutes=1)
         tube = self.create("other", interval=minute)
-        tube.configure("a", interval=2 * minute)
-        tube.block("a", minute)
-        (lane,) = tube.utubes()
+        tube.lane("a").configure(interval=2 * minute)
+        tube.lane("a").block(minute)
+        (lane,) = tube.lanes()
         assert (lane.interval, lane.next_start) == (120, self.clock.now() + 60)
 
     @needs("delay")

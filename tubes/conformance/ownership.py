@@ -49,7 +49,7 @@ class Ownership(Bench):
 
     def test_former_holder_cannot_ack_a_task_taken_by_another_session(self) -> None:
         task, other = self.put_and_take(), self.add_worker()
-        self.tube.release_all()
+        self.tube.admin.release_all()
         again = self.take(other.tube)
         assert again.id == task.id
         assert self.refuses_holder_calls(self.tube, task, task.id)
@@ -120,15 +120,15 @@ class Ownership(Bench):
         with self.expect_error(OptionNotSupported):
             self.tube.touch(task, 1)
         with self.expect_error(OptionNotSupported):
-            self.tube.renew_many([task], 5)
+            self.tube.touch_many([task], 5)
 
     @lacks("ttr")
     def test_take_with_ttr_is_refused_where_the_driver_has_no_ttr(self) -> None:
         held, ready = self.put_and_take(), self.put()
-        takes = partial(self.tube.take, 0), partial(self.tube.take_many, 2, 0), partial(self.tube.take_task, ready)
+        takes = partial(self.tube.take, 0), partial(self.tube.take_many, 2, 0), ready.take
         assert self.refuses(lambda take: take(ttr=5), *takes, error=OptionNotSupported)
-        assert self.refuses(lambda task: self.tube.set_ttr(task, 5), held, error=OptionNotSupported)
-        assert self.tube.take_task(ready).id == ready.id
+        assert self.refuses(lambda task: self.tube.touch(task, ttr=5), held, error=OptionNotSupported)
+        assert self.tube.peek(ready).take().id == ready.id
 
     @lacks("delay")
     def test_delayed_release_is_refused_where_the_driver_has_no_delay(self) -> None:
@@ -143,5 +143,6 @@ class Ownership(Bench):
     def test_touch_and_release_refuse_bad_spans(self) -> None:
         task = self.put_and_take()
         spans = (-1, float("nan"), float("inf"), "1", True)
-        assert self.refuses(lambda span: self.tube.touch(task, span), *spans, None)
+        assert self.refuses(lambda span: self.tube.touch(task, span), *spans)
+        assert self.refuses(lambda span: self.tube.touch(task, 1, ttr=span), 1, -1)
         assert self.refuses(lambda span: self.tube.release(task, delay=span), *spans)

@@ -95,14 +95,20 @@ class Queues(Bench):
         assert self.queue.tubes() == ["contract"]
 
     def test_names_of_the_librarys_own_tubes_are_reserved(self) -> None:
-        self.queue.workers()
+        self.queue.admin.workers()
         reserved = ("tubes.workers", "tubes.mine", "reply." + "0" * 26)
-        for call in (self.create, self.queue.tube, self.queue.statistics, self.queue.check, self.queue.repair):
+        for call in (
+            self.create,
+            self.queue.tube,
+            self.queue.statistics,
+            self.queue.admin.check,
+            self.queue.admin.repair,
+        ):
             assert self.refuses(call, *reserved)
         assert self.refuses(lambda name: self.create(name, if_exists="keep"), *reserved)
         assert self.refuses(lambda name: self.create(name, if_exists="update"), *reserved)
         assert self.queue.tubes() == ["contract"]
-        assert self.queue.workers() == []
+        assert self.queue.admin.workers() == []
         for name in ("tubes", "tubes-workers", "reply.x", "reply.mail", "reply"):
             assert self.create(name).name == name
 
@@ -121,8 +127,8 @@ class Queues(Bench):
         for name, tube in tubes.items():
             assert self.take(tube).data == name
             assert tube.take(timeout=0) is None
-        assert all(not self.queue.check(name) and not self.queue.repair(name) for name in names)
-        counts = {name: seen.statistics.tasks["taken"] for name, seen in self.queue.overview().items()}
+        assert all(not self.queue.admin.check(name) and not self.queue.admin.repair(name) for name in names)
+        counts = {name: seen.statistics.tasks["taken"] for name, seen in self.queue.admin.overview().items()}
         assert counts == dict.fromkeys(names, 1)
         events: list[tuple[str, str]] = []
 
@@ -163,40 +169,40 @@ class Queues(Bench):
             assert [task.data for task in tube.tasks()] == [place[0]]
         assert eventually(lambda: len(events) == len(places))
         assert sorted(events) == sorted((place, "put") for place in places)
-        assert self.queue.namespaces() == queues["a"].namespaces() == ["a", "a:b", "names", "tubes"]
+        assert self.queue.admin.namespaces() == queues["a"].admin.namespaces() == ["a", "a:b", "names", "tubes"]
         for space, queue in queues.items():
-            assert queue.tubes() == list(queue.overview()) == list(queue.statistics()) == ["a", "b:a", "contract"]
+            assert queue.tubes() == list(queue.admin.overview()) == list(queue.statistics()) == ["a", "b:a", "contract"]
             assert (self.take(queue.tube("a")).data, queue.tube("a").take(timeout=0)) == (space, None)
             queue.tube("b:a").truncate()
-            assert queue.check("contract") == []
+            assert queue.admin.check("contract") == []
         for (_, name), tube in tubes.items():
             assert tube.statistics().tasks["total"] == (name != "b:a")
         for space in ("a", "names"):
             for name in queues[space].tubes():
                 queues[space].tube(name).drop(force=True)
-        assert self.queue.namespaces() == ["a:b", "tubes"]
+        assert self.queue.admin.namespaces() == ["a:b", "tubes"]
         assert queues["a"].tubes() == []
         assert queues[""].tubes() == ["a", "b:a", "contract"]
 
     def test_namespaces_share_drivers_but_not_sessions(self) -> None:
         fresh = Driver("fresh", order="-id")
-        self.queue.register_driver(fresh)
+        self.queue.admin.register_driver(fresh)
         team = self.open_namespace("team")
         assert team.create_tube("mail", "fresh").driver == fresh
-        assert self.queue.namespaces() == ["team"]
+        assert self.queue.admin.namespaces() == ["team"]
         with pytest.raises(SessionNotFound):
-            team.identify(self.queue.identify())
+            team.admin.identify(self.queue.admin.identify())
         with self.expect_error(InvalidOption):
             self.queue.take_any([team.tube("mail")], timeout=0)
         other = self.open_namespace("team").namespace("other")
         self._queues.append(other)
         assert other.tubes() == []
-        assert other.namespaces() == ["team"]
+        assert other.admin.namespaces() == ["team"]
 
     def test_namespaces_follow_the_rules_for_tube_names(self) -> None:
         assert self.refuses(self.queue.namespace, "x" * 256, "a b", "a@b", "{a}", "a*", "ä", "a\n", 7, None)
         for name in ("x" * 255, "a+b/c;d$(e)", ""):
-            assert self.open_namespace(name).namespaces() == []
+            assert self.open_namespace(name).admin.namespaces() == []
 
     def test_create_tube_refuses_non_boolean_flags(self) -> None:
         assert self.refuses(lambda option: self.create("other", **{option: 1}), "if_not_exists", "temporary")
@@ -209,7 +215,7 @@ class Queues(Bench):
     def test_second_driver_of_the_same_name_is_refused(self) -> None:
         impostor = Driver(self.knobs.name, options={"other"}, lane="other", order="-id")
         with self.expect_error(DriverExists):
-            self.queue.register_driver(impostor)
+            self.queue.admin.register_driver(impostor)
         with self.expect_error(DriverExists):
             self.queue.create_tube("other", impostor)
         assert self.queue.tubes() == ["contract"]
@@ -224,7 +230,7 @@ class Queues(Bench):
             self.queue.create_tube("other", "fresh")
 
     def test_registering_the_same_driver_twice_is_allowed(self) -> None:
-        self.queue.register_driver(self.knobs)
+        self.queue.admin.register_driver(self.knobs)
         assert self.queue.create_tube("other", self.knobs.name).driver == self.knobs
 
     def test_value_that_is_not_a_driver_is_refused(self) -> None:

@@ -53,7 +53,7 @@ class Sessions(Bench):
         worker = self.add_worker()
         worker.queue.close()
         worker.queue.close()
-        worker.queue.detach()
+        worker.queue.admin.detach()
         assert worker.queue.closed
 
     def test_closed_queue_refuses_all_calls(self) -> None:
@@ -64,7 +64,7 @@ class Sessions(Bench):
             (queue.tube, "contract"),
             (queue.tubes,),
             (queue.session,),
-            (queue.identify,),
+            (queue.admin.identify,),
             (queue.statistics,),
             (queue.create_tube, "more"),
             (tube.put, "data"),
@@ -80,33 +80,33 @@ class Sessions(Bench):
         assert self.refuses(lambda call: call[0](*call[1:]), *calls, error=QueueClosed)
 
     def test_session_uuid_is_stable_and_unique(self) -> None:
-        uuid = self.queue.identify()
-        assert UUID(uuid).hex == uuid == self.queue.identify()
-        assert self.add_worker().queue.identify() != uuid
+        uuid = self.queue.admin.identify()
+        assert UUID(uuid).hex == uuid == self.queue.admin.identify()
+        assert self.add_worker().queue.admin.identify() != uuid
 
     def test_identify_with_the_own_uuid_changes_nothing(self) -> None:
         task = self.put_and_take()
-        uuid = self.queue.identify()
-        assert self.queue.identify(uuid) == uuid
+        uuid = self.queue.admin.identify()
+        assert self.queue.admin.identify(uuid) == uuid
         assert self.tube.ack(task).state == "done"
 
     def test_queues_of_one_session_share_its_tasks(self) -> None:
         worker, task = self.worker()
-        assert self.queue.identify(worker.queue.identify()) == worker.queue.identify()
+        assert self.queue.admin.identify(worker.queue.admin.identify()) == worker.queue.admin.identify()
         assert self.tube.ack(task.id).state == "done"
         mine = self.put_and_take()
         assert worker.tube.release(mine).state == "ready"
 
     def test_identify_accepts_a_uuid_in_all_forms(self) -> None:
         worker = self.add_worker()
-        uuid = UUID(worker.queue.identify())
+        uuid = UUID(worker.queue.admin.identify())
         for form in (uuid, str(uuid), uuid.hex.upper()):
-            assert self.add_worker().queue.identify(form) == uuid.hex
+            assert self.add_worker().queue.admin.identify(form) == uuid.hex
 
     def test_a_shared_session_ends_with_its_last_connection(self) -> None:
         worker, task = self.worker()
         third = self.add_worker()
-        third.queue.identify(worker.queue.identify())
+        third.queue.admin.identify(worker.queue.admin.identify())
         worker.queue.close()
         assert self.state(task) == "taken"
         third.queue.close()
@@ -114,84 +114,84 @@ class Sessions(Bench):
 
     def test_joining_a_session_ends_the_one_left(self) -> None:
         worker, task = self.worker()
-        left = worker.queue.identify()
-        worker.queue.identify(self.queue.identify())
+        left = worker.queue.admin.identify()
+        worker.queue.admin.identify(self.queue.admin.identify())
         assert self.state(task) == "ready"
         with self.expect_error(TaskNotTaken):
             worker.tube.ack(task)
         with self.expect_error(SessionNotFound):
-            self.queue.identify(left)
+            self.queue.admin.identify(left)
 
     def test_leaving_a_shared_session_does_not_end_it(self) -> None:
         worker, task = self.worker()
         third = self.add_worker()
-        third.queue.identify(worker.queue.identify())
-        worker.queue.identify(self.queue.identify())
+        third.queue.admin.identify(worker.queue.admin.identify())
+        worker.queue.admin.identify(self.queue.admin.identify())
         assert self.state(task) == "taken"
         assert third.tube.ack(task).state == "done"
 
     def test_a_session_that_ended_is_not_found(self) -> None:
         worker = self.add_worker()
-        uuid = worker.queue.identify()
+        uuid = worker.queue.admin.identify()
         worker.queue.close()
-        assert self.refuses(self.queue.identify, uuid, "0" * 32, error=SessionNotFound)
+        assert self.refuses(self.queue.admin.identify, uuid, "0" * 32, error=SessionNotFound)
 
     def test_malformed_uuid_is_refused(self) -> None:
-        assert self.refuses(self.queue.identify, "", "00", "x" * 32, 7, b"0" * 16)
+        assert self.refuses(self.queue.admin.identify, "", "00", "x" * 32, 7, b"0" * 16)
 
     def test_identify_with_create_starts_or_joins_a_session(self) -> None:
         worker, other, uuid = self.add_worker(), self.add_worker(), uuid4()
-        assert worker.queue.identify(uuid, create=True) == uuid.hex
-        assert other.queue.identify(uuid, create=True) == uuid.hex
+        assert worker.queue.admin.identify(uuid, create=True) == uuid.hex
+        assert other.queue.admin.identify(uuid, create=True) == uuid.hex
         self.put()
         task = self.take(worker.tube)
         worker.queue.close()
         assert other.tube.ack(task.id).state == "done"
         other.queue.close()
         with self.expect_error(SessionNotFound):
-            self.queue.identify(uuid)
+            self.queue.admin.identify(uuid)
 
     def test_identify_with_create_refuses_non_random_uuids(self) -> None:
         uuids = (None, "0" * 32, uuid5(NAMESPACE_URL, "service"), "x")
-        assert self.refuses(lambda uuid: self.queue.identify(uuid, create=True), *uuids)
-        assert self.refuses(lambda create: self.queue.identify(uuid4(), create=create), 1, None, "yes")
+        assert self.refuses(lambda uuid: self.queue.admin.identify(uuid, create=True), *uuids)
+        assert self.refuses(lambda create: self.queue.admin.identify(uuid4(), create=create), 1, None, "yes")
 
     def test_detached_session_keeps_its_tasks_until_session_ttl(self) -> None:
         worker, task = self.worker()
-        worker.queue.detach()
+        worker.queue.admin.detach()
         assert self.changes_state(task, "taken", "ready", after=self.session_ttl)
         assert self.count("release") == 1
 
     def test_detached_queue_refuses_all_calls(self) -> None:
         worker, task = self.worker()
-        worker.queue.detach()
+        worker.queue.admin.detach()
         assert worker.queue.closed
         with self.expect_error(QueueClosed):
             worker.tube.ack(task)
 
     def test_detached_session_can_be_resumed(self) -> None:
         worker, task = self.worker()
-        uuid = worker.queue.identify()
-        worker.queue.detach()
+        uuid = worker.queue.admin.identify()
+        worker.queue.admin.detach()
         self.clock.advance(self.session_ttl - 0.1)
         heir = self.add_worker()
-        assert heir.queue.identify(uuid) == uuid
+        assert heir.queue.admin.identify(uuid) == uuid
         self.clock.advance(2 * self.session_ttl)
         assert heir.tube.ack(task.id).state == "done"
 
     def test_detached_session_past_its_lease_is_not_found(self) -> None:
         worker = self.add_worker()
-        uuid = worker.queue.identify()
-        worker.queue.detach()
+        uuid = worker.queue.admin.identify()
+        worker.queue.admin.detach()
         self.clock.advance(self.session_ttl)
         with self.expect_error(SessionNotFound):
-            self.queue.identify(uuid)
+            self.queue.admin.identify(uuid)
 
     def test_a_shared_session_outlives_one_connection_that_was_lost(self) -> None:
         worker, task = self.worker()
         third = self.add_worker()
-        third.queue.identify(worker.queue.identify())
-        worker.queue.detach()
+        third.queue.admin.identify(worker.queue.admin.identify())
+        worker.queue.admin.detach()
         self.clock.advance(2 * self.session_ttl)
         assert self.state(task) == "taken"
         third.queue.close()
@@ -199,15 +199,15 @@ class Sessions(Bench):
 
     def test_task_can_be_taken_through_a_shared_session_after_release_all(self) -> None:
         worker, task = self.worker()
-        self.queue.identify(worker.queue.identify())
-        self.tube.release_all()
+        self.queue.admin.identify(worker.queue.admin.identify())
+        self.tube.admin.release_all()
         assert self.state(task) == "ready"
         assert self.tube.ack(self.take()).id == task.id
 
     @needs("ttr")
     def test_ttr_runs_on_in_a_detached_session(self) -> None:
         worker, task = self.worker(ttr=self.session_ttl / 2)
-        worker.queue.detach()
+        worker.queue.admin.detach()
         self.clock.advance(self.session_ttl / 2)
         assert (self.state(task), self.count("ttr")) == ("ready", 1)
 

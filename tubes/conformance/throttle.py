@@ -39,7 +39,7 @@ class Throttled(Bench):
 
     def next_start(self, lane: str) -> float | None:
         """Return the seconds until a lane may start a task; None if it may start now."""
-        (found,) = [utube for utube in self.tube.utubes() if utube.name == lane]
+        (found,) = [utube for utube in self.tube.lanes() if utube.name == lane]
         return None if found.next_start is None else found.next_start - self.clock.now()
 
 
@@ -59,7 +59,7 @@ class Limits(Throttled):
 
     def test_take_many_respects_max_in_flight_and_interval(self) -> None:
         self.create_throttled(max_in_flight=2)
-        self.tube.configure("y", interval=5)
+        self.tube.lane("y").configure(interval=5)
         self.fill("x", "x", "x", "y", "y", "y")
         assert sorted(task.utube for task in self.tube.take_many(9, timeout=0)) == ["x", "x", "y"]
         self.pass_time(5)
@@ -70,7 +70,7 @@ class Limits(Throttled):
         assert len(self.drain()) == 2
         self.tube.release(tasks[0].id)
         assert self.drain() == [tasks[0].id]
-        self.tube.release_all()
+        self.tube.admin.release_all()
         assert self.drain() == [task.id for task in tasks[:2]]
 
     def test_the_end_of_a_session_makes_room_in_its_lanes(self) -> None:
@@ -84,20 +84,20 @@ class Limits(Throttled):
     def test_raised_max_in_flight_applies_at_once(self) -> None:
         tasks = self.fill("x", "x", "x")
         assert self.drain() == [tasks[0].id]
-        self.tube.configure("x", max_in_flight=3)
+        self.tube.lane("x").configure(max_in_flight=3)
         assert self.drain() == [task.id for task in tasks[1:]]
 
     def test_raised_max_in_flight_serves_a_waiting_take(self) -> None:
         tasks = self.fill("x", "x")
         self.drain()
         call = self.begin(self.add_worker().tube)
-        self.tube.configure("x", max_in_flight=2)
+        self.tube.lane("x").configure(max_in_flight=2)
         assert self.result_of(call).id == tasks[1].id
 
     def test_lane_above_a_lowered_max_in_flight_starts_nothing(self) -> None:
         tasks = self.create_filled("x", "x", "x", "x", max_in_flight=3)
         self.drain()
-        self.tube.configure("x", max_in_flight=1)
+        self.tube.lane("x").configure(max_in_flight=1)
         for task in tasks[:2]:
             self.tube.ack(task.id)
             assert self.tube.take(timeout=0) is None
@@ -107,11 +107,11 @@ class Limits(Throttled):
     def test_lowered_max_in_flight_withdraws_offered_tasks(self) -> None:
         tasks = self.create_filled("x", "x", "y", max_in_flight=2)
         first = self.take()
-        self.tube.configure(first.utube, max_in_flight=1)
+        self.tube.lane(first.utube).configure(max_in_flight=1)
         other = next(task for task in tasks if task.utube != first.utube)
         if first.utube == "x":
             assert self.drain() == [other.id]
-        self.tube.configure(first.utube, max_in_flight=None)
+        self.tube.lane(first.utube).configure(max_in_flight=None)
         assert len(self.drain()) == len(tasks) - 1 - (first.utube == "x")
 
 
@@ -202,7 +202,7 @@ class Intervals(Throttled):
         self.tube.release(self.take())
         self.pass_interval(5)
         assert self.take().id == tasks[0].id
-        self.tube.release_all()
+        self.tube.admin.release_all()
         self.pass_interval(5)
         assert self.drain() == [tasks[0].id]
 
@@ -224,7 +224,7 @@ class Intervals(Throttled):
         self.pass_time(2)
         assert self.state(task) == "done"
         self.pass_time(3)
-        assert self.tube.utubes() == []
+        assert self.tube.lanes() == []
 
     @needs("delay")
     def test_delay_ends_during_an_interval(self) -> None:
@@ -249,7 +249,7 @@ class Intervals(Throttled):
 
     def test_tube_jitter_applies_to_a_lane_with_its_own_interval(self) -> None:
         self.create_throttled(jitter=0.5)
-        self.tube.configure("x", interval=2)
+        self.tube.lane("x").configure(interval=2)
         (task,) = self.fill("x")
         self.take()
         expected = apply_jitter(2 * SECOND, 0.5, 0, task.id, 1) / SECOND
@@ -257,34 +257,34 @@ class Intervals(Throttled):
 
     def test_a_lane_may_have_any_name(self) -> None:
         for name in ("", "ü", "\ud800", "x" * 500):
-            self.tube.configure(name, interval=2)
-            self.tube.block(name, 5)
+            self.tube.lane(name).configure(interval=2)
+            self.tube.lane(name).block(5)
             self.fill(name)
-        assert [lane.name for lane in self.tube.utubes()] == sorted(("", "ü", "\ud800", "x" * 500))
+        assert [lane.name for lane in self.tube.lanes()] == sorted(("", "ü", "\ud800", "x" * 500))
 
     def test_an_interval_that_is_changed_counts_from_the_last_start(self) -> None:
         tasks = self.create_filled("x", "x", "x", interval=5)
         self.tube.ack(self.take())
         self.pass_time(2)
-        self.tube.configure("x", interval=3)
+        self.tube.lane("x").configure(interval=3)
         self.pass_interval(1)
-        self.tube.configure("x", interval=4)
+        self.tube.lane("x").configure(interval=4)
         self.pass_interval(1)
         assert self.take().id == tasks[1].id
         self.tube.ack(tasks[1].id)
-        self.tube.configure("x", interval=0)
+        self.tube.lane("x").configure(interval=0)
         assert self.drain() == [tasks[2].id]
 
     def test_changed_interval_serves_a_waiting_take(self) -> None:
         tasks = self.create_filled("x", "x", interval=60)
         self.tube.ack(self.take())
         call = self.begin(self.add_worker().tube)
-        self.tube.configure("x", interval=5)
+        self.tube.lane("x").configure(interval=5)
         self.pass_time(5)
         assert self.result_of(call).id == tasks[1].id
 
     def test_lane_may_have_an_interval_in_a_tube_without_interval(self) -> None:
-        self.tube.configure("x", interval=5)
+        self.tube.lane("x").configure(interval=5)
         tasks = self.fill("x", "x", "y", "y")
         for id in self.drain():
             self.tube.ack(id)
@@ -294,16 +294,16 @@ class Intervals(Throttled):
 
     def test_lane_returns_to_the_limits_of_the_tube(self) -> None:
         self.create_throttled(interval=5)
-        self.tube.configure("x", interval=60, max_in_flight=2)
-        self.tube.configure("x", interval=None)
+        self.tube.lane("x").configure(interval=60, max_in_flight=2)
+        self.tube.lane("x").configure(interval=None)
         self.fill("x", "x")
-        (found,) = self.tube.utubes()
+        (found,) = self.tube.lanes()
         assert (found.interval, found.max_in_flight) == (5, 2)
         self.take()
         self.pass_interval(5)
         assert len(self.drain()) == 1
-        self.tube.configure("x", max_in_flight=None)
-        assert self.tube.utubes()[0].max_in_flight == 1
+        self.tube.lane("x").configure(max_in_flight=None)
+        assert self.tube.lanes()[0].max_in_flight == 1
 
     def test_cancelled_take_undoes_the_start_of_its_lane(self) -> None:
         self.require_asyncio()
@@ -324,7 +324,7 @@ class IntervalsFromAcks(Throttled):
         "ack_many": lambda tube, task: tube.ack_many([task]),
         "release": lambda tube, task: tube.release(task),
         "release_many": lambda tube, task: tube.release_many([task]),
-        "release_all": lambda tube, task: tube.release_all(),
+        "release_all": lambda tube, task: tube.admin.release_all(),
         "bury": lambda tube, task: tube.bury(task),
         "delete": lambda tube, task: tube.delete(task.id),
         "delete_many": lambda tube, task: tube.delete_many([task.id]),
@@ -427,18 +427,18 @@ class IntervalsFromAcks(Throttled):
 
     def test_lane_may_count_its_interval_from_acks(self) -> None:
         task = self.start_run(interval_from="take")
-        self.tube.configure("x", interval_from="ack")
+        self.tube.lane("x").configure(interval_from="ack")
         self.tube.ack(task)
         self.pass_interval(5)
         task = self.take()
         self.pass_time(3)
-        self.tube.configure("x", interval_from=None)
+        self.tube.lane("x").configure(interval_from=None)
         self.tube.ack(task)
         assert self.next_start("x") == pytest.approx(2)
 
     def test_lane_may_count_its_interval_from_takes_in_a_tube_that_counts_from_acks(self) -> None:
         self.create_throttled(interval=5, interval_from="ack")
-        self.tube.configure("x", interval_from="take")
+        self.tube.lane("x").configure(interval_from="take")
         self.fill("x", "y")
         taken = self.tube.take_many(2, timeout=0)
         self.pass_time(3)
@@ -449,7 +449,7 @@ class IntervalsFromAcks(Throttled):
     def test_task_that_was_taken_before_its_lane_was_configured_ends_with_a_rest(self) -> None:
         tasks = self.fill("x", "x")
         self.tube.take(timeout=0)
-        self.tube.configure("x", interval=5, interval_from="ack")
+        self.tube.lane("x").configure(interval=5, interval_from="ack")
         self.pass_time(9)
         self.tube.ack(tasks[0].id)
         self.pass_interval(5)
@@ -489,18 +489,18 @@ class Blocks(Throttled):
 
     def test_blocked_lane_starts_nothing_until_the_block_ends(self) -> None:
         (task,) = self.fill("x")
-        self.tube.block("x", 5)
+        self.tube.lane("x").block(5)
         assert self.state(task) == "ready"
         self.pass_interval(5)
         assert self.drain() == [task.id]
 
     def test_other_lanes_are_not_blocked(self) -> None:
         self.fill("x", "y")
-        self.tube.block("x", 5)
+        self.tube.lane("x").block(5)
         assert [self.tube.peek(id).utube for id in self.drain()] == ["y"]
 
     def test_a_lane_without_tasks_can_be_blocked(self) -> None:
-        self.tube.block("x", 5)
+        self.tube.lane("x").block(5)
         (task,) = self.fill("x")
         self.pass_interval(5)
         assert self.drain() == [task.id]
@@ -508,7 +508,7 @@ class Blocks(Throttled):
     def test_task_stays_taken_while_its_lane_is_blocked(self) -> None:
         tasks = self.fill("x", "x")
         held = self.take()
-        self.tube.block("x", 5)
+        self.tube.lane("x").block(5)
         assert self.state(held) == "taken"
         self.tube.ack(held)
         self.pass_interval(5)
@@ -516,43 +516,43 @@ class Blocks(Throttled):
 
     def test_block_of_0_seconds_ends_a_block(self) -> None:
         (task,) = self.fill("x")
-        self.tube.block("x", 5)
+        self.tube.lane("x").block(5)
         call = self.begin(self.add_worker().tube)
-        self.tube.block("x", 0)
+        self.tube.lane("x").block(0)
         assert self.result_of(call).id == task.id
-        self.tube.block("nobody", 0)
-        assert [utube.name for utube in self.tube.utubes()] == ["x"]
+        self.tube.lane("nobody").block(0)
+        assert [utube.name for utube in self.tube.lanes()] == ["x"]
 
     def test_last_block_replaces_earlier_ones(self) -> None:
         (task,) = self.fill("x")
-        self.tube.block("x", 2)
-        self.tube.block("x", 9)
-        self.tube.block("x", 5)
+        self.tube.lane("x").block(2)
+        self.tube.lane("x").block(9)
+        self.tube.lane("x").block(5)
         self.pass_interval(5)
         assert self.drain() == [task.id]
 
     def test_extending_block_never_shortens_a_block(self) -> None:
         (task,) = self.fill("x")
-        self.tube.block("x", 9)
-        self.tube.block("x", 5, extend=True)
-        self.tube.block("x", 0, extend=True)
+        self.tube.lane("x").block(9)
+        self.tube.lane("x").block(5, extend=True)
+        self.tube.lane("x").block(0, extend=True)
         self.pass_interval(9)
         assert self.drain() == [task.id]
 
     def test_extending_block_lengthens_a_block(self) -> None:
         (task,) = self.fill("x")
-        self.tube.block("x", 0, extend=True)
-        self.tube.block("x", 2, extend=True)
-        self.tube.block("x", 5, extend=True)
+        self.tube.lane("x").block(0, extend=True)
+        self.tube.lane("x").block(2, extend=True)
+        self.tube.lane("x").block(5, extend=True)
         self.pass_interval(5)
         assert self.drain() == [task.id]
 
     def test_waiting_take_is_served_when_a_block_ends(self) -> None:
-        self.tube.block("x", 5)
+        self.tube.lane("x").block(5)
         (task,) = self.fill("x")
         call = self.begin(self.add_worker().tube)
         self.pass_time(4)
-        self.tube.block("x", 3)
+        self.tube.lane("x").block(3)
         self.pass_time(2)
         assert self.has_waiters(1)
         self.pass_time(1)
@@ -561,31 +561,31 @@ class Blocks(Throttled):
     def test_later_end_of_block_and_interval_counts(self) -> None:
         tasks = self.create_filled("x", "x", "x", interval=5)
         self.tube.ack(self.take())
-        self.tube.block("x", 2)
+        self.tube.lane("x").block(2)
         assert self.next_start("x") == pytest.approx(5)
-        self.tube.block("x", 0)
+        self.tube.lane("x").block(0)
         self.pass_interval(5)
         self.tube.ack(self.take())
-        self.tube.block("x", 9)
+        self.tube.lane("x").block(9)
         self.pass_interval(9)
         assert self.drain() == [tasks[2].id]
 
     def test_block_and_configure_refuse_bad_values(self) -> None:
         self.fill("x")
-        assert self.refuses(lambda name: self.tube.block(name, 1), None, b"x", 1.5)
-        assert self.refuses(lambda seconds: self.tube.block("x", seconds), -1, None, "1", True)
-        assert self.refuses(lambda extend: self.tube.block("x", 5, extend=extend), None, 1, "yes")
-        assert self.refuses(lambda interval: self.tube.configure("x", interval=interval), -1, "1")
-        assert self.refuses(lambda limit: self.tube.configure("x", max_in_flight=limit), 0, 1.5)
-        assert self.refuses(lambda moment: self.tube.configure("x", interval_from=moment), "put", "", 1)
-        assert self.refuses(lambda capacity: self.tube.configure("x", capacity=capacity), -1, 1.5, "2")
-        assert self.refuses(self.tube.utubes, -1)
-        assert self.tube.utubes()[0].next_start is None
+        assert self.refuses(lambda name: self.tube.lane(name).block(1), None, b"x", 1.5)
+        assert self.refuses(lambda seconds: self.tube.lane("x").block(seconds), -1, None, "1", True)
+        assert self.refuses(lambda extend: self.tube.lane("x").block(5, extend=extend), None, 1, "yes")
+        assert self.refuses(lambda interval: self.tube.lane("x").configure(interval=interval), -1, "1")
+        assert self.refuses(lambda limit: self.tube.lane("x").configure(max_in_flight=limit), 0, 1.5)
+        assert self.refuses(lambda moment: self.tube.lane("x").configure(interval_from=moment), "put", "", 1)
+        assert self.refuses(lambda capacity: self.tube.lane("x").configure(capacity=capacity), -1, 1.5, "2")
+        assert self.refuses(self.tube.lanes, -1)
+        assert self.tube.lanes()[0].next_start is None
 
 
 @needs("lane")
 class RoundRobin(Throttled):
-    """order, utubes."""
+    """order, lanes."""
 
     def drain_lanes(self) -> list[str]:
         """Take all available tasks and return their lanes in this order."""
@@ -616,7 +616,7 @@ class RoundRobin(Throttled):
         self.create_filled("x", "y", "z", order="round_robin")
         self.tube.release(self.take())
         assert self.drain_lanes() == ["y", "z", "x"]
-        self.tube.release_all()
+        self.tube.admin.release_all()
         assert self.drain_lanes() == ["y", "z", "x"]
 
     def test_round_robin_alternates_lanes_with_several_in_flight(self) -> None:
@@ -625,7 +625,7 @@ class RoundRobin(Throttled):
 
     def test_round_robin_keeps_the_place_of_a_blocked_lane(self) -> None:
         self.create_filled("x", "y", "z", order="round_robin")
-        self.tube.block("x", 5)
+        self.tube.lane("x").block(5)
         assert self.tube.ack(self.take()).utube == "y"
         self.fill("y")
         self.pass_time(5)
@@ -634,43 +634,43 @@ class RoundRobin(Throttled):
     def test_utubes_shows_all_lanes_by_name(self) -> None:
         self.create_filled("b", "b", "b", "a", interval=5, max_in_flight=2)
         self.put(**self.lane(None))
-        self.tube.block("d", 60)
-        self.tube.configure("c", interval=0.5, max_in_flight=7)
+        self.tube.lane("d").block(60)
+        self.tube.lane("c").configure(interval=0.5, max_in_flight=7)
         for _ in range(3):
             self.take()
         now = self.clock.now()
         soon = pytest.approx(now + 5, abs=1e-6)
-        assert [tuple(utube) for utube in self.tube.utubes()] == [
+        assert [tuple(utube) for utube in self.tube.lanes()] == [
             ("a", 0, 1, soon, 5.0, 2, 0),
             ("b", 2, 1, soon, 5.0, 2, 0),
             ("c", 0, 0, None, 0.5, 7, 0),
             ("d", 0, 0, pytest.approx(now + 60, abs=1e-6), 5.0, 2, 0),
             ("nil", 0, 1, soon, 5.0, 2, 0),
         ]
-        assert [utube.name for utube in self.tube.utubes(limit=2)] == ["a", "b"]
-        assert self.tube.utubes(limit=0) == []
+        assert [utube.name for utube in self.tube.lanes(limit=2)] == ["a", "b"]
+        assert self.tube.lanes(limit=0) == []
 
     def test_finished_lane_is_forgotten(self) -> None:
         self.create_filled("x", "y", "z", interval=5)
-        self.tube.configure("z", interval=3)
+        self.tube.lane("z").configure(interval=3)
         for id in self.drain():
             self.tube.ack(id)
-        self.tube.block("w", 4)
-        assert [utube.name for utube in self.tube.utubes()] == ["w", "x", "y", "z"]
+        self.tube.lane("w").block(4)
+        assert [utube.name for utube in self.tube.lanes()] == ["w", "x", "y", "z"]
         self.pass_time(4)
-        assert [utube.name for utube in self.tube.utubes()] == ["x", "y", "z"]
+        assert [utube.name for utube in self.tube.lanes()] == ["x", "y", "z"]
         self.pass_time(1)
-        assert [utube.name for utube in self.tube.utubes()] == ["z"]
-        self.tube.configure("z", interval=None)
-        assert self.tube.utubes() == []
+        assert [utube.name for utube in self.tube.lanes()] == ["z"]
+        self.tube.lane("z").configure(interval=None)
+        assert self.tube.lanes() == []
 
     def test_truncate_forgets_lane_limits_and_blocks(self) -> None:
         self.create_filled("x", "y", interval=5)
         self.drain()
-        self.tube.block("z", 9)
-        self.tube.configure("y", max_in_flight=3)
+        self.tube.lane("z").block(9)
+        self.tube.lane("y").configure(max_in_flight=3)
         self.tube.truncate()
-        assert self.tube.utubes() == []
+        assert self.tube.lanes() == []
         self.fill("x", "y", "z")
         assert len(self.drain()) == 3
 
@@ -681,11 +681,11 @@ class RoundRobin(Throttled):
         self.create_throttled(interval=1)
         self.fill("x", "x", **({"ttr": 2} if end == "ttr" else {}))
         if end == "block":
-            self.tube.block("x", 2)
+            self.tube.lane("x").block(2)
         elif end == "session":
             other = self.add_worker()
             other.tube.take(timeout=0)
-            other.queue.detach()
+            other.queue.admin.detach()
         else:
             task = self.take()
             if end == "interval":
@@ -697,6 +697,6 @@ class RoundRobin(Throttled):
         else:
             self.tube.truncate()
         assert self.count("total") == 0
-        assert self.tube.utubes() == []
+        assert self.tube.lanes() == []
         tasks = self.fill("x")
         assert self.drain() == [task.id for task in tasks]

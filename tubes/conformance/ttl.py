@@ -17,7 +17,7 @@ NEUTRAL_CALLS: dict[str, Callable[[Bench, Task], object]] = {
     "take and release": lambda bench, task: bench.tube.release(bench.take()),
     "bury and kick": lambda bench, task: (bench.tube.bury(task), bench.tube.kick()),
     "peek": lambda bench, task: bench.tube.peek(task),
-    "release_all": lambda bench, task: (bench.take(), bench.tube.release_all()),
+    "release_all": lambda bench, task: (bench.take(), bench.tube.admin.release_all()),
 }
 
 
@@ -123,7 +123,7 @@ class TimeToLive(Bench):
         if way == "end of session":
             worker.queue.close()
         elif way == "release_all":
-            self.tube.release_all()
+            self.tube.admin.release_all()
         elif way == "ttr":
             self.clock.advance(1)
         else:
@@ -141,11 +141,11 @@ class TimeToLive(Bench):
     def test_kick_ttl_counts_from_the_kick(self) -> None:
         task = self.put_and_bury(ttl=100)
         self.clock.advance(60)
-        kicked = self.tube.kick_task(task, ttl=5)
+        kicked = self.tube.kick(task=task, ttl=5)
         assert (kicked.ttl, kicked.expires) == (65, 65)
 
     def test_a_new_ttl_of_0_ends_a_task_at_once(self) -> None:
         updated = self.tube.update(self.put(), ttl=0)
-        kicked = self.tube.kick_task(self.put_and_bury(), ttl=0)
+        kicked = self.tube.kick(task=self.put_and_bury(), ttl=0)
         assert (updated.state, kicked.state, self.count("total")) == ("done", "done", 0)
         assert self.count("ttl") == 2

@@ -73,7 +73,7 @@ class TimeToRun(Bench):
         task = self.put_and_take(ttr=5)
         for _ in range(3):
             self.clock.advance(4)
-            assert self.tube.renew_many([task], 5) == {task.id: True}
+            assert self.tube.touch_many([task], 5) == {task.id: True}
         assert (self.tube.peek(task).ttr, self.tube.peek(task).due) == (5, 17)
         self.clock.advance(5)
         assert (self.state(task), self.count("ttr")) == ("ready", 1)
@@ -81,7 +81,7 @@ class TimeToRun(Bench):
 
     def test_renew_never_shortens_the_time_left(self) -> None:
         task = self.put_and_take(ttr=5)
-        assert self.tube.renew_many([task], 3) == {task.id: True}
+        assert self.tube.touch_many([task], 3) == {task.id: True}
         assert self.tube.peek(task).due == 5
 
     @needs("ttl")
@@ -90,7 +90,7 @@ class TimeToRun(Bench):
         task = self.put_and_take(ttl=5, ttr=3)
         for _ in range(4):
             self.clock.advance(2)
-            assert self.tube.renew_many([task], 3) == {task.id: True}
+            assert self.tube.touch_many([task], 3) == {task.id: True}
         assert self.tube.peek(task).expires == 11
         self.tube.release(task)
         assert self.changes_state(task, "ready", "done", after=3)
@@ -99,7 +99,7 @@ class TimeToRun(Bench):
     @lacks("ttl_spares_taken")
     def test_renew_never_shortens_a_ttl(self) -> None:
         task = self.put_and_take(ttl=60, ttr=3)
-        assert self.tube.renew_many([task], 5) == {task.id: True}
+        assert self.tube.touch_many([task], 5) == {task.id: True}
         assert (self.tube.peek(task).due, self.tube.peek(task).expires) == (5, 60)
 
     @needs("ttl", "ttl_spares_taken")
@@ -107,7 +107,7 @@ class TimeToRun(Bench):
         task = self.put_and_take(ttl=5, ttr=3)
         for _ in range(4):
             self.clock.advance(2)
-            assert self.tube.renew_many([task], 3) == {task.id: True}
+            assert self.tube.touch_many([task], 3) == {task.id: True}
         assert self.tube.peek(task).expires == 5
         self.tube.release(task)
         assert self.changes_state(task, "done", "done", after=3)
@@ -115,51 +115,51 @@ class TimeToRun(Bench):
     @needs("ttl")
     def test_renew_works_for_a_task_with_only_a_ttl(self) -> None:
         task = self.put_and_take(ttl=5)
-        self.tube.renew_many([task], 9)
+        self.tube.touch_many([task], 9)
         self.clock.advance(8.9)
         assert self.state(task) == "taken"
         self.tube.ack(task)
 
     def test_renew_of_a_task_without_deadline_changes_nothing(self) -> None:
         task = self.put_and_take()
-        assert self.tube.renew_many([task], 5) == {task.id: True}
+        assert self.tube.touch_many([task], 5) == {task.id: True}
         assert self.tube.peek(task).due is None
 
     def test_renew_by_a_former_holder_fails(self) -> None:
         task = self.put_and_take(ttr=5)
         self.clock.advance(5)
         again = self.take()
-        assert self.tube.renew_many([task, 99], 50) == {task.id: False, 99: False}
-        assert self.tube.renew_many([again], 50) == {again.id: True}
-        assert self.add_worker().tube.renew_many([again.id], 50) == {again.id: False}
+        assert self.tube.touch_many([task, 99], 50) == {task.id: False, 99: False}
+        assert self.tube.touch_many([again], 50) == {again.id: True}
+        assert self.add_worker().tube.touch_many([again.id], 50) == {again.id: False}
         assert self.tube.ack(again).state == "done"
 
     def test_renew_is_reported_and_counted_as_a_touch(self) -> None:
         task = self.put_and_take(ttr=5)
         events = self.listen()
-        self.tube.renew_many([task], 5)
+        self.tube.touch_many([task], 5)
         self.clock.advance(1)
-        self.tube.renew_many([task], 5)
+        self.tube.touch_many([task], 5)
         assert self.has_received(events, [("touch", task.id, "taken")])
         assert self.count("touch") == 1
 
     def test_renew_refuses_bad_spans(self) -> None:
         task = self.put_and_take(ttr=5)
-        assert self.refuses(lambda bad: self.tube.renew_many([task], bad), -1, "5", None)
+        assert self.refuses(lambda bad: self.tube.touch_many([task], bad), -1, "5", None)
 
     @needs("ttr")
     def test_set_ttr_applies_only_to_the_current_take(self) -> None:
         task = self.put_and_take(ttr=5)
-        longer = self.tube.set_ttr(task, 60)
+        longer = self.tube.touch(task, ttr=60)
         assert (longer.ttr, longer.due) == (5, self.clock.now() + 60)
         self.pass_time(59)
-        shorter = self.tube.set_ttr(task, 2)
+        shorter = self.tube.touch(task, ttr=2)
         assert (shorter.ttr, shorter.due) == (5, self.clock.now() + 2)
         assert self.changes_state(task, "taken", "ready", after=2)
         again = self.take()
         assert again.due == self.clock.now() + 5
         self.pass_time(4)
-        assert again.set_ttr().due == self.clock.now() + 5
+        assert again.touch().due == self.clock.now() + 5
         assert again.ack().state == "done"
 
     @needs("ttr")
@@ -175,11 +175,11 @@ class TimeToRun(Bench):
     @needs("ttr")
     def test_task_without_ttr_keeps_the_ttr_of_its_take(self) -> None:
         put = self.put()
-        assert self.tube.set_ttr(self.take(), 5).due is None
+        assert self.tube.touch(self.take(), ttr=5).due is None
         self.tube.release(put.id)
         assert self.tube.take(0, ttr=2).ttr == 2
         assert self.changes_state(put, "taken", "ready", after=2)
-        assert self.tube.take_task(put.id).due == self.clock.now() + 2
+        assert self.tube.peek(put).take().due == self.clock.now() + 2
         assert self.tube.ack(put.id).state == "done"
         self.pass_time(2)
         assert self.state(put) == "done"

@@ -167,18 +167,18 @@ class Updates(Bench):
     # -- statistics ----------------------------------------------------------------------------------------------------
 
     def test_oldest_ready_age_is_the_age_of_the_oldest_ready_task(self) -> None:
-        assert self.tube.oldest_ready_age() is None
+        assert self.tube.admin.oldest_ready_age() is None
         first = self.put()
         self.clock.advance(5)
         second = self.put()
         self.clock.advance(2)
-        assert self.tube.oldest_ready_age() == 7
+        assert self.tube.admin.oldest_ready_age() == 7
         self.tube.bury(first)
-        assert self.tube.oldest_ready_age() == 2
+        assert self.tube.admin.oldest_ready_age() == 2
         self.tube.delete(second)
-        assert self.tube.oldest_ready_age() is None
+        assert self.tube.admin.oldest_ready_age() is None
         self.tube.kick()
-        assert self.tube.oldest_ready_age() == 7
+        assert self.tube.admin.oldest_ready_age() == 7
 
     def test_oldest_ready_age_skips_many_tasks_that_are_not_ready(self) -> None:
         tasks = self.puts(20)
@@ -187,39 +187,39 @@ class Updates(Bench):
         self.clock.advance(3)
         self.put()
         self.clock.advance(1)
-        assert self.tube.oldest_ready_age() == 1
+        assert self.tube.admin.oldest_ready_age() == 1
 
     @needs("delay")
     def test_oldest_ready_age_finds_tasks_with_ids_far_apart(self) -> None:
         delayed = self.tube.put_many(range(2100), delay=9)
         self.tube.delete_many(self.tube.put_many(range(11_000)))
         for _ in range(2):
-            assert self.tube.oldest_ready_age() is None
+            assert self.tube.admin.oldest_ready_age() is None
         self.clock.advance(9)
-        assert self.tube.oldest_ready_age() == 9
+        assert self.tube.admin.oldest_ready_age() == 9
         self.tube.delete_many(delayed[:1500])
         self.clock.advance(1)
         self.put()
-        assert self.tube.oldest_ready_age() == 10
+        assert self.tube.admin.oldest_ready_age() == 10
         self.tube.delete_many(delayed[1500:])
-        assert self.tube.oldest_ready_age() == 0
+        assert self.tube.admin.oldest_ready_age() == 0
 
     @needs("delay")
     def test_due_histogram_counts_tasks_by_due_time(self) -> None:
         for delay in (1, 4, 5, 50, 500):
             self.put(delay=delay)
         self.put()
-        assert self.tube.due_histogram([5, 100]) == [2, 2, 1]
-        assert self.tube.due_histogram([]) == [5]
+        assert self.tube.admin.due_histogram([5, 100]) == [2, 2, 1]
+        assert self.tube.admin.due_histogram([]) == [5]
         self.clock.advance(4)
-        assert self.tube.due_histogram([5]) == [1, 2]
+        assert self.tube.admin.due_histogram([5]) == [1, 2]
 
     def test_due_histogram_refuses_bad_edges(self) -> None:
-        assert self.tube.due_histogram([1, 2]) == [0, 0, 0]
+        assert self.tube.admin.due_histogram([1, 2]) == [0, 0, 0]
         wrong: list[object] = [[2, 1], [-1], ["1"], 5, "12"]
         for edges in wrong:
             with pytest.raises(InvalidOption):
-                self.tube.due_histogram(edges)
+                self.tube.admin.due_histogram(edges)
 
     @needs("pri")
     def test_release_and_bury_may_change_the_priority(self) -> None:

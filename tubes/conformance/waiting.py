@@ -65,7 +65,7 @@ class Waiting(Bench):
     @pytest.mark.parametrize("end", ["close", "detach"])
     def test_closed_queue_ends_only_its_own_waiting_calls(self, method: str, end: str) -> None:
         (worker, theirs), (_, mine) = self.wait(method), self.wait(method)
-        getattr(worker.queue, end)()
+        (worker.queue.close if end == "close" else worker.queue.admin.detach)()
         with pytest.raises(QueueClosed):
             self.result_of(theirs)
         assert self.has_waiters(1)
@@ -185,7 +185,7 @@ class Waiting(Bench):
     def test_waiting_take_takes_for_the_session_joined_meanwhile(self) -> None:
         worker = self.add_worker()
         call = self.begin(worker.tube)
-        worker.queue.identify(self.queue.identify())
+        worker.queue.admin.identify(self.queue.admin.identify())
         self.put()
         task = self.result_of(call)
         assert self.tube.ack(task.id).state == "done"

@@ -22,10 +22,10 @@ class Way:
 RETURNING: dict[str, Way] = {
     "release": Way(lambda bench, worker, task: worker.tube.release(task)),
     "bury and kick": Way(lambda bench, worker, task: (bench.tube.bury(task), bench.tube.kick())),
-    "release_all": Way(lambda bench, worker, task: bench.tube.release_all()),
+    "release_all": Way(lambda bench, worker, task: bench.tube.admin.release_all()),
     "end of session": Way(lambda bench, worker, task: worker.queue.close()),
     "end of a detached session": Way(
-        lambda bench, worker, task: (worker.queue.detach(), bench.pass_time(bench.session_ttl))
+        lambda bench, worker, task: (worker.queue.admin.detach(), bench.pass_time(bench.session_ttl))
     ),
     "ttr": Way(lambda bench, worker, task: bench.pass_time(9), "ttr", {"ttr": 9}),
     "end of delay": Way(lambda bench, worker, task: (worker.tube.release(task, delay=1), bench.pass_time(1)), "delay"),

@@ -92,7 +92,7 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
 
     async def _fetch(self) -> Request | None:
         take = asyncio.create_task(self._tube.take(_PATIENCE))
-        empty = asyncio.create_task(self._tube.wait_empty(_PATIENCE))
+        empty = asyncio.create_task(self._tube.join(_PATIENCE))
         try:
             await asyncio.wait((take, empty), return_when=asyncio.FIRST_COMPLETED)
             if not take.done():
@@ -152,10 +152,10 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
         """Store the Crawl-delay and the block of a host."""
         if lane in self._delays:  # An earlier run may have stored another delay.
             delay, interval = self._delays[lane], self._tube.options.get("interval", 0)
-            await self._tube.configure(lane, interval=delay if delay > interval else None)
+            await self._tube.lane(lane).configure(interval=delay if delay > interval else None)
             self._delays.pop(lane, None)
         if lane in self._blocks:
-            await self._tube.block(lane, max(self._blocks[lane] - monotonic(), 0.0), extend=True)
+            await self._tube.lane(lane).block(max(self._blocks[lane] - monotonic(), 0.0), extend=True)
             self._blocks.pop(lane, None)
 
     async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -171,7 +171,7 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
 
     async def is_finished(self) -> bool:
         """Return True if no request is left in any process."""
-        return await self._retry(lambda: self._tube.wait_empty(0))
+        return await self._retry(lambda: self._tube.join(0))
 
     async def is_empty(self) -> bool:
         """Return the same as `is_finished`: `fetch_next_request` waits while requests are left."""

@@ -279,8 +279,10 @@ class Scheduler(BaseScheduler):
     async def _cool_down(self) -> None:
         """Store the cooldowns and the Crawl-delays of hosts."""
         stored, delays, now = dict(self._cooldowns), dict(self._delays), monotonic()
-        blocks = [self._tube.block(lane, max(until - now, 0.0), extend=True) for lane, until in stored.items()]
-        await asyncio.gather(*blocks, *(self._tube.configure(lane, interval=delay) for lane, delay in delays.items()))
+        blocks = [self._tube.lane(lane).block(max(until - now, 0.0), extend=True) for lane, until in stored.items()]
+        await asyncio.gather(
+            *blocks, *(self._tube.lane(lane).configure(interval=delay) for lane, delay in delays.items())
+        )
         self._cooldowns = {lane: until for lane, until in self._cooldowns.items() if stored.get(lane) != until}
         self._delays = {lane: delay for lane, delay in self._delays.items() if lane not in delays}
 
@@ -308,11 +310,11 @@ class Scheduler(BaseScheduler):
     async def _watch(self) -> None:
         """Look every second whether a process has anything left to do, while this one has nothing.
 
-        A waiting `wait_empty` would make each process receive the events of all requests.
+        A waiting `join` would make each process receive the events of all requests.
         """
         await asyncio.sleep(_PAUSE)
         is_idle = not (self._is_over or self._puts or self._ended or self._ready or self._held)
-        if is_idle and await self._tube.wait_empty(0):
+        if is_idle and await self._tube.join(0):
             self._is_over = True
             self._wake()
 

@@ -21,7 +21,7 @@ from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy, Tub
 from tubes.memory.port import Port, keep_data
 from tubes.values.batch import Batch, mark_all_finished, tasks_by_id
 from tubes.values.codecs import encode
-from tubes.values.lane import Utube, check_lane_limits, lane_of
+from tubes.values.lane import LaneInfo, check_lane_limits, lane_of
 from tubes.values.lease import Lease
 from tubes.values.task import F, TaskView, snapshot
 
@@ -473,10 +473,10 @@ class CallPort(Port[F]):
         changes = check_lane_limits(interval, max_in_flight, interval_from, capacity)
         self._do(lambda now: self._engine.configure(now, name, changes))
 
-    def utubes(self, limit: int) -> list[Utube]:
+    def utubes(self, limit: int) -> list[LaneInfo]:
         """List the lanes."""
         most = integer("limit", limit)
-        return self._do(lambda now: [Utube(*seen) for seen in self._engine.lanes.list_first(most)])
+        return self._do(lambda now: [LaneInfo(*seen) for seen in self._engine.lanes.list_first(most)])
 
     def statistics(self) -> Statistics:
         """Count the tasks of the tube, its calls and the callers that wait on it."""

@@ -169,7 +169,7 @@ class Collector(Base):
         families["tubes_look_seconds"].add_metric([], time.perf_counter() - started_at)
         for (namespace, name), overview in (overviews or {}).items():
             _add(families, (*self._values(namespace), name), overview)
-        usage = self._queue.folder_usage if overviews is not None else None
+        usage = self._queue.admin.folder_usage if overviews is not None else None
         if usage is not None:
             families["tubes_folder_bytes"].add_metric([], usage.bytes)
             families["tubes_folder_checkpoint_time_seconds"].add_metric([], usage.checkpoint)
@@ -204,7 +204,7 @@ class Collector(Base):
         overviews = {
             (namespace, name): overview
             for namespace, queue in self._queues.items()
-            for name, overview in queue.overview(ages=self._ages).items()
+            for name, overview in queue.admin.overview(ages=self._ages).items()
         }
         is_incomplete = False
         for namespace, name in overviews:
@@ -221,7 +221,7 @@ class Collector(Base):
         return overviews
 
     def _find_namespaces(self) -> None:
-        names = {"", *self._queue.namespaces()}
+        names = {"", *self._queue.admin.namespaces()}
         for name in self._queues.keys() - names:
             self._queues.pop(name).close()
         for name in sorted(names - self._queues.keys()):

@@ -20,7 +20,7 @@ from tubes.redis.task_codec import Parsed
 from tubes.redis.transport.script_call import Flow, ScriptCall, verb
 from tubes.redis.transport.wire import Word
 from tubes.redis.verbs import CallPort
-from tubes.values.lane import Utube, lane_of
+from tubes.values.lane import LaneInfo, lane_of
 from tubes.values.statistics import Statistics, to_seconds
 from tubes.values.task import F, TaskView
 
@@ -164,11 +164,11 @@ class LookingPort(CallPort[F]):
         return [number_of(count) for count in list_of((yield from self.ask("due", *known_options.edges(edges))))]
 
     @verb
-    def utubes(self, limit: int) -> Flow[list[Utube]]:
+    def utubes(self, limit: int) -> Flow[list[LaneInfo]]:
         """Return the lanes."""
         most = integer("limit", limit)
         lane_of(self._driver, "")
-        found: dict[str, Utube] = {}
+        found: dict[str, LaneInfo] = {}
         cursor = 0
         while True:
             after, *seen = list_of((yield from self.ask("utubes", cursor)))
@@ -182,7 +182,7 @@ class LookingPort(CallPort[F]):
                     self.shared.store.strangers.leave_out(f"the lanes of tube {self.shared.name!r}", {lane: error})
                     continue
                 start = cooldown / SECOND if cooldown else None
-                found[name] = Utube(name, ready, taken, start, interval / SECOND, in_flight, capacity)
+                found[name] = LaneInfo(name, ready, taken, start, interval / SECOND, in_flight, capacity)
             if cursor == 0:
                 return [found[name] for name in sorted(found)[:most]]
 

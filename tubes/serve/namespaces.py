@@ -175,7 +175,7 @@ class Namespaces:
         await self._make_room()
         queue = await self.root.namespace("" if name == NO_NAMESPACE else name)
         try:
-            await queue.identify(SESSION, create=True)
+            await queue.admin.identify(SESSION, create=True)
         except BaseException:
             await queue.close()
             raise
@@ -190,13 +190,13 @@ class Namespaces:
             # Closing it would end its session, and with it the takes of clients.
             if space.users:
                 continue
-            tubes = await space.queue.overview()
+            tubes = await space.queue.admin.overview()
             if has_taken_tasks(tubes):
                 continue
             # Check that no request has used or closed it in the meantime.
             if not space.users and self._open.pop(name, None) is not None:
                 # The session outlives this process for the next one. Without tubes it would only use memory: end it.
-                await (space.queue.detach() if tubes else space.queue.close())
+                await (space.queue.admin.detach() if tubes else space.queue.close())
                 return
         raise HTTPException(503, f"{self._limit} namespaces are in use")
 
@@ -209,7 +209,7 @@ class Namespaces:
 
     async def names(self) -> list[str]:
         """Return the namespaces that have tubes."""
-        return await self.root.namespaces()
+        return await self.root.admin.namespaces()
 
     async def overview(self) -> dict[str, dict[str, Overview]]:
         """Return all tubes by namespace, as in paths, and by name, without keeping the namespaces open."""
@@ -217,7 +217,7 @@ class Namespaces:
         for name in ("", *await self.names()):
             queue = await self.root.namespace(name)
             try:
-                tubes = await queue.overview()
+                tubes = await queue.admin.overview()
             finally:
                 await queue.close()
             if tubes:
@@ -234,6 +234,6 @@ class Namespaces:
         while self._open:
             _, space = self._open.popitem()
             with suppress(TubesError):
-                await space.queue.detach()
+                await space.queue.admin.detach()
         with suppress(TubesError):
             await self.root.close()

@@ -110,7 +110,7 @@ class Sessions:
             stack.enter_context(self.reserve(token))
             queue = space.session(_ttl(text))
             try:
-                await queue.identify(_uuid(text), create=create)
+                await queue.admin.identify(_uuid(text), create=create)
             except BaseException:
                 await queue.close()
                 raise

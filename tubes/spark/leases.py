@@ -256,7 +256,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with suppress(TubesError):
             self._join_background()
         if queue is not None:
-            queue.detach()
+            queue.admin.detach()
 
     def _open(self, consumer: str) -> Stream:
         if self._stream is None or self._stream.name != consumer:

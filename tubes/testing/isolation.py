@@ -53,7 +53,7 @@ def isolated(url: str = "memory://") -> Generator[str]:
 
 
 def _drop_all(queue: sync.Queue) -> None:
-    for namespace in ("", *queue.namespaces()):
+    for namespace in ("", *queue.admin.namespaces()):
         with queue.namespace(namespace) as own:
             for name in own.tubes():
                 with suppress(TubeNotFound):

@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
 
 
-class Utube(NamedTuple):
-    """A snapshot of a lane, as `Tube.utubes` returns it.
+class LaneInfo(NamedTuple):
+    """A snapshot of a lane, as `Tube.lanes` returns it.
 
     >>> import tubes
     >>> with tubes.connect() as queue:
     ...     tube = queue.create_tube("crawl", "utube", interval=2)
     ...     _ = tube.put("/", utube="example.com")
-    ...     tube.utubes()
-    [Utube(name='example.com', ready=1, taken=0, next_start=None, interval=2.0, max_in_flight=1, capacity=0)]
+    ...     tube.lanes()
+    [LaneInfo(name='example.com', ready=1, taken=0, next_start=None, interval=2.0, max_in_flight=1, capacity=0)]
     """
 
     #: The name. Tasks without a lane share the lane `nil`.

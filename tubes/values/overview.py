@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A snapshot of a tube, as `Queue.overview` returns it.
+    """A snapshot of a tube, as `QueueAdmin.overview` returns it.
 
     >>> import tubes
     >>> with tubes.connect() as queue:
     ...     _ = queue.create_tube("mail").put("to ann")
-    ...     mail = queue.overview()["mail"]
+    ...     mail = queue.admin.overview()["mail"]
     ...     mail.driver, mail.statistics.tasks["ready"], mail.sessions
     ('fifo', 1, 1)
     """
@@ -33,23 +33,23 @@ class Overview:
     sessions: int
     #: The options of the tube, as `Tube.options` returns them; None if the options on the server cannot be read.
     options: dict[str, Any] | None
-    #: The number of lanes that `Tube.utubes` lists, and the number of lanes that cool down or are blocked.
+    #: The number of lanes that `Tube.lanes` lists, and the number of lanes that cool down or are blocked.
     utubes: int = 0
     resting: int = 0
     #: The age in seconds of the oldest overdue change. On a server the next call of any program makes it, so that a
     #: large lag means that no program uses the tube. In memory always 0.
     due_lag: float = 0.0
-    #: The result of `Tube.oldest_ready_age`, if it was requested.
+    #: The result of `TubeAdmin.oldest_ready_age`, if it was requested.
     oldest_ready_age: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FolderUsage:
-    """The disk usage of a store in a folder: `Queue.folder_usage`.
+    """The disk usage of a store in a folder: `QueueAdmin.folder_usage`.
 
     >>> import tubes, tempfile
     >>> with tempfile.TemporaryDirectory() as folder, tubes.connect(f"file:{folder}") as queue:
-    ...     queue.folder_usage.fsyncs
+    ...     queue.admin.folder_usage.fsyncs
     0
     """
 

@@ -90,7 +90,7 @@ UNREPAIRABLE: Final = frozenset({"tube"})
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem of a tube, as `Queue.check` and `Queue.repair` return it.
+    """A problem of a tube, as `QueueAdmin.check` and `QueueAdmin.repair` return it.
 
     `kind`: a word for programs; `count`: how many tasks, keys or fields have it; `examples`: some ids or names.
     `what` describes it, and `remedy` describes its repair. `repaired`: True after its repair. `tube`: the name of the
@@ -99,7 +99,7 @@ class Problem:
     >>> import tubes
     >>> with tubes.connect() as queue:
     ...     _ = queue.create_tube("mail").put("to ann")
-    ...     queue.check("mail")
+    ...     queue.admin.check("mail")
     []
     """
 

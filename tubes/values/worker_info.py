@@ -1,4 +1,4 @@
-"""Descriptions of running workers, as `Queue.workers` returns them."""
+"""Descriptions of running workers, as `QueueAdmin.workers` returns them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class HeldTask:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """A running worker, as described by its last heartbeat: `Queue.workers` returns a list of them.
+    """A running worker, as described by its last heartbeat: `QueueAdmin.workers` returns a list of them.
 
     >>> WorkerInfo(id="7f3e", host="web1", pid=4711, started=1.7e9, acked=12).acked
     12

@@ -37,7 +37,7 @@ class Connections:
         failures = 0
         while True:
             try:
-                self.session = await self.queue.identify(await asyncio.to_thread(self.threads.identify))
+                self.session = await self.queue.admin.identify(await asyncio.to_thread(self.threads.admin.identify))
                 return
             except QueueClosed:
                 raise

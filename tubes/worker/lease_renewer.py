@@ -122,7 +122,7 @@ class LeaseRenewer:
         for (tube, span), group in groups.items():
             try:
                 # Both tubes share a session, so a task taken in the event loop may be renewed here.
-                done = self._thread_tube(tube).renew_many([entry.task for entry in group], span)  # type: ignore[misc]
+                done = self._thread_tube(tube).touch_many([entry.task for entry in group], span)  # type: ignore[misc]
             except TubeNotFound:
                 done = {}
             except TubesError as error:

@@ -1,4 +1,4 @@
-"""Publishes the description of a running worker for `Queue.workers`."""
+"""Publishes the description of a running worker for `QueueAdmin.workers`."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Presence:
     def _write(self) -> None:
         info = self._describe(WorkerInfo(self._session, socket.gethostname(), os.getpid(), self._started))
         if self._tube is None:
-            self._tube = self._queue._workers_tube()
+            self._tube = self._queue.admin._workers_tube()
         fields = fields_of(info)
         try:
             self._entry = self._tube.put(fields, key=self._session, on_duplicate="replace", ttl=HEARTBEAT_TTL)

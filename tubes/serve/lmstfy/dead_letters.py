@@ -53,7 +53,7 @@ async def delete(call: Call) -> Response:
     async def remove(tube: AsyncTube) -> None:
         remaining = limit
         while remaining:
-            tasks = await tube.buried(min(remaining, _STEP))
+            tasks = await tube.tasks(limit=min(remaining, _STEP), state="buried")
             await tube.delete_many(tasks, state="buried")
             remaining -= len(tasks)
             if not tasks:

@@ -181,7 +181,7 @@ async def _act(tube: AsyncTube, leases: list[Lease], action: str, options: dict[
         if action == "ack":
             by_id = await tube.ack_many(leases)
         elif action == "renew":
-            by_id = await tube.renew_many(leases, options["seconds"])
+            by_id = await tube.touch_many(leases, options["seconds"])
         elif action == "release" and options.keys() <= {"delay"}:
             by_id = await tube.release_many(leases, **options)
     if by_id is not None:
@@ -192,7 +192,7 @@ async def _act(tube: AsyncTube, leases: list[Lease], action: str, options: dict[
 async def _end_one(tube: AsyncTube, lease: Lease, action: str, options: dict[str, Any]) -> bool:
     try:
         if action == "renew":
-            return (await tube.renew_many([lease], options["seconds"]))[lease.id]
+            return (await tube.touch_many([lease], options["seconds"]))[lease.id]
         await getattr(tube, action)(lease, **options)
     except TaskNotTaken:
         return False

@@ -233,9 +233,9 @@ async def bury_task(call: Call) -> Response:
     replies={200: shapes.TASK},
 )
 async def kick_task(call: Call) -> Response:
-    """Make a buried task ready."""
+    """Make a buried or delayed task ready, or put a kept done task again under a new id."""
     body: Any = await call.body()
-    return task_reply(call, await call.space.apply(call.tube, lambda tube: tube.kick_task(call.task, **body)))
+    return task_reply(call, await call.space.apply(call.tube, lambda tube: tube.kick(task=call.task, **body)))
 
 
 @operation(
@@ -268,13 +268,6 @@ async def get_result(call: Call) -> Response:
     return Response(status_code=204) if found is None else Response(found, 200, None, "application/json")
 
 
-@operation("POST", "/tubes/{tube}/tasks/{id}/again", "manage", replies={201: shapes.PUT_REPLY})
-async def put_again(call: Call) -> Response:
-    """Put a kept done task again under a new id, and remove the old one."""
-    await call.body()
-    return _put_reply(call, await call.space.apply(call.tube, lambda tube: tube.again(call.task)))
-
-
 def task_reply(call: Call, task: AsyncTask[Any]) -> Response:
     """Return a task as a reply, without its data if the client may not see that."""
     may_look = call.operation.right == "take" or call.token.may("look", call.space.name, task.tube)
@@ -284,5 +277,5 @@ def task_reply(call: Call, task: AsyncTask[Any]) -> Response:
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
     *(put_task, list_tasks, put_raw, put_batch, call_handler, get_task, update_task, delete_task, bury_task, kick_task),
-    *(get_result, put_again),
+    get_result,
 )

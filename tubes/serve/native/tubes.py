@@ -146,7 +146,7 @@ async def truncate(call: Call) -> Response:
 async def release_all(call: Call) -> Response:
     """Release all taken tasks, including tasks held by other clients."""
     await call.body()
-    await call.space.apply(call.tube, lambda tube: tube.release_all())
+    await call.space.apply(call.tube, lambda tube: tube.admin.release_all())
     return Response(status_code=204)
 
 
@@ -187,7 +187,7 @@ async def move(call: Call) -> Response:
     call.check("manage", to)
     other = await call.space.tube(to)
     options: dict[str, Any] = {"limit": call.service.limits.batch, **body}
-    moved = await call.space.apply(call.tube, lambda tube: tube.move_to(other, **options))
+    moved = await call.space.apply(call.tube, lambda tube: tube.admin.move_to(other, **options))
     return json_reply({"moved": moved})
 
 
@@ -199,7 +199,7 @@ async def move(call: Call) -> Response:
 )
 async def reasons(call: Call) -> Response:
     """Count the buried tasks by the kind of their reason."""
-    return json_reply({"reasons": await call.space.apply(call.tube, lambda tube: tube.reasons())})
+    return json_reply({"reasons": await call.space.apply(call.tube, lambda tube: tube.admin.reasons())})
 
 
 @operation(
@@ -213,7 +213,7 @@ async def due(call: Call) -> Response:
     """Count the tasks that become due before each edge, in seconds from now (`edges=1,60,3600`), and after the last."""
     text: str = call.query().get("edges", "1,10,60,600,3600,86400")
     edges = [float(edge) for edge in text.split(",")]
-    return json_reply({"counts": await call.space.apply(call.tube, lambda tube: tube.due_histogram(edges))})
+    return json_reply({"counts": await call.space.apply(call.tube, lambda tube: tube.admin.due_histogram(edges))})
 
 
 @operation(
@@ -226,7 +226,7 @@ async def due(call: Call) -> Response:
 async def list_lanes(call: Call) -> Response:
     """List lanes by name, up to `limit` (1000)."""
     limit = call.query().get("limit", 1000)
-    lanes = await call.space.apply(call.tube, lambda tube: tube.utubes(limit))
+    lanes = await call.space.apply(call.tube, lambda tube: tube.lanes(limit))
     return json_reply({"lanes": [lane._asdict() for lane in lanes]})
 
 
@@ -247,7 +247,7 @@ async def list_lanes(call: Call) -> Response:
 async def configure_lane(call: Call) -> Response:
     """Set limits of a lane; null resets a limit to that of the tube."""
     limits: Any = await call.body()
-    await call.space.apply(call.tube, lambda tube: tube.configure(call.path["lane"], **limits))
+    await call.space.apply(call.tube, lambda tube: tube.lane(call.path["lane"]).configure(**limits))
     return Response(status_code=204)
 
 
@@ -261,7 +261,7 @@ async def configure_lane(call: Call) -> Response:
 async def block_lane(call: Call) -> Response:
     """Stop takes from a lane for `seconds`. With `extend`, an earlier block is never shortened."""
     options: Any = await call.body()
-    await call.space.apply(call.tube, lambda tube: tube.block(call.path["lane"], **options))
+    await call.space.apply(call.tube, lambda tube: tube.lane(call.path["lane"]).block(**options))
     return Response(status_code=204)
 
 
