@@ -234,7 +234,7 @@ def test_hanging_scrape_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
             free.wait(30)
             return {}
 
-        monkeypatch.setattr(tubes.Queue, "overview", hang)
+        monkeypatch.setattr(tubes.sync.QueueAdmin, "overview", hang)
         assert scrape("tubes_up") == 0
         free.set()
         assert eventually(lambda: scrape("tubes_up") == 1)

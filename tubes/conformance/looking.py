@@ -163,9 +163,9 @@ class Looking(Bench):
     @pytest.mark.parametrize("method", ["check", "repair"])
     def test_check_and_repair_refuse_a_missing_tube(self, method: str) -> None:
         with self.expect_error(TubeNotFound):
-            getattr(self.queue, method)("nowhere")
+            getattr(self.queue.admin, method)("nowhere")
         with self.expect_error(InvalidOption):
-            getattr(self.queue, method)("no name")
+            getattr(self.queue.admin, method)("no name")
 
     def test_overview_counts_match_the_statistics(self) -> None:
         self.put_and_take()

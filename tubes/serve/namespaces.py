@@ -227,7 +227,7 @@ class Namespaces:
     async def ping(self) -> None:
         """Look up a tube, in O(1). Raise the error of the backend, if any."""
         with suppress(TubeNotFound):
-            await self.root.tube(_PING_TUBE)
+            await self.root._find_tube(_PING_TUBE)
 
     async def close(self) -> None:
         """Leave the session of each namespace; other processes of the service, or the next one, continue it."""
