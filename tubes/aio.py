@@ -1031,7 +1031,7 @@ class AsyncTube(Generic[T, R]):
         self,
         count: int = 1,
         *,
-        task: Any = None,
+        task: Any = KEEP,
         attempts: int | None = None,
         ttl: Seconds | None = None,
         state: State | str = "buried",
@@ -1052,7 +1052,7 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.kick` shows an example.
         """
-        if task is None:
+        if task is KEEP:
             reply = self._port.kick(count, attempts, ttl, check_state(state, (State.BURIED, State.DELAYED)))
             return await reply if type(reply) is CoroutineType else reply
         kicked: AsyncTask[T] = await self._kick_task(task, attempts, ttl)

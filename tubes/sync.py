@@ -1094,7 +1094,7 @@ class Tube(Generic[T, R]):
         self,
         count: int = 1,
         *,
-        task: Any = None,
+        task: Any = KEEP,
         attempts: int | None = None,
         ttl: Seconds | None = None,
         state: State | str = "buried",
@@ -1122,7 +1122,7 @@ class Tube(Generic[T, R]):
         Task(id=0, state='buried', data='hello', tube='mail', attempts=1, reason='max_attempts: release')
         1
         """
-        if task is None:
+        if task is KEEP:
             return self._port.kick(count, attempts, ttl, check_state(state, (State.BURIED, State.DELAYED)))
         kicked: Task[T] = self._kick_task(task, attempts, ttl)
         return kicked
