@@ -61,8 +61,9 @@ def empty(queue):
 
 
 def in_memory(queue):
-    worker = Worker(tubes.connect("memory://"))
-    worker.on("jobs", print)
+    queue = tubes.connect("memory://")
+    worker = Worker(queue)
+    worker.on(queue.create_tube("jobs"), print)
     return worker
 """
 

@@ -172,8 +172,9 @@ def test_burst_reports_missing_tube_by_exit_code(url: str, queue: tubes.Queue, f
     ],
 )
 def test_invalid_worker_target_is_reported_in_one_line(
-    url: str, folder: Path, target: str, code: int, message: str
+    url: str, queue: tubes.Queue, folder: Path, target: str, code: int, message: str
 ) -> None:
+    queue.create_tube("jobs")
     found, out, error = wait_for_end(start_worker(url, folder, target, "--burst"))
     assert (found, out, len(error.splitlines())) == (code, "", 1)
     assert message in error

@@ -199,7 +199,11 @@ def test_function_is_enqueued_in_its_own_tube(queue: tubes.Queue, enqueue: Calla
     def work() -> None: ...
 
     worker = Worker(queue)
+    with pytest.raises(TubeNotFound):
+        worker.task("work", tube="mail")(work)
+    mail = queue.create_tube("mail")
     worker.task("work", tube="mail")(work)
+    mail.drop()
     with pytest.raises(TubeNotFound):
         enqueue(work)
     queue.create_tube("mail")
@@ -407,9 +411,9 @@ def test_bad_input_is_refused_and_changes_nothing(queue: tubes.Queue, bad: Any) 
     worker = Worker(queue)
     worker.task(send_email)
     worker.on(queue.create_tube("mail"), lambda task: None)
+    queue.enqueue(send_email, "ann")
     with pytest.raises(InvalidOption):
         bad(worker)
-    queue.enqueue(send_email, "ann")
     queue.tube("mail").put("bob")
     assert worker.run(burst=True) == Summary(acked=2)
 

@@ -244,8 +244,8 @@ def test_lost_or_slow_task_is_logged_without_its_data(queue: tubes.Queue, lines:
 
 
 def test_worker_logs_its_handlers_its_tasks_and_its_summary(queue: tubes.Queue, lines: Any) -> None:
-    tube = queue.create_tube("mail")
-    tube.put(SECRET)
+    queue.create_tube("mail").put(SECRET)
+    queue.create_tube("urgent")
     worker = Worker(queue, concurrency=4)
 
     @worker.on(["mail", "urgent"])
@@ -254,7 +254,6 @@ def test_worker_logs_its_handlers_its_tasks_and_its_summary(queue: tubes.Queue, 
     @worker.task
     def sweep() -> None: ...
 
-    queue.create_tube("urgent")
     worker.run(burst=True)
     assert [re.sub(r"test_\w+\.", "", line) for line in lines("the worker takes")] == [
         f"INFO the worker takes tasks from tubes 'mail', 'urgent': send, 4 at a time, on {queue._connection.url}",
@@ -269,8 +268,11 @@ def test_worker_logs_its_handlers_its_tasks_and_its_summary(queue: tubes.Queue, 
 
 def test_missing_tubes_are_logged_in_one_line(queue: tubes.Queue, lines: Any) -> None:
     worker = Worker(queue)
+    missing = [queue.create_tube(name) for name in ("nowhere", "a", "b")]
     worker.on("nowhere", lambda task: None)
     worker.on(["a", "b"], lambda task: None)
+    for tube in missing:
+        tube.drop()
     with running(worker):
         assert eventually(lambda: len(lines("tube")) >= 4)
     for line in lines("tube"):

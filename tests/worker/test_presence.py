@@ -40,8 +40,8 @@ def test_running_worker_is_listed_with_its_tasks_in_hand(queue: tubes.Queue, clo
             go_on.wait(20)
 
     worker = Worker(queue, concurrency=2)
-    worker.on(["mail", "urgent"], send)
     queue.create_tube("urgent")
+    worker.on(["mail", "urgent"], send)
     tube.put("first")
     with running(worker) as run:
         assert done.wait(20)
@@ -68,9 +68,9 @@ def test_running_worker_is_listed_with_its_tasks_in_hand(queue: tubes.Queue, clo
 def test_workers_of_all_connections_are_listed_to_both_apis(queue: tubes.Queue, face: Face) -> None:
     with queue.session() as other:
         first, second = Worker(queue), Worker(other)
+        queue.create_tube("mail")
         for worker in (first, second):
             worker.on("mail", lambda task: None)
-        queue.create_tube("mail")
         with running(first), running(second):
             assert eventually(lambda: len(queue.admin.workers()) == 2)
             mine = face.connect(queue)

@@ -209,9 +209,9 @@ def test_closed_process_pool_refuses_calls(queue: tubes.Queue) -> None:
     processes = Processes()
     processes.close()
     target = Worker(queue)
+    task = queue.create_tube("frames").put("pid")
     target.on("frames", crunch, process=True)
     (route,) = target._routes
-    task = queue.create_tube("frames").put("pid")
     with pytest.raises(tubes.TubesError):
         processes.call(route.targets[0], task)
 

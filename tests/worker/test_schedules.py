@@ -433,7 +433,7 @@ BAD: list[Callable[[Worker], Any]] = [
 @pytest.mark.parametrize("bad", BAD)
 def test_bad_input_is_refused(queue: tubes.Queue, bad: Any) -> None:
     worker = Worker(queue)
-    worker.on("mail", lambda task: None)
+    worker.on(queue.create_tube("mail"), lambda task: None)
     worker.task("taken")(lambda: 1)
     with pytest.raises(InvalidOption):
         bad(worker)

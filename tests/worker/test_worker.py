@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import inspect
 import logging
 import sys
 import threading
@@ -390,7 +391,11 @@ def test_a_burst_ends_although_its_handler_releases_all(queue: tubes.Queue) -> N
 def test_missing_tube_does_not_block_the_other_tubes(queue: tubes.Queue, kind: Any) -> None:
     there = queue.create_tube("there")
     there.put_many(range(5))
-    assert work(queue, kind(lambda task: None), ["nowhere", "there"]) == Summary(acked=5)
+    worker = Worker(queue)
+    nowhere = queue.create_tube("nowhere")
+    worker.on(["nowhere", "there"], kind(lambda task: None))
+    nowhere.drop()
+    assert worker.run(burst=True) == Summary(acked=5)
     queue.create_tube("nowhere").put("last")
     dropped = queue.create_tube("gone")
     there.put_many(range(5))
@@ -500,7 +505,10 @@ def test_burst_does_not_wait_for_delayed_or_paused_tasks(queue: tubes.Queue, tub
 
 
 def test_burst_ignores_a_missing_tube(queue: tubes.Queue, caplog: pytest.LogCaptureFixture) -> None:
-    assert work(queue, fail, "nowhere") == Summary()
+    worker = Worker(queue)
+    worker.on(tube := queue.create_tube("nowhere"), fail)
+    tube.drop()
+    assert worker.run(burst=True) == Summary()
     assert [record.getMessage() for record in caplog.records] == ["tube 'nowhere' does not exist"]
 
 
@@ -626,12 +634,12 @@ def test_async_hooks_are_around_async_handlers(queue: tubes.Queue, tube: tubes.T
     assert worker.run(burst=True) == Summary(acked=1)
     assert spy.seen == ["async", "amanager", "inner", "inner ends", "amanager ends", "async ends"]
     with pytest.raises(InvalidOption):
-        worker.on("other", fail)
+        worker.on(queue.create_tube("other"), fail)
 
 
 def test_async_hook_is_refused_with_a_plain_handler(queue: tubes.Queue) -> None:
     worker = Worker(queue)
-    worker.on("mail", fail)
+    worker.on(queue.create_tube("mail"), fail)
     with pytest.raises(InvalidOption):
         worker.around(Spy().agenerator)
 
@@ -717,7 +725,7 @@ def test_a_worker_without_handlers_does_not_run(queue: tubes.Queue) -> None:
     for burst in (False, True):
         with pytest.raises(NoHandlers, match=r"it has no handlers\. Add one by worker\.on"):
             worker.run(burst=burst)
-    worker.on("mail", fail)
+    worker.on(queue.create_tube("mail"), fail)
     assert worker.run(burst=True) == Summary()
     worker.off("mail")
     with pytest.raises(InvalidOption):
@@ -769,6 +777,7 @@ BAD: list[Callable[[Worker], Any]] = [
     lambda worker: worker.on("a", fail, timeout=0),
     lambda worker: worker.on("a", fail, timeout=-1),
     lambda worker: worker.on(["b", "mail"], fail),
+    lambda worker: worker.on("mail", lambda: None),
     lambda worker: worker.around(7),
     lambda worker: worker.lifespan(7),  # type: ignore[type-var]
     lambda worker: worker.lifespan(awaited(fail)),
@@ -780,6 +789,7 @@ BAD: list[Callable[[Worker], Any]] = [
 def test_bad_input_is_refused_and_changes_nothing(queue: tubes.Queue, tube: tubes.Tube, bad: Any) -> None:
     worker = Worker(queue)
     worker.on("mail", lambda task: None)
+    queue.create_tube("b")
     with pytest.raises(InvalidOption):
         bad(worker)
     tube.put("ann")
@@ -788,6 +798,7 @@ def test_bad_input_is_refused_and_changes_nothing(queue: tubes.Queue, tube: tube
 
 def test_off_refuses_a_tube_without_handler(queue: tubes.Queue) -> None:
     worker = Worker(queue)
+    queue.create_tube("a"), queue.create_tube("b")
     worker.on(["a", "b"], fail)
     with pytest.raises(TubeNotFound):
         worker.off(["a", "c"])
@@ -835,3 +846,96 @@ def test_base_exception_of_a_handler_does_not_stop_the_worker(
     worker.on(tube, fail_async if is_async else fail)
     assert worker.run(burst=True).buried == 2
     assert {type(error).__name__ in (task.reason or "") for task in tube.tasks(state="buried")} == {True}
+
+
+def test_decorator_without_tube_is_refused(queue: tubes.Queue) -> None:
+    with pytest.raises(
+        InvalidOption, match=r'is a function: name its tube in the decorator, as in @worker.on\("mail"\)'
+    ):
+        Worker(queue).on(fail)  # type: ignore[call-overload]
+
+
+def without_task() -> None: ...
+
+
+def with_two(task: Any, database: Any) -> None: ...
+
+
+def with_keyword(task: Any, *, database: Any) -> None: ...
+
+
+@pytest.mark.parametrize("handler", [without_task, with_two, with_keyword])
+def test_handler_that_does_not_take_a_task_is_refused(queue: tubes.Queue, tube: tubes.Tube, handler: Any) -> None:
+    with pytest.raises(InvalidOption) as caught:
+        Worker(queue).on(tube, handler)
+    shown = f"{handler.__name__}{inspect.signature(handler)}"
+    assert f"must take one positional argument, the task, and it is {shown}" in str(caught.value)
+
+
+def test_handlers_that_take_a_task_are_accepted(queue: tubes.Queue) -> None:
+    @functools.wraps(with_two)
+    def wrapped(task: Any) -> None: ...
+
+    worker = Worker(queue)
+    handlers: tuple[Any, ...] = (
+        wrapped,
+        functools.partial(with_two, database=1),
+        print,
+        dict.fromkeys,
+        [].append,
+        lambda *args: None,
+    )
+    for number, handler in enumerate(handlers):
+        worker.on(queue.create_tube(f"tube{number}"), handler)
+
+
+def test_unknown_tube_is_refused_and_not_registered(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    worker = Worker(queue)
+    for register in (
+        lambda: worker.on(["mail", "mial"], fail),
+        lambda: worker.task(tube="mial")(fail),
+        lambda: worker.every(60, tube="mial")(without_task),
+    ):
+        with pytest.raises(TubeNotFound, match=r"there is no tube 'mial'; did you mean 'mail'\?"):
+            register()
+    with pytest.raises(NoHandlers):
+        worker.run(burst=True)
+
+
+def test_tube_that_cannot_be_looked_up_is_checked_by_run(
+    queue: tubes.Queue, tube: tubes.Tube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: tubes.Queue, name: str) -> tubes.Tube:
+        raise tubes.ConnectionLost(url="redis://nowhere", why="refused")
+
+    worker = Worker(queue)
+    with monkeypatch.context() as patch:
+        patch.setattr(tubes.Queue, "tube", refuse)
+        worker.on("mail", lambda task: None)
+        worker.on("mial", fail)
+    tube.put("ann")
+    with pytest.raises(TubeNotFound, match="did you mean 'mail'"):
+        worker.run(burst=True)
+    assert tube.statistics().tasks["ready"] == 1
+    worker.off("mial")
+    assert worker.run(burst=True) == Summary(acked=1)
+
+
+def test_run_refuses_an_unknown_tube_of_an_async_queue() -> None:
+    async def run() -> None:
+        async with tubes.aio.connect() as queue:
+            tube = await queue.create_tube("mail")
+            await tube.put("ann")
+            worker = Worker(queue)
+            worker.on("mail", fail)
+            worker.on("mial", fail)
+            with pytest.raises(TubeNotFound, match="did you mean 'mail'"):
+                await worker.run_async(burst=True)
+            assert (await tube.statistics()).calls["take"] == 0
+
+    asyncio.run(run())
+
+
+def test_task_is_acked_whatever_its_handler_returns(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    tube.put("ann")
+    assert work(queue, lambda task: False) == Summary(acked=1)

@@ -506,7 +506,8 @@ def test_failing_logger_does_not_stop_worker(queue: tubes.Queue) -> None:
             go.wait(TIMEOUT)
 
     worker.on(tube, handle, timeout=1)
-    worker.on("nowhere", handle)
+    worker.on(nowhere := queue.create_tube("nowhere"), handle)
+    nowhere.drop()
     tube.put_many(["fail", "delete", "slow", "fine"])
     summary = burst(worker)
     go.set()
@@ -519,7 +520,8 @@ def test_failing_logger_does_not_stop_worker(queue: tubes.Queue) -> None:
 
 def test_log_records_name_the_calling_function(queue: tubes.Queue, caplog: pytest.LogCaptureFixture) -> None:
     worker = Worker(queue)
-    worker.on("nowhere", lambda task: None)
+    worker.on(tube := queue.create_tube("nowhere"), lambda task: None)
+    tube.drop()
     assert burst(worker) == Summary()
     assert [(record.filename, record.funcName) for record in caplog.records] == [("fetcher.py", "_log_missing")]
 
@@ -758,7 +760,7 @@ def test_a_worker_that_waits_for_its_server_is_stopped_at_once(
     monkeypatch.setattr(tubes.sync.QueueAdmin, "identify", fail_to_identify)
     monkeypatch.setattr(RetryPolicy, "delay", lambda _, failures=1: 3600.0)
     busy = Worker(queue)
-    busy.on("mail", lambda task: None)
+    busy.on(queue.create_tube("mail"), lambda task: None)
     ended: list[Summary] = []
     thread = threading.Thread(target=lambda: ended.append(busy.run()), daemon=True)
     thread.start()

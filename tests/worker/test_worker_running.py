@@ -85,12 +85,13 @@ def test_worker_stopped_before_its_run_ends_at_once_and_may_run_again(queue: tub
     assert worker.run(burst=True) == Summary(acked=1)
 
 
-def test_worker_waits_for_existing_tubes_and_one_created_later(queue: tubes.Queue) -> None:
+def test_worker_waits_for_existing_tubes_and_one_created_again(queue: tubes.Queue) -> None:
     first, second = queue.create_tube("first"), queue.create_tube("second")
     worker = Worker(queue)
     seen: list[str] = []
     worker.on([first, second], lambda task: seen.append(task.tube))
-    worker.on("later", lambda task: seen.append(task.tube))
+    worker.on(later := queue.create_tube("later"), lambda task: seen.append(task.tube))
+    later.drop()
     with running(worker):
         for tube in (second, first):
             assert eventually(lambda: tube.statistics().waiting == 1)  # noqa: B023

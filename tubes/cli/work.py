@@ -116,8 +116,6 @@ def worker(
         if as_json_:
             facts = ("acked", "released", "buried", "lost", "cut_off")
             print_json({name: getattr(summary, name) for name in facts})
-        if burst and not summary.exit_code:
-            _check_tubes(loaded)
     if summary.exit_code:
         # Threads of handlers that were cut off may still run, and Python would wait for some of them at exit.
         exit_soon(codes[-1])
@@ -214,14 +212,6 @@ def _make(target: str, factory: Callable[[tubes.Queue], object], queue: Callable
     if not isinstance(result, Worker):
         raise Stop(f"{target} must return a Worker, not {type(result).__name__}", Exit.USAGE)
     return result
-
-
-def _check_tubes(worker: Worker) -> None:
-    """Raise `TubeNotFound` if a tube of the worker does not exist. A burst, unlike a worker, does not wait for it."""
-    with tubes.connect(worker._queue) as queue:
-        for route in worker._routes:
-            for name in route.tubes:
-                queue.tube(name)
 
 
 def _load(target: str) -> Any:

@@ -111,11 +111,26 @@ def check_handler(handler: Any, suffix: str) -> Handler:
     return made
 
 
+def _check_signature(handler: Handler) -> None:
+    """Raise `InvalidOption` for a handler that cannot be called with a task."""
+    try:
+        signature = inspect.signature(handler, follow_wrapped=False)
+    except (TypeError, ValueError):  # The signature is unknown, as for some builtins.
+        return
+    try:
+        signature.bind(None)
+    except TypeError:
+        shown = f"{getattr(handler, '__name__', type(handler).__name__)}{signature}"
+        rule = f"must take one positional argument, the task, and it is {shown}"
+        raise InvalidOption(option="handler", value=handler, rule=rule) from None
+
+
 def make_route(
     tubes: object, handler: object, concurrency: int | None, timeout: Seconds | None, process: bool
 ) -> Route:
     """Check the user's arguments, and make a route of them."""
     checked = check_handler(handler, " of a task")
+    _check_signature(checked)
     if concurrency is not None:
         positive("concurrency", concurrency)
     target = Target(checked, checked, check_timeout(timeout), flag("process", process))

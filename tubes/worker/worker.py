@@ -76,6 +76,8 @@ class Worker:
         self._routes: list[Route] = []
         self._hooks: list[Hook] = []
         self._lifespans: list[Callable[[], object]] = []
+        # Tubes that could not be looked up when their handlers were registered: the next run does it.
+        self._unchecked: Final[set[str]] = set()
         self._has_async_hook = False
         self._lock: Final = threading.Lock()
         self._is_running = False
@@ -115,8 +117,10 @@ class Worker:
     ) -> Any:
         """Handle the tasks of one tube or several by a function. Without a handler it is a decorator.
 
-        `tubes`: names or tubes, in order of preference. The worker keeps looking for tubes that do not exist.
-        `handler`: a plain or async function that takes a task. `on` returns it.
+        `tubes`: names or tubes, in order of preference. They must exist. A tube that is dropped later may be created
+        again: the worker keeps looking for it.
+        `handler`: a plain or async function that takes a task. `on` returns it. Raise an error to fail the task: the
+        task is acked whatever the handler returns, also False. The return value is the result.
         `concurrency`: how many tasks it works on at a time; None: the `concurrency` of the worker.
         `timeout`: seconds that it may take for a task, after which the attempt has failed. An async handler is
         cancelled; a thread continues, but its result is ignored.
@@ -125,10 +129,14 @@ class Worker:
         that can be imported; data and result must be picklable. After its `timeout` the process is killed; a process
         that dies fails only that attempt.
 
-        May be called from any thread: a running worker picks the change up a moment later. Raises `InvalidOption` for a
-        tube that already has a handler.
+        May be called from any thread: a running worker picks the change up a moment later. Costs a lookup of each tube;
+        with an `AsyncQueue`, `run` looks them up at its start. Raises `TubeNotFound`, `InvalidOption` for a tube that
+        already has a handler, and for a handler that cannot be called with one argument.
         """
         if handler is None:
+            if callable(tubes):
+                rule = 'is a function: name its tube in the decorator, as in @worker.on("mail")'
+                raise InvalidOption(option="tubes", value=tubes, rule=rule)
 
             def decorate(handler: H) -> H:
                 return self._add_route(tubes, handler, concurrency, timeout, process)
@@ -142,6 +150,7 @@ class Worker:
         route = make_route(tubes, handler, concurrency, timeout, process)
         if process:
             check_process(handler)
+        self._look_up(route.tubes)
         with self._lock:
             for name in route.tubes:
                 if any(name in other.tubes for other in self._routes):
@@ -151,6 +160,29 @@ class Worker:
             self._routes = [*self._routes, route]
         self._notify_run()
         return handler
+
+    def _look_up(self, names: Iterable[str]) -> None:
+        """Raise `TubeNotFound` if a tube does not exist. If this cannot be known yet, `run` finds out."""
+        for name in names:
+            try:
+                if isinstance(self._queue, sync.Queue):
+                    self._queue.tube(name)
+                    continue
+            except TubeNotFound:
+                raise
+            except TubesError:  # The server is away, or the queue is closed.
+                pass
+            self._unchecked.add(name)
+
+    async def _look_up_unchecked(self, queue: aio.AsyncQueue) -> None:
+        for name in self._unchecked.intersection(name for route in self._routes for name in route.tubes):
+            try:
+                await queue.tube(name)
+            except TubeNotFound:
+                raise
+            except TubesError:  # The run waits for its server.
+                continue
+            self._unchecked.discard(name)
 
     def _check_async(self, target: Target) -> None:
         if self._has_async_hook and not target.is_async:
@@ -306,6 +338,8 @@ class Worker:
         if flag("process", process):
             check_process(function)
         own_name = name_of(function, name)
+        if place not in (TASKS, SCHEDULES):
+            self._look_up(names)
         with self._lock:
             route = next((route for route in self._routes if place in route.tubes), None) or Route(names, {})
             if isinstance(route.target, Target):
@@ -443,8 +477,9 @@ class Worker:
         tasks, for tasks in backoff, or for lanes that are busy elsewhere. A failed task without a backoff is retried
         while it has attempts left; a task without `max_attempts` is tried once, and released at the end of the burst.
 
-        Raises `NoHandlers` for a worker without handlers, and `WorkerBusy` if it is already running, or in an event
-        loop, which it would block: use `run_async` there. An error of a `lifespan` ends the run.
+        Raises `NoHandlers` for a worker without handlers, `TubeNotFound` for an unknown tube that could not be looked
+        up when its handler was registered, and `WorkerBusy` if it is already running, or in an event loop, which it
+        would block: use `run_async` there. An error of a `lifespan` ends the run.
         """
         if asyncio._get_running_loop() is not None:
             raise WorkerBusy(why="an event loop runs in this thread: await run_async() there")
@@ -481,6 +516,7 @@ class Worker:
                 async with open_connections(self._queue, self._stop_requested) as connections:
                     if connections is None:
                         return Summary()
+                    await self._look_up_unchecked(connections.queue)
                     self._run = Run(connections, self._hooks, burst=burst)
                     self._update_run()
                     summary = await self._run.work(self.grace)
