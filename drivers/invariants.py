@@ -55,7 +55,7 @@ def rebuild_indexes(engine: Engine, now: int) -> None:
             _enter(engine, entry)
     if engine._lanes is not None:
         engine._lanes.adopt()
-    # Only now it is known which lanes are busy or cool down.
+    # Only now it is known which lanes are busy or in cooldown.
     for entry in engine.tasks.values():
         if entry.state is _READY:
             if entry.lane is None:

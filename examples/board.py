@@ -100,7 +100,7 @@ class Board:
                 dots.append(f" {row.in_flight}", "bold red")
             rest = self.pauses.get(host, 0) - time.time()
             if not row.in_flight and rest > 0:
-                dots = Text(f"cools down for {rest:.1f} s", "yellow")
+                dots = Text(f"in cooldown for {rest:.1f} s", "yellow")
             known = row.in_flight + row.done + row.waiting + row.buried
             share = ProgressBar(total=known, completed=row.done + row.buried, complete_style="cyan")
             cells = (f"{row.done / seconds:.1f}", str(row.waiting), str(row.retried), str(row.buried))
@@ -118,7 +118,7 @@ class Board:
             try:
                 while True:
                     if pages.driver.lane:
-                        self.pauses = {utube.name: utube.next_start or 0 for utube in await pages.lanes()}
+                        self.pauses = {lane.name: lane.next_start or 0 for lane in await pages.lanes()}
                     live.update(self.table(), refresh=True)
                     await asyncio.sleep(0.1)
             finally:

@@ -3,9 +3,9 @@
     python examples/crawler.py https://example.com/ https://example.org/ --workers 20 --limit 200
     python examples/crawler.py https://example.com/ --tube-url redis://localhost
 
-A page is a task in a `utubettl` tube, and its host is the utube of the task. While one task of a host is taken, and
+A page is a task in a `utubettl` tube, and its host is the lane of the task. While one task of a host is taken, and
 for an interval between two tasks, the tube hands out no other task of this host. If a host demands a longer pause (429
-with Retry-After), a worker blocks its utube. The URL is the key of the task, so the tube accepts each URL once. The
+with Retry-After), a worker blocks its lane. The URL is the key of the task, so the tube accepts each URL once. The
 tube delays a failed page, for longer after each attempt, and buries it after the last one. Thus the workers
 (`worker.py`) need no locks, no list of hosts and no memory, and do not know each other: they may run in other processes
 on other machines. One process decides: it reads the found links from a second tube and puts them into the first. The

@@ -1171,7 +1171,7 @@ class AsyncTube(Generic[T, R]):
         `backoff`: for attempts that fail from now on. A task in backoff keeps its delay.
         `capacity`, `lane_capacity`: waiting puts get new room at once. A smaller one removes no task.
         `interval`, `jitter`, `max_in_flight`: for all lanes at once, except the limits that `configure` has set for a
-        lane. A lane that cools down follows the new interval, from its last take on. `interval_from`: for runs that end
+        lane. A lane in cooldown follows the new interval, from its last take on. `interval_from`: for runs that end
         from now on.
 
         The driver and `order` cannot change while the tube lives: create another tube, and let workers empty this one.
@@ -1235,14 +1235,14 @@ class AsyncTube(Generic[T, R]):
     async def lanes(self, limit: int = 1000) -> list[LaneInfo]:
         """Return up to `limit` lanes, sorted by name.
 
-        The list has the lanes with ready or taken tasks, the lanes that cool down or are blocked, and the lanes with
+        The list has the lanes with ready or taken tasks, the lanes in cooldown or blocked, and the lanes with
         their own limits.
 
         O(n) of the lanes: for monitoring. Raises `OptionNotSupported` if the driver has no lanes.
 
         `Tube.lanes` shows an example.
         """
-        reply = self._port.utubes(limit)
+        reply = self._port.lanes(limit)
         return await reply if type(reply) is CoroutineType else reply
 
     # -- looking -------------------------------------------------------------------------------------------------------
@@ -1340,7 +1340,7 @@ class AsyncLane:
             await reply
 
     async def unblock(self) -> None:
-        """End a block and serve waiting calls. A cool-down goes on. Without a block it has no effect. O(log n)."""
+        """End a block and serve waiting calls. A cooldown goes on. Without a block it has no effect. O(log n)."""
         reply = self._port.block(self.name, 0, False)
         if type(reply) is CoroutineType:
             await reply
@@ -1360,7 +1360,7 @@ class AsyncLane:
         `capacity`: how many tasks have room, in whatever state, as for `capacity` of a tube; 0: any number. None: the
         tube's value. A limit that is left out keeps its value. New limits count at once: the interval runs from the
         last take of the lane, and if more of its tasks are taken than allowed, the next take waits until they are
-        fewer. A lane without ready or taken tasks that does not cool down has no last take. `interval_from` is observed
+        fewer. A lane without ready or taken tasks and without a cooldown has no last take. `interval_from` is observed
         at the ends of runs from now on.
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -1504,7 +1504,7 @@ class AsyncTask(TaskView[T]):
     async def take(self, *, ttr: Seconds | None = None) -> AsyncTask[T] | None:
         """Take this task out of turn. Returns None if it may not be taken now. O(log n).
 
-        A task cannot be taken while it is not ready, its lane is busy or cools down, or the tube is paused.
+        A task cannot be taken while it is not ready, its lane is busy or in cooldown, or the tube is paused.
         `ttr`: seconds to run for this take, as for `AsyncTube.take`.
 
         Raises `TaskNotFound` if the task does not exist, and `OptionNotSupported` for a ttr if the driver has none.

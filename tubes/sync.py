@@ -1250,7 +1250,7 @@ class Tube(Generic[T, R]):
         `backoff`: for attempts that fail from now on. A task in backoff keeps its delay.
         `capacity`, `lane_capacity`: waiting puts get new room at once. A smaller one removes no task.
         `interval`, `jitter`, `max_in_flight`: for all lanes at once, except the limits that `configure` has set for a
-        lane. A lane that cools down follows the new interval, from its last take on. `interval_from`: for runs that end
+        lane. A lane in cooldown follows the new interval, from its last take on. `interval_from`: for runs that end
         from now on.
 
         The driver and `order` cannot change while the tube lives: create another tube, and let workers empty this one.
@@ -1323,7 +1323,7 @@ class Tube(Generic[T, R]):
     def lanes(self, limit: int = 1000) -> list[LaneInfo]:
         """Return up to `limit` lanes, sorted by name.
 
-        The list has the lanes with ready or taken tasks, the lanes that cool down or are blocked, and the lanes with
+        The list has the lanes with ready or taken tasks, the lanes in cooldown or blocked, and the lanes with
         their own limits.
 
         O(n) of the lanes: for monitoring. Raises `OptionNotSupported` if the driver has no lanes.
@@ -1335,7 +1335,7 @@ class Tube(Generic[T, R]):
         ...     [(lane.name, lane.ready) for lane in tube.lanes()]
         [('example.com', 1)]
         """
-        return self._port.utubes(limit)
+        return self._port.lanes(limit)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -1440,7 +1440,7 @@ class Lane:
         self._port.block(self.name, seconds, extend)
 
     def unblock(self) -> None:
-        """End a block and serve waiting calls. A cool-down goes on. Without a block it has no effect. O(log n)."""
+        """End a block and serve waiting calls. A cooldown goes on. Without a block it has no effect. O(log n)."""
         self._port.block(self.name, 0, False)
 
     def configure(
@@ -1458,7 +1458,7 @@ class Lane:
         `capacity`: how many tasks have room, in whatever state, as for `capacity` of a tube; 0: any number. None: the
         tube's value. A limit that is left out keeps its value. New limits count at once: the interval runs from the
         last take of the lane, and if more of its tasks are taken than allowed, the next take waits until they are
-        fewer. A lane without ready or taken tasks that does not cool down has no last take. `interval_from` is observed
+        fewer. A lane without ready or taken tasks and without a cooldown has no last take. `interval_from` is observed
         at the ends of runs from now on.
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -1622,7 +1622,7 @@ class Task(TaskView[T]):
     def take(self, *, ttr: Seconds | None = None) -> Task[T] | None:
         """Take this task out of turn. Returns None if it may not be taken now. O(log n).
 
-        A task cannot be taken while it is not ready, its lane is busy or cools down, or the tube is paused.
+        A task cannot be taken while it is not ready, its lane is busy or in cooldown, or the tube is paused.
         `ttr`: seconds to run for this take, as for `Tube.take`.
 
         Raises `TaskNotFound` if the task does not exist, and `OptionNotSupported` for a ttr if the driver has none.

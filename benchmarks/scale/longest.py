@@ -236,7 +236,7 @@ class Crowd:
             bench.round(kind, "kick", lambda: tube.kick(2_000))
             bench.round(kind, "tasks", lambda: tube.tasks(limit=2_000))
             if self.lanes:
-                bench.round(kind, "utubes", tube.utubes)
+                bench.round(kind, "lanes", tube.lanes)
                 bench.round(kind, "tasks of a lane", lambda: tube.tasks(limit=100, state="ready", **self.lane(0)))
 
     def _measure_ends(self) -> None:

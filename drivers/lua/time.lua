@@ -40,7 +40,7 @@ end
 --#end
 now = 0
 --#if PACED
--- The lane whose cool-down ends first, and when.
+-- The lane whose cooldown ends first, and when.
 local rested, over
 local function look_at_rests()
   rested, over = unpack(call('ZRANGEBYSCORE', M .. ':rests', '-inf', present, 'WITHSCORES', 'LIMIT', 0, 1))

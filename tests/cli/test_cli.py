@@ -384,9 +384,9 @@ def test_stats_match_queue_statistics(shell: Shell, queue: tubes.Queue) -> None:
     assert [one["tube"] for one in shell.json("stats")] == ["crawl", "mail"]
     for words in (("stats",), ("stats", "mail"), ("top", "--count", "1")):
         assert "ready" in shell(*words).stdout
-    assert "example.com" in shell("utubes", "crawl").stdout
-    assert shell.json("utubes", "crawl")[0]["ready"] == 1
-    shell("utubes", "mail", code=Exit.USAGE)
+    assert "example.com" in shell("lanes", "crawl").stdout
+    assert shell.json("lanes", "crawl")[0]["ready"] == 1
+    shell("lanes", "mail", code=Exit.USAGE)
     shell("stats", "nosuch", code=Exit.NOT_FOUND)
 
 

@@ -61,7 +61,7 @@ def test_top_updates_until_q_is_pressed(url: str, queue: tubes.Queue) -> None:
     top = terminal(url, "top", "--interval", "0.1")
     top.expect("tubes top")
     top.expect(r"mail\b.*?\b41\b")
-    top.expect("busiest utubes of crawl")
+    top.expect("busiest lanes of crawl")
     top.expect("example.com")
     mail.take(timeout=0)
     mail.bury(40, "no such address")
@@ -279,7 +279,7 @@ def test_ids_and_numbers_are_never_truncated(url: str, queue: tubes.Queue, colum
     for number in (9_998, 9_999):
         tube.bury(number, "ValueError: there is no such address, and there never was one")
     queue.create_tube("paused").pause(1000)
-    commands = [f"buried {name}", f"peek {name} 9997 9998", "stats", f"stats {name}", f"utubes {name}", "top --count 1"]
+    commands = [f"buried {name}", f"peek {name} 9997 9998", "stats", f"stats {name}", f"lanes {name}", "top --count 1"]
     screen = spawn(url, sys.executable, "-c", SEVERAL, *commands, columns=columns)
     screen.expect(pexpect.EOF)
     screen.close()
@@ -293,7 +293,7 @@ def test_ids_and_numbers_are_never_truncated(url: str, queue: tubes.Queue, colum
     assert [row[0] for row in rows if "buried" in row[1:2]] == ["9998", "9999", "9998"]
     assert ["9997", "ready"] in [row[:2] for row in rows]
     assert ["total", "10000"] in rows
-    # The tube occurs in `stats` and `top`, the lane in `utubes` and `top`.
+    # The tube occurs in `stats` and `top`, the lane in `lanes` and `top`.
     shown = [row for row in rows if row[0].startswith(("a-tube-with-", "www.some-long-"))]
     assert len(shown) == 4
     assert all("9998" in row for row in shown)

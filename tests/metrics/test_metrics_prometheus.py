@@ -101,8 +101,8 @@ def test_lanes_sessions_pauses_and_callers_are_counted(queue: tubes.Queue, scrap
         crawl.put("/", utube=host)
     crawl.take(timeout=0)
     crawl.lane("b").block(60)
-    assert scrape("tubes_utubes", tube="crawl") == 3
-    assert scrape("tubes_blocked_utubes", tube="crawl") == 2
+    assert scrape("tubes_lanes", tube="crawl") == 3
+    assert scrape("tubes_throttled_lanes", tube="crawl") == 2
     assert scrape("tubes_paused", tube="crawl") == 0
     crawl.pause()
     assert scrape("tubes_paused", tube="crawl") == 1

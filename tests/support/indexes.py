@@ -143,7 +143,7 @@ class Indexes:
         assert not offered & behind
         assert offered | behind == self.ids_in("ready")
         if "pacing" in self.meta:
-            return  # The tasks alone do not determine the free lanes: `utubes` shows them.
+            return  # The tasks alone do not determine the free lanes: `Tube.lanes` shows them.
         busy = {self.tasks[id].lane: id for id in self.ids_in("taken")}
         assert len(busy) == len(self.ids_in("taken"))
         heads = {self.tasks[id].lane: id for id in offered}

@@ -325,7 +325,7 @@ class Lockstep:
         until = None if statistics.paused == math.inf else to_micros(statistics.paused)
         assert (statistics.paused is not None, until) == (self.model.paused, self.model.paused_until)
         if self.driver.lane:
-            assert self.tube.lanes() == [LaneInfo(*seen) for seen in self.model.utubes()]
+            assert self.tube.lanes() == [LaneInfo(*seen) for seen in self.model.lanes()]
         check_engine(port_of(self.tube).shared.engine)
         if all_tasks:
             for task in self.model.tasks:

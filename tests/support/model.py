@@ -422,8 +422,8 @@ class Model:
 
     def lanes_of(self, puts: list[tuple[Any, dict[str, Any]]]) -> list[str]:
         """Return the lane of each put."""
-        utubes = [options.get(self.driver.lane) for _, options in puts] if self.driver.lane else []
-        return ["nil" if utube is None else utube for utube in utubes]
+        names = [options.get(self.driver.lane) for _, options in puts] if self.driver.lane else []
+        return ["nil" if name is None else name for name in names]
 
     def full_lane(self, puts: list[tuple[Any, dict[str, Any]]]) -> str | None:
         """Return the first lane without room for all these puts."""
@@ -687,7 +687,7 @@ class Model:
             rate_limit.asked = rate_limit.asked or value is not None
         self.catch_up()
 
-    def utubes(self) -> list[tuple[str, int, int, float | None, float, int, int]]:
+    def lanes(self) -> list[tuple[str, int, int, float | None, float, int, int]]:
         """Return all lanes as users see them."""
         lanes: list[tuple[str, int, int, float | None, float, int, int]] = []
         for name in sorted({*self.rate_limits, *(self.lane(task) or "" for task in self.tasks)}):

@@ -11,7 +11,7 @@ from tubes.redis.scripts.lines import LUA, Line
 
 #: All calls, and the calls of drivers with lanes only.
 VERBS = sorted(path.name.removesuffix(".lua") for path in (LUA / "verbs").iterdir())
-OF_LANES = ("pace", "restart_rests", "utubes", "check_lanes")
+OF_LANES = ("pace", "restart_rests", "lanes", "check_lanes")
 _RESTS = TubeSettings(((500_000,), 0.1, 7))
 
 #: A rank that uses all available fields.

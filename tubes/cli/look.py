@@ -1,4 +1,4 @@
-"""Commands that only read: tubes, namespaces, stats, peek, result, buried, utubes, workers."""
+"""Commands that only read: tubes, namespaces, stats, peek, result, buried, lanes, workers."""
 
 from __future__ import annotations
 
@@ -215,8 +215,8 @@ def _tube_table(overview: library.Overview, due: list[int], times: dict[str, dic
         table.add_row(text("late"), text(f"{span(overview.due_lag)}: no client uses this tube", "red"))
     table.add_row(text("callers waiting"), text(statistics.waiting))
     table.add_row(text("sessions"), text(overview.sessions))
-    if overview.utubes:
-        table.add_row(text("utubes"), text(f"{overview.utubes}, {overview.resting} in cool-down"))
+    if overview.lanes:
+        table.add_row(text("lanes"), text(f"{overview.lanes}, {overview.throttled_lanes} in cooldown or blocked"))
     table.add_row(text("pause"), text(pause_of(overview) or "no", "yellow" if statistics.paused else ""))
     calls = "  ".join(f"{call} {count}" for call, count in statistics.calls.items() if count)
     table.add_row(text("calls"), text(calls))
@@ -307,7 +307,7 @@ def buried(
                 console().print(text(f"{count} of them: {reason or 'no reason'}"))
 
 
-def utubes(
+def lanes(
     name: Name,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number of lanes.")] = 20,
     url: Url = None,
@@ -321,12 +321,12 @@ def utubes(
         overviews = queue.admin.overview()
         if (overview := overviews.get(name)) is None:
             raise library.TubeNotFound(name=name, hint=did_you_mean(name, overviews))
-        lanes = busiest(queue.tube(name).lanes(max(overview.utubes, 1) + 1000), limit)
+        found = busiest(queue.tube(name).lanes(max(overview.lanes, 1) + 1000), limit)
         if as_json_:
-            for lane in lanes:
+            for lane in found:
                 print_json(lane._asdict())
-        elif lanes:
-            console().print(lanes_table(lanes, overview.at))
+        elif found:
+            console().print(lanes_table(found, overview.at))
         else:
             raise Stop(f"tube {name!r} has no lanes now", Exit.NOTHING)
 
@@ -337,7 +337,7 @@ def busiest(lanes: list[library.LaneInfo], limit: int) -> list[library.LaneInfo]
 
 
 _LANES = (
-    Column("utube", least=16),
+    Column("lane", least=16),
     Column("ready", right=True),
     Column("taken", right=True),
     Column("next start", leaves=2),
@@ -396,4 +396,4 @@ def _workers(found: list[library.WorkerInfo], now: float) -> Grid:
     return grid
 
 
-COMMANDS: tuple[Callable[..., None], ...] = (tubes, namespaces, stats, peek, result, buried, utubes, workers)
+COMMANDS: tuple[Callable[..., None], ...] = (tubes, namespaces, stats, peek, result, buried, lanes, workers)

@@ -118,7 +118,7 @@ class Board:
     def _read_lanes(self, queue: tubes.Queue, overviews: dict[str, tubes.Overview]) -> dict[str, list[tubes.LaneInfo]]:
         found: dict[str, list[tubes.LaneInfo]] = {}
         for name in _sort_by_work(overviews)[:3]:
-            if 0 < overviews[name].utubes <= _MAX_LANES:
+            if 0 < overviews[name].lanes <= _MAX_LANES:
                 # A user with the right to look may read all but the lanes.
                 with suppress(tubes.TubeNotFound, tubes.DriverNotFound, tubes.ServerRefused):
                     found[name] = busiest(queue.tube(name).lanes(), self._lane_count)
@@ -142,7 +142,7 @@ class Board:
         for name, lanes in self.lanes.items():
             if lanes and name in self.overviews and remaining > 3:
                 table = lanes_table(lanes[:remaining], self.overviews[name].at)
-                parts += [text(f"busiest utubes of {name}", "bold"), table]
+                parts += [text(f"busiest lanes of {name}", "bold"), table]
                 remaining -= len(lanes) + 4
         if self.silence is not None:
             error = f": {self.error}" if self.error else ""
@@ -190,7 +190,7 @@ def top(
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="Exit after this many updates.", show_default=False)
     ] = None,
-    lanes: Annotated[int, typer.Option("--utubes", min=0, help="The number of lanes to show, the busiest first.")] = 5,
+    lanes: Annotated[int, typer.Option("--lanes", min=0, help="The number of lanes to show, the busiest first.")] = 5,
     url: Url = None,
     as_json_: Annotated[
         bool, typer.Option("--json", help="Print a line of JSON for each tube at each update, until --count or Ctrl-C.")

@@ -299,11 +299,11 @@ class Altering(Bench):
     def test_lane_limits_survive_an_alter_of_the_tube(self) -> None:
         self.tube.lane("own").configure(interval=50, max_in_flight=2)
         self.tube.alter(interval=10, max_in_flight=5)
-        seen = {utube.name: (utube.interval, utube.max_in_flight) for utube in self.tube.lanes()}
+        seen = {lane.name: (lane.interval, lane.max_in_flight) for lane in self.tube.lanes()}
         assert seen == {"own": (50.0, 2)}
         self.put(**self.lane("tubes"))
         self.take()
-        seen = {utube.name: (utube.interval, utube.max_in_flight) for utube in self.tube.lanes()}
+        seen = {lane.name: (lane.interval, lane.max_in_flight) for lane in self.tube.lanes()}
         assert seen == {"own": (50.0, 2), "tubes": (10.0, 5)}
 
     @needs("lane")

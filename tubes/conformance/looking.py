@@ -210,12 +210,12 @@ class Looking(Bench):
         self.tube.lane("b").block(60)
         self.tube.lane("c").block(30)
         seen = self.queue.admin.overview()["contract"]
-        assert (seen.utubes, seen.resting) == (3, 2)
-        assert seen.utubes == len(self.tube.lanes())
+        assert (seen.lanes, seen.throttled_lanes) == (3, 2)
+        assert seen.lanes == len(self.tube.lanes())
         self.pass_time(30)
         self.tube.statistics()
         seen = self.queue.admin.overview()["contract"]
-        assert (seen.utubes, seen.resting) == (2, 1)
+        assert (seen.lanes, seen.throttled_lanes) == (2, 1)
 
     def test_overview_omits_dropped_tubes(self) -> None:
         self.create("other").drop()

@@ -39,7 +39,7 @@ class Throttled(Bench):
 
     def next_start(self, lane: str) -> float | None:
         """Return the seconds until a lane may start a task; None if it may start now."""
-        (found,) = [utube for utube in self.tube.lanes() if utube.name == lane]
+        (found,) = [info for info in self.tube.lanes() if info.name == lane]
         return None if found.next_start is None else found.next_start - self.clock.now()
 
 
@@ -521,7 +521,7 @@ class Blocks(Throttled):
         self.tube.lane("x").block(0)
         assert self.result_of(call).id == task.id
         self.tube.lane("nobody").block(0)
-        assert [utube.name for utube in self.tube.lanes()] == ["x"]
+        assert [lane.name for lane in self.tube.lanes()] == ["x"]
 
     def test_last_block_replaces_earlier_ones(self) -> None:
         (task,) = self.fill("x")
@@ -631,7 +631,7 @@ class RoundRobin(Throttled):
         self.pass_time(5)
         assert self.drain_lanes() == ["x", "z", "y"]
 
-    def test_utubes_shows_all_lanes_by_name(self) -> None:
+    def test_lanes_are_listed_by_name(self) -> None:
         self.create_filled("b", "b", "b", "a", interval=5, max_in_flight=2)
         self.put(**self.lane(None))
         self.tube.lane("d").block(60)
@@ -640,14 +640,14 @@ class RoundRobin(Throttled):
             self.take()
         now = self.clock.now()
         soon = pytest.approx(now + 5, abs=1e-6)
-        assert [tuple(utube) for utube in self.tube.lanes()] == [
+        assert [tuple(lane) for lane in self.tube.lanes()] == [
             ("a", 0, 1, soon, 5.0, 2, 0),
             ("b", 2, 1, soon, 5.0, 2, 0),
             ("c", 0, 0, None, 0.5, 7, 0),
             ("d", 0, 0, pytest.approx(now + 60, abs=1e-6), 5.0, 2, 0),
             ("nil", 0, 1, soon, 5.0, 2, 0),
         ]
-        assert [utube.name for utube in self.tube.lanes(limit=2)] == ["a", "b"]
+        assert [lane.name for lane in self.tube.lanes(limit=2)] == ["a", "b"]
         assert self.tube.lanes(limit=0) == []
 
     def test_finished_lane_is_forgotten(self) -> None:
@@ -656,11 +656,11 @@ class RoundRobin(Throttled):
         for id in self.drain():
             self.tube.ack(id)
         self.tube.lane("w").block(4)
-        assert [utube.name for utube in self.tube.lanes()] == ["w", "x", "y", "z"]
+        assert [lane.name for lane in self.tube.lanes()] == ["w", "x", "y", "z"]
         self.pass_time(4)
-        assert [utube.name for utube in self.tube.lanes()] == ["x", "y", "z"]
+        assert [lane.name for lane in self.tube.lanes()] == ["x", "y", "z"]
         self.pass_time(1)
-        assert [utube.name for utube in self.tube.lanes()] == ["z"]
+        assert [lane.name for lane in self.tube.lanes()] == ["z"]
         self.tube.lane("z").configure(interval=None)
         assert self.tube.lanes() == []
 

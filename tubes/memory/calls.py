@@ -460,20 +460,20 @@ class CallPort(Port[F]):
         """Allow takes again."""
         self._do(lambda now: self._engine.pause.end())
 
-    def block(self, utube: object, seconds: object, extend: object) -> None:
+    def block(self, lane: object, seconds: object, extend: object) -> None:
         """Let no task of a lane start for `seconds`."""
-        name, span, is_extension = lane_of(self._driver, utube), micros("seconds", seconds), flag("extend", extend)
+        name, span, is_extension = lane_of(self._driver, lane), micros("seconds", seconds), flag("extend", extend)
         self._do(lambda now: self._engine.block(now, name, span, extend=is_extension))
 
     def configure(
-        self, utube: object, interval: object, max_in_flight: object, interval_from: object, capacity: object
+        self, lane: object, interval: object, max_in_flight: object, interval_from: object, capacity: object
     ) -> None:
         """Set the limits of one lane."""
-        name = lane_of(self._driver, utube)
+        name = lane_of(self._driver, lane)
         changes = check_lane_limits(interval, max_in_flight, interval_from, capacity)
         self._do(lambda now: self._engine.configure(now, name, changes))
 
-    def utubes(self, limit: int) -> list[LaneInfo]:
+    def lanes(self, limit: int) -> list[LaneInfo]:
         """List the lanes."""
         most = integer("limit", limit)
         return self._do(lambda now: [LaneInfo(*seen) for seen in self._engine.lanes.list_first(most)])

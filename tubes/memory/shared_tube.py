@@ -398,11 +398,11 @@ class SharedTube:
         """Return the overview of the tube. Under the lock."""
         self.serve_waiters(now)
         engine = self.engine
-        lanes, resting = (0, 0) if engine.driver.lane is None else engine.lanes.count()
+        lanes, throttled = (0, 0) if engine.driver.lane is None else engine.lanes.count()
         oldest = engine.oldest_ready() if ages else None
         age = None if oldest is None else max(now - oldest.created, 0) / SECOND
         statistics, options = self.statistics(now), as_arguments(engine.options)
-        return Overview(engine.driver.name, statistics, now / SECOND, sessions, options, lanes, resting, 0.0, age)
+        return Overview(engine.driver.name, statistics, now / SECOND, sessions, options, lanes, throttled, 0.0, age)
 
     def waiters(self) -> list[Waiter]:
         """Return all waiters. Under the lock."""

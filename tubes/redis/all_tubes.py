@@ -59,12 +59,12 @@ def _seen(store: RedisStore, name: str, now: int, row: list[Reply], *, ages: boo
         arguments = as_arguments(validation.stored_options(name, options))
     with validation.reading(f"tube {name!r}"):
         statistics = statistics_of(counted, store.count_waiting(name, list_of(counted)[4]), now)
-    sessions, lanes, resting = map(number_of, numbers)
+    sessions, lanes, throttled = map(number_of, numbers)
     lag = 0.0 if due is None else max(0.0, (now - float(bytes_of(due))) / SECOND)
     age: float | None = None
     if ages and (statistics.tasks["ready"] or lag):
         age = yield from _oldest_age(store, name, driver, options)
-    return Overview(kind, statistics, now / SECOND, sessions, arguments, lanes, resting, lag, age)
+    return Overview(kind, statistics, now / SECOND, sessions, arguments, lanes, throttled, lag, age)
 
 
 def existing_names(store: RedisStore, names: list[str]) -> Flow[tuple[list[str], dict[str, object]]]:

@@ -164,14 +164,14 @@ class LookingPort(CallPort[F]):
         return [number_of(count) for count in list_of((yield from self.ask("due", *known_options.edges(edges))))]
 
     @verb
-    def utubes(self, limit: int) -> Flow[list[LaneInfo]]:
+    def lanes(self, limit: int) -> Flow[list[LaneInfo]]:
         """Return the lanes."""
         most = integer("limit", limit)
         lane_of(self._driver, "")
         found: dict[str, LaneInfo] = {}
         cursor = 0
         while True:
-            after, *seen = list_of((yield from self.ask("utubes", cursor)))
+            after, *seen = list_of((yield from self.ask("lanes", cursor)))
             cursor = number_of(after)
             for raw_name, *facts in zip(*[iter(seen)] * 7, strict=True):
                 ready, taken, cooldown, interval, in_flight, capacity = map(number_of, facts)

@@ -438,16 +438,16 @@ class CallPort(Port[F]):
         """Forget a remembered key; return whether it was remembered."""
         return self.call("forget_key", (_is_one, (raw_text(text("key", key)),), None), changes=False)
 
-    def block(self, utube: object, seconds: object, extend: object) -> None:
+    def block(self, lane: object, seconds: object, extend: object) -> None:
         """Stop a lane for `seconds`: its tasks cannot be taken."""
-        name, span, extends = lane_of(self._driver, utube), micros("seconds", seconds), flag("extend", extend)
+        name, span, extends = lane_of(self._driver, lane), micros("seconds", seconds), flag("extend", extend)
         return self.call("pace", (_ignore, (raw_text(name), span, "", "", "", "1" if extends else ""), None))
 
     def configure(
-        self, utube: object, interval: object, max_in_flight: object, interval_from: object, capacity: object
+        self, lane: object, interval: object, max_in_flight: object, interval_from: object, capacity: object
     ) -> None:
         """Set limits of one lane."""
-        name = lane_of(self._driver, utube)
+        name = lane_of(self._driver, lane)
         changes = check_lane_limits(interval, max_in_flight, interval_from, capacity)
         pairs = ((changes.get(limit, ""), unset) for limit, unset in _UNSET)
         limits: list[Any] = [

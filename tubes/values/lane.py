@@ -26,7 +26,7 @@ class LaneInfo(NamedTuple):
     #: The number of its ready tasks, including tasks that wait until the lane is free.
     ready: int
     taken: int
-    #: If the lane cools down or is blocked: when its next task may be taken, in seconds since the epoch. None: now.
+    #: If the lane is in cooldown or blocked: when its next task may be taken, in seconds since the epoch. None: now.
     next_start: float | None
     #: Seconds from one take to the next, or from the end of a run; 0: no interval.
     interval: float

@@ -33,9 +33,9 @@ class Overview:
     sessions: int
     #: The options of the tube, as `Tube.options` returns them; None if the options on the server cannot be read.
     options: dict[str, Any] | None
-    #: The number of lanes that `Tube.lanes` lists, and the number of lanes that cool down or are blocked.
-    utubes: int = 0
-    resting: int = 0
+    #: The number of lanes that `Tube.lanes` lists, and the number of lanes in cooldown or blocked.
+    lanes: int = 0
+    throttled_lanes: int = 0
     #: The age in seconds of the oldest overdue change. On a server the next call of any program makes it, so that a
     #: large lag means that no program uses the tube. In memory always 0.
     due_lag: float = 0.0

@@ -71,7 +71,7 @@ _CONSTANTS: Final = {
     "EVERYBODY": f"{{ {', '.join(f'{name} = {WORDS[name]}' for name in EVERYBODY)} }}",
 }
 #: Scripts that can read throttled lanes, in every tube with lanes.
-_READS_THROTTLED: Final = re.compile("pace|utubes|restart_rests|check_.*")
+_READS_THROTTLED: Final = re.compile("pace|lanes|restart_rests|check_.*")
 #: Scripts that put.
 _PUTS: Final = frozenset({"put", "put_many", "put_keyed", "put_limited", "again"})
 _GATE: Final = Line("--#gate", "--#gate")

@@ -72,7 +72,7 @@ _VERBS: Final[Mapping[frozenset[type], str]] = {
     "pause peek relay release release_many renew_many set_ttr stream_ack stream_open take_task touch trial "
     "truncate_state update write_stage",
     LIST: "beat check_end check_ids check_index check_lanes check_meta check_streams check_takes check_tasks "
-    "due ended ids listed living looks open overview reasons statistics take_for take_many tasks utubes",
+    "due ended ids lanes listed living looks open overview reasons statistics take_for take_many tasks",
     _kinds(NoneType, bytes): "put put_many stream_retake stream_take write_seal",
     _kinds(NoneType, list): "again drop extent heads names put_keyed put_limited session there write_others",
     _kinds(NoneType, bytes, int): "oldest age",
