@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 import tubes
 from tubes.conformance.bench import eventually
-from tubes.worker import Summary, Worker
+from tubes.worker import NoHandlers, Summary, Worker
 
 #: A ttr in seconds that is shorter than the handlers run.
 TTR = 1.2
@@ -386,3 +386,112 @@ def test_ended_worker_leaves_no_threads(queue: tubes.Queue) -> None:
         lambda: not any(thread.name in ("tubes-handler", "tubes-worker-leases") for thread in threading.enumerate())
     )
     assert threading.active_count() <= before + 2
+
+
+# -- blocks ------------------------------------------------------------------------------------------------------------
+
+
+def test_worker_runs_in_a_thread_during_a_block(queue: tubes.Queue) -> None:
+    squares = queue.create_tube("squares")
+    worker = Worker(queue)
+    worker.on(squares, lambda task: task.data**2)
+    for number in (3, 4):
+        with worker.running() as same:
+            assert same is worker
+            assert squares.call(number, timeout=30) == number**2
+        assert not worker._is_running
+
+
+def test_block_gives_running_handlers_their_grace(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail")
+    worker = Worker(queue)
+    begun = threading.Event()
+
+    @worker.on(tube)
+    def handle(task: tubes.Task) -> None:
+        begun.set()
+        time.sleep(0.2)
+
+    with worker.running():
+        tube.put("ann")
+        assert begun.wait(30)
+    assert tube.statistics().tasks["total"] == 0
+
+
+def test_error_at_the_start_is_raised_before_the_block(queue: tubes.Queue) -> None:
+    with pytest.raises(NoHandlers), Worker(queue).running():
+        pytest.fail("the block must not begin")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_later_error_is_raised_at_the_end_of_the_block(
+    queue: tubes.Queue, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    worker = Worker(queue)
+    worker.on(queue.create_tube("mail"), lambda task: None)
+
+    @worker.lifespan
+    def pool() -> Iterator[None]:
+        yield
+        raise OSError("the pool is broken")
+
+    def run() -> None:
+        with worker.running():
+            if fails:
+                raise KeyError
+
+    with pytest.raises(KeyError if fails else OSError):
+        run()
+    assert ("the worker has failed" in caplog.text) is fails
+
+
+def test_worker_runs_in_the_event_loop_during_a_block(queue: tubes.Queue) -> None:
+    squares = queue.create_tube("squares")
+    worker = Worker(queue)
+
+    @worker.on(squares)
+    async def square(task: tubes.AsyncTask) -> int:
+        number: int = task.data
+        return number**2
+
+    async def main() -> None:
+        async with worker.running() as same:
+            assert same is worker
+            assert await asyncio.to_thread(squares.call, 5, 30) == 25
+        assert not worker._is_running
+        with pytest.raises(NoHandlers):
+            async with Worker(queue).running():
+                pytest.fail("the block must not begin")
+        with pytest.raises(KeyError):
+            async with worker.running():
+                raise KeyError
+
+    asyncio.run(main())
+
+
+def test_second_cancellation_of_a_block_cuts_its_handlers_off(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail")
+    tube.put("ann")
+    worker = Worker(queue)
+    begun = asyncio.Event()
+
+    @worker.on(tube)
+    async def hang(task: tubes.AsyncTask) -> None:
+        begun.set()
+        await asyncio.sleep(3600)
+
+    async def block() -> None:
+        async with worker.running():
+            await begun.wait()
+
+    async def main() -> None:
+        running_block = asyncio.create_task(block())
+        await begun.wait()
+        for _ in range(2):
+            running_block.cancel()
+            await asyncio.sleep(0.05)
+        await asyncio.wait([running_block])
+        assert running_block.cancelled()
+
+    asyncio.run(main())
+    assert tube.statistics().tasks["ready"] == 1

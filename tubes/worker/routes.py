@@ -120,8 +120,8 @@ def _check_signature(handler: Handler) -> None:
     try:
         signature.bind(None)
     except TypeError:
-        shown = f"{getattr(handler, '__name__', type(handler).__name__)}{signature}"
-        rule = f"must take one positional argument, the task, and it is {shown}"
+        name = getattr(handler, "__name__", type(handler).__name__)
+        rule = f"must take one positional argument, the task, and it is {name}{signature}"
         raise InvalidOption(option="handler", value=handler, rule=rule) from None
 
 

@@ -23,6 +23,7 @@ from tubes.worker.logs import log
 from tubes.worker.processes import check_process
 from tubes.worker.routes import Route, Target, check_handler, check_timeout, make_route, tube_names
 from tubes.worker.run import Run
+from tubes.worker.running import Running
 from tubes.worker.schedules import AnyOf, Cron, Every, Schedule
 from tubes.worker.signals import stop_on_signals
 from tubes.worker.summary import AT_ONCE, Summary
@@ -30,6 +31,10 @@ from tubes.worker.summary import AT_ONCE, Summary
 H = TypeVar("H", bound=Callable[..., object])
 #: One tube, or several in order of preference.
 Tubes = sync.Tube | aio.AsyncTube | str | Iterable[sync.Tube | aio.AsyncTube | str]
+
+
+def _no_op() -> None:
+    """Do nothing when the worker starts."""
 
 
 class WorkerBusy(TubesError):
@@ -481,12 +486,15 @@ class Worker:
         up when its handler was registered, and `WorkerBusy` if it is already running, or in an event loop, which it
         would block: use `run_async` there. An error of a `lifespan` ends the run.
         """
+        return self._run_blocking(burst=burst)
+
+    def _run_blocking(self, on_start: Callable[[], object] = _no_op, *, burst: bool = False) -> Summary:
         if asyncio._get_running_loop() is not None:
             raise WorkerBusy(why="an event loop runs in this thread: await run_async() there")
         loop = asyncio.new_event_loop()
         try:
             with stop_on_signals(lambda now: self.stop(now=now), self._code_at_once):
-                return loop.run_until_complete(self.run_async(burst=burst))
+                return loop.run_until_complete(self._run_in_loop(on_start, burst=burst))
         finally:
             _close(loop)
 
@@ -495,6 +503,30 @@ class Worker:
 
         `stop` ends it; cancelling it cuts the handlers off.
         """
+        return await self._run_in_loop(burst=burst)
+
+    def running(self) -> Running[Worker]:
+        """Run the worker during a `with` or `async with` block, for a program that also does other work.
+
+        With `with` the worker runs in a thread, with `async with` in the running event loop, both without signal
+        handlers. The block begins when the worker has connected and its `lifespan` hooks have started. At the end of
+        the block the worker stops: running handlers have `grace` seconds to finish; a Ctrl-C or a cancellation
+        meanwhile stops it at once.
+
+        An error at the start of the worker is raised before the block, see `run`, a later one at the end of the block.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     squares = queue.create_tube("squares")
+        ...     worker = Worker(queue)
+        ...     worker.on(squares, lambda task: task.data**2) and None
+        ...     with worker.running():
+        ...         squares.call(5, timeout=10)
+        25
+        """
+        return Running(self)
+
+    async def _run_in_loop(self, on_start: Callable[[], object] = _no_op, *, burst: bool = False) -> Summary:
         with self._lock:
             if self._is_running:
                 raise WorkerBusy(why="it is already running")
@@ -519,6 +551,7 @@ class Worker:
                     await self._look_up_unchecked(connections.queue)
                     self._run = Run(connections, self._hooks, burst=burst)
                     self._update_run()
+                    on_start()
                     summary = await self._run.work(self.grace)
             # A lifespan may have suppressed an error of the run.
             if summary is None:  # pyright: ignore[reportUnnecessaryComparison]
