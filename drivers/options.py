@@ -31,15 +31,20 @@ MAX_ATTEMPTS: Final = 2**20 - 2
 NO_LANE: Final = "nil"
 
 
-class _Keep:
-    """The default of an optional argument, with a `repr` for `help`."""
+class _Default:
+    """The default of an argument for which None has a meaning. `text`: its `repr`, for `help`."""
+
+    def __init__(self, text: str) -> None:
+        self._text: Final = text
 
     def __repr__(self) -> str:
-        return "<as it is>"
+        return self._text
 
 
-#: The default of an argument for which None has a meaning.
-KEEP: Final[Any] = _Keep()
+#: The default of an argument that changes a value.
+KEEP: Final[Any] = _Default("<as it is>")
+#: The default timeout of a put, which does not wait; None waits for ever.
+NO_WAIT: Final[Any] = _Default("<do not wait>")
 
 
 def micros(option: str, value: Any) -> int:

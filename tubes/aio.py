@@ -38,7 +38,7 @@ from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import TUBE_EMPTY, LoopWaiter, TaskEnd
 from tubes.drivers.driver import Driver, check_namespace
 from tubes.drivers.moves import State, check_state, check_states
-from tubes.drivers.options import KEEP, Seconds, delay_of, micros, seconds
+from tubes.drivers.options import KEEP, NO_WAIT, Seconds, delay_of, micros, seconds
 from tubes.drivers.tube_options import as_arguments
 from tubes.errors import (
     CallTimeout,
@@ -580,14 +580,14 @@ class AsyncTube(Generic[T, R]):
     # -- putting -------------------------------------------------------------------------------------------------------
 
     @overload
-    async def put(self, data: T, *, timeout: None = None, **options: Unpack[PutOptions]) -> AsyncTask[T]: ...
+    async def put(self, data: T, *, timeout: None = NO_WAIT, **options: Unpack[PutOptions]) -> AsyncTask[T]: ...
     @overload
     async def put(self, data: T, *, timeout: Seconds | None, **options: Unpack[PutOptions]) -> AsyncTask[T] | None: ...
     async def put(
         self,
         data: T,
         *,
-        timeout: Seconds | None = None,
+        timeout: Seconds | None = NO_WAIT,
         utube: Any = None,
         pri: Any = None,
         ttl: Any = None,
@@ -616,8 +616,9 @@ class AsyncTube(Generic[T, R]):
         `context`: a mapping of strings to strings that the task carries along with its data, such as trace ids;
         `keep_done`: seconds for which the done task is kept with its result; None: the tube's value, 0: not kept. See
         `result`, `tasks` and `again`;
-        `timeout`: seconds to wait for room, if the tube or the lane has a capacity; 0: do not wait. On timeout nothing
-        is put, and None is returned. Without a timeout a put into a full tube or lane raises `TubeFull`.
+        `timeout`: seconds to wait for room, if the tube or the lane has a capacity; None: forever; 0: do not wait. On
+        timeout nothing is put, and None is returned. Without `timeout` a put into a full tube or lane raises `TubeFull`
+        at once.
 
         Raises `TubeFull`, `OptionNotSupported` for an option that the driver lacks, `InvalidOption` for `on_duplicate`
         or `key_ttl` without a key, and `CodecError` for data that the codec refuses.
@@ -625,15 +626,15 @@ class AsyncTube(Generic[T, R]):
         `Tube.put` shows an example.
         """
         # Frequent options are parameters: in a mapping they make a put in memory up to 40 % slower.
-        if timeout is None:
+        if timeout is NO_WAIT:
             reply = self._port.put(data, options, utube, pri, ttl, ttr, delay)
             task = await reply if type(reply) is CoroutineType else reply
             if task is None:
                 raise self._port.full_error(1)
             return task
-        patience = micros("timeout", timeout)
+        patience = None if timeout is None else micros("timeout", timeout)
         arguments = put_options(options, utube, pri, ttl, ttr, delay)
-        if patience:
+        if patience != 0:
             waiter = LoopWaiter(self._port.clock, patience, self._port.prepare(data, arguments))
             waited: AsyncTask[T] | None = await waiter.wait(self._port)
             return waited
@@ -650,7 +651,7 @@ class AsyncTube(Generic[T, R]):
         self,
         items: Iterable[T | Item[T]],
         *,
-        timeout: Seconds | None = None,
+        timeout: Seconds | None = NO_WAIT,
         errors: Literal["raise"] = "raise",
         **options: Unpack[PutOptions],
     ) -> list[AsyncTask[T]]: ...
@@ -659,7 +660,7 @@ class AsyncTube(Generic[T, R]):
         self,
         items: Iterable[T | Item[T]],
         *,
-        timeout: Seconds | None = None,
+        timeout: Seconds | None = NO_WAIT,
         errors: Literal["raise", "return"],
         **options: Unpack[PutOptions],
     ) -> list[AsyncTask[T] | TubesError]: ...
@@ -667,7 +668,7 @@ class AsyncTube(Generic[T, R]):
         self,
         items: Iterable[T | Item[T]],
         *,
-        timeout: Seconds | None = None,
+        timeout: Seconds | None = NO_WAIT,
         errors: str = "raise",
         **options: Unpack[PutOptions],
     ) -> Any:
@@ -677,9 +678,9 @@ class AsyncTube(Generic[T, R]):
         and an async iterable must be collected first. All items are checked and encoded before the first is put: an
         error names the number of its item.
         `options`: options for all items; an `Item` overrides them.
-        `timeout`: seconds to wait until there is room for all, if the tube or a lane has a capacity. On timeout nothing
-        is put, and [] is returned. Without a timeout a full tube or lane raises `TubeFull`, and so does a batch with
-        more tasks for one lane than its capacity.
+        `timeout`: seconds to wait until there is room for all, if the tube or a lane has a capacity; None: forever; 0:
+        do not wait. On timeout nothing is put, and [] is returned. Without `timeout` a full tube or lane raises
+        `TubeFull` at once, and so does a batch with more tasks for one lane than its capacity.
         `errors`: "return" puts the good items. For an item with bad options, or data that cannot be encoded, the list
         has the error in the place of the task. Keys are not checked before the put: with `on_duplicate="raise"` a key
         that exists still raises `DuplicateKey`, and nothing is put.
@@ -690,20 +691,20 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.put_many` shows an example.
         """
-        patience = None if timeout is None else micros("timeout", timeout)
+        patience = 0 if timeout is NO_WAIT else None if timeout is None else micros("timeout", timeout)
         batch = self._port.gather(items, options, errors)
         tasks: list[AsyncTask[T]] | None
-        if patience:
+        if patience != 0:
             tasks = await LoopWaiter(self._port.clock, patience, batch).wait(self._port)
         else:
             try:
                 reply = self._port.put_many(batch)
                 tasks = await reply if type(reply) is CoroutineType else reply
             except TubeFull as full:
-                if patience is None or "utube" not in full.facts:
+                if timeout is NO_WAIT or "utube" not in full.facts:
                     raise
                 tasks = None
-        if tasks is None and patience is None:
+        if tasks is None and timeout is NO_WAIT:
             raise self._port.full_error(batch.size)
         if tasks is not None and batch.errors:
             return batch.insert_errors(tasks)

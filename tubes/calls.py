@@ -317,7 +317,7 @@ def _call(
         put = partial(tube.put, data, **_address_options(replies, number, options))
         task = yield _Step(partial(put, timeout=0))
         if task is None:
-            room = _FOR_EVER if ends is None else max(ends - time.monotonic(), 0.0)
+            room = None if ends is None else max(ends - time.monotonic(), 0.0)
             task = yield _Step(partial(put, timeout=room))
         if task is None:
             raise tube._port.full_error(1)
@@ -344,8 +344,6 @@ def _call(
         replies.forget(number)
 
 
-#: Seconds.
-_FOR_EVER: Final = 100 * 365 * 24 * 3600
 #: Seconds to wait for the reply to a task that the server no longer has.
 _REPLY_DELAY: Final = 2.0
 #: The reason of a `ConnectionLost` after that time.

@@ -235,6 +235,8 @@ def of_seconds(bad: Any) -> list[Row]:
         (f"tube ttl={shown_as(bad)}", InvalidOption, lambda s: s.queue.create_tube("new", "fifottl", ttl=bad)),
         (f"tube ttr={shown_as(bad)}", InvalidOption, lambda s: s.queue.create_tube("new", "fifottl", ttr=bad)),
         (f"take timeout={shown_as(bad)}", InvalidOption, lambda s: s.ttl.take(bad)),
+        (f"put timeout={shown_as(bad)}", InvalidOption, lambda s: s.ttl.put(1, timeout=bad)),
+        (f"put_many timeout={shown_as(bad)}", InvalidOption, lambda s: s.ttl.put_many([1], timeout=bad)),
         (f"take_any timeout={shown_as(bad)}", InvalidOption, lambda s: s.queue.take_any(["plain"], bad)),
         (f"pause {shown_as(bad)}", InvalidOption, lambda s: s.plain.pause(bad)),
         (f"touch {shown_as(bad)}", InvalidOption, lambda s: s.ttl.touch(0, bad)),

@@ -53,9 +53,10 @@ class Mail(TypedDict):
 def test_type_checkers_know_the_data_and_options_of_a_typed_tube() -> None:
     """mypy and pyright check this, and fail if an expected error is missing."""
     with tubes.connect() as queue:
-        mails: tubes.Tube[Mail, int] = queue.create_tube("mails", "fifottl", capacity=4)
+        mails: tubes.Tube[Mail, int] = queue.create_tube("mails", "fifottl", capacity=5)
         assert_type(mails.put({"to": "ann"}), tubes.Task[Mail])
         assert_type(mails.put({"to": "bob"}, timeout=0), tubes.Task[Mail] | None)
+        assert_type(mails.put({"to": "eve"}, timeout=None), tubes.Task[Mail])
         assert_type(mails.put_many([{"to": "cid"}, tubes.Item[Mail]({"to": "dan"}, pri=1)]), list[tubes.Task[Mail]])
         if task := assert_type(mails.take(0), tubes.Task[Mail] | None):
             assert_type(task.data["to"], str)

@@ -1,4 +1,4 @@
-"""Capacity: a put into a full tube raises `TubeFull`, or returns None after its timeout."""
+"""Capacity: a put into a full tube raises `TubeFull`, or waits and returns None after its timeout."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class Capacity(Bench):
             with self.expect_error(TubeFull):
                 self.tube.put("more")
             with self.expect_error(TubeFull):
-                self.tube.put("more", timeout=None)
+                self.tube.put_many(["more"])
+            assert self.tube.put_many(["more"], timeout=0) == []
 
     def test_refused_put_uses_no_id(self) -> None:
         first = self.fill_tube()
@@ -117,6 +118,21 @@ class Capacity(Bench):
         putting = self.begin(None, "put", "next", timeout=9)
         self.tube.ack(first)
         assert self.result_of(putting).id == self.result_of(taking).id
+
+    @pytest.mark.parametrize("method", ["put", "put_many"])
+    def test_put_with_timeout_none_waits_for_ever(self, method: str) -> None:
+        first = self.fill_tube(1)
+        call = self.begin(None, method, ["late"], timeout=None)
+        assert self.has_waiters(1)
+        self.clock.advance(40 * 24 * 3600)
+        assert not call.done()
+        self.tube.ack(first)
+        (put,) = self.result_of(call) if method == "put_many" else [self.result_of(call)]
+        assert put.data == ("late" if method == "put_many" else ["late"])
+
+    def test_put_with_timeout_none_that_finds_room_does_not_wait(self) -> None:
+        self.tube = self.create("full", capacity=1)
+        assert self.put(timeout=None).state == "ready"
 
     @needs("ttl")
     def test_ttl_of_a_waiting_put_starts_when_it_gets_room(self) -> None:
@@ -237,7 +253,7 @@ class LaneCapacity(Bench):
     def test_put_that_waits_for_a_lane_does_not_hold_up_others(self) -> None:
         first = self.fill_lane(1)
         other = self.put(**self.lane("y"))
-        late = self.begin(None, "put", "late", timeout=9, **self.lane("x"))
+        late = self.begin(None, "put", "late", timeout=None, **self.lane("x"))
         soon = self.begin(None, "put", "soon", timeout=9, **self.lane("y"))
         assert self.result_of(self.begin(None, "put", "now", timeout=9, **self.lane("z"))).data == "now"
         self.tube.delete(other.id)

@@ -22,7 +22,7 @@ from typing_extensions import Unpack
 
 from tubes import aio, sync
 from tubes.aio import AsyncTask
-from tubes.drivers.options import Seconds
+from tubes.drivers.options import NO_WAIT, Seconds
 from tubes.errors import needs
 from tubes.metrics import conventions
 from tubes.sync import Task
@@ -58,14 +58,16 @@ class Tracing:
     # -- putting -------------------------------------------------------------------------------------------------------
 
     @overload
-    def put(self, tube: sync.Tube[T], data: T, *, timeout: None = None, **options: Unpack[PutOptions]) -> Task[T]: ...
+    def put(
+        self, tube: sync.Tube[T], data: T, *, timeout: None = NO_WAIT, **options: Unpack[PutOptions]
+    ) -> Task[T]: ...
     @overload
     def put(
         self, tube: sync.Tube[T], data: T, *, timeout: Seconds | None, **options: Unpack[PutOptions]
     ) -> Task[T] | None: ...
     @overload
     def put(
-        self, tube: aio.AsyncTube[T], data: T, *, timeout: None = None, **options: Unpack[PutOptions]
+        self, tube: aio.AsyncTube[T], data: T, *, timeout: None = NO_WAIT, **options: Unpack[PutOptions]
     ) -> Awaitable[AsyncTask[T]]: ...
     @overload
     def put(
@@ -81,7 +83,7 @@ class Tracing:
         tube: sync.Tube[T],
         items: Iterable[T | Item[T]],
         *,
-        timeout: Seconds | None = None,
+        timeout: Seconds | None = NO_WAIT,
         **options: Unpack[PutOptions],
     ) -> list[Task[T]]: ...
     @overload
@@ -90,7 +92,7 @@ class Tracing:
         tube: aio.AsyncTube[T],
         items: Iterable[T | Item[T]],
         *,
-        timeout: Seconds | None = None,
+        timeout: Seconds | None = NO_WAIT,
         **options: Unpack[PutOptions],
     ) -> Awaitable[list[AsyncTask[T]]]: ...
     def put_many(self, tube: Any, items: Iterable[object], **options: Any) -> object:
