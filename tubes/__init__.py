@@ -12,7 +12,7 @@ https://example.com/
 from tubes.backend.clock import Clock, SystemClock
 from tubes.drivers.backoff import Backoff
 from tubes.drivers.driver import Driver
-from tubes.drivers.moves import MOVES, State
+from tubes.drivers.moves import State
 from tubes.errors import (
     CallFailed,
     CallTimeout,
@@ -30,12 +30,10 @@ from tubes.errors import (
     ServerFull,
     ServerRefused,
     SessionNotFound,
-    SparkTooOld,
     StoreBusy,
     StoreFailed,
     StoreFull,
     StoreReadOnly,
-    StreamFenced,
     TaskNotFound,
     TaskNotTaken,
     TubeBusy,
@@ -44,7 +42,6 @@ from tubes.errors import (
     TubeNotFound,
     TubesError,
     Unreadable,
-    WriteAborted,
 )
 from tubes.sync import Queue, Task, Tube, connect
 from tubes.values.batch import Item
@@ -56,7 +53,7 @@ from tubes.values.overview import FolderUsage, Overview
 from tubes.values.problem import Problem
 from tubes.values.statistics import Statistics
 from tubes.values.task_data import task_data
-from tubes.values.worker_info import HandlerInfo, HeldTask, WorkerInfo
+from tubes.values.worker_info import WorkerInfo
 
 # After the names above, which it builds on; `tubes.aio` and `tubes.testing` need no import of their own.
 from tubes import aio, testing  # isort: skip
@@ -67,7 +64,6 @@ from tubes.aio import AsyncQueue, AsyncTask, AsyncTube  # isort: skip
 __version__ = "0.1.0"
 
 __all__ = [
-    "MOVES",
     "AsyncQueue",
     "AsyncTask",
     "AsyncTube",
@@ -84,8 +80,6 @@ __all__ = [
     "DuplicateKey",
     "ExtraMissing",
     "FolderUsage",
-    "HandlerInfo",
-    "HeldTask",
     "InvalidOption",
     "Item",
     "JsonCodec",
@@ -104,14 +98,12 @@ __all__ = [
     "ServerFull",
     "ServerRefused",
     "SessionNotFound",
-    "SparkTooOld",
     "State",
     "Statistics",
     "StoreBusy",
     "StoreFailed",
     "StoreFull",
     "StoreReadOnly",
-    "StreamFenced",
     "SystemClock",
     "Task",
     "TaskNotFound",
@@ -126,10 +118,13 @@ __all__ = [
     "TubesError",
     "Unreadable",
     "WorkerInfo",
-    "WriteAborted",
     "__version__",
     "aio",
     "connect",
     "task_data",
     "testing",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -6,7 +6,7 @@ from collections import defaultdict
 from html import escape
 from math import hypot
 
-from tubes import MOVES, State
+from tubes.drivers.moves import MOVES, State
 
 Point = tuple[float, float]
 #: From (None: it is not there yet) and to which state; a task that is done is gone.

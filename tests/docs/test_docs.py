@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import tubes
-from tubes import MOVES
+from tubes.drivers.moves import MOVES
 from tubes.testing import LocalServer
 
 ROOT = Path(__file__).parent.parent.parent

@@ -11,7 +11,8 @@ import redis
 
 import tubes
 from tests.support.internals import port_of
-from tubes import TubeFull, TubeNotFound, WriteAborted
+from tubes import TubeFull, TubeNotFound
+from tubes.errors import WriteAborted
 from tubes.spark.server import bulk_write
 from tubes.spark.server.bulk_write import Staged, Writer
 from tubes.testing import LocalServer

@@ -113,7 +113,7 @@ def test_failed_write_puts_nothing(queue: tubes.Queue, options: dict[str, str]) 
     queue.create_tube("t")
     writer = write(options, [[{"data": "x"}]], "data string", ends="abort")
     assert queue.tube("t").statistics().tasks["total"] == 0
-    with pytest.raises(tubes.WriteAborted):  # by a Spark task that is still running
+    with pytest.raises(tubes.errors.WriteAborted):  # by a Spark task that is still running
         writer.write(iter([_batch()]))
 
 

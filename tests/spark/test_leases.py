@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import tubes
 from tests.support.internals import port_of
-from tubes import StreamFenced
+from tubes.errors import StreamFenced
 from tubes.spark import leases
 from tubes.spark.leases import LeaseReader
 from tubes.spark.server import streams

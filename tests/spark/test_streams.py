@@ -8,7 +8,8 @@ import pytest
 
 import tubes
 from tests.support.internals import port_of
-from tubes import StreamFenced, TaskNotTaken
+from tubes import TaskNotTaken
+from tubes.errors import StreamFenced
 from tubes.spark.server import streams
 from tubes.spark.server.streams import Chunk, Stream
 from tubes.testing import LocalServer, ManualClock
