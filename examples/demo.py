@@ -151,8 +151,8 @@ def main() -> int:
         metavar="N",
         help="the number of worker processes on a server (%(default)s)",
     )
-    about = "a server or folder; redis, file: a temporary one (%(default)s)"
-    argument("--tube-url", default="memory://", metavar="URL", help=about)
+    about = "memory, or a temporary folder (file) or server (redis, valkey), or a URL (%(default)s)"
+    argument("--tube-url", default="memory", metavar="URL", help=about)
     argument("--seed", type=int, default=0, metavar="N", help="selects the pages that fail (%(default)s)")
     options = parser.parse_args()
     try:

@@ -10,8 +10,6 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from tempfile import TemporaryDirectory
-from uuid import uuid4
 
 import worker
 from crawler import Crawler
@@ -26,16 +24,12 @@ def is_for_one(url: str) -> bool:
 
 @contextmanager
 def serving(url: str) -> Generator[str]:
-    """Start a Valkey for `redis`, create a folder for `file`, or add a unique prefix to the URL; yield the URL."""
-    if url == "file":
-        with TemporaryDirectory() as folder:
-            yield f"file:{folder}/demo"
+    """Start a server for `redis`, create a folder for `file`, or add a unique prefix to the URL; yield the URL."""
+    if is_for_one(url) and ":" in url:
+        yield url
         return
-    if url != "redis":
-        yield url if is_for_one(url) else f"{url}{'&' if '?' in url else '?'}prefix=demo-{uuid4().hex[:8]}"
-        return
-    with tubes.testing.LocalServer() as server:
-        yield server.url
+    with tubes.testing.isolated(url) as own:
+        yield own
 
 
 @asynccontextmanager

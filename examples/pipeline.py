@@ -170,7 +170,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.keep and options.keep.exists():
         parser.error(f"--keep: {str(options.keep)!r} already exists")
-    if options.tube_url.startswith("memory:"):
+    if fleet.is_for_one(options.tube_url):
         parser.error(f"--tube-url: {options.tube_url!r} belongs to one process, but Spark uses several")
     signal.signal(signal.SIGTERM, end)
     with tempfile.TemporaryDirectory(prefix="tubes-pipeline-") as folder:

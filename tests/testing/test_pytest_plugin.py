@@ -55,12 +55,12 @@ def page(pytester: pytest.Pytester) -> pytest.Pytester:
 @pytest.mark.parametrize("place", ["memory", "file", "server", "url", "configuration", "processes"])
 def test_the_page_runs_as_a_test(page: pytest.Pytester, valkey: LocalServer, place: str) -> None:
     words = {
-        "memory": (),
+        "memory": ("--tubes-url=memory",),
         "file": ("--tubes-url=file",),
         "server": ("--tubes-url=server",),
         "url": (f"--tubes-url={valkey.url}?prefix=mine",),
         "configuration": (),
-        "processes": ("-p", "xdist", "-n", "2", "--tubes-url=server"),
+        "processes": ("-p", "xdist", "-n", "2", "--tubes-url=redis"),
     }[place]
     if place == "configuration":
         page.makeini("[pytest]\ntubes_url = server\n")
@@ -148,7 +148,7 @@ def test_a_server_serves_the_whole_session(pytester: pytest.Pytester) -> None:
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("nonsense", "ERROR: --tubes-url: url='*'*must be memory://*"),
+        ("memroy", "ERROR: --tubes-url: url='memroy': must be one of memory, *"),
         ("redis://127.0.0.1:1", "ERROR: --tubes-url: there is no connection to redis://127.0.0.1:1*refused*"),
     ],
 )
@@ -235,6 +235,31 @@ def test_isolation_also_removes_namespaces(place: str, valkey: LocalServer) -> N
         assert queue.admin.namespaces() == ["mine", "other"]
     with tubes.connect(url) as queue:
         assert (queue.tubes(), queue.admin.namespaces()) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [("memory", "memory"), ("file", "file"), ("redis", "unix"), ("valkey", "unix"), ("server", "unix")],
+)
+def test_short_names_stand_for_temporary_stores(name: str, scheme: str) -> None:
+    with isolated(name) as url, tubes.connect(url) as queue:
+        assert url.startswith(f"{scheme}:")
+        queue.create_tube("mail").put("to ann")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("valky", "'valky': must be one of memory"),
+        ("rdis://localhost", "'rdis://localhost': must be memory://"),
+        ("redis:localhost", "'redis:localhost': must have two slashes"),
+        ("rdis://who:pw@localhost", r"'\*\*\*': must be memory://"),
+        ("redis://localhost?pw", r"'redis://\*\*\*': cannot be read"),
+    ],
+)
+def test_wrong_short_name_is_shown_as_typed_without_password(url: str, shown: str) -> None:
+    with pytest.raises(tubes.InvalidOption, match=f"url={shown}"), isolated(url):
+        pass
 
 
 def test_isolation_extends_existing_prefix(url: str) -> None:

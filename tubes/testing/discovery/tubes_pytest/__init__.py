@@ -22,9 +22,9 @@ _CONNECT_TIMEOUT: Final = 2.0
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option `--tubes-url` and the setting `tubes_url`."""
-    help_text = "The store of tubes_queue: memory:// (the default), file (in a folder), server (starts one), or a URL."
+    help_text = "The store of tubes_queue: memory (the default), file (a folder), redis (starts a server), or a URL."
     parser.getgroup("tubes").addoption("--tubes-url", metavar="URL", default=None, help=help_text)
-    parser.addini("tubes_url", help_text, default="memory://")
+    parser.addini("tubes_url", help_text, default="memory")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -42,14 +42,19 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def _connection_error(place: str) -> str | None:
     """Return the reason why tests cannot use this store, or None."""
     import tubes
+    from tubes.testing.isolation import expand_url
 
+    try:
+        place = expand_url(place)
+    except tubes.InvalidOption as error:
+        return str(error)
     if place == "server":
         from tubes.testing import server_program
 
         if server_program() or server_program("redis"):
             return None
-        return str(tubes.ExtraMissing(what="--tubes-url=server", module="valkey-server", extra="server"))
-    if place.startswith("memory://") or place in ("file", "file:"):
+        return str(tubes.ExtraMissing(what="a server for tests", module="valkey-server", extra="server"))
+    if place.startswith(("memory:", "file:")):
         return None
     try:
         with warnings.catch_warnings():
@@ -63,14 +68,16 @@ def _connection_error(place: str) -> str | None:
 @pytest.fixture(scope="session")
 def _tubes_place(request: pytest.FixtureRequest) -> str:  # pyright: ignore[reportUnusedFunction]
     """The URL for all tests. It is checked once, when the first test requests it."""
+    from tubes.testing.isolation import expand_url
+
     chosen: str | None = request.config.getoption("--tubes-url")
     if chosen is not None:
-        return chosen
+        return expand_url(chosen)
     place: str = request.config.getini("tubes_url")
     error = _connection_error(place)
     if error is not None:
         pytest.fail(f"tubes_url: {error}", pytrace=False)
-    return place
+    return expand_url(place)
 
 
 @pytest.fixture
@@ -84,10 +91,9 @@ def tubes_clock() -> ManualClock:
 @pytest.fixture(scope="session")
 def tubes_server() -> Iterator[LocalServer]:
     """A private Valkey or Redis on a unix socket, one per process of pytest-xdist. Extra `server`."""
-    from tubes.testing import LocalServer, server_program
+    from tubes.testing.isolation import start_server
 
-    # Prefer Valkey. If neither program is installed, the error of `LocalServer` says what to install.
-    with LocalServer("redis" if server_program() is None and server_program("redis") else "valkey") as server:
+    with start_server() as server:
         yield server
 
 
