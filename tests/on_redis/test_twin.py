@@ -356,6 +356,8 @@ class Twins:
         elif method == "join":
             other = self.random.randrange(3)
             self.same(lambda side: side.join(worker, other))
+        elif method == "release_all":
+            self.same(lambda side: side.of(worker).admin.release_all())
         else:
             self.same(lambda side: getattr(side.of(worker), method)())
 
