@@ -390,6 +390,29 @@ def test_stats_match_queue_statistics(shell: Shell, queue: tubes.Queue) -> None:
     shell("stats", "nosuch", code=Exit.NOT_FOUND)
 
 
+def test_lane_is_blocked_and_configured(shell: Shell, queue: tubes.Queue) -> None:
+    crawl = queue.create_tube("crawl", "utube")
+    crawl.put("/", utube="example.com")
+    named = {"tube": "crawl", "lane": "example.com"}
+    assert shell.json("lane", "block", "crawl", "example.com", 60) == [named | {"blocked": 60}]
+    assert crawl.take(timeout=0) is None
+    shell("lane", "block", "crawl", "example.com", 1, "--extend")
+    (info,) = crawl.lanes()
+    assert info.next_start is not None
+    assert info.next_start > time.time() + 30
+    assert shell.json("lane", "unblock", "crawl", "example.com") == [named | {"blocked": 0}]
+    assert crawl.lanes()[0].next_start is None
+    limits = ["--interval", 2.5, "--max-in-flight", 3, "--interval-from", "ack", "--capacity", 9]
+    shell("lane", "configure", "crawl", "example.com", *limits)
+    assert crawl.lanes()[0][4:7] == (2.5, 3, 9)
+    (changed,) = shell.json("lane", "configure", "crawl", "example.com", "--interval", "default")
+    assert changed == named | {"interval": None}
+    assert crawl.lanes()[0][4:7] == (0, 3, 9)
+    queue.create_tube("mail")
+    shell("lane", "block", "mail", "a", 5, code=Exit.USAGE)
+    shell("lane", "configure", "crawl", "a", "--max-in-flight", 0, code=Exit.USAGE)
+
+
 def test_take_from_paused_tube_gets_nothing_until_resume(shell: Shell, queue: tubes.Queue) -> None:
     queue.create_tube("mail").put("hello")
     shell("pause", "mail")
@@ -499,6 +522,10 @@ def test_key_is_put_only_once(shell: Shell) -> None:
         (["nosuch"], Exit.USAGE, "No such command"),
         (["nosuch"], Exit.USAGE, "(tubes --help)"),
         (["put"], Exit.USAGE, "TUBE"),
+        (["lane", "block", "mail", "a", "soon"], Exit.USAGE, "SECONDS"),
+        (["lane", "block", "nosuch", "a", "5"], Exit.NOT_FOUND, "nosuch"),
+        (["lane", "configure", "mail", "a"], Exit.USAGE, "give at least one of --interval"),
+        (["lane", "configure", "mail", "a", "--interval", "soon"], Exit.USAGE, "must be a number or default"),
         (["put"], Exit.USAGE, "(tubes put --help)"),
         (["bury", "mail"], Exit.USAGE, "ID"),
         (["peek", "mail", "--codec", "nosuch"], Exit.USAGE, "codec"),

@@ -238,6 +238,10 @@ def test_shell_completes_tube_names(url: str, queue: tubes.Queue) -> None:
     variables |= {"COMP_WORDS": "tubes peek mail --state b", "COMP_CWORD": "4"}
     run = subprocess.run(COMMAND, env=variables, capture_output=True, text=True, check=False)
     assert run.stdout.split() == ["buried"]
+    queue.create_tube("crawl", "utube").put_many([tubes.Item(0, utube=name) for name in ("ann", "bob")])
+    variables |= {"COMP_WORDS": "tubes lane block crawl a", "COMP_CWORD": "4"}
+    run = subprocess.run(COMMAND, env=variables, capture_output=True, text=True, check=False)
+    assert run.stdout.split() == ["ann"]
 
 
 @pytest.mark.full

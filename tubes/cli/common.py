@@ -35,6 +35,16 @@ def complete_tubes(incomplete: str) -> list[str]:
         return []
 
 
+def complete_lanes(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of lanes with this prefix, of the tube in front of the lane, or [] if no server replies."""
+    try:
+        with tubes.connect(_read_only_url(place_of(None)), connect_timeout=_COMPLETION_TIMEOUT) as queue:
+            names = [lane.name for lane in queue.tube(context.params["name"]).lanes()]
+    except Exception:  # An error message would disturb the user's typing.
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
 def complete_drivers(incomplete: str) -> list[str]:
     """Return the names of drivers with this prefix."""
     return [name for name in known_drivers() if name.startswith(incomplete)]
@@ -57,6 +67,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object per
 Name = Annotated[
     str,
     typer.Argument(metavar="TUBE", help="The name of the tube.", show_default=False, autocompletion=complete_tubes),
+]
+LaneName = Annotated[
+    str,
+    typer.Argument(
+        metavar="LANE", help="The name of the lane: `tubes lanes`.", show_default=False, autocompletion=complete_lanes
+    ),
 ]
 Ids = Annotated[list[int] | None, typer.Argument(metavar="ID", help="The ids of tasks.", show_default=False)]
 SomeIds = Annotated[list[int], typer.Argument(metavar="ID", help="The ids of tasks.", show_default=False)]

@@ -1,0 +1,92 @@
+"""Commands for one lane of a tube: block, unblock, configure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from tubes.cli.common import AsJson, LaneName, Name, Url, drop_none, open_queue
+from tubes.cli.exits import Exit, Stop
+from tubes.cli.show import print_json
+
+lane = typer.Typer(
+    name="lane", no_args_is_help=True, help="Block or configure one lane of a tube. `tubes lanes` lists the lanes."
+)
+#: The word that resets a limit to the tube's.
+_DEFAULT = "default"
+
+
+@lane.command()
+def block(
+    name: Name,
+    lane_name: LaneName,
+    seconds: Annotated[float, typer.Argument(metavar="SECONDS", help="The length of the block.", show_default=False)],
+    extend: Annotated[bool, typer.Option("--extend", help="Do not shorten a block that ends later.")] = False,
+    url: Url = None,
+    as_json_: AsJson = False,
+) -> None:
+    """Stop takes from a lane for some seconds.
+
+    The lane may have no tasks yet. Another block replaces it.
+    """
+    with open_queue(url) as queue:
+        queue.tube(name).lane(lane_name).block(seconds, extend=extend)
+    if as_json_:
+        print_json({"tube": name, "lane": lane_name, "blocked": seconds})
+
+
+@lane.command()
+def unblock(name: Name, lane_name: LaneName, url: Url = None, as_json_: AsJson = False) -> None:
+    """End the block of a lane. A cooldown goes on."""
+    with open_queue(url) as queue:
+        queue.tube(name).lane(lane_name).unblock()
+    if as_json_:
+        print_json({"tube": name, "lane": lane_name, "blocked": 0})
+
+
+@lane.command()
+def configure(
+    name: Name,
+    lane_name: LaneName,
+    interval: Annotated[str | None, typer.Option(metavar="SECONDS", help="Seconds from one take to the next.")] = None,
+    max_in_flight: Annotated[
+        str | None, typer.Option(metavar="N", help="The number of its tasks that may be taken at a time.")
+    ] = None,
+    interval_from: Annotated[
+        str | None, typer.Option(metavar="take|ack", help="ack: the interval must also pass after each run.")
+    ] = None,
+    capacity: Annotated[
+        str | None, typer.Option(metavar="N", help="The maximum number of its tasks. 0: no maximum.")
+    ] = None,
+    url: Url = None,
+    as_json_: AsJson = False,
+) -> None:
+    """Set limits of a lane in place of the tube's.
+
+    A limit that is left out keeps its value; `default` resets it to the tube's.
+    """
+    words = drop_none(
+        interval=_number("--interval", interval, float),
+        max_in_flight=_number("--max-in-flight", max_in_flight, int),
+        interval_from=interval_from,
+        capacity=_number("--capacity", capacity, int),
+    )
+    if not words:
+        raise Stop("give at least one of --interval, --max-in-flight, --interval-from and --capacity", Exit.USAGE)
+    limits: dict[str, Any] = {limit: None if value == _DEFAULT else value for limit, value in words.items()}
+    with open_queue(url) as queue:
+        queue.tube(name).lane(lane_name).configure(**limits)
+    if as_json_:
+        print_json({"tube": name, "lane": lane_name, **limits})
+
+
+def _number(option: str, word: str | None, parse: Callable[[str], float]) -> float | str | None:
+    """Parse the value of a limit, or return None or `default`."""
+    if word is None or word == _DEFAULT:
+        return word
+    try:
+        return parse(word)
+    except ValueError:
+        raise Stop(f"{option} {word!r}: must be a number or {_DEFAULT}", Exit.USAGE) from None
