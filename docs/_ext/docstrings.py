@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 # Characters. All lines are full, except the last line of a paragraph, and lines that introduce a list.
 _FULL = 80
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
-_MADE_INSIDE = (tubes.Queue, tubes.Tube, tubes.Task, tubes.AsyncQueue, tubes.AsyncTube, tubes.AsyncTask)
+_MADE_INSIDE = {
+    getattr(module, prefix + name)
+    for module, prefix in ((tubes.sync, ""), (tubes.aio, "Async"))
+    for name in ("Queue", "QueueAdmin", "Tube", "TubeAdmin", "Lane", "Task")
+}
 # A line that says what an argument means.
 _ARGUMENT = re.compile(r"`\w+`(, `\w+`)*: ")
 
