@@ -105,10 +105,10 @@ class DoneTasks:
 
     def trim(self, most: int) -> bool:
         """Forget up to one batch of the tasks beyond `most`; return True if more remain."""
-        over = len(self._order) - most
-        if over > 0:
-            self._forget(min(over, _BATCH))
-        return over > _BATCH
+        excess = len(self._order) - most
+        if excess > 0:
+            self._forget(min(excess, _BATCH))
+        return excess > _BATCH
 
     def find(self, now: int, id: int) -> Done | None:
         """Return the kept task with this id, or None. Cost: O(1)."""
@@ -125,9 +125,9 @@ class DoneTasks:
 
     def expire(self, now: int) -> None:
         """Forget expired tasks, one batch now and the others a moment later. `find` no longer returns them."""
-        over = self._order.bisect((now, _LAST_ID))
-        self._forget(min(over, _BATCH))
-        if over > _BATCH:
+        excess = self._order.bisect((now, _LAST_ID))
+        self._forget(min(excess, _BATCH))
+        if excess > _BATCH:
             self.due = now + _PAUSE
 
     def _forget(self, count: int) -> None:

@@ -260,7 +260,7 @@ class Driver:
         """Check changes of a tube's options, and convert them to the machine's units; None means the default."""
         for option in ("driver", "temporary"):
             if option in changes:
-                rule = "cannot change while the tube lives: make a new tube, and let workers empty this one"
+                rule = "cannot change after creation: create another tube, and let workers empty this one"
                 raise InvalidOption(option=option, value=changes[option], rule=rule)
         return dict.fromkeys(changes) | self.check_tube(changes)
 

@@ -44,8 +44,8 @@ from tubes.errors import DuplicateKey, InvalidOption, TaskNotFound, TaskNotTaken
 
 _READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIED, State.DELAYED, State.DONE
 
-#: Interned `Extras` that have only counters, by `counters`, and the maximum number of them.
-_ONLY: Final = {what: Extras(counters=what) for what in (TIMED_OUT, KICKED, BURIED, BURIED_WHILE_HELD)}
+#: Interned `Extras` that have only counters, by their counters, and the maximum number of them.
+_INTERNED: Final = {counter: Extras(counters=counter) for counter in (TIMED_OUT, KICKED, BURIED, BURIED_WHILE_HELD)}
 _SHARED: Final = 1000
 
 
@@ -86,8 +86,8 @@ class Engine:
         "_key_ttl",
         "_keys",
         "_lanes",
+        "_min_due",
         "_offers",
-        "_past",
         "_pop",
         "_pri",
         "_put",
@@ -133,7 +133,7 @@ class Engine:
         self.name: Final = name
         self.driver: Final = driver
         self.listener: Callable[[Entry, str], None] | None = None
-        self._steps: Final = {why: {was: _Step(move) for was, move in rows.items()} for why, rows in MOVES.items()}
+        self._steps: Final = {name: {was: _Step(move) for was, move in rows.items()} for name, rows in MOVES.items()}
         # The steps of inner loops.
         self._put: Final = self._steps["put"][None]
         self._put_delayed: Final = self._steps["put_delayed"][None]
@@ -180,7 +180,7 @@ class Engine:
         self.next_id = 0
         self.next_take = 1
         # Lower bound for due times: set when a task is released after its ttl has expired.
-        self._past = 0
+        self._min_due = 0
         self.pause: Final = Pause(self._apply_pause)
         # Removes the first available task from its index and returns it.
         self._pop: Callable[[], Entry | None]
@@ -251,9 +251,9 @@ class Engine:
 
     # -- the only place that changes states ------------------------------------------------------------------------
 
-    def _go(self, entry: Entry, why: str, hold: Hold | None = None) -> None:
+    def _go(self, entry: Entry, name: str, hold: Hold | None = None) -> None:
         """Move a task by the name of a move. Raises `KeyError` if the table has no such move."""
-        self._move(entry, self._steps[why][entry.state], hold)
+        self._move(entry, self._steps[name][entry.state], hold)
 
     def _move(self, entry: Entry, step: _Step, hold: Hold | None = None) -> None:
         """Move a task by a row of the table. `hold`: the hold that it gets, if it becomes taken."""
@@ -335,7 +335,7 @@ class Engine:
             entry = self.timers.pop(now)
             if entry is None:
                 return
-            at = min(max(at, self._past, entry.due), now)
+            at = min(max(at, self._min_due, entry.due), now)
             if isinstance(entry, RateLimit):
                 entry.apply(at)
             elif isinstance(entry, Pause):
@@ -372,7 +372,7 @@ class Engine:
     def _note_late(self, now: int, entry: Entry) -> None:
         """Record that a task is released after its ttl has expired: its end by the ttl counts from now."""
         if self.has_deadlines and entry.dead < now:
-            self._past = now
+            self._min_due = now
 
     # -- methods -----------------------------------------------------------------------------------------------------
 
@@ -451,11 +451,11 @@ class Engine:
             key = options.get("key")
             found = None if key is None else made.get(key, self._keys.find(now, key))
             if found is not None and key is not None:
-                how = options.get("on_duplicate", "keep")
-                if how == "raise":
+                on_duplicate = options.get("on_duplicate", "keep")
+                if on_duplicate == "raise":
                     id = found.id if isinstance(found, Entry) else found
                     raise DuplicateKey(key=key, tube=self.name, id=id, item=number)
-                if how == "keep":
+                if on_duplicate == "keep":
                     continue
             # The replaced task makes room.
             if key not in made and not (isinstance(found, Entry) and found.state in among):
@@ -610,10 +610,10 @@ class Engine:
         found = self._keys.find(now, key)
         if found is None:
             return None
-        how = options.get("on_duplicate", "keep")
-        if how == "raise":
+        on_duplicate = options.get("on_duplicate", "keep")
+        if on_duplicate == "raise":
             raise DuplicateKey(key=key, tube=self.name, id=found.id if isinstance(found, Entry) else found)
-        if how == "replace":
+        if on_duplicate == "replace":
             return None
         if isinstance(found, Entry):
             kept = found.copy()
@@ -651,21 +651,21 @@ class Engine:
         entry.extras = (entry.extras or NO_EXTRAS)._replace(**facts)
 
     @staticmethod
-    def _note(entry: Entry, what: int, reason: str | None = None) -> None:
+    def _note(entry: Entry, counter: int, reason: str | None = None) -> None:
         """Count an event of a task, and set the reason of its burial."""
         extras = entry.extras
-        past = what if extras is None else extras.counters + what
-        if reason is None and (extras is None or _ONLY.get(extras.counters) is extras):
-            only = _ONLY.get(past)
-            if only is None:
-                only = Extras(counters=past)
-                if len(_ONLY) < _SHARED:
-                    _ONLY[past] = only
-            entry.extras = only
+        counters = counter if extras is None else extras.counters + counter
+        if reason is None and (extras is None or _INTERNED.get(extras.counters) is extras):
+            interned = _INTERNED.get(counters)
+            if interned is None:
+                interned = Extras(counters=counters)
+                if len(_INTERNED) < _SHARED:
+                    _INTERNED[counters] = interned
+            entry.extras = interned
         else:
             # This is three times as fast as `_replace`.
             key, key_ttl, most, _, key_effect, context, keep_done, _ = extras or NO_EXTRAS
-            facts: tuple[Any, ...] = key, key_ttl, most, reason, key_effect, context, keep_done, past
+            facts: tuple[Any, ...] = key, key_ttl, most, reason, key_effect, context, keep_done, counters
             entry.extras = tuple.__new__(Extras, facts)  # pyright: ignore[reportUnknownMemberType]
 
     def _is_last(self, entry: Entry) -> bool:
@@ -950,25 +950,25 @@ class Engine:
         if entry.state is not _BURIED:
             if self.has_rate_limits:
                 self._end_run(now, entry)
-            what = BURIED
+            counter = BURIED
             if entry.state is _TAKEN:
-                what = BURIED_WHILE_HELD
+                counter = BURIED_WHILE_HELD
                 if not self._ends_taken:
                     self._note_late(now, entry)
-            self._bury(now, entry, "bury", what, reason)
+            self._bury(now, entry, "bury", counter, reason)
 
-    def _bury(self, now: int, entry: Entry, why: str, what: int, reason: str | None) -> None:
+    def _bury(self, now: int, entry: Entry, move: str, counter: int, reason: str | None) -> None:
         """Bury a task, with the tube's `buried_ttl`."""
         if reason is None and entry.extras is None:  # The body of `_note`, to save a call.
-            entry.extras = _ONLY[what]
+            entry.extras = _INTERNED[counter]
         else:
-            self._note(entry, what, reason)
+            self._note(entry, counter, reason)
         if self._buried_ttl is not None:
             if self._buried_ttl == NEVER:
                 entry.ttl, entry.dead = None, NEVER
             else:
                 self._live(now, entry, self._buried_ttl)
-        self._move(entry, self._steps[why][entry.state])
+        self._move(entry, self._steps[move][entry.state])
         if self.on_end is not None:
             self.on_end(entry.id, None)
 
@@ -1172,10 +1172,10 @@ class Engine:
     def calls(self) -> dict[str, int]:
         """Count the calls of each kind. Cost: O(1)."""
         totals = dict.fromkeys(CALLS, 0)
-        for why, rows in MOVES.items():
+        for name, rows in MOVES.items():
             for was, move in rows.items():
                 for call in move.counts:
-                    totals[call] += move.by * self._steps[why][was].uses
+                    totals[call] += move.by * self._steps[name][was].uses
         return totals
 
     def reasons(self) -> dict[str | None, int]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # A known key is a record in a bucket: the end of its time, its digest, and the id of its task.
 _RECORD: Final = Struct(">QqQ")
-_UNTIL: Final = Struct(">Q")
+_END: Final = Struct(">Q")
 _SIZE: Final = _RECORD.size
 _DIGEST: Final = Struct(">q")
 # The number of buckets: the last 16 bits of a digest are the number of its bucket.
@@ -115,14 +115,14 @@ def _find(bucket: bytes, digest: int) -> int:
     """Return the offset of the record of a digest, or a negative number if it is not in the bucket."""
     packed = _DIGEST.pack(digest)
     at = bucket.find(packed)
-    while at >= 0 and at % _SIZE != _UNTIL.size:
+    while at >= 0 and at % _SIZE != _END.size:
         at = bucket.find(packed, at + 1)
-    return at - _UNTIL.size
+    return at - _END.size
 
 
 def _offset_after(bucket: bytes, moment: int) -> int:
     """Return the offset of the first record that expires after a moment."""
-    if not bucket or _UNTIL.unpack_from(bucket)[0] > moment:
+    if not bucket or _END.unpack_from(bucket)[0] > moment:
         return 0
     records = range(0, len(bucket), _SIZE)
-    return _SIZE * bisect_right(records, moment, key=lambda at: int(_UNTIL.unpack_from(bucket, at)[0]))
+    return _SIZE * bisect_right(records, moment, key=lambda at: int(_END.unpack_from(bucket, at)[0]))

@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 class Pause:
     """The pause of a tube. A pause with an end is an item of the timers, as a task is."""
 
-    __slots__ = ("_changed", "_on", "due", "id", "queued")
+    __slots__ = ("_changed", "_is_paused", "due", "id", "queued")
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed: Final = changed
         #: Smaller than the ids of tasks and lanes, so that the pause ends before them at the same moment.
         self.id: Final = -NEVER
-        self._on = False
+        self._is_paused = False
         self.due = self.queued = NEVER
 
     @property
     def until(self) -> int | None:
         """The end of the pause; NEVER: at `resume`; None: the tube is not paused."""
-        return self.due if self._on else None
+        return self.due if self._is_paused else None
 
     def begin(self, now: int, span: int | None) -> None:
         """Stop takes for `span` microseconds, or until `resume` if None. Cost: O(1)."""
@@ -34,11 +34,11 @@ class Pause:
             return
         self.due = NEVER if span is None else now + span
         # Set the end first: an interrupt must not leave a pause without an end.
-        self._on = True
+        self._is_paused = True
         self._changed()
 
     def end(self) -> None:
         """Allow takes again."""
-        self._on = False
+        self._is_paused = False
         self.due = NEVER
         self._changed()

@@ -43,14 +43,14 @@ T = TypeVar("T", bound=Timed)
 class Timers(Generic[T]):
     """Items by their deadline `due`. Setting or removing one is O(1); O(log n) if it is the only one within 65 ms."""
 
-    __slots__ = ("_empty", "_horizon", "_most", "_next", "_slots", "_starts", "soonest")
+    __slots__ = ("_empty", "_horizon", "_max_heap_size", "_next", "_slots", "_starts", "soonest")
 
     def __init__(self) -> None:
         # Earlier deadlines are in the heap, later ones in slots.
         self._horizon = 0
         self._next: list[tuple[int, int, T]] = []
-        # The size of the heap at which stale items are removed.
-        self._most = _STALE
+        # Stale items are removed from a larger heap.
+        self._max_heap_size = _STALE
         self._slots: dict[int, set[T]] = {}
         # The start times of the slots, a heap.
         self._starts: list[int] = []
@@ -118,8 +118,8 @@ class Timers(Generic[T]):
                     heappush(later, (entry.due, entry.id, entry))
             end = starts[0] if starts else NEVER
             while later and later[0][0] < end:
-                *this, entry = heappop(later)
-                if tuple(this) != last:  # The heap may contain an entry twice.
+                *key, entry = heappop(later)
+                if tuple(key) != last:  # The heap may contain an entry twice.
                     last = entry.due, entry.id
                     yield entry
             if not starts:
@@ -128,10 +128,10 @@ class Timers(Generic[T]):
 
     def _push(self, entry: T, due: int) -> None:
         """Push an entry that is due before the horizon onto the heap."""
-        if len(self._next) > self._most:
+        if len(self._next) > self._max_heap_size:
             self._next = [item for item in self._next if item[0] == item[2].queued]
             heapify(self._next)
-            self._most = 2 * len(self._next) + _STALE
+            self._max_heap_size = 2 * len(self._next) + _STALE
         entry.queued = due
         heappush(self._next, (due, entry.id, entry))
         if due < self.soonest:

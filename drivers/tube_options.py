@@ -59,20 +59,20 @@ WAYS_TO_USE_IT: Final = (
 )
 
 
-def apply_changes(there: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def apply_changes(current: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a tube after checked changes; None resets an option.
 
     Raises `InvalidOption` for a change of an option that cannot change.
     """
     option, default = _ORDER
-    now = there.get(option, default)
-    if (wanted := changes.get(option, now) or default) != now:
-        rule = f"cannot change from {now!r} while the tube lives: ready tasks are stored in that order; make a new tube"
-        raise InvalidOption(option=option, value=wanted, rule=rule, current=now)
+    order = current.get(option, default)
+    if (wanted := changes.get(option, order) or default) != order:
+        rule = f"cannot change from {order!r} after creation: ready tasks are stored in that order; create another tube"
+        raise InvalidOption(option=option, value=wanted, rule=rule, current=order)
     # Scripts of a server still need to know that the tube had the option: earlier tasks may have `keep_done`, and the
     # tasks of lanes are counted.
-    changes = {**changes, **{option: 0 for option in _STAYING if option in there and changes.get(option, 0) is None}}
-    return {option: value for option, value in {**there, **changes}.items() if value is not None}
+    changes = {**changes, **{option: 0 for option in _STAYING if option in current and changes.get(option, 0) is None}}
+    return {option: value for option, value in {**current, **changes}.items() if value is not None}
 
 
 def as_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,10 +98,10 @@ def _in_seconds(option: str, value: Any) -> Any:
     return value / SECOND if OF_TUBES.get(option) in (micros, _span_or_ever) else value
 
 
-def difference(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+def difference(current: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     """Describe the first option, by name, in which two tubes differ."""
-    option = min(name for name in there.keys() | wanted.keys() if there.get(name) != wanted.get(name))
-    return f"with {option}={_text(option, there.get(option))}, not {_text(option, wanted.get(option))}"
+    option = min(name for name in current.keys() | wanted.keys() if current.get(name) != wanted.get(name))
+    return f"with {option}={_text(option, current.get(option))}, not {_text(option, wanted.get(option))}"
 
 
 def _text(option: str, value: Any) -> str:

@@ -312,32 +312,32 @@ def _call(
     patience = _check_options(timeout, options)
     connection = tube._port.connection
     replies, number, future = yield _Step(partial(begin, connection))
-    until = ends = None if patience is None else time.monotonic() + patience
+    wait_end = deadline = None if patience is None else time.monotonic() + patience
     try:
         put = partial(tube.put, data, **_address_options(replies, number, options))
         task = yield _Step(partial(put, timeout=0))
         if task is None:
-            room = None if ends is None else max(ends - time.monotonic(), 0.0)
+            room = None if deadline is None else max(deadline - time.monotonic(), 0.0)
             task = yield _Step(partial(put, timeout=room))
         if task is None:
             raise tube._port.full_error(1)
         try:
             while True:
                 try:
-                    return (yield _Wait(future, ends))
+                    return (yield _Wait(future, deadline))
                 except _TubeLost as lost:
                     future = lost.future
                 try:
-                    yield _Step(partial(tube.peek, task), ends)
+                    yield _Step(partial(tube.peek, task), deadline)
                 except TaskNotFound:
                     break
-            latest = time.monotonic() + _REPLY_DELAY
-            until = latest if ends is None or latest < ends else ends
-            return (yield _Wait(future, until))
+            longest = time.monotonic() + _REPLY_DELAY
+            wait_end = longest if deadline is None or longest < deadline else deadline
+            return (yield _Wait(future, wait_end))
         except _Failure as failure:
             raise CallFailed(id=task.id, tube=tube.name, why=str(failure)) from None
         except (_TimedOut, _TubeLost) as error:
-            if isinstance(error, _TimedOut) and until is ends:
+            if isinstance(error, _TimedOut) and wait_end is deadline:
                 raise CallTimeout(id=task.id, tube=tube.name, timeout=patience) from None
             raise ConnectionLost(url=connection.url, why=_UNSURE) from None
     finally:

@@ -806,7 +806,7 @@ def test_options_are_altered_and_shown(shell: Shell, queue: tubes.Queue) -> None
         (["mail", "-o", "ttr"], Exit.USAGE, "must be name=value"),
         (["mail", "-o", "ttr=-1"], Exit.USAGE, "ttr=-1"),
         (["mail", "-o", "colour=red"], Exit.USAGE, "colour"),
-        (["mail", "-o", "driver=fifo"], Exit.USAGE, "cannot change while the tube lives"),
+        (["mail", "-o", "driver=fifo"], Exit.USAGE, "cannot change after creation"),
         (["other", "-o", "ttr=1"], Exit.NOT_FOUND, "no tube 'other'"),
     ],
 )

@@ -198,8 +198,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "keep_done_max keeps one more",
         "drivers/done.py",
-        "over = len(self._order) - most\n",
-        "over = len(self._order) - most - 1\n",
+        "excess = len(self._order) - most\n",
+        "excess = len(self._order) - most - 1\n",
         _of(_FIFO, "keep_done_max_limits_the_kept_tasks"),
     ),
     Mutant(

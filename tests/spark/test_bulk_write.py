@@ -14,7 +14,7 @@ from tests.support.internals import port_of
 from tubes import TubeFull, TubeNotFound
 from tubes.errors import WriteAborted
 from tubes.spark.server import bulk_write
-from tubes.spark.server.bulk_write import Staged, Writer
+from tubes.spark.server.bulk_write import StagedChunk, Writer
 from tubes.testing import LocalServer
 
 ROWS = [b'"%d"' % number for number in range(25)]
@@ -31,16 +31,16 @@ def tube(url: str) -> Iterator[tubes.Tube]:
         yield queue.create_tube("t")
 
 
-def stage(writer: Writer, write: str, rows: list[bytes] = ROWS, **options: object) -> list[Staged]:
+def stage(writer: Writer, write: str, rows: list[bytes] = ROWS, **options: object) -> list[StagedChunk]:
     head = writer.head(writer.tube._port.shared.driver.check_put(options))
     return [writer.stage(write, chunk) for chunk in writer.chunks([(head, rows)], 10)]
 
 
-def seal(writer: Writer, name: str, number: int, staged: list[Staged]) -> None:
-    writer._seal(name, number, staged, writer._keep(staged))
+def seal(writer: Writer, name: str, number: int, staged: list[StagedChunk]) -> None:
+    writer._seal(name, number, staged, writer._extend_expiry(staged))
 
 
-def put_partially(tube: tubes.Tube, done: int) -> tuple[Writer, list[Staged]]:
+def put_partially(tube: tubes.Tube, done: int) -> tuple[Writer, list[StagedChunk]]:
     """Seal a write and put only the first `done` chunks. Return the writer and the staged chunks."""
     writer = Writer(tube)
     staged = stage(writer, "load-1")
@@ -211,7 +211,7 @@ def test_sealed_chunks_outlive_staged_chunks(tube: tubes.Tube, valkey: LocalServ
     with redis.Redis.from_url(valkey.url) as client:
         left = [client.pttl(f"{port_of(tube).shared.key}:staged:{chunk.name}") for chunk in staged]
     assert left[0] == -2
-    assert min(left[1:]) > bulk_write.STAY
+    assert min(left[1:]) > bulk_write.CHUNK_EXPIRY
 
 
 def test_dropping_tube_removes_sealed_write(tube: tubes.Tube, valkey: LocalServer, url: str) -> None:

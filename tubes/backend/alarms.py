@@ -89,10 +89,10 @@ class Schedule:
             self._moments = sorted(live.values())
             self._compact_at = 2 * len(live) + _MAX_STALE
 
-    def pop(self, until: int) -> tuple[int, Alarm | None]:
-        """Remove and return the time and alarm that come first; return `until` and None if they come after `until`."""
-        if not self._moments or self._moments[0][0] > until:
-            return until, None
+    def pop(self, latest: int) -> tuple[int, Alarm | None]:
+        """Remove and return the first alarm and its time; return `latest` and None if it comes after `latest`."""
+        if not self._moments or self._moments[0][0] > latest:
+            return latest, None
         when, _, alarm = heapq.heappop(self._moments)
         return when, alarm
 
@@ -136,10 +136,10 @@ class AlarmThread:
             if (added := self._wait(schedule.first)) is not None:
                 schedule.add(*added)
 
-    def _wait(self, until: int) -> tuple[int, Alarm] | None:
-        """Wait until `until` for another thread to set an alarm; return it, or None."""
+    def _wait(self, latest: int) -> tuple[int, Alarm] | None:
+        """Wait until `latest` for another thread to set an alarm; return it, or None."""
         # Wait one day at most: every platform allows that.
-        patience = None if until == NEVER else max(0, min((until - self._micros()) / SECOND, 86_400))
+        patience = None if latest == NEVER else max(0, min((latest - self._micros()) / SECOND, 86_400))
         try:
             return self._inbox.get(timeout=patience)
         except Empty:

@@ -279,11 +279,11 @@ class Scheduler(BaseScheduler):
     async def _cool_down(self) -> None:
         """Store the cooldowns and the Crawl-delays of hosts."""
         stored, delays, now = dict(self._cooldowns), dict(self._delays), monotonic()
-        blocks = [self._tube.lane(lane).block(max(until - now, 0.0), extend=True) for lane, until in stored.items()]
+        blocks = [self._tube.lane(lane).block(max(end - now, 0.0), extend=True) for lane, end in stored.items()]
         await asyncio.gather(
             *blocks, *(self._tube.lane(lane).configure(interval=delay) for lane, delay in delays.items())
         )
-        self._cooldowns = {lane: until for lane, until in self._cooldowns.items() if stored.get(lane) != until}
+        self._cooldowns = {lane: end for lane, end in self._cooldowns.items() if stored.get(lane) != end}
         self._delays = {lane: delay for lane, delay in self._delays.items() if lane not in delays}
 
     async def _take(self) -> None:
@@ -339,10 +339,10 @@ class Scheduler(BaseScheduler):
         if seconds is None and response.status == 429:
             seconds = self._block
         if seconds is not None:
-            lane, until = self._lane_of(request), monotonic() + min(seconds, self._block_max)
-            self._cooldowns[lane] = max(until, self._cooldowns.get(lane, 0.0))
+            lane, end = self._lane_of(request), monotonic() + min(seconds, self._block_max)
+            self._cooldowns[lane] = max(end, self._cooldowns.get(lane, 0.0))
             if request not in self._held:
-                self._robots_cooldowns[lane] = until
+                self._robots_cooldowns[lane] = end
             self._count("blocked")
             self._write_event.set()
 

@@ -147,13 +147,13 @@ def _missing_tasks(file: sqlite3.Connection, pages: int, cells: int) -> list[Pro
     """
     found: list[Problem] = []
     names = _tube_names(file)
-    for number, facts in file.execute("SELECT number, facts FROM tubes").fetchall():
+    for number, stored in file.execute("SELECT number, facts FROM tubes").fetchall():
         with suppress(*rows.UNREADABLE):
-            noted = rows.read_facts(facts)
+            facts = rows.read_facts(stored)
             first, last = rows.ids_of(number)
             select = "SELECT count(*), coalesce(max(key), ?) FROM tasks WHERE key BETWEEN ? AND ?"
-            there, most = file.execute(select, (first - 1, first, last)).fetchone()
-            count = noted["rows"] + max(most - first + 1 - noted["next_id"], 0) - there
+            row_count, last_key = file.execute(select, (first - 1, first, last)).fetchone()
+            count = facts["rows"] + max(last_key - first + 1 - facts["next_id"], 0) - row_count
             if count > 0:
                 found.append(Problem("lost", count, (), repaired=False, tube=names[number]))
     unreadable = {"unreadable pages": pages, "unreadable rows": cells}
@@ -373,8 +373,8 @@ def _likely_facts(file: sqlite3.Connection, number: int) -> str:
     )
     # Otherwise tasks of the last epoch would be counted twice.
     file.execute("UPDATE tubes SET epoch=? WHERE number=?", (_GAP, number))
-    count, most, now, rows_there = file.execute(select, (number,)).fetchone()
-    last = 0 if most is None else most & ((1 << rows.ID_BITS) - 1)
+    count, last_key, now, row_count = file.execute(select, (number,)).fetchone()
+    last = 0 if last_key is None else last_key & ((1 << rows.ID_BITS) - 1)
     return json.dumps(
         {
             "born": uuid4().int >> 64,
@@ -382,7 +382,7 @@ def _likely_facts(file: sqlite3.Connection, number: int) -> str:
             "next_take": _GAP,
             "uses": {"put ": int(count)},
             "pause": None,
-            "rows": rows_there,
+            "rows": row_count,
             "number": _GAP,
             "now": now or 0,
         }

@@ -253,8 +253,8 @@ def facts_text(engine: JournaledEngine, now: int) -> str:
     """Return the facts of a tube as JSON: its state except tasks, options, keys and lanes."""
     deferred = engine.deferred.count_uses(engine.dirty)
     uses = {
-        f"{why} {'' if was is None else was.value}": step.uses - deferred[step]
-        for why, rows in engine._steps.items()
+        f"{name} {'' if was is None else was.value}": step.uses - deferred[step]
+        for name, rows in engine._steps.items()
         for was, step in rows.items()
         if step.uses > deferred[step]
     }
@@ -286,9 +286,9 @@ def read_facts(text: str) -> dict[str, Any]:
 
 def read_uses(engine: JournaledEngine, uses: Mapping[str, int]) -> None:
     """Restore the counters of moves."""
-    for why, rows in engine._steps.items():
+    for name, rows in engine._steps.items():
         for was, step in rows.items():
-            step.uses = uses.get(f"{why} {'' if was is None else was.value}", 0)
+            step.uses = uses.get(f"{name} {'' if was is None else was.value}", 0)
 
 
 def rate_text(rate: RateLimit) -> str:

@@ -127,41 +127,45 @@ class CallPort(Port[F]):
 
         Returns whether each task was moved, or None if there is no room.
         """
-        here, there = self.shared, target.shared
+        source, destination = self.shared, target.shared
 
         def act(now: int) -> list[bool] | None:
             if target.closed_error is not None:
                 raise target.closed_error()
-            there.serve_waiters(now)
-            same = [self._is_as_seen(task) for task in tasks]
-            runs = [(options, [data]) for (data, options), is_same in zip(batch, same, strict=True) if is_same]
+            destination.serve_waiters(now)
+            unchanged = [self._is_as_seen(task) for task in tasks]
+            runs = [
+                (options, [data])
+                for (data, options), is_unchanged in zip(batch, unchanged, strict=True)
+                if is_unchanged
+            ]
             moving = Batch(runs)
-            if not there.admits(now, moving):
+            if not destination.admits(now, moving):
                 return None
-            moved = [task.id for task, is_same in zip(tasks, same, strict=True) if is_same]
-            here.pending_move = there.pending_move = here, there, there.engine.next_id, moved
+            moved = [task.id for task, is_unchanged in zip(tasks, unchanged, strict=True) if is_unchanged]
+            source.pending_move = destination.pending_move = source, destination, destination.engine.next_id, moved
             try:
                 target.put_all(now, moving)
                 for id in moved:
-                    here.engine.move_out(now, here.engine.tasks[id])
-                there.commit_both(here, now)
-                here.pending_move = there.pending_move = None
+                    source.engine.move_out(now, source.engine.tasks[id])
+                destination.commit_both(source, now)
+                source.pending_move = destination.pending_move = None
             except TubesError as error:
-                here.pending_move = there.pending_move = None
+                source.pending_move = destination.pending_move = None
                 if isinstance(error, DuplicateKey):
-                    places = [place for place, is_same in enumerate(same) if is_same]
+                    places = [place for place, is_unchanged in enumerate(unchanged) if is_unchanged]
                     raise DuplicateKey(**error.facts | {"item": places[error.facts["item"]]}) from None
                 raise
             except BaseException as error:
-                there.pending_repairs += ((error, None, 0, 0, None, there.engine.uses_time),)
-                there.engine.uses_time, there.engine.timers.soonest = True, -1
+                destination.pending_repairs += ((error, None, 0, 0, None, destination.engine.uses_time),)
+                destination.engine.uses_time, destination.engine.timers.soonest = True, -1
                 raise
             finally:
-                there.serve_waiters(now)
-            return same
+                destination.serve_waiters(now)
+            return unchanged
 
         moved = self._do(act)
-        there.notify_listeners()
+        destination.notify_listeners()
         return moved
 
     def _is_as_seen(self, task: F) -> bool:
@@ -212,9 +216,9 @@ class CallPort(Port[F]):
 
     def _forget(self, now: int, id: int) -> bool:
         """Forget a done task; return whether it was kept."""
-        kept = self._engine.done.find(now, id) is not None
+        was_kept = self._engine.done.find(now, id) is not None
         self._engine.done.remove(id)
-        return kept
+        return was_kept
 
     # -- one task or the tube ------------------------------------------------------------------------------------------
 
@@ -373,8 +377,8 @@ class CallPort(Port[F]):
 
     def kick_task(self, task: object, attempts: int | None, ttl: Seconds | None) -> F:
         """Make one buried task ready."""
-        most, span = self._driver.check_kick(attempts, ttl)
-        return self._do_any(task, lambda now, entry: self._engine.kick_task(now, entry, most, span))
+        attempts_left, span = self._driver.check_kick(attempts, ttl)
+        return self._do_any(task, lambda now, entry: self._engine.kick_task(now, entry, attempts_left, span))
 
     def _do_any(
         self, task: object, act: Callable[[int, Any], Entry | None], *, finishes: bool = False, done: bool = False
@@ -399,12 +403,12 @@ class CallPort(Port[F]):
 
     def kick(self, count: int, attempts: int | None, ttl: Seconds | None, state: State) -> int:
         """Make buried or delayed tasks ready."""
-        most = integer("count", count)
+        max_kicks = integer("count", count)
         respawn = self._driver.check_kick(attempts, ttl)
         if state is State.BURIED:
-            return self._do(lambda now: self._engine.kick(now, most, *respawn))
+            return self._do(lambda now: self._engine.kick(now, max_kicks, *respawn))
         self.require_option("delay")
-        return self._do(lambda now: self._engine.kick_delayed(now, most, *respawn))
+        return self._do(lambda now: self._engine.kick_delayed(now, max_kicks, *respawn))
 
     def first(self) -> tuple[int, int] | None:
         """Return the priority and the id of the first available task."""
@@ -475,8 +479,8 @@ class CallPort(Port[F]):
 
     def lanes(self, limit: int) -> list[LaneInfo]:
         """List the lanes."""
-        most = integer("limit", limit)
-        return self._do(lambda now: [LaneInfo(*seen) for seen in self._engine.lanes.list_first(most)])
+        max_lanes = integer("limit", limit)
+        return self._do(lambda now: [LaneInfo(*fields) for fields in self._engine.lanes.list_first(max_lanes)])
 
     def statistics(self) -> Statistics:
         """Count the tasks of the tube, its calls and the callers that wait on it."""
@@ -484,9 +488,9 @@ class CallPort(Port[F]):
 
     def tasks(self, after: object, limit: int, state: object, utube: object) -> list[F]:
         """List tasks in a state and a lane, starting after one of them."""
-        id, view, most, wanted, lane = self.check_list(after, limit, state, utube)
+        id, view, max_tasks, wanted, lane = self.check_list(after, limit, state, utube)
         if wanted is State.DONE:
-            return self._do(lambda now: self._tasks_done(now, after, id, view, most, lane))
+            return self._do(lambda now: self._tasks_done(now, after, id, view, max_tasks, lane))
 
         def place() -> Place:
             if after is None or is_by_id(self._driver, wanted):
@@ -497,19 +501,19 @@ class CallPort(Port[F]):
             return Place(id, entry.rank, (due or 0) if is_delayed else 0)
 
         def act(now: int) -> list[F]:
-            return [self.show(entry) for entry in tasks_after(self._engine, place(), most, wanted, lane)]
+            return [self.show(entry) for entry in tasks_after(self._engine, place(), max_tasks, wanted, lane)]
 
         return self._do(act)
 
     def _tasks_done(
-        self, now: int, after: object, id: int, view: TaskView | None, most: int, lane: str | None
+        self, now: int, after: object, id: int, view: TaskView | None, max_tasks: int, lane: str | None
     ) -> list[F]:
         """List kept done tasks, from the last to be forgotten to the first."""
         last = None
         if after is not None:
             record = None if view is None else view._record
             last = (record if isinstance(record, Done) else self._engine.find_done(now, id)).until, id
-        return [self.show(done) for done in self._engine.done.list_page(now, last, most, lane)]
+        return [self.show(done) for done in self._engine.done.list_page(now, last, max_tasks, lane)]
 
     def alter(self, changes: Options) -> None:
         """Change options of the tube."""

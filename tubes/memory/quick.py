@@ -104,7 +104,7 @@ class QuickPort(CallPort[F]):
         engine = self._engine
         take_waiters = shared.take_waiters
         waiter = next(iter(take_waiters))
-        if engine.pause._on or shared.empty_waiters or shared.is_late(waiter, now):
+        if engine.pause._is_paused or shared.empty_waiters or shared.is_late(waiter, now):
             return False
         owner = waiter.owner
         shared._giving = take = engine.next_take
@@ -154,7 +154,7 @@ class QuickPort(CallPort[F]):
             offers: Any = engine._offers
             line = offers._lines.get(0)
             is_clear = not (
-                offers._back or engine.listener or engine.uses_time or engine.pause._on or self.closed_error
+                offers._back or engine.listener or engine.uses_time or engine.pause._is_paused or self.closed_error
             )
             if is_clear and not line:
                 is_empty = True

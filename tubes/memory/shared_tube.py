@@ -319,15 +319,15 @@ class SharedTube:
             if entry.take <= 0 and entry.state in (State.READY, State.DELAYED):
                 self.engine.unput(now, entry)
 
-    def _end_move(self, now: int, here: SharedTube, there: SharedTube, first: int, moved: list[int]) -> None:
+    def _end_move(self, now: int, source: SharedTube, destination: SharedTube, first: int, moved: list[int]) -> None:
         """End an interrupted move: tasks that have reached the other tube leave this one, the others stay."""
-        for shared in (here, there):
+        for shared in (source, destination):
             shared.rebuild(now)
         for new, id in enumerate(moved, first):
-            if new in there.engine.tasks and id in here.engine.tasks:
-                here.engine.move_out(now, here.engine.tasks[id])
-        there.commit_both(here, now)
-        here.pending_move = there.pending_move = None
+            if new in destination.engine.tasks and id in source.engine.tasks:
+                source.engine.move_out(now, source.engine.tasks[id])
+        destination.commit_both(source, now)
+        source.pending_move = destination.pending_move = None
 
     def fire(self, now: int) -> None:
         """Handle the alarm: move due tasks, and end waits whose deadline has come."""
@@ -367,10 +367,10 @@ class SharedTube:
     def _note(self, entry: Entry, event: str) -> None:
         # If the ending task is kept, listeners get its kept record.
         ending = self.engine.pending_end
-        seen = entry if ending is None or ending[0] is not entry else ending[1]
+        subject = entry if ending is None or ending[0] is not entry else ending[1]
         for port in list(self.listeners):
             if port.listener is not None:
-                self.note_event(port.listener, port.show(seen), event)
+                self.note_event(port.listener, port.show(subject), event)
         if not self.listeners:  # Their queues were garbage-collected.
             self.engine.listener = None
 

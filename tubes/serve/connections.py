@@ -131,7 +131,7 @@ class Connection(HttpToolsProtocol):
     @property
     def _is_busy(self) -> bool:
         """True if a request is complete and its reply is not."""
-        return self._stage == "whole" and not self.cycle.response_complete
+        return self._stage == "complete" and not self.cycle.response_complete
 
     def _parse(self, data: bytes) -> None:
         """Feed the parser, and keep input behind the end of the request."""
@@ -224,7 +224,7 @@ class Connection(HttpToolsProtocol):
 
     @override
     def on_message_complete(self) -> None:
-        self._stage = "whole"
+        self._stage = "complete"
         super().on_message_complete()
         # uvicorn pauses within a body. From here on reading detects a disconnect.
         self.flow.resume_reading()
@@ -243,7 +243,7 @@ class Connection(HttpToolsProtocol):
 
     def close(self) -> None:
         """Close the connection; linger if the client may still be sending."""
-        if self.is_closing() or (self._stage == "whole" and not self._input):
+        if self.is_closing() or (self._stage == "complete" and not self._input):
             self._socket_transport.close()
             return
         self._is_lingering = True
@@ -288,7 +288,7 @@ class Connection(HttpToolsProtocol):
         elif self._is_lingering:
             seconds = FINAL_TIMEOUT
         else:
-            seconds = _KEEP_ALIVE if self._stage == "whole" else self.limits.headers_within
+            seconds = _KEEP_ALIVE if self._stage == "complete" else self.limits.headers_within
         if now - self._state_began > (min(seconds, FINAL_TIMEOUT) if self._is_last else seconds):
             self._socket_transport.close()
 

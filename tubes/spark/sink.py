@@ -10,7 +10,7 @@ from uuid import uuid4
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from tubes.spark.arrow import RecordBatch
-from tubes.spark.server.bulk_write import Staged, Writer
+from tubes.spark.server.bulk_write import StagedChunk, Writer
 from tubes.spark.workers import freeze_loaded
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Uploaded(WriterCommitMessage):
 
     write: str
     query: str
-    chunks: list[Staged]
+    chunks: list[StagedChunk]
 
 
 class Sink:
@@ -34,20 +34,20 @@ class Sink:
         self._settings: Final = settings
         self._payload: Final = payload
 
-    def _upload(self, batches: Iterator[RecordBatch], write: str) -> list[Staged]:
+    def _upload(self, batches: Iterator[RecordBatch], write: str) -> list[StagedChunk]:
         """Stage rows for a write, or put them if `write` is empty. Runs on executors."""
         freeze_loaded()
-        staged: list[Staged] = []
+        chunks: list[StagedChunk] = []
         with self._settings.share() as queue:
             writer = Writer(self._settings.find(queue))
             buries = self._settings.bad_rows == "bury"
             runs = (self._payload.runs_or_buried if buries else self._payload.runs)(writer, batches)
             for chunk in writer.chunks(runs, self._settings.batch_size):
                 if write:
-                    staged.append(writer.stage(write, chunk))
+                    chunks.append(writer.stage(write, chunk))
                 else:
                     writer.put(chunk, self._settings.timeout)
-        return staged
+        return chunks
 
     def _discard(self, writes: set[str]) -> None:
         """Remove the staged chunks of these writes."""

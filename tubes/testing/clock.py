@@ -40,10 +40,10 @@ class ManualClock(Clock):
 
         Raises `InvalidOption` if `seconds` is negative or not a number.
         """
-        until = self._now + micros("seconds", seconds)
+        target = self._now + micros("seconds", seconds)
         while True:
             with self._lock:
-                when, alarm = self._schedule.pop(until)
+                when, alarm = self._schedule.pop(target)
                 self._now = max(self._now, when)
             if alarm is None:
                 return
@@ -56,7 +56,7 @@ class ManualClock(Clock):
 
     @override
     def schedule(self, when: int, alarm: Alarm) -> None:
-        """Ring the alarm when `advance` reaches this moment."""
+        """Fire the alarm when `advance` reaches this moment."""
         with self._lock:
             self._schedule.add(when, alarm)
 

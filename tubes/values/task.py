@@ -117,8 +117,8 @@ class TaskView(Generic[T]):
         ...     tube.peek(0).calls
         {'release': 1, 'ttr': 0, 'bury': 1, 'kick': 1}
         """
-        past = 0 if self._extras is None else self._extras.counters
-        timeouts, kicks, buries, by_holder = (past >> bits & 0xFFFFFFFF for bits in (0, 32, 64, 96))
+        counters = 0 if self._extras is None else self._extras.counters
+        timeouts, kicks, buries, by_holder = (counters >> bits & 0xFFFFFFFF for bits in (0, 32, 64, 96))
         ended = self._attempts - (self._state is State.TAKEN or self._state is State.DONE)
         return {"release": max(ended - timeouts - by_holder, 0), "ttr": timeouts, "bury": buries, "kick": kicks}
 

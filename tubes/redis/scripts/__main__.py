@@ -19,8 +19,8 @@ def main(words: Sequence[str] | None = None) -> None:
     """Print the script that the command line names."""
     description = (__doc__ or "").partition(":")[0] + "."
     parser = argparse.ArgumentParser("python -m tubes.redis.scripts", description=description)
-    verbs = sorted(path.name.removesuffix(".lua") for path in (LUA / "verbs").iterdir())
-    parser.add_argument("verb", choices=verbs, metavar="VERB", help=f"one of {', '.join(verbs)}")
+    names = sorted(path.name.removesuffix(".lua") for path in (LUA / "verbs").iterdir())
+    parser.add_argument("script", choices=names, metavar="SCRIPT", help=f"one of {', '.join(names)}")
     parser.add_argument("driver", nargs="?", default="fifo", help="the tube's driver (default: fifo)")
     parser.add_argument("--capacity", action="store_true", help="for a tube with a capacity")
     parser.add_argument("--idle", action="store_true", help="for a tube with idle=60")
@@ -34,7 +34,7 @@ def main(words: Sequence[str] | None = None) -> None:
         driver = Registry().find(args.driver)
     except DriverNotFound as error:
         parser.error(str(error))
-    lines = assembled(args.verb, driver, settings)
+    lines = assembled(args.script, driver, settings)
     width = max(len(line.source) for line in lines)
     for number, line in enumerate(lines, 1):
         print(f"{number:5} {line.source:{width}} {line.text}")

@@ -30,9 +30,9 @@ CHUNK: Final = 1_000
 CHUNK_WITH_LANES: Final = 200
 BYTES: Final = 1_000_000
 #: Expiry of staged chunks whose write is neither sealed nor aborted, in milliseconds.
-STAY: Final = 24 * 3600 * 1000
+CHUNK_EXPIRY: Final = 24 * 3600 * 1000
 #: Expiry of the record of a write, and of the staged chunks of a sealed write, in milliseconds.
-KNOWN: Final = 30 * 24 * 3600 * 1000
+WRITE_EXPIRY: Final = 30 * 24 * 3600 * 1000
 #: Maximum number of chunks in one `write_keep` call.
 _KEEP_BATCH: Final = 1_000
 #: Seconds after which a sealed, unfinished write counts as abandoned by its process.
@@ -41,7 +41,7 @@ ABANDONED: Final = 60
 _POLL: Final = 0.05
 
 
-class Staged(NamedTuple):
+class StagedChunk(NamedTuple):
     """A staged chunk.
 
     It has a name, the number of its tasks and words, `keyed` (True if a task has a key), and the birth of its tube,
@@ -163,37 +163,37 @@ class Writer:
 
     # -- transactional writes ------------------------------------------------------------------------------------------
 
-    def stage(self, write: str, chunk: Words) -> Staged:
+    def stage(self, write: str, chunk: Words) -> StagedChunk:
         """Upload a chunk for a write. Raises `WriteAborted` if the write was aborted."""
         name = uuid4().hex
         parts = (f"chunks:{write}", f"staged:{name}")
-        born = self._call("write_stage", write, name, STAY, packed(chunk.words), parts=parts)
-        return Staged(name, chunk.tasks, len(chunk.words), chunk.keyed, bytes_of(born).decode())
+        born = self._call("write_stage", write, name, CHUNK_EXPIRY, packed(chunk.words), parts=parts)
+        return StagedChunk(name, chunk.tasks, len(chunk.words), chunk.keyed, bytes_of(born).decode())
 
-    def publish(self, name: str, number: int, staged: Iterable[Staged], timeout: float = 0.0) -> int:
+    def publish(self, name: str, number: int, chunks: Iterable[StagedChunk], timeout: float = 0.0) -> int:
         """Put the staged chunks of the write `name-number`, and return the number of tasks put.
 
         Writes of one name are put once, in the order of their numbers: a write has no effect if it, or one with a
         higher number, is done. Writes that a process has left unfinished are finished first.
         """
         count = self._finish_others()
-        plan = list(staged)
-        missing = self._keep(plan)
+        plan = list(chunks)
+        missing = self._extend_expiry(plan)
         while (sealed := self._seal(name, number, plan, missing)) is not None:
-            count += self._finish(name, *sealed, KNOWN, timeout)
+            count += self._finish(name, *sealed, WRITE_EXPIRY, timeout)
         self.clean(f"{name}-{number}", put=True)
         return count
 
-    def publish_once(self, write: str, staged: Iterable[Staged], timeout: float = 0.0) -> int:
+    def publish_once(self, write: str, chunks: Iterable[StagedChunk], timeout: float = 0.0) -> int:
         """Put the staged chunks of a write that is never repeated, and return the number of tasks put.
 
         The server keeps no record of such a write. If the tube has a capacity, wait up to `timeout` seconds until all
         tasks fit, then raise `TubeFull`.
         """
         count = self._finish_others()
-        plan = list(staged)
+        plan = list(chunks)
         self._wait_for_room(sum(chunk.tasks for chunk in plan), timeout)
-        sealed = self._seal(write, 0, plan, self._keep(plan))
+        sealed = self._seal(write, 0, plan, self._extend_expiry(plan))
         if sealed is not None:
             count += self._finish(write, *sealed, "", timeout)
         self.clean(write, put=True)
@@ -207,28 +207,28 @@ class Writer:
                 raise TubeFull(tube=self._shared_tube.name, capacity=room, tasks=tasks)
             time.sleep(_POLL)
 
-    def _keep(self, plan: list[Staged]) -> int:
-        """Extend the expiry of the chunks until they are put, and return the number of missing chunks."""
+    def _extend_expiry(self, plan: list[StagedChunk]) -> int:
+        """Extend the expiry of the chunks to that of the write, and return the number of missing chunks."""
         missing = 0
         for first in range(0, len(plan), _KEEP_BATCH):
             names = [chunk.name for chunk in plan[first : first + _KEEP_BATCH]]
             parts = tuple(f"staged:{name}" for name in names)
-            missing += number_of(self._call("write_keep", KNOWN, *names, parts=parts))
+            missing += number_of(self._call("write_keep", WRITE_EXPIRY, *names, parts=parts))
         return missing
 
-    def _seal(self, name: str, number: int, plan: list[Staged], missing: int) -> tuple[str, list[str]] | None:
+    def _seal(self, name: str, number: int, plan: list[StagedChunk], missing: int) -> tuple[str, list[str]] | None:
         """Fix the chunks of a write, and return the number and chunks of the next write to finish, or None."""
         words = " ".join(f"{chunk.name} {chunk.tasks} {chunk.words} {chunk.keyed:d}" for chunk in plan)
         # Chunks staged for an earlier tube of this name must not be put into the present one.
         born = " ".join({chunk.born for chunk in plan})
-        reply = self._call("write_seal", name, number, words, missing, KNOWN, born, parts=_write_keys(name))
+        reply = self._call("write_seal", name, number, words, missing, WRITE_EXPIRY, born, parts=_write_keys(name))
         if reply is None:
             return None
         with validation.reading(self._describe(name)):
             sealed, _, chunks = bytes_of(reply).decode().partition(" ")
             return sealed, chunks.split()
 
-    def _finish(self, name: str, number: str, chunks: list[str], known: int | str, timeout: float) -> int:
+    def _finish(self, name: str, number: str, chunks: list[str], expiry: int | str, timeout: float) -> int:
         count = 0
         with validation.reading(self._describe(name)):
             plan = [
@@ -237,9 +237,9 @@ class Writer:
             ]
         for chunk_args in plan:
             count += self._put(*chunk_args, (), timeout)
-        is_known = self._call("write_done", name, number, known, parts=_write_keys(name))
-        # If the write is known as done, other processes have put the remaining chunks.
-        if not is_known and count < sum(tasks for _, tasks, _, _ in plan):
+        is_done = self._call("write_done", name, number, expiry, parts=_write_keys(name))
+        # If the write is already done, other processes have put the remaining chunks.
+        if not is_done and count < sum(tasks for _, tasks, _, _ in plan):
             raise WriteAborted(write=name, tube=self._shared_tube.name, why="the server has lost the uploaded tasks")
         return count
 
@@ -253,7 +253,7 @@ class Writer:
                 try:
                     with validation.reading(self._describe(name)):
                         words = name.decode(), number.decode(), chunks.decode().split()
-                    count += self._finish(*words, KNOWN, 0.0)
+                    count += self._finish(*words, WRITE_EXPIRY, 0.0)
                 except Unreadable as error:
                     self._shared_tube.store.strangers.leave_out(
                         f"tube {self._shared_tube.name!r}", {error.facts["what"]: error}
@@ -271,7 +271,7 @@ class Writer:
         """
         remaining = 1
         while remaining:
-            words = (STAY if aborted else "", "" if put else STAY)
+            words = (CHUNK_EXPIRY if aborted else "", "" if put else CHUNK_EXPIRY)
             remaining = number_of(self._call("write_clean", write, *words, parts=(f"chunks:{write}",)))
 
     def _call(self, script: str, *args: Word, parts: tuple[str, ...] = ()) -> Reply:
