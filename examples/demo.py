@@ -34,6 +34,7 @@ class Trial:
 
     def __init__(self, driver: str, limit: int, options: argparse.Namespace) -> None:
         self.driver, self.limit, self.options = driver, limit, options
+        self.name = "without lanes" if driver == "fifo" else "with lanes"
         self.records: list[proof.Record] = []
         self.buried: list[tubes.AsyncTask] = []
         self.summary = ""
@@ -67,12 +68,14 @@ class Trial:
                     seconds = time.monotonic() - began
                     showing.cancel()
                     await asyncio.wait([showing])
-                    self.summary = (
-                        f"{self.driver}: {crawler.fetched} pages in {seconds:.1f} s, "
-                        f"{crawler.fetched / seconds:.0f} pages/s"
-                    )
                     self.buried = await crawler.pages.tasks(limit=self.limit, state="buried")
                     self.records = await proof.read_records(urls)
+                    pages, redirects = proof.fetched(self.records)
+                    self.summary = (
+                        f"{self.name}: {pages} pages + {redirects} redirects + {len(self.buried)} buried = "
+                        f"{pages + redirects + len(self.buried)} URLs in {seconds:.1f} s, "
+                        f"{(pages + redirects) / seconds:.0f} per s"
+                    )
                     await crawler.drop()
 
     def title(self, url: str) -> str:
@@ -81,7 +84,7 @@ class Trial:
         who, where = f"{options.workers} workers", ""
         if not fleet.is_for_one(url):
             who, where = f"{who} in {options.processes} processes", " on a server"
-        return f"{who}, {options.hosts} hosts, a {self.driver} tube{where}"
+        return f"{who}, {options.hosts} hosts, {self.name}{where}"
 
 
 def about_hosts(trial: Trial) -> list[proof.Check]:
@@ -109,7 +112,7 @@ def conclude(console: Console, trial: Trial, control: Trial) -> bool:
         proof.hopeless_buried(trial.records, ATTEMPTS, {task.data: task.reason for task in trial.buried}),
     ]
     if control.records:
-        checks.append(proof.control_differs(about_hosts(control)))
+        checks.append(proof.control_differs(about_hosts(control), control.records))
     console.print(table_of("What the servers noted", checks), "", *(trial.summary, control.summary), sep="\n")
     for reason, tasks in groupby(sorted(trial.buried, key=reason_of), reason_of):
         console.print(f"buried: {reason}")
@@ -125,6 +128,11 @@ async def demo(options: argparse.Namespace) -> int:
         console.width = 100
     trial = Trial("utubettl", options.pages, options)
     control = Trial("fifo", max(50, options.pages // 5), options)
+    console.print(
+        f"Crawl {trial.limit} URLs of {options.hosts} local web servers with one lane per host, then {control.limit} "
+        "without lanes. The default numbers take about a minute.",
+        soft_wrap=True,
+    )
     try:
         with fleet.serving(options.tube_url) as url:
             await trial.run(url, console)
