@@ -29,10 +29,10 @@ import tubes
 DATA = "x" * 100
 #: Like the driver fifo, but usable without an installed package.
 PLAIN = tubes.Driver("plain")
-Verbs = dict[str, Callable[[int], object]]
+Methods = dict[str, Callable[[int], object]]
 
 
-def of_tubes(url: str) -> Verbs:
+def of_tubes(url: str) -> Methods:
     """Return the calls of tubes, with the default codec of a folder."""
     tube = tubes.connect(url, codec="json").create_tube("t", PLAIN)
 
@@ -49,7 +49,7 @@ def of_tubes(url: str) -> Verbs:
     return {"put": put, "take + ack": done, "put_many": lambda count: tube.put_many([DATA] * count)}
 
 
-def of_litequeue(folder: Path) -> Verbs:
+def of_litequeue(folder: Path) -> Methods:
     """Return the calls of litequeue: put, pop and done."""
     queue: Any = import_module("litequeue").LiteQueue(str(folder / "lite.db"))
 
@@ -64,7 +64,7 @@ def of_litequeue(folder: Path) -> Verbs:
     return {"put": put, "take + ack": done}
 
 
-def of_persist_queue(folder: Path) -> Verbs:
+def of_persist_queue(folder: Path) -> Methods:
     """Return the calls of persist-queue's queue with acks."""
     queue: Any = import_module("persistqueue").SQLiteAckQueue(str(folder / "persist"), auto_commit=True)
 
@@ -79,7 +79,7 @@ def of_persist_queue(folder: Path) -> Verbs:
     return {"put": put, "take + ack": done}
 
 
-def of_huey(folder: Path) -> Verbs:
+def of_huey(folder: Path) -> Methods:
     """Return the calls of huey's storage alone: a get removes the task, without an ack."""
     storage: Any = import_module("huey.storage").SqliteStorage(filename=str(folder / "huey.db"))
 
@@ -94,16 +94,16 @@ def of_huey(folder: Path) -> Verbs:
     return {"put": put, "take + ack": done}
 
 
-def measured(verbs: Verbs, tasks: int, best: dict[str, float]) -> None:
+def measure_round(methods: Methods, tasks: int, best: dict[str, float]) -> None:
     """Measure one round and keep the best times."""
-    for verb, run in verbs.items():
+    for method, run in methods.items():
         before = time.process_time()
         run(tasks)
         spent = (time.process_time() - before) / tasks * 1e6
-        best[verb] = min(best.get(verb, spent), spent)
+        best[method] = min(best.get(method, spent), spent)
 
 
-def large(folder: Path, living: int) -> str:
+def measure_large_store(folder: Path, living: int) -> str:
     """Measure a store with many tasks and describe the result."""
     url = f"file:{folder / 'large'}"
     with tubes.connect(url) as queue:
@@ -134,7 +134,7 @@ def main() -> None:
     args = options.parse_args()
     with TemporaryDirectory() as place:
         folder = Path(place)
-        stores: dict[str, Verbs] = {
+        stores: dict[str, Methods] = {
             "tubes memory:// (JSON)": of_tubes("memory://"),
             "tubes file:": of_tubes(f"file:{folder / 'normal'}"),
             "tubes file:?sync=full": of_tubes(f"file:{folder / 'full'}?sync=full"),
@@ -143,8 +143,8 @@ def main() -> None:
         stores |= {name: make(folder) for name, make in peers.items() if find_spec(name)}
         best: dict[str, dict[str, float]] = {name: {} for name in stores}
         for _ in range(args.rounds):
-            for name, verbs in stores.items():
-                measured(verbs, args.tasks, best[name])
+            for name, methods in stores.items():
+                measure_round(methods, args.tasks, best[name])
         table = Table("store", "put", "take + ack", "cycle", "relative to litequeue", "put_many")
         cycles = {name: found["put"] + found["take + ack"] for name, found in best.items()}
         for name, found in best.items():
@@ -155,7 +155,7 @@ def main() -> None:
             )
         Console().print(table)
         if args.living:
-            Console().print(large(folder, args.living))
+            Console().print(measure_large_store(folder, args.living))
 
 
 if __name__ == "__main__":

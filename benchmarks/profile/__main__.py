@@ -29,7 +29,7 @@ CALLS = 200
 WARM = 50
 
 
-class Verb(NamedTuple):
+class Call(NamedTuple):
     """A profiled call, and its preparation, which is not profiled."""
 
     name: str
@@ -37,7 +37,7 @@ class Verb(NamedTuple):
     before: Callable[[], Any] = lambda: None
 
 
-def verbs_of(tube: tubes.Tube) -> list[Verb]:
+def calls_of(tube: tubes.Tube) -> list[Call]:
     """Return the calls for each task: put, take and ack. In tubes with lanes each task has a separate lane."""
     numbers = count()
 
@@ -52,10 +52,10 @@ def verbs_of(tube: tubes.Tube) -> list[Verb]:
 
     for _ in range(2 * (WARM + CALLS)):
         put()
-    return [Verb("put", put), Verb("take", take), Verb("ack", ack, take)]
+    return [Call("put", put), Call("take", take), Call("ack", ack, take)]
 
 
-def bytecodes(call: Verb) -> Counter[str]:
+def count_bytecodes(call: Call) -> Counter[str]:
     """Count the bytecodes of a call by function; other packages are counted under their names."""
     found: Counter[str] = Counter()
 
@@ -87,7 +87,7 @@ def _name_of(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", "?"))
 
 
-def commands(client: Any, call: Verb) -> dict[str, tuple[float, float]]:
+def commands(client: Any, call: Call) -> dict[str, tuple[float, float]]:
     """Return how often a call runs each command on the server, and its microseconds; `evalsha` includes all others."""
     made = [call.before() for _ in range(WARM + CALLS)]
     for one in made[:WARM]:
@@ -100,9 +100,9 @@ def commands(client: Any, call: Verb) -> dict[str, tuple[float, float]]:
     return {name: each for name, each in found.items() if name not in ("config|resetstat", "info")}
 
 
-def show_bytecodes(title: str, call: Verb, most: int = 8) -> None:
+def show_bytecodes(title: str, call: Call, most: int = 8) -> None:
     """Print a table of the functions with the most bytecodes."""
-    found = bytecodes(call)
+    found = count_bytecodes(call)
     table = Table(title=f"{title}, {call.name}: {found.total() / CALLS:,.0f} bytecodes per call", title_justify="left")
     table.add_column("function", min_width=60)
     table.add_column("per call", justify="right")
@@ -111,7 +111,7 @@ def show_bytecodes(title: str, call: Verb, most: int = 8) -> None:
     Console().print(table)
 
 
-def show_commands(title: str, client: Any, call: Verb) -> None:
+def show_commands(title: str, client: Any, call: Call) -> None:
     """Print a table of the commands of a script."""
     found = commands(client, call)
     whole = found.pop("evalsha", (0.0, 0.0))[1]
@@ -137,10 +137,10 @@ def main() -> None:
     with LocalServer() as server:
         for place, url in (("in memory", "memory://"), ("the client of a server", server.url)):
             with tubes.connect(url) as queue:
-                for call in verbs_of(queue.create_tube("profiled", driver)):
+                for call in calls_of(queue.create_tube("profiled", driver)):
                     show_bytecodes(f"{driver}, {place}", call)
         with tubes.connect(server.url) as queue, server.client() as client:
-            for call in verbs_of(queue.create_tube("measured", driver)):
+            for call in calls_of(queue.create_tube("measured", driver)):
                 show_commands(f"{driver}, the server", client, call)
 
 

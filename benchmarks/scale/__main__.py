@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from benchmarks.scale import lanes, plot, show, takers, verbs
+from benchmarks.scale import lanes, methods, plot, show, waiting_takes
 from benchmarks.scale.figures import Figures
 from benchmarks.scale.places import Memory, Place, Server
 from benchmarks.shared.arguments import new_file
@@ -33,7 +33,7 @@ class Extent:
     most: int | None
     busy: list[int]
     due: list[int]
-    takers: list[int]
+    waiting_takes: list[int]
     rounds: int
     #: Calls of a method per round. Twice as many tasks are taken at once, each of a different utube.
     count: int
@@ -46,7 +46,7 @@ FULL: Final = Extent(
     most=10_000_000,
     busy=[1_000, 15_000, 150_000],
     due=[1_000, 10_000, 100_000],
-    takers=[1, 20, 200],
+    waiting_takes=[1, 20, 200],
     rounds=7,
     count=250,
     tasks=100,
@@ -56,7 +56,7 @@ QUICK: Final = Extent(
     most=None,
     busy=[100, 10_000],
     due=[100, 10_000],
-    takers=[1, 50],
+    waiting_takes=[1, 50],
     rounds=5,
     count=200,
     tasks=50,
@@ -81,22 +81,22 @@ def _measure_due(figures: Figures, place: Place, sizes: list[int]) -> None:
         lanes.measure_due(figures, fresh, sizes, 2)
 
 
-def measure(extent: Extent, places: list[Place], say: Callable[[str], None]) -> Figures:
+def measure(extent: Extent, places: list[Place], report: Callable[[str], None]) -> Figures:
     """Measure all subjects."""
     figures = Figures()
     for place in places:
         steps: list[tuple[str, Callable[[], None]]] = []
-        for driver in verbs.DRIVERS:
+        for driver in methods.DRIVERS:
             sizes = extent.waiting
             if extent.most and driver == "fifo" and place.name == Memory.name:
                 free = available()
                 if free is None or free > _NEEDED:
                     sizes = [*sizes, extent.most]
                 else:
-                    say(f"{extent.most:,} tasks are left out: they need {_NEEDED >> 30} GiB")
-            step = partial(verbs.measure, figures, place, driver, sizes, extent.rounds, extent.count)
+                    report(f"{extent.most:,} tasks are left out: they need {_NEEDED >> 30} GiB")
+            step = partial(methods.measure, figures, place, driver, sizes, extent.rounds, extent.count)
             steps.append((driver, step))
-        step = partial(verbs.measure, figures, place, _LANES, extent.waiting, extent.rounds, extent.count, True)
+        step = partial(methods.measure, figures, place, _LANES, extent.waiting, extent.rounds, extent.count, True)
         steps.append(("a utube per task", step))
         turns = extent.count // 10
         steps.append(
@@ -104,11 +104,16 @@ def measure(extent: Extent, places: list[Place], say: Callable[[str], None]) -> 
         )
         # Each task is taken once, so a round with many due tasks is long.
         steps.append(("due at once", partial(_measure_due, figures, place, extent.due)))
-        steps.append(("takers", partial(takers.measure_takers, figures, place, extent.takers, 3, extent.tasks)))
+        steps.append(
+            (
+                "waiting takes",
+                partial(waiting_takes.measure_waiting_takes, figures, place, extent.waiting_takes, 3, extent.tasks),
+            )
+        )
         for what, act in steps:
             began = time.perf_counter()
             act()
-            say(f"{place.name}: {what} ({time.perf_counter() - began:.0f} s)")
+            report(f"{place.name}: {what} ({time.perf_counter() - began:.0f} s)")
     return figures
 
 
@@ -124,15 +129,15 @@ def main() -> int:
     if args.write_readme and (args.quick or args.place):
         parser.error("--write-readme requires a full run")
 
-    def say(what: str) -> None:
+    def report(what: str) -> None:
         print(what, file=sys.stderr, flush=True)
 
     extent, figures = QUICK if args.quick else FULL, Figures()
     if args.place == "memory":
-        figures = measure(extent, [Memory()], say)
+        figures = measure(extent, [Memory()], report)
     else:
         with Server() as server:
-            figures = measure(extent, [server] if args.place else [Memory(), server], say)
+            figures = measure(extent, [server] if args.place else [Memory(), server], report)
     show.show(figures)
     if args.json:
         args.json.write_text(json.dumps(list(figures.rows()), indent=1) + "\n")

@@ -37,9 +37,9 @@ class Figures:
 
     _rounds: dict[tuple[Subject, int, str], list[float]] = field(default_factory=dict[Any, list[float]])
 
-    def note(self, subject: Subject, size: int, verb: str, seconds: float) -> None:
+    def record(self, subject: Subject, size: int, method: str, seconds: float) -> None:
         """Record the seconds per call of one round. The sizes of a subject are measured in turn."""
-        self._rounds.setdefault((subject, size, verb), []).append(seconds)
+        self._rounds.setdefault((subject, size, method), []).append(seconds)
 
     def subjects(self) -> list[Subject]:
         return list(dict.fromkeys(subject for subject, _, _ in self._rounds))
@@ -47,25 +47,25 @@ class Figures:
     def sizes(self, subject: Subject) -> list[int]:
         return sorted({size for other, size, _ in self._rounds if other == subject})
 
-    def verbs(self, subject: Subject) -> list[str]:
-        return list(dict.fromkeys(verb for other, _, verb in self._rounds if other == subject))
+    def methods(self, subject: Subject) -> list[str]:
+        return list(dict.fromkeys(method for other, _, method in self._rounds if other == subject))
 
-    def cell(self, subject: Subject, size: int, verb: str) -> Cell:
+    def cell(self, subject: Subject, size: int, method: str) -> Cell:
         """Return the median of the rounds and of their ratios: the sizes of one round were measured close together."""
-        ours = self._rounds[subject, size, verb]
-        smallest = self._rounds[subject, self.sizes(subject)[0], verb]
+        ours = self._rounds[subject, size, method]
+        smallest = self._rounds[subject, self.sizes(subject)[0], method]
         return Cell(median(ours), median(a / b for a, b in zip(ours, smallest, strict=True)))
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield all figures for JSON."""
         for subject in self.subjects():
-            for verb in self.verbs(subject):
+            for method in self.methods(subject):
                 for size in self.sizes(subject):
-                    cell = self.cell(subject, size, verb)
+                    cell = self.cell(subject, size, method)
                     yield {
                         "place": subject.place,
                         "subject": subject.name,
-                        "verb": verb,
+                        "method": method,
                         "size": size,
                         "unit": subject.unit,
                         "seconds": cell.seconds,

@@ -47,9 +47,9 @@ class Busy:
             self._tasks = [tube.take(timeout=0) for tube in self._tubes]
 
         for _ in range(turns):
-            for verb, act in (("ack", ack), ("put", put), ("take", take)):
-                spent[verb] = spent.get(verb, 0.0) + self._place.seconds(act)
-        return {verb: seconds / turns / BUSY for verb, seconds in spent.items()}
+            for method, act in (("ack", ack), ("put", put), ("take", take)):
+                spent[method] = spent.get(method, 0.0) + self._place.seconds(act)
+        return {method: seconds / turns / BUSY for method, seconds in spent.items()}
 
 
 def measure_busy(figures: Figures, place: Place, driver: str, sizes: list[int], rounds: int, turns: int) -> None:
@@ -60,8 +60,8 @@ def measure_busy(figures: Figures, place: Place, driver: str, sizes: list[int], 
         freeze_tasks()
 
         def one(size: int) -> None:
-            for verb, seconds in crowds[size].round(turns).items():
-                figures.note(subject, size, verb, seconds)
+            for method, seconds in crowds[size].round(turns).items():
+                figures.record(subject, size, method, seconds)
 
         for crowd in crowds.values():
             crowd.round(turns)
@@ -88,19 +88,19 @@ def measure_due(figures: Figures, place: Place, sizes: list[int], rounds: int) -
             place.longest_script()
             spans: list[float] = []
 
-            def timed(act: Callable[[], object]) -> object:
+            def run_timed(act: Callable[[], object]) -> object:
                 began = time.perf_counter()
-                answer = act()
+                result = act()
                 spans.append(time.perf_counter() - began)
-                return answer
+                return result
 
-            timed(lambda: clock.advance(DELAY))
+            run_timed(lambda: clock.advance(DELAY))
             for _ in range(size):
-                assert timed(lambda: tube.take(timeout=0)) is not None
-            figures.note(subject, size, "take", sum(spans) / size)
-            figures.note(subject, size, "longest call", max(spans))
+                assert run_timed(lambda: tube.take(timeout=0)) is not None
+            figures.record(subject, size, "take", sum(spans) / size)
+            figures.record(subject, size, "longest call", max(spans))
             if longest := place.longest_script():
-                figures.note(subject, size, "longest script", longest)
+                figures.record(subject, size, "longest script", longest)
             tube.drop(force=True)
 
     interleaved(rounds, sizes, one)

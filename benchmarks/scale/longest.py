@@ -87,16 +87,16 @@ class Bench:
     def connect(self, session_ttl: float = 3600) -> tubes.Queue:
         return tubes.connect(self.url, codec="raw", session_ttl=session_ttl)
 
-    def round(self, kind: str, verb: str, act: Callable[[], object]) -> None:
+    def round(self, kind: str, method: str, act: Callable[[], object]) -> None:
         """Run a call and record its longest request."""
         self._longest = 0.0
         act()
-        self.found.setdefault((kind, verb), []).append(self._longest)
+        self.found.setdefault((kind, method), []).append(self._longest)
 
-    def rounds_of(self, kind: str, verb: str, act: Callable[[], object]) -> None:
+    def rounds_of(self, kind: str, method: str, act: Callable[[], object]) -> None:
         """Run a call several times and record the longest request of each."""
         for _ in range(self.rounds):
-            self.round(kind, verb, act)
+            self.round(kind, method, act)
 
     def send(self, calls: list[ScriptCall]) -> list[Any]:
         """Send several calls of one script at once and return the replies."""
@@ -180,8 +180,8 @@ class Crowd:
         tube, times = self.tube, range(50)
         taken: list[Any] = []
 
-        def each(verb: str, act: Callable[[], object]) -> None:
-            self.bench.round(self.kind, verb, lambda: [act() for _ in times])
+        def each(method: str, act: Callable[[], object]) -> None:
+            self.bench.round(self.kind, method, lambda: [act() for _ in times])
 
         each("put", lambda: tube.put(_DATA, **self.lane(0), **self.spans))
         each("take", lambda: taken.append(tube.take(timeout=0)))
@@ -191,20 +191,20 @@ class Crowd:
         each("take", lambda: taken.append(tube.take(timeout=0)))
         each("ack", lambda: taken.pop().ack())
         ids = [task.id for task in tube.tasks(self.bench.tasks // 2 - 1, 50)]
-        for verb in ("peek", "bury", "kick_task", "update", "delete"):
+        for method in ("peek", "bury", "kick_task", "update", "delete"):
             rest = iter(ids)
-            act = getattr(tube, verb)
-            options = {"data": b"new"} if verb == "update" else {}
-            each(verb, lambda act=act, rest=rest, options=options: act(next(rest), **options))  # type: ignore[misc]
+            act = getattr(tube, method)
+            options = {"data": b"new"} if method == "update" else {}
+            each(method, lambda act=act, rest=rest, options=options: act(next(rest), **options))  # type: ignore[misc]
         self.wait()
-        for verb, looks in {
+        for method, looks in {
             "statistics": tube.statistics,
             "overview": lambda: self.bench.queue.admin.overview(ages=True),
             "oldest_ready_age": tube.admin.oldest_ready_age,
             "due_histogram": lambda: tube.admin.due_histogram([1, 10, 100]),
             "connect, tube": lambda: self.bench.connect().tube(tube.name),
         }.items():
-            self.bench.rounds_of(self.kind, verb, looks)
+            self.bench.rounds_of(self.kind, method, looks)
 
     def _measure_many(self) -> None:
         """Measure calls on many tasks."""
@@ -321,9 +321,9 @@ def measure_names(bench: Bench) -> None:
 
 def rows(bench: Bench) -> list[list[str]]:
     """Return a row per call: its milliseconds for each kind, '' where the kind lacks the call."""
-    verbs = dict.fromkeys(verb for _, verb in bench.found)
+    methods = dict.fromkeys(method for _, method in bench.found)
     spans = {found: f"{median(seconds) * 1e3:.2f}" for found, seconds in bench.found.items()}
-    return [[verb, *(spans.get((kind, verb), "") for kind in KINDS)] for verb in verbs]
+    return [[method, *(spans.get((kind, method), "") for kind in KINDS)] for method in methods]
 
 
 def main() -> int:
@@ -351,10 +351,10 @@ def main() -> int:
     tasks, sessions, *_ = extent
     title = f"The longest script of each call, in ms: {args.program}, {tasks:,} tasks, {sessions:,} sessions"
     table = Table("call", *KINDS, title=title, title_justify="left")
-    for verb, *cells in rows(bench):
-        long = (cell and float(cell) > LIMIT and not verb.startswith(ASKED) for cell in cells)
+    for method, *cells in rows(bench):
+        long = (cell and float(cell) > LIMIT and not method.startswith(ASKED) for cell in cells)
         table.add_row(
-            verb, *(f"[red]{cell}[/red]" if is_long else cell for cell, is_long in zip(cells, long, strict=True))
+            method, *(f"[red]{cell}[/red]" if is_long else cell for cell, is_long in zip(cells, long, strict=True))
         )
     console = Console()
     (console if console.is_terminal else Console(width=140)).print(table)

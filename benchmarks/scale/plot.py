@@ -14,8 +14,8 @@ from benchmarks.shared.plots import save
 _COLUMNS: Final = 4
 #: The colour of each call, the same in all panels.
 _COLOURS: Final[dict[str, Any]] = {
-    verb: f"C{number}"
-    for number, verb in enumerate(("put", "take", "ack", "release", "touch", "peek", "bury", "kick", "delete"))
+    method: f"C{number}"
+    for number, method in enumerate(("put", "take", "ack", "release", "touch", "peek", "bury", "kick", "delete"))
 }
 _STYLES: Final = {"longest call": "--", "longest script": ":"}
 _TICKS: Final = (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -67,11 +67,11 @@ def _panel(axes: Any, figures: Figures, subject: Subject) -> dict[str, Any]:
     sizes = figures.sizes(subject)
     lines: dict[str, Any] = {}
     highest = 2.0
-    for verb in figures.verbs(subject):
-        ratios = [figures.cell(subject, size, verb).ratio for size in sizes]
+    for method in figures.methods(subject):
+        ratios = [figures.cell(subject, size, method).ratio for size in sizes]
         highest = max(highest, *ratios)
-        look = {"color": _COLOURS.get(verb, "black"), "linestyle": _STYLES.get(verb, "-")}
-        (lines[verb],) = axes.plot(sizes, ratios, marker="o", markersize=4, **look)
+        look = {"color": _COLOURS.get(method, "black"), "linestyle": _STYLES.get(method, "-")}
+        (lines[method],) = axes.plot(sizes, ratios, marker="o", markersize=4, **look)
     axes.axhline(1, color="grey", linewidth=0.7)
     axes.set_xscale("log")
     axes.set_yscale("log", base=2)

@@ -20,7 +20,7 @@ MUCH: Final = 2.0
 def _cells(figures: Figures, subject: Subject) -> Iterator[tuple[str, list[tuple[str, float]]]]:
     """Yield the costs of the calls by size, each as time and ratio."""
     for size in figures.sizes(subject):
-        cells = [(verb, figures.cell(subject, size, verb)) for verb in figures.verbs(subject)]
+        cells = [(method, figures.cell(subject, size, method)) for method in figures.methods(subject)]
         yield f"{size:,}", [(f"{duration(cell.seconds)} · {cell.ratio:.2f}", cell.ratio) for _, cell in cells]
 
 
@@ -33,8 +33,8 @@ def show(figures: Figures) -> None:
         time = "time of the server" if subject.by_server else "time per call"
         table = Table(title=f"{subject}: {time} · ratio to the smallest size", title_justify="left")
         table.add_column(subject.unit, justify="right")
-        for verb in figures.verbs(subject):
-            table.add_column(verb, justify="right")
+        for method in figures.methods(subject):
+            table.add_column(method, justify="right")
         for size, cells in _cells(figures, subject):
             table.add_row(size, *(f"[red]{text}[/red]" if ratio > MUCH else text for text, ratio in cells))
         console.print(table)
@@ -49,15 +49,15 @@ def write_readme(figures: Figures) -> None:
     shapes: dict[tuple[str, ...], list[Subject]] = {}
     for subject in figures.subjects():
         # Subjects with the same methods share a table. A subject without touch gets an empty cell.
-        verbs = tuple(verb for verb in figures.verbs(subject) if verb != "touch")
-        shapes.setdefault(verbs, []).append(subject)
+        methods = tuple(method for method in figures.methods(subject) if method != "touch")
+        shapes.setdefault(methods, []).append(subject)
     for subjects in shapes.values():
-        columns = max((figures.verbs(subject) for subject in subjects), key=len)
+        columns = max((figures.methods(subject) for subject in subjects), key=len)
         lines += ["", f"| | | {' | '.join(columns)} |", f"|---|---|{'---|' * len(columns)}"]
         for subject in subjects:
-            sizes, has = figures.sizes(subject), figures.verbs(subject)
+            sizes, has = figures.sizes(subject), figures.methods(subject)
             for size in sizes:
-                cells = [figures.cell(subject, size, verb) if verb in has else None for verb in columns]
+                cells = [figures.cell(subject, size, method) if method in has else None for method in columns]
                 texts = ["" if cell is None else _text(cell.seconds, cell.ratio, size == sizes[0]) for cell in cells]
                 lines.append(f"| {subject} | {size:,} {subject.unit} | {' | '.join(texts)} |")
     keep(README, "scale", "\n".join(lines))

@@ -54,7 +54,7 @@ SETTINGS = {
 }
 
 
-def started() -> Any:
+def start_spark() -> Any:
     """Start a Spark session on two cores."""
     os.environ["JAVA_HOME"] = java_home() or ""
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -74,13 +74,13 @@ class Subjects:
     def __init__(self, rows: int, server: LocalServer, queue: tubes.Queue) -> None:
         self._url = server.url
         self._queue = queue
-        self._spark = started()
+        self._spark = start_spark()
         frame = self._spark.range(rows, numPartitions=2).selectExpr(
             "concat('http://example.com/pages/', lpad(cast(id as string), 10, '0')) as data"
         )
         # Run once with few rows, so that all processes are started before the measurement.
         self._frames, self._rows = self._kinds(frame.limit(1000)), 1000
-        for _ in self.one_round():
+        for _ in self.measure_round():
             pass
         self._frames, self._rows = self._kinds(frame), rows
         for kind in self._frames.values():
@@ -90,24 +90,24 @@ class Subjects:
         structs = frame.selectExpr("struct(data as url, length(data) as depth, crc32(data) / 7 as score) as data")
         return {"text": frame, "structs": structs, "few": frame.limit(FEW * FEWS)}
 
-    def one_round(self) -> Iterator[tuple[str, float]]:
+    def measure_round(self) -> Iterator[tuple[str, float]]:
         """Measure all subjects; yield their seconds by name."""
-        self._fresh("plain")
+        self._prepare_tube("plain")
         yield YARDSTICK, by_processes(self._url, "plain", self._rows)
-        rows = self._fresh("rows")
+        rows = self._prepare_tube("rows")
         yield "write, at-least-once", self._write({**rows, "delivery": "at-least-once"})
-        rows = self._fresh("rows")
+        rows = self._prepare_tube("rows")
         yield WRITE, self._write(rows)
         yield "read", self._read(rows)
         yield "source into noop", self._stream(rows, "noop")
         self._write(rows)
-        yield "source into tubes", self._stream(rows, "tubes", **self._fresh("results"))
-        yield STRUCTS, self._write(self._fresh("rows"), "structs")
-        rows = self._fresh("rows")
+        yield "source into tubes", self._stream(rows, "tubes", **self._prepare_tube("results"))
+        yield STRUCTS, self._write(self._prepare_tube("rows"), "structs")
+        rows = self._prepare_tube("rows")
         self._write(rows, "few")
         yield SMALL, self._stream({**rows, "maxTasksPerTrigger": str(FEW)}, "noop")
 
-    def _fresh(self, name: str) -> dict[str, str]:
+    def _prepare_tube(self, name: str) -> dict[str, str]:
         if name in self._queue.tubes():
             self._queue.tube(name).truncate()
         else:
@@ -115,10 +115,10 @@ class Subjects:
         return {"url": self._url, "tube": name}
 
     def _write(self, settings: dict[str, str], kind: str = "text") -> float:
-        return clocked(self._frames[kind].write.format("tubes").options(**settings).mode("append").save)
+        return measure_seconds(self._frames[kind].write.format("tubes").options(**settings).mode("append").save)
 
     def _read(self, settings: dict[str, str]) -> float:
-        return clocked(
+        return measure_seconds(
             self._spark.read.format("tubes").options(**settings).load().write.format("noop").mode("overwrite").save
         )
 
@@ -131,7 +131,7 @@ class Subjects:
             query = writer.option("checkpointLocation", folder).trigger(availableNow=True).start()
             query.awaitTermination()
             batches = [progress for progress in query.recentProgress if progress["numInputRows"]]
-        ends = [ended(progress) for progress in batches]
+        ends = [end_of(progress) for progress in batches]
         rows = sum(progress["numInputRows"] for progress in batches[1:])
         return (ends[-1] - ends[0]) * self._rows / rows if rows else 0.0
 
@@ -140,14 +140,14 @@ class Subjects:
         self._spark.stop()
 
 
-def ended(progress: Any) -> float:
+def end_of(progress: Any) -> float:
     """Return the end of a micro-batch, in seconds since 1970."""
     began = datetime.fromisoformat(progress["timestamp"]).timestamp()
     lasted: int = progress["durationMs"]["triggerExecution"]
     return began + lasted / 1000
 
 
-def clocked(act: Callable[[], Any]) -> float:
+def measure_seconds(act: Callable[[], Any]) -> float:
     """Return the seconds of a call."""
     began = time.perf_counter()
     act()
@@ -159,7 +159,7 @@ def measure(rows: int, rounds: int, server: LocalServer, queue: tubes.Queue) -> 
     subjects = Subjects(rows, server, queue)
     rates: dict[str, list[float]] = {}
     for number in range(rounds):
-        for what, seconds in subjects.one_round():
+        for what, seconds in subjects.measure_round():
             rates.setdefault(what, []).append(rows / seconds)
             print(f"round {number + 1}, {what}: {rows / seconds:,.0f}", file=sys.stderr)
     subjects.stop()

@@ -58,9 +58,9 @@ def test_batches(driver: str, scale: Scale, results: Results) -> None:
                 spent = dict.fromkeys(pairs, 0.0)
                 for _ in range(scale.operations // SIZE):
                     tasks: list[Any] = []
-                    for what, verbs in pairs.items():
+                    for what, methods in pairs.items():
                         start = perf_counter()
-                        tasks = verbs[place](tasks)
+                        tasks = methods[place](tasks)
                         spent[what] += perf_counter() - start
                 for what, each in spent.items():
                     comparison = Comparison("batches", f"{what}_many of {SIZE}, per task", what, detail=driver)

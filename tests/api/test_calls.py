@@ -93,17 +93,17 @@ def test_timed_out_call_leaves_its_task_in_the_tube(queue: tubes.Queue, face_tub
 
 
 def test_calls_of_many_threads_get_their_own_replies(tube: tubes.Tube) -> None:
-    got: dict[int, Any] = {}
+    results: dict[int, Any] = {}
 
     def ask(number: int) -> None:
-        got[number] = tube.call(number, timeout=20)[0]
+        results[number] = tube.call(number, timeout=20)[0]
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert got == {number: number for number in range(20)}
+    assert results == {number: number for number in range(20)}
 
 
 def test_asyncio_calls_get_their_own_replies_and_can_be_cancelled(queue: tubes.Queue, tube: tubes.Tube) -> None:
@@ -111,8 +111,8 @@ def test_asyncio_calls_get_their_own_replies_and_can_be_cancelled(queue: tubes.Q
         async with tubes.aio.connect(queue) as connection:
             face_tube = await connection.tube("squares")
             slow = asyncio.create_task(face_tube.call("slow", timeout=20))
-            answers = await asyncio.gather(*(face_tube.call(number, timeout=20) for number in range(20)))
-            assert [answer[0] for answer in answers] == list(range(20))
+            replies = await asyncio.gather(*(face_tube.call(number, timeout=20) for number in range(20)))
+            assert [reply[0] for reply in replies] == list(range(20))
             slow.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await slow
@@ -228,11 +228,11 @@ def test_a_call_waits_for_room(queue: tubes.Queue) -> None:
 
 
 def test_a_context_that_is_handed_on_makes_no_second_call(queue: tubes.Queue) -> None:
-    asked, parts = queue.create_tube("asked"), queue.create_tube("parts")
+    questions, parts = queue.create_tube("asked"), queue.create_tube("parts")
     worker = Worker(queue, concurrency=2)
     done = threading.Event()
 
-    @worker.on(asked)
+    @worker.on(questions)
     def ask(task: tubes.Task) -> str:
         assert task.context == {"trace": "4bf9"}
         parts.put("part", context=task.context)
@@ -246,7 +246,7 @@ def test_a_context_that_is_handed_on_makes_no_second_call(queue: tubes.Queue) ->
 
     thread = threading.Thread(target=worker.run)
     thread.start()
-    assert asked.call("all", timeout=20, context={"trace": "4bf9"}) == "whole"
+    assert questions.call("all", timeout=20, context={"trace": "4bf9"}) == "whole"
     worker.stop()
     thread.join(20)
 
@@ -264,7 +264,7 @@ def test_reply_is_sent_again_after_backend_errors(queue: tubes.Queue, monkeypatc
     """The errors are a temporary one, and a server that is full until the task has ended."""
     tube = queue.create_tube("mail")
     tries: list[str] = []
-    answer = send_reply_async
+    send_reply = send_reply_async
 
     async def refused(queue: Any, task: Any, *about: Any) -> None:
         tries.append(str(task.data))
@@ -272,7 +272,7 @@ def test_reply_is_sent_again_after_backend_errors(queue: tubes.Queue, monkeypatc
             raise ServerFull(url="a server") if task.data == "full" else ConnectionLost(url="a server", why="a test")
         if task.data == "full":
             assert tube.statistics().tasks["taken"] == 0
-        await answer(queue, task, *about)
+        await send_reply(queue, task, *about)
 
     monkeypatch.setattr(finishing, "send_reply_async", refused)
     worker = Worker(queue)

@@ -31,7 +31,7 @@ def test_connect_without_url_uses_the_environment(face: Face, monkeypatch: pytes
 
 
 def test_environment_url_is_checked_like_any_url(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
-    for value, told in (
+    for value, message in (
         ("foo", r"TUBES_URL='\*\*\*': must be memory://"),
         ("localhost:6379", "TUBES_URL='localhost:6379': must be memory://"),
         ("ftp://who:hunter@host", r"TUBES_URL='ftp://\*\*\*': must be memory://"),
@@ -41,7 +41,7 @@ def test_environment_url_is_checked_like_any_url(face: Face, monkeypatch: pytest
         ("memory://?session_ttl=never", "session_ttl='never': must be a number of seconds"),
     ):
         monkeypatch.setenv("TUBES_URL", value)
-        with pytest.raises(InvalidOption, match=f"^{told}") as refused:
+        with pytest.raises(InvalidOption, match=f"^{message}") as refused:
             face.connect()
         assert refused.value.__context__ is None
 

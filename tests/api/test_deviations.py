@@ -80,9 +80,9 @@ def test_truncate_leaves_no_owner_behind(root: Any, driver: str) -> None:
     task = tube.take(0)
     other = root.session()
     other.tube("t").truncate()
-    for verb in (tube.ack, tube.release):
+    for method in (tube.ack, tube.release):
         with pytest.raises(TaskNotTaken):
-            verb(task.id)
+            method(task.id)
     with pytest.raises(TaskNotTaken):
         tube.touch(task.id, 1)
     other.tube("t").drop()
@@ -361,36 +361,36 @@ def test_a_touch_counts_once(root: Any, driver: str) -> None:
 
 
 def _listen(tube: Any) -> list[tuple[str, int, str]]:
-    heard: list[tuple[str, int, str]] = []
+    changes: list[tuple[str, int, str]] = []
 
     def callback(task: Any, event: str) -> None:
-        heard.append((event, task.id, task.state.value))
+        changes.append((event, task.id, task.state.value))
 
     tube.on_task_change(callback)
-    return heard
+    return changes
 
 
 @pytest.mark.parametrize("driver", TIMED)
 def test_end_of_a_delay_is_reported_as_delay_by_every_driver(clock: ManualClock, root: Any, driver: str) -> None:
     # In utubettl of the original, the event is `delayed`, and it is counted under this name.
     tube = root.create_tube("t", driver)
-    heard = _listen(tube)
+    changes = _listen(tube)
     tube.put(None, delay=1)
     clock.advance(1)
     assert tube.statistics().calls["delay"] == 1
     assert "delayed" not in tube.statistics().calls
-    assert heard == [("put", 0, "~"), ("delay", 0, "r")]
+    assert changes == [("put", 0, "~"), ("delay", 0, "r")]
 
 
 @pytest.mark.parametrize("driver", TIMED)
 def test_a_removal_by_ttl_is_one_event(clock: ManualClock, root: Any, driver: str) -> None:
     # The original reports `delete`, and then `ttl` without a state.
     tube = root.create_tube("t", driver)
-    heard = _listen(tube)
+    changes = _listen(tube)
     tube.put(None, ttl=1)
     clock.advance(1)
     counts = tube.statistics()
-    assert heard == [("put", 0, "r"), ("ttl", 0, "-")]
+    assert changes == [("put", 0, "r"), ("ttl", 0, "-")]
     assert (counts.calls["ttl"], counts.calls["delete"], counts.tasks["done"]) == (1, 1, 1)
 
 
@@ -400,12 +400,12 @@ def test_neighbour_that_becomes_takeable_causes_no_event(root: Any, driver: str)
     tube = root.create_tube("t", driver)
     for _ in range(3):
         tube.put(None, utube="x")
-    heard = _listen(tube)
+    changes = _listen(tube)
     tube.ack(tube.take(0))
     tube.bury(tube.take(0))
     tube.delete(tube.take(0))
     tube.statistics()
-    events = [event for event, _, _ in heard]
+    events = [event for event, _, _ in changes]
     assert events == ["take", "delete", "take", "bury", "take", "delete"]
 
 

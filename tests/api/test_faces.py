@@ -96,8 +96,8 @@ def test_connect_is_the_same_on_both_faces() -> None:
 def help_of(member: Any) -> tuple[list[str], bool]:
     """Return the words of a docstring without class names, and True if it has an example."""
     text, example, _ = (inspect.getdoc(member) or "").partition("\n\n>>> ")
-    text, told, _ = text.replace("Async", "").partition(" shows an example.")
-    return text.rpartition("\n\n")[0].split() if told else text.split(), bool(example or told)
+    text, reference, _ = text.replace("Async", "").partition(" shows an example.")
+    return text.rpartition("\n\n")[0].split() if reference else text.split(), bool(example or reference)
 
 
 @pytest.mark.parametrize(("sync", "aio"), PAIRS, ids=lambda kind: kind.__name__)

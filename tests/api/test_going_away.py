@@ -86,13 +86,13 @@ def test_take_cancelled_during_identify_loses_no_task() -> None:
             tube = await first.create_tube("t")
             second, third = await first.session(), await first.session()
             await second.admin.identify(await first.admin.identify())
-            taker = asyncio.create_task(tube.take())
+            waiter = asyncio.create_task(tube.take())
             await pause()
             await (await third.tube("t")).put(1)
-            taker.cancel()
+            waiter.cancel()
             await first.admin.identify(await third.admin.identify())
             with pytest.raises(asyncio.CancelledError):
-                await taker
+                await waiter
             assert await (await third.tube("t")).take(0) is not None
             await second.close()
 
@@ -304,10 +304,10 @@ def test_queue_with_a_listener_is_garbage_collected() -> None:
         mine = other.tube("t")
         mine.on_task_change(lambda task, event: None)
         assert mine.take(0) is not None
-        gone = weakref.ref(other)
+        reference = weakref.ref(other)
         del other, mine
         gc.collect()
-        assert gone() is None
+        assert reference() is None
         with tube.taking(timeout=30) as task:
             assert task.data == "x"
 
@@ -328,10 +328,10 @@ def test_asyncio_listener_of_a_closed_loop_receives_and_keeps_nothing(
     data = Data()
     tube.put(data)
     tube.take(0).ack()  # type: ignore[union-attr]
-    gone = weakref.ref(data)
+    reference = weakref.ref(data)
     del data
     gc.collect()
-    assert gone() is None
+    assert reference() is None
     assert not caplog.records
 
 
@@ -348,11 +348,11 @@ def test_a_task_that_is_gone_does_not_keep_its_data(queue: tubes.Queue, driver: 
         pytest.skip(f"driver {driver!r} has no ttl")
     tube = queue.create_tube("t", driver, **options)
     seen = []
-    for verb in (tube.delete, lambda id: tube.bury(id) and tube.delete(id)):
+    for method in (tube.delete, lambda id: tube.bury(id) and tube.delete(id)):
         for _ in range(50):
             data = Data()
             seen.append(weakref.ref(data))
-            verb(tube.put(data).id)
+            method(tube.put(data).id)
             del data
     gc.collect()
     assert not [one for one in seen if one() is not None]

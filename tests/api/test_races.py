@@ -25,10 +25,10 @@ def run_after(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, other: 
     method = getattr(owner, name)
 
     def call(*arguments: Any) -> Any:
-        answer = method(*arguments)
+        result = method(*arguments)
         monkeypatch.setattr(owner, name, method)
         other()
-        return answer
+        return result
 
     monkeypatch.setattr(owner, name, call)
 

@@ -95,7 +95,7 @@ def test_threads_and_event_loops_share_a_store_and_wake_each_other() -> None:
     rounds = 200
     url = f"memory://shared-{os.getpid()}"
 
-    async def answer() -> None:
+    async def reply() -> None:
         async with tubes.aio.connect(url) as queue:
             asked = await queue.create_tube("asked", if_not_exists=True)
             answered = await queue.create_tube("answered", if_not_exists=True)
@@ -103,7 +103,7 @@ def test_threads_and_event_loops_share_a_store_and_wake_each_other() -> None:
                 async with asked.taking(timeout=30) as task:
                     await answered.put(task.data * 2)
 
-    loop = threading.Thread(target=lambda: asyncio.run(answer()))
+    loop = threading.Thread(target=lambda: asyncio.run(reply()))
     loop.start()
     with tubes.connect(url) as queue:
         asked = queue.create_tube("asked", if_not_exists=True)
@@ -133,12 +133,12 @@ def test_take_times_out_in_real_time() -> None:
 
 
 def test_listeners_receive_timed_changes_without_any_call() -> None:
-    heard: Future[tuple[str, str]] = Future()
+    change: Future[tuple[str, str]] = Future()
     with tubes.connect() as queue:
         tube = queue.create_tube("t", "fifottl")
         tube.put("late", delay=0.02)
-        tube.on_task_change(lambda task, event: heard.set_result((task.state.value, event)))
-        assert heard.result(timeout=30) == ("r", "delay")
+        tube.on_task_change(lambda task, event: change.set_result((task.state.value, event)))
+        assert change.result(timeout=30) == ("r", "delay")
 
 
 def test_waiting_takes_use_no_cpu() -> None:

@@ -259,14 +259,14 @@ def test_measure_option_reports_waiting_and_holding_times(shell: Shell, queue: t
     worker.start()
     try:
         (row,) = shell.json("stats", "mail", "--measure", 0.5)
-        shown = shell("stats", "mail", "--measure", 0.2).stdout
+        report = shell("stats", "mail", "--measure", 0.2).stdout
     finally:
         over.set()
         worker.join()
     for times in (row["waited"], row["held"]):
         assert times["count"] > 0
         assert 0 <= times["median"] <= times["p99"] <= times["max"] <= times["sum"] < 10
-    assert re.search(r"^waited +[1-9]\d* times  sum ", shown, re.MULTILINE)
+    assert re.search(r"^waited +[1-9]\d* times  sum ", report, re.MULTILINE)
     idle = queue.create_tube("idle").name
     (row,) = shell.json("stats", idle, "--measure", 0)
     assert row["held"] == {"count": 0, "sum": 0, "median": None, "p99": None, "max": None}
@@ -745,18 +745,18 @@ def test_ctrl_c_during_import_prints_one_line(tmp_path: Path, missing: str) -> N
 
 def test_data_cannot_inject_escape_sequences_or_markup(shell: Shell) -> None:
     shell("put", "mail", "\x1b[31mred [bold]bold", "--create", "fifo")
-    shown = shell("peek", "mail").stdout
-    assert "\\x1b[31mred [bold]bold" in shown
-    assert "\x1b" not in shown
+    row = shell("peek", "mail").stdout
+    assert "\\x1b[31mred [bold]bold" in row
+    assert "\x1b" not in row
     assert printable("a\tb\u202e") == "a\\tb\\u202e"
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"),
+    ("seconds", "text"),
     [(None, ""), (0.24, "0.2s"), (45, "45s"), (192, "3m12s"), (18240, "5h04m"), (1047600, "12d03h"), (-1, "0.0s")],
 )
-def test_durations_are_formatted_for_people(seconds: float | None, shown: str) -> None:
-    assert span(seconds) == shown
+def test_durations_are_formatted_for_people(seconds: float | None, text: str) -> None:
+    assert span(seconds) == text
 
 
 @pytest.mark.parametrize("module", ["typer", "rich"])

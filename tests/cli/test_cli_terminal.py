@@ -298,9 +298,9 @@ def test_ids_and_numbers_are_never_truncated(url: str, queue: tubes.Queue, colum
     assert ["9997", "ready"] in [row[:2] for row in rows]
     assert ["total", "10000"] in rows
     # The tube occurs in `stats` and `top`, the lane in `lanes` and `top`.
-    shown = [row for row in rows if row[0].startswith(("a-tube-with-", "www.some-long-"))]
-    assert len(shown) == 4
-    assert all("9998" in row for row in shown)
+    visible = [row for row in rows if row[0].startswith(("a-tube-with-", "www.some-long-"))]
+    assert len(visible) == 4
+    assert all("9998" in row for row in visible)
     words = [word for row in rows for word in row if not name.startswith(word.rstrip("…"))]
     assert not any(re.search(r"\d…", word) for word in words)
 

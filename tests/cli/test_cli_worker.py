@@ -258,13 +258,13 @@ def make(queue):
 @pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
-    ("words", "shown"),
+    ("words", "levels"),
     [([], ["warning", "info"]), (["--quiet"], ["warning"]), (["--verbose"], ["warning", "info", "debug"])],
 )
 def test_quiet_and_verbose_set_worker_log_level(
-    url: str, queue: tubes.Queue, folder: Path, words: list[str], shown: list[str]
+    url: str, queue: tubes.Queue, folder: Path, words: list[str], levels: list[str]
 ) -> None:
     queue.create_tube("jobs").put(1)
     (folder / "log_levels.py").write_text(LOG_LEVELS)
     _, _, message = wait_for_end(start_worker(url, folder, "log_levels:make", "--burst", *words))
-    assert [line.split()[-1] for line in message.splitlines() if " logged at " in line] == shown
+    assert [line.split()[-1] for line in message.splitlines() if " logged at " in line] == levels

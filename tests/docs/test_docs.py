@@ -171,8 +171,8 @@ def test_field_table_lists_all_fields_of_meta_hash(server: LocalServer) -> None:
         r"calls:\w+": "calls:…",
     }
     shapes |= {r"as\d+\.\d+\.[0-9a-f]{16}\.\w+\.\w+": "as<number>.<born>.<uuid>.<caller>.<slot>"}
-    for shape, told in shapes.items():
-        fields = {told if re.fullmatch(shape, field) else field for field in fields}
+    for shape, documented in shapes.items():
+        fields = {documented if re.fullmatch(shape, field) else field for field in fields}
     # `loose` is counted from the first task that comes back to its place, and not after a truncate; `oldest` is noted
     # where more than a thousand tasks are looked at; `late` where a ttl has spared a taken task; `repace` and
     # `recount` go soon.
@@ -197,9 +197,9 @@ def test_readme_example_prints_stated_output_on_each_backend(
     text = "".join(FENCE.findall((ROOT / "README.md").read_text()))
     url = repr(server.url) if place == "server" else ""
     exec(compile(text.replace("tubes.connect()", f"tubes.connect({url})"), "README.md", "exec"), {})
-    told = re.findall(r"print\(.*\)  # (.*)", text)
-    assert len(told) == 5
-    assert [line for line in capsys.readouterr().out.splitlines() if not line.startswith("welcome")] == told
+    stated = re.findall(r"print\(.*\)  # (.*)", text)
+    assert len(stated) == 5
+    assert [line for line in capsys.readouterr().out.splitlines() if not line.startswith("welcome")] == stated
 
 
 def test_the_readme_is_short_and_shows_well_on_a_package_index() -> None:

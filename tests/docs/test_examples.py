@@ -116,8 +116,8 @@ def test_requests_to_each_host_keep_interval(seen: Seen) -> None:
 
 
 def test_crawler_respects_retry_after(seen: Seen) -> None:
-    asked = [fetch for record in seen.records for fetch in record.fetches if fetch.status == 429]
-    assert {fetch.retry_after for fetch in asked} == {1}
+    throttled = [fetch for record in seen.records for fetch in record.fetches if fetch.status == 429]
+    assert {fetch.retry_after for fetch in throttled} == {1}
     assert proof.left_alone(seen.records).kept
     longer = [
         proof.Record(record.url, 1, [fetch._replace(retry_after=fetch.retry_after * 30) for fetch in record.fetches])
@@ -261,7 +261,7 @@ def test_page_of_unreachable_host_is_buried() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "seconds"),
+    ("header", "seconds"),
     [
         ("", 0),
         ("soon", 0),
@@ -274,17 +274,17 @@ def test_page_of_unreachable_host_is_buried() -> None:
         ("Fri, 31 Dec 9999 23:59:59 GMT", 24 * 3600),
     ],
 )
-def test_retry_after_is_a_number_of_seconds_or_a_date(asked: str, seconds: float) -> None:
-    assert seconds_of(asked, now=1000.0) == seconds
+def test_retry_after_is_a_number_of_seconds_or_a_date(header: str, seconds: float) -> None:
+    assert seconds_of(header, now=1000.0) == seconds
 
 
 class Busy(BaseHTTPRequestHandler):
     """A site whose paths select the status and the Retry-After of the response."""
 
     def do_GET(self) -> None:
-        _, status, asked = unquote(self.path).split("/")
+        _, status, header = unquote(self.path).split("/")
         self.send_response(int(status))
-        self.send_header("Retry-After", asked)
+        self.send_header("Retry-After", header)
         self.send_header("Content-Length", "0")
         self.end_headers()
 
@@ -292,7 +292,7 @@ class Busy(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize(
-    ("status", "asked", "rests"),
+    ("status", "header", "is_blocked"),
     [
         (429, "3600", True),
         (503, "3600", True),
@@ -301,7 +301,7 @@ class Busy(BaseHTTPRequestHandler):
         (500, "3600", False),
     ],
 )
-def test_retry_after_blocks_the_host(status: int, asked: str, rests: bool) -> None:
+def test_retry_after_blocks_the_host(status: int, header: str, is_blocked: bool) -> None:
     async def run(url: URL) -> bool:
         async with tubes.aio.connect() as queue:
             one = await Crawler.create(queue, interval=0, attempts=1)
@@ -311,7 +311,7 @@ def test_retry_after_blocks_the_host(status: int, asked: str, rests: bool) -> No
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
         threading.Thread(target=server.serve_forever).start()
-        assert asyncio.run(run(URL(f"http://127.0.0.1:{server.server_port}/{status}/{asked}"))) is rests
+        assert asyncio.run(run(URL(f"http://127.0.0.1:{server.server_port}/{status}/{header}"))) is is_blocked
         server.shutdown()
 
 

@@ -96,10 +96,10 @@ def test_interrupted_take_many_gives_its_tasks_back(
         def once(*args: Any, **options: Any) -> Any:
             nonlocal calls
             calls += 1
-            answer = inner(*args, **options)
+            reply = inner(*args, **options)
             if calls == 1:
                 raise KeyboardInterrupt
-            return answer
+            return reply
 
         monkeypatch.setattr(Wire, "call", once)
         with pytest.raises(KeyboardInterrupt):

@@ -167,18 +167,18 @@ def test_wait_may_last_a_hundred_years(place: str, kind: str, timeout: int, capl
         tube = queue.create_tube("long")
         full = queue.create_tube("narrow", capacity=1)
         full.put("first")
-        got: list[Any] = []
+        results: list[Any] = []
 
         async def main() -> None:
             async with tubes.aio.connect(queue) as other:
                 taking = asyncio.create_task((await other.tube("long")).take(timeout=timeout))
                 assert await asyncio.to_thread(eventually, lambda: tube.statistics().waiting == 2)
                 await asyncio.to_thread(tube.put_many, ["a", "b"])
-                got.append(await taking)
+                results.append(await taking)
 
         threads = [
-            threading.Thread(target=lambda: got.append(tube.take(timeout=timeout)), daemon=True),
-            threading.Thread(target=lambda: got.append(full.put("second", timeout=timeout)), daemon=True),
+            threading.Thread(target=lambda: results.append(tube.take(timeout=timeout)), daemon=True),
+            threading.Thread(target=lambda: results.append(full.put("second", timeout=timeout)), daemon=True),
         ]
         for thread in threads:
             thread.start()
@@ -186,6 +186,6 @@ def test_wait_may_last_a_hundred_years(place: str, kind: str, timeout: int, capl
         full.truncate()
         for thread in threads:
             thread.join(30)
-        assert len(got) == 3
-        assert None not in got
+        assert len(results) == 3
+        assert None not in results
         assert not caplog.records

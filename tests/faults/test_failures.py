@@ -79,8 +79,8 @@ def test_attempts_of_killed_workers_are_counted_and_limited(
         for id, seen in takes.items():
             assert seen == list(range(1, len(seen) + 1)), id
             assert len(seen) <= attempts
-        told = {tuple(map(int, line.split()[1:3])) for line in written if line.startswith("took")}
-        assert told <= {(id, turn) for id, seen in takes.items() for turn in seen}
+        printed = {tuple(map(int, line.split()[1:3])) for line in written if line.startswith("took")}
+        assert printed <= {(id, turn) for id, seen in takes.items() for turn in seen}
 
 
 @pytest.mark.full

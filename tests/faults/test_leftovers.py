@@ -190,12 +190,12 @@ def test_queue_closes_while_one_of_its_tubes_vanishes(url: str, monkeypatch: pyt
         queue = tubes.connect(url)
         tasks = [queue.create_tube(name).put("job") for name in ("gone", "load")]
         assert all(queue.tube(task.tube).take(timeout=0) for task in tasks)
-        gone = port_of(queue.tube("gone")).shared
+        lost = port_of(queue.tube("gone")).shared
         script = Edition.script
 
-        def vanish_and_run(edition: Edition, verb: str) -> Any:
-            gone.vanish()  # Like the thread that renews the leases.
-            return script(edition, verb)
+        def vanish_and_run(edition: Edition, method: str) -> Any:
+            lost.vanish()  # Like the thread that renews the leases.
+            return script(edition, method)
 
         monkeypatch.setattr(Edition, "script", vanish_and_run)
         queue.close()

@@ -49,14 +49,14 @@ class Liar:
     def __init__(self, proxy: Proxy, lie: Callable[[bytes], bytes]) -> None:
         self._lie = lie
         self._wanted: bytes | None = None
-        self.told = 0
+        self.lies_sent = 0
         proxy.lies = self._choose
 
     def _choose(self, request: bytes) -> Callable[[bytes], bytes] | None:
         if self._wanted is None or self._wanted not in request:
             return None
         self._wanted = None
-        self.told += 1
+        self.lies_sent += 1
         return self._lie
 
     def next(self, having: bytes = b"EVALSHA") -> None:
@@ -106,7 +106,7 @@ def test_call_with_garbled_reply_returns_its_result(proxied_url: str, liar: Liar
         assert {name: count for name, count in counts.items() if count} == {
             "put": 6, "take": 4, "touch": 1, "ack": 4, "bury": 1, "kick": 1,
         }  # fmt: skip
-    assert liar.told == 14
+    assert liar.lies_sent == 14
 
 
 @pytest.mark.full
@@ -132,7 +132,7 @@ def test_event_loop_with_garbled_replies_does_everything_once(proxied_url: str, 
             assert (counts["put"], counts["take"], counts["ack"]) == (21, 21, 1)
 
     asyncio.run(main())
-    assert liar.told == 5
+    assert liar.lies_sent == 5
 
 
 def test_waiter_gets_its_task_despite_a_garbled_reply(proxied_url: str, valkey: LocalServer, liar: Liar) -> None:
@@ -150,7 +150,7 @@ def test_waiter_gets_its_task_despite_a_garbled_reply(proxied_url: str, valkey: 
         thread.join()
         assert taken[0] is not None
         assert taken[0].ack().state == "done"
-        assert liar.told == 1
+        assert liar.lies_sent == 1
         assert others.statistics().calls["take"] == others.statistics().calls["ack"] == 1
 
 
@@ -175,7 +175,7 @@ def test_read_with_garbled_reply_is_repeated(proxied_url: str, liar: Liar) -> No
         liar.next(b"HMGET")
         (part,) = BulkReader(tube).read_range(0, 2)
         assert [row.data for row in part.rows()] == [b'"a"', b'"b"']
-    assert liar.told == 1
+    assert liar.lies_sent == 1
 
 
 def test_listener_survives_garbled_and_foreign_messages(proxied_url: str, proxy: Proxy, valkey: LocalServer) -> None:

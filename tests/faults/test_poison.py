@@ -25,12 +25,12 @@ def jobs(url: str) -> Iterator[tubes.Tube]:
         yield queue.create_tube("jobs", "fifottl", ttr=600, max_attempts=ATTEMPTS)
 
 
-def work_off(jobs: tubes.Tube, url: str, mode: str, journal: Path) -> None:
+def run_until_finished(jobs: tubes.Tube, url: str, mode: str, journal: Path) -> None:
     """Run workers until every task is done or buried."""
-    patience = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _PATIENCE
     with run_supervised(url, mode, journal):
         while (tasks := jobs.statistics().tasks)["total"] != tasks["buried"]:
-            assert time.monotonic() < patience, tasks
+            assert time.monotonic() < deadline, tasks
             time.sleep(0.05)
 
 
@@ -43,7 +43,7 @@ def test_a_task_that_kills_its_process_is_buried_after_its_last_attempt(
     poison = DEADLY if mode == "threads 1" else DEADLY[:2]
     ids = {jobs.put(data).id for number, data in enumerate(poison) if jobs.put_many([number] * 3)}
     innocent = {task.id for task in jobs.put_many(range(5))} | {id for id in range(max(ids)) if id not in ids}
-    work_off(jobs, url, mode, journal)
+    run_until_finished(jobs, url, mode, journal)
     assert {task.id: (task.attempts, task.reason) for task in jobs.tasks(state="buried")} == dict.fromkeys(
         ids, (ATTEMPTS, "max_attempts: session")
     )
@@ -59,25 +59,25 @@ def test_task_that_runs_out_of_memory_fails_without_killing_its_process(
 ) -> None:
     journal = tmp_path / "journal"
     jobs.put_many(["memory", 1, 2])
-    work_off(jobs, url, "threads 1", journal)
+    run_until_finished(jobs, url, "threads 1", journal)
     assert [(task.id, task.reason) for task in jobs.tasks(state="buried")] == [(0, "MemoryError")]
     assert {id: len(attempts) for id, attempts in started_attempts(journal).items()} == {0: ATTEMPTS, 1: 1, 2: 1}
 
 
 @pytest.mark.parametrize("mode", ["threads 4", "loop 4", "take_many"])
-def test_tasks_in_hand_next_to_a_deadly_task_lose_only_attempts(
+def test_deadly_task_costs_the_other_tasks_of_its_process_only_attempts(
     jobs: tubes.Tube, url: str, tmp_path: Path, mode: str
 ) -> None:
-    """An innocent task may be buried with the deadly one. Kicked, and processed one at a time, it is done."""
+    """Innocent tasks may be buried with the deadly one. After a kick, a worker with one task at a time does them."""
     journal = tmp_path / "journal"
     poison, *innocent = (task.id for task in jobs.put_many(["kill", *range(9)]))
-    work_off(jobs, url, mode, journal)
+    run_until_finished(jobs, url, mode, journal)
     buried = {task.id: task.reason for task in jobs.tasks(state="buried")}
     assert poison in buried
     assert set(buried.values()) == {"max_attempts: session"}
     assert started_attempts(journal)[poison] == list(range(1, ATTEMPTS + 1))
     assert jobs.kick(100) == len(buried)
-    work_off(jobs, url, "for", journal)
+    run_until_finished(jobs, url, "for", journal)
     assert [task.id for task in jobs.tasks(state="buried")] == [poison]
     assert started_attempts(journal)[poison] == list(range(1, ATTEMPTS + 2))
     calls = jobs.statistics().calls

@@ -57,10 +57,10 @@ OF_ALL_AND_KICKS: dict[str, Callable[[Any], Any]] = {**OF_ALL, "kick": lambda ta
 OF_MANY = ("ack_many", "release_many", "delete_many")
 
 
-@pytest.mark.parametrize("verb", OF_ALL)
+@pytest.mark.parametrize("method", OF_ALL)
 @pytest.mark.parametrize("whose", ["its own", "another's"])
 def test_call_on_a_lost_task_does_not_affect_a_new_task_with_its_id(
-    face: Face, own_server: LocalServer, verb: str, whose: str
+    face: Face, own_server: LocalServer, method: str, whose: str
 ) -> None:
     with face.connect(own_server.url) as queue, face.connect(own_server.url) as other:
         tube = queue.create_tube("load", "fifottl", ttr=60)
@@ -69,20 +69,20 @@ def test_call_on_a_lost_task_does_not_affect_a_new_task_with_its_id(
         tube.put("lost")
         lost = tube.take(timeout=0)
         roll_back(own_server)
-        taker = tube if whose == "its own" else others
-        taker.put("new")
-        new = taker.take(timeout=0)
+        users_tube = tube if whose == "its own" else others
+        users_tube.put("new")
+        new = users_tube.take(timeout=0)
         assert (new.id, new.attempts) == (lost.id, lost.attempts)
         with pytest.raises((TaskNotTaken, TaskNotFound)):
-            OF_ALL[verb](lost)
-        assert taker.peek(new.id) == new
+            OF_ALL[method](lost)
+        assert users_tube.peek(new.id) == new
         assert new.ack().data == "new"
 
 
-@pytest.mark.parametrize("verb", ["bury", "delete", "peek", "update", "kick"])
+@pytest.mark.parametrize("method", ["bury", "delete", "peek", "update", "kick"])
 @pytest.mark.parametrize("state", ["ready", "taken", "buried"])
 def test_call_on_a_lost_put_does_not_affect_a_new_task_with_its_id(
-    face: Face, own_server: LocalServer, verb: str, state: str
+    face: Face, own_server: LocalServer, method: str, state: str
 ) -> None:
     with face.connect(own_server.url) as queue:
         tube = queue.create_tube("load", "fifottl")
@@ -96,14 +96,14 @@ def test_call_on_a_lost_put_does_not_affect_a_new_task_with_its_id(
             new = new.bury()
         assert (new.id, new.state) == (lost.id, state)
         with pytest.raises(TaskNotFound):
-            OF_ALL_AND_KICKS[verb](lost)
+            OF_ALL_AND_KICKS[method](lost)
         assert tube.peek(new.id) == new
 
 
-@pytest.mark.parametrize("verb", OF_HOLDERS)
+@pytest.mark.parametrize("method", OF_HOLDERS)
 @pytest.mark.parametrize("whose", ["its own", "another's"])
 def test_call_on_a_lost_take_does_not_affect_a_later_take(
-    face: Face, own_server: LocalServer, verb: str, whose: str
+    face: Face, own_server: LocalServer, method: str, whose: str
 ) -> None:
     with face.connect(own_server.url) as queue, face.connect(own_server.url) as other:
         tube = queue.create_tube("load", "fifottl", ttr=60)
@@ -112,12 +112,12 @@ def test_call_on_a_lost_take_does_not_affect_a_later_take(
         keep(own_server)
         lost = tube.take(timeout=0)
         roll_back(own_server)
-        taker = tube if whose == "its own" else others
-        new = taker.take(timeout=0)
+        users_tube = tube if whose == "its own" else others
+        new = users_tube.take(timeout=0)
         assert (new.id, new.attempts) == (lost.id, lost.attempts)
         with pytest.raises(TaskNotTaken):
-            OF_HOLDERS[verb](lost)
-        assert taker.peek(new.id) == new
+            OF_HOLDERS[method](lost)
+        assert users_tube.peek(new.id) == new
         assert new.ack().data == "job"
 
 
@@ -179,15 +179,15 @@ def test_lost_lease_of_a_service_does_not_affect_another_service(own_server: Loc
         assert client.delete(f"/leases/{new['lease']}").status_code == 204
 
 
-@pytest.mark.parametrize("verb", [*OF_MANY, "touch_many"])
+@pytest.mark.parametrize("method", [*OF_MANY, "touch_many"])
 @pytest.mark.parametrize("driver", ["fifo", "utubettl"])
 @pytest.mark.parametrize("is_put", [False, True], ids=["a lost take", "a lost put"])
 def test_bulk_calls_on_lost_takes_do_not_affect_later_takes(
-    face: Face, own_server: LocalServer, verb: str, driver: str, is_put: bool
+    face: Face, own_server: LocalServer, method: str, driver: str, is_put: bool
 ) -> None:
-    if verb == "delete_many" and not is_put:
+    if method == "delete_many" and not is_put:
         pytest.skip("the call does not depend on the holder")
-    if verb == "touch_many" and driver == "fifo":
+    if method == "touch_many" and driver == "fifo":
         pytest.skip("the driver has no ttr")
     with face.connect(own_server.url) as queue, face.connect(own_server.url) as other:
         tube, others = queue.create_tube("load", driver), other.tube("load")
@@ -206,8 +206,8 @@ def test_bulk_calls_on_lost_takes_do_not_affect_later_takes(
             put()
         new = tube.take_many(3)
         assert [(task.id, task.attempts) for task in new] == [(task.id, task.attempts) for task in lost]
-        told = getattr(tube, verb)(lost, *((60,) if verb == "touch_many" else ()))
-        assert set(told.values()) == {False}
+        results = getattr(tube, method)(lost, *((60,) if method == "touch_many" else ()))
+        assert set(results.values()) == {False}
         assert [tube.peek(task.id) for task in new] == new
         assert set(tube.ack_many(new).values()) == {True}
 
@@ -352,8 +352,8 @@ def test_process_with_a_lost_session_gets_only_its_own_replies(own_server: Local
                 second.kill()
         finally:
             first.kill()
-        told = {task.data for task in tube.tasks()}
-        assert told == {f"{name}.{number}" for name in ("first", "second") for number in range(10)} - {"second.0"}
+        stored = {task.data for task in tube.tasks()}
+        assert stored == {f"{name}.{number}" for name in ("first", "second") for number in range(10)} - {"second.0"}
 
 
 def test_put_whose_reply_was_lost_in_a_rollback_is_done_once(face: Face, own_server: LocalServer) -> None:
@@ -362,13 +362,13 @@ def test_put_whose_reply_was_lost_in_a_rollback_is_done_once(face: Face, own_ser
         keep(own_server)
         tube.put("lost")
         own_server.signal(signal.SIGSTOP)
-        got: list[Any] = []
-        putting = threading.Thread(target=lambda: got.append(tube.put("job")))
+        created: list[Any] = []
+        putting = threading.Thread(target=lambda: created.append(tube.put("job")))
         putting.start()
         putting.join(0.05)
         roll_back(own_server)
         putting.join(20)
-        assert [(task.id, task.data) for task in tube.tasks()] == [(got[0].id, "job")]
+        assert [(task.id, task.data) for task in tube.tasks()] == [(created[0].id, "job")]
 
 
 def test_waiting_take_continues_after_a_rollback(face: Face, own_server: LocalServer) -> None:
@@ -509,8 +509,8 @@ def test_call_whose_task_was_lost_raises_connection_lost(
     waits = threading.Event()
 
     class Wait(calls._Wait):
-        def __init__(self, *told: Any) -> None:
-            super().__init__(*told)
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
             waits.set()
 
     def call() -> None:

@@ -109,12 +109,15 @@ def test_failover_keeps_replicated_tasks_after_a_killed_master(watched: Watched,
 
 
 def test_error_names_the_sentinels_that_did_not_reply() -> None:
-    gone = free_port()
+    closed_port = free_port()
     with Watched() as watched:
         here, _, port = watched.url.removesuffix(f"/{SERVICE}").rpartition(":")
         for url, said in (
-            (f"{here}:{gone}/{SERVICE}", f"No master found for '{SERVICE}' : Sentinel 127.0.0.1:{gone} did not reply"),
-            (f"{here}:{gone},127.0.0.1:{port}/nosuch", f"Sentinel 127.0.0.1:{gone} did not reply"),
+            (
+                f"{here}:{closed_port}/{SERVICE}",
+                f"No master found for '{SERVICE}' : Sentinel 127.0.0.1:{closed_port} did not reply",
+            ),
+            (f"{here}:{closed_port},127.0.0.1:{port}/nosuch", f"Sentinel 127.0.0.1:{closed_port} did not reply"),
         ):
             with pytest.raises(tubes.ConnectionLost, match=re.escape(said)) as caught:
                 tubes.connect(url, connect_timeout=0.1)

@@ -96,14 +96,14 @@ def test_a_take_that_waits_goes_on_after_a_restart(own_server: LocalServer) -> N
     taken: list[Task | None] = []
     with LocalServer(**OUTLIVES_KILLS) as server, tubes.connect(server.url) as queue:
         tube = queue.create_tube("load")
-        taker = threading.Thread(target=lambda: taken.append(tube.take(timeout=20)))
-        taker.start()
+        waiter = threading.Thread(target=lambda: taken.append(tube.take(timeout=20)))
+        waiter.start()
         assert eventually(lambda: tube.statistics().waiting == 1)
         server.kill()
         server.start()
         with tubes.connect(server.url, session_ttl=31.0) as another:
             task = another.tube("load").put("job")
-            taker.join()
+            waiter.join()
         assert taken[0] is not None
         assert taken[0].id == task.id
 
@@ -261,14 +261,14 @@ def test_waiters_of_a_flushed_server_raise_without_busy_looping(
 
     with tubes.connect(own_server.url) as queue, own_server.client() as client:
         tube = queue.create_tube("load")
-        takers = [threading.Thread(target=take, args=(tube,)) for _ in range(20)]
-        for taker in takers:
-            taker.start()
+        waiters = [threading.Thread(target=take, args=(tube,)) for _ in range(20)]
+        for waiter in waiters:
+            waiter.start()
         assert eventually(lambda: tube.statistics().waiting == 20)
         client.flushall()
         before = commands(client)
-        for taker in takers:
-            taker.join()
+        for waiter in waiters:
+            waiter.join()
         assert len(raised) == 20
         assert commands(client) - before < 30
         with pytest.raises(TubeNotFound):

@@ -303,12 +303,12 @@ def test_waiter_gets_its_task_when_the_servers_clock_is_set(faked_server: SetSer
     ):
         tube, others = queue.create_tube("load", "fifottl"), other.tube("load")
         with ThreadPoolExecutor() as pool:
-            got = pool.submit(tube.take, timeout=60)
+            future = pool.submit(tube.take, timeout=60)
             assert eventually(lambda: others.statistics().waiting == 1)
             faked_server.set(step)
             before = faked_server.calls()
             others.put("job", delay=3)
-            task = got.result()
+            task = future.result()
             assert faked_server.calls() - before < 40
         assert task is not None
         assert task.data == "job"
@@ -323,12 +323,12 @@ def test_blocking_wait_restarts_when_the_servers_clock_is_set_back(faked_server:
             return int(client.info("commandstats").get("cmdstat_bzpopmin", {"calls": 0})["calls"])
 
         with ThreadPoolExecutor() as pool:
-            got = pool.submit(tube.take, timeout=60)
+            future = pool.submit(tube.take, timeout=60)
             assert eventually(lambda: blocking_calls() == 1)
             faked_server.set(-HOUR)
             assert eventually(lambda: blocking_calls() > 1)
             tube.put("job")
-            assert got.result() is not None
+            assert future.result() is not None
 
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["ahead", "back"])
@@ -336,12 +336,12 @@ def test_an_event_loop_goes_on_when_a_servers_clock_is_set(faked_server: SetServ
     async def main() -> tuple[int, int]:
         async with tubes.aio.connect(faked_server.server.url) as queue:
             tube = await queue.create_tube("load", "utubettl")
-            got = asyncio.create_task(tube.take(timeout=60))
+            future = asyncio.create_task(tube.take(timeout=60))
             await asyncio.sleep(0.2)
             faked_server.set(step)
             before = await asyncio.to_thread(faked_server.calls)
             await tube.put("job", delay=3)
-            task = await got
+            task = await future
             assert task is not None
             await task.ack()
             assert await tube.take(timeout=0.2) is None

@@ -126,11 +126,11 @@ def test_threads_put_take_and_wait_over_tls(secure: str, ledger: Ledger) -> None
         assert len(ledger.done) == 50
         assert eventually(lambda: events.count("delete") == 50)
         for number in range(5):
-            taker = threading.Thread(target=lambda: taken.append(tube.take(timeout=20)))
-            taker.start()
+            thread = threading.Thread(target=lambda: taken.append(tube.take(timeout=20)))
+            thread.start()
             assert eventually(lambda: tube.statistics().waiting == 1)
             other.tube("load").put("x" * 200_000 + str(number))
-            taker.join()
+            thread.join()
             assert taken[-1].data.endswith(f"x{number}")
             taken[-1].ack()
         assert tube.take(timeout=0.01) is None
@@ -185,14 +185,14 @@ def test_cut_tls_connections_lose_no_task(valkey: LocalServer, ledger: Ledger, f
                         ledger.work(task)
 
             over = threading.Event()
-            taker = threading.Thread(target=take)
-            taker.start()
+            thread = threading.Thread(target=take)
+            thread.start()
             for number in range(100 * factor):
                 ledger.put(others, str(number))
                 if number % 10 == 0:
                     proxy.cut()
             assert eventually(lambda: len(ledger.done) == 100 * factor)
             over.set()
-            taker.join()
+            thread.join()
             assert not ledger.unknown
             ledger.check(tube)

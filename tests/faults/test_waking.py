@@ -114,11 +114,11 @@ def test_putter_does_not_take_the_task_of_a_waiter(server: LocalServer) -> None:
 def test_task_taken_for_a_cancelled_waiter_is_given_back(server: LocalServer) -> None:
     async def give_up(url: str) -> None:
         async with tubes.aio.connect(url) as queue:
-            taker = asyncio.create_task((await queue.tube("load")).take())
+            waiter = asyncio.create_task((await queue.tube("load")).take())
             assert await asyncio.to_thread(are_blocked, server)
-            taker.cancel()
+            waiter.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await taker
+                await waiter
             other.put("job")
             assert await asyncio.to_thread(eventually, lambda: other.statistics().tasks["ready"] == 1)
 
@@ -291,7 +291,7 @@ def test_take_finds_a_task_put_after_a_take_any_on_the_tube_ended(valkey: LocalS
     """The server still holds a take of a `take_any` that got a task of another tube: this take gets nothing."""
     with tubes.connect(f"{valkey.url}?prefix={uuid4().hex}", session_ttl=30 + len(takes)) as queue:
         one, other = queue.create_tube("one", "fifottl"), queue.create_tube("other", "fifottl")
-        gots: dict[str, Any] = {
+        ways: dict[str, Any] = {
             "take": lambda: other.take(timeout=0),
             "take_many": lambda: other.take_many(2, timeout=0)[0],
             "take_for": lambda: other.take(timeout=0, ttr=5),
@@ -308,11 +308,11 @@ def test_take_finds_a_task_put_after_a_take_any_on_the_tube_ended(valkey: LocalS
                 first: Any = found.result()
                 first.ack()
                 other.put(number)
-                got = gots[takes]()
-                assert got is not None
-                assert (got.data, got.attempts, got.state) == (number, 1, "t")
+                task = ways[takes]()
+                assert task is not None
+                assert (task.data, task.attempts, task.state) == (number, 1, "t")
                 assert other.statistics().calls["take"] == 2 * (number + 1)
-                got.ack()
+                task.ack()
                 if takes != "next":
                     held.ack()
 
@@ -328,9 +328,9 @@ def test_take_finds_a_task_put_after_a_cancelled_wait(valkey: LocalServer) -> No
                 with pytest.raises(asyncio.CancelledError):
                     await waiting
                 await tube.put(number)
-                got = await tube.take(0)
-                assert got is not None
-                assert (got.data, (await got.ack()).attempts) == (number, 1)
+                task = await tube.take(0)
+                assert task is not None
+                assert (task.data, (await task.ack()).attempts) == (number, 1)
 
     asyncio.run(main())
 
@@ -383,17 +383,17 @@ def test_an_interrupted_wait_leaves_nothing_taken(server: LocalServer, factor: i
     with tubes.connect(server.url) as queue:
         tube = queue.create_tube("load")
         command = [sys.executable, "-c", INTERRUPTED, server.url]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as taker:
-            assert taker.stdin is not None
-            assert taker.stdout is not None
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as program:
+            assert program.stdin is not None
+            assert program.stdout is not None
             for number in range(30 * factor):
-                taker.stdin.write("go\n")
+                program.stdin.write("go\n")
                 assert are_blocked(server)
-                taker.send_signal(signal.SIGINT)
+                program.send_signal(signal.SIGINT)
                 tube.put(number)
-                assert taker.stdout.readline() == "interrupted\n"
+                assert program.stdout.readline() == "interrupted\n"
                 assert eventually(lambda: tube.statistics().tasks["ready"] == 1)
                 task = tube.take(timeout=0)
                 assert task is not None
                 assert task.ack().data == number
-            taker.stdin.close()
+            program.stdin.close()

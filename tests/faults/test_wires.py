@@ -248,9 +248,9 @@ def test_repeated_release_all_keeps_tasks_taken_in_between(
         assert tube.statistics().tasks["taken"] == 1
 
 
-@pytest.mark.parametrize("verb", ["put", "put_many", "awaited"])
+@pytest.mark.parametrize("method", ["put", "put_many", "awaited"])
 def test_repeated_put_is_done_once_although_a_task_became_due(
-    proxied_url: str, proxy: Proxy, other_queue: tubes.Queue, verb: str
+    proxied_url: str, proxy: Proxy, other_queue: tubes.Queue, method: str
 ) -> None:
     others = other_queue.create_tube("timed", "fifottl")
 
@@ -266,17 +266,17 @@ def test_repeated_put_is_done_once_although_a_task_became_due(
 
     with tubes.connect(proxied_url) as queue:
         tube = queue.tube("timed")
-        if verb == "awaited":
+        if method == "awaited":
             asyncio.run(put())
         else:
             Between(proxy, let_fall_due)
-            tube.put("once") if verb == "put" else tube.put_many(["once"])
+            tube.put("once") if method == "put" else tube.put_many(["once"])
         assert sorted(task.data for task in tube.tasks()) == ["delayed", "once"]
 
 
-@pytest.mark.parametrize("verb", ["ack", "ack_many", "awaited"])
+@pytest.mark.parametrize("method", ["ack", "ack_many", "awaited"])
 def test_repeated_ack_of_an_ended_session_raises_connection_lost(
-    proxied_url: str, proxy: Proxy, other_queue: tubes.Queue, valkey: LocalServer, verb: str
+    proxied_url: str, proxy: Proxy, other_queue: tubes.Queue, valkey: LocalServer, method: str
 ) -> None:
     others = other_queue.tube("load")
     others.put("job")
@@ -299,7 +299,7 @@ def test_repeated_ack_of_an_ended_session_raises_connection_lost(
 
     with tubes.connect(proxied_url) as queue:
         tube = queue.tube("load")
-        if verb == "awaited":
+        if method == "awaited":
             with pytest.raises(ConnectionLost):
                 asyncio.run(ack())
         else:
@@ -307,7 +307,7 @@ def test_repeated_ack_of_an_ended_session_raises_connection_lost(
             assert task is not None
             Between(proxy, lambda: end(tube))
             with pytest.raises(ConnectionLost):
-                task.ack() if verb == "ack" else tube.ack_many([task])
+                task.ack() if method == "ack" else tube.ack_many([task])
         assert tube.statistics().calls["ack"] == 1
 
 
@@ -348,11 +348,11 @@ def test_lost_marker_does_not_delay_a_waiter(proxied_url: str, other_queue: tube
         tube = queue.tube("load")
         cut.next(having=b"BZPOPMIN")
         # The proxy forwards the next request only after the reply, which is the marker.
-        taker = threading.Thread(target=lambda: taken.append(tube.take(timeout=3)))
-        taker.start()
+        waiter = threading.Thread(target=lambda: taken.append(tube.take(timeout=3)))
+        waiter.start()
         assert eventually(lambda: other_queue.tube("load").statistics().waiting == 1)
         other_queue.tube("load").put("job")
-        taker.join()
+        waiter.join()
     assert taken[0] is not None
 
 

@@ -245,8 +245,8 @@ def test_interrupted_call_of_a_holder_is_all_or_nothing(driver: str, method: str
             return
         counts, calls = check(tube), tube.statistics().calls
         if method == "touch":
-            shown = tube.peek(task.id)
-            assert (shown.ttr, shown.ttl) in ((100, 1000), (105, 1005))
+            view = tube.peek(task.id)
+            assert (view.ttr, view.ttl) in ((100, 1000), (105, 1005))
         ended = calls["ack"] + calls["delete"]
         assert counts["total"] == TASKS - ended
         assert counts["taken"] == 1 - ended - calls["release"] - calls["bury"]
@@ -408,11 +408,11 @@ def test_interrupts_of_a_waiting_call_lose_no_task_and_no_waiter(driver: str, ca
             "take_any": lambda: queue.take_any([other, tube], 0.002),
             "put": lambda: tube.put("x", timeout=0.002),
         }
-        got: object = None
+        result: object = None
 
         def attempt() -> None:
-            nonlocal got
-            got = calls[call]()
+            nonlocal result
+            result = calls[call]()
 
         def unblock() -> None:
             drain(tube) if call == "put" else tube.put("x")
@@ -420,12 +420,12 @@ def test_interrupts_of_a_waiting_call_lose_no_task_and_no_waiter(driver: str, ca
         for run in range(3 * 60):
             if call == "put":
                 tube.put("full", timeout=0)
-            got = None
+            result = None
             timer = threading.Timer(chance.choice([0.0, 0.001, 0.002]), unblock)
             timer.start()
             interrupt(attempt, run // 3, *(chance.randrange(chance.choice([3, 60])) for _ in range(2)))
             timer.join()
-            if got and call != "put":
+            if result and call != "put":
                 tube.admin.release_all()
             assert eventually(lambda: tube.statistics().waiting == check(tube)["taken"] == 0), run
             left: list[Any] = drain(tube)
@@ -669,9 +669,9 @@ def test_interrupted_call_keeps_task_and_key_consistent(driver: str, method: str
         task = tube.take(0)
         assert task is not None
         over = not interrupt(getattr(task, method), moment)
-        gone = check(tube)["total"] < TASKS
-        assert (put_key(tube, "0") == "-") == gone
-        if gone:
+        is_removed = check(tube)["total"] < TASKS
+        assert (put_key(tube, "0") == "-") == is_removed
+        if is_removed:
             tube._port.clock.advance(KEY_TTL)  # type: ignore[attr-defined]
             assert put_key(tube, "0") == "new"
         check(tube)

@@ -72,7 +72,7 @@ class Copy:
                 if killer == _HUNG:
                     path.write_text(text)
                     if self.run([test], "-n0") == _HUNG:
-                        raise SystemExit(f"{test} takes more than {_TIMEOUT} s without a mutant, too")
+                        raise SystemExit(f"{test} also takes more than {_TIMEOUT} s without a mutant")
                 if killer is not None:
                     return killer
             short_suite = "-nauto", "--dist=loadscope", "--ignore=tests/mutants"

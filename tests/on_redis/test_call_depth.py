@@ -14,7 +14,7 @@ import tubes
 
 Act = Callable[[tubes.Task], object]
 
-VERBS: dict[str, tuple[int, Act]] = {
+CALLS: dict[str, tuple[int, Act]] = {
     "put": (4, lambda task: task._tube.put("hello")),
     "take": (4, lambda task: task._tube.take(0)),
     "ack": (5, tubes.Task.ack),
@@ -35,30 +35,30 @@ class Spy:
 
     def __init__(self, sock: Any) -> None:
         self._sock = sock
-        self.ways: list[list[str]] = []
+        self.paths: list[list[str]] = []
         self._generators: dict[FrameType, None] = {}
 
-    def note(self, frame: FrameType, event: str, arg: object) -> None:
+    def record_generator(self, frame: FrameType, event: str, arg: object) -> None:
         """Record generators too: one that has yielded a call is part of the path, although it is not on the stack."""
         if event == "call" and frame.f_code.co_flags & CO_GENERATOR:
             self._generators[frame] = None
 
     def sendall(self, data: bytes) -> None:
         frame: FrameType | None = sys._getframe(1)
-        way: dict[FrameType, None] = {}
+        path: dict[FrameType, None] = {}
         while frame is not None and frame.f_globals["__name__"].startswith("tubes"):
-            way[frame] = None
+            path[frame] = None
             frame = frame.f_back
-        self.ways.append([one.f_code.co_qualname for one in way | self._generators])
+        self.paths.append([one.f_code.co_qualname for one in path | self._generators])
         self._sock.sendall(data)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sock, name)
 
 
-@pytest.mark.parametrize("method", VERBS)
+@pytest.mark.parametrize("method", CALLS)
 def test_call_reaches_the_socket_through_few_functions(url: str, method: str) -> None:
-    most, act = VERBS[method]
+    limit, act = CALLS[method]
     spies: list[Spy] = []
     with tubes.connect(url) as queue:
         tube = queue.create_tube("mail", "fifottl")
@@ -69,12 +69,12 @@ def test_call_reaches_the_socket_through_few_functions(url: str, method: str) ->
             wire: Any = tube._port._channel._only  # type: ignore[attr-defined]
             wire._sock = spy = Spy(wire._sock)
             spies.append(spy)
-            sys.setprofile(spy.note)
+            sys.setprofile(spy.record_generator)
             try:
                 act(task)
             finally:
                 sys.setprofile(None)
                 wire._sock = spy._sock
-    ways = spies[-1].ways
-    assert len(ways) == 1
-    assert len(ways[0]) <= most, ways
+    paths = spies[-1].paths
+    assert len(paths) == 1
+    assert len(paths[0]) <= limit, paths

@@ -131,16 +131,16 @@ def test_interrupted_waiting_take_loses_no_task(queue: tubes.Queue, method: str)
         "take_any_ttr": lambda: queue.take_any([other, tube], 0.01, ttr=9),
     }
 
-    got: object = None
+    result: object = None
 
     def call() -> None:
-        nonlocal got
-        got = None
-        got = calls[method]()
+        nonlocal result
+        result = None
+        result = calls[method]()
 
     with ThreadPoolExecutor(1) as thread:
         for moments in waiting_storm(call, lambda: tube.put("x")):
-            if got:
+            if result:
                 tube.admin.release_all()
             assert eventually(lambda: tube.statistics().tasks["taken"] == tube.statistics().waiting == 0), moments
             # The take that was on its way for the interrupted call may hold the task for a moment.

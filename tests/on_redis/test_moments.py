@@ -153,14 +153,14 @@ def test_due_task_costs_each_waiting_process_few_requests(slow: LocalServer) -> 
         queues = [tubes.connect(f"{slow.url}", session_ttl=30.0 + number) for number in range(4)]
         tube = queues[0].create_tube("load", "fifottl")
         tubes_ = [queue.tube("load") for queue in queues]
-        got: list[object] = []
-        threads = [threading.Thread(target=lambda one=one: got.append(one.take(timeout=20))) for one in tubes_]
+        taken: list[object] = []
+        threads = [threading.Thread(target=lambda one=one: taken.append(one.take(timeout=20))) for one in tubes_]
         tube.put("job", delay=1)
         for thread in threads:
             thread.start()
         assert eventually(lambda: client.info("clients")["blocked_clients"] == len(threads))
         before = calls()
-        assert eventually(lambda: bool(got))
+        assert eventually(lambda: bool(taken))
         time.sleep(0.3)
         # Each process requests a marker, perhaps twice, and looks once, one of them at once and the others later.
         assert calls() - before <= 3 * len(threads)
@@ -168,6 +168,6 @@ def test_due_task_costs_each_waiting_process_few_requests(slow: LocalServer) -> 
             tube.put(number)
         for thread in threads:
             thread.join()
-        assert None not in got
+        assert None not in taken
         for queue in queues:
             queue.close()

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 def run_waiters(url: str, kind: str, count: int, session_ttl: float = 30.0) -> list[tuple[float, Any]]:
     """Run waiting callers in one process, in threads or an event loop; return the time and result of each."""
-    got: list[tuple[float, Any]] = []
+    taken: list[tuple[float, Any]] = []
 
     def work() -> None:
         with tubes.connect(url, session_ttl=session_ttl) as queue:
             task = queue.tube("t").take(30)
-            got.append((time.monotonic(), task and task.ack().data))
+            taken.append((time.monotonic(), task and task.ack().data))
 
     async def work_in_loop() -> None:
         async with tubes.aio.connect(url, session_ttl=session_ttl) as queue:
@@ -32,7 +32,7 @@ def run_waiters(url: str, kind: str, count: int, session_ttl: float = 30.0) -> l
 
             async def take() -> None:
                 task = await tube.take(30)
-                got.append((time.monotonic(), task and (await task.ack()).data))
+                taken.append((time.monotonic(), task and (await task.ack()).data))
 
             await asyncio.gather(*(take() for _ in range(count)))
 
@@ -41,7 +41,7 @@ def run_waiters(url: str, kind: str, count: int, session_ttl: float = 30.0) -> l
             threading.Thread(target=work, daemon=True).start()
     else:
         threading.Thread(target=lambda: asyncio.run(work_in_loop()), daemon=True).start()
-    return got
+    return taken
 
 
 @pytest.mark.parametrize("kind", ["threads", "loop"])
@@ -49,16 +49,16 @@ def run_waiters(url: str, kind: str, count: int, session_ttl: float = 30.0) -> l
 def test_waiters_are_served_when_a_pause_ends(url: str, kind: str, before: bool) -> None:
     with tubes.connect(url, session_ttl=31.0) as queue:
         tube = queue.create_tube("t")
-        got = run_waiters(url, kind, 3) if before else []
+        taken = run_waiters(url, kind, 3) if before else []
         assert not before or eventually(lambda: tube.statistics().waiting > 0)
         tube.pause(0.6)
         ends = time.monotonic() + 0.6
         for number in range(3):
             tube.put(number)
-        got = got if before else run_waiters(url, kind, 3)
-        assert eventually(lambda: len(got) == 3)
-        assert sorted(data for _, data in got) == [0, 1, 2]
-        assert all(ends - 0.05 < moment < ends + 2.5 for moment, _ in got)
+        taken = taken if before else run_waiters(url, kind, 3)
+        assert eventually(lambda: len(taken) == 3)
+        assert sorted(data for _, data in taken) == [0, 1, 2]
+        assert all(ends - 0.05 < moment < ends + 2.5 for moment, _ in taken)
 
 
 def test_waiter_is_served_when_a_pause_ends_after_a_delay(url: str, clock: tubes.testing.ManualClock) -> None:
@@ -83,12 +83,12 @@ def test_waiters_are_served_when_another_client_resumes(url: str, kind: str) -> 
         tube.pause()
         tube.put(1)
         tube.put(2)
-        got = run_waiters(url, kind, 2)
+        taken = run_waiters(url, kind, 2)
         assert eventually(lambda: tube.statistics().waiting > 0)
-        assert not got
+        assert not taken
         tube.resume()
         began = time.monotonic()
-        assert eventually(lambda: len(got) == 2)
+        assert eventually(lambda: len(taken) == 2)
         assert time.monotonic() - began < 2.5
 
 
@@ -97,7 +97,7 @@ def test_waiters_send_few_commands_while_a_tube_is_paused(valkey: LocalServer, u
     # Leases are renewed every 200 seconds, so not during the measured second.
     with tubes.connect(url, session_ttl=601.0) as queue, valkey.client() as client:
         tube = queue.create_tube("t")
-        got = run_waiters(url, "threads", 5, session_ttl=600.0)
+        taken = run_waiters(url, "threads", 5, session_ttl=600.0)
         assert eventually(lambda: tube.statistics().waiting > 0)
         tube.pause(seconds)
         for number in range(5):
@@ -111,9 +111,9 @@ def test_waiters_send_few_commands_while_a_tube_is_paused(valkey: LocalServer, u
 
         # Once all processes have seen the pause, each looks once in 5 seconds.
         assert eventually(lambda: requests_per_second() < 30)
-        assert not got
+        assert not taken
         tube.resume()
-        assert eventually(lambda: len(got) == 5)
+        assert eventually(lambda: len(taken) == 5)
 
 
 def test_take_any_skips_a_paused_tube(url: str) -> None:
@@ -121,16 +121,16 @@ def test_take_any_skips_a_paused_tube(url: str) -> None:
         first, second = queue.create_tube("t"), queue.create_tube("u")
         first.pause()
         first.put("first")
-        got: list[Any] = []
+        taken: list[Any] = []
 
         def work() -> None:
-            got.extend(queue.take_any([first, second], 20) for _ in range(2))
+            taken.extend(queue.take_any([first, second], 20) for _ in range(2))
 
         worker = threading.Thread(target=work)
         worker.start()
         assert eventually(lambda: second.statistics().waiting == 1)
         other.tube("u").put("second")
-        assert eventually(lambda: len(got) == 1)
+        assert eventually(lambda: len(taken) == 1)
         other.tube("t").resume()
         worker.join(20)
-        assert [task.data for task in got] == ["second", "first"]
+        assert [task.data for task in taken] == ["second", "first"]

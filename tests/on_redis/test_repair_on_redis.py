@@ -245,7 +245,7 @@ def test_repair_keeps_or_sets_aside_corrupted_tasks(patients: Callable[..., Pati
 
 
 class Damage(NamedTuple):
-    """A damage to tubes of these drivers, and the kinds of problems that it causes."""
+    """Damage to tubes of these drivers, and the kinds of problems that it causes."""
 
     drivers: tuple[str, ...]
     kinds: str
@@ -382,7 +382,7 @@ DAMAGES = {
     "the next id is invalid": Damage(ALL, "field", write("", "next", "-1")),
     "the oldest task is wrong": Damage(ALL, "oldest", write("", "oldest", 35)),
     "a count is not a number": Damage(ALL, "field", write("", "takes", "many")),
-    "the number of waiters is invalid": Damage(ALL, "waiting", write("waiting", "somebody", "x")),
+    "the number of waiters is invalid": Damage(ALL, "waiting", write("waiting", "some process", "x")),
     "a key has another type": Damage(ALL, "type", lambda tube: tube.client.set(tube.key_of("marker"), "x")),
     "a lane is missing": Damage(LANES, "entry+stranded", lose_lane),
     "a lane seems to be taken": Damage(("utube",), "lane", mark_as_taken),
@@ -432,7 +432,6 @@ def test_repair_sets_unreadable_tasks_aside(patients: Callable[..., Patient], na
         b"007": b"\0" * 9,
     }
     patient.client.hset(patient.key_of("tasks"), mapping=broken)
-    # The same number of entries then belongs to unknown tasks.
     assert patient.kinds()["unreadable"] == len(broken)
     patient.heal()
     assert patient.client.hgetall(patient.key_of("broken")) == broken
@@ -519,11 +518,11 @@ def test_check_and_repair_process_many_tasks_in_parts(valkey: LocalServer) -> No
 def test_check_finds_no_problem_in_a_busy_tube(valkey: LocalServer, name: str) -> None:
     driver, options = DRIVERS[name]
     url = f"{valkey.url}?prefix={uuid4().hex}"
-    busy = threading.Event()
+    stop = threading.Event()
 
     def work(number: int) -> None:
         chance = random.Random(number)
-        while not busy.is_set():
+        while not stop.is_set():
             with tubes.connect(url) as mine:  # Open a new session each time.
                 tube = mine.tube("busy")
                 mine.admin.register_driver(tube.driver)
@@ -539,7 +538,7 @@ def test_check_finds_no_problem_in_a_busy_tube(valkey: LocalServer, name: str) -
             found = [problem for _ in range(30) for problem in queue.admin.check("busy")]
             repaired = [problem for _ in range(5) for problem in queue.admin.repair("busy")]
         finally:
-            busy.set()
+            stop.set()
             for worker in workers:
                 worker.join()
         assert (found, repaired) == ([], [])

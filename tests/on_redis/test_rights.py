@@ -40,7 +40,8 @@ def users(server: LocalServer) -> Iterator[rights.Users]:
 @pytest.mark.full
 def test_documented_rights_match_the_scripts() -> None:
     documented = {
-        name: {word[1:].upper() for word in words if word.startswith("+")} for name, words in rights.told().items()
+        name: {word[1:].upper() for word in words if word.startswith("+")}
+        for name, words in rights.documented_rights().items()
     }
     assert documented == rights.wanted()
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.scripts import DRIVERS, VERBS, verbs_of
+from tests.support.scripts import DRIVERS, METHODS, methods_of
 from tubes.drivers import fifottl
 from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.replies import ANY
 
 
 def test_each_script_declares_its_reply_types() -> None:
-    assert [method for method in VERBS if script(method, fifottl.FifoTtl).answers == ANY] == []
+    assert [method for method in METHODS if script(method, fifottl.FifoTtl).answers == ANY] == []
 
 
 @pytest.mark.sample(1)
@@ -25,7 +25,7 @@ def test_a_script_compiles(name: str) -> None:
     lua51: Any = import_module("lupa.lua51")  # The module has no type hints.
     compiled = lua51.LuaRuntime(encoding=None).eval(b"function(text) return select(2, loadstring(text)) end")
     driver, settings = DRIVERS[name]
-    errors = {method: compiled(script(method, driver, settings).text) for method in verbs_of(driver)}
+    errors = {method: compiled(script(method, driver, settings).text) for method in methods_of(driver)}
     assert {method: error for method, error in errors.items() if error} == {}
 
 
@@ -33,6 +33,6 @@ def test_a_script_compiles(name: str) -> None:
 @pytest.mark.parametrize("name", DRIVERS)
 def test_a_script_has_each_function_once(name: str) -> None:
     driver, settings = DRIVERS[name]
-    for method in verbs_of(driver):
+    for method in methods_of(driver):
         defined = Counter(re.findall(rb"^local function (\w+)", script(method, driver, settings).text, re.MULTILINE))
         assert [found for found, times in defined.items() if times > 1] == [], method

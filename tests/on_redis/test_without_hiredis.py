@@ -19,14 +19,14 @@ with tubes.connect(sys.argv[1]) as queue, tubes.connect(sys.argv[1], session_ttl
     for options in ({}, {"delay": 0, "ttl": 900, "pri": 1, "utube": "a b"}):
         put = others.put("now", **options)
         assert tube.take(timeout=0).ack().id == put.id
-        consumer = threading.Thread(target=lambda: got.append(tube.take(timeout=20)))
-        got = []
+        consumer = threading.Thread(target=lambda: taken.append(tube.take(timeout=20)))
+        taken = []
         consumer.start()
         while not tube.statistics().waiting:
             pass
         others.put("later", **options)
         consumer.join()
-        assert got[0].ack().data == "later"
+        assert taken[0].ack().data == "later"
     tube.put_many(range(3))
     assert sum(part.size for part in BulkReader(tube).between(0, 10)) == 3
     print("done")

@@ -13,7 +13,7 @@ import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 import tubes
-from tests.support.receiver import Answer, Receiver, Request, reply
+from tests.support.receiver import Receiver, Reply, Request, reply
 from tubes.errors import InvalidOption
 from tubes.push import Places, Sender, SendFailed, Signer, Webhook
 from tubes.push.sender import MAX_REPLY
@@ -40,7 +40,7 @@ async def push_all(queue: tubes.aio.AsyncQueue, url: str, **settings: Any) -> Su
     return await worker.run_async(burst=True)
 
 
-def always_reply(status: int, *headers: str) -> Callable[[Request], Answer]:
+def always_reply(status: int, *headers: str) -> Callable[[Request], Reply]:
     return lambda _: reply(status, b"", *headers)
 
 
@@ -51,12 +51,15 @@ async def test_a_task_is_posted_signed_and_done(place: str) -> None:
         tube = await queue.create_tube("orders", "fifottl")
         await tube.put({"n": 1, "who": "ä"}, context={"traceparent": trace, "tracestate": "a\r\nhost: b"})
         assert await push_all(queue, f"{receiver.url}/hook?a=1", secrets=[SECRET, OTHER]) == Summary(acked=1)
-    (got,) = receiver.requests
-    assert got.line == "POST /hook?a=1 HTTP/1.1"
-    assert (got.headers["host"], got.headers["content-type"]) == (f"127.0.0.1:{receiver.port}", "application/json")
-    assert (got.headers["traceparent"], got.headers.get("tracestate")) == (trace, None)
-    assert json.loads(got.body) == {"n": 1, "who": "ä"}
-    assert [each[:3] for each in got.headers["webhook-signature"].split()] == ["v1,", "v1,"]
+    (callback,) = receiver.requests
+    assert callback.line == "POST /hook?a=1 HTTP/1.1"
+    assert (callback.headers["host"], callback.headers["content-type"]) == (
+        f"127.0.0.1:{receiver.port}",
+        "application/json",
+    )
+    assert (callback.headers["traceparent"], callback.headers.get("tracestate")) == (trace, None)
+    assert json.loads(callback.body) == {"n": 1, "who": "ä"}
+    assert [each[:3] for each in callback.headers["webhook-signature"].split()] == ["v1,", "v1,"]
 
 
 def test_standard_library_verifies_signatures() -> None:
@@ -159,8 +162,8 @@ async def test_huge_and_slow_replies_are_cut_off() -> None:
     async def send_nothing(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(60)
 
-    answers = {"/endless": send_endlessly, "/drops": send_slowly, "/silent": send_nothing}
-    async with Receiver(lambda request: answers[request.line.split()[1]]) as receiver:
+    responses = {"/endless": send_endlessly, "/drops": send_slowly, "/silent": send_nothing}
+    async with Receiver(lambda request: responses[request.line.split()[1]]) as receiver:
         async with opened(timeout=5).running() as sender:
             found = await sender.post(f"{receiver.url}/endless", b"", {})
             assert (len(found.body), found.is_cut) == (MAX_REPLY, True)
@@ -172,12 +175,12 @@ async def test_huge_and_slow_replies_are_cut_off() -> None:
 
 @pytest.mark.anyio
 async def test_redirects_proxies_and_compression_are_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(request: Request) -> Answer:
+    def respond(request: Request) -> Reply:
         if request.line.startswith("POST /packed"):
             return reply(200, b"\x1f\x8b", "content-encoding: gzip", "set-cookie: a=b")
         return reply(307, b"", f"location: {receiver.url}/packed")
 
-    async with Receiver(answer) as receiver, Receiver(always_reply(200)) as proxy, opened().running() as sender:
+    async with Receiver(respond) as receiver, Receiver(always_reply(200)) as proxy, opened().running() as sender:
         monkeypatch.setenv("http_proxy", proxy.url)
         assert (await sender.post(f"{receiver.url}/moved", b"", {})).status == 307
         for _ in range(2):
@@ -212,11 +215,11 @@ async def test_unrequested_reply_is_not_the_reply_to_the_next_request(arrival: s
 async def test_connections_are_used_again() -> None:
     writers: set[asyncio.StreamWriter] = set()
 
-    async def answer(writer: asyncio.StreamWriter) -> None:
+    async def respond(writer: asyncio.StreamWriter) -> None:
         writers.add(writer)
         writer.write(reply(200))
 
-    async with Receiver(lambda _: answer) as receiver, opened().running() as sender:
+    async with Receiver(lambda _: respond) as receiver, opened().running() as sender:
         for _ in range(5):
             assert (await sender.post(receiver.url, b"", {})).status == 200
     assert len(writers) == 1

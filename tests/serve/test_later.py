@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 import tubes
-from tests.support.receiver import Answer, Receiver, Request, reply
+from tests.support.receiver import Receiver, Reply, Request, reply
 from tests.support.served import Served
 from tubes.conformance.bench import eventually
 from tubes.errors import InvalidOption
@@ -90,10 +90,10 @@ async def test_a_callback_is_called_and_signed(later: Served) -> None:
         id = created.json()["id"]
         assert UUID(id).version == 4
         await wait_until(lambda: bool(receiver.requests))
-        (got,) = receiver.requests
-        assert json.loads(got.body) == {"id": id, "topic": "mail", "content": "ä"}
-        assert (got.line.split()[1], got.headers["webhook-id"][:4]) == ("/x", "msg_")
-        assert got.headers["webhook-signature"].startswith("v1,")
+        (received,) = receiver.requests
+        assert json.loads(received.body) == {"id": id, "topic": "mail", "content": "ä"}
+        assert (received.line.split()[1], received.headers["webhook-id"][:4]) == ("/x", "msg_")
+        assert received.headers["webhook-signature"].startswith("v1,")
         await wait_until(lambda: is_deleted(later, id))
 
 
@@ -172,7 +172,7 @@ async def test_create_keeps_the_limits_of_a_token(tmp_path: Path) -> None:
     ids=range(14),
 )
 @pytest.mark.anyio
-async def test_other_replies_are_failed_attempts(later: Served, reply: Answer, wait: float) -> None:
+async def test_other_replies_are_failed_attempts(later: Served, reply: Reply, wait: float) -> None:
     async with Receiver(lambda _: reply) as receiver:
         id = (await post(later, "/create", retry=2, callback=receiver.url)).json()["id"]
         await wait_until(lambda: bool(receiver.requests))
@@ -340,7 +340,7 @@ async def deliver_tasks(url: str, tasks: int, kills: int, instances: int) -> Cou
     running_ids: set[str] = set()
     concurrent: list[str] = []
 
-    def reply(request: Request) -> Answer:
+    def reply(request: Request) -> Reply:
         id = json.loads(request.body)["id"]
 
         async def send_slowly(writer: asyncio.StreamWriter) -> None:

@@ -314,10 +314,10 @@ def test_names_are_shown_to_tokens_that_may_see_them_only(owned: tuple[Tokens, h
         for auth, status in ((None, 401), (("x", "nix"), 401), (("x", texts["put,take"]), 403)):
             refused = admin.get(path, auth=auth)
             assert (refused.status_code, "secret" in refused.text) == (status, False)
-    shown = {text: admin.get("/info", auth=("x", token)).json() for text, token in texts.items()}
+    visible = {text: admin.get("/info", auth=("x", token)).json() for text, token in texts.items()}
     both = ["mail", "secret"]
-    del shown["put,take"]
-    assert shown == {
+    del visible["put,take"]
+    assert visible == {
         "look": {"bank": both, "shop": both},
         "look shop m*": {"shop": ["mail"]},
         "admin bank": {"bank": both},

@@ -536,15 +536,15 @@ def test_stream_limits_window_and_releases_tasks_on_disconnect(http: httpx.Clien
     with http.stream("GET", "/tubes/mail/stream?window=2") as reply:
         assert reply.headers["content-type"].startswith("application/x-ndjson")
         lines = reply.iter_lines()
-        got = [json.loads(next(lines)) for _ in range(2)]
+        pushed = [json.loads(next(lines)) for _ in range(2)]
         assert http.get("/tubes/mail").json()["tasks"]["taken"] == 2
         for _ in range(2):
-            assert http.delete(f"/leases/{got.pop(0)['lease']}").status_code == 204
-            got.append(json.loads(next(lines)))
-        assert [task["data"] for task in got] == [2, 3]
+            assert http.delete(f"/leases/{pushed.pop(0)['lease']}").status_code == 204
+            pushed.append(json.loads(next(lines)))
+        assert [task["data"] for task in pushed] == [2, 3]
         http.post("/tubes/mail/release-all")  # The stream notices that its takes have ended.
-        got = [json.loads(next(lines)) for _ in range(2)]
-        assert [(task["data"], task["attempts"]) for task in got] == [(2, 2), (3, 2)]
+        pushed = [json.loads(next(lines)) for _ in range(2)]
+        assert [(task["data"], task["attempts"]) for task in pushed] == [(2, 2), (3, 2)]
     eventually(lambda: http.get("/tubes/mail").json()["tasks"]["ready"] == 3)
 
 

@@ -91,8 +91,8 @@ def test_token_allows_only_granted_requests(guarded: Served, tokens: Tokens) -> 
         assert maker.get(f"{task}/{id}").json()["data"] == "secret"
         # The log contains the id of the token, but neither leases nor tokens.
         text = maker.headers["authorization"].removeprefix("Bearer ")
-        for shown in (text, text.split("_", 2)[2]):
-            assert maker.get(f"/token/shop/{shown}/limits").status_code == 404
+        for part in (text, text.split("_", 2)[2]):
+            assert maker.get(f"/token/shop/{part}/limits").status_code == 404
         lines = guarded.lines()
         assert {line["token"] for line in lines if "/leases/" in line["path"]} <= {token.id for token in tokens.all()}
         said = json.dumps(lines)

@@ -119,8 +119,8 @@ def test_slow_or_oversized_requests_are_cut_off(tmp_path: Path) -> None:
             time.sleep(1)
             replies = 0
             with suppress(OSError):
-                while some := one.recv(2**16):
-                    replies += some.count(b"HTTP/1.1 200")
+                while chunk := one.recv(2**16):
+                    replies += chunk.count(b"HTTP/1.1 200")
             assert 0 < replies < count
         assert ready(served)
 
@@ -210,11 +210,11 @@ def test_unread_replies_beyond_total_limit_are_cut_off() -> None:
                 await asyncio.sleep(0.3)
             whole: list[bool] = []
             for reader, writer in lines:
-                got = 0
+                size_read = 0
                 with suppress(OSError):
-                    while got < size and (some := await reader.read(2**20)):
-                        got += len(some)
-                whole.append(got >= size)
+                    while size_read < size and (chunk := await reader.read(2**20)):
+                        size_read += len(chunk)
+                whole.append(size_read >= size)
                 writer.close()
         return whole
 
@@ -478,8 +478,8 @@ def test_pipelined_requests_may_be_split_anywhere() -> None:
             connection.data_received(text[number:])
             reader, writer = await asyncio.open_connection(sock=far)
             received = b""
-            while received.count(b"HTTP/1.1") < 3 and (some := await asyncio.wait_for(reader.read(2**16), 30)):
-                received += some
+            while received.count(b"HTTP/1.1") < 3 and (chunk := await asyncio.wait_for(reader.read(2**16), 30)):
+                received += chunk
             assert re.findall(rb"HTTP/1.1 (\d+)", received) == [b"404", b"200", b"200"], number
             writer.close()
             transport.close()

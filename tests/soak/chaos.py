@@ -125,13 +125,13 @@ class Chaos:
     def _disconnect_listeners(self, act: Callable[[], object]) -> None:
         """Cause a fault that disconnects the listeners, which restart when they receive the put of a later task."""
         mark = f"mark{len(self.log)}."
-        heard = [(tube, tube.listener) for tube in self._watched if tube.listener is not None]
-        for _, listener in heard:
+        listened = [(tube, tube.listener) for tube in self._watched if tube.listener is not None]
+        for _, listener in listened:
             listener.forget(mark)
         act()
         puts = count()
         until = time.monotonic() + PATIENCE
-        for tube, listener in heard:
+        for tube, listener in listened:
             while listener.is_blind:
                 if time.monotonic() > until:
                     tube.ledger.mistakes.append(f"no event of {tube.tube.name} arrived for {PATIENCE:g} s")

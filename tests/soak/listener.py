@@ -32,7 +32,7 @@ class Listener:
         #: The holder of each lane, or None. A missing lane may be held by an unknown task.
         self._lanes: dict[Any, int | None] = {}
         #: Ended tasks; the last take of unchecked ones by id.
-        self.gone = Marks()
+        self.ended_ids = Marks()
         self.ended: dict[int, int] = {}
         self._mark = ""
         self.takes = 0
@@ -68,9 +68,9 @@ class Listener:
             self._move(task, str(task.state))
 
     def _end(self, task: Task) -> None:
-        if task.id in self.gone:
+        if task.id in self.ended_ids:
             self._blame(f"task {task.id} has ended twice")
-        self.gone.add(task.id)
+        self.ended_ids.add(task.id)
         self.ended[task.id] = task.attempts
 
     def _judge(self, task: Task) -> None:
@@ -80,7 +80,7 @@ class Listener:
         state = self._known[task.id][2] if task.id in self._known else None
         if state not in (None, "ready"):
             self._blame(f"task {task.id} was taken while it was {state}")
-        if task.id in self.gone:
+        if task.id in self.ended_ids:
             self._blame(f"task {task.id} was taken after its end")
         holder = self._lanes.get(lane)
         if holder is not None:

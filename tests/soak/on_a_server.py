@@ -60,7 +60,7 @@ def soak(
         stack.callback(_kill, producers, team)
         for actor in producers + team:
             assert actor.is_ready.wait(_PATIENCE), f"{actor.job} did not start"
-        chaos = Chaos(server, proxy, team, lambda gone: hire(gone.job), list(watched.values()), dice)
+        chaos = Chaos(server, proxy, team, lambda actor: hire(actor.job), list(watched.values()), dice)
         spared = {f"{actor.job.mode} of {actor.job.tube}": actor.process.pid for actor in team[: chaos.spared]}
         makers = {actor.job.mode.replace("_", " "): actor.process.pid for actor in producers}
         began = time.monotonic()

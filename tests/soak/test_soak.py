@@ -43,11 +43,11 @@ def test_a_short_soak_in_memory_keeps_the_rules() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_soak_ends_its_processes(number: signal.Signals) -> None:
     # A background process of a shell ignores Ctrl-C, and its children inherit this.
-    asked = signal.signal(signal.SIGINT, signal.default_int_handler)
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         soak = python("-m", "tests.soak", "5", "--only", "memory", stderr=subprocess.PIPE)
     finally:
-        signal.signal(signal.SIGINT, asked)
+        signal.signal(signal.SIGINT, previous)
     children = Path(f"/proc/{soak.pid}/task/{soak.pid}/children")
     assert eventually(lambda: bool(children.read_text().split()))
     (child,) = children.read_text().split()
@@ -91,15 +91,15 @@ def test_a_ledger_finds_a_task_that_is_lost(queue: tubes.Queue) -> None:
 def test_ledger_reports_duplicate_put(queue: tubes.Queue) -> None:
     ledger, tube = LongLedger(), queue.create_tube("load")
     ledger.unknown.update(("maybe", "never"))
-    for key in ("told", "finished"):
+    for key in ("double", "finished"):
         put(ledger, tube, key)
         tube.put(key)
     tube.put_many(["maybe", "maybe"])
-    told, again, finished, late, maybe, twice = tube.take_many(6, timeout=0)
-    for task in (told, again, maybe, twice, finished):
+    double, again, finished, late, maybe, twice = tube.take_many(6, timeout=0)
+    for task in (double, again, maybe, twice, finished):
         ledger.work(task)
     assert ledger.mistakes == [
-        "told was put twice, as task 0 and as task 1",
+        "double was put twice, as task 0 and as task 1",
         "maybe was put twice, as task 4 and as task 5",
     ]
     ledger.forget_finished({})

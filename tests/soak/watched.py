@@ -24,8 +24,8 @@ class Watched:
     @property
     def mistakes(self) -> list[str]:
         """Return the broken rules."""
-        heard = [] if self.listener is None else self.listener.mistakes
-        return [f"{self.tube.name}: {mistake}" for mistake in self.ledger.mistakes + heard]
+        reported = [] if self.listener is None else self.listener.mistakes
+        return [f"{self.tube.name}: {mistake}" for mistake in self.ledger.mistakes + reported]
 
     @property
     def judged(self) -> int:

@@ -103,7 +103,7 @@ def test_expired_or_repeated_done_tasks_are_not_read(queue: tubes.Queue, options
 
 
 def test_results_are_read_with_other_codecs(url: str) -> None:
-    for codec, result, shown in (("raw", b"\xff", b"\xff"), ("msgpack", {"a": [1]}, '{"a":[1]}')):
+    for codec, result, column in (("raw", b"\xff", b"\xff"), ("msgpack", {"a": [1]}, '{"a":[1]}')):
         with tubes.connect(url, codec=codec) as queue:
             tube = queue.create_tube(codec, keep_done=60)
             tube.put(b"data")
@@ -114,7 +114,7 @@ def test_results_are_read_with_other_codecs(url: str) -> None:
             {"url": url, "tube": codec, "codec": codec, "state": "done"},
             f"result {'binary' if codec == 'raw' else 'string'}",
         )
-        assert row["result"] == shown
+        assert row["result"] == column
 
 
 @pytest.mark.parametrize(

@@ -44,11 +44,11 @@ def test_plans_logs_checkpoints_progress_and_errors_hide_password(
     literal = {"url": url, "username": "bob", "password": PASSWORD, "tube": "t"}
     in_url = {"url": url.replace("unix://", f"unix://bob:{PASSWORD}@"), "tube": "t"}
     queue.create_tube("t")
-    shown: list[str] = []
+    outputs: list[str] = []
 
     def sql(statement: str) -> None:
         rows = spark.sql(statement).collect()
-        shown.append(str(rows))
+        outputs.append(str(rows))
 
     def clause(options: dict[str, str]) -> str:
         return ", ".join(f"{name} '{value}'" for name, value in options.items())
@@ -72,20 +72,20 @@ def test_plans_logs_checkpoints_progress_and_errors_hide_password(
     for options in (literal, in_url):
         frame = spark.read.format("tubes").options(**options).load()
         frame.select("data").write.format("tubes").options(**options).mode("append").save()
-        shown += [repr(frame), frame._jdf.queryExecution().toString(), frame.schema.json()]
+        outputs += [repr(frame), frame._jdf.queryExecution().toString(), frame.schema.json()]
     with pytest.raises(AnalysisException, match="there is no tube 'none'") as refused:
         spark.read.format("tubes").options(**{**literal, "tube": "none"}).load().count()
-    shown.append(str(refused.value))
+    outputs.append(str(refused.value))
     writer = spark.readStream.format("tubes").options(**literal).load().select("data").writeStream.format("tubes")
     writer = writer.options(**in_url, delivery="exactly-once", checkpointLocation=str(tmp_path / "checkpoint"))
     query = writer.trigger(availableNow=True).start()
     assert query.awaitTermination(300)
-    shown += [json.dumps(query.lastProgress, default=str), query._jsq.explainInternal(True)]
+    outputs += [json.dumps(query.lastProgress, default=str), query._jsq.explainInternal(True)]
     spark.sql("DROP VIEW seen")
     log = read_log()
     for kept in ("CreateTable", "AppendData", "(redacted)"):
         assert kept in log
     stored = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "here"]
     assert any(path.parent.name == "offsets" for path in stored)
-    for text in [log, *shown, *(path.read_text(errors="replace") for path in stored)]:
+    for text in [log, *outputs, *(path.read_text(errors="replace") for path in stored)]:
         assert PASSWORD not in text

@@ -50,9 +50,9 @@ def test_table_is_written_and_read(
 
     more = sql_options.replace(")", ", NumPartitions 2, state 'ready', batchSize 500)")
     sql(f"CREATE TABLE crawl USING tubes {more} COMMENT 'pages' TBLPROPERTIES ('team' = 'ann', 'tube' = 'no')")
-    shown = f"tube t on {options['url'].partition('?')[0]}"
-    assert any(comment.startswith(shown) for name, _, comment in sql("DESCRIBE crawl") if name == "data")
-    assert shown in sql("SHOW CREATE TABLE crawl")[0][0]
+    source = f"tube t on {options['url'].partition('?')[0]}"
+    assert any(comment.startswith(source) for name, _, comment in sql("DESCRIBE crawl") if name == "data")
+    assert source in sql("SHOW CREATE TABLE crawl")[0][0]
     with pytest.raises(PySparkException, match=r"there is no tube 't'.*\s.*From Spark: a write with .option..driver"):
         sql("INSERT INTO crawl (data) VALUES ('one')")
     tube = queue.create_tube("t", "utube")

@@ -412,9 +412,9 @@ def test_batch_numbers_may_have_gaps(harness: Harness, monkeypatch: pytest.Monke
     calls: list[str] = []
     run = stream._run
 
-    def record_call(verb: str, *args: Any) -> Any:
-        calls.append(verb)
-        return run(verb, *args)
+    def record_call(method: str, *args: Any) -> Any:
+        calls.append(method)
+        return run(method, *args)
 
     monkeypatch.setattr(stream, "_run", record_call)
     assert stream.ack(300_000) == 10

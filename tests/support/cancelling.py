@@ -35,15 +35,15 @@ async def cancel_all(rounds: int, take: Take, put: Put) -> int:
     """Start two takes in each round and cancel both shortly after a put; return how many were still running."""
     cancelled = 0
     for number in range(rounds):
-        takers = [asyncio.create_task(take()) for _ in range(2)]
+        waiters = [asyncio.create_task(take()) for _ in range(2)]
         await put(number)
         for _ in range(random.randrange(6)):
             await asyncio.sleep(random.choice((0, 0, 0.0003)))
-        for taker in takers:
-            cancelled += taker.cancel()
-        for taker in takers:
+        for waiter in waiters:
+            cancelled += waiter.cancel()
+        for waiter in waiters:
             with suppress(asyncio.CancelledError):
-                await taker
+                await waiter
     return cancelled
 
 

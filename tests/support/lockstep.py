@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tubes
 from tests.support.internals import port_of
-from tests.support.model import STATES, Connection, Model, Ref, Refused, Session, Shown, Waiter
+from tests.support.model import STATES, Connection, Model, Ref, Refused, Session, View, Waiter
 from tubes import Driver, LaneInfo, QueueClosed, Task, TaskNotTaken, TubesError
 from tubes.conformance.faces import SyncFace
 from tubes.drivers.invariants import check_engine
@@ -41,18 +41,18 @@ def to_micros(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * SECOND)
 
 
-def to_model_result(answer: Any) -> Any:
+def to_model_result(actual: Any) -> Any:
     """Convert a result of the tube to that of the model."""
-    if isinstance(answer, list):
-        answers: list[Any] = answer
-        return [to_model_result(each) for each in answers]
-    if not isinstance(answer, Task):
-        return answer
-    created = round(answer.created * SECOND)
-    return Shown(
-        answer.id, str(answer.state), answer.data, answer.utube, answer.pri, answer.attempts, created,
-        to_micros(answer.ttl), to_micros(answer.ttr), to_micros(answer.due), to_micros(answer.expires),
-        (None if answer.state == "done" else answer.calls["release"], *list(answer.calls.values())[1:]),
+    if isinstance(actual, list):
+        results: list[Any] = actual
+        return [to_model_result(each) for each in results]
+    if not isinstance(actual, Task):
+        return actual
+    created = round(actual.created * SECOND)
+    return View(
+        actual.id, str(actual.state), actual.data, actual.utube, actual.pri, actual.attempts, created,
+        to_micros(actual.ttl), to_micros(actual.ttr), to_micros(actual.due), to_micros(actual.expires),
+        (None if actual.state == "done" else actual.calls["release"], *list(actual.calls.values())[1:]),
     )  # fmt: skip
 
 
@@ -83,9 +83,9 @@ class Lockstep:
     def create(self) -> None:
         """Create the tube, with a listener."""
         self.tube = self.root.create_tube("model", self.driver, **self.options)
-        self.received: list[tuple[str, Shown]] = []
-        heard = self.received
-        self.tube.on_task_change(lambda task, event: heard.append((event, to_model_result(task))))
+        self.received: list[tuple[str, View]] = []
+        received = self.received
+        self.tube.on_task_change(lambda task, event: received.append((event, to_model_result(task))))
 
     def join(self) -> None:
         """Add a worker."""
@@ -126,24 +126,24 @@ class Lockstep:
             expected = ideal()
         except Refused as refused:
             expected = refused.kind
-        answer: Any
+        actual: Any
         try:
-            answer = real()
+            actual = real()
         except TubesError as error:
-            answer = type(error)
-        self.agree(answer, expected)
+            actual = type(error)
+        self.agree(actual, expected)
 
-    def agree(self, answer: Any, expected: Any) -> None:
-        assert to_model_result(answer) == expected
-        if isinstance(answer, list):
-            for pair in zip(answer, expected, strict=True):  # pyright: ignore[reportUnknownArgumentType]
+    def agree(self, actual: Any, expected: Any) -> None:
+        assert to_model_result(actual) == expected
+        if isinstance(actual, list):
+            for pair in zip(actual, expected, strict=True):  # pyright: ignore[reportUnknownArgumentType]
                 self.agree(*pair)
-        if isinstance(answer, Task):
-            self.refs.append((answer, self.model.refer(expected)))
+        if isinstance(actual, Task):
+            self.refs.append((actual, self.model.refer(expected)))
             with suppress(TaskNotTaken):
-                lease, meant = answer.lease, self.model.refer(expected)._replace(is_lease=True)
+                lease, expected_ref = actual.lease, self.model.refer(expected)._replace(is_lease=True)
                 # The lease of a task of another session has no take.
-                self.refs.append((lease, meant._replace(take=0) if lease.take == NO_TAKE else meant))
+                self.refs.append((lease, expected_ref._replace(take=0) if lease.take == NO_TAKE else expected_ref))
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -207,9 +207,9 @@ class Lockstep:
             ideal, tube = self.worker(worker)
             self.begin(tube, "take", None, {"timeout": timeout}, self.model.wait(ideal, to_micros(timeout)))
 
-    def begin(self, tube: tubes.Tube, verb: str, data: Any, options: dict[str, Any], waiter: Waiter) -> None:
-        arguments = () if verb == "take" else (data,)
-        self.calls.append((self.face.begin(tube, verb, *arguments, **options), waiter))
+    def begin(self, tube: tubes.Tube, method: str, data: Any, options: dict[str, Any], waiter: Waiter) -> None:
+        arguments = () if method == "take" else (data,)
+        self.calls.append((self.face.begin(tube, method, *arguments, **options), waiter))
 
     def ack(self, worker: int, task: int) -> None:
         (ideal, tube), (real, ref) = self.worker(worker), self.task(task)
@@ -285,14 +285,14 @@ class Lockstep:
 
     def leave(self, worker: int, lost: bool) -> None:
         """Close or detach a worker and add another one."""
-        gone = self.workers.pop(worker % WORKERS)
+        leaver = self.workers.pop(worker % WORKERS)
         # The order of two sessions that end at the same moment is undefined.
         lost = lost and all(each.ends_at != self.model.now + self.model.lease for each in self.model.sessions)
-        self.model.close(gone.ideal, lost=lost)
+        self.model.close(leaver.ideal, lost=lost)
         if lost:
-            gone.queue.admin.detach()
+            leaver.queue.admin.detach()
         else:
-            gone.queue.close()
+            leaver.queue.close()
         self.join()
 
     def identify(self, worker: int, session: int) -> None:
@@ -310,13 +310,13 @@ class Lockstep:
 
     def compare(self, *, all_tasks: bool = True) -> None:
         """Check that the visible states are equal and that exactly the expected waiting calls have returned."""
-        for future, waiter in [call for call in self.calls if call[1].answers]:
+        for future, waiter in [call for call in self.calls if call[1].results]:
             self.calls.remove((future, waiter))
             try:
-                answer = future.result(PATIENCE)
+                actual = future.result(PATIENCE)
             except TubesError as error:
-                answer = type(error)
-            self.agree(answer, waiter.answers[0])
+                actual = type(error)
+            self.agree(actual, waiter.results[0])
         assert self.received == self.model.events
         del self.received[:], self.model.events[:]
         statistics = self.tube.statistics()
@@ -335,7 +335,7 @@ class Lockstep:
             last = kept[first - 1].id if first else None
             found = [*self.tube.tasks(limit=first, state="done"), *self.tube.tasks(last, state="done")]
             assert [(to_model_result(task), task.why, task.result, to_micros(task.ended)) for task in found] == [
-                (each.shown, each.why, each.result, each.ended) for each in kept
+                (each.view, each.why, each.result, each.ended) for each in kept
             ]
             # List a different state at each step, starting after some task.
             self.looks += 1

@@ -39,7 +39,7 @@ class Refused(Exception):
         self.kind = kind
 
 
-class Shown(NamedTuple):
+class View(NamedTuple):
     """A task as returned by a call."""
 
     id: int
@@ -62,7 +62,7 @@ class Kept(NamedTuple):
 
     until: int
     id: int
-    shown: Shown
+    view: View
     ended: int
     why: str
     result: Any
@@ -99,7 +99,7 @@ class Waiter:
     connection: Connection
     deadline: int | None
     put: tuple[Any, dict[str, Any]] | list[tuple[Any, dict[str, Any]]] | None = None
-    answers: list[Any] = field(default_factory=list)
+    results: list[Any] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -121,7 +121,7 @@ class RateLimit:
     #: Its place in the round; 0 if it has none.
     number: int = 0
     #: True if its starts are recorded although the tube has no limits.
-    asked: bool = False
+    is_recorded: bool = False
 
     @property
     def own_limits(self) -> tuple[int | None, int | None, str | None, int | None]:
@@ -173,7 +173,7 @@ class Model:
         self.calls: dict[str, int] = dict.fromkeys(CALLS, 0)
         self.waiting_takes: list[Waiter] = []
         self.waiting_puts: list[Waiter] = []
-        self.events: list[tuple[str, Shown]] = []
+        self.events: list[tuple[str, View]] = []
         #: True while takes are paused, and the end of the pause (None: no end).
         self.paused = False
         self.paused_until: int | None = None
@@ -196,12 +196,12 @@ class Model:
         """Return the kept done tasks in list order."""
         return [each for each in sorted(self.done, reverse=True) if each.until > self.now]
 
-    def forget_done(self, ref: int | Ref) -> Shown | None:
+    def forget_done(self, ref: int | Ref) -> View | None:
         """Forget the done task of this reference, if it is kept."""
         kept = self.find_done(ref)
         if kept is not None:
             self.done.remove(kept)
-        return kept and kept.shown
+        return kept and kept.view
 
     def find_done(self, ref: int | Ref) -> Kept | None:
         """Return the done task of this reference, if it is kept."""
@@ -210,10 +210,10 @@ class Model:
         id = ref.id if isinstance(ref, Ref) else ref
         return next((each for each in self.kept_tasks() if each.id == id), None)
 
-    def peek(self, ref: int | Ref) -> Shown:
+    def peek(self, ref: int | Ref) -> View:
         """Peek."""
         kept = self.find_done(ref)
-        return self.show(self.found(ref)) if kept is None else kept.shown
+        return self.show(self.found(ref)) if kept is None else kept.view
 
     def list_ids(self, state: str) -> list[int]:
         """Return the ids of the tasks in a state, in list order."""
@@ -275,17 +275,17 @@ class Model:
             return min((end for end in ends if end is not None), default=None)
         return task.dead
 
-    def show(self, task: Task) -> Shown:
+    def show(self, task: Task) -> View:
         """Return the current visible state of the task."""
-        return Shown(
+        return View(
             task.id, task.state, task.data, task.utube, task.pri, task.attempts, task.created,
             task.ttl, task.ttr, self.due(task), task.dead,
             (None if task.state == "done" else task.calls["release"], *list(task.calls.values())[1:]),
         )  # fmt: skip
 
-    def refer(self, answer: Shown) -> Ref:
+    def refer(self, view: View) -> Ref:
         """Return the reference of a returned task as an argument."""
-        return Ref(answer.id, self.generation, answer.attempts if answer.state == "taken" else None)
+        return Ref(view.id, self.generation, view.attempts if view.state == "taken" else None)
 
     def alive(self, ref: int | Ref) -> Task | None:
         """Return the task of this reference, if it exists."""
@@ -369,7 +369,7 @@ class Model:
             for line in (self.waiting_takes, self.waiting_puts):
                 for waiter in [each for each in line if each.deadline == self.now]:
                     line.remove(waiter)
-                    waiter.answers.append([] if isinstance(waiter.put, list) else None)
+                    waiter.results.append([] if isinstance(waiter.put, list) else None)
             self.catch_up()
 
     def expire(self) -> bool:
@@ -400,11 +400,11 @@ class Model:
                 self.waiting_puts.remove(waiter)
                 put: Any = waiter.put
                 many = isinstance(put, list)
-                waiter.answers.append([self.add(*each) for each in put] if many else self.add(*put))
+                waiter.results.append([self.add(*each) for each in put] if many else self.add(*put))
             self.expire()
             while self.waiting_takes and (task := self.first()) is not None:
                 waiter = self.waiting_takes.pop(0)
-                waiter.answers.append(self.give(task, waiter.connection))
+                waiter.results.append(self.give(task, waiter.connection))
             again = self.expire() or self.next_put() is not None
 
     # -- calls ---------------------------------------------------------------------------------------------------------
@@ -448,7 +448,7 @@ class Model:
             full.add(name)
         return None
 
-    def put(self, data: Any, options: dict[str, Any]) -> Shown | None:
+    def put(self, data: Any, options: dict[str, Any]) -> View | None:
         """Put without waiting for room."""
         if not options.keys() <= (self.driver.options - {"capacity"}) | {"timeout", "keep_done"}:
             raise Refused(OptionNotSupported)
@@ -456,11 +456,11 @@ class Model:
             if "timeout" not in options:
                 raise Refused(TubeFull)
             return None
-        shown = self.add(data, options)
+        view = self.add(data, options)
         self.catch_up()
-        return shown
+        return view
 
-    def add(self, data: Any, options: dict[str, Any]) -> Shown:
+    def add(self, data: Any, options: dict[str, Any]) -> View:
         """Add a new task, for which there is room."""
         defaults = {name: value for name, value in self.options.items() if name in ("pri", "ttl", "ttr", "keep_done")}
         if "ttr" in self.driver.options:
@@ -494,7 +494,7 @@ class Model:
         _, most = self.limits(self.rate_limits.get(name, RateLimit()))
         return self.states(name).count("taken") < most and self.next_start(name) <= self.now
 
-    def give(self, task: Task, connection: Connection) -> Shown:
+    def give(self, task: Task, connection: Connection) -> View:
         """Give the task to this connection."""
         task.attempts += 1
         task.owner = connection.session
@@ -503,7 +503,7 @@ class Model:
             self.number += 1
             rate_limit = self.rate_limit(name)
             rate_limit.number = self.number
-            if rate_limit.asked or self.options.get("interval") or self.options.get("order") == "round_robin":
+            if rate_limit.is_recorded or self.options.get("interval") or self.options.get("order") == "round_robin":
                 rate_limit.start = (self.now, task.id, task.attempts)
         self.change(task, "taken", "take", "take", until=None if task.ttr is None else self.now + task.ttr)
         return self.show(task)
@@ -513,19 +513,19 @@ class Model:
         if name is None:
             return
         rate_limit = self.rate_limit(name)
-        noted = rate_limit.asked or self.options.get("interval") or self.options.get("order") == "round_robin"
+        noted = rate_limit.is_recorded or self.options.get("interval") or self.options.get("order") == "round_robin"
         if noted and (rate_limit.interval_from or self.options.get("interval_from")) == "ack":
             _, id, attempts = rate_limit.start or (0, -1, 0)
             rate_limit.start = (self.now, id, attempts)
 
-    def take(self, connection: Connection) -> Shown | None:
+    def take(self, connection: Connection) -> View | None:
         """Take without waiting."""
         task = self.first()
         if task is None:
             return None
-        shown = self.give(task, connection)
+        view = self.give(task, connection)
         self.catch_up()
-        return shown
+        return view
 
     def wait(self, connection: Connection, timeout: int | None, put: Any = None) -> Waiter:
         """Take or put, and wait if necessary."""
@@ -534,13 +534,13 @@ class Model:
         self.catch_up()
         return waiter
 
-    def ack(self, connection: Connection, ref: int | Ref, result: Any) -> Shown:
+    def ack(self, connection: Connection, ref: int | Ref, result: Any) -> View:
         """Ack."""
         task = self.find_held(connection, ref)
         self.change(task, "done", "delete", "ack", result=result)
         return self.mark_finished(task)
 
-    def release(self, connection: Connection, ref: int | Ref, delay: int | None) -> Shown:
+    def release(self, connection: Connection, ref: int | Ref, delay: int | None) -> View:
         """Release."""
         task = self.find_held(connection, ref)
         if delay is not None and "delay" not in self.driver.options:
@@ -556,24 +556,24 @@ class Model:
         else:
             self.change(task, "ready", "release", "release")
 
-    def put_many(self, items: list[tuple[Any, dict[str, Any]]]) -> list[Shown]:
+    def put_many(self, items: list[tuple[Any, dict[str, Any]]]) -> list[View]:
         """Put all tasks or none."""
         capacity = self.options.get("capacity", 0)
         if capacity and len(items) > capacity:
             raise Refused(InvalidOption)
         if not self.room(len(items)) or self.full_lane(items) is not None:
             raise Refused(TubeFull)
-        shown = [self.add(*item) for item in items]
+        views = [self.add(*item) for item in items]
         self.catch_up()
-        return shown
+        return views
 
-    def take_many(self, connection: Connection, limit: int) -> list[Shown]:
+    def take_many(self, connection: Connection, limit: int) -> list[View]:
         """Take up to `limit` tasks without waiting."""
-        shown: list[Shown] = []
-        while len(shown) < limit and (task := self.first()) is not None:
-            shown.append(self.give(task, connection))
+        views: list[View] = []
+        while len(views) < limit and (task := self.first()) is not None:
+            views.append(self.give(task, connection))
         self.catch_up()
-        return shown
+        return views
 
     def ack_many(self, connection: Connection, refs: list[int | Ref]) -> dict[int, bool]:
         """Ack the held tasks."""
@@ -615,7 +615,7 @@ class Model:
         self.catch_up()
         return done
 
-    def touch(self, connection: Connection, ref: int | Ref, span: int) -> Shown:
+    def touch(self, connection: Connection, ref: int | Ref, span: int) -> View:
         """Touch."""
         task = self.find_held(connection, ref)
         if "ttr" not in self.driver.options:
@@ -634,14 +634,14 @@ class Model:
             task.ttl += span
             task.dead += span
 
-    def bury(self, ref: int | Ref) -> Shown:
+    def bury(self, ref: int | Ref) -> View:
         """Bury."""
         task = self.found(ref)
         if task.state != "buried":
             self.change(task, "buried", "bury", "bury")
         return self.mark_finished(task)
 
-    def delete(self, ref: int | Ref) -> Shown:
+    def delete(self, ref: int | Ref) -> View:
         """Delete."""
         kept = self.forget_done(ref)
         if kept is not None:
@@ -650,12 +650,12 @@ class Model:
         self.change(task, "done", "delete", "delete")
         return self.mark_finished(task)
 
-    def mark_finished(self, task: Task) -> Shown:
+    def mark_finished(self, task: Task) -> View:
         """Return the task right after its call, done if its ttl is over, before any consequence."""
         self.expire()
-        shown = self.show(task)
+        view = self.show(task)
         self.catch_up()
-        return shown
+        return view
 
     def kick(self, count: int) -> int:
         """Kick."""
@@ -676,7 +676,7 @@ class Model:
         """Block."""
         rate_limit = self.rate_limit(name)
         rate_limit.blocked = self.now + span if span else 0
-        rate_limit.asked = rate_limit.asked or span > 0
+        rate_limit.is_recorded = rate_limit.is_recorded or span > 0
         self.catch_up()
 
     def configure(self, name: str, changes: dict[str, Any]) -> None:
@@ -684,7 +684,7 @@ class Model:
         rate_limit = self.rate_limit(name)
         for limit, value in changes.items():
             setattr(rate_limit, limit, value)
-            rate_limit.asked = rate_limit.asked or value is not None
+            rate_limit.is_recorded = rate_limit.is_recorded or value is not None
         self.catch_up()
 
     def lanes(self) -> list[tuple[str, int, int, float | None, float, int, int]]:
@@ -724,7 +724,7 @@ class Model:
         if not force and (waiting or any(task.state == "taken" for task in self.tasks)):
             raise Refused(TubeBusy)
         for waiter in waiting:
-            waiter.answers.append(TubeNotFound)
+            waiter.results.append(TubeNotFound)
         self.start()
 
     def statistics(self) -> tuple[dict[str, int], dict[str, int], int]:
@@ -748,7 +748,7 @@ class Model:
         for line in (self.waiting_takes, self.waiting_puts):
             for waiter in [each for each in line if each.connection is connection]:
                 line.remove(waiter)
-                waiter.answers.append(QueueClosed)
+                waiter.results.append(QueueClosed)
         self.catch_up()
         self.leave(connection.session, lost=lost)
 

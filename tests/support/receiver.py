@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 #: A reply: raw bytes, or a coroutine that writes it.
-Answer = bytes | Callable[[asyncio.StreamWriter], Awaitable[object]]
+Reply = bytes | Callable[[asyncio.StreamWriter], Awaitable[object]]
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ def reply(status: int, body: bytes = b"", *headers: str) -> bytes:
 
 
 class Receiver:
-    """A server on a free local port that replies with the results of `reply`. `requests`: all received requests."""
+    """A server on a free local port that replies with the results of `respond`. `requests`: all received requests."""
 
-    def __init__(self, answer: Callable[[Request], Answer], host: str = "127.0.0.1", port: int = 0) -> None:
-        self._answer: Final = answer
+    def __init__(self, respond: Callable[[Request], Reply], host: str = "127.0.0.1", port: int = 0) -> None:
+        self._respond: Final = respond
         self._host: Final = host
         self._port: Final = port
         self.requests: Final[list[Request]] = []
@@ -63,12 +63,12 @@ class Receiver:
                 self.now += 1
                 self.most = max(self.most, self.now)
                 try:
-                    answer: Any = self._answer(request)
-                    if isinstance(answer, bytes):
-                        writer.write(answer)
+                    response: Any = self._respond(request)
+                    if isinstance(response, bytes):
+                        writer.write(response)
                         await writer.drain()
                     else:
-                        await answer(writer)
+                        await response(writer)
                 finally:
                     self.now -= 1
         self._writers.discard(writer)

@@ -97,8 +97,8 @@ class Refusals:
         with self._admin.pipeline(transaction=False) as pipe:
             for key in keys:
                 pipe.dump(key).pttl(key)
-            told = pipe.execute()
-        return dict(zip(keys, zip(told[::2], told[1::2], strict=True), strict=True))
+            replies = pipe.execute()
+        return dict(zip(keys, zip(replies[::2], replies[1::2], strict=True), strict=True))
 
     def _restore(self, dumped: dict[bytes, tuple[bytes, int]]) -> None:
         with self._admin.pipeline(transaction=False) as pipe:
@@ -118,23 +118,23 @@ class Refusals:
         kinds: list[bytes] = _execute_all(self._admin, [("TYPE", key) for key in keys])
         looks = {b"hash": "HGETALL", b"set": "SMEMBERS", b"string": "GET"}
         ranges = {b"list": "LRANGE", b"zset": "ZRANGE"}
-        asked: list[tuple[Any, ...]] = []
+        reads: list[tuple[Any, ...]] = []
         for key, kind in zip(keys, kinds, strict=True):
             if kind in looks:
-                asked.append((looks[kind], key))
+                reads.append((looks[kind], key))
             else:
-                asked.append((ranges[kind], key, 0, -1, *(("WITHSCORES",) if kind == b"zset" else ())))
-        values = _execute_all(self._admin, asked)
+                reads.append((ranges[kind], key, 0, -1, *(("WITHSCORES",) if kind == b"zset" else ())))
+        values = _execute_all(self._admin, reads)
         lasting = _execute_all(self._admin, [("PTTL", key) for key in keys])
         return {key: (value, ttl < 0) for key, value, ttl in zip(keys, values, lasting, strict=True)}
 
 
-def _execute_all(client: Any, asked: list[tuple[Any, ...]]) -> list[Any]:
+def _execute_all(client: Any, reads: list[tuple[Any, ...]]) -> list[Any]:
     with client.pipeline(transaction=False) as pipe:
-        for words in asked:
+        for words in reads:
             pipe.execute_command(*words)
-        told: list[Any] = pipe.execute()
-        return told
+        replies: list[Any] = pipe.execute()
+        return replies
 
 
 def difference(one: dict[bytes, Any], other: dict[bytes, Any]) -> str:

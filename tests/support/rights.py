@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import redis
 
-from tests.support.scripts import DRIVERS, VERBS, verbs_of
+from tests.support.scripts import DRIVERS, METHODS, methods_of
 from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.gate import commands
 from tubes.testing import LocalServer
@@ -44,14 +44,14 @@ _HEARS: Final = {"SUBSCRIBE", "UNSUBSCRIBE", "PING"}
 
 
 @cache
-def of_scripts(*verbs: str) -> frozenset[str]:
+def of_scripts(*methods: str) -> frozenset[str]:
     """Return all commands of these scripts, for all drivers."""
     return frozenset(
         command
-        for verb in verbs
+        for method in methods
         for driver, settings in DRIVERS.values()
-        if verb in verbs_of(driver)
-        for command in commands(script(verb, driver, settings).text.decode())
+        if method in methods_of(driver)
+        for command in commands(script(method, driver, settings).text.decode())
     )
 
 
@@ -61,7 +61,9 @@ def wanted() -> dict[str, frozenset[str]]:
     working = putting | of_scripts(*_TAKES)
     # A user who only lists names writes nothing.
     looking = (of_scripts("overview", "names", "living", "there", "age") | _CALLS) - {"SADD", "SREM", "HSET"}
-    sparks = (verb for verb in VERBS if verb.startswith(("stream", "write", "extent", "heads", "ids", "oldest")))
+    sparks = (
+        method for method in METHODS if method.startswith(("stream", "write", "extent", "heads", "ids", "oldest"))
+    )
     spark = of_scripts(*_SESSION, *_PUTS, *sparks)
     return {
         "producer": putting,
@@ -69,11 +71,11 @@ def wanted() -> dict[str, frozenset[str]]:
         "monitor": looking,
         "listener": of_scripts(*_SESSION, "listen") | _CALLS | _HEARS,
         "spark": spark | _CALLS | _WAITS | _LOOKS,
-        "app": of_scripts(*VERBS) | _CALLS | _WAITS | _LOOKS | _HEARS,
+        "app": of_scripts(*METHODS) | _CALLS | _WAITS | _LOOKS | _HEARS,
     }
 
 
-def told() -> dict[str, list[str]]:
+def documented_rights() -> dict[str, list[str]]:
     """Return the documented rights by kind of user."""
     text = _PAGE.read_text().replace("\\\n", "")
     lines = re.findall(r"^    ACL SETUSER (\w+) on >secret (.*)", text, re.MULTILINE)
@@ -86,7 +88,7 @@ class Users:
     def __init__(self, server: LocalServer) -> None:
         self.server = server
         self.admin: Any = server.client()
-        for name, words in told().items():
+        for name, words in documented_rights().items():
             anywhere = [word.replace("tubes:*", "*") for word in words]
             try:
                 self._set(name, *anywhere)

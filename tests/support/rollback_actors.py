@@ -107,8 +107,8 @@ class Actor:
                     if task is not None:
                         end = _End(self, task, began)
                         time.sleep(self._random.random() * 0.01)
-                        with end as verb:
-                            verb()
+                        with end as finish:
+                            finish()
 
     # -- asyncio -------------------------------------------------------------------------------------------------------
 
@@ -133,8 +133,8 @@ class Actor:
                     if task is not None:
                         end = _End(self, task, began)
                         await asyncio.sleep(self._random.random() * 0.01)
-                        with end as verb:
-                            await verb()
+                        with end as finish:
+                            await finish()
 
         async with tubes.aio.connect(self._url) as queue:
             tube = await queue.tube("load")
@@ -254,13 +254,13 @@ class Actors:
         holds: dict[str, list[Hold]] = defaultdict(list)
         for name in self._pids:
             for line in self._lines(name):
-                word, *told = line.split()
+                word, *fields = line.split()
                 if word == "error":
                     yield f"{name}: {line}"
-                elif word == "put" and int(told[2]) > since:
-                    puts[told[0]] = int(told[1])
+                elif word == "put" and int(fields[2]) > since:
+                    puts[fields[0]] = int(fields[1])
                 elif word == "held":
-                    key, began, answered, how, ending = told
+                    key, began, answered, how, ending = fields
                     holds[key].append(Hold(name, int(began), int(answered), how, int(ending)))
         stored, expected = Ledger._drain(tube)
         if len(stored) != expected:

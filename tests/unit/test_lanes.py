@@ -109,9 +109,9 @@ def test_lane_without_tasks_is_forgotten() -> None:
 def test_lanes_that_are_made_after_one_was_forgotten_are_different() -> None:
     tube = LaneTube()
     tube.put("a")
-    gone = tube.take()
-    assert gone is not None
-    tube.ack(gone)
+    done = tube.take()
+    assert done is not None
+    tube.ack(done)
     tube.put("b")
     tube.put("c")
     assert tube.lane("b") is not tube.lane("c")

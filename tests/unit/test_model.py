@@ -128,9 +128,9 @@ class Machine(RuleBasedStateMachine):
     def take_many(self, worker: int, limit: int) -> None:
         self.run.take_many(worker, limit)
 
-    @rule(worker=NUMBERS, tasks=st.lists(NUMBERS, max_size=4), verb=st.sampled_from(["ack_many", "delete_many"]))
-    def do_to_many(self, worker: int, tasks: list[int], verb: str) -> None:
-        getattr(self.run, verb)(worker, tasks)
+    @rule(worker=NUMBERS, tasks=st.lists(NUMBERS, max_size=4), method=st.sampled_from(["ack_many", "delete_many"]))
+    def do_to_many(self, worker: int, tasks: list[int], method: str) -> None:
+        getattr(self.run, method)(worker, tasks)
 
     @rule(worker=NUMBERS, tasks=st.lists(NUMBERS, max_size=4), delay=st.sampled_from([None, None, 0, 0.3, 1]))
     def release_many(self, worker: int, tasks: list[int], delay: float | None) -> None:
@@ -156,9 +156,9 @@ class Machine(RuleBasedStateMachine):
     def touch(self, worker: int, task: int, seconds: float) -> None:
         self.run.touch(worker, task, seconds)
 
-    @rule(worker=NUMBERS, task=NUMBERS, verb=st.sampled_from(["bury", "delete", "peek"]))
-    def do(self, worker: int, task: int, verb: str) -> None:
-        getattr(self.run, verb)(worker, task)
+    @rule(worker=NUMBERS, task=NUMBERS, method=st.sampled_from(["bury", "delete", "peek"]))
+    def do(self, worker: int, task: int, method: str) -> None:
+        getattr(self.run, method)(worker, task)
 
     @rule(worker=NUMBERS, count=st.integers(0, 4))
     def kick(self, worker: int, count: int) -> None:
@@ -194,9 +194,9 @@ class Machine(RuleBasedStateMachine):
     def resume(self, worker: int) -> None:
         self.run.resume(worker)
 
-    @rule(worker=NUMBERS, verb=st.sampled_from(["release_all", "truncate"]))
-    def do_to_all(self, worker: int, verb: str) -> None:
-        getattr(self.run, verb)(worker)
+    @rule(worker=NUMBERS, method=st.sampled_from(["release_all", "truncate"]))
+    def do_to_all(self, worker: int, method: str) -> None:
+        getattr(self.run, method)(worker)
 
     @rule(worker=NUMBERS, force=st.booleans())
     def drop(self, worker: int, force: bool) -> None:
@@ -228,7 +228,7 @@ def test_short_random_runs_match_the_model(driver: Driver) -> None:
 
 
 #: The number of calls in a long run, and their weights.
-VERBS = 2_000
+CALLS = 2_000
 #: `make soak-faults` uses other seeds in each round.
 SEEDS = [int(os.environ.get("TUBES_SEED", "1"))]
 WEIGHTS: dict[str, tuple[int, Callable[[Lockstep, Random], object]]] = {
@@ -270,10 +270,10 @@ SELDOM: list[Callable[[Lockstep, Random], object]] = [
 @every_driver
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed{seed}")
 def test_long_random_runs_match_the_model(driver: Driver, seed: int) -> None:
-    run_with_model(driver, seed, "memory://", VERBS)
+    run_with_model(driver, seed, "memory://", CALLS)
 
 
-def run_with_model(driver: Driver, seed: int, url: str, verbs: int) -> None:
+def run_with_model(driver: Driver, seed: int, url: str, calls: int) -> None:
     """Run random calls on a store and on the model."""
     rng = Random(seed)
     run = Lockstep(driver, drop_omitted({name: rng.choice(OF_TUBES[name]) for name in mine(driver, OF_TUBES)}), url)
@@ -282,7 +282,7 @@ def run_with_model(driver: Driver, seed: int, url: str, verbs: int) -> None:
     values = {**VALUES, "pri": rng.choice([VALUES["pri"], [None, *range(100)]])}
     names, weights = list(WEIGHTS), [weight for weight, _ in WEIGHTS.values()]
     try:
-        for number in range(verbs):
+        for number in range(calls):
             if rng.random() < 0.5 * (1 - len(run.model.tasks) / crowd):
                 run.put(
                     rng.randrange(64), drop_omitted({name: rng.choice(values[name]) for name in mine(driver, values)})

@@ -145,11 +145,11 @@ def test_in_process_goals_are_multiples_of_the_yardstick() -> None:
 def test_table_shows_figures_and_reasons_for_missing_ones() -> None:
     made = results(huey=Figures([turn(one=0.4, work=0.05)]), Tarantool_queue=Figures(why="tarantool is not installed"))
     made.figures |= OURS
-    shown = table.markdown(made)
-    assert "| huey | 0.40 · 1,000 |" in shown
-    assert "| huey | 1.50 < 2 |" in shown
-    assert "| Tarantool queue | not measured |" in shown
-    assert "not measured: tarantool is not installed" in shown
+    page = table.markdown(made)
+    assert "| huey | 0.40 · 1,000 |" in page
+    assert "| huey | 1.50 < 2 |" in page
+    assert "| Tarantool queue | not measured |" in page
+    assert "not measured: tarantool is not installed" in page
 
 
 def test_write_readme_keeps_the_text_around_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

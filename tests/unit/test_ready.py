@@ -80,13 +80,13 @@ def test_entry_knows_the_index_that_contains_it() -> None:
     assert one.index is None
 
 
-@pytest.mark.parametrize("gone", range(5))
-def test_a_task_that_was_discarded_does_not_come(gone: int) -> None:
+@pytest.mark.parametrize("discarded", range(5))
+def test_a_task_that_was_discarded_does_not_come(discarded: int) -> None:
     entries = [entry(id) for id in range(5)]
     ready = make_ready(*entries)
-    ready.discard(entries[gone])
+    ready.discard(entries[discarded])
     assert ready.count() == 4
-    assert drain(ready) == [id for id in range(5) if id != gone]
+    assert drain(ready) == [id for id in range(5) if id != discarded]
 
 
 def test_task_pushed_again_after_discard_comes_once() -> None:
@@ -110,8 +110,8 @@ def test_returned_task_that_was_discarded_does_not_come() -> None:
 def test_removed_tasks_are_forgotten() -> None:
     entries = [entry(id) for id in range(1000)]
     ready = make_ready(*entries)
-    for gone in entries[1:-1]:
-        ready.discard(gone)
+    for discarded in entries[1:-1]:
+        ready.discard(discarded)
     assert ready.count() == 2
     assert ready.count_stored() < 200
     assert drain(ready) == [0, 999]
@@ -173,9 +173,9 @@ def test_random_tasks_come_in_order() -> None:
             here[back.id] = back
             ready.push(back)
         elif step < 0.75 and here:
-            gone = here.pop(chance.choice(sorted(here)))
-            ready.discard(gone)
-            left.append(gone)
+            discarded = here.pop(chance.choice(sorted(here)))
+            ready.discard(discarded)
+            left.append(discarded)
         else:
             first = min(here.values(), key=lambda each: each.rank, default=None)
             assert ready.pop() is first

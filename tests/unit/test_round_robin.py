@@ -39,10 +39,10 @@ def test_lane_with_a_better_task_keeps_its_place() -> None:
 
 def test_discarded_task_does_not_come() -> None:
     tube = LaneTube(rounds=True)
-    gone, stays = tube.put("a"), tube.put("b")
-    assert gone.index is tube.offers
-    tube.offers.discard(gone)
-    assert gone.index is None
+    discarded, stays = tube.put("a"), tube.put("b")
+    assert discarded.index is tube.offers
+    tube.offers.discard(discarded)
+    assert discarded.index is None
     assert tube.offers.pop() is stays
     assert stays.index is None
     assert tube.offers.pop() is None

@@ -63,18 +63,18 @@ def test_soonest_is_a_lower_bound_of_all_deadlines(timers: Timers[FullEntry]) ->
 
 
 def test_removed_entry_does_not_come(timers: Timers[FullEntry]) -> None:
-    gone = add_entry(timers, 0, FAR)
+    removed = add_entry(timers, 0, FAR)
     add_entry(timers, 1, FAR)
-    timers.remove(gone)
-    assert gone.queued == NEVER
+    timers.remove(removed)
+    assert removed.queued == NEVER
     assert pop_due(timers, FAR) == [1]
 
 
 def test_entry_removed_after_its_slot_was_opened_does_not_come(timers: Timers[FullEntry]) -> None:
-    gone = add_entry(timers, 1, FAR + 1)
+    removed = add_entry(timers, 1, FAR + 1)
     add_entry(timers, 0, FAR)
     assert pop_due(timers, FAR) == [0]
-    timers.remove(gone)
+    timers.remove(removed)
     assert pop_due(timers, 2 * FAR) == []
 
 

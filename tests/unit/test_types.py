@@ -17,7 +17,7 @@ from tubes.drivers.tube_options import OF_TUBES
 
 
 @pytest.mark.parametrize(
-    ("told", "checked"),
+    ("annotated", "checked"),
     [
         # The timeout is a separate parameter, because the return type of `put` depends on it.
         (tubes.PutOptions, OF_TASKS.keys() - {"timeout"}),
@@ -26,9 +26,9 @@ from tubes.drivers.tube_options import OF_TUBES
         (tubes.TubeOptions, OF_TUBES.keys()),
     ],
 )
-def test_typed_options_match_the_checked_options(told: Any, checked: set[str]) -> None:
-    assert told.__annotations__.keys() == checked
-    assert told.__required_keys__ == set()
+def test_typed_options_match_the_checked_options(annotated: Any, checked: set[str]) -> None:
+    assert annotated.__annotations__.keys() == checked
+    assert annotated.__required_keys__ == set()
 
 
 @pytest.mark.full

@@ -106,9 +106,9 @@ def test_event_outside_the_table_has_no_effect(subtests: pytest.Subtests) -> Non
             with subtests.test(f"{why} {state}"):
                 queue = new_queue()
                 waiter = waiter_in(queue, state)
-                answer = waiter.result
+                result = waiter.result
                 assert queue.move(waiter, why, "a task") is False
-                assert (queue.state(waiter), waiter.result, waiter.woken) == (state, answer, 0)
+                assert (queue.state(waiter), waiter.result, waiter.woken) == (state, result, 0)
 
 
 def test_waiter_that_cannot_be_woken_is_gone(subtests: pytest.Subtests) -> None:
@@ -161,8 +161,8 @@ class Server:
         self.done: dict[int, str] = {}
         self.undone: Counter[int] = Counter()
 
-    def _answer(self, verb: str) -> Any:
-        yield verb
+    def _reply(self, method: str) -> Any:
+        yield method
         what = self._chance.random()
         if what < 0.15:
             raise ConnectionLost(url="here", why="it was cut")
@@ -171,23 +171,23 @@ class Server:
         if what < 0.5:
             return None
         id = next(self._ids)
-        self.done[id] = verb
+        self.done[id] = method
         return id
 
     def take_waiting(self, count: int, orphaned: object) -> Any:
-        id = yield from self._answer("take")
+        id = yield from self._reply("take")
         return 0 if id is None else (id, b"t", 1, id, -1, b"")
 
     def put_waiting(self, request: object) -> Any:
-        id = yield from self._answer("put")
+        id = yield from self._reply("put")
         return None if id is None else task_of(id)
 
     def show(self, taken: Any) -> TaskView:
         return task_of(taken[0])
 
-    def undo(self, verb: str, *words: Any, **about: Any) -> Any:
+    def undo(self, method: str, *words: Any, **about: Any) -> Any:
         self.undone[words[0]] += 1
-        yield verb
+        yield method
 
 
 class Recorded(WaitQueue):
@@ -203,14 +203,14 @@ class Recorded(WaitQueue):
         self.known[waiter] = WaitState.QUEUED
         return super().enlist(waiter)
 
-    def move(self, waiter: Any, why: str, answer: object = PENDING) -> bool:
+    def move(self, waiter: Any, why: str, result: object = PENDING) -> bool:
         was = self.state(waiter)
         assert was is self.known[waiter], "the state was changed without a move"
         row = WAIT_MOVES[why].get(was)
         if row is not None:
             self.used.add((why, was))
             self.known[waiter] = row.to
-        return super().move(waiter, why, answer)
+        return super().move(waiter, why, result)
 
     def check(self) -> None:
         """Check that all states result from moves."""
@@ -249,13 +249,13 @@ def play(seed: int) -> Recorded:
     def serve() -> None:
         flow = chance.choice([serving.serve_all, serving.serve_one])()
         try:
-            asked = next(flow)
+            step = next(flow)
             while True:
-                assert not isinstance(asked, WaitForLock)
+                assert not isinstance(step, WaitForLock)
                 for _ in range(chance.randrange(3)):
                     change_at_random()
                     queue.check()
-                asked = flow.throw(KeyboardInterrupt()) if chance.random() < 0.03 else flow.send(None)
+                step = flow.throw(KeyboardInterrupt()) if chance.random() < 0.03 else flow.send(None)
         except (StopIteration, TubesError, KeyboardInterrupt):
             queue.check()
 
@@ -271,9 +271,9 @@ def play(seed: int) -> Recorded:
 def check(queue: Recorded, server: Server) -> None:
     """Check that each take and put has one owner or was undone once, and that no waiter was woken twice."""
     callers: list[Caller] = [*queue.known]
-    got = Counter(caller.result.id for caller in callers if isinstance(caller.result, TaskView))
+    deliveries = Counter(caller.result.id for caller in callers if isinstance(caller.result, TaskView))
     for id in server.done:
-        assert got[id] + server.undone[id] == 1, (id, server.done[id])
+        assert deliveries[id] + server.undone[id] == 1, (id, server.done[id])
     for caller in callers:
         assert caller.woken <= 1
         state = queue.state(caller)

@@ -13,12 +13,12 @@ from benchmarks.scale.figures import Figures, Subject, interleaved
 from benchmarks.scale.places import Place
 from tubes.conformance.bench import eventually
 
-_VERB: Final = "put to ack"
+_METHOD: Final = "put to ack"
 #: Seconds for a consumer to start waiting again after its ack.
 _PAUSE: Final = 0.002
 
 
-def by_threads(place: Place, takers: int, tasks: int) -> float:
+def measure_threads(place: Place, waiters: int, tasks: int) -> float:
     """Return the seconds from before a put to after the ack of the waiting thread."""
     acked = threading.Semaphore(0)
     with place.connect() as queue:
@@ -33,10 +33,10 @@ def by_threads(place: Place, takers: int, tasks: int) -> float:
                     return
                 acked.release()
 
-        threads = [threading.Thread(target=work) for _ in range(takers)]
+        threads = [threading.Thread(target=work) for _ in range(waiters)]
         for thread in threads:
             thread.start()
-        assert eventually(lambda: tube.statistics().waiting == takers)
+        assert eventually(lambda: tube.statistics().waiting == waiters)
         times: list[float] = []
         for _ in range(tasks):
             began = time.perf_counter()
@@ -52,7 +52,7 @@ def by_threads(place: Place, takers: int, tasks: int) -> float:
     return median(times)
 
 
-def by_asyncio(place: Place, takers: int, tasks: int) -> float:
+def measure_tasks(place: Place, waiters: int, tasks: int) -> float:
     """Return the same for consumers in an event loop."""
 
     async def main() -> float:
@@ -65,8 +65,8 @@ def by_asyncio(place: Place, takers: int, tasks: int) -> float:
                     await (await tube.take()).ack()
                     acked.release()
 
-            workers = [asyncio.create_task(work()) for _ in range(takers)]
-            while (await tube.statistics()).waiting < takers:  # noqa: ASYNC110  (no event signals that they wait)
+            workers = [asyncio.create_task(work()) for _ in range(waiters)]
+            while (await tube.statistics()).waiting < waiters:  # noqa: ASYNC110  (no event signals that they wait)
                 await asyncio.sleep(0.01)
             times: list[float] = []
             for _ in range(tasks):
@@ -84,15 +84,15 @@ def by_asyncio(place: Place, takers: int, tasks: int) -> float:
     return asyncio.run(main())
 
 
-_KINDS: Final[dict[str, Callable[[Place, int, int], float]]] = {"threads": by_threads, "asyncio": by_asyncio}
+_KINDS: Final[dict[str, Callable[[Place, int, int], float]]] = {"threads": measure_threads, "asyncio": measure_tasks}
 
 
-def measure_takers(figures: Figures, place: Place, sizes: list[int], rounds: int, tasks: int) -> None:
+def measure_waiting_takes(figures: Figures, place: Place, sizes: list[int], rounds: int, tasks: int) -> None:
     """Measure the caller's time for handing tasks, one at a time, to waiting consumers."""
-    for kind, wait in _KINDS.items():
+    for kind, measure_kind in _KINDS.items():
         subject = Subject(place.name, f"fifo, {kind} that wait", "waiting takes")
 
-        def one(size: int, wait: Any = wait, subject: Subject = subject) -> None:
-            figures.note(subject, size, _VERB, wait(place, size, tasks))
+        def one(size: int, measure_kind: Any = measure_kind, subject: Subject = subject) -> None:
+            figures.record(subject, size, _METHOD, measure_kind(place, size, tasks))
 
         interleaved(rounds, sizes, one)

@@ -49,14 +49,14 @@ class Crowd:
     def round(self, place: Place, count: int) -> Iterator[tuple[str, float]]:
         """Call each method `count` times or more; yield its seconds per call. The tube keeps its number of tasks."""
         tube, payload, spans = self.tube, self._payload, self._spans
-        given = [options | spans for options in self._options(2 * count)]
+        arguments = [options | spans for options in self._options(2 * count)]
         put: list[tubes.Task] = []
         taken: list[tubes.Task] = []
 
-        def each(verb: Any, tasks: list[Any]) -> float:
+        def each(method: Any, tasks: list[Any]) -> float:
             def act() -> None:
                 for task in tasks:
-                    verb(task)
+                    method(task)
 
             return place.seconds(act) / len(tasks)
 
@@ -72,22 +72,22 @@ class Crowd:
         def kick_one(_: Any) -> None:
             tube.kick(1)
 
-        yield "put", each(put_one, given)
-        yield "take", each(take_one, given)
+        yield "put", each(put_one, arguments)
+        yield "take", each(take_one, arguments)
         if spans:
             yield "touch", each(touch_one, taken[:count])
         # The tasks taken last return to their places, which are not the first ones any longer.
-        back = taken[count:]
-        self._dice.shuffle(back)
-        yield "release", each(tube.release, back)
+        returned = taken[count:]
+        self._dice.shuffle(returned)
+        yield "release", each(tube.release, returned)
         yield "ack", each(tube.ack, taken[:count])
-        gone = {task.id for task in taken[:count]}
-        left = [task.id for task in put + back if task.id not in gone][:count]
-        self._dice.shuffle(left)
-        yield "peek", each(tube.peek, left)
-        yield "bury", each(tube.bury, left)
-        yield "kick", each(kick_one, left)
-        yield "delete", each(tube.delete, left)
+        acked = {task.id for task in taken[:count]}
+        remaining = [task.id for task in put + returned if task.id not in acked][:count]
+        self._dice.shuffle(remaining)
+        yield "peek", each(tube.peek, remaining)
+        yield "bury", each(tube.bury, remaining)
+        yield "kick", each(kick_one, remaining)
+        yield "delete", each(tube.delete, remaining)
 
 
 def measure(
@@ -104,8 +104,8 @@ def measure(
         freeze_tasks()
 
         def one(size: int) -> None:
-            for verb, seconds in crowds[size].round(place, count):
-                figures.note(subject, size, verb, seconds)
+            for method, seconds in crowds[size].round(place, count):
+                figures.record(subject, size, method, seconds)
 
         # Ignore the first round, whose caches are in the state after filling.
         for crowd in crowds.values():
