@@ -139,12 +139,12 @@ class Host(ThreadingHTTPServer):
 
     def respond(self, path: str, attempts: int) -> tuple[int, str]:
         """Return the status and text of a response. The text is the target of a redirect, or Retry-After for 429."""
-        dice = random.Random(f"{self.seed} {path}")  # Each page behaves the same in every run.
-        time.sleep(dice.uniform(0.005, 0.015))
+        rng = random.Random(f"{self.seed} {path}")  # Each page behaves the same in every run.
+        time.sleep(rng.uniform(0.005, 0.015))
         if path == "/":  # The first page never fails, because it links to all others.
             return 200, self.docs.front(self.url)
-        fate = dice.random()
-        if fate < self.hopeless or (fate < self.hopeless + self.flaky and attempts <= dice.randint(1, 3)):
+        fate = rng.random()
+        if fate < self.hopeless or (fate < self.hopeless + self.flaky and attempts <= rng.randint(1, 3)):
             return 503, "come back later"
         if fate > 1 - self.busy and attempts == 1:
             return 429, "1"

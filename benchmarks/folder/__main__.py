@@ -1,11 +1,11 @@
 """Measure a store in a folder and other queues that need no server.
 
-    python -m benchmarks.folder [--tasks 2000] [--rounds 10] [--living 1000000]
+    python -m benchmarks.folder [--tasks 2000] [--rounds 10] [--stored 1000000]
 
 Litequeue, persist-queue and huey are measured if they are installed: `pip install litequeue persist-queue huey`.
 All stores are on disk, and their tasks are texts of 100 characters. A cycle is a put, a take and an ack of each task
 in turn. Each round measures every store once. The table shows the processor time of the best round, in microseconds
-per task, and its ratio to that of litequeue. With `--living N` it also shows the cost of a put into a store of N
+per task, and its ratio to that of litequeue. With `--stored N` it also shows the cost of a put into a store of N
 tasks, the size of the file relative to the data, and the time to open it.
 """
 
@@ -103,34 +103,34 @@ def measure_round(methods: Methods, tasks: int, best: dict[str, float]) -> None:
         best[method] = min(best.get(method, spent), spent)
 
 
-def measure_large_store(folder: Path, living: int) -> str:
+def measure_large_store(folder: Path, stored: int) -> str:
     """Measure a store with many tasks and describe the result."""
     url = f"file:{folder / 'large'}"
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", PLAIN)
-        for _ in range(living // 10_000):
+        for _ in range(stored // 10_000):
             tube.put_many([DATA] * 10_000)
-        took: list[float] = []
+        times: list[float] = []
         for _ in range(20_000):
             before = time.perf_counter()
             tube.put(DATA)
-            took.append(time.perf_counter() - before)
-        took.sort()
-    size = os.path.getsize(folder / "large" / "tubes.db") / ((living + len(took)) * len(DATA))
+            times.append(time.perf_counter() - before)
+        times.sort()
+    size = os.path.getsize(folder / "large" / "tubes.db") / ((stored + len(times)) * len(DATA))
     before, spent = time.perf_counter(), time.process_time()
     queue = tubes.connect(url)
     opened, spent = time.perf_counter() - before, time.process_time() - spent
     queue.close()  # Close waits until all writes are on disk.
-    puts = ", ".join(f"p{share * 100:g} {took[int(len(took) * share)] * 1000:.3f} ms" for share in (0.5, 0.99, 0.999))
+    puts = ", ".join(f"p{share * 100:g} {times[int(len(times) * share)] * 1000:.3f} ms" for share in (0.5, 0.99, 0.999))
     opening = f"opened in {opened:.1f} s ({spent:.1f} s CPU)"
-    return f"{living} living: puts {puts}; the file has {size:.1f} of the data; {opening}"
+    return f"{stored:,} stored tasks: puts {puts}; the file has {size:.1f} times the size of the data; {opening}"
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--tasks", type=int, default=2000)
     options.add_argument("--rounds", type=int, default=10)
-    options.add_argument("--living", type=int, default=0)
+    options.add_argument("--stored", type=int, default=0)
     args = options.parse_args()
     with TemporaryDirectory() as place:
         folder = Path(place)
@@ -154,8 +154,8 @@ def main() -> None:
                 name, f"{found['put']:.1f}", f"{found['take + ack']:.1f}", f"{cycles[name]:.1f}", relative, many
             )
         Console().print(table)
-        if args.living:
-            Console().print(measure_large_store(folder, args.living))
+        if args.stored:
+            Console().print(measure_large_store(folder, args.stored))
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ def python_of(packages: tuple[str, ...]) -> str:
     folder = FOLDER / packages[0].partition("[")[0]
     python = folder / "bin" / "python"
     ready = folder / "ready"
-    wanted = "\n".join(packages)
-    if ready.exists() and ready.read_text() == wanted:
+    requirements = "\n".join(packages)
+    if ready.exists() and ready.read_text() == requirements:
         return str(python)
     venv.create(folder, clear=True, with_pip=False)
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--disable-pip-version-check"]
@@ -35,5 +35,5 @@ def python_of(packages: tuple[str, ...]) -> str:
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
         raise CannotInstall((errors or done.stderr.splitlines() or ["pip failed"])[-1])
-    ready.write_text(wanted)
+    ready.write_text(requirements)
     return str(python)

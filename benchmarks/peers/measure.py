@@ -154,10 +154,10 @@ def _versions(child: Child, subject: Subject) -> dict[str, str]:
 
 def _await(worker: Child, notes: Notes, put: int) -> None:
     """Wait until all tasks are handled."""
-    patience = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PATIENCE
     while notes.count < put:
         if worker.ended():
             raise PeerFailed(f"its worker ended: {worker.last_words()}")
-        if time.monotonic() > patience:
+        if time.monotonic() > deadline:
             raise PeerFailed(f"{notes.count} of {put} tasks handled within {PATIENCE:g} s: {worker.last_words()}")
         time.sleep(0.02)

@@ -18,11 +18,11 @@ _THEIRS: Final = "#a8a29e"
 Bar = tuple[str, float, bool]
 
 
-def _bars(results: Results, wanted: Callable[[Subject], bool], measure: str, note: str = "") -> list[Bar]:
+def _bars(results: Results, is_included: Callable[[Subject], bool], measure: str, note: str = "") -> list[Bar]:
     found: list[Bar] = []
     for subject in SUBJECTS:
         ratio = results.of(subject.key).ratio(measure)
-        if ratio is not None and wanted(subject):
+        if ratio is not None and is_included(subject):
             ours = subject.family == "tubes"
             found.append((f"{subject.name}{note}", ratio, ours))
     return found

@@ -106,9 +106,9 @@ class _Started:
             preexec_fn=dies_with_parent,
         )
         self.pid = self._process.pid
-        patience = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + PATIENCE
         while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > patience:
+            if self._process.poll() is not None or time.monotonic() > deadline:
                 self.close()
                 raise NotInstalled(f"{program} did not start")
             time.sleep(0.01)

@@ -26,7 +26,7 @@ class Crowd:
         self._utubes = utubes
         self._spans: dict[str, Any] = {"ttl": TTL, "ttr": TTR} if "ttl" in driver else {}
         self._puts = 0
-        self._dice = random.Random(1)
+        self._rng = random.Random(1)
         fill(self.tube, self._items(waiting), **self._spans)
 
     def _items(self, count: int) -> Iterator[Any]:
@@ -78,12 +78,12 @@ class Crowd:
             yield "touch", each(touch_one, taken[:count])
         # The tasks taken last return to their places, which are not the first ones any longer.
         returned = taken[count:]
-        self._dice.shuffle(returned)
+        self._rng.shuffle(returned)
         yield "release", each(tube.release, returned)
         yield "ack", each(tube.ack, taken[:count])
         acked = {task.id for task in taken[:count]}
         remaining = [task.id for task in put + returned if task.id not in acked][:count]
-        self._dice.shuffle(remaining)
+        self._rng.shuffle(remaining)
         yield "peek", each(tube.peek, remaining)
         yield "bury", each(tube.bury, remaining)
         yield "kick", each(kick_one, remaining)

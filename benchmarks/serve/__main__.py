@@ -43,11 +43,11 @@ class Server:
     def ask(self, method: str, path: str, body: str = "") -> bytes:
         """Send a request and return the body of the reply."""
         self._socket.sendall((_HEAD.format(method, path, len(body)) + body).encode())
-        said = b""
-        while b"\r\n\r\n" not in said:
-            said += self._socket.recv(65536)
-        head, _, rest = said.partition(b"\r\n\r\n")
-        assert head[9:10] == b"2", said
+        received = b""
+        while b"\r\n\r\n" not in received:
+            received += self._socket.recv(65536)
+        head, _, rest = received.partition(b"\r\n\r\n")
+        assert head[9:10] == b"2", received
         length = re.search(rb"content-length: (\d+)", head)
         while length is not None and len(rest) < int(length[1]):
             rest += self._socket.recv(65536)

@@ -10,14 +10,14 @@ from pathlib import Path
 def new_file(*endings: str) -> Callable[[str], Path]:
     """Return a `type` for argparse and pytest: a file to write, whose name has one of these endings."""
 
-    def checked(name: str) -> Path:
+    def to_path(name: str) -> Path:
         path = Path(name)
         if not path.absolute().parent.is_dir():
-            raise argparse.ArgumentTypeError(f"{name}: folder {path.parent} does not exist")
+            raise argparse.ArgumentTypeError(f"{name}: the folder {path.parent} does not exist")
         if path.is_dir():
-            raise argparse.ArgumentTypeError(f"{name}: must be a file, is a folder")
+            raise argparse.ArgumentTypeError(f"{name}: must be a file, not a folder")
         if endings and path.suffix not in endings:
             raise argparse.ArgumentTypeError(f"{name}: must end with {' or '.join(endings)}")
         return path
 
-    return checked
+    return to_path

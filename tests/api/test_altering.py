@@ -153,7 +153,7 @@ def test_altered_max_in_flight_limits_busy_lanes(place: str) -> None:
     """No lane ever has more taken tasks than the largest limit set meanwhile."""
     taken: dict[str, int] = {}
     lock = threading.Lock()
-    allowed = most = 1
+    limit = most = 1
     wrong: list[tuple[int, int]] = []
     with tubes.connect(place) as queue:
         tube = queue.create_tube("t", "utube")
@@ -177,10 +177,10 @@ def test_altered_max_in_flight_limits_busy_lanes(place: str) -> None:
 
         with ThreadPoolExecutor(8) as pool:
             working = [pool.submit(work) for _ in range(8)]
-            for allowed in (3, 1, 2, 4, 1):
+            for limit in (3, 1, 2, 4, 1):
                 with lock:
-                    most = max(most, allowed)
-                tube.alter(max_in_flight=allowed)
+                    most = max(most, limit)
+                tube.alter(max_in_flight=limit)
                 time.sleep(0.1)
             tube.alter(max_in_flight=8)
             most = 8

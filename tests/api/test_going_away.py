@@ -137,7 +137,7 @@ def test_put_cancelled_after_its_task_was_taken_keeps_the_task() -> None:
 @pytest.mark.full
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
 def test_loop_in_a_forked_child_raises_queue_forked() -> None:
-    said = run_alone("""
+    output = run_alone("""
         import os, tubes
         tube = tubes.connect().create_tube("t")
         tube.put(1)
@@ -149,13 +149,13 @@ def test_loop_in_a_forked_child_raises_queue_forked() -> None:
             os._exit(0)
         os.wait()
     """)
-    assert said == "forked"
+    assert output == "forked"
 
 
 @pytest.mark.full
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
 def test_forked_child_may_close_the_loop_of_its_parent() -> None:
-    said = run_alone("""
+    output = run_alone("""
         import os, tubes
         tube = tubes.connect().create_tube("t")
         tube.put(1)
@@ -168,13 +168,13 @@ def test_forked_child_may_close_the_loop_of_its_parent() -> None:
         os.wait()
         print(tube.statistics().tasks["taken"])
     """)
-    assert said.split() == ["left", "1"]
+    assert output.split() == ["left", "1"]
 
 
 @pytest.mark.full
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
 def test_a_forked_child_may_close_its_parents_waiting_takes() -> None:
-    said = run_alone("""
+    output = run_alone("""
         import asyncio, os, threading, tubes
         async def main():
             tube = await tubes.aio.connect().create_tube("t")
@@ -189,13 +189,13 @@ def test_a_forked_child_may_close_its_parents_waiting_takes() -> None:
             print((await taking).data)
         asyncio.run(main())
     """)
-    assert said.split() == ["['MainThread']", "x"]
+    assert output.split() == ["['MainThread']", "x"]
 
 
 @pytest.mark.full
 def test_closed_event_loops_leave_no_waiter_behind() -> None:
     """The garbage collector runs at every allocation, so it ends waiting takes in the middle of other calls."""
-    said = run_alone("""
+    output = run_alone("""
         import asyncio, gc, time, tubes
         queue = tubes.connect("memory://n")
         tube = queue.create_tube("t")
@@ -221,12 +221,12 @@ def test_closed_event_loops_leave_no_waiter_behind() -> None:
             time.sleep(0.001)
         print(tube.statistics().tasks["total"])
     """)
-    assert said == "0"
+    assert output == "0"
 
 
 @pytest.mark.full
 def test_garbage_collected_loop_releases_its_task() -> None:
-    said = run_alone("""
+    output = run_alone("""
         import gc, time, tubes
         queue = tubes.connect()
         tube = queue.create_tube("t")
@@ -246,12 +246,12 @@ def test_garbage_collected_loop_releases_its_task() -> None:
             time.sleep(0.001)
         print(tube.statistics().tasks["ready"])
     """)
-    assert said == "300"
+    assert output == "300"
 
 
 @pytest.mark.full
 def test_an_interrupt_leaves_the_store_unlocked() -> None:
-    said = run_alone("""
+    output = run_alone("""
         import _thread, signal, threading, time, tubes
         signal.signal(signal.SIGINT, signal.default_int_handler)
         queue = tubes.connect()
@@ -291,7 +291,7 @@ def test_an_interrupt_leaves_the_store_unlocked() -> None:
         poker.join()
         print("locked" if queue._connection.store.lock.locked() else "interrupted" if hits else "in peace")
     """)
-    assert said == "interrupted"
+    assert output == "interrupted"
 
 
 @pytest.mark.full

@@ -96,24 +96,24 @@ def test_asyncio_listener_is_called_once_at_a_time() -> None:
     url = f"memory://one-at-a-time-{os.getpid()}"
 
     async def main() -> None:
-        said: list[str] = []
+        steps: list[str] = []
         async with tubes.aio.connect(url) as queue:
             tube = await queue.create_tube("t")
             with tubes.connect(url) as other:
                 theirs = other.tube("t")
 
                 def listen(task: tubes.AsyncTask, event: str) -> None:
-                    said.append(f"begin {task.id}")
+                    steps.append(f"begin {task.id}")
                     if task.id == 0:
                         theirs.put("nested")
-                    said.append(f"end {task.id}")
+                    steps.append(f"end {task.id}")
 
                 await tube.on_task_change(listen)
                 thread = threading.Thread(target=lambda: [theirs.put("x") for _ in range(2)])
                 thread.start()
                 thread.join()
                 await asyncio.sleep(0)
-        assert said == [f"{what} {id}" for id in range(3) for what in ("begin", "end")]
+        assert steps == [f"{what} {id}" for id in range(3) for what in ("begin", "end")]
 
     asyncio.run(main())
 

@@ -89,11 +89,11 @@ def test_threads_using_the_same_keys_keep_the_tube_consistent() -> None:
         made: list[int] = []
 
         def work(seed: int) -> None:
-            dice = random.Random(seed)
+            rng = random.Random(seed)
             with queue.session() as mine:
                 here = mine.tube("t")
                 for _ in range(300):
-                    key, how = dice.choice(keys), dice.choice(WAYS)
+                    key, how = rng.choice(keys), rng.choice(WAYS)
                     with contextlib.suppress(tubes.TubesError):
                         task: Any = here.put(key, key=key, on_duplicate=how, utube=key, key_ttl=0.001, timeout=0)
                         if task is None:
@@ -101,11 +101,11 @@ def test_threads_using_the_same_keys_keep_the_tube_consistent() -> None:
                         elif task.created_now:
                             made.append(task.id)
                         if task is not None:
-                            here.update(task, data=[key], pri=dice.randrange(3))
-                            here.update(task, ttl=dice.choice([0, 50]), delay=dice.choice([0, 0.001]))
+                            here.update(task, data=[key], pri=rng.randrange(3))
+                            here.update(task, ttl=rng.choice([0, 50]), delay=rng.choice([0, 0.001]))
                     with contextlib.suppress(tubes.TubesError):
                         if taken := here.take(0):
-                            end = dice.choice(["ack", "release", "bury"])
+                            end = rng.choice(["ack", "release", "bury"])
                             getattr(taken, end)()
 
         with ThreadPoolExecutor(4) as pool:

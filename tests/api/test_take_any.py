@@ -39,7 +39,7 @@ def check(queue: tubes.Queue) -> tuple[int, int, int]:
 @pytest.mark.parametrize("seed", range(3))
 def test_cancelled_takes_from_several_tubes_lose_nothing(seed: int) -> None:
     """Cancel thousands at random moments, with puts in between: each task is taken once or is still in the tube."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     puts = 3000
 
     async def main() -> None:
@@ -48,14 +48,14 @@ def test_cancelled_takes_from_several_tubes_lose_nothing(seed: int) -> None:
             made = [await queue.create_tube(name, "utubettl") for name in NAMES]
 
             async def take_all() -> None:
-                some = dice.sample(made, dice.randrange(1, 4))
-                task = await queue.take_any(some, dice.choice([None, 0.001, 5]), fair=dice.random() < 0.5)
+                some = rng.sample(made, rng.randrange(1, 4))
+                task = await queue.take_any(some, rng.choice([None, 0.001, 5]), fair=rng.random() < 0.5)
                 if task is not None:
                     assert task.attempts == 1
                     await task.ack()
                     taken.append(task.data)
 
-            await cancel_some(dice, puts, take_all, lambda n: dice.choice(made).put(n, utube=str(dice.randrange(50))))
+            await cancel_some(rng, puts, take_all, lambda n: rng.choice(made).put(n, utube=str(rng.randrange(50))))
             found = (await queue.statistics()).values()
             assert sum(each.waiting + each.tasks["taken"] for each in found) == 0
             assert len(taken) == len(set(taken)) == sum(each.calls["ack"] for each in found)
@@ -71,12 +71,12 @@ def test_takes_from_several_tubes_that_time_out_in_threads_lose_nothing() -> Non
     taken: list[int] = []
     with tubes.connect() as queue:
         made = [queue.create_tube(name) for name in NAMES]
-        over = threading.Event()
+        stop = threading.Event()
 
         def take_all(seed: int) -> None:
-            dice = random.Random(seed)
-            while not over.is_set():
-                task = queue.take_any(dice.sample(made, 2), dice.random() * 0.0005)
+            rng = random.Random(seed)
+            while not stop.is_set():
+                task = queue.take_any(rng.sample(made, 2), rng.random() * 0.0005)
                 if task is not None:
                     taken.append(task.ack().data)
 
@@ -85,7 +85,7 @@ def test_takes_from_several_tubes_that_time_out_in_threads_lose_nothing() -> Non
             thread.start()
         for number in range(puts):
             made[number % 3].put(number)
-        over.set()
+        stop.set()
         for thread in threads:
             thread.join()
         assert check(queue) == (puts - len(taken), 0, 0)
@@ -169,9 +169,9 @@ def test_interrupted_take_from_several_tubes_has_no_effect(monkeypatch: pytest.M
     for moment, queue in moments():
         if not asks:  # The task is put only when the call is waiting.
             monkeypatch.setattr(MemoryPort, "take", lambda port: None)
-        over = not interrupt(lambda queue=queue: queue.take_any(NAMES, 5), moment)  # type: ignore[misc]
+        stop = not interrupt(lambda queue=queue: queue.take_any(NAMES, 5), moment)  # type: ignore[misc]
         monkeypatch.setattr(MemoryPort, "take", take)
-        if over:
+        if stop:
             assert moment > 50
             assert check(queue) == (2, 1, 0)
             return
@@ -200,7 +200,7 @@ def test_interrupt_while_serving_a_take_from_several_tubes_loses_nothing() -> No
         theirs = tubes.aio.connect(url)
         for moment in range(MANY):
             taking = loop.run_until_complete(begin(theirs))
-            over = not interrupt(lambda: tube.put("x"), moment)
+            stop = not interrupt(lambda: tube.put("x"), moment)
             served = loop.run_until_complete(finishes_soon(taking))
             assert check(queue) == (0, served, 0 if served else 3)
             if not served:
@@ -208,7 +208,7 @@ def test_interrupt_while_serving_a_take_from_several_tubes_loses_nothing() -> No
             task = loop.run_until_complete(taking)
             assert task is not None
             loop.run_until_complete(task.ack())
-            if over:
+            if stop:
                 break
         loop.run_until_complete(theirs.close())
     loop.close()

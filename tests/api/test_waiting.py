@@ -38,7 +38,7 @@ def count_ready(tube: tubes.Tube) -> int:
 @pytest.mark.parametrize("seed", range(3))
 def test_cancelled_takes_lose_nothing(seed: int) -> None:
     """Cancel thousands at random moments, with puts in between: each task is taken once or is still in the tube."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     puts = 3000
 
     async def main() -> None:
@@ -47,12 +47,12 @@ def test_cancelled_takes_lose_nothing(seed: int) -> None:
             tube = await queue.create_tube("t", "utubettl")
 
             async def take_all() -> None:
-                task = await tube.take(timeout=dice.choice([None, 0.001, 5]))
+                task = await tube.take(timeout=rng.choice([None, 0.001, 5]))
                 if task is not None:
                     await task.ack()
                     taken.append(task.data)
 
-            await cancel_some(dice, puts, take_all, lambda n: tube.put(n, utube=str(dice.randrange(50))))
+            await cancel_some(rng, puts, take_all, lambda n: tube.put(n, utube=str(rng.randrange(50))))
             statistics = await tube.statistics()
             assert statistics.waiting == 0
             assert statistics.tasks["taken"] == 0
@@ -69,12 +69,12 @@ def test_takes_that_time_out_in_threads_lose_nothing() -> None:
     taken: list[int] = []
     with tubes.connect() as queue:
         tube = queue.create_tube("t")
-        over = threading.Event()
+        stop = threading.Event()
 
         def take_all(seed: int) -> None:
-            dice = random.Random(seed)
-            while not over.is_set():
-                task = tube.take(timeout=dice.random() * 0.0005)
+            rng = random.Random(seed)
+            while not stop.is_set():
+                task = tube.take(timeout=rng.random() * 0.0005)
                 if task is not None:
                     taken.append(task.ack().data)
 
@@ -83,7 +83,7 @@ def test_takes_that_time_out_in_threads_lose_nothing() -> None:
             thread.start()
         for number in range(puts):
             tube.put(number)
-        over.set()
+        stop.set()
         for thread in threads:
             thread.join()
         assert count_ready(tube) + len(taken) == puts
@@ -350,18 +350,18 @@ def test_forked_child_must_connect_again() -> None:
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
-            said = []
+            findings = []
             for call in (lambda: tube.put(1), lambda: tube.take(5), queue.tubes, tube.statistics, queue.session):
                 try:
                     call()
-                    said.append("no error")
+                    findings.append("no error")
                 except tubes.QueueForked:
-                    said.append("forked")
+                    findings.append("forked")
             queue.close()
             with tubes.connect(queue_url := f"memory://forked-{os.getppid()}") as fresh:
-                said.append(f"{queue_url.partition('-')[0]} has {fresh.tubes()}")
+                findings.append(f"{queue_url.partition('-')[0]} has {fresh.tubes()}")
                 fresh.create_tube("t").put("y")
-            os.write(writing, "; ".join(said).encode())
+            os.write(writing, "; ".join(findings).encode())
             os._exit(0)
         os.waitpid(child, 0)
         assert os.read(reading, 1000).decode() == "forked; " * 5 + "memory://forked has []"

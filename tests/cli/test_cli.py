@@ -247,10 +247,10 @@ def test_deleted_tasks_are_counted_and_missing_ones_named(shell: Shell, queue: t
 
 
 def test_measure_option_reports_waiting_and_holding_times(shell: Shell, queue: tubes.Queue) -> None:
-    tube, over = queue.create_tube("mail"), threading.Event()
+    tube, finished = queue.create_tube("mail"), threading.Event()
 
     def work() -> None:
-        while not over.wait(0.01):
+        while not finished.wait(0.01):
             tube.put("to ann")
             with tube.taking(timeout=0):
                 pass
@@ -261,7 +261,7 @@ def test_measure_option_reports_waiting_and_holding_times(shell: Shell, queue: t
         (row,) = shell.json("stats", "mail", "--measure", 0.5)
         report = shell("stats", "mail", "--measure", 0.2).stdout
     finally:
-        over.set()
+        finished.set()
         worker.join()
     for times in (row["waited"], row["held"]):
         assert times["count"] > 0

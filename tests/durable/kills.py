@@ -26,7 +26,7 @@ from tubes.drivers.invariants import check_engine
 PROGRAM = """
 import random, sys, threading, tubes
 url, seed, most = sys.argv[1], *map(int, sys.argv[2:])
-chance, saying = random.Random(seed), threading.Lock()
+rng, saying = random.Random(seed), threading.Lock()
 queue = tubes.connect(url)
 tube = queue.create_tube("t", "fifottl", ttr=600, if_exists="keep")
 lanes = queue.create_tube("lanes", "utube", max_in_flight=2, if_exists="keep")
@@ -46,27 +46,27 @@ threading.Thread(target=wait, daemon=True).start()
 number = 0
 while True:
     number += 1
-    way = chance.random()
-    if way < 0.25:
+    draw = rng.random()
+    if draw < 0.25:
         say("put", "t", tube.put({"number": number}).id)
-    elif way < 0.35:
+    elif draw < 0.35:
         say("put", "awaited", awaited.put(number).id)
-    elif way < 0.45:
-        say("put", "t", *(task.id for task in tube.put_many(range(chance.randrange(1, most)))))
-    elif way < 0.6:
-        for task in tube.take_many(chance.randrange(1, most), timeout=0):
+    elif draw < 0.45:
+        say("put", "t", *(task.id for task in tube.put_many(range(rng.randrange(1, most)))))
+    elif draw < 0.6:
+        for task in tube.take_many(rng.randrange(1, most), timeout=0):
             done(tube, task)
-    elif way < 0.8:
+    elif draw < 0.8:
         if task := tube.take(0):
             done(tube, task)
-    elif way < 0.85:
+    elif draw < 0.85:
         if task := tube.take(0):
             tube.bury(task, "why")
             say("buried", "t", task.id)
-    elif way < 0.9:
+    elif draw < 0.9:
         if task := tube.take(0):
-            tube.release(task, delay=chance.choice([0, 5]))
-    elif way < 0.95:
+            tube.release(task, delay=rng.choice([0, 5]))
+    elif draw < 0.95:
         queue.create_tube(f"tube-{number}", if_exists="keep").put(1)
         queue.tube(f"tube-{number}").drop()
     else:
@@ -81,7 +81,7 @@ class Kills:
 
     def __init__(self, folder: Path, seed: int, batch: int = 40) -> None:
         self.url = f"file:{folder}"
-        self._chance = random.Random(seed)
+        self._rng = random.Random(seed)
         self._batch = batch
         #: By tube: tasks that were put and acked, and tasks whose acks were interrupted by a kill.
         self._put: defaultdict[str, set[int]] = defaultdict(set)
@@ -103,8 +103,8 @@ class Kills:
     def _run(self) -> Output:
         """Run the program, kill it after some lines, and return its output."""
         output: Output = defaultdict(lambda: defaultdict(set))
-        lines = self._chance.randrange(1, 30 * self._batch)
-        words = [sys.executable, "-c", PROGRAM, self.url, str(self._chance.randrange(1 << 30)), str(self._batch)]
+        lines = self._rng.randrange(1, 30 * self._batch)
+        words = [sys.executable, "-c", PROGRAM, self.url, str(self._rng.randrange(1 << 30)), str(self._batch)]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             for number, line in enumerate(process.stdout):

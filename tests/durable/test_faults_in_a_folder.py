@@ -233,8 +233,8 @@ def test_call_on_a_full_disk_is_done_or_undone(tmp_path: Path) -> None:
     if not shutil.which("unshare") or run_on_small_disk(folder, "true").returncode:
         pytest.skip("nothing can be mounted here")
     ended = run_on_small_disk(folder, sys.executable, "-c", BATCHES, str(folder / "jobs"), size="28m")
-    *said, last = ended.stdout.splitlines()
-    assert said == [
+    *statements, last = ended.stdout.splitlines()
+    assert statements == [
         *(f"{name} is refused" for name in ("take_many", "delete_many", "truncate", "update", "put_many")),
         "create_tube is refused",
         "pause is done",
@@ -551,14 +551,20 @@ def test_tasks_move_to_another_tube_in_one_transaction(tmp_path: Path) -> None:
     clock = ManualClock()
     with tubes.connect(f"file:{tmp_path}", clock=clock) as queue, queue.namespace("elsewhere") as elsewhere:
         here, there = queue.create_tube("t", "utubettl"), elsewhere.create_tube("other", "utubettl", max_in_flight=1)
-        said: list[str] = []
-        port_of(here).shared._files.database.connection.set_trace_callback(said.append)
+        statements: list[str] = []
+        port_of(here).shared._files.database.connection.set_trace_callback(statements.append)
         here.put_many(["x", "y"])
-        assert [words for words in said if words in ("BEGIN IMMEDIATE", "COMMIT")] == ["BEGIN IMMEDIATE", "COMMIT"]
-        said.clear()
+        assert [words for words in statements if words in ("BEGIN IMMEDIATE", "COMMIT")] == [
+            "BEGIN IMMEDIATE",
+            "COMMIT",
+        ]
+        statements.clear()
         assert here.admin.move_to(there, state="ready") == 2
-        assert [words for words in said if words in ("BEGIN IMMEDIATE", "COMMIT")] == ["BEGIN IMMEDIATE", "COMMIT"]
-        assert "REPLACE" in said[1]
+        assert [words for words in statements if words in ("BEGIN IMMEDIATE", "COMMIT")] == [
+            "BEGIN IMMEDIATE",
+            "COMMIT",
+        ]
+        assert "REPLACE" in statements[1]
         line, is_interrupted = -1, True
         while is_interrupted:
             line += 1
@@ -705,7 +711,7 @@ def test_folder_is_locked_when_the_disk_has_no_room_for_the_process_id(
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("method", WRITES)
 def test_interrupted_recovery_leaves_memory_and_file_consistent(tmp_path: Path, method: str) -> None:
-    clock, chance = ManualClock(), random.Random(method)
+    clock, rng = ManualClock(), random.Random(method)
     with tubes.connect(f"file:{tmp_path}", clock=clock) as queue:
         first, hits = -1, 1
         while hits:
@@ -716,7 +722,7 @@ def test_interrupted_recovery_leaves_memory_and_file_consistent(tmp_path: Path, 
             tube.bury(tube.put("buried").id)
             task = tube.take(0)
             assert task is not None
-            moments = first, *(chance.randrange(chance.choice([30, 300])) for _ in range(2))
+            moments = first, *(rng.randrange(rng.choice([30, 300])) for _ in range(2))
             hits = interrupt(lambda tube=tube, task=task: WRITES[method](tube, task), *moments)  # type: ignore[misc]
             counts = tube.statistics().tasks
             check_engine(port_of(tube).shared.engine)

@@ -446,20 +446,20 @@ while True:
 
 @pytest.mark.full
 def test_copies_and_readers_see_a_consistent_snapshot(url: str, tmp_path: Path) -> None:
-    said: dict[str, set[int]] = {"put": set(), "acking": set(), "acked": set()}
+    reported: dict[str, set[int]] = {"put": set(), "acking": set(), "acked": set()}
 
     def listen() -> None:
         assert process.stdout is not None
         for line in process.stdout:
             what, *ids = line.split()
-            said[what] |= set(map(int, ids))
+            reported[what] |= set(map(int, ids))
 
     with subprocess.Popen([sys.executable, "-c", BUSY, url], stdout=subprocess.PIPE, text=True) as process:
         hearing = threading.Thread(target=listen)
         hearing.start()
         looks: list[tuple[set[int], set[int], set[int]]] = []
         while len(looks) < 24:
-            put, acked = set(said["put"]), set(said["acked"])
+            put, acked = set(reported["put"]), set(reported["acked"])
             if not put:
                 continue
             place = f"{url}?mode=read"
@@ -477,7 +477,7 @@ def test_copies_and_readers_see_a_consistent_snapshot(url: str, tmp_path: Path) 
     assert len({len(put) for put, _, _ in looks}) > 5
     for put, acked, there in looks:
         assert not acked & there
-        assert put - there <= said["acking"]
+        assert put - there <= reported["acking"]
 
 
 @pytest.mark.full
@@ -713,7 +713,7 @@ def test_log_of_another_file_is_refused(url: str, tmp_path: Path) -> None:
         shutil.copytree(folder, tmp_path / "killed")
     file, log = (tmp_path / "killed" / name for name in ("tubes.db", "tubes.db-wal"))
     assert log.stat().st_size
-    killed, said = f"file:{tmp_path / 'killed'}", file.read_bytes()
+    killed, reported = f"file:{tmp_path / 'killed'}", file.read_bytes()
     file.unlink()
     with pytest.raises(StoreFailed, match=r"restore the file, or remove 'tubes.db-wal'"):
         tubes.connect(killed)
@@ -731,7 +731,7 @@ def test_log_of_another_file_is_refused(url: str, tmp_path: Path) -> None:
     ):
         with pytest.raises(StoreFailed, match="restore it to an empty folder"):
             use()
-    file.write_bytes(said)
+    file.write_bytes(reported)
     with tubes.connect(killed) as queue:
         assert queue.statistics("t").tasks["ready"] == 11
     with tubes.connect(f"file:{tmp_path / 'copy'}") as queue:

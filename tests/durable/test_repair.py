@@ -126,14 +126,14 @@ def test_leaves_below_damaged_pages_are_saved(large: Path, tmp_path: Path, which
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(12))
 def test_repair_names_each_loss_of_random_damage(large: Path, tmp_path: Path, seed: int) -> None:
-    folder, chance = tmp_path / "store", random.Random(seed)
+    folder, rng = tmp_path / "store", random.Random(seed)
     shutil.copytree(large, folder)
     before, file = stored_data(folder), folder / "tubes.db"
     raw = bytearray(file.read_bytes())
-    for _ in range(chance.choice([1, 3, 30])):
-        length = chance.choice([1, 2, 100, 1024])
-        start = chance.randrange(1024, len(raw) - length) & (-1024 if length == 1024 else -1)
-        raw[start : start + length] = bytes(length) if length == 1024 else chance.randbytes(length)
+    for _ in range(rng.choice([1, 3, 30])):
+        length = rng.choice([1, 2, 100, 1024])
+        start = rng.randrange(1024, len(raw) - length) & (-1024 if length == 1024 else -1)
+        raw[start : start + length] = bytes(length) if length == 1024 else rng.randbytes(length)
     file.write_bytes(raw)
     found = {problem.kind for problem in repair(folder, "url")}
     assert examine(folder, "url") == []
@@ -268,17 +268,17 @@ def test_damaged_row_of_a_deleted_task_stays_deleted(folder: Path) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(4))
 def test_check_finds_nothing_after_random_calls(tmp_path: Path, seed: int) -> None:
-    clock, chance, folder = ManualClock(), random.Random(seed), tmp_path / "store"
+    clock, rng, folder = ManualClock(), random.Random(seed), tmp_path / "store"
     for _ in range(3):
         with tubes.connect(f"file:{folder}", clock=clock) as queue:
             tube = queue.create_tube("t", "utubettl", if_exists="keep", keep_done=3, max_attempts=3)
             held: list[tubes.Task] = []
             for _ in range(150):
-                call = chance.randrange(9)
+                call = rng.randrange(9)
                 if call < 3:
-                    tube.put("x", ttl=chance.choice([1, 5, 100]), delay=chance.choice([0, 2]), utube=str(call))
+                    tube.put("x", ttl=rng.choice([1, 5, 100]), delay=rng.choice([0, 2]), utube=str(call))
                 elif call == 3:
-                    tube.put_many(["y"] * chance.randrange(700), ttl=chance.choice([1, 5, 100]))
+                    tube.put_many(["y"] * rng.randrange(700), ttl=rng.choice([1, 5, 100]))
                 elif call == 4:
                     held += tube.take_many(5, timeout=0)
                 elif call == 5 and held:
@@ -288,10 +288,10 @@ def test_check_finds_nothing_after_random_calls(tmp_path: Path, seed: int) -> No
                     with suppress(tubes.TaskNotTaken):
                         held.pop().release()
                 elif call == 7:
-                    clock.advance(chance.choice([0.5, 3]))
-                elif call == 8 and not chance.randrange(8):
+                    clock.advance(rng.choice([0.5, 3]))
+                elif call == 8 and not rng.randrange(8):
                     tube.truncate()
-                if not chance.randrange(9):
+                if not rng.randrange(9):
                     assert examine(folder, "url") == []
         assert examine(folder, "url") == []
 
@@ -346,16 +346,16 @@ def test_invalid_rows_are_reported_and_repaired(folder: Path, harm: str, kind: s
 @pytest.mark.sample(7)
 @pytest.mark.parametrize("seed", range(16))
 def test_readable_tasks_of_a_damaged_file_are_saved(folder: Path, seed: int) -> None:
-    chance, file = random.Random(seed), folder / "tubes.db"
+    rng, file = random.Random(seed), folder / "tubes.db"
     before = stored_data(folder)
     raw = bytearray(file.read_bytes())
     if seed % 8 == 0:
         del raw[len(raw) * 9 // 10 :]
     else:
         for _ in range(1 + seed % 3):
-            length = chance.choice([1, 4, 200])
-            start = chance.randrange(1024 * 8, len(raw) - length)
-            raw[start : start + length] = chance.randbytes(length)
+            length = rng.choice([1, 4, 200])
+            start = rng.randrange(1024 * 8, len(raw) - length)
+            raw[start : start + length] = rng.randbytes(length)
     file.write_bytes(raw)
     found = examine(folder, "url")
     assert [problem.kind for problem in repair(folder, "url")][:1] == [problem.kind for problem in found][:1]

@@ -60,8 +60,8 @@ def test_batches_over_cut_connections_are_done_once(
         tube = queue.create_tube("load", driver)
         proxy.cuts = lambda request: random.random() < 0.2
         for batch in range(batches):
-            wanted = items(batch, 20, driver, keyed)
-            for item, task in zip(wanted, tube.put_many(wanted), strict=True):
+            batch_items = items(batch, 20, driver, keyed)
+            for item, task in zip(batch_items, tube.put_many(batch_items), strict=True):
                 assert task.data == item.data
                 ledger.record_put(task.data, task.id)
             tasks = tube.take_many(15, timeout=0)

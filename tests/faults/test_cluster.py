@@ -182,7 +182,7 @@ def test_an_event_loop_whose_tubes_slot_moves_loses_nothing(cluster: Cluster, le
 
             async def work(name: int) -> None:
                 number = 0
-                while not over.is_set():
+                while not stop.is_set():
                     ledger.record_put(f"{name}.{number}", (await tube.put(f"{name}.{number}")).id)
                     number += 1
                     task = await tube.take()
@@ -191,12 +191,12 @@ def test_an_event_loop_whose_tubes_slot_moves_loses_nothing(cluster: Cluster, le
                     await task.ack()
                     ledger.record_done(task.id, task.attempts)
 
-            over = asyncio.Event()
+            stop = asyncio.Event()
             workers = [asyncio.create_task(work(name)) for name in range(10)]
             for _ in range(3 * factor):
                 await asyncio.to_thread(move, cluster, cluster.slot("{load}"))
                 await asyncio.sleep(0.05)
-            over.set()
+            stop.set()
             await asyncio.gather(*workers)
 
     asyncio.run(main())

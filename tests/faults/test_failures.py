@@ -137,11 +137,11 @@ def test_concurrent_puts_of_the_same_keys_make_one_task_each(url: str, valkey: L
         refused: list[int] = []
 
         def put(number: int) -> None:
-            dice = random.Random(number)
+            rng = random.Random(number)
             with tubes.connect(url, session_ttl=31.0) as mine:
                 for _ in range(100 * factor):
-                    key = str(dice.randrange(10))
-                    how = dice.choice(WAYS)
+                    key = str(rng.randrange(10))
+                    how = rng.choice(WAYS)
                     try:
                         task: Any = mine.tube("load").put(key, key=key, on_duplicate=how, utube=key)
                     except DuplicateKey as duplicate:
@@ -220,24 +220,24 @@ def test_changes_survive_killed_connections_and_flushed_scripts(own_server: Loca
         tube = queue.create_tube("load", "utubettl", backoff=[0, 0.01])
         for number in range(30):
             tube.put(number, key=str(number), utube=str(number % 5))
-        over = threading.Event()
+        stop = threading.Event()
         errors: list[BaseException] = []
 
         def change(seed: int) -> None:
-            dice = random.Random(seed)
+            rng = random.Random(seed)
             with tubes.connect(own_server.url, session_ttl=31.0) as mine:
                 tube = mine.tube("load")
                 acts: list[Callable[[int], object]] = [
-                    lambda id: tube.update(id, data=[id, "x" * dice.randrange(500)], pri=dice.randrange(3)),
-                    lambda id: tube.bury(id, "y" * dice.randrange(1, 500)),
+                    lambda id: tube.update(id, data=[id, "x" * rng.randrange(500)], pri=rng.randrange(3)),
+                    lambda id: tube.bury(id, "y" * rng.randrange(1, 500)),
                     lambda id: tube.kick(task=id, attempts=2),
                     lambda id: tube.kick(3),
                     lambda id: tube.put(id, key=str(id % 30), on_duplicate="replace"),
                     lambda id: (task := tube.take(timeout=0)) and task.release(),
                 ]
-                while not over.is_set():
+                while not stop.is_set():
                     try:
-                        dice.choice(acts)(dice.randrange(30))
+                        rng.choice(acts)(rng.randrange(30))
                     except (TaskNotFound, TaskNotTaken):
                         continue
                     except BaseException as error:
@@ -253,7 +253,7 @@ def test_changes_survive_killed_connections_and_flushed_scripts(own_server: Loca
             else:
                 client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
             time.sleep(0.01)
-        over.set()
+        stop.set()
         for thread in threads:
             thread.join()
         assert not errors, errors

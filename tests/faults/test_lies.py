@@ -48,21 +48,21 @@ class Liar:
 
     def __init__(self, proxy: Proxy, lie: Callable[[bytes], bytes]) -> None:
         self._lie = lie
-        self._wanted: bytes | None = None
+        self._pattern: bytes | None = None
         self.lies_sent = 0
         proxy.lies = self._choose
 
     def _choose(self, request: bytes) -> Callable[[bytes], bytes] | None:
-        if self._wanted is None or self._wanted not in request:
+        if self._pattern is None or self._pattern not in request:
             return None
-        self._wanted = None
+        self._pattern = None
         self.lies_sent += 1
         return self._lie
 
     def next(self, having: bytes = b"EVALSHA") -> None:
         """Replace the reply to the next such request."""
-        assert self._wanted is None, "the last replacement was not used"
-        self._wanted = having
+        assert self._pattern is None, "the last replacement was not used"
+        self._pattern = having
 
 
 @pytest.fixture(params=LIES)

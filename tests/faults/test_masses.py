@@ -88,13 +88,13 @@ def test_two_hundred_waiters_share_one_connection(own_server: LocalServer) -> No
 
 
 def test_takes_of_threads_with_random_timeouts_lose_no_task(url: str, ledger: Ledger, factor: int) -> None:
-    over = threading.Event()
+    stop = threading.Event()
     gave_up = [0]
 
     def take(tube: Tube, seed: int) -> None:
-        dice = random.Random(seed)
-        while not over.is_set():
-            task = tube.take(timeout=dice.random() * 0.003)
+        rng = random.Random(seed)
+        while not stop.is_set():
+            task = tube.take(timeout=rng.random() * 0.003)
             if task is None:
                 gave_up[0] += 1
             else:
@@ -111,8 +111,8 @@ def test_takes_of_threads_with_random_timeouts_lose_no_task(url: str, ledger: Le
             thread.start()
         for number in range(600 * factor):
             ledger.put(tube, str(number))
-            over.wait(random.random() * 0.004)
-        over.set()
+            stop.wait(random.random() * 0.004)
+        stop.set()
         for thread in threads:
             thread.join()
         assert gave_up[0] > 200

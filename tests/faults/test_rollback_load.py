@@ -48,18 +48,18 @@ def test_load_survives_a_restart_from_a_snapshot(own_server: LocalServer) -> Non
 
 
 def test_load_survives_a_truncated_append_only_file(seed: int) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     with LocalServer(appendonly="yes", appendfsync="everysec") as server:
         make(server.url)
         log = log_of(server)
         empty = log.stat().st_size
         with Actors(server.url) as actors:
             actors.start(3, 3)
-            actors.wait_for_lines(chance.randrange(200))
+            actors.wait_for_lines(rng.randrange(200))
             actors.start(3, 3)
-            actors.wait_for_lines(chance.randrange(300))
+            actors.wait_for_lines(rng.randrange(300))
             server.kill()
-            os.truncate(log, chance.randrange(empty, log.stat().st_size))
+            os.truncate(log, rng.randrange(empty, log.stat().st_size))
             server.start()
             go_on_and_check(actors, server.url)
 

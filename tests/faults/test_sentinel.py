@@ -112,14 +112,14 @@ def test_error_names_the_sentinels_that_did_not_reply() -> None:
     closed_port = free_port()
     with Watched() as watched:
         here, _, port = watched.url.removesuffix(f"/{SERVICE}").rpartition(":")
-        for url, said in (
+        for url, message in (
             (
                 f"{here}:{closed_port}/{SERVICE}",
                 f"No master found for '{SERVICE}' : Sentinel 127.0.0.1:{closed_port} did not reply",
             ),
             (f"{here}:{closed_port},127.0.0.1:{port}/nosuch", f"Sentinel 127.0.0.1:{closed_port} did not reply"),
         ):
-            with pytest.raises(tubes.ConnectionLost, match=re.escape(said)) as caught:
+            with pytest.raises(tubes.ConnectionLost, match=re.escape(message)) as caught:
                 tubes.connect(url, connect_timeout=0.1)
             assert "redis.connection" not in str(caught.value)
             assert f":{port} did not" not in str(caught.value)

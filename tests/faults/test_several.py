@@ -27,15 +27,15 @@ def check(queue: tubes.Queue, ledgers: dict[str, Ledger]) -> None:
 
 @pytest.mark.full
 def test_take_any_with_random_timeouts_loses_no_task(url: str, factor: int) -> None:
-    over = threading.Event()
+    stop = threading.Event()
     gave_up = [0]
     ledgers = {name: Ledger() for name in NAMES}
 
     def take(queue: tubes.Queue, seed: int) -> None:
-        dice = random.Random(seed)
+        rng = random.Random(seed)
         made = [queue.tube(name) for name in NAMES]
-        while not over.is_set():
-            task = queue.take_any(dice.sample(made, 2), dice.random() * 0.003, fair=seed % 2 == 0)
+        while not stop.is_set():
+            task = queue.take_any(rng.sample(made, 2), rng.random() * 0.003, fair=seed % 2 == 0)
             if task is None:
                 gave_up[0] += 1
             else:
@@ -52,8 +52,8 @@ def test_take_any_with_random_timeouts_loses_no_task(url: str, factor: int) -> N
             thread.start()
         for number in range(500 * factor):
             ledgers[NAMES[number % 3]].put(made[number % 3], str(number))
-            over.wait(random.random() * 0.004)
-        over.set()
+            stop.wait(random.random() * 0.004)
+        stop.set()
         for thread in threads:
             thread.join()
         assert gave_up[0] > 100

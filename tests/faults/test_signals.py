@@ -40,7 +40,7 @@ class Storm:
     def __init__(self) -> None:
         self.count = 0
         self._armed = False
-        self._over = threading.Event()
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._send)
 
     def __enter__(self) -> Storm:
@@ -50,17 +50,17 @@ class Storm:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._over.set()
+        self._stop.set()
         self._thread.join()
         signal.signal(signal.SIGUSR1, self._before)
         sys.unraisablehook = self._hook
 
     def _send(self) -> None:
         chosen = random.Random(random.random())
-        while not self._over.wait(chosen.uniform(0.0, 0.03)):
+        while not self._stop.wait(chosen.uniform(0.0, 0.03)):
             for _ in range(chosen.randrange(1, 4)):
                 os.kill(os.getpid(), signal.SIGUSR1)
-                self._over.wait(chosen.choice((0.0, 0.0005, 0.003, 0.01)))
+                self._stop.wait(chosen.choice((0.0, 0.0005, 0.003, 0.01)))
 
     def _raise(self, number: int, frame: FrameType | None) -> None:
         if self._armed:
@@ -124,18 +124,18 @@ def test_storm_of_signals_loses_no_task(
         ledger.check(tube)
 
 
-def work_until(over: threading.Event, tube: tubes.Tube, ledger: Ledger) -> None:
+def work_until(stop: threading.Event, tube: tubes.Tube, ledger: Ledger) -> None:
     """Take and ack tasks in a thread that no signal reaches."""
-    while not over.is_set():
+    while not stop.is_set():
         task = tube.take(timeout=1)
         if task is not None:
             ledger.work(task)
 
 
-def put_until(over: threading.Event, tube: tubes.Tube, ledger: Ledger) -> None:
+def put_until(stop: threading.Event, tube: tubes.Tube, ledger: Ledger) -> None:
     """Put a task every few milliseconds."""
     for number in count():
-        if over.wait(0.004):
+        if stop.wait(0.004):
             return
         ledger.put(tube, str(number))
 
@@ -154,12 +154,12 @@ def record(storm: Storm, ledger: Ledger, task: Any, ack: Callable[[Any], object]
 @pytest.fixture
 def load(proxied_url: str, proxy: Proxy, ledger: Ledger, factor: int) -> Iterator[tubes.Tube]:
     """Create a tube with a thread that puts and one that takes, which must get tasks until the end."""
-    over, fed = threading.Event(), threading.Event()
+    stop, fed = threading.Event(), threading.Event()
     with tubes.connect(proxied_url) as queue:
         tube = queue.create_tube("load")
         proxy.delay = 0.002
         putting = threading.Thread(target=put_until, args=(fed, tube, ledger))
-        working = threading.Thread(target=work_until, args=(over, queue.session().tube("load"), ledger))
+        working = threading.Thread(target=work_until, args=(stop, queue.session().tube("load"), ledger))
         putting.start()
         working.start()
         yield tube
@@ -168,7 +168,7 @@ def load(proxied_url: str, proxy: Proxy, ledger: Ledger, factor: int) -> Iterato
         putting.join(20)
         assert ledger.put(tube, "last")
         assert eventually(lambda: ledger.ids["last"] in ledger.done)
-        over.set()
+        stop.set()
         working.join(20)
         assert not working.is_alive()
         held = {id for id, takes in ledger.maybe.items() if takes}

@@ -179,12 +179,12 @@ def test_cut_tls_connections_lose_no_task(valkey: LocalServer, ledger: Ledger, f
             tube, others = queue.create_tube("load"), other.tube("load")
 
             def take() -> None:
-                while not over.is_set():
+                while not stop.is_set():
                     task = tube.take(timeout=0.2)
                     if task is not None:
                         ledger.work(task)
 
-            over = threading.Event()
+            stop = threading.Event()
             thread = threading.Thread(target=take)
             thread.start()
             for number in range(100 * factor):
@@ -192,7 +192,7 @@ def test_cut_tls_connections_lose_no_task(valkey: LocalServer, ledger: Ledger, f
                 if number % 10 == 0:
                     proxy.cut()
             assert eventually(lambda: len(ledger.done) == 100 * factor)
-            over.set()
+            stop.set()
             thread.join()
             assert not ledger.unknown
             ledger.check(tube)

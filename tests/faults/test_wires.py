@@ -103,14 +103,14 @@ def test_sessions_over_cut_connections_do_everything_once(
         def take(session: tubes.Queue) -> None:
             mine = session.tube("load")
             try:
-                while not over.is_set():
+                while not stop.is_set():
                     task = mine.take(timeout=0.05)
                     if task is not None:
                         ledger.work(task)
             except BaseException as error:
                 errors.append(error)
 
-        over = threading.Event()
+        stop = threading.Event()
         proxy.cuts = with_chance(0.15)
         putters = [threading.Thread(target=put, args=(session, n)) for n, session in enumerate(sessions)]
         takers = [threading.Thread(target=take, args=(session,)) for session in sessions]
@@ -118,7 +118,7 @@ def test_sessions_over_cut_connections_do_everything_once(
             thread.start()
         for thread in putters:
             thread.join()
-        over.set()
+        stop.set()
         for thread in takers:
             thread.join()
         proxy.cuts = with_chance(0)

@@ -34,7 +34,7 @@ pytestmark = [
 
 
 @contextlib.contextmanager
-def storm(chance: random.Random, *, only_own: bool = False) -> Generator[list[int]]:
+def storm(rng: random.Random, *, only_own: bool = False) -> Generator[list[int]]:
     """Interrupt the code of the library at random moments; yield a list with a number for each interrupt.
 
     `only_own`: do not interrupt code that it calls. An interrupt of asyncio's own `call_soon` loses a wake-up.
@@ -45,7 +45,7 @@ def storm(chance: random.Random, *, only_own: bool = False) -> Generator[list[in
     def interrupt(signum: int, frame: FrameType | None) -> None:
         if over:
             return
-        signal.setitimer(signal.ITIMER_REAL, chance.choice([0.00005, 0.0002, 0.001]) * (chance.random() + 0.1))
+        signal.setitimer(signal.ITIMER_REAL, rng.choice([0.00005, 0.0002, 0.001]) * (rng.random() + 0.1))
         while frame is not None:
             if frame.f_code.co_filename.startswith(PACKAGE):
                 hits.append(signum)
@@ -138,7 +138,7 @@ def test_storm_of_signals_loses_no_task(url: str, driver: str, others: int) -> N
 
 @pytest.mark.parametrize("driver", ["fifo", "utubettl"])
 def test_storm_in_an_event_loop_loses_no_task(url: str, driver: str) -> None:
-    chance, ledger, loop = random.Random(driver), Ledger(), asyncio.new_event_loop()
+    rng, ledger, loop = random.Random(driver), Ledger(), asyncio.new_event_loop()
     over = time.monotonic() + 2 * SECONDS
 
     async def put(tube: tubes.AsyncTube[int]) -> None:
@@ -167,7 +167,7 @@ def test_storm_in_an_event_loop_loses_no_task(url: str, driver: str) -> None:
         try:
             while time.monotonic() < over or not ledger.acked:
                 await asyncio.sleep(0.0005)
-                place = chance.randrange(1, len(running))
+                place = rng.randrange(1, len(running))
                 running[place].cancel()
                 running[place] = asyncio.create_task(work(tube))
         finally:
@@ -189,7 +189,7 @@ def test_storm_in_an_event_loop_loses_no_task(url: str, driver: str) -> None:
         tube = queue.create_tube("t", driver)
         theirs = loop.run_until_complete(connect())
         attacked = loop.run_until_complete(theirs.tube("t"))
-        with storm(chance, only_own=True) as hits:
+        with storm(rng, only_own=True) as hits:
             run(attacked)
         for _ in range(9):  # A cancelled task may have to withdraw its waiter first.
             if left := asyncio.all_tasks(loop):

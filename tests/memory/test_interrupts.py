@@ -359,7 +359,7 @@ CALLS: dict[str, Callable[[tubes.Tube, tubes.Task, tubes.Tube], object]] = {
 @pytest.mark.parametrize("driver", ["fifo", "limfifottl", "utubettl"])
 @pytest.mark.parametrize("call", CALLS)
 def test_interrupted_recovery_strands_no_task(driver: str, call: str) -> None:
-    chance = random.Random(call)
+    rng = random.Random(call)
     options: dict[str, Any] = {"interval": 9, "max_in_flight": 2} if "utube" in driver else {}
     recoveries = 0
     for run in range(MANY * RUNS):
@@ -372,7 +372,7 @@ def test_interrupted_recovery_strands_no_task(driver: str, call: str) -> None:
             assert task is not None
             moments = (
                 run // RUNS,
-                *(chance.randrange(chance.choice([5, 30, 200])) for _ in range(chance.randrange(1, 4))),
+                *(rng.randrange(rng.choice([5, 30, 200])) for _ in range(rng.randrange(1, 4))),
             )
             hits = interrupt(lambda tube=tube, task=task, other=other: CALLS[call](tube, task, other), *moments)  # type: ignore[misc]
             if not hits:
@@ -400,7 +400,7 @@ def test_interrupted_recovery_strands_no_task(driver: str, call: str) -> None:
 @pytest.mark.parametrize("driver", ["fifo", "limfifottl"])
 @pytest.mark.parametrize("call", ["take", "take_any", "put"])
 def test_interrupts_of_a_waiting_call_lose_no_task_and_no_waiter(driver: str, call: str) -> None:
-    chance = random.Random(call)
+    rng = random.Random(call)
     with tubes.connect() as queue, ThreadPoolExecutor(1) as thread:
         tube, other = queue.create_tube("t", driver, capacity=1), queue.create_tube("other", driver)
         calls: dict[str, Callable[[], object]] = {
@@ -421,9 +421,9 @@ def test_interrupts_of_a_waiting_call_lose_no_task_and_no_waiter(driver: str, ca
             if call == "put":
                 tube.put("full", timeout=0)
             result = None
-            timer = threading.Timer(chance.choice([0.0, 0.001, 0.002]), unblock)
+            timer = threading.Timer(rng.choice([0.0, 0.001, 0.002]), unblock)
             timer.start()
-            interrupt(attempt, run // 3, *(chance.randrange(chance.choice([3, 60])) for _ in range(2)))
+            interrupt(attempt, run // 3, *(rng.randrange(rng.choice([3, 60])) for _ in range(2)))
             timer.join()
             if result and call != "put":
                 tube.admin.release_all()
@@ -483,12 +483,12 @@ def interrupt_twice(
     **options: Any,
 ) -> Iterator[tubes.Tube]:
     """Yield, for every moment of a call, a tube after an interrupt at this moment and another one soon after."""
-    chance = random.Random(driver)
+    rng = random.Random(driver)
     with tubes.connect(url) as queue:
         for run in range(MANY * 2):
             tube = queue.create_tube("t", driver, **options)
             given = prepare(tube)
-            later = chance.randrange(chance.choice([5, 30, 200]))
+            later = rng.randrange(rng.choice([5, 30, 200]))
             hits = interrupt(lambda tube=tube, given=given: call(tube, given), run // 2, later)  # type: ignore[misc]
             tube.statistics()  # This call repairs the tube.
             yield tube
@@ -692,8 +692,8 @@ CHANGES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("state", ["ready", "taken", "buried"])
 @pytest.mark.parametrize("changes", CHANGES)
 def test_interrupted_update_is_all_or_nothing(driver: str, state: str, changes: str) -> None:
-    wanted = CHANGES[changes]
-    if len(wanted) > 1 and "ttl" not in driver:
+    changed = CHANGES[changes]
+    if len(changed) > 1 and "ttl" not in driver:
         pytest.skip(f"driver {driver!r} has nothing but data")
     if (changes == "delay" and state != "ready") or (changes == "life" and state == "taken"):
         pytest.skip("this is refused")
@@ -701,14 +701,14 @@ def test_interrupted_update_is_all_or_nothing(driver: str, state: str, changes: 
         held = tube.take(0) if state == "taken" else None
         if state == "buried":
             tube.bury(0)
-        over = not interrupt(lambda tube=tube: tube.update(0, **wanted), moment)  # type: ignore[misc]
+        over = not interrupt(lambda tube=tube: tube.update(0, **changed), moment)  # type: ignore[misc]
         check(tube)
         found = tube.peek(0)
         done = found.data == "x"
         assert done or not over
-        assert (found.pri == 3) == (done and "pri" in wanted)
-        assert (found.ttl == 77) == (done and "ttl" in wanted)
-        assert found.state == ("delayed" if done and "delay" in wanted else state)
+        assert (found.pri == 3) == (done and "pri" in changed)
+        assert (found.ttl == 77) == (done and "ttl" in changed)
+        assert found.state == ("delayed" if done and "delay" in changed else state)
         if held is not None:
             assert held.ack().state == "done"
         tube.kick(1)

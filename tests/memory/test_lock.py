@@ -136,10 +136,10 @@ def test_thread_gets_its_turn_among_busy_threads() -> None:
     with tubes.connect() as queue:
         tube = queue.create_tube("t")
         entered = [0] * WORKERS
-        over = threading.Event()
+        stop = threading.Event()
 
         def work(number: int) -> None:
-            while not over.is_set() and entered[number] < most:
+            while not stop.is_set() and entered[number] < most:
                 tube.put(number)
                 with tube.taking():
                     entered[number] += 3
@@ -149,7 +149,7 @@ def test_thread_gets_its_turn_among_busy_threads() -> None:
             thread.start()
         for _ in range(turns):
             tube.statistics()
-        over.set()
+        stop.set()
         for thread in threads:
             thread.join()
         assert max(entered) < most

@@ -82,7 +82,7 @@ class Side:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_short_and_long_paths_behave_alike(seed: int) -> None:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     often = ["put", "take", "ack"] * 8
     rarely = [
         "put with a key", "put with a limit", "ack by id", "release", "bury", "kick", "delete", "truncate", "pause",
@@ -90,7 +90,7 @@ def test_short_and_long_paths_behave_alike(seed: int) -> None:
     ]  # fmt: skip
     short, long = Side(short=True), Side(short=False)
     for _ in range(300):
-        what, number = dice.choice(often + rarely), dice.randrange(40)
+        what, number = rng.choice(often + rarely), rng.randrange(40)
         assert short.do(what, number) == long.do(what, number), what
     assert short.events == long.events
     assert short.do("count", 0) == long.do("count", 0)

@@ -245,14 +245,14 @@ def test_unreadable_task_is_named_and_does_not_block_others(
     other = face.connect(place.url, session_ttl=31.0)
     mail = other.tube("mail")
 
-    said: list[str] = []
+    messages: list[str] = []
 
     def result_or_error(act: Callable[[], Any]) -> Any:
         """Return the result, or the error that names the task or its tube."""
         try:
             return act()
         except Unreadable as error:
-            said.append(str(error))
+            messages.append(str(error))
             return error
 
     result_or_error(lambda: mail.peek(0))
@@ -264,7 +264,7 @@ def test_unreadable_task_is_named_and_does_not_block_others(
     assert {task.id for task in [first, *taken] if hasattr(task, "id")} >= {1}
     rows = [row for part in BulkReader(tube).of(range(3)) for row in part.rows()]
     assert [row.id for row in rows][-2:] == [1, 2]
-    assert all("'mail'" in words for words in said)
+    assert all("'mail'" in words for words in messages)
     other.close()
 
 

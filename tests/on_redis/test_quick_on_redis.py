@@ -94,7 +94,7 @@ class Side:
 @pytest.mark.parametrize("driver", OPTIONS)
 @pytest.mark.parametrize("seed", range(3))
 def test_fast_paths_match_the_generic_flows(valkey: LocalServer, driver: str, seed: int) -> None:
-    dice = random.Random(f"{driver} {seed}")
+    rng = random.Random(f"{driver} {seed}")
     often = ["put", "put with options", "take", "ack", "next"] * 8
     rarely = [
         "put with a key", "put with others", "put with a wrong one", "put what no codec takes", "ack by id", "release",
@@ -105,6 +105,6 @@ def test_fast_paths_match_the_generic_flows(valkey: LocalServer, driver: str, se
     short, long = Side(one, driver, short=True), Side(other, driver, short=False)
     with short.queue, long.queue:
         for _ in range(250):
-            what, number = dice.choice(often + rarely), dice.randrange(30)
+            what, number = rng.choice(often + rarely), rng.randrange(30)
             assert short.do(what, number) == long.do(what, number), what
         assert short.do("count", 0) == long.do("count", 0)

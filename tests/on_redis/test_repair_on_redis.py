@@ -138,32 +138,32 @@ ROOM: dict[str, dict[str, Any]] = {
 
 def _damage(patient: Patient) -> str:
     """Cause random damage and return its description for failure messages. The tasks and their data stay."""
-    chance, client = patient.random, patient.client
-    part = chance.choice([part for part in PARTS if part != "tasks"])
+    rng, client = patient.random, patient.client
+    part = rng.choice([part for part in PARTS if part != "tasks"])
     key = patient.key_of(part)
     kind = client.type(key)
-    how = chance.choice(["delete", "type", "remove", "remove", "remove", "add", "add", "field"])
+    how = rng.choice(["delete", "type", "remove", "remove", "remove", "add", "add", "field"])
     if how == "delete":
         client.delete(key)
     elif how == "type":
         client.delete(key)
         client.set(key, "something else")
     elif how == "remove" and kind == b"zset":
-        client.zrem(key, *chance.choices(client.zrange(key, 0, -1), k=3))
+        client.zrem(key, *rng.choices(client.zrange(key, 0, -1), k=3))
     elif how == "remove" and kind == b"hash":
-        client.hdel(key, *chance.choices(client.hkeys(key), k=3))
+        client.hdel(key, *rng.choices(client.hkeys(key), k=3))
     elif how == "remove" and kind == b"list":
-        client.lrem(key, 0, chance.choice(client.lrange(key, 0, -1)))
+        client.lrem(key, 0, rng.choice(client.lrange(key, 0, -1)))
     elif how == "add" and kind == b"zset":
-        member = chance.choice([b"", b"x", b"7", (3).to_bytes(6, "big"), b"\0" + (2).to_bytes(6, "big"), b"\xff" * 6])
-        client.zadd(key, {member: chance.choice([0, 1, 1e20])})
+        member = rng.choice([b"", b"x", b"7", (3).to_bytes(6, "big"), b"\0" + (2).to_bytes(6, "big"), b"\xff" * 6])
+        client.zadd(key, {member: rng.choice([0, 1, 1e20])})
     elif how == "add" and kind == b"hash":
-        client.hset(key, chance.choice(["x", "7", "key 3", "a"]), chance.choice(["", "x", "7", "99 5"]))
+        client.hset(key, rng.choice(["x", "7", "key 3", "a"]), rng.choice(["", "x", "7", "99 5"]))
     elif how == "add" and kind == b"list":
-        client.lpush(key, chance.choice(["x", "3", "7", "999999", "-1", "01"]))
+        client.lpush(key, rng.choice(["x", "3", "7", "999999", "-1", "01"]))
     elif how == "field":
-        name = chance.choice(["delayed", "loose", "oldest", "soonest", "next", "takes", "lanes", "pacing", "calls:put"])
-        value = chance.choice([None, "", "x", "3", "-7", "1e300"])
+        name = rng.choice(["delayed", "loose", "oldest", "soonest", "next", "takes", "lanes", "pacing", "calls:put"])
+        value = rng.choice([None, "", "x", "3", "-7", "1e300"])
         part = name
         if value is None or (name == "lanes" and value in ("3", "-7")):
             client.hdel(patient.key, name)
@@ -172,25 +172,25 @@ def _damage(patient: Patient) -> str:
     return f"{how} {part}"
 
 
-def _act(tube: tubes.Tube, chance: random.Random) -> None:
+def _act(tube: tubes.Tube, rng: random.Random) -> None:
     """Put a task, take one and make a random call with it."""
     driver = tube.driver
     options: dict[str, Any] = {}
     if driver.lane is not None:
-        options[driver.lane] = chance.choice("abcdefgh")
+        options[driver.lane] = rng.choice("abcdefgh")
     if "delay" in driver.options:
-        options["delay"] = chance.choice([0, 0, 0.001, 0.01, 1])
+        options["delay"] = rng.choice([0, 0, 0.001, 0.01, 1])
     if "ttl" in driver.options:
-        options["ttl"] = chance.choice([0.05, 10])
-    if chance.random() < 0.3:
-        options["key"] = str(chance.randrange(20))
-        options["on_duplicate"] = chance.choice(["keep", "replace"])
+        options["ttl"] = rng.choice([0.05, 10])
+    if rng.random() < 0.3:
+        options["key"] = str(rng.randrange(20))
+        options["on_duplicate"] = rng.choice(["keep", "replace"])
     tube.put("x", **options)
     task = tube.take(timeout=0)
     if task is not None:
         acts: list[Callable[[], object]] = [task.ack, task.ack, task.release, task.bury, lambda: tube.kick(3)]
         with suppress(tubes.TubesError):
-            chance.choice(acts)()
+            rng.choice(acts)()
 
 
 @pytest.fixture
@@ -227,15 +227,15 @@ def test_repair_fixes_random_damage_without_losing_tasks(patients: Callable[...,
 @pytest.mark.parametrize("name", DRIVERS)
 def test_repair_keeps_or_sets_aside_corrupted_tasks(patients: Callable[..., Patient], name: str) -> None:
     patient = patients(name)
-    tasks, chance = patient.key_of("tasks"), patient.random
+    tasks, rng = patient.key_of("tasks"), patient.random
     before: dict[bytes, bytes] = patient.client.hgetall(tasks)
-    for id in chance.sample(sorted(before), 12):
+    for id in rng.sample(sorted(before), 12):
         value = bytearray(before[id])
-        at = chance.randrange(len(value))
-        if chance.random() < 0.3:
+        at = rng.randrange(len(value))
+        if rng.random() < 0.3:
             del value[at:]
         else:
-            value[at] = chance.choice([value[at] ^ 1 << chance.randrange(8), 0, 195, 255])
+            value[at] = rng.choice([value[at] ^ 1 << rng.randrange(8), 0, 195, 255])
         patient.client.hset(tasks, id, bytes(value))
     patient.queue.admin.repair("patient")
     assert patient.queue.admin.check("patient") == []
@@ -521,13 +521,13 @@ def test_check_finds_no_problem_in_a_busy_tube(valkey: LocalServer, name: str) -
     stop = threading.Event()
 
     def work(number: int) -> None:
-        chance = random.Random(number)
+        rng = random.Random(number)
         while not stop.is_set():
             with tubes.connect(url) as mine:  # Open a new session each time.
                 tube = mine.tube("busy")
                 mine.admin.register_driver(tube.driver)
-                for _ in range(chance.randrange(50)):
-                    _act(tube, chance)
+                for _ in range(rng.randrange(50)):
+                    _act(tube, rng)
 
     with tubes.connect(url) as queue:
         tube = queue.create_tube("busy", driver, **{**options, **ROOM.get(name, {})})

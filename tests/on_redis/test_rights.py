@@ -43,7 +43,7 @@ def test_documented_rights_match_the_scripts() -> None:
         name: {word[1:].upper() for word in words if word.startswith("+")}
         for name, words in rights.documented_rights().items()
     }
-    assert documented == rights.wanted()
+    assert documented == rights.required_rights()
 
 
 def test_opening_a_tube_checks_the_commands_every_session_needs() -> None:

@@ -168,8 +168,8 @@ def test_a_bulk_keeps_the_text_of_each_element(api: httpx.Client) -> None:
         reply = api.put("/q/bulk", content=body)
         assert reply.status_code == 400
         assert reply.json() == {"error": "request body should be an array of objects"}, body
-    for body, said in ((b"[]", "no jobs"), (json.dumps([1] * 65).encode(), "too many jobs")):
-        assert api.put("/q/bulk", content=body).json() == {"error": said}
+    for body, message in ((b"[]", "no jobs"), (json.dumps([1] * 65).encode(), "too many jobs")):
+        assert api.put("/q/bulk", content=body).json() == {"error": message}
     large = json.dumps(["x" * 2**20]).encode()
     assert api.put("/q/bulk", content=large).json() == {"error": "job too large"}
     assert len(api.put("/q/bulk", content=json.dumps(["x" * 2**19] * 3)).json()["job_ids"]) == 3
@@ -185,10 +185,10 @@ def test_a_body_is_at_most_one_mebibyte(api: httpx.Client) -> None:
 
 
 def test_attributes_are_returned_in_lower_case_and_cut(api: httpx.Client) -> None:
-    wanted = {"Job-Attr-COLOR": "red", f"job-attr-My-{'k' * 40}": "x" * 300, "Job-Attr-None": ""}
+    attributes = {"Job-Attr-COLOR": "red", f"job-attr-My-{'k' * 40}": "x" * 300, "Job-Attr-None": ""}
     publish(api)
-    api.put("/q", content=b"x", headers={"Enable-Job-Version": "yes", **wanted})
-    api.put("/q", content=b"x", headers=wanted)
+    api.put("/q", content=b"x", headers={"Enable-Job-Version": "yes", **attributes})
+    api.put("/q", content=b"x", headers=attributes)
     found = [consume(api)["attributes"] for _ in range(3)]
     assert found == [None, {"color": "red", "my-" + "k" * 29: "x" * 128}, None]
     many = {"Enable-Job-Version": "YES", **{f"Job-Attr-{n}": "x" for n in range(17)}}
@@ -268,7 +268,7 @@ def test_job_is_consumed_up_to_its_tries_then_buried(api: httpx.Client) -> None:
 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize(
-    ("method", "path", "status", "said"),
+    ("method", "path", "status", "message"),
     [
         ("PUT", "/q?delay=-1", 400, "invalid delay"),
         ("PUT", "/q?delay=x", 400, "invalid delay"),
@@ -302,11 +302,11 @@ def test_job_is_consumed_up_to_its_tries_then_buried(api: httpx.Client) -> None:
     ],
 )
 def test_bad_requests_get_lmstfy_error_messages(
-    api: httpx.Client, method: str, path: str, status: int, said: str
+    api: httpx.Client, method: str, path: str, status: int, message: str
 ) -> None:
     root = str(api.base_url).rstrip("/")
     reply = api.request(method, root + path, content=b"[1]" if method == "PUT" else b"")
-    assert (reply.status_code, reply.json()) == (status, {"error": said})
+    assert (reply.status_code, reply.json()) == (status, {"error": message})
     if "q" * 256 not in path:
         assert api.get("/q/size").json()["size"] == 0
 

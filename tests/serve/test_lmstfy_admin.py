@@ -73,7 +73,7 @@ def test_a_token_is_good_in_its_namespace_until_it_is_revoked(
     assert admin.delete(f"/token/shop/{tokens.all()[-1].id}").status_code == 204
     assert put(guarded, other).status_code == 401
     eventually(lambda: any(ids[0] in line["path"] for line in guarded.lines()))
-    assert token.split("_", 2)[2] not in f"{guarded.lines()}{guarded.said}"
+    assert token.split("_", 2)[2] not in f"{guarded.lines()}{guarded.stderr_lines}"
 
 
 def test_administrator_may_choose_token_text(guarded: Served, admin: httpx.Client) -> None:

@@ -113,8 +113,8 @@ def test_valid_requests_are_accepted_and_invalid_ones_refused(memory_service: Se
 
             check()
     http.close()
-    said = "".join(served.said)
-    assert not re.search("Traceback|failed", said), said
+    stderr = "".join(served.stderr_lines)
+    assert not re.search("Traceback|failed", stderr), stderr
     statuses = {line["status"] for line in served.lines() if line["path"].startswith("/v1/")}
     assert {200, 201, 204, 400, 404} <= statuses
     assert max(statuses - {502, 504}) < 500  # A call may fail or time out.

@@ -69,10 +69,10 @@ def test_serve_refuses_invalid_options(words: tuple[str, ...], tmp_path: Path, m
 def test_existing_folder_is_served_and_keeps_its_tasks(tmp_path: Path) -> None:
     (tmp_path / "tubes-data").mkdir()
     (tmp_path / "tubes.toml").write_text("[serve]\nadmin = '127.0.0.1:0'\naccess-log = false\n")
-    for wanted in (201, 200):
+    for status in (201, 200):
         with Served("--config", "tubes.toml", cwd=tmp_path, env={"TUBES_URL": ""}) as served:
-            assert "serving file:tubes-data (it is in this folder" in served.said[0]
-            assert served.client.put("/v1/_/tubes/mail").status_code == wanted
+            assert "serving file:tubes-data (it is in this folder" in served.stderr_lines[0]
+            assert served.client.put("/v1/_/tubes/mail").status_code == status
             served.client.post("/v1/_/tubes/mail/tasks", json={"data": 1})
             assert served.admin_url != served.url
             assert httpx.get(f"{served.admin_url}/health/ready").status_code == 200

@@ -95,9 +95,9 @@ def test_token_allows_only_granted_requests(guarded: Served, tokens: Tokens) -> 
             assert maker.get(f"/token/shop/{part}/limits").status_code == 404
         lines = guarded.lines()
         assert {line["token"] for line in lines if "/leases/" in line["path"]} <= {token.id for token in tokens.all()}
-        said = json.dumps(lines)
-        assert lease not in said
-        assert text.split("_", 2)[2] not in said
+        log = json.dumps(lines)
+        assert lease not in log
+        assert text.split("_", 2)[2] not in log
 
 
 def test_grant_allows_its_rights_on_its_tubes_only() -> None:
@@ -148,8 +148,8 @@ def test_request_without_valid_token_is_unauthorized(guarded: Served, tokens: To
         assert (reply.status_code, reply.headers["www-authenticate"]) == (401, "Bearer"), value
     assert guarded.url.startswith("https://")
     assert guarded.client.get("/health/ready").status_code == 200
-    said = "".join(guarded.said) + json.dumps(guarded.lines())
-    assert secret not in said
+    log = "".join(guarded.stderr_lines) + json.dumps(guarded.lines())
+    assert secret not in log
 
 
 def test_a_token_is_revoked_and_expires(guarded: Served, tokens: Tokens) -> None:

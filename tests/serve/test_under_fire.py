@@ -76,7 +76,7 @@ def test_shutdown_replies_to_all_polls() -> None:
 def test_slow_or_oversized_requests_are_cut_off(tmp_path: Path) -> None:
     options = ("--headers-within", 0.3, "--body-within", 0.6, "--max-body", 1000, "--read-within", 0.3)
     with Served(*options, cwd=tmp_path, env={"TUBES_URL": ""}) as served:
-        assert "serving memory:// (no --url is given: tasks are lost at the end" in served.said[0]
+        assert "serving memory:// (no --url is given: tasks are lost at the end" in served.stderr_lines[0]
         served.client.put("/v1/_/tubes/mail")
         whole = request("POST", "/v1/_/tubes/mail/tasks", b'{"data": 1}')
         head = whole.partition(b"\r\n\r\n")[0]

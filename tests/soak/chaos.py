@@ -33,15 +33,15 @@ class Chaos:
         workers: list[Actor],
         hire: Callable[[Actor], Actor],
         watched: list[Watched],
-        dice: random.Random,
+        rng: random.Random,
     ) -> None:
         self._server = server
         self._proxy = proxy
         self._workers = workers
         self._hire = hire
         self._watched = watched
-        self._dice = dice
-        self._over = threading.Event()
+        self._rng = rng
+        self._stopped = threading.Event()
         self._acts: Final[dict[str, tuple[Callable[[], None], int]]] = {
             "worker killed": (self._kill_worker, 4),
             "worker stopped": (self._stop_worker, 4),
@@ -66,30 +66,30 @@ class Chaos:
     def run(self, until: float, rest: float) -> None:
         """Cause faults until then, `rest` seconds apart on average, each kind once before any repeats."""
         first = list(self._acts)
-        self._dice.shuffle(first)
+        self._rng.shuffle(first)
         weights = [weight for _, weight in self._acts.values()]
         while time.monotonic() < until:
-            what = first.pop() if first else self._dice.choices(list(self._acts), weights)[0]
+            what = first.pop() if first else self._rng.choices(list(self._acts), weights)[0]
             self.log.append((time.monotonic(), what))
             self._acts[what][0]()
-            self._over.wait(rest * 2 * self._dice.random())
+            self._stopped.wait(rest * 2 * self._rng.random())
 
     def _kill_worker(self) -> None:
-        number = self._dice.randrange(self.spared, len(self._workers))
+        number = self._rng.randrange(self.spared, len(self._workers))
         victim = self._workers[number]
         victim.end()
         self._workers[number] = self._hire(victim)
 
     def _stop_worker(self) -> None:
         """Stop a worker for less than its lease, or for longer, so that it loses its tasks."""
-        victim = self._dice.choice(self._workers)
+        victim = self._rng.choice(self._workers)
         victim.signal(signal.SIGSTOP)
-        self._over.wait(self._dice.random() * 2)
+        self._stopped.wait(self._rng.random() * 2)
         victim.signal(signal.SIGCONT)
 
     def _cut_lines(self) -> None:
         self._proxy.cuts = lambda request: random.random() < _CUT
-        self._over.wait(self._dice.random())
+        self._stopped.wait(self._rng.random())
         self._proxy.cuts = lambda request: False
 
     def _command(self, *words: Any) -> None:
@@ -107,7 +107,7 @@ class Chaos:
 
     def _stop_server(self) -> None:
         self._server.signal(signal.SIGSTOP)
-        self._over.wait(self._dice.random() * 0.5)
+        self._stopped.wait(self._rng.random() * 0.5)
         self._server.signal(signal.SIGCONT)
 
     def _kill_server(self) -> None:
@@ -137,4 +137,4 @@ class Chaos:
                     tube.ledger.mistakes.append(f"no event of {tube.tube.name} arrived for {PATIENCE:g} s")
                     break
                 tube.ledger.put(tube.tube, f"{mark}{next(puts)}")
-                self._over.wait(0.05)
+                self._stopped.wait(0.05)

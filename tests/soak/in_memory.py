@@ -44,7 +44,7 @@ class Inside:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._numbers = count()
-        self._over = threading.Event()
+        self._stop = threading.Event()
         #: Ids of buried tasks by tube, because a kick ends a delay too.
         self._buried = {name: Marks() for name in PLANS}
         self._lock = threading.Lock()
@@ -58,7 +58,7 @@ class Inside:
     def run(self, seconds: float) -> None:
         """Run for `seconds`, then finish the remaining tasks."""
         acts: list[Callable[[random.Random], object]] = [self._produce, self._produce, self._work, self._work]
-        acts += [self._work, self._bury, lambda dice: asyncio.run(self._loop(dice))]
+        acts += [self._work, self._bury, lambda rng: asyncio.run(self._loop(rng))]
         threads = [
             threading.Thread(target=self._guarded, args=(act, number), daemon=True) for number, act in enumerate(acts)
         ]
@@ -73,7 +73,7 @@ class Inside:
             for one in self.watched.values():
                 one.forget_finished()
         self._until = time.monotonic() + _PATIENCE
-        self._over.set()
+        self._stop.set()
         for thread in threads:
             thread.join()
         for one in self.watched.values():
@@ -85,7 +85,7 @@ class Inside:
 
     def _is_done(self) -> bool:
         """Return True if the soak is over and all tasks are finished, or no worker is left."""
-        if not self._over.is_set():
+        if not self._stop.is_set():
             return False
         left = any(one.tube.statistics().tasks["total"] for one in self.watched.values())
         return not left or time.monotonic() > self._until
@@ -103,42 +103,42 @@ class Inside:
     def _wrong(self, one: Watched, mistake: str) -> None:
         one.ledger.mistakes.append(mistake)
 
-    def _produce(self, dice: random.Random) -> None:
+    def _produce(self, rng: random.Random) -> None:
         """Put tasks one at a time and in batches."""
         with tubes.connect(_URL) as queue:
             there = {name: queue.tube(name) for name in PLANS}
-            while not self._over.is_set():
+            while not self._stop.is_set():
                 for name, tube in there.items():
                     ledger = self.watched[name].ledger
                     if tube.statistics().tasks["total"] > BACKLOG:
                         time.sleep(0.001)
                         continue
-                    made = [task(PLANS[name], str(next(self._numbers)), dice) for _ in range(dice.choice((1, 1, 10)))]
+                    made = [task(PLANS[name], str(next(self._numbers)), rng) for _ in range(rng.choice((1, 1, 10)))]
                     if len(made) == 1:
                         ledger.put(tube, made[0][0], **made[0][1])
                         continue
                     for one in tube.put_many([tubes.Item(data, **options) for data, options in made]):
                         ledger.record_put(one.data, one.id)
 
-    def _work(self, dice: random.Random) -> None:
+    def _work(self, rng: random.Random) -> None:
         """Take and ack from any tube; closing a session with a held task simulates a killed worker."""
         while not self._is_done():
             with tubes.connect(_URL) as queue:
                 there = [queue.tube(name) for name in PLANS]
-                for _ in range(dice.randrange(2000)):
+                for _ in range(rng.randrange(2000)):
                     taken = queue.take_any(there, timeout=0.05, fair=True)
                     if taken is None:
                         if self._is_done():
                             return
                         continue
                     since = self._record_take(taken)
-                    if dice.random() < 0.02:
+                    if rng.random() < 0.02:
                         with suppress(TaskNotTaken):  # Another thread has buried it.
                             taken.release()
                         continue
-                    time.sleep(labour(PLANS[taken.tube], dice) if dice.random() < 0.05 else 0)
+                    time.sleep(labour(PLANS[taken.tube], rng) if rng.random() < 0.05 else 0)
                     self._ack(taken, since)
-                if (taken := there[dice.randrange(len(there))].take(timeout=0)) is not None:
+                if (taken := there[rng.randrange(len(there))].take(timeout=0)) is not None:
                     self._record_take(taken)
             self._trouble("session closed")
 
@@ -161,12 +161,12 @@ class Inside:
             if PLANS[taken.tube].is_timed and held > TTR + SLACK:
                 self._wrong(one, f"task {taken.id} was acked after its time to run")
 
-    def _bury(self, dice: random.Random) -> None:
+    def _bury(self, rng: random.Random) -> None:
         """Bury random tasks, including taken ones, and kick them again."""
         with tubes.connect(_URL) as queue:
-            while not self._over.wait(dice.random() * 0.05):
-                tube = queue.tube(dice.choice(list(PLANS)))
-                for found in tube.tasks(limit=dice.randrange(1, 5)):
+            while not self._stop.wait(rng.random() * 0.05):
+                tube = queue.tube(rng.choice(list(PLANS)))
+                for found in tube.tasks(limit=rng.randrange(1, 5)):
                     try:
                         self._buried[tube.name].add(found.id)
                         found.bury("soaked")
@@ -177,16 +177,16 @@ class Inside:
             for name in PLANS:
                 queue.tube(name).kick(10**6)
 
-    async def _loop(self, dice: random.Random) -> None:
+    async def _loop(self, rng: random.Random) -> None:
         """Work in an event loop, with cancelled takes."""
 
         async def work(tube: tubes.AsyncTube) -> None:
             one = self.watched[tube.name]
-            while not self._over.is_set():
+            while not self._stop.is_set():
                 waiting = asyncio.ensure_future(tube.take(timeout=0.05))
                 await asyncio.sleep(0)
-                if dice.random() < 0.05:
-                    await asyncio.sleep(dice.random() * 0.002)
+                if rng.random() < 0.05:
+                    await asyncio.sleep(rng.random() * 0.002)
                     waiting.cancel()
                     self._trouble("take cancelled")
                 try:
@@ -196,7 +196,7 @@ class Inside:
                 if taken is None:
                     continue
                 since = self._record_take(taken)
-                await asyncio.sleep(labour(PLANS[tube.name], dice))
+                await asyncio.sleep(labour(PLANS[tube.name], rng))
                 held = time.monotonic() - since
                 try:
                     await taken.ack()
@@ -214,7 +214,7 @@ class Inside:
 def soak(seconds: float, seed: int) -> Part:
     """Run the soak in a separate process and evaluate it."""
     samples: list[Sample] = []
-    said: dict[str, Any] = {"mistakes": ["the process did not come to its end"], "counts": {}, "judged": 0, "late": 0}
+    result: dict[str, Any] = {"mistakes": ["the process did not come to its end"], "counts": {}, "judged": 0, "late": 0}
     with python("-m", "tests.soak.in_memory", seconds, seed, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -223,11 +223,13 @@ def soak(seconds: float, seed: int) -> Part:
                 if word == "sample":
                     samples.append(Sample(*json.loads(rest)))
                 elif word == "end":
-                    said = json.loads(rest)
+                    result = json.loads(rest)
         except BaseException:
             process.kill()
             raise
-    return Part("in memory", samples, said["mistakes"], said["counts"], said["judged"], said["late"], (), seconds)
+    return Part(
+        "in memory", samples, result["mistakes"], result["counts"], result["judged"], result["late"], (), seconds
+    )
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ def soak(
     seconds: float, seed: int, *, program: str = "valkey", rest: float = 1.0, workers: int = len(_WORKERS)
 ) -> Part:
     """Run and evaluate. `workers`: the number of workers, from the first; five are one per tube."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     seeds = (str(number) for number in count(seed * 1000))
     with ExitStack() as stack:
         server = stack.enter_context(LocalServer(program, **OUTLIVES_KILLS))
@@ -60,7 +60,7 @@ def soak(
         stack.callback(_kill, producers, team)
         for actor in producers + team:
             assert actor.is_ready.wait(_PATIENCE), f"{actor.job} did not start"
-        chaos = Chaos(server, proxy, team, lambda actor: hire(actor.job), list(watched.values()), dice)
+        chaos = Chaos(server, proxy, team, lambda actor: hire(actor.job), list(watched.values()), rng)
         spared = {f"{actor.job.mode} of {actor.job.tube}": actor.process.pid for actor in team[: chaos.spared]}
         makers = {actor.job.mode.replace("_", " "): actor.process.pid for actor in producers}
         began = time.monotonic()
@@ -117,25 +117,25 @@ class Meter:
         self._watched = list(watched.values())
         self._processes = processes
         self._began = began
-        self._over = threading.Event()
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._over.wait(self._EVERY):
+        while not self._stop.wait(self._EVERY):
             for one in self._watched:
                 one.forget_finished()
             memory = {name: resident(process) for name, process in self._processes.items()}
             try:
                 with self._server.client() as client:
-                    said: Any = client.info("memory")
+                    memory_info: Any = client.info("memory")
             except Exception:  # The process is killed and about to be restarted.
                 continue
             put = sum(one.ledger.count_put for one in self._watched)
             done = sum(one.ledger.count_done for one in self._watched)
-            sample = Sample(time.monotonic() - self._began, put, done, {"server": said["used_memory"], **memory})
+            sample = Sample(time.monotonic() - self._began, put, done, {"server": memory_info["used_memory"], **memory})
             self.samples.append(sample)
 
     def close(self) -> None:
-        self._over.set()
+        self._stop.set()
         self._thread.join()

@@ -41,15 +41,15 @@ PLANS: Final = {
 }
 
 
-def task(plan: Plan, key: str, dice: random.Random) -> tuple[str, dict[str, Any]]:
+def task(plan: Plan, key: str, rng: random.Random) -> tuple[str, dict[str, Any]]:
     """Return the data and the options of a task; the data of a delayed task contain its earliest due time."""
     options: dict[str, Any] = {}
     if "utube" in plan.driver:
-        options["utube"] = f"lane-{dice.randrange(_LANES)}"
+        options["utube"] = f"lane-{rng.randrange(_LANES)}"
     if plan.is_timed:
-        options["pri"] = dice.randrange(_PRIORITIES)
-        if dice.random() < 0.1:
-            options["delay"] = round(dice.random() * 0.4, 3)
+        options["pri"] = rng.randrange(_PRIORITIES)
+        if rng.random() < 0.1:
+            options["delay"] = round(rng.random() * 0.4, 3)
             key += f"@{time.monotonic() + options['delay']:.4f}"
     return key, options
 
@@ -60,8 +60,8 @@ def is_early(data: str) -> bool:
     return bool(due) and time.monotonic() < float(due) - SLACK
 
 
-def labour(plan: Plan, dice: random.Random) -> float:
+def labour(plan: Plan, rng: random.Random) -> float:
     """Return the seconds of a handler: mostly near 0, sometimes longer than the ttr."""
-    if plan.is_timed and dice.random() < 0.002:
+    if plan.is_timed and rng.random() < 0.002:
         return TTR * 1.25
-    return dice.random() * 0.002
+    return rng.random() * 0.002

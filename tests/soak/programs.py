@@ -33,7 +33,7 @@ class Program:
         self.url = url
         self.name = tube
         self.plan = PLANS[tube]
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         self.seed = seed
         self.is_over = False
 
@@ -66,7 +66,7 @@ class Program:
                 if taken is None:
                     continue
                 began = self.record_take(taken)
-                time.sleep(labour(self.plan, self.dice))
+                time.sleep(labour(self.plan, self.rng))
                 say("acking", taken.id, taken.attempts)
                 held = time.monotonic() - began
                 try:
@@ -91,7 +91,7 @@ class Program:
                 if not taken:
                     continue
                 began = self.record_take(*taken)
-                time.sleep(labour(self.plan, self.dice))
+                time.sleep(labour(self.plan, self.rng))
                 say("\n".join(f"acking {one.id} {one.attempts}" for one in taken))
                 held = time.monotonic() - began
                 try:
@@ -112,7 +112,7 @@ class Program:
                 try:
                     for taken in queue.tube(self.name):
                         self.record_take(taken)
-                        time.sleep(labour(self.plan, self.dice))
+                        time.sleep(labour(self.plan, self.rng))
                         say("left", taken.id, taken.attempts)
                 except ConnectionLost:
                     continue
@@ -123,8 +123,8 @@ class Program:
         async def one(tube: tubes.AsyncTube) -> None:
             while True:
                 waiting = asyncio.ensure_future(tube.take(timeout=2))
-                if self.dice.random() < 0.02:
-                    asyncio.get_running_loop().call_later(self.dice.random() * 0.01, waiting.cancel)
+                if self.rng.random() < 0.02:
+                    asyncio.get_running_loop().call_later(self.rng.random() * 0.01, waiting.cancel)
                 try:
                     taken = await waiting
                 except (ConnectionLost, asyncio.CancelledError):
@@ -132,7 +132,7 @@ class Program:
                 if taken is None:
                     continue
                 began = self.record_take(taken)
-                await asyncio.sleep(labour(self.plan, self.dice))
+                await asyncio.sleep(labour(self.plan, self.rng))
                 say("acking", taken.id, taken.attempts)
                 held = time.monotonic() - began
                 try:
@@ -157,7 +157,7 @@ class Program:
             @worker.on(self.name)
             def handle(taken: tubes.Task) -> None:
                 self.record_take(taken)
-                time.sleep(labour(self.plan, self.dice))
+                time.sleep(labour(self.plan, self.rng))
                 say("left", taken.id, taken.attempts)
 
             say("ready")
@@ -176,8 +176,8 @@ class Program:
                 for name, tube in there.items():
                     if self.is_over:
                         return
-                    size = self.dice.choice((1, 1, 1, 10, 50))
-                    tasks = [task(PLANS[name], f"{self.seed}.{turn}.{n}", self.dice) for n in range(size)]
+                    size = self.rng.choice((1, 1, 1, 10, 50))
+                    tasks = [task(PLANS[name], f"{self.seed}.{turn}.{n}", self.rng) for n in range(size)]
                     try:
                         if tube.statistics().tasks["total"] > BACKLOG:
                             time.sleep(0.002)
@@ -202,7 +202,7 @@ class Program:
             for turn in count():
                 if self.is_over:
                     return
-                data, options = task(PLANS[name], f"{self.seed}.{number}.{turn}", self.dice)
+                data, options = task(PLANS[name], f"{self.seed}.{number}.{turn}", self.rng)
                 try:
                     if turn >= next_look:
                         if (await tube.statistics()).tasks["total"] > BACKLOG:

@@ -75,5 +75,5 @@ def resident(process: int) -> int:
     pages = Path(f"/proc/{process}/statm")
     if pages.exists():
         return int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    said = subprocess.run(["ps", "-o", "rss=", "-p", str(process)], capture_output=True, text=True, check=True)
-    return int(said.stdout) * 1024
+    result = subprocess.run(["ps", "-o", "rss=", "-p", str(process)], capture_output=True, text=True, check=True)
+    return int(result.stdout) * 1024

@@ -53,9 +53,9 @@ def test_done_task_rows_match_peek(tube: tubes.Tube, options: dict[str, str]) ->
             assert row[name] == getattr(task, name), (row, name)
         assert dict(row["context"] or {}) == task.context
         assert (row["created"], row["ended"]) == (moment(task.created), moment(task.ended))
-    living = read(options)
-    assert {row["id"] for row in living}.isdisjoint({row["id"] for row in rows})
-    assert all(row["result"] is row["why"] is row["ended"] is None for row in living)
+    current = read(options)
+    assert {row["id"] for row in current}.isdisjoint({row["id"] for row in rows})
+    assert all(row["result"] is row["why"] is row["ended"] is None for row in current)
 
 
 @pytest.mark.parametrize(
@@ -93,11 +93,11 @@ def test_data_of_done_tasks_is_not_fetched_unless_needed(tube: tubes.Tube) -> No
 
 def test_expired_or_repeated_done_tasks_are_not_read(queue: tubes.Queue, options: dict[str, str]) -> None:
     tube = queue.create_tube("t")
-    kept, over = tube.put("kept", keep_done=60), tube.put("over", keep_done=0.001)
+    kept, expired = tube.put("kept", keep_done=60), tube.put("over", keep_done=0.001)
     tube.ack_many(tube.take_many(2, timeout=0))
     while queue.tube("t").statistics().kept > 1:
         pass
-    assert [row["id"] for row in read({**options, "state": "done"})] == [kept.id] != [over.id]
+    assert [row["id"] for row in read({**options, "state": "done"})] == [kept.id] != [expired.id]
     tube.kick(task=kept)
     assert read({**options, "state": "done"}) == []
 

@@ -47,14 +47,14 @@ async def cancel_all(rounds: int, take: Take, put: Put) -> int:
     return cancelled
 
 
-async def cancel_some(dice: random.Random, puts: int, take: Take, put: Put) -> None:
+async def cancel_some(rng: random.Random, puts: int, take: Take, put: Put) -> None:
     """Start some takes before each put and cancel some of the running ones; cancel all at the end."""
     running: set[asyncio.Task[None]] = set()
     for number in range(puts):
-        running |= {asyncio.create_task(take()) for _ in range(dice.randrange(4))}
-        if dice.random() < 0.5:
+        running |= {asyncio.create_task(take()) for _ in range(rng.randrange(4))}
+        if rng.random() < 0.5:
             await asyncio.sleep(0)
-        for victim in dice.sample(sorted(running, key=id), min(len(running), dice.randrange(3))):
+        for victim in rng.sample(sorted(running, key=id), min(len(running), rng.randrange(3))):
             victim.cancel()
         await put(number)
         running = {task for task in running if not task.done()}

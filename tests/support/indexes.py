@@ -98,8 +98,8 @@ class Indexes:
 
     def _check_keys(self) -> None:
         named = {task.stored.extras.key: id for id, task in self.tasks.items() if task.stored.extras}
-        living = {key.encode("utf-8", "surrogatepass"): id for key, id in named.items() if key is not None}
-        assert {key: int(value) for key, value in self.keys.items()} == living
+        expected = {key.encode("utf-8", "surrogatepass"): id for key, id in named.items() if key is not None}
+        assert {key: int(value) for key, value in self.keys.items()} == expected
         for records in self.known.values():
             ends = [records[at : at + 7] for at in range(0, len(records), 21)]
             assert ends == sorted(ends)

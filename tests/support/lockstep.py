@@ -167,13 +167,13 @@ class Lockstep:
         items = [(f"d{number}", each) for number, each in enumerate(options, self.number)]
         self.number += len(items)
         real = [tubes.Item(data, **each) for data, each in items]
-        wanted = [(data, self.to_model_options(each)) for data, each in items]
+        model_items = [(data, self.to_model_options(each)) for data, each in items]
         capacity = self.model.options.get("capacity", 0)
         if timeout and 0 < len(items) <= capacity and (self.model.waiting_puts or not self.model.room(len(items))):
-            waiter = self.model.wait(ideal, to_micros(timeout), wanted)
+            waiter = self.model.wait(ideal, to_micros(timeout), model_items)
             self.begin(tube, "put_many", real, {"timeout": timeout}, waiter)
         else:
-            self.compare_calls(lambda: tube.put_many(real), lambda: self.model.put_many(wanted))
+            self.compare_calls(lambda: tube.put_many(real), lambda: self.model.put_many(model_items))
 
     def take_many(self, worker: int, limit: int) -> None:
         ideal, tube = self.worker(worker)
@@ -298,10 +298,10 @@ class Lockstep:
     def identify(self, worker: int, session: int) -> None:
         """Let a worker join the session of another one, or a detached or ended session."""
         ideal, queue, _ = self.workers[worker % WORKERS]
-        wanted, uuid = self.sessions[session % len(self.sessions)]
+        model_items, uuid = self.sessions[session % len(self.sessions)]
 
         def join() -> str:
-            self.model.identify(ideal, wanted)
+            self.model.identify(ideal, model_items)
             return uuid
 
         self.compare_calls(lambda: queue.admin.identify(uuid), join)

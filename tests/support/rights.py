@@ -55,7 +55,7 @@ def of_scripts(*methods: str) -> frozenset[str]:
     )
 
 
-def wanted() -> dict[str, frozenset[str]]:
+def required_rights() -> dict[str, frozenset[str]]:
     """Return the required rights by kind of user."""
     putting = of_scripts(*_SESSION, *_PUTS) | _CALLS | _WAITS
     working = putting | of_scripts(*_TAKES)

@@ -42,9 +42,9 @@ _PATIENCE = 60
 
 def becomes_true(question: Callable[[], bool]) -> bool:
     """Return True if the condition becomes true soon; sleep between checks to leave the CPU to the processes."""
-    patience = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _PATIENCE
     while not question():
-        if time.monotonic() > patience:
+        if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
     return True
@@ -228,8 +228,8 @@ class Actors:
     def wait_for_lines(self, lines: int) -> None:
         """Wait until the journals have `lines` more lines in total, and each at least one."""
         before = {name: len(self._lines(name)) for name in self._pids if not self._has_ended(name)}
-        wanted = self._count() + lines
-        assert becomes_true(lambda: self._count() >= wanted), f"{wanted - lines} lines, and then {self._count()}"
+        least = self._count() + lines
+        assert becomes_true(lambda: self._count() >= least), f"{least - lines} lines, and then {self._count()}"
         assert becomes_true(lambda: all(len(self._lines(name)) > count for name, count in before.items())), before
 
     def _has_ended(self, name: str) -> bool:

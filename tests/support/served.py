@@ -33,17 +33,17 @@ class Served:
         words = ("-m", "tubes", "serve", "--http", "127.0.0.1:0", *options)
         pipes: dict[str, Any] = {"stdout": self.log, "stderr": subprocess.PIPE, "text": True}
         self.process: Final = python(*words, cwd=cwd or ROOT, env=env or {}, **pipes)
-        self.said: Final[list[str]] = []
+        self.stderr_lines: Final[list[str]] = []
         self.url = ""
         self.admin_url = ""
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.said.append(line)
+            self.stderr_lines.append(line)
             urls = re.findall(r"https?://\S+:\d+", line)
             if urls:
                 self.url, self.admin_url = urls[0], urls[-1]
                 break
-        assert self.url, "".join(self.said)
+        assert self.url, "".join(self.stderr_lines)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         context = ssl.create_default_context(cafile=verify)
@@ -51,7 +51,7 @@ class Served:
 
     def _read(self) -> None:
         assert self.process.stderr is not None
-        self.said.extend(self.process.stderr)
+        self.stderr_lines.extend(self.process.stderr)
 
     @property
     def port(self) -> int:
@@ -59,8 +59,8 @@ class Served:
 
     def lines(self) -> list[dict[str, Any]]:
         """Return all lines of the access log so far, which are written with a short delay."""
-        marked = f"/marked/{uuid4().hex}"
-        reply = self.client.get(marked)
+        marker = f"/marked/{uuid4().hex}"
+        reply = self.client.get(marker)
         assert reply.status_code == 404
 
         def read() -> list[dict[str, Any]]:
@@ -68,8 +68,8 @@ class Served:
             text = os.pread(self.log.fileno(), os.fstat(self.log.fileno()).st_size, 0).decode()
             return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
 
-        eventually(lambda: marked in {line["path"] for line in read()})
-        return [line for line in read() if line["path"] != marked]
+        eventually(lambda: marker in {line["path"] for line in read()})
+        return [line for line in read() if line["path"] != marker]
 
     def stop(self, kind: signal.Signals = signal.SIGTERM) -> int:
         """Stop the process and return its exit code."""
@@ -88,4 +88,4 @@ class Served:
         self.log.close()
         assert self.process.stderr is not None
         self.process.stderr.close()
-        assert "Traceback" not in "".join(self.said), "".join(self.said)
+        assert "Traceback" not in "".join(self.stderr_lines), "".join(self.stderr_lines)

@@ -48,9 +48,9 @@ def test_signal_to_process_group_ends_its_server(name: str, tmp_path: Path) -> N
     assert is_running(int(pid))
     os.killpg(program.pid, signal.Signals[name])
     program.communicate()
-    patience = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PATIENCE
     while is_running(int(pid)) or Path(folder).exists():
-        assert time.monotonic() < patience, f"server {pid} in {folder} outlives its process"
+        assert time.monotonic() < deadline, f"server {pid} in {folder} outlives its process"
         time.sleep(0.02)
 
 

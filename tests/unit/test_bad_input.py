@@ -503,9 +503,9 @@ def test_errors_survive_pickling() -> None:
 
 @pytest.mark.parametrize("why", ["Connection refused", "Connection refused.", "x" * 600])
 def test_a_message_ends_without_a_full_stop(why: str) -> None:
-    said = str(tubes.ConnectionLost(url="redis://x", why=why))
+    message = str(tubes.ConnectionLost(url="redis://x", why=why))
     text = f"{why[:500]}..." if len(why) > 500 else why.removesuffix(".")
-    assert said == f"there is no connection to redis://x: {text}"
+    assert message == f"there is no connection to redis://x: {text}"
 
 
 def test_release_refused_for_its_delay_does_not_change_the_priority() -> None:

@@ -68,21 +68,21 @@ def test_name_filter_selects_peers_and_their_tubes_counterparts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["-k", "nosuchpeer"], "-k nosuchpeer: matches no name"),
         (["--again", __file__], "must be a file written by --json"),
-        (["--json", "nowhere/figures"], "nowhere/figures: folder nowhere does not exist"),
+        (["--json", "nowhere/figures"], "nowhere/figures: the folder nowhere does not exist"),
         (["--plot", "plot.xyz"], "must end with .png"),
     ],
 )
 def test_bad_arguments_are_reported_before_any_measurement(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["benchmarks.peers", *words])
     with pytest.raises(SystemExit, match="2"):
         main()
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_figures_are_medians_of_ratios_to_the_yardstick_of_each_round() -> None:

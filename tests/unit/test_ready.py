@@ -159,21 +159,21 @@ def test_entries_pushed_together_come_in_order(newest_first: bool) -> None:
 
 
 def test_random_tasks_come_in_order() -> None:
-    chance = random.Random(3)
+    rng = random.Random(3)
     ready = Ready()
     here: dict[int, Entry] = {}
     left: list[Entry] = []
     for id in range(4000):
-        step = chance.random()
+        step = rng.random()
         if step < 0.5:
-            here[id] = entry(id, chance.randrange(50))
+            here[id] = entry(id, rng.randrange(50))
             ready.push(here[id])
         elif step < 0.65 and left:
-            back = left.pop(chance.randrange(len(left)))
+            back = left.pop(rng.randrange(len(left)))
             here[back.id] = back
             ready.push(back)
         elif step < 0.75 and here:
-            discarded = here.pop(chance.choice(sorted(here)))
+            discarded = here.pop(rng.choice(sorted(here)))
             ready.discard(discarded)
             left.append(discarded)
         else:

@@ -19,8 +19,8 @@ def test_new_lanes_come_in_order_of_their_first_task() -> None:
 def test_a_lane_that_has_started_goes_to_the_end() -> None:
     tube = LaneTube({"max_in_flight": 9}, rounds=True)
     tasks = [tube.put(name) for name in ("a", "a", "a", "b", "b", "c")]
-    came = [tube.take(0) for _ in tasks]
-    assert came == [tasks[place] for place in (0, 3, 5, 1, 4, 2)]
+    taken = [tube.take(0) for _ in tasks]
+    assert taken == [tasks[place] for place in (0, 3, 5, 1, 4, 2)]
 
 
 def test_tasks_within_a_lane_come_by_rank() -> None:

@@ -142,17 +142,17 @@ def test_entry_added_repeatedly_is_kept_once(timers: Timers[FullEntry]) -> None:
 
 
 def test_random_deadlines_come_in_order() -> None:
-    chance = random.Random(7)
+    rng = random.Random(7)
     timers: Timers[FullEntry] = Timers()
     waiting: dict[int, FullEntry] = {}
     now = 0
     for id in range(3000):
-        made = waiting[id] = add_entry(timers, id, now + chance.randrange(1, 5 * FAR))
-        if chance.random() < 0.3:
-            timers.remove(waiting.pop(chance.choice(sorted(waiting))))
-        if chance.random() < 0.3:
-            made.due += chance.randrange(FAR)
-        now += chance.randrange(FAR // 10)
+        made = waiting[id] = add_entry(timers, id, now + rng.randrange(1, 5 * FAR))
+        if rng.random() < 0.3:
+            timers.remove(waiting.pop(rng.choice(sorted(waiting))))
+        if rng.random() < 0.3:
+            made.due += rng.randrange(FAR)
+        now += rng.randrange(FAR // 10)
         due = sorted((one.due, one.id) for one in waiting.values() if one.due <= now)
         assert pop_due(timers, now) == [each for _, each in due]
         for _, each in due:

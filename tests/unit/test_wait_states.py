@@ -55,18 +55,18 @@ class Caller:
         return self.hears
 
 
-def way_to(state: WaitState) -> list[str]:
+def events_to(state: WaitState) -> list[str]:
     """Return the events that lead a queued waiter to a state."""
-    ways: deque[tuple[WaitState, list[str]]] = deque([(WaitState.QUEUED, [])])
+    paths: deque[tuple[WaitState, list[str]]] = deque([(WaitState.QUEUED, [])])
     seen = {WaitState.QUEUED}
-    while ways:
-        at, events = ways.popleft()
+    while paths:
+        at, events = paths.popleft()
         if at is state:
             return events
         for why, was, move in ROWS:
             if was is at and move.to not in seen:
                 seen.add(move.to)
-                ways.append((move.to, [*events, why]))
+                paths.append((move.to, [*events, why]))
     raise AssertionError(f"no way leads to {state}")
 
 
@@ -74,7 +74,7 @@ def waiter_in(queue: WaitQueue, state: WaitState) -> Caller:
     """Return a waiter in this state."""
     waiter = Caller(None, "a put")
     queue.enlist(waiter)
-    for why in way_to(state):
+    for why in events_to(state):
         assert queue.move(waiter, why, "before")
     assert queue.state(waiter) is state
     waiter.woken = 0
@@ -155,15 +155,15 @@ class Server:
     session = None
     gone = None
 
-    def __init__(self, chance: random.Random) -> None:
-        self._chance = chance
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
         self._ids = count()
         self.done: dict[int, str] = {}
         self.undone: Counter[int] = Counter()
 
     def _reply(self, method: str) -> Any:
         yield method
-        what = self._chance.random()
+        what = self._rng.random()
         if what < 0.15:
             raise ConnectionLost(url="here", why="it was cut")
         if what < 0.2:
@@ -219,50 +219,50 @@ class Recorded(WaitQueue):
 
 def play(seed: int) -> Recorded:
     """Let callers arrive, leave, fail and be served in a random order, with random replies of the server."""
-    chance = random.Random(seed)
-    queue, server = Recorded(), Server(chance)
+    rng = random.Random(seed)
+    queue, server = Recorded(), Server(rng)
     serving = Serving(queue)
 
     def change_at_random() -> None:
         callers: list[Caller] = [*queue.known]
-        what = chance.random()
+        what = rng.random()
         if what < 0.2 or not callers:
-            new = Caller(server, "a put" if chance.random() < 0.6 else None)
-            new.hears = chance.random() < 0.95
+            new = Caller(server, "a put" if rng.random() < 0.6 else None)
+            new.hears = rng.random() < 0.95
             queue.enlist(new)
             return
-        line: list[Any] = [*chance.choice([queue.take_waiters, queue.put_waiters, callers])]
-        caller = chance.choice(line[:4] or callers)
+        line: list[Any] = [*rng.choice([queue.take_waiters, queue.put_waiters, callers])]
+        caller = rng.choice(line[:4] or callers)
         if what < 0.6:
             queue.move(caller, "keep")
         elif what < 0.65:
             caller.cancelled = True
         elif what < 0.75:
-            queue.move(caller, chance.choice(["leave", "end"]))
+            queue.move(caller, rng.choice(["leave", "end"]))
         elif what < 0.8:
             queue.move(caller, "dismiss", QueueClosed(why="it was closed"))
         elif what < 0.85:
             queue.move(caller, "refuse", ServerRefused(url="here", why="no rights"))
         elif caller.request is None:
-            queue.move(caller, chance.choice(["arm", "disarm"]))
+            queue.move(caller, rng.choice(["arm", "disarm"]))
 
     def serve() -> None:
-        flow = chance.choice([serving.serve_all, serving.serve_one])()
+        flow = rng.choice([serving.serve_all, serving.serve_one])()
         try:
             step = next(flow)
             while True:
                 assert not isinstance(step, WaitForLock)
-                for _ in range(chance.randrange(3)):
+                for _ in range(rng.randrange(3)):
                     change_at_random()
                     queue.check()
-                step = flow.throw(KeyboardInterrupt()) if chance.random() < 0.03 else flow.send(None)
+                step = flow.throw(KeyboardInterrupt()) if rng.random() < 0.03 else flow.send(None)
         except (StopIteration, TubesError, KeyboardInterrupt):
             queue.check()
 
     for _ in range(60):
         change_at_random()
         serve()
-        if chance.random() < 0.05:
+        if rng.random() < 0.05:
             queue.ask_first_putter(set())  # Then the serving thread is interrupted.
     check(queue, server)
     return queue

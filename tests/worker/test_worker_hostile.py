@@ -401,19 +401,19 @@ class RandomHandlers:
         return self._random.choices(acts, k=self._random.randrange(most))
 
     def _fail(self, task: Any) -> None:
-        chance = self._random.random()
+        draw = self._random.random()
         tube = self.tube()
-        if chance < 0.1:
+        if draw < 0.1:
             tube.delete(task.id)
-        elif chance < 0.2:
+        elif draw < 0.2:
             tube.bury(task.id)
-        elif chance < 0.3:
+        elif draw < 0.3:
             tube.admin.release_all()
-        elif chance < 0.33:
+        elif draw < 0.33:
             with suppress(tubes.TubesError):
                 tube.drop(force=True)
             self.tube()
-        elif chance < 0.35:
+        elif draw < 0.35:
             time.sleep(1.5)
         raise ERRORS[self._random.choice(list(ERRORS))]()
 

@@ -68,9 +68,9 @@ def skip_reason(driver: Driver, test: object) -> str:
 
 def eventually(question: Callable[[], bool]) -> bool:
     """Return True if the condition becomes true soon: wait for another thread, never for time to pass."""
-    patience = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PATIENCE
     while not question():
-        if time.monotonic() > patience:
+        if time.monotonic() > deadline:
             return False
         time.sleep(0.0002)
     return True
