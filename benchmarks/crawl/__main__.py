@@ -155,7 +155,7 @@ async def crawl(frontier: Frontier, web: Web, workers: int) -> float:
 
 
 @asynccontextmanager
-async def in_tube(url: str) -> AsyncGenerator[Frontier]:
+async def open_tube_frontier(url: str) -> AsyncGenerator[Frontier]:
     """Create a tube, and drop it at the end."""
     async with tubes.aio.connect(url) as queue:
         tube = await queue.create_tube("pages", "utubettl", ttr=60)
@@ -164,7 +164,7 @@ async def in_tube(url: str) -> AsyncGenerator[Frontier]:
 
 
 @asynccontextmanager
-async def in_list(server: LocalServer) -> AsyncGenerator[Frontier]:
+async def open_list_frontier(server: LocalServer) -> AsyncGenerator[Frontier]:
     """Create a list, and delete it at the end."""
     # A worker waits for a page without a limit.
     async with redis.asyncio.Redis(unix_socket_path=str(server.socket), socket_timeout=None) as client:
@@ -177,11 +177,11 @@ async def measure(web: Web, workers: int, rounds: int, server: LocalServer) -> d
     rates: dict[str, list[float]] = {}
     for _ in range(rounds):
         rates.setdefault("asyncio.Queue and locks", []).append(await crawl(ByQueue(), web, workers))
-        async with in_tube("memory://") as frontier:
+        async with open_tube_frontier("memory://") as frontier:
             rates.setdefault("tube in memory", []).append(await crawl(frontier, web, workers))
-        async with in_list(server) as frontier:
+        async with open_list_frontier(server) as frontier:
             rates.setdefault("list and keys on Valkey", []).append(await crawl(frontier, web, workers))
-        async with in_tube(server.url) as frontier:
+        async with open_tube_frontier(server.url) as frontier:
             rates.setdefault("tube on Valkey", []).append(await crawl(frontier, web, workers))
     return rates
 

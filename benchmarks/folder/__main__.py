@@ -40,13 +40,13 @@ def of_tubes(url: str) -> Methods:
         for _ in range(count):
             tube.put(DATA)
 
-    def done(count: int) -> None:
+    def take_and_ack(count: int) -> None:
         for _ in range(count):
             task = tube.take(0)
             if task is not None:
                 task.ack()
 
-    return {"put": put, "take + ack": done, "put_many": lambda count: tube.put_many([DATA] * count)}
+    return {"put": put, "take + ack": take_and_ack, "put_many": lambda count: tube.put_many([DATA] * count)}
 
 
 def of_litequeue(folder: Path) -> Methods:
@@ -57,11 +57,11 @@ def of_litequeue(folder: Path) -> Methods:
         for _ in range(count):
             queue.put(DATA)
 
-    def done(count: int) -> None:
+    def take_and_ack(count: int) -> None:
         for _ in range(count):
             queue.done(queue.pop().message_id)
 
-    return {"put": put, "take + ack": done}
+    return {"put": put, "take + ack": take_and_ack}
 
 
 def of_persist_queue(folder: Path) -> Methods:
@@ -72,11 +72,11 @@ def of_persist_queue(folder: Path) -> Methods:
         for _ in range(count):
             queue.put(DATA)
 
-    def done(count: int) -> None:
+    def take_and_ack(count: int) -> None:
         for _ in range(count):
             queue.ack(queue.get(block=False))
 
-    return {"put": put, "take + ack": done}
+    return {"put": put, "take + ack": take_and_ack}
 
 
 def of_huey(folder: Path) -> Methods:
@@ -87,11 +87,11 @@ def of_huey(folder: Path) -> Methods:
         for _ in range(count):
             storage.enqueue(DATA.encode())
 
-    def done(count: int) -> None:
+    def take_and_ack(count: int) -> None:
         for _ in range(count):
             storage.dequeue()
 
-    return {"put": put, "take + ack": done}
+    return {"put": put, "take + ack": take_and_ack}
 
 
 def measure_round(methods: Methods, tasks: int, best: dict[str, float]) -> None:

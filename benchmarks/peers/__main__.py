@@ -14,7 +14,7 @@ from rich.console import Console
 from benchmarks.peers import plot, table
 from benchmarks.peers.environments import CannotInstall, python_of
 from benchmarks.peers.measure import Stage
-from benchmarks.peers.registry import SUBJECTS, Subject, chosen
+from benchmarks.peers.registry import SUBJECTS, Subject, select_subjects
 from benchmarks.peers.results import Figures, Results
 from benchmarks.peers.servers import NotInstalled, versions
 from benchmarks.shared.arguments import new_file
@@ -92,7 +92,7 @@ def main() -> None:
         except (OSError, ValueError, KeyError, TypeError) as error:
             parser.error(f"--again {args.again}: must be a file written by --json: {error!r}")
     else:
-        subjects = chosen(args.k)
+        subjects = select_subjects(args.k)
         if not subjects:
             parser.error(
                 f"-k {args.k}: matches no name; the names are {'; '.join(subject.key for subject in SUBJECTS)}"

@@ -45,10 +45,10 @@ def leads(results: Results) -> Iterator[Lead]:
     """Compare tubes with each measured peer, in the same way of use and on the same server."""
     for peer in SUBJECTS:
         if peer.family == "peer" and results.of(peer.key).turns:
-            yield from _over(peer, results)
+            yield from _lead_over(peer, results)
 
 
-def _over(peer: Subject, results: Results) -> Iterator[Lead]:
+def _lead_over(peer: Subject, results: Results) -> Iterator[Lead]:
     on_redis, on_tarantool = peer.server == REDIS, peer.server == "tarantool"
     theirs = results.of(peer.key)
 

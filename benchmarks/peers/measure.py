@@ -156,7 +156,7 @@ def _await(worker: Child, notes: Notes, put: int) -> None:
     """Wait until all tasks are handled."""
     deadline = time.monotonic() + PATIENCE
     while notes.count < put:
-        if worker.ended():
+        if worker.has_ended():
             raise PeerFailed(f"its worker ended: {worker.last_words()}")
         if time.monotonic() > deadline:
             raise PeerFailed(f"{notes.count} of {put} tasks handled within {PATIENCE:g} s: {worker.last_words()}")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from benchmarks.peers.registry import SUBJECTS, Subject
 from benchmarks.peers.results import BATCHES, CYCLE, ONE, SEVERAL, WORK, Results
-from benchmarks.peers.table import about
+from benchmarks.peers.table import describe_run
 from benchmarks.shared.plots import save
 
 _OURS: Final = "#0f766e"
@@ -34,7 +34,7 @@ def panels(results: Results) -> list[tuple[str, list[Bar]]]:
     def on_server(subject: Subject) -> bool:
         return bool(subject.server) and (subject.family != "tubes" or subject.server == results.server)
 
-    def inside(subject: Subject) -> bool:
+    def is_in_process(subject: Subject) -> bool:
         return not subject.server
 
     puts = [
@@ -45,7 +45,10 @@ def panels(results: Results) -> list[tuple[str, list[Bar]]]:
     found = [
         ("Puts per second relative to a raw PING's (longer is faster)", puts),
         ("Tasks processed per second relative to a raw PING's (longer is faster)", _bars(results, on_server, WORK)),
-        ("Tasks per second in one process relative to queue.Queue's (longer is faster)", _bars(results, inside, CYCLE)),
+        (
+            "Tasks per second in one process relative to queue.Queue's (longer is faster)",
+            _bars(results, is_in_process, CYCLE),
+        ),
     ]
     return [(title, sorted(bars, key=lambda bar: -bar[1])) for title, bars in found if bars]
 
@@ -80,6 +83,6 @@ def draw(results: Results, path: Path) -> None:
             axis.annotate(f"{length:.2g}", (length, place), (3, 0), bbox=behind, **ends)
     kinds = [pyplot.Rectangle((0, 0), 1, 1, color=colour) for colour in (_OURS, _THEIRS)]
     figure.legend(kinds, ["tubes", "peers"], loc="outside upper right", ncols=2, frameon=False)
-    figure.supxlabel(f"Logarithmic scales. {about(results)}", fontsize=7)
+    figure.supxlabel(f"Logarithmic scales. {describe_run(results)}", fontsize=7)
     save(figure, path)
     pyplot.close(figure)

@@ -87,7 +87,7 @@ class Child:
         found: dict[str, Any] = json.loads(answer)
         return found
 
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Return True if the process has ended."""
         return self._process.poll() is not None
 

@@ -39,16 +39,16 @@ class Subject:
 
 
 def _tubes(server: str) -> list[Subject]:
-    def way(name: str, module: str, way: str, worker: str, *, puts: bool = False) -> Subject:
+    def subject_of(name: str, module: str, way: str, worker: str, *, puts: bool = False) -> Subject:
         return Subject(name, "tubes", module, way, (), server, worker, tasks=4000, puts=puts)
 
     return [
-        way("tubes, calls", "tubes_sync", "calls", "take, ack", puts=True),
-        way("tubes, a loop", "tubes_sync", "loop", "for task in tube"),
-        way("tubes, batches", "tubes_sync", "batches", "take_many, ack_many of 100"),
-        way("tubes, asyncio", "tubes_asyncio", "", "50 loops, async for", puts=True),
-        way("tubes, Worker, async", "tubes_sync", "coroutines", "10 at a time, async handler"),
-        way("tubes, Worker, threads", "tubes_sync", "threads", "10 at a time, plain handler"),
+        subject_of("tubes, calls", "tubes_sync", "calls", "take, ack", puts=True),
+        subject_of("tubes, a loop", "tubes_sync", "loop", "for task in tube"),
+        subject_of("tubes, batches", "tubes_sync", "batches", "take_many, ack_many of 100"),
+        subject_of("tubes, asyncio", "tubes_asyncio", "", "50 loops, async for", puts=True),
+        subject_of("tubes, Worker, async", "tubes_sync", "coroutines", "10 at a time, async handler"),
+        subject_of("tubes, Worker, threads", "tubes_sync", "threads", "10 at a time, plain handler"),
     ]
 
 
@@ -205,7 +205,7 @@ _IN_PROCESS: Final = (
 SUBJECTS: Final = (*_tubes("valkey"), *_tubes("redis"), *_ON_SERVERS, *_IN_PROCESS)
 
 
-def chosen(part: str | None) -> tuple[Subject, ...]:
+def select_subjects(part: str | None) -> tuple[Subject, ...]:
     """Return the subjects whose names contain `part`, and those of tubes for comparison."""
     if part is None:
         return SUBJECTS

@@ -13,7 +13,7 @@ from rich.table import Table
 from benchmarks.peers.goals import WHATS, cycle_goals, leads
 from benchmarks.peers.registry import SUBJECTS, Subject
 from benchmarks.peers.results import BATCHES, BYTES, CPU_PUT, CPU_WORK, CYCLE, ONE, SEVERAL, WORK, Figures, Results
-from benchmarks.shared.report import keep
+from benchmarks.shared.report import write_result
 
 _README: Final = Path(__file__).parent / "README.md"
 
@@ -51,7 +51,7 @@ def sheets(results: Results) -> Iterator[Sheet]:
             yield sheet
 
 
-def _measured(results: Results, *, inside: bool) -> Iterator[tuple[Subject, Figures]]:
+def _measured_figures(results: Results, *, inside: bool) -> Iterator[tuple[Subject, Figures]]:
     for subject in SUBJECTS:
         if subject.key in results.figures and (subject.server == "") == inside:
             yield subject, results.of(subject.key)
@@ -72,7 +72,7 @@ def _servers(results: Results) -> Sheet:
         "missing features",
     )
     rows: list[list[str]] = []
-    for subject, figures in _measured(results, inside=False):
+    for subject, figures in _measured_figures(results, inside=False):
         cells = [_rate(figures, measure) for measure in (ONE, SEVERAL, BATCHES, WORK)]
         cells += [_count(figures.cost(BYTES)), _micros(figures.latency(50)), _micros(figures.latency(99))]
         cells += [_micros(figures.cost(measure)) for measure in (CPU_PUT, CPU_WORK)]
@@ -107,7 +107,7 @@ def _leads(results: Results) -> Sheet:
 def _in_process(results: Results) -> Sheet:
     goals = {key: (ratio, goal) for key, ratio, goal in cycle_goals(results)}
     rows: list[list[str]] = []
-    for subject, figures in _measured(results, inside=True):
+    for subject, figures in _measured_figures(results, inside=True):
         rate, ratio = figures.rate(CYCLE), figures.ratio(CYCLE)
         times, goal = goals.get(subject.key, (0.0, 0.0))
         rows.append(
@@ -134,13 +134,13 @@ def _versions(figures: Figures) -> str:
 
 def _about(results: Results) -> Sheet:
     rows: list[list[str]] = []
-    for subject, figures in _measured(results, inside=False):
+    for subject, figures in _measured_figures(results, inside=False):
         if subject.family != "tubes" or subject.server == results.server:
             rows.append([subject.name, subject.worker, _versions(figures)])
     return Sheet("Workers and versions", ("subject", "worker", "versions"), rows)
 
 
-def about(results: Results) -> str:
+def describe_run(results: Results) -> str:
     """Describe the run in a sentence."""
     servers = ", ".join(f"{name} {version}" for name, version in results.servers.items())
     rounds = max((len(figures.turns) for figures in results.figures.values()), default=0)
@@ -159,12 +159,12 @@ def show(results: Results, console: Console) -> None:
             table.add_row(*row, style="cyan" if row[0].startswith("tubes") and style is None else style)
         console.print()
         console.print(table, markup=False)
-    console.print(about(results), markup=False)
+    console.print(describe_run(results), markup=False)
 
 
 def markdown(results: Results) -> str:
     """Return all tables for README.md."""
-    lines = [about(results), "", "![Rates relative to their yardsticks](plot.png)"]
+    lines = [describe_run(results), "", "![Rates relative to their yardsticks](plot.png)"]
     for sheet in sheets(results):
         lines += ["", f"{sheet.title}:", "", *_rows(sheet.columns, sheet.rows)]
     return "\n".join(lines)
@@ -179,4 +179,4 @@ def _rows(columns: tuple[str, ...], rows: Iterable[list[str]]) -> Iterator[str]:
 
 def write_readme(results: Results) -> None:
     """Write all tables into README.md, between the marks."""
-    keep(_README, "peers", markdown(results))
+    write_result(_README, "peers", markdown(results))

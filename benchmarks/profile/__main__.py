@@ -59,19 +59,19 @@ def count_bytecodes(call: Call) -> Counter[str]:
     """Count the bytecodes of a call by function; other packages are counted under their names."""
     found: Counter[str] = Counter()
 
-    def in_frame(frame: FrameType, event: str, _: Any) -> Any:
+    def count_in_frame(frame: FrameType, event: str, _: Any) -> Any:
         if event == "opcode":
             found[_name_of(frame)] += 1
-        return in_frame
+        return count_in_frame
 
-    def entered(frame: FrameType, event: str, _: Any) -> Any:
+    def count_entered(frame: FrameType, event: str, _: Any) -> Any:
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        return in_frame
+        return count_in_frame
 
     for number in range(WARM + CALLS):
         made = call.before()
         if number >= WARM:
-            sys.settrace(entered)
+            sys.settrace(count_entered)
         try:
             call.act(made)
         finally:

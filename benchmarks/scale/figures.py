@@ -73,7 +73,7 @@ class Figures:
                     }
 
 
-def interleaved(rounds: int, sizes: list[int], measure: Callable[[int], None]) -> None:
+def measure_interleaved(rounds: int, sizes: list[int], measure: Callable[[int], None]) -> None:
     """Measure each size in turn in each round, so that lasting noise affects all sizes equally."""
     for _ in range(rounds):
         for size in sizes:

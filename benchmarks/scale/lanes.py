@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any, Final
 
 import tubes
-from benchmarks.scale.figures import Figures, Subject, interleaved
+from benchmarks.scale.figures import Figures, Subject, measure_interleaved
 from benchmarks.scale.places import Place, fill, mark_finished
 from tubes.testing import ManualClock
 
@@ -65,7 +65,7 @@ def measure_busy(figures: Figures, place: Place, driver: str, sizes: list[int], 
 
         for crowd in crowds.values():
             crowd.round(turns)
-        interleaved(rounds, sizes, one)
+        measure_interleaved(rounds, sizes, one)
         for size, crowd in crowds.items():
             crowd.queue.tube(f"busy-{driver}-{size}").drop(force=True)
             crowd.queue.close()
@@ -103,4 +103,4 @@ def measure_due(figures: Figures, place: Place, sizes: list[int], rounds: int) -
                 figures.record(subject, size, "longest script", longest)
             tube.drop(force=True)
 
-    interleaved(rounds, sizes, one)
+    measure_interleaved(rounds, sizes, one)

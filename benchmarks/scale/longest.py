@@ -23,7 +23,7 @@ from rich.table import Table
 import tubes
 from benchmarks.scale.places import BATCH
 from benchmarks.scale.show import README
-from benchmarks.shared.report import keep, machine
+from benchmarks.shared.report import machine, write_result
 from benchmarks.shared.tasks import PAYLOAD, TTL, TTR
 from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.parts import LAYOUTS
@@ -365,7 +365,7 @@ def main() -> int:
             f"| | {' | '.join(KINDS)} |",
             f"|---|{'---|' * len(KINDS)}",
         ]
-        keep(README, "longest", "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows(bench))]))
+        write_result(README, "longest", "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows(bench))]))
     return 0
 
 

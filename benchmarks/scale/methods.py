@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import tubes
-from benchmarks.scale.figures import Figures, Subject, interleaved
+from benchmarks.scale.figures import Figures, Subject, measure_interleaved
 from benchmarks.scale.places import Place, fill, mark_finished
 from benchmarks.shared.tasks import TTL, TTR
 
@@ -110,6 +110,6 @@ def measure(
         # Ignore the first round, whose caches are in the state after filling.
         for crowd in crowds.values():
             list(crowd.round(place, count))
-        interleaved(rounds, sizes, one)
+        measure_interleaved(rounds, sizes, one)
         for crowd in crowds.values():
             crowd.tube.drop(force=True)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.scale.figures import Figures, Subject
-from benchmarks.shared.report import duration, keep, machine
+from benchmarks.shared.report import duration, machine, write_result
 
 README: Final = Path(__file__).parent / "README.md"
 #: Calls whose cost grows by this factor are highlighted.
@@ -60,7 +60,7 @@ def write_readme(figures: Figures) -> None:
                 cells = [figures.cell(subject, size, method) if method in has else None for method in columns]
                 texts = ["" if cell is None else _text(cell.seconds, cell.ratio, size == sizes[0]) for cell in cells]
                 lines.append(f"| {subject} | {size:,} {subject.unit} | {' | '.join(texts)} |")
-    keep(README, "scale", "\n".join(lines))
+    write_result(README, "scale", "\n".join(lines))
 
 
 def _text(seconds: float, ratio: float, smallest: bool) -> str:

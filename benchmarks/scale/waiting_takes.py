@@ -9,7 +9,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any, Final
 
-from benchmarks.scale.figures import Figures, Subject, interleaved
+from benchmarks.scale.figures import Figures, Subject, measure_interleaved
 from benchmarks.scale.places import Place
 from tubes.conformance.bench import eventually
 
@@ -95,4 +95,4 @@ def measure_waiting_takes(figures: Figures, place: Place, sizes: list[int], roun
         def one(size: int, measure_kind: Any = measure_kind, subject: Subject = subject) -> None:
             figures.record(subject, size, _METHOD, measure_kind(place, size, tasks))
 
-        interleaved(rounds, sizes, one)
+        measure_interleaved(rounds, sizes, one)

@@ -18,7 +18,7 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, {python}"
 
 
-def keep(page: Path, name: str, result: str) -> None:
+def write_result(page: Path, name: str, result: str) -> None:
     """Write a result into a page, between the marks of this name."""
     begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
     before, _, rest = page.read_text().partition(begin)

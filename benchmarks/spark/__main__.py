@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 import tubes
-from benchmarks.spark.yardstick import by_processes
+from benchmarks.spark.yardstick import measure_processes
 from tubes.testing import LocalServer, java_home
 
 ROOT = Path(__file__).parent.parent.parent
@@ -93,7 +93,7 @@ class Subjects:
     def measure_round(self) -> Iterator[tuple[str, float]]:
         """Measure all subjects; yield their seconds by name."""
         self._prepare_tube("plain")
-        yield YARDSTICK, by_processes(self._url, "plain", self._rows)
+        yield YARDSTICK, measure_processes(self._url, "plain", self._rows)
         rows = self._prepare_tube("rows")
         yield "write, at-least-once", self._write({**rows, "delivery": "at-least-once"})
         rows = self._prepare_tube("rows")

@@ -31,7 +31,7 @@ def put_rows(url: str, tube: str, first: int, end: int, ready: Any) -> None:
             there.put_many([row(number) for number in range(start, min(start + CALL, end))])
 
 
-def by_processes(url: str, tube: str, rows: int) -> float:
+def measure_processes(url: str, tube: str, rows: int) -> float:
     """Put rows from two processes; return the seconds, without the start of the processes."""
     fork = multiprocessing.get_context("spawn")
     ready = fork.Barrier(3, timeout=PATIENCE)

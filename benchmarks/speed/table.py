@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.shared.report import duration, keep, machine
+from benchmarks.shared.report import duration, machine, write_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -189,7 +189,7 @@ def write_readme(results: Results) -> None:
         "\nPer operation, and the ratio to the yardstick of the same run:\n",
         *_markdown(_OPERATION_COLUMNS, results.operations()),
     ]
-    keep(_README, "result", "\n".join(tables))
+    write_result(_README, "result", "\n".join(tables))
 
 
 def _markdown(columns: tuple[str, ...], rows: Iterable[Row]) -> Iterator[str]:

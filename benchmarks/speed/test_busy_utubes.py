@@ -39,7 +39,7 @@ class AllBusy:
         self._tasks: list[Any] = [tube.take(timeout=0) for tube in self._consumers]
         assert len({task.utube for task in self._tasks}) == _CONSUMERS
 
-    def cycles(self, count: int) -> None:
+    def run_cycles(self, count: int) -> None:
         """Let each session in turn ack its task, put another one into the same utube and take the next."""
         tasks = self._tasks
         consumers = [(number, tube.put, tube.take, tube.ack) for number, tube in enumerate(self._consumers)]
@@ -119,24 +119,24 @@ class Shelf(dict[Case, Any]):
 
 
 @pytest.fixture(scope="module")
-def all_busy(freeze_tasks: Callable[[], None]) -> Generator[Shelf]:
+def open_all_busy(freeze_tasks: Callable[[], None]) -> Generator[Shelf]:
     shelf = Shelf(AllBusy, freeze_tasks)
     yield shelf
     shelf.close()
 
 
 @pytest.fixture(scope="module")
-def one_busy(freeze_tasks: Callable[[], None]) -> Generator[Shelf]:
+def open_one_busy(freeze_tasks: Callable[[], None]) -> Generator[Shelf]:
     shelf = Shelf(OneBusy, freeze_tasks)
     yield shelf
     shelf.close()
 
 
 def test_cycle_where_all_utubes_are_busy(
-    stopwatch: Stopwatch, case: Case, all_busy: Shelf, scale: Scale, results: Results
+    stopwatch: Stopwatch, case: Case, open_all_busy: Shelf, scale: Scale, results: Results
 ) -> None:
-    stage: AllBusy = all_busy[case]
-    seconds = stopwatch.seconds(stage.cycles, scale.operations)
+    stage: AllBusy = open_all_busy[case]
+    seconds = stopwatch.seconds(stage.run_cycles, scale.operations)
     few, many = scale.busy_sizes
     what = f"{case.driver}: cycle of {_CONSUMERS} sessions, {many:,} tasks in each of {_CONSUMERS} utubes"
     comparison = Comparison("busy utubes", what, f"{few:,} in each", goal=1.5)
@@ -145,9 +145,9 @@ def test_cycle_where_all_utubes_are_busy(
 
 
 def test_take_with_another_busy_utube(
-    stopwatch: Stopwatch, case: Case, one_busy: Shelf, scale: Scale, results: Results
+    stopwatch: Stopwatch, case: Case, open_one_busy: Shelf, scale: Scale, results: Results
 ) -> None:
-    stage: OneBusy = one_busy[case]
+    stage: OneBusy = open_one_busy[case]
 
     def put() -> int:
         stage.put(scale.operations)

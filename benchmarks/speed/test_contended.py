@@ -105,7 +105,7 @@ def race(acts: list[tuple[Act, int]], count: int) -> Figures:
     return (perf_counter() - begin) / count, (switches() - before) / count
 
 
-def crowd(side: Side, producers: int, consumers: int, count: int) -> Figures:
+def measure_threads(side: Side, producers: int, consumers: int, count: int) -> Figures:
     """Return the cost of a task that goes from producer to consumer threads."""
     acts = [(side.put, count // producers)] * producers + [(side.take, count // consumers)] * consumers
     figures = race(acts, count)
@@ -114,11 +114,11 @@ def crowd(side: Side, producers: int, consumers: int, count: int) -> Figures:
 
 
 def tube_crowd(driver: str, producers: int, consumers: int, count: int) -> Figures:
-    return crowd(tube_side(driver), producers, consumers, count)
+    return measure_threads(tube_side(driver), producers, consumers, count)
 
 
 def queue_crowd(producers: int, consumers: int, count: int) -> Figures:
-    return crowd(queue_side(), producers, consumers, count)
+    return measure_threads(queue_side(), producers, consumers, count)
 
 
 def ring(sides: list[Side]) -> Figures:
@@ -126,14 +126,14 @@ def ring(sides: list[Side]) -> Figures:
     for side in sides[:TOKENS]:
         side.put(0)
 
-    def passing(side: Side, after: Side) -> Act:
+    def pass_tokens(side: Side, after: Side) -> Act:
         def step(number: int) -> None:
             side.take(number)
             after.put(number)
 
         return step
 
-    acts = [(passing(side, after), FEW // RING) for side, after in zip(sides, sides[1:] + sides[:1], strict=True)]
+    acts = [(pass_tokens(side, after), FEW // RING) for side, after in zip(sides, sides[1:] + sides[:1], strict=True)]
     figures = race(acts, FEW)
     for side in sides:
         side.close()

@@ -126,11 +126,11 @@ def test_round_trips(stage: Stage, scale: Scale, results: Results) -> None:
     there = runner.run(awaited.tube("trips"))
 
     async def put_from_many(count: int) -> None:
-        async def some() -> None:
+        async def put_some() -> None:
             for _ in range(count // 50):
                 await there.put(DATA)
 
-        await asyncio.gather(*(some() for _ in range(50)))
+        await asyncio.gather(*(put_some() for _ in range(50)))
 
     def put_with_asyncio(count: int) -> None:
         runner.run(put_from_many(count))
@@ -283,14 +283,14 @@ def test_size(stage: Stage, scale: Scale, results: Results, driver: str) -> None
             async with tubes.aio.connect(stage.server.url, codec="raw") as queue:
                 there = await queue.tube(name)
 
-                async def some(first: int) -> None:
+                async def put_some(first: int) -> None:
                     for number in range(first, size, 100):
                         given: tubes.PutOptions = {}
                         if driver != "fifo":
                             given = {"ttl": TTL, "utube": str(number % 10)}
                         await there.put(DATA, **given)
 
-                await asyncio.gather(*(some(first) for first in range(100)))
+                await asyncio.gather(*(put_some(first) for first in range(100)))
 
         asyncio.run(fill())
         for number in range(0 if driver == "fifo" else 9):
@@ -300,7 +300,7 @@ def test_size(stage: Stage, scale: Scale, results: Results, driver: str) -> None
     count = scale.operations // 2
     options: tubes.PutOptions = {} if driver == "fifo" else {"ttl": TTL, "utube": "9"}
 
-    def cycles(tube: tubes.Tube) -> None:
+    def run_cycles(tube: tubes.Tube) -> None:
         for _ in range(count):
             tube.put(DATA, **options)
             task = tube.take(timeout=0)
@@ -312,7 +312,7 @@ def test_size(stage: Stage, scale: Scale, results: Results, driver: str) -> None
     comparison = Comparison(SECTION, what, f"{few:,} waiting", goal=1.5)
     for _ in range(scale.passes):
         for size, tube in sizes.items():
-            spent = stage.server_seconds(lambda tube=tube: cycles(tube), 3 * count)  # type: ignore[misc]
+            spent = stage.server_seconds(lambda tube=tube: run_cycles(tube), 3 * count)  # type: ignore[misc]
             results.compare(comparison, "ours" if size == many else "yardstick", spent)
     for tube in sizes.values():
         tube.drop(force=True)

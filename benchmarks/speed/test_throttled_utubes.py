@@ -43,7 +43,7 @@ class Crowd:
         items = (tubes.Item(PAYLOAD, utube=next(self._lanes)) for _ in range(waiting))
         self._tube.put_many(items)
 
-    def cycles(self, operations: int) -> None:
+    def run_cycles(self, operations: int) -> None:
         """Put a task, take one and ack it."""
         put, take, ack, lanes = self._tube.put, self._tube.take, self._tube.ack, self._lanes
         for _ in range(operations):
@@ -101,7 +101,7 @@ def test_cycle(
     results: Results,
 ) -> None:
     where, waiting, sides = crowds
-    seconds = stopwatch.seconds(sides[side].cycles, scale.operations)
+    seconds = stopwatch.seconds(sides[side].run_cycles, scale.operations)
     if seconds is not None:
         comparison = Comparison(_SECTION, f"{where}: put + take + ack, {waiting:,} {shape}", "plain tube")
         results.compare(comparison, side, seconds / scale.operations)

@@ -24,7 +24,7 @@ def plain(task: Any) -> None:
     """Handle a task in a thread."""
 
 
-async def awaited(task: Any) -> None:
+async def handle_async(task: Any) -> None:
     """Handle a task in the event loop."""
 
 
@@ -37,7 +37,7 @@ LIMITS = {
     ("Valkey", "async", 10): 45,
 }
 ENQUEUE_GOAL = 1.3
-HANDLERS: dict[str, Callable[[Any], Any]] = {"plain": plain, "async": awaited}
+HANDLERS: dict[str, Callable[[Any], Any]] = {"plain": plain, "async": handle_async}
 
 
 @pytest.fixture(scope="module", params=["memory", "Valkey"])

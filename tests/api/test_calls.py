@@ -134,7 +134,7 @@ def test_closing_a_queue_ends_its_calls(queue: tubes.Queue, face: Face) -> None:
         connection.tube("nobody")
 
 
-def let_reserved_names_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def allow_reserved_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Allow access to the library's own tubes."""
     monkeypatch.setattr("tubes.drivers.driver.RESERVED", re.compile("(?!)"))
 
@@ -149,7 +149,7 @@ def test_reply_tube_is_hidden_and_removed_with_its_queue(
         replies: Any = other._connection.replies
         with pytest.raises(InvalidOption, match="is reserved"):
             queue.tube(replies.name)
-        let_reserved_names_in(monkeypatch)
+        allow_reserved_names(monkeypatch)
         assert queue.tube(replies.name).statistics().tasks["total"] == 0
     with pytest.raises(tubes.TubeNotFound):
         queue.tube(replies.name)
@@ -157,7 +157,7 @@ def test_reply_tube_is_hidden_and_removed_with_its_queue(
 
 def test_idle_reply_tube_is_removed(queue: tubes.Queue, tube: tubes.Tube, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tubes.calls._LINGER", 0.1)
-    let_reserved_names_in(monkeypatch)
+    allow_reserved_names(monkeypatch)
     assert tube.call("ann", timeout=20) == ["ann", None]
     name = queue._connection.replies.name
 

@@ -80,12 +80,12 @@ def test_an_asyncio_listener_is_called_in_its_loop_in_order() -> None:
 
             await tube.on_task_change(listen)
 
-            def from_a_thread() -> None:
+            def put_in_thread() -> None:
                 with tubes.connect("memory://listeners-of-a-loop") as other:
                     for _ in range(100):
                         other.tube("t").put("x")
 
-            await asyncio.gather(asyncio.to_thread(from_a_thread), *(tube.put("y") for _ in range(100)))
+            await asyncio.gather(asyncio.to_thread(put_in_thread), *(tube.put("y") for _ in range(100)))
             await asyncio.sleep(0)
             assert events == list(range(200))
 

@@ -569,10 +569,10 @@ def test_manual_lists_all_commands_and_exit_codes() -> None:
 
 
 def test_unexpected_error_is_reported_in_one_line(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object, **__: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise RuntimeError("out of\nluck")
 
-    monkeypatch.setattr("tubes.connect", broken)
+    monkeypatch.setattr("tubes.connect", fail)
     assert "out of luck" in shell("stats", code=Exit.INTERNAL).stderr
     monkeypatch.setattr("tubes.connect", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     shell("stats", code=Exit.INTERRUPTED)
@@ -594,7 +594,7 @@ def test_bench_measures_in_temporary_tube(shell: Shell, queue: tubes.Queue) -> N
 
 
 @pytest.fixture
-def bytes_in(url: str) -> Iterator[tubes.Tube]:
+def mixed_tube(url: str) -> Iterator[tubes.Tube]:
     """A tube with three tasks. The data of the second one are JSON, those of the others are not."""
     with tubes.connect(url, codec="raw") as queue:
         tube = queue.create_tube("bytes")
@@ -603,14 +603,14 @@ def bytes_in(url: str) -> Iterator[tubes.Tube]:
 
 
 @pytest.mark.parametrize("words", [[], ["--json"], ["--release"]])
-def test_take_releases_undecodable_task(url: str, bytes_in: tubes.Tube, words: list[str]) -> None:
+def test_take_releases_undecodable_task(url: str, mixed_tube: tubes.Tube, words: list[str]) -> None:
     result = Shell(url)("take", "bytes", "-n", 3, *words, code=Exit.USAGE)
     assert "task 0 was released, and 1 others, too: codec 'json' cannot decode" in result.stderr
     assert (len(result.stdout.splitlines()), "xff" in result.stdout) == (1, False)
-    assert bytes_in.statistics().tasks["taken"] == 0
-    assert [task.data for task in bytes_in.take_many(3)][-1] == b"\xff2"
-    assert bytes_in.statistics().calls["ack"] == (words != ["--release"])
-    assert bytes_in.peek(0).data == b"\xff1"
+    assert mixed_tube.statistics().tasks["taken"] == 0
+    assert [task.data for task in mixed_tube.take_many(3)][-1] == b"\xff2"
+    assert mixed_tube.statistics().calls["ack"] == (words != ["--release"])
+    assert mixed_tube.peek(0).data == b"\xff1"
 
 
 def test_take_refuses_hold_of_zero_seconds(shell: Shell, queue: tubes.Queue) -> None:
@@ -619,14 +619,14 @@ def test_take_refuses_hold_of_zero_seconds(shell: Shell, queue: tubes.Queue) -> 
     assert queue.tube("mail").statistics().calls["take"] == 0
 
 
-def test_take_with_hold_releases_undecodable_task(url: str, bytes_in: tubes.Tube) -> None:
+def test_take_with_hold_releases_undecodable_task(url: str, mixed_tube: tubes.Tube) -> None:
     result = CliRunner().invoke(app, ["take", "bytes", "-n", "3", "--hold", "60", "--url", url])
     assert (result.exit_code, result.stdout) == (Exit.USAGE, "5\n")
     assert "holds 1 for 60 s: 1\n" in result.stderr
-    assert [task.state.value for task in bytes_in.tasks()] == ["r", "t", "r"]
+    assert [task.state.value for task in mixed_tube.tasks()] == ["r", "t", "r"]
 
 
-def test_peek_marks_undecodable_data(url: str, bytes_in: tubes.Tube) -> None:
+def test_peek_marks_undecodable_data(url: str, mixed_tube: tubes.Tube) -> None:
     assert "<codec 'json' cannot decode" in Shell(url)("peek", "bytes", 0).stdout
     first, second, third = Shell(url).json("peek", "bytes")
     assert "cannot decode" in first["error"]

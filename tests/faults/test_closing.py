@@ -45,7 +45,7 @@ CALLS: dict[str, Callable[[Any, Any, Any], Any]] = {
 NAMES = list(CALLS)
 
 
-def closes(seconds: float) -> float:
+def measure_close(seconds: float) -> float:
     """Return the moment of the close, sometimes at once."""
     return random.choice((0.0, seconds * random.random()))
 
@@ -84,7 +84,7 @@ def test_call_in_a_thread_raises_when_its_queue_is_closed(place: str, shared: bo
             threads = [threading.Thread(target=busy, args=(queue, name, ends), daemon=True) for name in NAMES]
             for thread in threads:
                 thread.start()
-            time.sleep(closes(0.05))
+            time.sleep(measure_close(0.05))
             queue.close()
             for name, thread in zip(NAMES, threads, strict=True):
                 thread.join(30)
@@ -114,7 +114,7 @@ def test_call_in_an_event_loop_raises_when_its_queue_is_closed(place: str) -> No
         for _ in range(60):
             queue = tubes.aio.connect(place)
             running = [asyncio.create_task(busy_async(queue, name)) for name in NAMES]
-            await asyncio.sleep(closes(0.05))
+            await asyncio.sleep(measure_close(0.05))
             await queue.close()
             ends = await asyncio.wait_for(asyncio.gather(*running), 30)
             assert [type(end) for end in ends] == [QueueClosed] * len(NAMES), dict(zip(NAMES, ends, strict=True))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 WAYS: list[Literal["keep", "replace", "raise"]] = ["keep", "replace", "raise"]
 
 
-def sometimes(request: bytes) -> bool:
+def cut_sometimes(request: bytes) -> bool:
     return random.random() < 0.2
 
 
@@ -109,7 +109,7 @@ def test_puts_with_keys_over_cut_connections_make_one_task_each(
 ) -> None:
     with tubes.connect(proxied_url) as queue, valkey.client() as client:
         tube = queue.create_tube("load", driver)
-        proxy.cuts = sometimes
+        proxy.cuts = cut_sometimes
         ids: dict[str, int] = {}
         for _ in range(150 * factor):
             key = str(random.randrange(40))
@@ -195,7 +195,7 @@ def test_changes_over_cut_connections_are_done_once(
         events: list[str] = []
         tube.on_task_change(lambda task, event: events.append(event))
         task = tube.put("x", utube="a", max_attempts=1)
-        proxy.cuts = sometimes
+        proxy.cuts = cut_sometimes
         for number in range(40 * factor):
             assert tube.update(task, data=number, pri=number % 3).data == number
             mine: Any = tube.take(timeout=0)

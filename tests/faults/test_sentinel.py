@@ -54,7 +54,7 @@ def test_coordinated_failovers_lose_no_task(patient: Watched, ledger: Ledger, fa
                 thread.start()
                 assert eventually(lambda: quiet.statistics().waiting == 1)
                 before = count()
-                patient.change()
+                patient.switch_roles()
                 assert eventually(lambda before=before: count() > before + 50)  # type: ignore[misc]
                 other.tube("quiet").put("job")
                 thread.join()

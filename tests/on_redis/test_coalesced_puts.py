@@ -40,7 +40,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def without_times(task: Any) -> tuple[Any, ...]:
+def strip_times(task: Any) -> tuple[Any, ...]:
     """Return a task without its times."""
     facts = (task.id, task.state.value, task.data, task.utube, task.pri, task.attempts, task.ttl, task.ttr)
     return *facts, task.max_attempts, task.context, task.created_now
@@ -84,7 +84,7 @@ def test_coalesced_puts_make_the_same_tasks_as_single_puts(url: str, driver: str
         for one, other in zip(alone, together, strict=True):
             assert one is not None
             assert other is not None
-            assert without_times(one)[1:] == without_times(other)[1:]
+            assert strip_times(one)[1:] == strip_times(other)[1:]
             assert other == await tube.peek(other)
         assert [task.id for task in (*alone, *together) if task is not None] == list(range(2 * count))
         assert (await tube.statistics()).calls["put"] == 2 * count
@@ -131,18 +131,18 @@ def test_failing_rank_refuses_only_its_own_put(url: str) -> None:
 
 
 def test_puts_with_key_or_capacity_are_not_coalesced(url: str, sizes: list[int]) -> None:
-    async def keyed(_: Any, tube: tubes.aio.AsyncTube) -> None:
+    async def put_keyed(_: Any, tube: tubes.aio.AsyncTube) -> None:
         tasks = await asyncio.gather(*(tube.put(number, key="k") for number in range(3)))
         assert [task.id for task in tasks if task is not None] == [0, 0, 0]
 
-    async def full(_: Any, tube: tubes.aio.AsyncTube) -> None:
+    async def put_full(_: Any, tube: tubes.aio.AsyncTube) -> None:
         results = await asyncio.gather(*(tube.put(number, timeout=0) for number in range(5)))
         assert [result is None for result in results] == [False, False, False, True, True]
 
-    run(url, keyed)
+    run(url, put_keyed)
     with tubes.connect(url) as queue:
         queue.tube("t").drop()
-    run(url, full, capacity=3)
+    run(url, put_full, capacity=3)
     assert sizes == []
 
 

@@ -18,7 +18,7 @@ _LEFT = ["late", "first", "before a1", "c0", "a1", "b1", "c1", "a2", "b2", "c2",
 
 
 @pytest.fixture
-def old(server: LocalServer) -> Any:
+def old_server(server: LocalServer) -> Any:
     """Return the server with the keys of an older version; all its timers are due."""
     client: Any = server.client()
     for key, (kind, fields) in json.loads(_OLD.read_text()).items():
@@ -35,31 +35,31 @@ def old(server: LocalServer) -> Any:
 
 
 @pytest.mark.parametrize("name", ["plain"])
-def test_tube_with_lanes_in_layout_2_is_upgraded(server: LocalServer, old: Any, name: str) -> None:
+def test_tube_with_lanes_in_layout_2_is_upgraded(server: LocalServer, old_server: Any, name: str) -> None:
     with tubes.connect(server.url) as queue:
         tube: Any = queue.tube(name)
         assert tube.statistics().tasks == {"ready": 14, "taken": 0, "buried": 1, "delayed": 0, "done": 1, "total": 15}
-        indexes.check(old, tube)
+        indexes.check(old_server, tube)
         assert queue.admin.check(name) == []
         taken: list[Any] = []
         while task := tube.take(timeout=1):
-            indexes.check(old, tube)
+            indexes.check(old_server, tube)
             taken.append(task.data)
             task.ack()
-        indexes.check(old, tube)
+        indexes.check(old_server, tube)
         assert (taken if name == "plain" else sorted(taken)) == (_LEFT if name == "plain" else sorted(_LEFT))
         assert tube.kick(1) == 1
         assert tube.take(timeout=1).data == "b0"
-        assert old.hget(f"tubes:{{{name}}}", "layout") == b"3"
+        assert old_server.hget(f"tubes:{{{name}}}", "layout") == b"3"
 
 
-def test_upgrade_is_refused_while_an_older_version_is_connected(server: LocalServer, old: Any) -> None:
-    old.zadd("tubes:{plain}:leases", {"s9.1.ab": "+inf"})
+def test_upgrade_is_refused_while_an_older_version_is_connected(server: LocalServer, old_server: Any) -> None:
+    old_server.zadd("tubes:{plain}:leases", {"s9.1.ab": "+inf"})
     with tubes.connect(server.url) as queue:
         with pytest.raises(tubes.ServerRefused, match="older version of tubes"):
             queue.tube("plain")
-        assert old.hget("tubes:{plain}", "layout") == b"2"
-        old.zrem("tubes:{plain}:leases", "s9.1.ab")
+        assert old_server.hget("tubes:{plain}", "layout") == b"2"
+        old_server.zrem("tubes:{plain}:leases", "s9.1.ab")
         assert queue.tube("plain").take(timeout=0) is not None
 
 

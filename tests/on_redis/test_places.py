@@ -88,7 +88,7 @@ def test_a_url_may_give_the_arguments_of_connect(url: str) -> None:
             tubes.connect(f"{url}&{setting}")
 
 
-@pytest.mark.parametrize("connect", [tubes.connect, lambda url: asyncio.run(awaited(url))], ids=["sync", "aio"])
+@pytest.mark.parametrize("connect", [tubes.connect, lambda url: asyncio.run(connect_async(url))], ids=["sync", "aio"])
 @pytest.mark.parametrize("kind", ["redis://{}", "redis+cluster://{}", "redis+sentinel://{}/service"])
 def test_connect_timeout_limits_the_first_connection(kind: str, connect: Callable[[str], object]) -> None:
     began = time.monotonic()
@@ -97,7 +97,7 @@ def test_connect_timeout_limits_the_first_connection(kind: str, connect: Callabl
     assert time.monotonic() - began < 5
 
 
-async def awaited(url: str) -> object:
+async def connect_async(url: str) -> object:
     return await tubes.aio.connect(url)
 
 

@@ -30,7 +30,7 @@ PUTS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def without_times(task: Any) -> tuple[Any, ...]:
+def strip_times(task: Any) -> tuple[Any, ...]:
     """Return a task without its times."""
     return task.id, task.state.value, task.data, task.utube, task.pri, task.attempts, task.ttl, task.ttr
 
@@ -38,9 +38,9 @@ def without_times(task: Any) -> tuple[Any, ...]:
 def story(queue: Any, driver: str) -> list[Any]:
     """Run a fixed sequence of calls on a tube of this driver and return the results."""
     tube = queue.create_tube("t", driver)
-    results: list[Any] = [without_times(tube.put([number], **options)) for number, options in enumerate(PUTS[driver])]
+    results: list[Any] = [strip_times(tube.put([number], **options)) for number, options in enumerate(PUTS[driver])]
     while (task := tube.take(0)) is not None:
-        results += [without_times(task), without_times(task.ack())]
+        results += [strip_times(task), strip_times(task.ack())]
         with pytest.raises(TaskNotTaken):
             task.ack()
         with pytest.raises(TaskNotTaken):

@@ -35,7 +35,7 @@ def test_put_is_refused_when_the_next_id_is_invalid(url: str, client: Any, drive
         client.hset(key, "next", next_id)
         before = dump_all(client, key)
 
-        async def awaited() -> None:
+        async def run_async() -> None:
             async with tubes.aio.connect(url) as other:
                 there = await other.tube("t")
                 await asyncio.gather(*(there.put(number) for number in range(3)))
@@ -45,7 +45,7 @@ def test_put_is_refused_when_the_next_id_is_invalid(url: str, client: Any, drive
             lambda: tube.put_many([1, 2]),
             lambda: tube.put("keyed", key="k"),
             lambda: tube.put_many([tubes.Item(1, key="k")]),
-            lambda: asyncio.run(awaited()),
+            lambda: asyncio.run(run_async()),
         ):
             with pytest.raises(Unreadable):
                 put()

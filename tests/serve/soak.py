@@ -23,7 +23,7 @@ from tests.support.served import Served
 from tubes.testing import LocalServer
 
 
-async def idle(count: int) -> None:
+async def measure_idle_connections(count: int) -> None:
     """Open connections that are idle or wait for a task, and measure other requests."""
     with Served("--url", "memory://", "--no-access-log") as served:
         served.client.put("/v1/_/tubes/mail")
@@ -62,7 +62,7 @@ def main() -> None:
     arguments = parser.parse_args()
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
-    asyncio.run(idle(arguments.connections))
+    asyncio.run(measure_idle_connections(arguments.connections))
     with LocalServer() as valkey:
         url = f"{valkey.url}?prefix={uuid4().hex}&session_ttl=2"
         ledger = asyncio.run(deliver_tasks(url, arguments.tasks, arguments.kills, 2))

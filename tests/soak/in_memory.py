@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import tubes
 from tests.soak.long_ledger import Marks
-from tests.soak.plan import BACKLOG, PLANS, SLACK, TTR, is_early, labour, task
+from tests.soak.plan import BACKLOG, PLANS, SLACK, TTR, draw_work_time, is_early, task
 from tests.soak.report import Part
 from tests.soak.samples import Sample, resident
 from tests.soak.watched import Watched
@@ -78,7 +78,7 @@ class Inside:
             thread.join()
         for one in self.watched.values():
             if left := one.tube.statistics().tasks["total"]:
-                self._wrong(one, f"{left} tasks were left that no worker took within {_PATIENCE:g} s")
+                self._record_mistake(one, f"{left} tasks were left that no worker took within {_PATIENCE:g} s")
             one.ledger.close(one.tube)
             self.mistakes += one.mistakes
         self._queue.close()
@@ -100,7 +100,7 @@ class Inside:
         with self._lock:
             self.counts[what] += 1
 
-    def _wrong(self, one: Watched, mistake: str) -> None:
+    def _record_mistake(self, one: Watched, mistake: str) -> None:
         one.ledger.mistakes.append(mistake)
 
     def _produce(self, rng: random.Random) -> None:
@@ -136,7 +136,7 @@ class Inside:
                         with suppress(TaskNotTaken):  # Another thread has buried it.
                             taken.release()
                         continue
-                    time.sleep(labour(PLANS[taken.tube], rng) if rng.random() < 0.05 else 0)
+                    time.sleep(draw_work_time(PLANS[taken.tube], rng) if rng.random() < 0.05 else 0)
                     self._ack(taken, since)
                 if (taken := there[rng.randrange(len(there))].take(timeout=0)) is not None:
                     self._record_take(taken)
@@ -146,7 +146,7 @@ class Inside:
         one = self.watched[taken.tube]
         one.ledger.record_take(taken.id, taken.attempts, taken.data)
         if is_early(taken.data) and taken.id not in self._buried[taken.tube]:
-            self._wrong(one, f"task {taken.id} was taken before it was due")
+            self._record_mistake(one, f"task {taken.id} was taken before it was due")
         return time.monotonic()
 
     def _ack(self, taken: tubes.Task, since: float) -> None:
@@ -159,7 +159,7 @@ class Inside:
         else:
             one.ledger.record_done(taken.id, taken.attempts)
             if PLANS[taken.tube].is_timed and held > TTR + SLACK:
-                self._wrong(one, f"task {taken.id} was acked after its time to run")
+                self._record_mistake(one, f"task {taken.id} was acked after its time to run")
 
     def _bury(self, rng: random.Random) -> None:
         """Bury random tasks, including taken ones, and kick them again."""
@@ -196,7 +196,7 @@ class Inside:
                 if taken is None:
                     continue
                 since = self._record_take(taken)
-                await asyncio.sleep(labour(PLANS[tube.name], rng))
+                await asyncio.sleep(draw_work_time(PLANS[tube.name], rng))
                 held = time.monotonic() - since
                 try:
                     await taken.ack()
@@ -205,7 +205,7 @@ class Inside:
                 else:
                     one.ledger.record_done(taken.id, taken.attempts)
                     if PLANS[tube.name].is_timed and held > TTR + SLACK:
-                        self._wrong(one, f"task {taken.id} was acked after its time to run")
+                        self._record_mistake(one, f"task {taken.id} was acked after its time to run")
 
         async with tubes.aio.connect(_URL) as queue:
             await asyncio.gather(*[work(await queue.tube(name)) for name in PLANS for _ in range(3)])

@@ -69,7 +69,7 @@ class Listener:
 
     def _end(self, task: Task) -> None:
         if task.id in self.ended_ids:
-            self._blame(f"task {task.id} has ended twice")
+            self._record_mistake(f"task {task.id} has ended twice")
         self.ended_ids.add(task.id)
         self.ended[task.id] = task.attempts
 
@@ -79,12 +79,12 @@ class Listener:
         rank, lane = self._place(task)
         state = self._known[task.id][2] if task.id in self._known else None
         if state not in (None, "ready"):
-            self._blame(f"task {task.id} was taken while it was {state}")
+            self._record_mistake(f"task {task.id} was taken while it was {state}")
         if task.id in self.ended_ids:
-            self._blame(f"task {task.id} was taken after its end")
+            self._record_mistake(f"task {task.id} was taken after its end")
         holder = self._lanes.get(lane)
         if holder is not None:
-            self._blame(f"task {task.id} was taken while task {holder} held its lane {lane}")
+            self._record_mistake(f"task {task.id} was taken while task {holder} held its lane {lane}")
         firsts = [
             ready[0]
             for other, ready in self._ready.items()
@@ -92,7 +92,7 @@ class Listener:
         ]
         self.judged += bool(firsts)
         if firsts and min(firsts) < rank:
-            self._blame(f"task {task.id} of rank {rank} was taken before one of rank {min(firsts)}")
+            self._record_mistake(f"task {task.id} of rank {rank} was taken before one of rank {min(firsts)}")
 
     def _move(self, task: Task, state: str) -> None:
         """Record the state of a task."""
@@ -114,6 +114,6 @@ class Listener:
     def _place(self, task: Task) -> tuple[tuple[int, int], Any]:
         return (task.pri or 0, task.id), task.utube if self._has_lanes else None
 
-    def _blame(self, mistake: str) -> None:
+    def _record_mistake(self, mistake: str) -> None:
         if len(self.mistakes) < _ENOUGH:
             self.mistakes.append(mistake)

@@ -60,7 +60,7 @@ def is_early(data: str) -> bool:
     return bool(due) and time.monotonic() < float(due) - SLACK
 
 
-def labour(plan: Plan, rng: random.Random) -> float:
+def draw_work_time(plan: Plan, rng: random.Random) -> float:
     """Return the seconds of a handler: mostly near 0, sometimes longer than the ttr."""
     if plan.is_timed and rng.random() < 0.002:
         return TTR * 1.25

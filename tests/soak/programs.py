@@ -20,7 +20,7 @@ from itertools import count
 from typing import Any, NoReturn
 
 import tubes
-from tests.soak.plan import BACKLOG, LEASE, PLANS, SLACK, TTR, is_early, labour, task
+from tests.soak.plan import BACKLOG, LEASE, PLANS, SLACK, TTR, draw_work_time, is_early, task
 from tests.support.handlers import say
 from tubes import ConnectionLost, TaskNotTaken
 from tubes.worker import Worker
@@ -66,7 +66,7 @@ class Program:
                 if taken is None:
                     continue
                 began = self.record_take(taken)
-                time.sleep(labour(self.plan, self.rng))
+                time.sleep(draw_work_time(self.plan, self.rng))
                 say("acking", taken.id, taken.attempts)
                 held = time.monotonic() - began
                 try:
@@ -91,7 +91,7 @@ class Program:
                 if not taken:
                     continue
                 began = self.record_take(*taken)
-                time.sleep(labour(self.plan, self.rng))
+                time.sleep(draw_work_time(self.plan, self.rng))
                 say("\n".join(f"acking {one.id} {one.attempts}" for one in taken))
                 held = time.monotonic() - began
                 try:
@@ -112,7 +112,7 @@ class Program:
                 try:
                     for taken in queue.tube(self.name):
                         self.record_take(taken)
-                        time.sleep(labour(self.plan, self.rng))
+                        time.sleep(draw_work_time(self.plan, self.rng))
                         say("left", taken.id, taken.attempts)
                 except ConnectionLost:
                     continue
@@ -132,7 +132,7 @@ class Program:
                 if taken is None:
                     continue
                 began = self.record_take(taken)
-                await asyncio.sleep(labour(self.plan, self.rng))
+                await asyncio.sleep(draw_work_time(self.plan, self.rng))
                 say("acking", taken.id, taken.attempts)
                 held = time.monotonic() - began
                 try:
@@ -157,7 +157,7 @@ class Program:
             @worker.on(self.name)
             def handle(taken: tubes.Task) -> None:
                 self.record_take(taken)
-                time.sleep(labour(self.plan, self.rng))
+                time.sleep(draw_work_time(self.plan, self.rng))
                 say("left", taken.id, taken.attempts)
 
             say("ready")

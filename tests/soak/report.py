@@ -32,9 +32,9 @@ class Part(NamedTuple):
     @property
     def is_good(self) -> bool:
         """Return True if no rule was broken, tasks were done and checked all the time, and memory did not grow."""
-        return not self.mistakes and not self.flaws() and all(one.is_flat for one in growths(self.samples))
+        return not self.mistakes and not self.problems() and all(one.is_flat for one in growths(self.samples))
 
-    def flaws(self) -> list[str]:
+    def problems(self) -> list[str]:
         """Return the reasons why the result is inconclusive although no rule was broken."""
         last = self.samples[-1] if self.samples else Sample(0.0, 0, 0, {})
         found: list[str] = []
@@ -66,9 +66,9 @@ class Part(NamedTuple):
         if self.mistakes:
             yield f"  {len(self.mistakes)} times against the rules:"
             yield from (f"    {mistake}" for mistake in self.mistakes[:20])
-        elif not self.flaws():
+        elif not self.problems():
             yield "  nothing lost, nothing done twice, all in turn"
-        yield from (f"  {flaw}" for flaw in self.flaws())
+        yield from (f"  {flaw}" for flaw in self.problems())
         grown = growths(self.samples)
         if not grown:
             yield f"  memory: not judged, the part was shorter than {SHORTEST:g} s"

@@ -258,7 +258,7 @@ def test_unjudged_or_stalled_part_is_not_good() -> None:
     assert good.is_good
     stopped = [sample._replace(done=min(sample.done, 140)) for sample in good.samples]
     bad = [good._replace(judged=0), good._replace(seconds=600.0), good._replace(samples=stopped)]
-    assert [part.flaws() for part in bad] == [
+    assert [part.problems() for part in bad] == [
         ["the order of no take was looked at"],
         ["nothing was measured after 200 s of 600"],
         ["nothing was done from 150 to 200 s"],

@@ -34,7 +34,7 @@ def test_reads_and_writes_share_connection_of_process(
     before = connection_count(valkey)
     for _ in range(3):
         use()
-    assert connection_count(valkey) - before == 1, "that which asks"
+    assert connection_count(valkey) - before == 1, "only the connection of connection_count is new"
 
 
 def test_connection_is_shared_per_url_and_used_exclusively(url: str) -> None:

@@ -287,7 +287,7 @@ class Model:
         """Return the reference of a returned task as an argument."""
         return Ref(view.id, self.generation, view.attempts if view.state == "taken" else None)
 
-    def alive(self, ref: int | Ref) -> Task | None:
+    def find_alive(self, ref: int | Ref) -> Task | None:
         """Return the task of this reference, if it exists."""
         if isinstance(ref, Ref) and ref.tube != self.generation:
             if ref.is_lease:
@@ -298,7 +298,7 @@ class Model:
 
     def find_held(self, connection: Connection, ref: int | Ref) -> Task:
         """Return the task of this reference, if this connection's session holds it by that take."""
-        task = self.alive(ref)
+        task = self.find_alive(ref)
         if isinstance(ref, Ref) and ref.is_lease:
             return self.found(ref)
         if task is None or task.state != "taken" or task.owner is not connection.session:
@@ -309,7 +309,7 @@ class Model:
 
     def found(self, ref: int | Ref) -> Task:
         """Return the task of this reference; for a lease, only if its take still holds it."""
-        task = self.alive(ref)
+        task = self.find_alive(ref)
         if isinstance(ref, Ref) and ref.is_lease:
             if task is None or task.state != "taken" or task.attempts != ref.take:
                 raise Refused(TaskNotTaken)

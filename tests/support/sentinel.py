@@ -66,13 +66,13 @@ class Watched(Replicated):
         except (redis.RedisError, OSError):
             return False
 
-    def change(self) -> None:
+    def switch_roles(self) -> None:
         """Switch master and replica in a coordinated failover: the master waits until the replica has all data."""
         master = self.master
-        assert eventually(self._begins_to_change), "the Sentinel is busy"
+        assert eventually(self._start_failover), "the Sentinel is busy"
         assert eventually(lambda: self.master != master and self.is_healthy())
 
-    def _begins_to_change(self) -> bool:
+    def _start_failover(self) -> bool:
         try:
             self.sentinel.execute_command("SENTINEL", "FAILOVER", SERVICE, "COORDINATED")
         except redis.ResponseError as error:

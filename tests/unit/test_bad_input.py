@@ -204,15 +204,15 @@ def table() -> list[Row]:
     ]
     return [
         *rows,
-        *chain.from_iterable(map(of_names, BAD_NAMES)),
-        *chain.from_iterable(map(of_drivers, BAD_DRIVERS)),
-        *chain.from_iterable(map(of_seconds, BAD_SECONDS)),
-        *chain.from_iterable(map(of_wholes, BAD_WHOLES)),
-        *chain.from_iterable(map(of_ids, BAD_IDS)),
+        *chain.from_iterable(map(rows_of_names, BAD_NAMES)),
+        *chain.from_iterable(map(rows_of_drivers, BAD_DRIVERS)),
+        *chain.from_iterable(map(rows_of_seconds, BAD_SECONDS)),
+        *chain.from_iterable(map(rows_of_integers, BAD_WHOLES)),
+        *chain.from_iterable(map(rows_of_ids, BAD_IDS)),
     ]
 
 
-def of_names(bad: Any) -> list[Row]:
+def rows_of_names(bad: Any) -> list[Row]:
     namespaces = [] if bad == "" else [(f"namespace {shown_as(bad)}", InvalidOption, lambda s: s.queue.namespace(bad))]
     return [
         *namespaces,
@@ -221,11 +221,11 @@ def of_names(bad: Any) -> list[Row]:
     ]
 
 
-def of_drivers(bad: Any) -> list[Row]:
+def rows_of_drivers(bad: Any) -> list[Row]:
     return [(f"driver named {shown_as(bad)}", InvalidOption, lambda s: s.queue.create_tube("new", bad))]
 
 
-def of_seconds(bad: Any) -> list[Row]:
+def rows_of_seconds(bad: Any) -> list[Row]:
     return [
         (f"put ttl={shown_as(bad)}", InvalidOption, lambda s: s.ttl.put(1, ttl=bad)),
         (f"put ttr={shown_as(bad)}", InvalidOption, lambda s: s.ttl.put(1, ttr=bad)),
@@ -247,14 +247,14 @@ def of_seconds(bad: Any) -> list[Row]:
     ]
 
 
-def of_wholes(bad: Any) -> list[Row]:
+def rows_of_integers(bad: Any) -> list[Row]:
     return [
         (f"put pri={shown_as(bad)}", InvalidOption, lambda s: s.ttl.put(1, pri=bad)),
         (f"kick {shown_as(bad)}", InvalidOption, lambda s: s.ttl.kick(bad)),
     ]
 
 
-def of_ids(bad: Any) -> list[Row]:
+def rows_of_ids(bad: Any) -> list[Row]:
     return [
         (f"ack {shown_as(bad)}", InvalidOption, lambda s: s.plain.ack(bad)),
         (f"release {shown_as(bad)}", InvalidOption, lambda s: s.plain.release(bad)),

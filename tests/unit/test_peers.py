@@ -20,7 +20,7 @@ from benchmarks.peers.inside.in_process import WAYS  # noqa: E402
 from benchmarks.peers.inside.notes import Notes, payload  # noqa: E402
 from benchmarks.peers.measure import Stage  # noqa: E402
 from benchmarks.peers.processes import Child, PeerFailed  # noqa: E402
-from benchmarks.peers.registry import REDIS, SUBJECTS, chosen  # noqa: E402
+from benchmarks.peers.registry import REDIS, SUBJECTS, select_subjects  # noqa: E402
 from benchmarks.peers.results import CPU_PUT, CPU_WORK, CYCLE, ONE, WORK, Figures, Results, Turn  # noqa: E402
 
 PEERS = [subject for subject in SUBJECTS if subject.family != "tubes"]
@@ -59,12 +59,12 @@ def test_every_subject_has_a_unique_name_a_module_and_a_server() -> None:
 
 
 def test_name_filter_selects_peers_and_their_tubes_counterparts() -> None:
-    names = [subject.key for subject in chosen("celery")]
+    names = [subject.key for subject in select_subjects("celery")]
     assert "celery" in names
     assert "tubes, calls on valkey" in names
     assert "tubes, fifo" not in names
-    assert "tubes, fifo" in [subject.key for subject in chosen("janus")]
-    assert chosen(None) == SUBJECTS
+    assert "tubes, fifo" in [subject.key for subject in select_subjects("janus")]
+    assert select_subjects(None) == SUBJECTS
 
 
 @pytest.mark.parametrize(

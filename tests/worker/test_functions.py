@@ -176,12 +176,12 @@ def test_functions_are_called_with_their_arguments(queue: tubes.Queue, enqueue: 
         seen.append((args, kwargs, threading.current_thread() is threading.main_thread()))
 
     @worker.task("other name")
-    async def awaited(*args: Any) -> None:
+    async def run_async(*args: Any) -> None:
         await asyncio.sleep(0)
         seen.append((args, threading.current_thread() is threading.main_thread()))
 
     enqueue(plain, 1, [2], three={"four": None})
-    enqueue(awaited, 5)
+    enqueue(run_async, 5)
     enqueue("other name", 6)
     queue.tube(TASKS).put({"task": "plain"})
     assert worker.run(burst=True) == Summary(acked=4)
@@ -343,12 +343,12 @@ def test_current_task_returns_the_task_of_the_function(queue: tubes.Queue) -> No
         seen.append((number, current_task().id, type(current_task())))
 
     @worker.task
-    async def awaited(number: int) -> None:
+    async def run_async(number: int) -> None:
         await asyncio.sleep(0.01)
         seen.append((number, current_task().id, type(current_task())))
 
     for number in range(6):
-        queue.enqueue(awaited if number % 2 else plain, number)
+        queue.enqueue(run_async if number % 2 else plain, number)
     assert worker.run(burst=True).acked == 6
     assert sorted(seen, key=str) == [(n, n, tubes.AsyncTask if n % 2 else tubes.Task) for n in range(6)]
     with pytest.raises(LookupError):

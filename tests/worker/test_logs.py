@@ -31,10 +31,10 @@ def lines(caplog: pytest.LogCaptureFixture) -> Iterator[Any]:
     """A function that returns the logged lines with a prefix, each with its level."""
     caplog.set_level(logging.INFO, "tubes.worker")
 
-    def about(what: str = "task") -> list[str]:
+    def messages_about(what: str = "task") -> list[str]:
         return [f"{one.levelname} {one.getMessage()}" for one in caplog.records if one.getMessage().startswith(what)]
 
-    yield about
+    yield messages_about
     assert SECRET not in caplog.text
 
 

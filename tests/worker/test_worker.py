@@ -118,16 +118,16 @@ def test_failed_task_is_delayed_by_the_backoff_of_its_tube(queue: tubes.Queue, c
 def test_a_handler_can_ask_for_another_attempt_later(
     queue: tubes.Queue, tube: tubes.Tube, clock: ManualClock, kind: Any
 ) -> None:
-    def later(task: Any) -> None:
+    def record_later(task: Any) -> None:
         raise Retry(delay=30)
 
     tube.put("ann")
-    assert work(queue, kind(later)) == Summary(released=1)
+    assert work(queue, kind(record_later)) == Summary(released=1)
     assert tube.peek(0).due == clock.now() + 30
     clock.advance(30)
-    assert work(queue, kind(later)) == Summary(released=1)
+    assert work(queue, kind(record_later)) == Summary(released=1)
     clock.advance(30)
-    assert work(queue, kind(later)) == Summary(buried=1)
+    assert work(queue, kind(record_later)) == Summary(buried=1)
     assert tube.tasks(state="buried")[0].reason == "max_attempts: retry"
 
 
@@ -135,10 +135,10 @@ def test_worker_accepts_timedeltas(queue: tubes.Queue, tube: tubes.Tube, clock: 
     worker = Worker(queue, grace=timedelta(minutes=1))
     assert worker.grace == 60
 
-    def later(task: Any) -> None:
+    def record_later(task: Any) -> None:
         raise Retry(delay=timedelta(minutes=2))
 
-    worker.on(tube, later, timeout=timedelta(minutes=3))
+    worker.on(tube, record_later, timeout=timedelta(minutes=3))
     tube.put("ann", max_attempts=2)
     assert worker.run(burst=True) == Summary(released=1)
     assert tube.peek(0).due == clock.now() + 120
@@ -148,13 +148,13 @@ def test_worker_accepts_timedeltas(queue: tubes.Queue, tube: tubes.Tube, clock: 
 
 
 def test_retry_is_ready_at_once_when_the_driver_has_no_delays(queue: tubes.Queue, kind: Any) -> None:
-    def later(task: Any) -> None:
+    def record_later(task: Any) -> None:
         if task.attempts == 1:
             raise Retry(delay=30)
 
     tube = queue.create_tube("mail", max_attempts=2)
     tube.put("ann")
-    assert work(queue, kind(later)) == Summary(acked=1, released=1)
+    assert work(queue, kind(record_later)) == Summary(acked=1, released=1)
 
 
 @pytest.mark.parametrize("driver", ["fifo", "fifottl"])
@@ -176,11 +176,11 @@ def test_retry_may_leave_the_attempts_uncounted(queue: tubes.Queue, clock: Manua
 
 
 def test_invalid_retry_delay_fails_the_handler(queue: tubes.Queue, tube: tubes.Tube) -> None:
-    def later(task: Any) -> None:
+    def record_later(task: Any) -> None:
         raise Retry(delay=-1)
 
     tube.put("ann", max_attempts=1)
-    assert work(queue, later) == Summary(buried=1)
+    assert work(queue, record_later) == Summary(buried=1)
     assert str(tube.tasks(state="buried")[0].reason).startswith("InvalidOption: delay=-1")
 
 

@@ -112,7 +112,7 @@ class Sessions(Bench):
         third.queue.close()
         assert self.state(task) == "ready"
 
-    def test_joining_a_session_ends_the_one_left(self) -> None:
+    def test_joining_a_session_ends_the_previous_one(self) -> None:
         worker, task = self.worker()
         left = worker.queue.admin.identify()
         worker.queue.admin.identify(self.queue.admin.identify())

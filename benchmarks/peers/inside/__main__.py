@@ -39,13 +39,13 @@ class Producer:
     def _seconds(self, act: Callable[[], Any]) -> dict[str, float]:
         """Time a call, which may return an awaitable."""
 
-        async def awaited() -> float:
+        async def run_async() -> float:
             start = time.perf_counter()
             await act()
             return time.perf_counter() - start
 
         if self._is_async:
-            return {"seconds": self._run(awaited())}
+            return {"seconds": self._run(run_async())}
         start = time.perf_counter()
         act()
         return {"seconds": time.perf_counter() - start}
@@ -54,7 +54,7 @@ class Producer:
         """Put tasks one at a time."""
         put, text = self._module.put, payload()
 
-        async def awaited() -> None:
+        async def run_async() -> None:
             for _ in range(count):
                 await put(text)
 
@@ -62,26 +62,26 @@ class Producer:
             for _ in range(count):
                 put(text)
 
-        return self._seconds(awaited if self._is_async else plain)
+        return self._seconds(run_async if self._is_async else plain)
 
     def several(self, count: int) -> dict[str, float]:
         """Put 50 tasks at a time, from 50 asyncio tasks."""
         put, text = self._module.put, payload()
 
-        async def some() -> None:
+        async def put_some() -> None:
             for _ in range(count // AT_A_TIME):
                 await put(text)
 
-        async def awaited() -> None:
-            await asyncio.gather(*(some() for _ in range(AT_A_TIME)))
+        async def run_async() -> None:
+            await asyncio.gather(*(put_some() for _ in range(AT_A_TIME)))
 
-        return self._seconds(awaited)
+        return self._seconds(run_async)
 
     def batches(self, count: int) -> dict[str, float]:
         """Put batches of 100."""
         put_many, texts = self._module.put_many, [payload()] * BATCH
 
-        async def awaited() -> None:
+        async def run_async() -> None:
             for _ in range(count // BATCH):
                 await put_many(texts)
 
@@ -89,7 +89,7 @@ class Producer:
             for _ in range(count // BATCH):
                 put_many(texts)
 
-        return self._seconds(awaited if self._is_async else plain)
+        return self._seconds(run_async if self._is_async else plain)
 
     def wake(self, milliseconds: int) -> dict[str, float]:
         """Put tasks with the time of their put, each after the previous one was handled, for this time."""

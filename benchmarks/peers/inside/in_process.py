@@ -21,14 +21,14 @@ UTUBES = [f"host-{number}" for number in range(100)]
 def with_task_done(made: Any) -> Callable[[int], None]:
     """Return the cycle of a queue with the methods of `queue.Queue`."""
 
-    def cycles(count: int) -> None:
+    def run_cycles(count: int) -> None:
         put, get, task_done = made.put, made.get, made.task_done
         for _ in range(count):
             put(DATA)
             get()
             task_done()
 
-    return cycles
+    return run_cycles
 
 
 def simple_queue(count: int) -> None:
@@ -50,7 +50,7 @@ def priority_queue(count: int) -> None:
         task_done()
 
 
-async def awaited(made: Any, count: int) -> None:
+async def run_async_cycles(made: Any, count: int) -> None:
     """Use a queue with the methods of `asyncio.Queue`."""
     put, get, task_done = made.put, made.get, made.task_done
     for _ in range(count):
@@ -63,7 +63,7 @@ def asyncio_queue(count: int) -> None:
     """Use `asyncio.Queue` with awaited put and get."""
 
     async def run() -> None:
-        await awaited(asyncio.Queue(), count)
+        await run_async_cycles(asyncio.Queue(), count)
 
     asyncio.run(run())
 
@@ -71,24 +71,24 @@ def asyncio_queue(count: int) -> None:
 def async_side(package: str) -> Callable[[int], None]:
     """Return the cycle of the async side of a queue with two sides."""
 
-    def cycles(count: int) -> None:
+    def run_cycles(count: int) -> None:
         async def run() -> None:
             module: Any = import_module(package)
-            await awaited(module.Queue().async_q, count)
+            await run_async_cycles(module.Queue().async_q, count)
 
         asyncio.run(run())
 
-    return cycles
+    return run_cycles
 
 
 def sync_side(package: str) -> Callable[[int], None]:
     """Return the cycle of the sync side of a queue with two sides, used by one thread."""
 
-    def cycles(count: int) -> None:
+    def run_cycles(count: int) -> None:
         module: Any = import_module(package)
         with_task_done(module.Queue().sync_q)(count)
 
-    return cycles
+    return run_cycles
 
 
 def persist_queue(count: int) -> None:
@@ -147,7 +147,7 @@ def huey_on_disk(count: int) -> None:
 def folder(options: str) -> Callable[[int], None]:
     """Return the cycle of tubes in a folder: put, take, ack."""
 
-    def cycles(count: int) -> None:
+    def run_cycles(count: int) -> None:
         tubes: Any = import_module("tubes")
         with TemporaryDirectory() as place, tubes.connect(f"file:{place}{options}") as session:
             made = session.create_tube("jobs")
@@ -155,13 +155,13 @@ def folder(options: str) -> Callable[[int], None]:
                 made.put(DATA)
                 made.ack(made.take(timeout=0))
 
-    return cycles
+    return run_cycles
 
 
 def tube(driver: str) -> Callable[[int], None]:
     """Return the cycle of tubes in memory: put, take, ack; with utubes, over 100 of them."""
 
-    def cycles(count: int) -> None:
+    def run_cycles(count: int) -> None:
         tubes: Any = import_module("tubes")
         with tubes.connect() as session:
             made = session.create_tube("jobs", driver)
@@ -176,7 +176,7 @@ def tube(driver: str) -> Callable[[int], None]:
                 put(DATA, utube=next(hosts))
                 ack(take(timeout=0))
 
-    return cycles
+    return run_cycles
 
 
 def awaited_tube(count: int) -> None:
@@ -223,6 +223,6 @@ WAYS: dict[str, Callable[[int], None]] = {
 }
 
 
-def cycles(count: int) -> None:
+def run_cycles(count: int) -> None:
     """Run the cycles of the selected queue."""
     WAYS[settings.WAY](count)

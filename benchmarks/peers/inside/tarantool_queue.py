@@ -10,12 +10,12 @@ _client = _tarantool.connect(settings.HOST, settings.PORT)
 
 
 def put(payload: str) -> None:
-    """One task."""
+    """Put one task."""
     _client.call("queue.tube.jobs:put", (payload,))
 
 
 def work() -> None:
-    """Take, handle, ack."""
+    """Take, handle and ack tasks."""
     while True:
         task = _client.call("queue.tube.jobs:take", ()).data[0]
         notes.handle(task[2])
