@@ -28,8 +28,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 #: The result of one fetch; `final` means that a retry is useless.
 RESULT = """url string, attempt int, status int, outcome string, final boolean, began double, seconds double,
             links array<string>"""
-#: The maximum number of attempts per page, and the delay in seconds after the first one, doubled after each other.
-ATTEMPTS, REST = 3, 0.5
+#: The maximum number of attempts per page, and the delay in seconds after the first one. Later delays double.
+ATTEMPTS, RETRY_DELAY = 3, 0.5
 
 
 class Dashboard(StreamingQueryListener):
@@ -67,7 +67,7 @@ class PageStream:
 
     def save(self, batch: DataFrame, number: int) -> None:
         """Write all output of a micro-batch."""
-        results = sorted_out(batch).persist()  # The results are read four times.
+        results = classify(batch).persist()  # The results are read four times.
         pages, failed = results.where("kind = 'page'"), results.where("kind = 'retry'")
         pages.drop("data", "kind").write.mode("overwrite").parquet(f"{self.folder}/pages/batch={number}")
         self.put(links_of(pages, self.hosts).unionByName(retries_of(failed)), "frontier", number)
@@ -82,7 +82,7 @@ class PageStream:
         tasks.write.format("tubes").options(**options).mode("append").save()
 
 
-def sorted_out(batch: DataFrame) -> DataFrame:
+def classify(batch: DataFrame) -> DataFrame:
     """Return results with their columns and a `kind`. Invalid results are dead, with their text in `data`."""
     kind = (
         F.when(F.col("url").isNull(), "dead")
@@ -101,7 +101,7 @@ def links_of(pages: DataFrame, hosts: Collection[str]) -> DataFrame:
 
 def retries_of(failed: DataFrame) -> DataFrame:
     """Return the next attempts as tasks."""
-    return tasks_of(failed, attempt=F.col("attempt") + 1, delay=REST * F.pow(F.lit(2.0), F.col("attempt") - 1))
+    return tasks_of(failed, attempt=F.col("attempt") + 1, delay=RETRY_DELAY * F.pow(F.lit(2.0), F.col("attempt") - 1))
 
 
 def tasks_of(pages: DataFrame, attempt: Column, delay: Column) -> DataFrame:
@@ -131,9 +131,9 @@ def main() -> int:
 
     threading.Thread(target=stop, daemon=True).start()
     query.awaitTermination()
-    whole = show(spark, options.url, options.folder, options.hosts, ATTEMPTS)
+    is_complete = show(spark, options.url, options.folder, options.hosts, ATTEMPTS)
     spark.stop()
-    return 0 if whole else 1
+    return 0 if is_complete else 1
 
 
 if __name__ == "__main__":

@@ -47,16 +47,16 @@ class OnRedis(OnServer):
     program = "redis"
 
 
-class Whole(OnValkey, Contract):
+class FullContract(OnValkey, Contract):
     """All rules."""
 
 
-class TestFifo(Whole):
+class TestFifo(FullContract):
     faces = (AioFace,)
     driver = "fifo"
 
 
-class TestUtubeTtl(Whole):
+class TestUtubeTtl(FullContract):
     faces = (SyncFace,)
     driver = "utubettl"
 
@@ -113,13 +113,13 @@ class TestRareRulesWithoutTtr(OnValkey, RareRules):
 
 
 @pytest.mark.full
-class TestFifoWithThreads(Whole):
+class TestFifoWithThreads(FullContract):
     faces = (SyncFace,)
     driver = "fifo"
 
 
 @pytest.mark.full
-class TestFifoTtl(Whole):
+class TestFifoTtl(FullContract):
     faces = (AioFace,)
     driver = "fifottl"
 
@@ -131,13 +131,13 @@ class TestLimFifoTtl(OnValkey, OfCapacity):
 
 
 @pytest.mark.full
-class TestUtube(Whole):
+class TestUtube(FullContract):
     faces = (SyncFace,)
     driver = "utube"
 
 
 @pytest.mark.full
-class TestUtubeTtlWithAsyncio(Whole):
+class TestUtubeTtlWithAsyncio(FullContract):
     faces = (AioFace,)
     driver = "utubettl"
 
@@ -155,7 +155,7 @@ class TestRankHook(OnValkey, OfRank):
 
 
 @pytest.mark.full
-class TestCustomLanes(Whole):
+class TestCustomLanes(FullContract):
     faces = (SyncFace,)
     driver = TENANTS
 

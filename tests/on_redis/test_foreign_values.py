@@ -1,4 +1,4 @@
-"""Values written by other programs on a server: an error names them or a warning skips them; none is executed."""
+"""Values written by other programs on a server raise an error or are skipped with a warning; none is executed."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_invalid_options_are_refused_and_not_run(
                 assert "tube 'bad': its options" in refuses(lambda other=other: other.tube("bad"))  # type: ignore[misc]
                 with pytest.raises((Unreadable, tubes.TubeExists)):
                     other.create_tube("bad", "utubettl", if_not_exists=True)
-                # Counting does not read the options; the age of the first task does, and skips the tube.
+                # Counts do not need the options. Ages do, so then the overview skips the tube.
                 assert set(other.admin.overview()) == {"bad", "good"}
                 assert other.tubes() == ["bad", "good"]
                 place.stranger.zadd(place.key("bad", "due"), {b"\0": 1})

@@ -57,9 +57,9 @@ class Side:
             "put": lambda: tube.put(number),
             "put with options": lambda: tube.put([number], **OPTIONS[self.driver]),
             "put with a key": lambda: tube.put(number, **keyed),
-            "put with others": lambda: tube.put(number, max_attempts=1, context={"n": str(number)}),
-            "put with a wrong one": lambda: tube.put(number, pri=-1),
-            "put what no codec takes": lambda: tube.put({number}),
+            "put with other options": lambda: tube.put(number, max_attempts=1, context={"n": str(number)}),
+            "put with an invalid option": lambda: tube.put(number, pri=-1),
+            "put invalid data": lambda: tube.put({number}),
             "take": lambda: tube.take(timeout=0),
             "next": lambda: port.next(task) if taken else None,
             "ack": lambda: tube.ack(task),
@@ -97,9 +97,9 @@ def test_fast_paths_match_the_generic_flows(valkey: LocalServer, driver: str, se
     rng = random.Random(f"{driver} {seed}")
     often = ["put", "put with options", "take", "ack", "next"] * 8
     rarely = [
-        "put with a key", "put with others", "put with a wrong one", "put what no codec takes", "ack by id", "release",
-        "release later", "touch", "bury", "kick", "kick one", "peek", "update", "delete", "truncate", "pause", "resume",
-        "resume", "lose the session", "count",
+        "put with a key", "put with other options", "put with an invalid option", "put invalid data", "ack by id",
+        "release", "release later", "touch", "bury", "kick", "kick one", "peek", "update", "delete", "truncate",
+        "pause", "resume", "resume", "lose the session", "count",
     ]  # fmt: skip
     one, other = (f"{valkey.url}?prefix={name}-{driver}-{seed}" for name in ("short", "long"))
     short, long = Side(one, driver, short=True), Side(other, driver, short=False)

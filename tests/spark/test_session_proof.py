@@ -76,14 +76,14 @@ def test_streaming_job_tells_pages_retries_and_dead_results_apart(spark: Any, mo
         "no JSON",
         "[]",
     ]
-    rows = page_stream.sorted_out(spark.createDataFrame([(text,) for text in results], "data string")).cache()
+    rows = page_stream.classify(spark.createDataFrame([(text,) for text in results], "data string")).cache()
     kinds = ["page", "retry", "retry", "dead", "dead", "dead", "dead"]
     assert [row.kind for row in rows.collect()] == kinds
     links = page_stream.links_of(rows.where("kind = 'page'"), ["h:1"]).collect()
     assert [tuple(link) for link in links] == [("http://h:1/9", 1, "1 http://h:1/9", "h:1", None)]
     retries = page_stream.retries_of(rows.where("kind = 'retry'")).collect()
     assert [(task.key, task.utube, task.delay) for task in retries] == [
-        ("2 http://h:1/2", "h:1", page_stream.REST),
-        ("3 http://h:1/3", "h:1", page_stream.REST * 2),
+        ("2 http://h:1/2", "h:1", page_stream.RETRY_DELAY),
+        ("3 http://h:1/3", "h:1", page_stream.RETRY_DELAY * 2),
     ]
     spark.catalog.clearCache()
