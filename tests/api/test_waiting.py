@@ -97,20 +97,20 @@ def test_threads_and_event_loops_share_a_store_and_wake_each_other() -> None:
 
     async def reply() -> None:
         async with tubes.aio.connect(url) as queue:
-            asked = await queue.create_tube("asked", if_not_exists=True)
-            answered = await queue.create_tube("answered", if_not_exists=True)
+            requests = await queue.create_tube("requests", if_not_exists=True)
+            replies = await queue.create_tube("replies", if_not_exists=True)
             for _ in range(rounds):
-                async with asked.taking(timeout=30) as task:
-                    await answered.put(task.data * 2)
+                async with requests.taking(timeout=30) as task:
+                    await replies.put(task.data * 2)
 
     loop = threading.Thread(target=lambda: asyncio.run(reply()))
     loop.start()
     with tubes.connect(url) as queue:
-        asked = queue.create_tube("asked", if_not_exists=True)
-        answered = queue.create_tube("answered", if_not_exists=True)
+        requests = queue.create_tube("requests", if_not_exists=True)
+        replies = queue.create_tube("replies", if_not_exists=True)
         for number in range(rounds):
-            asked.put(number)
-            with answered.taking(timeout=30) as task:
+            requests.put(number)
+            with replies.taking(timeout=30) as task:
                 assert task.data == number * 2
     loop.join()
 
@@ -382,9 +382,9 @@ def test_waiting_result_is_returned_even_if_it_is_discarded_at_once(
         """Return the number of registered callers that wait for the end of a task."""
         if backend != "server":
             return sum(map(len, shared.end_waiters.values()))
-        asked = threading.Event()
-        shared.store.later(asked.set)
-        assert asked.wait(20)
+        executed = threading.Event()
+        shared.store.later(executed.set)
+        assert executed.wait(20)
         return sum(map(len, shared.emptiness._of_task.values()))
 
     async def main() -> None:

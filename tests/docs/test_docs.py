@@ -93,8 +93,8 @@ def test_the_tutorial_can_be_typed_into_a_prompt(server: LocalServer) -> None:
     assert "a line for each failed first\nattempt, with its `OSError`" in page.partition("@worker.on")[0]
     errors = re.findall(r"\b(\w*(?:Error|Exception|Warning)\b.*)", run.stderr)
     assert errors == ["OSError: the mail server is down"] * 2, run.stderr
-    for shown in ("ann", "bob no such address", "{'order': 8}"):
-        assert shown in run.stdout.splitlines()
+    for expected in ("ann", "bob no such address", "{'order': 8}"):
+        assert expected in run.stdout.splitlines()
 
 
 @pytest.mark.parametrize(("document", "test"), ELSEWHERE.items())

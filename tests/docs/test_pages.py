@@ -80,9 +80,9 @@ def test_makefile_installs_existing_extras() -> None:
 
 def test_all_public_names_are_in_the_reference() -> None:
     text = "".join(text for name, text in PAGES.items() if name.startswith("docs/reference/"))
-    shown = set(re.findall(r"^\.\. (?:auto\w+|py:\w+):: ([\w.]+)", text, re.MULTILINE))
+    documented = set(re.findall(r"^\.\. (?:auto\w+|py:\w+):: ([\w.]+)", text, re.MULTILINE))
     public_names = {f"{module.__name__}.{name}" for module in map(import_module, MODULES) for name in public(module)}
-    assert public_names - shown == set()
+    assert public_names - documented == set()
 
 
 def test_all_methods_and_options_are_in_the_tables() -> None:

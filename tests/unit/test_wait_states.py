@@ -153,7 +153,6 @@ class Server:
     """A port and its server: each request gets a reply, is refused, or is lost at random."""
 
     session = None
-    gone = None
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng

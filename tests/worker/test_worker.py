@@ -868,8 +868,8 @@ def with_keyword(task: Any, *, database: Any) -> None: ...
 def test_handler_that_does_not_take_a_task_is_refused(queue: tubes.Queue, tube: tubes.Tube, handler: Any) -> None:
     with pytest.raises(InvalidOption) as caught:
         Worker(queue).on(tube, handler)
-    shown = f"{handler.__name__}{inspect.signature(handler)}"
-    assert f"must take one positional argument, the task, and it is {shown}" in str(caught.value)
+    signature = f"{handler.__name__}{inspect.signature(handler)}"
+    assert f"must take one positional argument, the task, and it is {signature}" in str(caught.value)
 
 
 def test_handlers_that_take_a_task_are_accepted(queue: tubes.Queue) -> None:
