@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from tubes.drivers import options as known
 from tubes.drivers.moves import State
-from tubes.drivers.tube_options import OF_TUBES
+from tubes.drivers.tube_options import OF_TUBES, check_burst
 from tubes.errors import InvalidOption, OptionNotSupported, did_you_mean
 
 #: Checks the value of an option by its name, and returns it in the machine's units.
@@ -254,7 +254,7 @@ class Driver:
 
     def check_tube(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Check the options of a tube, and convert them to the machine's units; options with None are dropped."""
-        return self._check(options, self._of_tubes)
+        return check_burst(self._check(options, self._of_tubes))
 
     def check_alter(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Check changes of a tube's options, and convert them to the machine's units; None means the default."""
@@ -262,7 +262,7 @@ class Driver:
             if option in changes:
                 rule = "cannot change after creation: create another tube, and let workers empty this one"
                 raise InvalidOption(option=option, value=changes[option], rule=rule)
-        return dict.fromkeys(changes) | self.check_tube(changes)
+        return dict.fromkeys(changes) | self._check(changes, self._of_tubes)
 
     def fill(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return these options of a tube, and None for each other option of its driver."""
@@ -310,8 +310,8 @@ class Driver:
             check = checks.get(option)
             if check is None:
                 raise self._not_supported(option, checks)
-            if value is not None:
-                checked[option] = check(option, value)
+            if value is not None and (found := check(option, value)) is not None:
+                checked[option] = found
         return checked
 
     def make_option_error(self, option: str) -> OptionNotSupported:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final
 
 from sortedcontainers import SortedDict
 
+from tubes.drivers.bucket import TokenBucket
 from tubes.drivers.done import Done, DoneTasks
 from tubes.drivers.driver import Driver
 from tubes.drivers.entry import (
@@ -50,7 +51,7 @@ _SHARED: Final = 1000
 
 
 def _pop_nothing() -> None:
-    """Stand in for `pop` of the tasks on offer while the tube is paused: return None."""
+    """Stand in for `pop` of the tasks on offer while the tube is paused or its bucket is empty: return None."""
 
 
 class _Step:
@@ -100,6 +101,7 @@ class Engine:
         "_take",
         "_ttl",
         "_ttr",
+        "bucket",
         "capacity",
         "done",
         "driver",
@@ -154,15 +156,16 @@ class Engine:
         self._is_round_robin: Final = options.get("order") == "round_robin"
         #: True once a task has had a ttl, ttr or delay.
         self.has_deadlines = False
-        #: True if a lane may have a rate limit.
+        #: True if the tube or a lane may have a rate limit.
         self.has_rate_limits = self._is_round_robin
         #: True if a lane may have a capacity.
         self.has_bounded_lanes = False
         #: True once any task or option depends on time, or a plain tube was altered; until then `now` may be 0.
         self.uses_time = False
-        has_limits = "max_attempts" in options or any(options.get(name, 0) > 0 for name in ("capacity", "keep_done"))
+        has_limits = any(options.get(name, 0) > 0 for name in ("max_attempts", "capacity", "keep_done", "rate"))
         #: True if tasks have only an id and data and are taken in the order of puts, unless the tube is altered.
         self.plain: Final = not (self.has_times or self._ranks or driver.lane or has_limits)
+        self.bucket: Final = TokenBucket(self._apply_pause)
         #: The options as `Driver.check_tube` returns them; `alter` changes them.
         self.options = options
         self.read_options()
@@ -209,7 +212,8 @@ class Engine:
         # True if the rank of a task is not just its id even if its put has no priority.
         self._ranks_all = self._signs[1] < 0 or self._hook is not None or self._pri > 0
         self.has_deadlines = self.has_deadlines or self._ttl is not None or self._ttr is not None
-        self.has_rate_limits = self.has_rate_limits or options.get("interval", 0) > 0
+        self.bucket.interval, self.bucket.burst = options.get("rate", 0), options.get("burst", 1)
+        self.has_rate_limits = self.has_rate_limits or self.bucket.interval > 0 or options.get("interval", 0) > 0
         no_more_plain = self.plain and (self._extras is not None or self.capacity > 0)
         self.uses_time = self.uses_time or self.has_deadlines or self.has_rate_limits or no_more_plain or keep_done > 0
 
@@ -218,6 +222,7 @@ class Engine:
         # After this line the change is complete: `rebuild_indexes` repairs an interrupt below.
         self.options = options
         self.read_options()
+        self.bucket.apply(now)
         if self._lanes is not None:
             self._lanes.alter(now, options)
 
@@ -229,7 +234,7 @@ class Engine:
 
     def _clear_indexes(self, before: Lanes | None = None) -> None:
         newest_first = self._signs[1] < 0
-        self.timers: Timers[Entry | RateLimit | Pause | DoneTasks] = Timers()
+        self.timers: Timers[Entry | RateLimit | Pause | TokenBucket | DoneTasks] = Timers()
         self._delayed = 0
         self._offers: Ready | RoundRobin = RoundRobin() if self._is_round_robin else Ready(newest_first=newest_first)
         rates = RateLimits(self.options, self.timers)
@@ -237,17 +242,20 @@ class Engine:
         self._lanes = lanes if self.driver.lane else None
         self._buried: SortedDict[Any, Entry] = SortedDict()
         self.pause.queued = NEVER
+        self.bucket.restore()
         self._apply_pause()
         self.done.rebuild()
         self.timers.watch(self.done)
 
     def _apply_pause(self) -> None:
-        """Apply the pause to takes, and let the timers end it."""
+        """Apply the pause and the bucket to takes, and let the timers end them."""
         self.timers.watch(self.pause)
+        self.timers.watch(self.bucket)
         if self.pause.due != NEVER:
             self.uses_time = True
-        # A take outside of a pause needs no check.
-        self._pop = self._offers.pop if self.pause.until is None else _pop_nothing
+        # Other takes need no check.
+        stops = self.pause.until is not None or self.bucket.due != NEVER
+        self._pop = _pop_nothing if stops else self._offers.pop
 
     # -- the only place that changes states ------------------------------------------------------------------------
 
@@ -326,7 +334,7 @@ class Engine:
     # -- time --------------------------------------------------------------------------------------------------------
 
     def expire(self, now: int) -> None:
-        """Move all tasks that are due by now, in order, and end pauses and intervals.
+        """Move all tasks that are due by now, in order, and end pauses and waits for rate limits.
 
         Each move counts from its own deadline, however late this call is, and so do a following backoff and `key_ttl`.
         """
@@ -336,7 +344,7 @@ class Engine:
             if entry is None:
                 return
             at = min(max(at, self._min_due, entry.due), now)
-            if isinstance(entry, RateLimit):
+            if isinstance(entry, (RateLimit, TokenBucket)):
                 entry.apply(at)
             elif isinstance(entry, Pause):
                 entry.end()
@@ -698,7 +706,7 @@ class Engine:
             if self.has_deadlines:
                 entry.until = NEVER if entry.ttr is None else now + entry.ttr
             if self.has_rate_limits:
-                entry.lane.start(now, entry)  # type: ignore[union-attr]
+                self._record_start(now, entry)
             self._move(entry, self._take, hold)
         return entry
 
@@ -712,7 +720,7 @@ class Engine:
     def take_task(self, now: int, hold: Hold, entry: Entry, ttr: int | None) -> bool:
         """Take this task out of turn; return False if it may not be taken now. Cost: O(log n)."""
         lane: Any = entry.lane
-        if entry.state is not _READY or self.pause.until is not None or (lane and lane.taken >= lane.limit):
+        if entry.state is not _READY or self._pop is _pop_nothing or (lane and lane.taken >= lane.limit):
             return False
         # Withdraw the lane's offer first: the start may change the place of the lane.
         if lane and lane.head is not None and lane.head is not entry:
@@ -734,8 +742,15 @@ class Engine:
             span = entry.ttr if ttr is None else ttr
             entry.until = NEVER if span is None else now + span
         if self.has_rate_limits:
-            entry.lane.start(now, entry)  # type: ignore[union-attr]
+            self._record_start(now, entry)
         self._move(entry, self._take, hold)
+
+    def _record_start(self, now: int, entry: Entry) -> None:
+        """Record a take in the rate limits of the tube and of its lane, before the task moves."""
+        if self.bucket.interval:
+            self.bucket.start(now, entry.take)
+        if entry.lane is not None:
+            entry.lane.start(now, entry)
 
     def first(self) -> Entry | None:
         """Return the first available task without taking it. Cost: O(log n)."""
@@ -788,8 +803,8 @@ class Engine:
     @staticmethod
     def _end_run(now: int, entry: Entry) -> None:
         """Record the end of a run in the lane of a taken task, before the task moves. For tubes with rate limits."""
-        if entry.state is _TAKEN:
-            entry.lane.end_run(now)  # type: ignore[union-attr]
+        if entry.state is _TAKEN and entry.lane is not None:
+            entry.lane.end_run(now)
 
     def _note_end(self, now: int, entry: Entry, why: str, result: Any = None) -> None:
         """Make the record of a task with `keep_done`, before it ends."""
@@ -851,6 +866,7 @@ class Engine:
         """
         if self.has_rate_limits:
             self._end_run(now, entry)
+            self.bucket.undo_start(now, entry.take)
         entry.attempts -= 1
         if delay:
             self.has_deadlines = self.uses_time = True
@@ -876,6 +892,7 @@ class Engine:
         if entry.take > 0:
             if entry.lane is not None:
                 entry.lane.undo_start(now, entry)
+            self.bucket.undo_start(now, entry.take)
             entry.attempts -= 1
             entry.take = -entry.take
         if entry.state is _TAKEN:

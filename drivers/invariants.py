@@ -111,8 +111,8 @@ def check_engine(engine: Engine) -> None:
         assert entry.hold is None or entry.hold[entry.id] is entry
         assert (entry.index is not None) == (entry.state is _READY)
         assert not engine.has_times or entry.due == NEVER or engine.timers.soonest <= entry.queued <= entry.due
-    pause = engine.pause
-    assert pause.due == NEVER or engine.timers.soonest <= pause.queued <= pause.due
+    for stop in (engine.pause, engine.bucket):
+        assert stop.due == NEVER or engine.timers.soonest <= stop.queued <= stop.due
     keyed = {
         entry.extras.key: entry for entry in engine.tasks.values() if entry.extras and entry.extras.key is not None
     }

@@ -67,7 +67,7 @@ def _put_plain(engine: Engine, now: int, data: list[Any]) -> list[Entry]:
 def take_many(engine: Engine, now: int, hold: Hold, limit: int, span: int | None = None) -> list[Entry]:
     """Take up to `limit` available tasks; `span` replaces their ttr."""
     entries: list[Entry] = []
-    if span is not None or not _is_plain(engine):
+    if span is not None or engine.has_rate_limits or not _is_plain(engine):
         while len(entries) < limit:
             entry = engine.take(now, hold) if span is None else engine.take_for(now, hold, span)
             if entry is None:

@@ -7,9 +7,11 @@ to plain values here, as a server would store them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from math import ceil
 from typing import Any, Final, TypeAlias
 
 from tubes.errors import InvalidOption
@@ -19,6 +21,8 @@ Seconds: TypeAlias = float | timedelta
 
 SECOND: Final = 1_000_000
 _MICROSECOND: Final = timedelta(microseconds=1)
+_RATE: Final = re.compile(r"(\d+(?:\.\d+)?)/(s|second|min|minute|h|hour|day)", re.ASCII)
+_UNITS: Final = {"s": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "day": 86_400}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 #: The longest time of any option: 100 years, the default ttl of the original.
 MAX_SECONDS: Final = 100 * 365 * 24 * 3600
@@ -130,6 +134,25 @@ def positive(option: str, value: Any) -> int:
 def attempts(option: str, value: Any) -> int:
     """Check a maximum number of takes."""
     return integer(option, value, MAX_ATTEMPTS, least=1)
+
+
+def interval_of_rate(option: str, value: Any) -> int | None:
+    """Convert a rate to the microseconds from one take to the next; None for 0: no limit. Rates are rounded down.
+
+    >>> interval_of_rate("rate", "500/min"), interval_of_rate("rate", 10)
+    (120000, 100000)
+    """
+    match = _RATE.fullmatch(value) if isinstance(value, str) else None
+    if match is None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+        rule = 'must be takes per second, or a text such as "500/min": a number, and /s, /min, /h or /day'
+        raise InvalidOption(option=option, value=value, rule=rule)
+    if value == 0:
+        return None
+    count, span = (value, 1) if match is None else (float(match[1]), _UNITS[match[2]])
+    if not 0 < count <= SECOND * span:
+        raise InvalidOption(option=option, value=value, rule=f"must be from 0 to {SECOND} takes per second")
+    # The factor removes errors of floats: the rate of an interval has that interval.
+    return ceil(min(SECOND / (count / span) * (1 - 1e-15), MAX_SECONDS * SECOND))
 
 
 def fraction(option: str, value: Any) -> float:
@@ -252,6 +275,7 @@ OF_FEW: Final = frozenset({"key", "max_attempts", "context", "keep_done"})
 #: Options that every driver has.
 ANYWHERE: Final = frozenset(
     {"timeout", "capacity", "max_attempts", "key", "on_duplicate", "key_ttl", "context", "keep_done", "keep_done_max"}
+    | {"rate", "burst"}
 )
 #: More options of drivers that have the option `delay`.
 WITH_DELAY: Final = frozenset({"at", "backoff"})

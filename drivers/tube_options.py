@@ -13,6 +13,7 @@ from tubes.drivers.options import (
     attempts,
     fraction,
     integer,
+    interval_of_rate,
     micros,
     one_of,
     positive,
@@ -45,8 +46,12 @@ OF_TUBES: Final[dict[str, Callable[[str, Any], Any]]] = {
     "interval_from": INTERVAL_FROM,
     "jitter": fraction,
     "order": one_of("fifo", "round_robin"),
+    "rate": interval_of_rate,
+    "burst": lambda option, value: integer(option, value, MAX_BURST, least=1),
 }
 
+#: The most takes that may start at once after an idle time.
+MAX_BURST: Final = 1_000_000
 #: The option that cannot change, since ready tasks are stored in this order; and its default.
 _ORDER: Final = "order", "fifo"
 
@@ -72,7 +77,17 @@ def apply_changes(current: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
     # Scripts of a server still need to know that the tube had the option: earlier tasks may have `keep_done`, and the
     # tasks of lanes are counted.
     changes = {**changes, **{option: 0 for option in _STAYING if option in current and changes.get(option, 0) is None}}
-    return {option: value for option, value in {**current, **changes}.items() if value is not None}
+    altered = {option: value for option, value in {**current, **changes}.items() if value is not None}
+    if changes.get("burst") is None and "rate" not in altered:
+        altered.pop("burst", None)
+    return check_burst(altered)
+
+
+def check_burst(options: dict[str, Any]) -> dict[str, Any]:
+    """Raise `InvalidOption` if there is a burst without a rate; return the options."""
+    if "burst" in options and "rate" not in options:
+        raise InvalidOption(option="burst", value=options["burst"], rule="needs a rate")
+    return options
 
 
 def as_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,6 +110,8 @@ def _as_argument(option: str, value: Any) -> Any:
 def _in_seconds(option: str, value: Any) -> Any:
     if option == "buried_ttl" and value == NEVER:
         return math.inf
+    if option == "rate":
+        return SECOND / value
     return value / SECOND if OF_TUBES.get(option) in (micros, _span_or_ever) else value
 
 

@@ -146,7 +146,9 @@ class Queue:
         interval must also pass after each run in the lane has ended, by ack, release, bury, delete or ttr; `jitter`,
         the fraction, 0 to 1, by which an interval may be longer, at random (0), also for intervals that `configure`
         sets; `order`, the order of lanes: "fifo", by their first tasks, or "round_robin", the lane with the oldest last
-        take first.
+        take first. For any driver: `rate`, the largest rate of takes in all sessions together, as takes per second or a
+        text such as "500/min" (also /s, /h and /day; None and 0, the default: no limit), and with it `burst`, how many
+        takes may start at once after an idle time (1). Every attempt counts.
 
         Raises `TubeExists`, `DriverNotFound`, `DriverExists`, `OptionNotSupported` and `InvalidOption`.
 
@@ -1253,6 +1255,8 @@ class Tube(Generic[T, R]):
         `interval`, `jitter`, `max_in_flight`: for all lanes at once, except the limits that `configure` has set for a
         lane. A lane in cooldown follows the new interval, from its last take on. `interval_from`: for runs that end
         from now on.
+
+        `rate`, `burst`: for all takes from now on. Without a rate there is no burst.
 
         The driver and `order` cannot change while the tube lives: create another tube, and let workers empty this one.
 

@@ -85,6 +85,9 @@ if task.keep_done then keep_task(task, WHY) end
 --#if WAS_READY
 if task.attempts < MOST_ATTEMPTS then task.attempts = task.attempts + 1 end
 task.take = this_take
+--#if RATED
+use_tokens(1)
+--#end
 --#end
 call('ZADD', M .. ':taken', task.owner * TAKES + task.take, task.id)
 --#else

@@ -51,5 +51,10 @@ many('ZADD', M .. ':due', dues)
 if soonest and soonest < (tonumber(META.soonest) or math.huge) then call('HSET', M, 'soonest', soonest) end
 --#end
 --#end
+--#if RATED
+--#if TO_TAKEN
+use_tokens(#ids)
+--#end
+--#end
 -- Count.
 COUNT

@@ -46,6 +46,8 @@ local function look_at_rests()
   rested, over = unpack(call('ZRANGEBYSCORE', M .. ':rests', '-inf', present, 'WITHSCORES', 'LIMIT', 0, 1))
 end
 local function end_rests(until_then)
+  -- The end of a run may have begun a rest that is over, too.
+  look_at_rests()
   while rested and left > 0 and over + 0 <= until_then do
     left = left - 1
     now = math.max(now, over)
@@ -58,7 +60,6 @@ local function end_rests(until_then)
     look_at_rests()
   end
 end
-look_at_rests()
 --#end
 local leases, ended = call('ZRANGEBYSCORE', M .. ':leases', '-inf', present, 'WITHSCORES', 'LIMIT', 0, left), 0
 --#if TIMED
@@ -135,6 +136,9 @@ call('HDEL', M, 'soonest')
 soonest = math.min(tonumber(task) or math.huge, tonumber(lease) or math.huge, pause)
 --#if PACED
 soonest = math.min(soonest, tonumber(call('ZRANGE', M .. ':rests', 0, 0, 'WITHSCORES')[2]) or math.huge)
+--#end
+--#if RATED
+if waiting and next_token() > now then soonest = math.min(soonest, next_token()) end
 --#end
 if soonest < math.huge then call('HSET', M, 'soonest', soonest) else soonest = nil end
 META.soonest = soonest or false

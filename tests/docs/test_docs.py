@@ -138,7 +138,10 @@ def test_field_table_lists_all_fields_of_meta_hash(server: LocalServer) -> None:
     client.flushall()
     driver = tubes.Driver("all", options={"lane", "ttl", "ttr", "delay", "pri", "capacity", "timeout"}, lane="lane")
     with tubes.connect(server.url) as queue, ThreadPoolExecutor() as pool:
-        tube, list_tube = queue.create_tube("all", driver, capacity=4, order="round_robin"), queue.create_tube("list")
+        tube, list_tube = (
+            queue.create_tube("all", driver, capacity=4, order="round_robin"),
+            queue.create_tube("list", rate=1000),
+        )
         tube.on_task_change(lambda task, event: None)
         for number in range(4):
             lane: dict[str, Any] = {"lane": str(number)}

@@ -290,6 +290,23 @@ def test_clock_set_back_is_applied_once_if_a_driver_is_missing(url: str) -> None
         assert [(lane.name, lane.next_start) for lane in tube.lanes()] == [("lane", 2_050)]
 
 
+def test_bucket_of_a_rate_is_restored_after_reopening(url: str) -> None:
+    clock = SteppingClock(10_000)
+    with tubes.connect(url, clock=clock) as queue:
+        tube = queue.create_tube("t", rate="6/min", burst=2)
+        tube.put_many(range(9))
+        assert len(tube.take_many(9, 0)) == 2
+    with tubes.connect(url, clock=clock) as queue:
+        tube = queue.tube("t")
+        assert tube.take(0) is None
+        clock.advance(10)
+        assert len(tube.take_many(9, 0)) == 1
+    with tubes.connect(url, clock=SteppingClock(2_000)) as queue:  # The clock was set back.
+        assert queue.tube("t").take(0) is None
+    with tubes.connect(url, clock=SteppingClock(2_010)) as queue:
+        assert len(queue.tube("t").take_many(9, 0)) == 1
+
+
 def test_lanes_are_restored_after_reopening(url: str) -> None:
     clock = SteppingClock(100)
     with tubes.connect(url, clock=clock) as queue:

@@ -161,6 +161,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ("tests/unit/test_rate_limits.py",),
     ),
     Mutant(
+        "rate of a tube allows one more take at once",
+        "drivers/bucket.py",
+        "(2 - self.burst)",
+        "(1 - self.burst)",
+        _of("tests/api/test_contract.py::TestFifo", "burst_starts_at_once_and_refills_with_time"),
+    ),
+    Mutant(
         "returned task comes after equal newer ones",
         "drivers/ready.py",
         "if entry.index is self and back and back[0][0] < entry.rank:",
@@ -426,6 +433,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _of("tests/on_redis/test_work_per_call.py", "returned_tasks_that_exceed_a_reply_keep_their_order"),
     ),
     Mutant(
+        "returned token stays used",
+        "drivers/lua/lib/bucket.lua",
+        "scheduled = scheduled - TOKEN",
+        "scheduled = scheduled",
+        ("tests/on_redis/test_rates.py",),
+    ),
+    Mutant(
         "end of a pause wakes no waiter",
         "drivers/lua/time.lua",
         "tonumber(lease) or math.huge, pause)",
@@ -457,8 +471,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "start of a rate-limited lane is not written",
         "tubes/durable/journal.py",
-        "        if engine.has_rate_limits:\n",
-        "        if not engine.has_rate_limits:\n",
+        "if engine.has_rate_limits and engine.driver.lane:",
+        "if not engine.has_rate_limits and engine.driver.lane:",
         _of("tests/durable/test_opening.py", "lanes_are_restored_after_reopening"),
     ),
     Mutant(

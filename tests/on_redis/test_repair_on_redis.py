@@ -109,6 +109,10 @@ class Patient:
             for utube in tube.lanes():
                 tube.lane(utube.name).configure(interval=0)
                 tube.lane(utube.name).block(0)
+        if "rate" in tube.options:
+            tube.alter(rate=None)
+            if tube.driver.lane is not None:  # Lanes without ready tasks have an interval, too.
+                tube.alter(interval=0)
         for other in self.others:
             other.close()
         tube.admin.release_all()
@@ -391,6 +395,7 @@ DAMAGES = {
     "an available task is not offered": Damage(LANES, "lane+stranded", remove_first("offers")),
     "a waiting task of a lane is missing": Damage(LANES, "stranded", remove_first("behind")),
     "a lane has an unknown cooldown": Damage(("rounds",), "lane", add("rests", "a", 1e18)),
+    "the bucket of a rate is not a bucket": Damage(ALL, "field", write("", "bucket", "many")),
     "the limits of lanes are missing": Damage(("rounds",), "field", forget("pacing")),
     "the creation time is missing": Damage(ALL, "field", forget("born")),
     "numbers of lanes are lost": Damage(LANES, "field", forget("lanes")),

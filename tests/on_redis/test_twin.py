@@ -59,6 +59,9 @@ DRIVERS: dict[str, tuple[str | Driver, dict[str, Any]]] = {
         {"capacity": 9, "interval": 0.5, "max_in_flight": 2},
     ),
     "crowded lanes": ("utubettl", {"lane_capacity": 3, "ttr": 1, "key_ttl": 1}),
+    "rate": ("fifottl", {"ttr": 1.5, "rate": 2, "burst": 3}),
+    "rate of a fifo": ("fifo", {"rate": "5/s"}),
+    "rate of lanes": ("utubettl", {"ttr": 1, "rate": 3, "burst": 2, "interval": 0.3}),
     "done tasks": ("fifottl", {"ttl": 3, "ttr": 1.5, "keep_done": 2, "keep_done_max": 4}),
     "some done tasks": ("utube", {"key_ttl": 1}),
     "retries": (
@@ -161,6 +164,7 @@ class Twins:
         self.keeps = False
         #: True if lanes may have a capacity.
         self.crowded = "lane_capacity" in options
+        self.rated = "rate" in options
 
     def same(self, call: Callable[[Side], Any], *, takes: bool = False) -> None:
         """Check that both sides return the same; `takes`: the result has leases."""
@@ -235,6 +239,8 @@ class Twins:
             "interval_from": (None, "take", "ack"),
             "max_in_flight": (None, 1, 2, 4), "jitter": (None, 0.5), "order": (None, "fifo", "round_robin"),
         }  # fmt: skip
+        if self.rated:
+            known |= {"rate": (None, "2/s", 7), "burst": (None, 1, 5)}
         if self.crowded:
             known |= {"lane_capacity": (None, 0, 1, 4)}
         if self.keeps:

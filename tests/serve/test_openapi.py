@@ -56,6 +56,8 @@ def use_known_values(case: Any, lease: str) -> None:
     if len(body.get("results", ())) != len(body.get("ack", body.get("leases", ()))):
         body.pop("results", None)
     body |= {name: value for name, value in (("driver", "utubettl"), ("to", "other")) if name in body}
+    if isinstance(options := body.get("options"), dict) and not options.get("rate"):
+        options.pop("burst", None)
     query: Any = case.query or {}
     if "delay" in query:
         query.pop("at", None)

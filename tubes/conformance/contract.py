@@ -24,6 +24,7 @@ from tubes.conformance.order import Order
 from tubes.conformance.ownership import Ownership
 from tubes.conformance.pause import Pauses
 from tubes.conformance.queues import Queues
+from tubes.conformance.rates import Rates
 from tubes.conformance.sessions import Sessions
 from tubes.conformance.throttle import Blocks, Intervals, IntervalsFromAcks, Limits, RoundRobin
 from tubes.conformance.ttl import TimeToLive
@@ -52,6 +53,7 @@ class Contract(
     Emptiness,
     TakeAny,
     Pauses,
+    Rates,
     Capacity,
     LaneCapacity,
     Batches,

@@ -319,7 +319,7 @@ class Journal:
     def _write_lanes(self, number: int) -> None:
         engine = self._engine
         names = set(engine.rates)
-        if engine.has_rate_limits:
+        if engine.has_rate_limits and engine.driver.lane:
             names |= {NO_LANE if entry.utube is None else entry.utube for entry in engine.dirty.values()}
         for name in names:
             raw = encode_name(name)

@@ -69,6 +69,8 @@ def read_engine(
         engine.done.add(done, 0)
         engine.has_deadlines = engine.has_deadlines or done.ttl is not None or done.ttr is not None
     engine.dirty_done.clear()  # The file already has these rows.
+    engine.bucket.scheduled = facts["scheduled"]
+    engine.bucket.apply(now)
     pause = facts["pause"]
     if pause is not None and pause > now:
         engine.pause.begin(now, None if pause == NEVER else pause - now)

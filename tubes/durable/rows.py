@@ -266,6 +266,7 @@ def facts_text(engine: JournaledEngine, now: int) -> str:
             "next_take": engine.next_take,
             "uses": uses,
             "pause": engine.pause.until,
+            "scheduled": engine.bucket.scheduled,
             "rows": engine.count_rows(),
             "number": number,
             "now": now,
@@ -278,8 +279,11 @@ def read_facts(text: str) -> dict[str, Any]:
     facts: dict[str, Any] = json.loads(text)
     uses = facts["uses"].values()
     numbers = [facts[name] for name in ("born", "next_id", "next_take", "rows", "number", "now")]
+    facts.setdefault("scheduled", -NEVER)  # A file of an earlier version has none.
     pause = facts["pause"]
-    if not all(number.__class__ is int for number in (*numbers, *uses, 0 if pause is None else pause)):
+    if not all(
+        number.__class__ is int for number in (*numbers, *uses, facts["scheduled"], 0 if pause is None else pause)
+    ):
         raise TypeError(text)
     return facts
 
@@ -333,5 +337,10 @@ def shift_rate(text: str, span: int) -> str:
 def shift_facts(text: str, span: int) -> str:
     """Make all times in the facts of a tube `span` microseconds earlier."""
     facts = read_facts(text)
-    pause = facts["pause"]
-    return json.dumps({**facts, "now": facts["now"] - span, "pause": pause if pause in (None, NEVER) else pause - span})
+    pause, scheduled = facts["pause"], facts["scheduled"]
+    moments = {
+        "now": facts["now"] - span,
+        "pause": pause if pause in (None, NEVER) else pause - span,
+        "scheduled": scheduled if scheduled == -NEVER else scheduled - span,
+    }
+    return json.dumps({**facts, **moments})

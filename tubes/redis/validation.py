@@ -128,7 +128,7 @@ def stored_options(tube: str, stored: object) -> dict[str, Any]:
                 found[option] = RetryDelays.from_fields(value)
             elif option == "buried_ttl":
                 integer(option, value, NEVER)
-            elif check is micros:
+            elif check is micros or option == "rate":
                 integer(option, value, MAX_SECONDS * SECOND)
             elif check is None:
                 raise ValueError(f"{option!r} is not a tube option")

@@ -473,7 +473,9 @@ class CallPort(Port[F]):
         def words(edition: Edition) -> tuple[Word, ...]:
             wanted = apply_changes(edition.options, changes)
             counts = "1" if "lane_capacity" in wanted and "lane_capacity" not in edition.options else ""
-            return uuid4().hex, describe_options(wanted), wanted.get("capacity", 0), encode_lane_options(wanted), counts
+            ahead = (wanted.get("burst", 1) - 1) * wanted.get("rate", 0)
+            limits = encode_lane_options(wanted), counts, ahead
+            return uuid4().hex, describe_options(wanted), wanted.get("capacity", 0), *limits
 
         yield from self.ask_by_options("alter", words)
         yield from self.connection.enter(self)  # Afterwards `tube.options` is current.

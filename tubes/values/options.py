@@ -102,3 +102,7 @@ class TubeOptions(TypedDict, total=False):
     """Each interval is lengthened at random by up to this fraction, 0 to 1."""
     order: Literal["fifo", "round_robin"] | None
     """The order of the lanes: by their first tasks, or by the time since their last takes, longest first."""
+    rate: float | str | None
+    """The largest rate of takes: a number of takes per second, or a text such as "500/min"."""
+    burst: int | None
+    """With a rate: how many takes may start at once after an idle time. Default: 1."""

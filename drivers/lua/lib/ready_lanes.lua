@@ -103,6 +103,10 @@ end
 
 local function pop_some(limit)
   if META.paused and META.paused + 0 > now then return {} end
+--#if RATED
+  limit = math.min(limit, tokens())
+  if limit == 0 then return {} end
+--#end
   local scored, ids = call('ZPOPMIN', M .. ':offers', limit), {}
   for n = 1, #scored, 2 do ids[#ids + 1] = string.format('%d', id_at(scored[n])) end
   return ids, false, scored

@@ -64,6 +64,10 @@ end
 -- `unpop`.
 local function pop_some(limit)
   if META.paused and META.paused + 0 > now then return {} end
+--#if RATED
+  limit = math.min(limit, tokens())
+  if limit == 0 then return {} end
+--#end
   if loose == 0 then return call(POP, M .. ':ready', limit) or {} end
 --#slow if loose ~= 0
   local ids, popped = {}, {}

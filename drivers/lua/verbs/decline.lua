@@ -5,6 +5,9 @@
 --#include begin
 --#include held_task
 local due
+--#if RATED
+return_token(task)
+--#end
 task.attempts = task.attempts - 1
 --#if TIMED
 local span = tonumber(ARGV[9])

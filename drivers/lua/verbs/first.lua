@@ -6,7 +6,11 @@ local id = pop()
 if id then unpop({ id }, 1) end
 --#else
 local id = false
+--#if RATED
+if not (META.paused and META.paused + 0 > now) and tokens() > 0 then
+--#else
 if not (META.paused and META.paused + 0 > now) then
+--#end
 --#if LANE
   local at = call('ZRANGE', M .. ':offers', 0, 0)[1]
 --#else

@@ -11,6 +11,9 @@ end
 local task = find_meant(ARGV[6], ARGV[7])
 if not task then return redis.error_reply('NOTFOUND there is no such task') end
 local free = task.state == 'r' and not (META.paused and META.paused + 0 > now)
+--#if RATED
+free = free and tokens() > 0
+--#end
 --#if LANE
 if free then
 --#include lane_before

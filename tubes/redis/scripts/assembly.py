@@ -108,6 +108,8 @@ class TubeSettings(NamedTuple):
     keeps_most: int = 0
     #: The capacity of a lane; 0: any number; None: lanes never had a capacity.
     lane_capacity: int | None = None
+    #: Microseconds from one token of its rate to the next, and its burst; 0: it has no rate.
+    rate: tuple[int, int] = (0, 1)
 
     @classmethod
     def of(cls, options: Mapping[str, Any], *, is_altered: bool = False, is_paced: bool = False) -> TubeSettings:
@@ -124,6 +126,7 @@ class TubeSettings(NamedTuple):
             "keep_done" in options,
             integer("keep_done_max", options.get("keep_done_max", 0)),
             integer("lane_capacity", options["lane_capacity"]) if "lane_capacity" in options else None,
+            (integer("rate", options.get("rate", 0)), integer("burst", options.get("burst", 1))),
         )
 
 
@@ -198,6 +201,7 @@ def knobs_of(driver: Driver, settings: TubeSettings = _DEFAULTS) -> frozenset[st
         "BURIED_TTL": settings.buried_ttl is not None,
         "KEEPS": settings.keeps,
         "KEEPS_SOME": settings.keeps_most > 0,
+        "RATED": settings.rate[0] > 0,
         "LANE_ROOM": settings.lane_capacity is not None and lane,
     }
     return frozenset(name for name, has in knobs.items() if has)
@@ -222,6 +226,8 @@ def _constants_of(driver: Driver, settings: TubeSettings) -> dict[str, str]:
         "BURIED_FOR": "false" if settings.buried_ttl == NEVER else str(settings.buried_ttl),
         "KEPT_MOST": str(settings.keeps_most),
         "LANE_CAPACITY": str(settings.lane_capacity),
+        "TOKEN": str(settings.rate[0]),
+        "BURST": str(settings.rate[1]),
         "RANK_LUA": f"({driver.rank_lua})",
     }
 

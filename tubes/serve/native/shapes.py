@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from tubes.aio import AsyncTask
 from tubes.drivers.backoff import MOST_DELAYS, STEEPEST, Backoff
+from tubes.drivers.options import SECOND
+from tubes.drivers.tube_options import MAX_BURST
 from tubes.errors import InvalidOption
 from tubes.serve.bodies import encode_data, from_json, to_json
 from tubes.serve.native.operations import Call
@@ -35,6 +37,7 @@ from tubes.serve.native.schemas import (
     number,
     object_schema,
     one_of,
+    pattern_schema,
     request_schema,
 )
 from tubes.values.overview import Overview
@@ -108,6 +111,7 @@ _BACKOFF: Final = request_schema(
     {"first": SECONDS, "factor": number(1, STEEPEST), "cap": SECONDS, "jitter": number(0, 1), "seed": INTEGER}, "first"
 )
 INTERVAL_FROM: Final = one_of("take", "ack")
+_RATE_TEXT: Final = pattern_schema(r"[1-9][0-9]{0,5}(\.[0-9]{1,9})?/(s|second|min|minute|h|hour|day)", "500/min")
 _TUBE_OPTIONS: Final[Fields] = {
     "pri": PRI,
     "ttl": SECONDS,
@@ -125,6 +129,8 @@ _TUBE_OPTIONS: Final[Fields] = {
     "interval_from": INTERVAL_FROM,
     "jitter": number(0, 1),
     "order": one_of("fifo", "round_robin"),
+    "rate": {**number(0, SECOND), **_RATE_TEXT, "type": ["number", "string"]},
+    "burst": {**COUNT, "maximum": MAX_BURST},
 }
 #: The options of a tube; null: the default.
 OPTIONS: Final = request_schema({name: nullable(schema) for name, schema in _TUBE_OPTIONS.items()})

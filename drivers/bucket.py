@@ -1,0 +1,65 @@
+"""The rate limit of a tube: a token bucket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tubes.drivers.timers import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class TokenBucket:
+    """The takes that a tube with a rate allows, by the generic cell rate algorithm.
+
+    A token comes every `interval` microseconds; at most `burst` tokens are stored, and a take uses one. The bucket is
+    one number: `scheduled`, the start of the last take if takes came evenly. While the bucket is empty, it is an item
+    of the timers, as a task is: `due` is the time of the next token.
+    """
+
+    __slots__ = ("_changed", "_moment", "_takes", "burst", "due", "id", "interval", "queued", "scheduled")
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed: Final = changed
+        #: Smaller than the ids of tasks and lanes, so that a token comes before them at the same moment.
+        self.id: Final = 1 - NEVER
+        #: 0: no limit.
+        self.interval = 0
+        self.burst = 1
+        self.scheduled = -NEVER
+        self.due = self.queued = NEVER
+        # The moment of the last start, and the first and the last number of the takes at that moment.
+        self._moment = 0
+        self._takes = (0, 0)
+
+    def start(self, now: int, take: int) -> None:
+        """Use a token for the take with this number."""
+        first = self._takes[0] if now == self._moment else take
+        self._moment, self._takes = now, (first, take)
+        self.scheduled = max(now, self.scheduled + self.interval)
+        self.apply(now)
+
+    def undo_start(self, now: int, take: int) -> None:
+        """Return the token of a take, unless another take has started later: that one could have used it."""
+        first, last = self._takes
+        if self.interval and first <= take <= last:
+            self.scheduled -= self.interval
+            self.apply(now)
+
+    def apply(self, now: int) -> None:
+        """Stop takes until the next token, if the bucket is empty."""
+        # More than `burst` takes ahead means that the clock was set back, or the options have changed.
+        self.scheduled = min(self.scheduled, now + (self.burst - 1) * self.interval)
+        moment = self._next_start()
+        self.due = moment if moment > now else NEVER
+        self._changed()
+
+    def restore(self) -> None:
+        """Compute `due` again. If it is in the past, the timers end the wait."""
+        self.queued, self.due = NEVER, self._next_start()
+
+    def _next_start(self) -> int:
+        if not self.interval or self.scheduled == -NEVER:
+            return NEVER
+        return self.scheduled + (2 - self.burst) * self.interval
