@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from tubes.values.codecs import Codec
     from tubes.values.overview import FolderUsage
 
+_log: Final = logging.getLogger("tubes")
+_NO_LANE: Final = (
+    "tube %r has lanes, but a task was put without %s=: such tasks share one lane, so by default only one of them is "
+    "taken at a time"
+)
 #: A constant, because each access to a member of an enum costs a call.
 _TAKEN: Final = State.TAKEN
 _if_exists: Final = one_of("raise", "keep", "update")
@@ -50,11 +56,24 @@ class PortBase(Generic[F]):
         """Encode the data of a put and check its options."""
         if options:
             options = self._driver.check_put(options)
+        if self._driver.lane is not None:
+            self.check_lane(options)
         return (data if self.codec is None else encode(self.codec, data)), options
 
     def gather(self, items: object, options: Options, errors: object = "raise") -> Batch:
         """Check and encode the arguments of `put_many`."""
-        return gather(self._driver, self.codec, items, options, errors)
+        batch = gather(self._driver, self.codec, items, options, errors)
+        if self._driver.lane is not None:
+            for each, _ in batch.runs:
+                self.check_lane(each)
+        return batch
+
+    def check_lane(self, options: Options) -> None:
+        """Log a warning if a put into a tube with lanes has none, once for each tube and process."""
+        lane, shared = self._driver.lane or "utube", self.tube._port.shared
+        if options.get(lane) is None and options.get("utube") is None and not shared.has_warned:
+            shared.has_warned = True
+            _log.warning(_NO_LANE, shared.name, lane)
 
     def full_error(self, tasks: int) -> TubeFull:
         """Return the error for a put of `tasks` tasks that have no room."""

@@ -31,6 +31,21 @@ class Lanes(Bench):
         assert [task.utube for task in many] == ["x", "y", "z"]
         assert self.tube.put(4, **{"utube": None, **self.lane("z")}).utube == "z"
 
+    @pytest.mark.parametrize("method", ["put", "put_many", "waiting put"])
+    def test_first_put_without_a_lane_is_logged(self, method: str, caplog: pytest.LogCaptureFixture) -> None:
+        tube = self.create("new")
+        tube.put(0, **self.lane("x"))
+        tube.put_many([Item(0, **self.lane("x")), 1], **self.lane(""))
+        assert not caplog.records
+        for _ in range(2):
+            if method == "put_many":
+                tube.put_many([Item(0, **self.lane("x")), 1])
+            else:
+                tube.put(1, **({"timeout": 9} if method == "waiting put" else {}))
+        (record,) = caplog.records
+        assert record.levelname == "WARNING"
+        assert f"tube 'new' has lanes, but a task was put without {self.knobs.lane}=" in record.getMessage()
+
     def test_both_names_of_the_lane_option_together_are_refused(self) -> None:
         if self.knobs.lane == "utube":
             pytest.skip("the driver has no other name for it")

@@ -102,6 +102,8 @@ class Port(PortBase[F]):
         engine = self._engine
         lock = self._lock
         checked: dict[str, Any] | None = None
+        if utube is None and self._driver.lane is not None:
+            self.check_lane(options)
         # Whole numbers and lanes are checked here. All other options go through `check_put`.
         if (
             not options

@@ -72,6 +72,8 @@ class SharedTube:
         self.events: Final[deque[tuple[Listener, TaskView, str]]] = deque()
         #: True if `queue.tubes()` lists the tube.
         self.is_listed = True
+        #: True if a put without a lane was logged.
+        self.has_warned = False
         #: True if there is a waiter or a listener.
         self.watched = False
         #: Repairs for calls that ended with an error under the lock or in a listener. The next caller makes them.

@@ -49,6 +49,8 @@ class SharedTube:
         self.born: Final = born
         self.ports: Final[WeakSet[RedisPort]] = WeakSet()
         self.closed_error = False
+        #: True if a put without a lane was logged.
+        self.has_warned = False
         # With a test's clock `fire` ends waits, after handling the tasks that are due at the same moment.
         self.queue: Final = WaitQueue((lambda: 0) if store.manual else store.clock.micros, store.url)
         self.serving: Final = Serving(self.queue)
