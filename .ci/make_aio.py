@@ -34,7 +34,18 @@ WIDTH = 120
 _TWINS = {
     **{
         kind: f"Async{kind}"
-        for kind in ("Queue", "QueueAdmin", "Tube", "Lane", "TubeAdmin", "Task", "Port", "Connection", "Generator")
+        for kind in (
+            "Queue",
+            "Enqueuer",
+            "QueueAdmin",
+            "Tube",
+            "Lane",
+            "TubeAdmin",
+            "Task",
+            "Port",
+            "Connection",
+            "Generator",
+        )
     },
     "contextmanager": "asynccontextmanager",
     "ThreadWaiter": "LoopWaiter",
@@ -44,7 +55,7 @@ _TWINS = {
     "__iter__": "__aiter__",
 }
 NAMES = _TWINS | {twin: name for name, twin in _TWINS.items()}
-PLAIN = {"__init__", "__repr__", "__await__", "lane"}
+PLAIN = {"__init__", "__repr__", "__await__", "lane", "enqueue_with"}
 BACKEND = {"_connection", "_port", "port"}
 AT_ONCE = {
     "check",

@@ -51,7 +51,7 @@ from tubes.values.problem import Problem
 from tubes.values.reasons import by_kind
 from tubes.values.statistics import Statistics
 from tubes.values.task import FINISHED, R, T, TaskView, log_lost_take
-from tubes.values.task_data import SCHEDULES, TASKS, TASKS_OPTIONS, call_of
+from tubes.values.task_data import SCHEDULES, TASKS, TASKS_OPTIONS, call_of, check_call
 from tubes.values.worker_info import HEARTBEAT_TTL, WORKERS, WorkerInfo, infos_of
 
 if TYPE_CHECKING:
@@ -210,13 +210,15 @@ class Queue:
 
         `function`: the function, whose signature checks the arguments and whose tube gets the task. Or its name, for
         programs that do not import the function: then the tube `tasks` gets the task.
-        `args`, `kwargs`: its arguments. On a server they are stored as JSON, unless the queue has another codec.
+        `args`, `kwargs`: its arguments. They are stored as JSON, unless the queue has another codec. In memory without
+        a codec they are stored unchanged, but must be possible in JSON, so that they also work on a server.
 
-        For a delay, a key, another option or another tube: `tube.put(task_data(function, …), delay=60)`. The tube
-        `tasks` is created if it does not exist: a `fifottl` with `ttr=60`, `max_attempts=3` and a backoff of 1, 5, 25,
-        … seconds. Costs a `put`; the first call also looks up the tube.
+        For a delay, a key, another option or another tube see `enqueue_with`. The tube `tasks` is created if it does
+        not exist: a `fifottl` with `ttr=60`, `max_attempts=3` and a backoff of 1, 5, 25, … seconds. Costs a `put`; the
+        first call also looks up the tube.
 
-        Raises `InvalidOption` if the arguments do not fit the function, and what `put` raises.
+        Raises `InvalidOption` if the arguments do not fit the function, `CodecError` if they cannot be encoded, and
+        what `put` raises.
 
         >>> import tubes
         >>> def send_email(to: str, subject: str = "hello") -> None: ...
@@ -226,11 +228,32 @@ class Queue:
         """
         name, data = call_of(function, args, kwargs)
         tube = self._task_tubes.get(name) or self._task_tube(name)
+        if tube._port.codec is None:
+            check_call(data, args, kwargs)
         try:
             return tube.put(data)
         except TubeNotFound:  # The tube was dropped, and perhaps created again.
             tube = self._task_tube(name)
             return tube.put(data)
+
+    def enqueue_with(self, *, tube: Tube | str | None = None, **options: Unpack[PutOptions]) -> Enqueuer:
+        """Return `enqueue` with these options of `Tube.put`: `queue.enqueue_with(delay=60)(send_email, "ann")`.
+
+        `tube`: the tube, or its name, that gets the task; None: as for `enqueue`.
+
+        The options are apart from the arguments of the function, whose names they may share. The call raises what
+        `enqueue` raises.
+
+        >>> import tubes
+        >>> def send_email(to: str, subject: str = "hello") -> None: ...
+        >>> with tubes.connect() as queue:
+        ...     task = queue.enqueue_with(delay=60, key="ann")(send_email, "ann", subject="news")
+        ...     task.state.name, task.key, task.data["kwargs"]
+        ('DELAYED', 'ann', {'subject': 'news'})
+        """
+        if not (tube is None or isinstance(tube, (Tube, str))):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidOption(option="tube", value=tube, rule="must be a tube or its name")
+        return Enqueuer(self, tube, options)
 
     def _task_tube(self, name: str) -> Tube:
         """Find a tube of task functions. The default tubes are created if they do not exist."""
@@ -433,6 +456,34 @@ class Queue:
         return f"<{type(self).__name__} {self._connection.url}{' closed' if self.closed else ''}>"
 
 
+class Enqueuer:
+    """Puts tasks that call a function, with the options of `Queue.enqueue_with`."""
+
+    def __init__(self, queue: Queue, tube: Tube | str | None, options: PutOptions) -> None:
+        self._queue = queue
+        self._tube = tube
+        self._options = options
+
+    @overload
+    def __call__(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> Task: ...
+    @overload
+    def __call__(self, function: str, /, *args: Any, **kwargs: Any) -> Task: ...
+    def __call__(self, function: Any, /, *args: Any, **kwargs: Any) -> Task:
+        """Put a task that calls this function with these arguments. See `Queue.enqueue`."""
+        name, data = call_of(function, args, kwargs)
+        queue, where = self._queue, name if self._tube is None else self._tube
+        tube = where if isinstance(where, Tube) else queue._task_tubes.get(where) or queue._task_tube(where)
+        if tube._port.codec is None:
+            check_call(data, args, kwargs)
+        try:
+            return tube.put(data, **self._options)
+        except TubeNotFound:  # As in `enqueue`.
+            if isinstance(where, Tube):
+                raise
+            tube = queue._task_tube(where)
+            return tube.put(data, **self._options)
+
+
 class QueueAdmin:
     """Rare administration of a store: `Queue.admin`."""
 
@@ -613,7 +664,7 @@ class Tube(Generic[T, R]):
         """Add a task. O(1); O(log n) with many priorities.
 
         `options`, as far as the driver has them:
-        `utube`: the lane, a string;
+        `utube`: the lane, a string. Tasks without it share one lane; the first one in a tube logs a warning;
         `pri`: the priority, 0 (first) to 4294967295;
         `delay`: seconds until the task becomes ready; its ttl is extended by the same time;
         `at`: the time at which the task becomes ready, instead of `delay`: a `datetime` with a time zone, by the clock
@@ -623,9 +674,10 @@ class Tube(Generic[T, R]):
         and for every driver:
         `max_attempts`: how often the task may be taken, 1 to 1048574. When the last attempt ends by release, by its ttr
         or with its session, the task is buried. None: the tube's value, by default no limit;
-        `key`: a string. A tube has at most one task with this key, in any state. `on_duplicate` decides about a second
-        put: `"keep"` returns the existing task (`task.created_now` is False), `"replace"` deletes it and puts the new
-        one, `"raise"` raises `DuplicateKey`;
+        `key`: a string. A tube has at most one task with this key, in any state. A buried task keeps its key until it
+        is done after a kick, deleted or replaced. `on_duplicate` decides about a second put: `"keep"` returns the
+        existing task (`task.created_now` is False), `"replace"` deletes it and puts the new one, `"raise"` raises
+        `DuplicateKey`;
         `key_ttl`: seconds for which the key is remembered after its task has ended. During that time `"keep"` and
         `"raise"` add nothing; `"keep"` returns a task with the id of the old one and the data of this put;
         `context`: a mapping of strings to strings that the task carries along with its data, such as trace ids;
@@ -1075,8 +1127,9 @@ class Tube(Generic[T, R]):
 
         `reason`: stored as `task.reason`. `pri`: its new priority.
 
-        Its ttl keeps running, unless the tube has a `buried_ttl`. Burying a buried task changes nothing. Raises
-        `TaskNotFound` if the task does not exist.
+        Its ttl keeps running, unless the tube has a `buried_ttl`. It keeps its key: puts with this key add no task
+        until it is done after a kick, deleted, or replaced by a put with `on_duplicate="replace"`. Burying a buried
+        task changes nothing. Raises `TaskNotFound` if the task does not exist.
         """
         return self._port.bury(task, reason, pri)
 

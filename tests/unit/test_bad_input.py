@@ -94,6 +94,7 @@ def table() -> list[Row]:
         ("a number that JSON cannot hold", CodecError, lambda s: s.plain.put(math.nan)),
         ("text that UTF-8 cannot hold", CodecError, lambda s: s.plain.put("\ud800")),
         ("data that holds itself", CodecError, lambda s: s.plain.put(endless())),
+        ("no tube for a call", InvalidOption, lambda s: s.queue.enqueue_with(tube=["plain"])),
         ("a string for a batch", InvalidOption, lambda s: s.plain.put_many("abc")),
         ("an async generator for a batch", InvalidOption, lambda s: s.plain.put_many(nothing())),
         ("a key_ttl without a key", InvalidOption, lambda s: s.plain.put(1, key_ttl=5)),

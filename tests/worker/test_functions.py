@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
-from typing import Any
+from pathlib import Path
+from typing import Any, assert_type
 
 import pytest
 
@@ -136,6 +138,51 @@ def test_type_checkers_know_the_arguments(queue: tubes.Queue) -> None:
     queue.enqueue(send_email, 7)  # type: ignore[call-overload]
     task: tubes.Task = queue.enqueue(send_email, "ann", copy=True)
     assert task.id == 1
+    with pytest.raises(InvalidOption):
+        queue.enqueue_with(key="x")(send_email, to="ann", copyy=True)  # type: ignore[call-overload]
+    with pytest.raises(InvalidOption):
+        queue.enqueue_with()(send_slowly)  # type: ignore[call-overload]
+    with pytest.raises(tubes.OptionNotSupported):
+        queue.enqueue_with(prio=3)(send_slowly, "ann")  # type: ignore[call-arg]
+    assert_type(queue.enqueue_with(key="x")(send_email, "ann", copy=True), tubes.Task)
+
+    async def enqueue_async(aio: tubes.AsyncQueue) -> None:
+        await aio.enqueue_with(key="x")(send_email, 7)  # type: ignore[call-overload]
+        assert_type(await aio.enqueue_with(key="x")("any", 1, more=2), tubes.AsyncTask)
+
+    assert callable(enqueue_async)
+
+
+def test_enqueue_with_puts_with_options_into_any_tube(queue: tubes.Queue) -> None:
+    def configure(delay: int, key: int, tube: int) -> None: ...
+
+    mails = queue.create_tube("mails", "fifottl")
+    task = queue.enqueue_with(delay=60, key="k")(configure, delay=1, key=2, tube=3)
+    assert (task.tube, task.state, task.key) == (TASKS, "delayed", "k")
+    assert task.data["kwargs"] == {"delay": 1, "key": 2, "tube": 3}
+    for tube in (mails, "mails"):
+        assert queue.enqueue_with(tube=tube, ttr=5)("send_email", "ann").tube == "mails"
+    with pytest.raises(TubeNotFound):
+        queue.enqueue_with(tube="nosuch")("send_email")
+
+    async def main() -> tuple[str, object]:
+        async with tubes.aio.connect(queue) as aio_queue:
+            delayed = await aio_queue.enqueue_with(delay=60, tube="mails")(send_email, "ann")
+            own = await aio_queue.enqueue_with(tube=await aio_queue.tube("mails"))(send_slowly, "bob")
+            return delayed.state, own.data
+
+    assert asyncio.run(main()) == ("delayed", {"task": "send_slowly", "args": ["bob"], "kwargs": {}})
+
+
+def test_enqueue_refuses_what_a_server_would_refuse(queue: tubes.Queue, enqueue: Callable[..., tubes.Task]) -> None:
+    for bad in (Path("a"), {1}, [b"a"], math.nan, "\ud800", {"a": math.inf}):
+        for args, kwargs in (((bad,), {}), ((), {"to": bad})):
+            with pytest.raises(tubes.CodecError):
+                enqueue(send_email, *args, **kwargs)
+        with pytest.raises(tubes.CodecError):
+            queue.enqueue_with(key="k")("send_email", bad)
+    assert enqueue("any", 1, 2.5, "ä", None, True, [{"a": (1,)}], more=("b",)).state == "ready"
+    assert len(queue.tube(TASKS).tasks()) == 1
 
 
 def test_enqueue_finds_or_recreates_a_dropped_tube(queue: tubes.Queue) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, ParamSpec, cast, overload
+from math import isfinite
+from types import NoneType
+from typing import Any, Final, ParamSpec, cast, overload
 
 from tubes.drivers.backoff import Backoff
 from tubes.drivers.options import text
 from tubes.errors import InvalidOption, cut
+from tubes.values.codecs import JsonCodec, encode
 from tubes.values.options import TubeOptions
 
 P = ParamSpec("P")
@@ -21,6 +24,9 @@ TASKS_OPTIONS: Final[TubeOptions] = {"ttr": 60, "max_attempts": 3, "backoff": Ba
 
 #: The maximal length of the reason in an error: the reason may quote long names of keyword arguments.
 _MAX_REASON: Final = 150
+_JSON: Final = JsonCodec()
+#: Types whose values JSON can always encode.
+_PLAIN: Final = frozenset({int, bool, NoneType})
 _MARK: Final = "__tubes_task__"
 #: The maximal number of cached signatures of calls per function; with `**kwargs` their number is unlimited.
 _MAX_CACHED: Final = 100
@@ -36,8 +42,8 @@ def task_data(function: Callable[..., object] | str, /, *args: object, **kwargs:
     `function`: a function, whose signature the arguments must match, or a name.
     `args`, `kwargs`: its arguments. On a server the codec must be able to encode them: JSON by default.
 
-    `Queue.enqueue` is shorter if a task needs no options. The data is a mapping with `task`, the name, `args`, a list,
-    and `kwargs`, a mapping. `args` and `kwargs` may be missing.
+    `Queue.enqueue` and `Queue.enqueue_with` are shorter for a single put. The data is a mapping with `task`, the name,
+    `args`, a list, and `kwargs`, a mapping. `args` and `kwargs` may be missing.
 
     Raises `InvalidOption` if the arguments do not fit the function.
 
@@ -65,6 +71,15 @@ def call_of(
     if (len(args), *kwargs) not in task_function.valid_calls:
         task_function.check(args, kwargs)
     return task_function.tube, {"task": task_function.name, "args": [*args], "kwargs": kwargs}
+
+
+def check_call(data: dict[str, object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise `CodecError` if the arguments in the data of a call cannot be encoded as JSON."""
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        kind = value.__class__  # Most arguments are plain, which is faster to see than to encode.
+        if not (value.isascii() if kind is str else kind in _PLAIN or (kind is float and isfinite(value))):
+            encode(_JSON, data)
+            return
 
 
 class TaskFunction:
