@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # The extras that the tests import. `make check` and `make docs` add theirs below.
-TEST := test examples bench msgpack schedule reload conformance server hiredis spark java cli http push prometheus otel scrapy crawlee
+TEST := test examples bench msgpack schedule reload conformance test-server hiredis spark java cli http push prometheus otel scrapy crawlee
 
 PAGES = README.md CHANGELOG.md CONTRIBUTING.md drivers/README.md $(wildcard benchmarks/*/README.md) $(shell find docs -name "*.md")
 
@@ -15,8 +15,8 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: demo pipeline test test-rest test-all mutants soak soak-faults soak-kills soak-serve aio check docs matrix bench bench-crawl bench-peers bench-spark bench-scale guard clean
 
 .venv/demo: EXTRAS := examples
-.venv/server: EXTRAS := server hiredis
-.venv/pipeline: EXTRAS := examples server spark java
+.venv/server: EXTRAS := test-server hiredis
+.venv/pipeline: EXTRAS := examples test-server spark java
 .venv/test: EXTRAS := $(TEST)
 .venv/check: EXTRAS := $(TEST) docs check
 .venv/docs: EXTRAS := docs conformance prometheus otel

@@ -9,15 +9,15 @@ const chromium = require("@sparticuz/chromium");
 const WIDTHS = [390, 1300, 1920];
 const folder = process.argv[2];
 
-// Run in the page. A wide table may scroll on a telephone, in a box of its own.
+// Run in the page. Code may scroll in its box, and a wide table on a telephone.
 function misfits(telephone) {
   const found = [];
   const page = document.documentElement;
   if (page.scrollWidth > page.clientWidth) found.push(`the page, by ${page.scrollWidth - page.clientWidth} pixels`);
   for (const element of document.querySelectorAll("article pre, article table, article svg, article img")) {
     const box = element.parentElement;
-    const scrolls = getComputedStyle(box).overflowX === "auto";
-    if (element.tagName === "TABLE" && telephone && scrolls) continue;
+    const scrolls = getComputedStyle(element.tagName === "PRE" ? element : box).overflowX === "auto";
+    if (scrolls && (element.tagName === "PRE" || (element.tagName === "TABLE" && telephone))) continue;
     const over = Math.max(element.scrollWidth - element.clientWidth, element.clientWidth - box.clientWidth);
     if (over > 1) found.push(`${element.tagName.toLowerCase()}, by ${over} pixels: ${element.textContent.trim().split(/\s+/).slice(0, 8).join(" ")}`);
   }

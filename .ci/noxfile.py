@@ -44,6 +44,6 @@ def spark(session: nox.Session, pyspark: str) -> None:
     if session.posargs:
         session.skip("only the tests behind -- are wanted")
     session.chdir(ROOT)
-    session.install("--editable", ".[conformance,hiredis,java,server]", "pyarrow>=18", f"pyspark=={pyspark}.*")
+    session.install("--editable", ".[conformance,hiredis,java,test-server]", "pyarrow>=18", f"pyspark=={pyspark}.*")
     # Old versions leave sockets to the garbage collector.
     session.run("python", "-m", "pytest", "-W", "ignore::ResourceWarning", "tests/spark/test_session_versions.py")

