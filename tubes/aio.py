@@ -977,7 +977,7 @@ class AsyncTube(Generic[T, R]):
         return await reply if type(reply) is CoroutineType else reply
 
     async def touch(
-        self, task: AsyncTask[T] | str | int, seconds: Seconds | None = None, *, ttr: Seconds | None = None
+        self, task: AsyncTask[T] | str | int, seconds: Seconds = KEEP, *, ttr: Seconds = KEEP
     ) -> AsyncTask[T]:
         """Give the holder of a task more time. O(log n).
 
@@ -992,10 +992,10 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.touch` shows an example.
         """
-        if seconds is None:
-            reply = self._port.set_ttr(task, None if ttr is None else micros("ttr", ttr))
+        if seconds is KEEP:
+            reply = self._port.set_ttr(task, None if ttr is KEEP else micros("ttr", ttr))
             return await reply if type(reply) is CoroutineType else reply
-        if ttr is not None:
+        if ttr is not KEEP:
             raise InvalidOption(option="ttr", value=ttr, rule="cannot be combined with seconds")
         reply = self._port.touch(task, seconds)
         return await reply if type(reply) is CoroutineType else reply
@@ -1104,14 +1104,8 @@ class AsyncTube(Generic[T, R]):
         `Tube.kick` shows an example.
         """
         if task is KEEP:
-            reply = self._port.kick(count, attempts, ttl, check_state(state, (State.BURIED, State.DELAYED)))
-            return await reply if type(reply) is CoroutineType else reply
-        kicked: AsyncTask[T] = await self._kick_task(task, attempts, ttl)
-        return kicked
-
-    async def _kick_task(
-        self, task: AsyncTask[T] | str | int, attempts: int | None, ttl: Seconds | None
-    ) -> AsyncTask[T]:
+            kicked: int = await self._kick(count, attempts, ttl, state)
+            return kicked
         try:
             reply = self._port.kick_task(task, attempts, ttl)
             return await reply if type(reply) is CoroutineType else reply
@@ -1125,6 +1119,10 @@ class AsyncTube(Generic[T, R]):
             raise InvalidOption(option=option, value=value, rule=rule)
         new: AsyncTask[T] = await self._put_again(done)
         return new
+
+    async def _kick(self, count: int, attempts: int | None, ttl: Seconds | None, state: State | str) -> int:
+        reply = self._port.kick(count, attempts, ttl, check_state(state, (State.BURIED, State.DELAYED)))
+        return await reply if type(reply) is CoroutineType else reply
 
     async def _put_again(self, done: AsyncTask[T]) -> AsyncTask[T]:
         reply = self._port.again(done)
@@ -1584,7 +1582,7 @@ class AsyncTask(TaskView[T]):
         """Give the task back. See `AsyncTube.release`."""
         return await self._tube.release(self, delay=delay, at=at, reason=reason, pri=pri, data=data)
 
-    async def touch(self, seconds: Seconds | None = None, *, ttr: Seconds | None = None) -> AsyncTask[T]:
+    async def touch(self, seconds: Seconds = KEEP, *, ttr: Seconds = KEEP) -> AsyncTask[T]:
         """Get more time to work. See `AsyncTube.touch`."""
         return await self._tube.touch(self, seconds, ttr=ttr)
 

@@ -1035,9 +1035,7 @@ class Tube(Generic[T, R]):
         """Give a task back for another worker: the attempt does not count, and the delay does not extend the ttl."""
         return self._port.decline(task, delay)
 
-    def touch(
-        self, task: Task[T] | str | int, seconds: Seconds | None = None, *, ttr: Seconds | None = None
-    ) -> Task[T]:
+    def touch(self, task: Task[T] | str | int, seconds: Seconds = KEEP, *, ttr: Seconds = KEEP) -> Task[T]:
         """Give the holder of a task more time. O(log n).
 
         Without arguments the task's own time to run starts again.
@@ -1057,9 +1055,9 @@ class Tube(Generic[T, R]):
         ...     task.due - task.created, task.ttr
         (300.0, 60.0)
         """
-        if seconds is None:
-            return self._port.set_ttr(task, None if ttr is None else micros("ttr", ttr))
-        if ttr is not None:
+        if seconds is KEEP:
+            return self._port.set_ttr(task, None if ttr is KEEP else micros("ttr", ttr))
+        if ttr is not KEEP:
             raise InvalidOption(option="ttr", value=ttr, rule="cannot be combined with seconds")
         return self._port.touch(task, seconds)
 
@@ -1179,11 +1177,8 @@ class Tube(Generic[T, R]):
         1
         """
         if task is KEEP:
-            return self._port.kick(count, attempts, ttl, check_state(state, (State.BURIED, State.DELAYED)))
-        kicked: Task[T] = self._kick_task(task, attempts, ttl)
-        return kicked
-
-    def _kick_task(self, task: Task[T] | str | int, attempts: int | None, ttl: Seconds | None) -> Task[T]:
+            kicked: int = self._kick(count, attempts, ttl, state)
+            return kicked
         try:
             return self._port.kick_task(task, attempts, ttl)
         except TaskNotFound:
@@ -1196,6 +1191,9 @@ class Tube(Generic[T, R]):
             raise InvalidOption(option=option, value=value, rule=rule)
         new: Task[T] = self._put_again(done)
         return new
+
+    def _kick(self, count: int, attempts: int | None, ttl: Seconds | None, state: State | str) -> int:
+        return self._port.kick(count, attempts, ttl, check_state(state, (State.BURIED, State.DELAYED)))
 
     def _put_again(self, done: Task[T]) -> Task[T]:
         new = self._port.again(done)
@@ -1711,7 +1709,7 @@ class Task(TaskView[T]):
         """Give the task back. See `Tube.release`."""
         return self._tube.release(self, delay=delay, at=at, reason=reason, pri=pri, data=data)
 
-    def touch(self, seconds: Seconds | None = None, *, ttr: Seconds | None = None) -> Task[T]:
+    def touch(self, seconds: Seconds = KEEP, *, ttr: Seconds = KEEP) -> Task[T]:
         """Get more time to work. See `Tube.touch`."""
         return self._tube.touch(self, seconds, ttr=ttr)
 

@@ -179,6 +179,8 @@ def test_release_and_touch_refuse_bad_spans(root: Any, driver: str) -> None:
             tube.release(task.id, delay=span)
         with pytest.raises(InvalidOption):
             tube.touch(task.id, span)
+    with pytest.raises(InvalidOption):
+        tube.touch(task.id, None)
     assert tube.peek(task.id) == task
 
 

@@ -136,7 +136,7 @@ class Stage:
         self.calls.append(call)
         for entering in [call, *behind]:
             entering.line = self.root.session()
-            entering.line.identify(self.queue(entering.session).admin.identify())
+            entering.line.admin.identify(self.queue(entering.session).admin.identify())
             timed = entering.left(self.clock.now())
             entering.future = self._face.begin(entering.line.tube(tube), "take", **timed)
         return call, bool(behind)

@@ -271,7 +271,7 @@ class Twins:
             self.same(lambda side: side.of(worker).peek(id).take(ttr=ttr), takes=True)
         elif method == "set_ttr":
             seconds = self.pick(None, 0, 0.5, 3)
-            self.same(lambda side: side.of(worker).touch(named(side), ttr=seconds))
+            self.same(lambda side: side.of(worker).touch(named(side), **({} if seconds is None else {"ttr": seconds})))
         elif method == "truncate_state":
             state = self.pick("ready", "taken", "buried", "delayed", *self.done())
             for side in self.sides:

@@ -143,6 +143,6 @@ class Ownership(Bench):
     def test_touch_and_release_refuse_bad_spans(self) -> None:
         task = self.put_and_take()
         spans = (-1, float("nan"), float("inf"), "1", True)
-        assert self.refuses(lambda span: self.tube.touch(task, span), *spans)
+        assert self.refuses(lambda span: self.tube.touch(task, span), *spans, None)
         assert self.refuses(lambda span: self.tube.touch(task, 1, ttr=span), 1, -1)
         assert self.refuses(lambda span: self.tube.release(task, delay=span), *spans)
