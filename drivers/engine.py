@@ -35,7 +35,7 @@ from tubes.drivers.entry import (
 from tubes.drivers.keys import Keys, quick_digest
 from tubes.drivers.lanes import Lanes
 from tubes.drivers.moves import CALLS, MOVES, Move, State
-from tubes.drivers.options import KEEP, LONGEST, MAX_WAITING, NO_LANE, OF_FEW, compute_delay
+from tubes.drivers.options import EXTRA_OPTIONS, KEEP, LONGEST, MAX_WAITING, NO_LANE, compute_delay
 from tubes.drivers.pause import Pause
 from tubes.drivers.rate_limits import RateLimit, RateLimits
 from tubes.drivers.ready import Ready
@@ -497,7 +497,7 @@ class Engine:
             self.check_waiting(now, [(data, options)], options[MAX_WAITING])
         get = options.get
         delay = compute_delay(options["at"], now) if "at" in options else get("delay", 0)
-        extras = self._extras if OF_FEW.isdisjoint(options) else self._extras_of(options)
+        extras = self._extras if EXTRA_OPTIONS.isdisjoint(options) else self._extras_of(options)
         return self.add(now, data, get("pri"), get("ttl"), get("ttr"), delay, get(self.lane_option), extras)
 
     def add(

@@ -270,7 +270,7 @@ UNITS: Final = {"pri": 1, "ttl": SECOND, "ttr": SECOND, "delay": SECOND}
 MAX_WAITING: Final = "_max_waiting"
 
 #: Options that are stored in `Extras`.
-OF_FEW: Final = frozenset({"key", "max_attempts", "context", "keep_done"})
+EXTRA_OPTIONS: Final = frozenset({"key", "max_attempts", "context", "keep_done"})
 
 #: Options that every driver has.
 ANYWHERE: Final = frozenset(

@@ -123,7 +123,7 @@ class PendingCalls:
             pending = list(self._pending.values())
             self._pending.clear()
         for future in pending:
-            with suppress(Exception):  # The future was cancelled meanwhile.
+            with suppress(Exception):  # The future has been cancelled.
                 future.set_exception(QueueClosed(why="close() was called"))
         try:
             self._tube.drop()
@@ -166,7 +166,7 @@ class PendingCalls:
                     time.sleep(outage.next_delay("replies could not be taken", error))
                 else:
                     self._notify_callers()
-            except Exception as error:  # The thread must go on: all callers depend on it.
+            except Exception as error:  # The thread must keep running: all callers depend on it.
                 time.sleep(outage.next_delay("replies could not be taken", error))
 
     def _notify_callers(self) -> None:
@@ -176,7 +176,7 @@ class PendingCalls:
             new = {call: Result() for call in pending}
             self._pending.update(new)
         for call, future in pending.items():
-            with suppress(Exception):  # The future was cancelled meanwhile.
+            with suppress(Exception):  # The future has been cancelled.
                 future.set_exception(_TubeLost(new[call]))
 
     def _is_idle(self) -> bool:
@@ -190,7 +190,7 @@ class PendingCalls:
             future = self._pending.pop(context.get(CALL, ""), None)
         if future is None:  # The reply is late, or a second one.
             return
-        with suppress(Exception):  # The future was cancelled meanwhile.
+        with suppress(Exception):  # The future has been cancelled.
             if ERROR in context:
                 future.set_exception(_Failure(context[ERROR]))
                 return

@@ -1,5 +1,5 @@
 -- One row of MOVES for many tasks: the same steps as move.lua, with one command for all tasks. Only for tubes whose
--- lanes are not throttled, without listeners. Puts, takes and acks come in numbers for which this pays.
+-- lanes are not throttled, without listeners. Puts, takes and acks are frequent enough for this to pay.
 --
 -- `--#moves why state` uses columns that the script has built:
 -- ids     the id of each task
@@ -7,7 +7,7 @@
 -- order   of new ready tasks: the argument of `append_all`, with lanes the place of each
 -- lanes   with lanes, except for a take: the lane of each
 -- dues    of tasks that have a due time now: the moment and the id in 6 bytes of each
--- undue   of tasks that have none any longer: the id in 6 bytes
+-- undue   of tasks that no longer have one: the id in 6 bytes
 --#if WAS_TAKEN
 many('ZREM', M .. ':taken', ids)
 --#end

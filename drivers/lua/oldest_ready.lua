@@ -37,7 +37,7 @@ for id = first, last do
     break
   end
 end
--- A client that may only read goes on without storing this.
+-- A client that may only read continues without storing this.
 local may = redis.acl_check_cmd
 if first == known and gone > known and (not may or may('HSET', M, '', '')) then redis.pcall('HSET', M, 'oldest', gone) end
 if age and age ~= true then return age end

@@ -1,4 +1,4 @@
--- Return false if the tube has no room for `needed` new tasks. `capacity`: that of the tube (nil: unlimited);
+-- Return false if the tube has no room for `needed` new tasks. `capacity`: the maximum number of tasks (nil: unlimited);
 -- `callers`: the number of callers in `process` that wait if there is no room ('': they do not wait).
 if capacity and needed > 0 and call('HLEN', M .. ':tasks') + needed > capacity then
   if callers ~= '' then

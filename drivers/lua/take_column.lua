@@ -18,9 +18,9 @@ end
 --#end
 if due then
   dues[#dues + 1], dues[#dues + 2] = format('%.0f', due), pack('>I6', ids[n])
-  told[n] = dues[#dues - 1]
+  due_times[n] = dues[#dues - 1]
   if not soonest or due < soonest then soonest = due end
 else
-  told[n] = '-1'
+  due_times[n] = '-1'
   if task.ttl or task.ttr then undue[#undue + 1] = pack('>I6', ids[n]) end
 end

@@ -1,7 +1,7 @@
 -- Take the first tasks, up to `limit`, until their data have `room` bytes. `leased`: their ttr does not run. Leaves
 -- either `tasks`, or the columns `ids`, `attempts`, due times (-1: none) and, unless `bare`, `values`; and `stuck`:
 -- there are more tasks, but they were not found yet.
-local tasks, ids, attempts, told, values, stuck, popped = {}, {}, {}, {}, nil, false, nil
+local tasks, ids, attempts, due_times, values, stuck, popped = {}, {}, {}, {}, nil, false, nil
 --#if PACED
 local size = 0
 for n = 1, limit do

@@ -239,7 +239,7 @@ def test_connecting_to_another_kind_of_server_raises_connection_lost(balancer: B
 def test_frozen_server_raises_connection_lost_and_runs_calls_once(
     own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "ANSWER_TIMEOUT", 0.5)
+    monkeypatch.setattr(wire, "REPLY_TIMEOUT", 0.5)
     for setting in ("socket_connect_timeout", "socket_timeout"):
         monkeypatch.setitem(server._SETTINGS, setting, 0.5)
     monkeypatch.setattr(script_call, "PATIENCE", 0.5)

@@ -23,7 +23,7 @@ _log = logging.getLogger("tubes")
 
 #: Callback of an alarm; its argument is the current time in microseconds.
 AlarmCallback = Callable[[int], None]
-# A schedule drops its stale entries once it has more of them than of live ones, and more than this many.
+# A schedule drops its stale entries when they outnumber the live ones by more than this.
 _MAX_STALE: Final = 64
 
 
@@ -44,7 +44,7 @@ class Alarm:
         self.when = NEVER
 
     def set(self, when: int) -> None:
-        """Fire at `when` if that is sooner than the current setting; otherwise return at once."""
+        """Fire at `when` if that is before the current setting; otherwise do nothing."""
         if when < self.when:
             self.when = when
             try:
@@ -62,7 +62,7 @@ class Alarm:
         return self.when == when and self._callback() is not None
 
     def fire(self, when: int, now: int) -> None:
-        """Call back, unless the alarm was set to another time than `when` since, or its owner was collected."""
+        """Call the callback, unless the alarm is no longer set to `when`, or its owner was garbage-collected."""
         callback = self._callback()
         if callback is not None and self.when == when:
             callback(now)

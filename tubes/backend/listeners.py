@@ -66,11 +66,11 @@ class LoopListener:
             return
         try:
             self._loop.call_soon_threadsafe(self._deliver)
-        except RuntimeError:  # The loop is closed, so that the callback cannot be called any more.
+        except RuntimeError:  # The loop is closed, so the callback can no longer be called.
             self._pending.clear()
 
     def _deliver(self) -> None:
-        if self._is_delivering:  # The callback made a change itself: it is notified of that after this one.
+        if self._is_delivering:  # The callback has made a change itself, and is notified of it after this one.
             return
         self._is_delivering = True
         try:

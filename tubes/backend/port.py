@@ -192,7 +192,7 @@ class ConnectionBase:
         return None
 
     def ensure_connected(self) -> None:
-        """Connect to the server, unless that was done before."""
+        """Connect to the server, if that has not been done yet."""
 
     def _make_forked_error(self) -> TubesError:
         return QueueForked(parent=self._pid, child=os.getpid())

@@ -57,7 +57,7 @@ class Outage:
         self._is_logged = False
 
     def log(self, what: str, error: BaseException) -> None:
-        """Log the first error of this outage; a bug with its traceback."""
+        """Log the first error of this outage; add the traceback if the error is a bug."""
         if not self._is_logged:
             self._is_logged = True
             with suppress(Exception):  # A logger that raises must not end the thread.

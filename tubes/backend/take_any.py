@@ -60,7 +60,7 @@ def check_tube_list(
 def order_ports(ports: Iterable[P], fair: bool) -> list[P]:
     """Return the distinct ports in the order in which `take_any` tries them.
 
-    `fair`: start with the tube that came first longest ago. So repeated calls with one list start with each of its
+    `fair`: start with the tube that was first the longest ago. So repeated calls with one list start with each of its
     tubes in turn, independently of calls with other lists.
     """
     order = list(dict.fromkeys(ports))
@@ -95,7 +95,7 @@ class AnyOf:
             sub_waiter = SubWaiter(self, waiter, port)
             self._sub_waiters.append(sub_waiter)
             port.enlist(sub_waiter)
-        # A test may have advanced its clock meanwhile, past the deadline: then no alarm fires for it. Let each
+        # A test may just have advanced its clock past the deadline: then no alarm fires for it. Let each
         # tube serve its waiters once more, to find tasks that became ready in time.
         if (
             waiter.deadline is not None

@@ -164,7 +164,7 @@ def _append_settings(place: str, settings: dict[str, list[str]]) -> str:
 
 
 def _redact_unknown(url: str) -> str:
-    """Return the part that errors may show of a text without a known scheme."""
+    """Return the part of a text without a known scheme that errors may show."""
     if _HOST_ONLY.fullmatch(url):
         return url
     other = _OTHER_SCHEME.match(url)

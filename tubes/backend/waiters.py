@@ -35,7 +35,7 @@ class WaitLine(Protocol):
         ...
 
     def must_keep_waiting(self, waiter: Waiter) -> bool:
-        """True if the put of a waiter that timed out was already sent: it must go on waiting, and is woken soon."""
+        """True if the put of a waiter that timed out was already sent: it must keep waiting, and is woken soon."""
         ...
 
     def abandon(self, waiter: Waiter) -> None:
@@ -108,7 +108,7 @@ class ThreadWaiter:
 
         `then`: a function that converts the result.
 
-        A KeyboardInterrupt loses no task, even if several come: a task that the waiter got meanwhile is given back.
+        Interrupts (KeyboardInterrupt) never lose a task, even if several come: a received task goes back to its tube.
         CPython raises interrupts only at the start of a function, after a call and in loops, so that none can come
         between an `except` and the call below it.
         """

@@ -66,10 +66,10 @@ def skip_reason(driver: Driver, test: object) -> str:
     return ""
 
 
-def eventually(question: Callable[[], bool]) -> bool:
+def eventually(condition: Callable[[], bool]) -> bool:
     """Return True if the condition becomes true soon: wait for another thread, never for time to pass."""
     deadline = time.monotonic() + PATIENCE
-    while not question():
+    while not condition():
         if time.monotonic() > deadline:
             return False
         time.sleep(0.0002)

@@ -122,7 +122,7 @@ def connect(
             if checked_sync is not None and (checked_sync == "full") != (store.syncer is not None):
                 raise InvalidOption(option="sync", value=sync, rule=f"{store.url} is already open with another value")
             connection = Connection(store.open_namespace(namespace), lease, api)
-            if store.is_open:  # Another thread may have ended its last session meanwhile.
+            if store.is_open:  # Another thread may just have ended its last session.
                 return connection
 
 

@@ -292,7 +292,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def copy(path: Path, target: sqlite3.Connection, *, damaged: bool = False) -> None:
-    """Copy a consistent snapshot of a file without changing it. Its owner may write meanwhile.
+    """Copy a consistent snapshot of a file without changing it. Its owner may write at the same time.
 
     `damaged`: accept a file that is too short.
     """
@@ -320,7 +320,7 @@ def copy(path: Path, target: sqlite3.Connection, *, damaged: bool = False) -> No
             if failure is not None:
                 raise failure
             return
-        # A process has begun to write meanwhile: try again.
+        # A process has just begun to write: try again.
 
 
 def _get_stat(path: Path) -> tuple[int, int, int]:

@@ -75,7 +75,7 @@ class SyncedPort(DurablePort[F]):
         return self._run_synced(partial(super()._do, act, is_put=is_put, forgotten=forgotten), is_put=is_put)
 
     def _run_synced(self, call: Callable[[], T], *, is_put: bool | None) -> T:
-        """Call a method, then wait for the sync. Undo a put or take if the caller is interrupted meanwhile."""
+        """Call a method, then wait for the sync. Undo a put or take if the caller is interrupted while it waits."""
         result = None
         try:
             result = call()

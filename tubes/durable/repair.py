@@ -55,7 +55,7 @@ _Place = tuple[int, str]
 
 
 def examine(folder: Path, url: str) -> list[Problem]:
-    """Return the problems of a store. Its owner may go on using it. Cost: O(n), and memory for the file."""
+    """Return the problems of a store. Its owner may keep using it. Cost: O(n), and memory for the file."""
     file, found = _load(_find(folder, url), url)
     with closing(file):
         return [*_check_reserve(folder, fix=False), *found, *_check_rows(file, fix=False)]

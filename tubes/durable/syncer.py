@@ -1,4 +1,4 @@
-"""Group commit: one `fsync` syncs the commits of all callers that wait meanwhile."""
+"""Group commit: one `fsync` syncs the commits of all callers that wait for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Syncer:
     """Syncs the log of a database.
 
     Commits are counted under the lock of the store, and do not wait for the disk. A caller then waits for its commit
-    outside of that lock: the first caller runs `fsync` for all commits so far. Callers that come meanwhile wait for it,
+    outside of that lock: the first caller runs `fsync` for all commits so far. Later callers wait for it,
     and run another one only if their commits came after its start.
     """
 

@@ -108,7 +108,7 @@ class Connection(ConnectionBase):
         name = check_tube_name(name)
         while True:
             shared = self.store.create(name, driver, if_exists, temporary, options)
-            with suppress(TubeNotFound):  # It was dropped meanwhile: try again.
+            with suppress(TubeNotFound):  # The tube has just been dropped: try again.
                 port = self._port(shared)
                 if if_exists == "update":
                     port.alter(shared.driver.fill(options))
@@ -160,7 +160,7 @@ class Connection(ConnectionBase):
             try:
                 shared = self.store.shared_tubes.get(name)
                 if shared is None or not shared.is_listed:
-                    continue  # The tube was dropped meanwhile.
+                    continue  # The tube has just been dropped.
                 now = self.store.clock.micros()
                 sessions = sum(shared in session.holds for session in self.store.sessions.values())
                 found[name] = shared.overview(now, sessions, ages=ages)
@@ -214,7 +214,7 @@ class Connection(ConnectionBase):
                 deque(move, maxlen=0)
                 shared_tubes = old.leave(self.store.clock.micros())
             except BaseException:
-                if self.session is new:  # In another thread, since signals do not interrupt that one.
+                if self.session is new:  # Use another thread, which signals do not interrupt.
                     start_new_thread(self._leave, (old,))
                 raise
         finally:
@@ -234,7 +234,7 @@ class Connection(ConnectionBase):
             shared.notify_listeners()
 
     def close(self, *, lost: bool = False) -> None:
-        """End this connection; waiting callers get `QueueClosed`. A `lost` one leaves its session its lease to live."""
+        """End this connection; waiting callers get `QueueClosed`. `lost`: its session lives until its lease ends."""
         if self.closed is not None:
             return
         if self.replies is not None:

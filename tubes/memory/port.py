@@ -1,4 +1,4 @@
-"""The methods of one connection on one tube: the critical section, those of inner loops, and waiting."""
+"""The methods of one connection on one tube: the critical section, the methods of inner loops, and waiting."""
 
 from __future__ import annotations
 
@@ -368,7 +368,7 @@ class Port(PortBase[F]):
 
 
 def keep_data(result: TaskView, task: TaskView, entry: Entry) -> None:
-    """Give `result` the data that its holder has, if the task was updated meanwhile."""
+    """Give `result` the data that its holder has, if the task was updated since its take."""
     if task._record.data is not entry.data:
         record = entry.copy()
         record.hold = record.index = None  # Only the tube's own entry has a hold and an index.

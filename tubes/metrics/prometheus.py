@@ -181,7 +181,7 @@ class Collector(Base):
     def _read_in_time(self) -> Overviews | None:
         """Return the overviews of all tubes, or None if they cannot be read in time.
 
-        A read that is too slow goes on; the next scrape waits for it instead of starting another one.
+        A read that is too slow continues; the next scrape waits for it instead of starting another one.
         """
         with self._lock:
             try:

@@ -119,10 +119,10 @@ class _Examination:
         # Any tube may have kept done tasks, now or before.
         self._settings: Final = TubeSettings(keeps=True, lane_capacity=lane_capacity)
 
-    def _ask(self, verb: str, *args: Word) -> Flow[Reply]:
+    def _ask(self, name: str, *args: Word) -> Flow[Reply]:
         words = ("1" if self._repairs else "", self._store.now(), *args)
         reply: Reply = yield ScriptCall(
-            script(verb, self._driver, self._settings), self._store.key(self._name), words, parts=PARTS
+            script(name, self._driver, self._settings), self._store.key(self._name), words, parts=PARTS
         )
         if isinstance(reply, ErrorReply):
             raise TubeNotFound(name=self._name) if reply.code == "TUBEGONE" else error_of(reply, self._store.url)

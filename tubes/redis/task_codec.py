@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from tubes.drivers.entry import Extras
 from tubes.drivers.moves import MOVES, State
-from tubes.drivers.options import MAX_COUNT, OF_FEW
+from tubes.drivers.options import EXTRA_OPTIONS, MAX_COUNT
 from tubes.drivers.timers import NEVER
 from tubes.errors import Unreadable
 from tubes.redis import validation
@@ -110,7 +110,7 @@ def write(driver: Driver, tube: Mapping[str, Any], options: Mapping[str, Any]) -
         name = lane.encode("utf-8", "surrogatepass")
         flags |= _LANE
         header += _text(name)
-    has_extras = "max_attempts" in tube or tube.get("keep_done") or not OF_FEW.isdisjoint(options)
+    has_extras = "max_attempts" in tube or tube.get("keep_done") or not EXTRA_OPTIONS.isdisjoint(options)
     extras = _extras_of(tube, options) if has_extras else None
     if extras is not None:
         flags |= _EXTRAS

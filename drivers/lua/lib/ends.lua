@@ -18,7 +18,7 @@ local function has_room()
     local process, size = unpack(call('ZRANGE', M .. ':wanting', 0, 0, 'WITHSCORES'))
     if not process or size + 0 > room then return false end
     local watched = string.match(call('HGET', M .. ':waiting', process .. ':room') or '', ' (%d+)$')
-    -- A moment further ahead than any process may set was written before the clock was set back.
+    -- A time further ahead than any process may set was written before the clock was set back.
     if watched and tonumber(watched) > now and tonumber(watched) <= WATCHED then return true end
     call('ZREM', M .. ':wanting', process)
   end

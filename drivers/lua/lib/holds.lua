@@ -75,7 +75,7 @@ local function forget(token)
   end
   call('ZREM', M .. ':leases', token)
   local named = 'u' .. string.match(about, '^%x*')
-  -- The client may have opened a new session meanwhile.
+  -- The client may have opened a new session since.
   if call('HGET', M, named) == token then call('HDEL', M, named) end
   call('HDEL', M, token)
   local processes = call('HRANDFIELD', M .. ':waiting', 100, 'WITHVALUES')

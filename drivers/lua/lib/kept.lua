@@ -9,7 +9,7 @@ local function forget_done(ids)
   end
 end
 
--- Keep a task that ends now, and forget some whose time is over.
+-- Keep a task that ends now, and forget some that have expired.
 local function keep_task(task, why)
   local ends = now + task.keep_done
   local result = task.result and pack('>I1', 1) .. text(task.result) or pack('>I1', 0)
@@ -22,7 +22,7 @@ local function keep_task(task, why)
   local over = call('ZCARD', M .. ':ended') - KEPT_MOST
   if over > 0 then forget_done(call('ZRANGE', M .. ':ended', 0, math.min(over, 50) - 1)) end
 --#end
-  -- If the tube is not used any longer, both keys expire.
+  -- If the tube is no longer used, both keys expire.
   local stays = math.max(math.ceil(task.keep_done / 1000), 1000)
   if ARGV[5] == '' and call('PTTL', M .. ':ended') < stays then
     call('PEXPIRE', M .. ':done', 2 * stays)
@@ -32,7 +32,7 @@ end
 
 -- Return the facts of a done task, as `shown` does for a living one (with 1 as its take), followed by its record.
 -- nil: it is not kept. `meant`: as for `is_meant`.
-local function told_done(id, meant)
+local function shown_done(id, meant)
   local record = call('HGET', M .. ':done', id)
   if not record then return nil end
   local _, _, ends, attempts, has, at = unpack_struct('>c1I7I7I3I1', record)

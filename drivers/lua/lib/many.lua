@@ -19,7 +19,7 @@ local function all_of(command, key, words)
 end
 
 -- Return the words that were staged under a name in several calls; nil if their number is wrong.
-local function brought(name, count)
+local function staged_words(name, count)
   local parts, words = call('LRANGE', M .. ':staged:' .. name, 0, -1), {}
   for n = 1, #parts do
     local part = cmsgpack.unpack(parts[n])

@@ -1,5 +1,5 @@
 --#if TIMED
--- Let a task live for `span` microseconds from now on; from its put on, if the clock was set back to before that.
+-- Let a task live for `span` microseconds from now, or from its put if the clock was set back to before the put.
 local function live(task, span)
   task.ttl = math.max(now - task.created, 0) + span
 end

@@ -1,4 +1,4 @@
--- Check some entries of a key: each task must exist, and belong into this key at this place.
+-- Check some entries of a key: each task must exist, and belong in this key at this place.
 -- ARGV  3 the key; 'meta': the sessions in the meta hash, 4 the cursor ('0': the beginning), 5 of a list the last id
 --       that was checked, 6 the next id of the tube, if known
 -- reply  {the next cursor ('0': the end), the problems, a list of details}. The details: of 'taken' id, score and lane
@@ -47,7 +47,7 @@ function check.rests(name, moment)
   local about = lane_of(name)
   if (not about or about.rest ~= moment + 0) and note('lane', name) then
     call('ZREM', K, name)
-    if about then mend_lane(name) end
+    if about then repair_lane(name) end
   end
 end
 function check.lanes(name, record)
@@ -58,7 +58,7 @@ function check.lanes(name, record)
   local about = lane_of(name)
   if about == nil then return end
   if (not is_text(name) or not about or not is_lane_right(name, about)) and note('lane', name) then
-    mend_lane(name)
+    repair_lane(name)
     about = lane_of(name)
   end
   if not about then return end

@@ -16,10 +16,10 @@ for n = 4, #ARGV do
     if about and note('lane', name) then
       call('HDEL', M .. ':lanes', name)
       if about.head ~= '' then call('ZREM', M .. ':offers', about.head) end
-      mend_lane(name, taken[name], about.head ~= '' and about.head)
+      repair_lane(name, taken[name], about.head ~= '' and about.head)
     end
   elseif (about and about.taken or 0) ~= taken[name] and note('lane', name) then
-    mend_lane(name, taken[name])
+    repair_lane(name, taken[name])
   end
 end
 return found

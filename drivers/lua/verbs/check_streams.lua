@@ -1,4 +1,4 @@
--- Find the sessions that hold tasks for streams, whose ttr does not run.
+-- Find the sessions that hold tasks for streams: the ttr of these tasks does not run.
 -- ARGV  3 the cursor ('0': the beginning)
 -- reply  {the next cursor, numbers of sessions}
 local pattern = string.gsub(M, '[%[%]?*\\]', '\\%0') .. ':stream:*'

@@ -86,7 +86,7 @@ local function check_task(id, value)
 --#if LANE
   if task.state == 't' then
     local about = lane_of(task.lane or 'nil')
-    if not (about and about.taken > 0) and note('lane', task.lane or 'nil') then mend_lane(task.lane or 'nil', 1) end
+    if not (about and about.taken > 0) and note('lane', task.lane or 'nil') then repair_lane(task.lane or 'nil', 1) end
   end
 --#end
 --#if TIMED

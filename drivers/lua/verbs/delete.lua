@@ -5,11 +5,11 @@
 --#if KEEPS
 if replayed then return replayed end
 --#include kept_task
-if told then
+if kept then
   if ARGV[9] ~= '' and not string.find(ARGV[9], '-', 1, true) then return redis.error_reply('STATE -') end
   forget_done({ pack('>I6', ARGV[6]) })
---#done told
-  return told
+--#done kept
+  return kept
 end
 --#end
 --#include any_task

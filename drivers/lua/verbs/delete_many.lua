@@ -8,12 +8,12 @@ call('HDEL', M, '')
 for n = 7, #ARGV, 2 do
   local task = find_meant(ARGV[n], ARGV[n + 1])
 --#if KEEPS
-  local told = not task and (ARGV[6] == '' or string.find(ARGV[6], '-', 1, true)) and told_done(ARGV[n], ARGV[n + 1])
-  if told then forget_done({ pack('>I6', ARGV[n]) }) end
+  local kept = not task and (ARGV[6] == '' or string.find(ARGV[6], '-', 1, true)) and shown_done(ARGV[n], ARGV[n + 1])
+  if kept then forget_done({ pack('>I6', ARGV[n]) }) end
 --#end
   if task and ARGV[6] ~= '' and not string.find(ARGV[6], task.state, 1, true) then task = nil end
 --#if KEEPS
-  done[#done + 1] = (task or told) and '1' or '0'
+  done[#done + 1] = (task or kept) and '1' or '0'
 --#else
   done[#done + 1] = task and '1' or '0'
 --#end

@@ -1,4 +1,4 @@
--- Cancel a take that was sent ahead and has no callers any longer: undo it if it ran, and make it do nothing if it
+-- Cancel a take that was sent ahead and no longer has callers: undo it if it ran, and make it do nothing if it
 -- arrives later.
 -- ARGV  6 the number of its call, which has the same slot
 -- reply  nothing

@@ -7,7 +7,7 @@ local others, waiting_there, over, most = 0, 0, {}, 1000
 local known = table.remove(processes)
 for n = 1, #processes, 2 do
   local callers, watched = string.match(processes[n + 1], '^(%d+) .-(%d+)$')
-  -- A moment further ahead than a process can have set it was written before the clock was set back.
+  -- A time further ahead than any process may set was written before the clock was set back.
   if tonumber(watched) <= now or tonumber(watched) > WATCHED then
     over[#over + 1] = processes[n]
   elseif processes[n] ~= ARGV[7] and callers ~= '0' then
@@ -21,7 +21,7 @@ if ARGV[6] == '' and (taken > 0 or waiting_there + ARGV[8] > 0) then
 --#include flush
   return { taken, waiting_there + ARGV[8] }
 end
--- No process of the sample waits any longer, but one of the others may.
+-- No process of the sample still waits, but one of the others may.
 if ARGV[6] == '' and known > #processes / 2 then
   many('HDEL', M .. ':waiting', over)
 --#include flush

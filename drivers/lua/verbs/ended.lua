@@ -1,6 +1,6 @@
 -- List kept done tasks; the task that expires last comes first.
 -- ARGV  6 the maximum number, bounded, 7 the id of the task after which to begin ('': none), 8 its expiry ('': unknown)
--- reply  {the id and the expiry after which to continue; '' twice: the end}, and each task as `told_done` encodes it
+-- reply  {the id and the expiry after which to continue; '' twice: the end}, and each task as `shown_done` encodes it
 --#include begin
 --#include flush
 --#if KEEPS
@@ -19,9 +19,9 @@ local some = last > first and call('ZRANGE', M .. ':ended', first, last - 1, 'WI
 local found, size = { '', '' }, 0
 for n = #some - 1, 1, -2 do
   local id = string.format('%.0f', unpack_struct('>I6', some[n]))
-  local told = told_done(id, '')
-  found[#found + 1] = told
-  size = size + (told and #told or 0)
+  local kept = shown_done(id, '')
+  found[#found + 1] = kept
+  size = size + (kept and #kept or 0)
   if n == 1 or size >= BYTES then
     if n > 1 or #some == 2 * ARGV[6] then found[1], found[2] = id, some[n + 1] end
     break

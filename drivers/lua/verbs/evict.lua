@@ -1,4 +1,4 @@
--- Remove tasks that are unchanged since a caller read them, and that live on elsewhere: they are not kept as done, and
+-- Remove tasks that are unchanged since a caller read them, because they now live elsewhere: they are not kept, and
 -- their keys become free.
 -- ARGV  6… for each task its id, its take or put as in any_task.lua, its state, and the SHA-1 of its data
 -- reply  for each task '1' if it was removed, '0' if not

@@ -5,7 +5,7 @@
 --#include flush
 --#include kept_task
 --#if KEEPS
-if told then return told end
+if kept then return kept end
 --#end
 --#include any_task
 return shown(task, ARGV[8] ~= '')

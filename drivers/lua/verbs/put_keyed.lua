@@ -1,4 +1,4 @@
--- Add all of the given tasks, some of which have keys, or none: as put_many, one by one.
+-- Add all of the given tasks, or none, as put_many does, but one by one, because some have keys.
 -- ARGV  6 to 11 as for put_many, 12… words as there, and before the data its key ('': none), and 'keep', 'replace' or
 --       'raise'; for a task that is buried at once the reason instead of the key, and 'bury'
 -- reply  a list: the moment of the put in 7 bytes and the id of the first new task; then for each task '' if it is new,
@@ -28,7 +28,7 @@ if replayed then
 end
 --#if AGAIN
 --#if KEEPS
-if not told_done(ARGV[21], ARGV[22]) then return redis.error_reply('NOTFOUND there is no such task') end
+if not shown_done(ARGV[21], ARGV[22]) then return redis.error_reply('NOTFOUND there is no such task') end
 --#else
 if true then return redis.error_reply('NOTFOUND there is no such task') end
 --#end
@@ -36,7 +36,7 @@ if true then return redis.error_reply('NOTFOUND there is no such task') end
 local size = tonumber(ARGV[6])
 local words, at = ARGV, 12
 if ARGV[7] ~= '' then
-  words, at = brought(ARGV[7], ARGV[8] + 0), 1
+  words, at = staged_words(ARGV[7], ARGV[8] + 0), 1
   if not words then return redis.error_reply('STAGEGONE the uploaded tasks are gone') end
 end
 --#include next_id

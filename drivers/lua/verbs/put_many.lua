@@ -17,7 +17,7 @@ local needed, capacity, callers, process = size, tonumber(ARGV[9]), ARGV[10] or 
 --#end
 local words, at = ARGV, 12
 if ARGV[7] ~= '' then
-  words, at = brought(ARGV[7], ARGV[8] + 0), 1
+  words, at = staged_words(ARGV[7], ARGV[8] + 0), 1
   if not words then return redis.error_reply('STAGEGONE the uploaded tasks are gone') end
 end
 --#if LANE_ROOM

@@ -18,10 +18,10 @@ local function put_there(done, last)
   end
   if count == 0 then return nil end
   words[6], words[7], words[8], words[9], words[10], words[11] = '' .. count, '', '' .. 9 * count, ARGV[last + 7], '', ''
-  local told = put_all({ ARGV[last + 1] }, words)
-  if not told then return 'FULL' end
-  if told.err then
-    return (string.gsub(told.err, '^(DUPLICATE %d+) (%d+)', function(found, n) return found .. ' ' .. places[n + 1] end))
+  local put_reply = put_all({ ARGV[last + 1] }, words)
+  if not put_reply then return 'FULL' end
+  if put_reply.err then
+    return (string.gsub(put_reply.err, '^(DUPLICATE %d+) (%d+)', function(found, n) return found .. ' ' .. places[n + 1] end))
   end
   -- Delete the kept reply of the put: if the call is sent again, this script returns its own.
   call('HDEL', ARGV[last + 1], words[3])

@@ -10,6 +10,6 @@ local limit, room, leased, bare = tonumber(ARGV[6]), BYTES, false, false
 if values then
   local answer = table.concat(ids, ' ')
 --#done answer
-  return { answer, table.concat(attempts, ' '), table.concat(told, ' '), stuck and '1' or '', this_take, values }
+  return { answer, table.concat(attempts, ' '), table.concat(due_times, ' '), stuck and '1' or '', this_take, values }
 end
 --#include show_taken

@@ -1,6 +1,6 @@
 -- Record that a write has put all its tasks.
 -- KEYS[1]  the tube's meta hash
--- ARGV  1 the writer, 2 the number of the write, 3 milliseconds for which that is remembered ('': not at all)
+-- ARGV  1 the writer, 2 the number of the write, 3 milliseconds for which the record is kept ('': no record)
 -- reply  1; 0: the write is unknown
 local M, W = KEYS[1], KEYS[1] .. ':written:' .. ARGV[1]
 local known = redis.call('HMGET', W, 'number', 'last')

@@ -34,7 +34,7 @@ _REFUSALS: Final = (redis.AuthenticationError, AuthorizationError, redis.Respons
 
 #: Timeouts in seconds: until a server accepts a connection, and until it replies.
 CONNECT_TIMEOUT: Final = 5.0
-ANSWER_TIMEOUT: Final = 10.0
+REPLY_TIMEOUT: Final = 10.0
 #: Minimum seconds between two reads of the map of cluster nodes.
 _REFRESH_INTERVAL: Final = 0.02
 
@@ -54,7 +54,7 @@ _IGNORED: Final = frozenset({
 
 _SETTINGS: Final[_Settings] = {
     "socket_connect_timeout": CONNECT_TIMEOUT,
-    "socket_timeout": ANSWER_TIMEOUT,
+    "socket_timeout": REPLY_TIMEOUT,
     "protocol": 2,
     "decode_responses": False,
     "health_check_interval": 0,
@@ -249,14 +249,14 @@ def _strip_maintenance(settings: _Settings) -> _Settings:
 
 
 def _add_library(settings: _Settings) -> _Settings:
-    """Add the name and version of redis-py that it sends to servers, unless the settings have them."""
+    """Add redis-py's name and version, which it sends to servers, unless the settings name another library."""
     known = settings.keys() & {"driver_info", "lib_name", "lib_version"}
     return settings if known else {**settings, **_library_settings()}
 
 
 @cache
 def _library_settings() -> _Settings:
-    """Return the setting for that, cached: since 7.2 redis-py reads its version from the disk for each connection."""
+    """Return these settings. Cached, since redis-py 7.2 and later read their version from the disk on each call."""
     drivers = getattr(redis, "driver_info", None)
     return {} if drivers is None else {"driver_info": drivers.DriverInfo()}
 

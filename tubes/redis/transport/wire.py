@@ -18,7 +18,7 @@ from tubes.redis.scripts.assembly import with_source
 from tubes.redis.scripts.replies import ANY
 from tubes.redis.scripts.replies import ErrorReply as ErrorReply
 from tubes.redis.scripts.replies import Reply as Reply
-from tubes.redis.transport.server import ANSWER_TIMEOUT
+from tubes.redis.transport.server import REPLY_TIMEOUT
 
 if TYPE_CHECKING:
     from tubes.redis.transport.server import Server
@@ -74,7 +74,7 @@ class Wire:
         self._connection: Final = server.connect(key, patience)
         self._sock: Final = self._connection._sock
         self._plain: Final = hiredis is not None and _blocks(self._sock)
-        self.wait(patience or ANSWER_TIMEOUT)
+        self.wait(patience or REPLY_TIMEOUT)
         self._reader: Final = None if hiredis is None else hiredis.Reader(replyError=ErrorReply)
         # Returns a true value if bytes were received that are not parsed yet.
         self._has_more: Final[Callable[[], object]] = (

@@ -12,7 +12,7 @@ from tubes.serve.bodies import encode_data, json_reply
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
 from tubes.serve.native.schemas import Fields
-from tubes.serve.native.tasks import check_lane_limits, task_reply
+from tubes.serve.native.tasks import task_reply, update_arguments
 from tubes.serve.service import Limits
 from tubes.values.lease import Lease
 
@@ -78,7 +78,7 @@ async def ack_one(call: Call) -> Response:
 async def update(call: Call) -> Response:
     """Change the data or the priority of a task that the client holds, for later takes."""
     lease = _lease(call, _check_lease("lease", call.path["lease"]))
-    changes = check_lane_limits(await call.body())
+    changes = update_arguments(await call.body())
     return task_reply(call, await call.space.apply(lease.tube, lambda tube: tube.update(lease, **changes)))
 
 

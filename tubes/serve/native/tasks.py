@@ -189,11 +189,11 @@ async def get_task(call: Call) -> Response:
 @operation("PATCH", "/tubes/{tube}/tasks/{id}", "manage", body=_UPDATE, replies={200: shapes.TASK})
 async def update_task(call: Call) -> Response:
     """Change a task in any state, even if another client holds it."""
-    changes = check_lane_limits(await call.body())
+    changes = update_arguments(await call.body())
     return task_reply(call, await call.space.apply(call.tube, lambda tube: tube.update(call.task, **changes)))
 
 
-def check_lane_limits(body: dict[str, Any]) -> dict[str, Any]:
+def update_arguments(body: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of `Tube.update` in a body."""
     data = {"data": shapes.data_of(body)} if "data" in body or "data_base64" in body else {}
     return data | shapes.put_options(body, {})

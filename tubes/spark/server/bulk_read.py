@@ -177,7 +177,7 @@ class BulkReader:
         if "r" in states:
             return sorted(set(self._read_ids("tasks")))
         found: set[int] = set()
-        # In the order of `_SETS`: no task moves back by itself, so a task that changes its state meanwhile is found.
+        # In the order of `_SETS`: no task moves back by itself, so a task whose state changes meanwhile is found.
         for state, part in _SETS.items():
             if state in states:
                 found.update(self._read_ids(part))
