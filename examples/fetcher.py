@@ -29,13 +29,13 @@ async def fetch(options: argparse.Namespace) -> None:
         @fetcher.on(frontier)
         async def visit(task: tubes.AsyncTask) -> None:
             began, clock = time.time(), time.monotonic()
-            answer = await worker.fetch(http, task.data["url"])
+            fetched = await worker.fetch(http, task.data["url"])
             seconds = time.monotonic() - clock
             # Block the host for the interval after its response too, or for its Retry-After.
             assert task.utube
-            await frontier.lane(task.utube).block(max(options.interval, answer.retry_after))
-            result = {**task.data, "status": answer.status, "outcome": answer.outcome, "final": answer.final}
-            await results.put({**result, "began": began, "seconds": seconds, "links": answer.links}, key=task.key)
+            await frontier.lane(task.utube).block(max(options.interval, fetched.retry_after))
+            result = {**task.data, "status": fetched.status, "outcome": fetched.outcome, "final": fetched.final}
+            await results.put({**result, "began": began, "seconds": seconds, "links": fetched.links}, key=task.key)
 
         def stop() -> None:
             sys.stdin.read()

@@ -23,15 +23,15 @@ AGENT = "tubes-crawler/0.1 (one request at a time per host)"
 #: Seconds. A request must end before the tube gives its page to another worker; otherwise the host would see two.
 TIMEOUT, TIME_TO_RUN = 30, 60
 #: The maximum pause of a host in seconds, even if Retry-After is longer.
-LONGEST_REST = 24 * 3600.0
+MAX_PAUSE = 24 * 3600.0
 HTML = ("text/html", "application/xhtml+xml")
 #: Temporary errors; any other status from 400 on is final.
-PASSING = {408, 425, 429, 500, 502, 503, 504}
+TEMPORARY = {408, 425, 429, 500, 502, 503, 504}
 
 log = logging.getLogger("crawler")
 
 
-class Answer(NamedTuple):
+class FetchResult(NamedTuple):
     """The result of a request."""
 
     outcome: str
@@ -71,27 +71,27 @@ def seconds_of(retry_after: str, now: float) -> float:
         seconds = date.timestamp() - now if date else float(retry_after)
     except (ValueError, OverflowError):
         return 0.0
-    return min(max(seconds, 0.0), LONGEST_REST)
+    return min(max(seconds, 0.0), MAX_PAUSE)
 
 
-async def fetch(http: aiohttp.ClientSession, url: str) -> Answer:
+async def fetch(http: aiohttp.ClientSession, url: str) -> FetchResult:
     """Request a page."""
     try:
         # Treat redirects like links: they may lead to another host, which is not part of this task.
         async with http.get(URL(url), allow_redirects=False) as response:
             links = await read(response)
     except (aiohttp.ClientError, TimeoutError) as error:
-        return Answer(f"{type(error).__name__} {error}")
+        return FetchResult(f"{type(error).__name__} {error}")
     except Exception as error:  # Any error is possible: one odd page must not end the crawl.
-        return Answer(f"{type(error).__name__} {error}", final=True)
+        return FetchResult(f"{type(error).__name__} {error}", final=True)
     status = response.status
     asked = response.headers.get("Retry-After", "") if status in (429, 503) else ""
-    return Answer(
+    return FetchResult(
         outcome=f"{status} {response.reason}",
         status=status,
         links=links,
         retry_after=seconds_of(asked, time.time()),
-        final=status >= 400 and status not in PASSING,
+        final=status >= 400 and status not in TEMPORARY,
     )
 
 
@@ -111,20 +111,20 @@ class Worker:
     async def visit(self, task: tubes.AsyncTask) -> None:
         """Fetch a page, report its links, and ack, release or bury its task."""
         began, clock = time.time(), time.monotonic()
-        answer = await fetch(self.http, task.data)
+        result = await fetch(self.http, task.data)
         timing = {"began": began, "seconds": time.monotonic() - clock, "attempts": task.attempts}
-        log.info("%s  %s  attempt %d, %d links", answer.outcome, task.data, task.attempts, len(answer.links))
+        log.info("%s  %s  attempt %d, %d links", result.outcome, task.data, task.attempts, len(result.links))
         # The interval of the tube counts from take to take, but a request arrives at the host some time after the take
         # and before the response. So block the host for an interval, or its Retry-After, after the response too.
-        rest = max(self.interval, answer.retry_after)
-        if rest and task.utube is not None:
-            await self.pages.lane(task.utube).block(rest)
-        if answer.final:
-            await task.bury(answer.outcome)
-        elif answer.status == 0 or answer.status >= 400:
+        pause = max(self.interval, result.retry_after)
+        if pause and task.utube is not None:
+            await self.pages.lane(task.utube).block(pause)
+        if result.final:
+            await task.bury(result.outcome)
+        elif result.status == 0 or result.status >= 400:
             await task.release()  # The tube decides about the delay and further attempts.
         else:
-            report = {"url": task.data, "status": answer.status, "links": answer.links, **timing}
+            report = {"url": task.data, "status": result.status, "links": result.links, **timing}
             await self.reports.put(report, key=task.data)
             await task.ack()
 

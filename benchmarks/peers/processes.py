@@ -77,14 +77,14 @@ class Child:
         try:
             self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
-            answer = self._process.stdout.readline()
+            reply = self._process.stdout.readline()
         except OSError:
-            answer = ""
+            reply = ""
         finally:
             alarm.cancel()
-        if not answer:
+        if not reply:
             raise PeerFailed(self.last_words() or f"no reply to {line!r} within {PATIENCE:g} seconds")
-        found: dict[str, Any] = json.loads(answer)
+        found: dict[str, Any] = json.loads(reply)
         return found
 
     def has_ended(self) -> bool:

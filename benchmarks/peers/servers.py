@@ -20,7 +20,7 @@ from tubes.testing import LocalServer, server_program
 #: Seconds to wait for a server to start.
 PATIENCE: Final = 20.0
 #: Seconds after which a Redis has measured the memory of all its clients, which it does ten times a second.
-BEATS: Final = 0.3
+MEMORY_INTERVAL: Final = 0.3
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 _TARANTOOL: Final = """
@@ -78,7 +78,7 @@ class RedisServer:
 
     def memory(self) -> float:
         """Return the server's own figure without the buffers of its clients, which vary."""
-        time.sleep(BEATS)
+        time.sleep(MEMORY_INTERVAL)
         info: dict[str, Any] = self._client.info("memory")
         return float(info["used_memory"] - info["mem_clients_normal"])
 
@@ -107,13 +107,13 @@ class _Started:
         )
         self.pid = self._process.pid
         deadline = time.monotonic() + PATIENCE
-        while not self._answers():
+        while not self._is_listening():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.close()
                 raise NotInstalled(f"{program} did not start")
             time.sleep(0.01)
 
-    def _answers(self) -> bool:
+    def _is_listening(self) -> bool:
         with socket.socket() as probe:
             return probe.connect_ex((self.host, self.port)) == 0
 

@@ -28,8 +28,8 @@ from tubes.spark.server.bulk_read import BulkReader
 if TYPE_CHECKING:
     from tubes.testing import LocalServer
 
-#: Replacements of a reply. They have the length of several replies, so that reading on never recovers by accident.
-LIES: dict[str, Callable[[bytes], bytes]] = {
+#: Replacements of a reply. They have the length of several replies, so that a client that reads on cannot recover by accident.
+FAKES: dict[str, Callable[[bytes], bytes]] = {
     "a balancer": lambda reply: b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n",
     "no length": lambda reply: b"$abc\r\n" + reply,
     "no number": lambda reply: b":abc\r\n" + reply,
@@ -40,24 +40,24 @@ LIES: dict[str, Callable[[bytes], bytes]] = {
     "longer than it says": lambda reply: b"$3\r\nabcdef\r\n",
 }
 if hiredis is not None:  # redis-py's own parser would wait for the missing rest.
-    LIES["too many"] = lambda reply: b"*4000000000\r\n" + reply
+    FAKES["too many"] = lambda reply: b"*4000000000\r\n" + reply
 
 
-class Liar:
+class ReplyFaker:
     """Replace the next reply to a request that contains some bytes."""
 
-    def __init__(self, proxy: Proxy, lie: Callable[[bytes], bytes]) -> None:
-        self._lie = lie
+    def __init__(self, proxy: Proxy, fake: Callable[[bytes], bytes]) -> None:
+        self._fake = fake
         self._pattern: bytes | None = None
-        self.lies_sent = 0
+        self.used = 0
         proxy.lies = self._choose
 
     def _choose(self, request: bytes) -> Callable[[bytes], bytes] | None:
         if self._pattern is None or self._pattern not in request:
             return None
         self._pattern = None
-        self.lies_sent += 1
-        return self._lie
+        self.used += 1
+        return self._fake
 
     def next(self, having: bytes = b"EVALSHA") -> None:
         """Replace the reply to the next such request."""
@@ -65,84 +65,84 @@ class Liar:
         self._pattern = having
 
 
-@pytest.fixture(params=LIES)
-def liar(proxy: Proxy, request: pytest.FixtureRequest) -> Liar:
-    return Liar(proxy, LIES[request.param])
+@pytest.fixture(params=FAKES)
+def faker(proxy: Proxy, request: pytest.FixtureRequest) -> ReplyFaker:
+    return ReplyFaker(proxy, FAKES[request.param])
 
 
 @pytest.mark.sample(4)
-def test_call_with_garbled_reply_returns_its_result(proxied_url: str, liar: Liar) -> None:
+def test_call_with_garbled_reply_returns_its_result(proxied_url: str, faker: ReplyFaker) -> None:
     with tubes.connect(proxied_url) as queue:
         tube = queue.create_tube("load", "fifottl", ttr=60)
         ids = []
         for name in "abcd":
-            liar.next()
+            faker.next()
             ids.append(tube.put(name).id)
         assert ids == [0, 1, 2, 3]
-        liar.next()
+        faker.next()
         task = tube.take(timeout=0)
         assert task is not None
         assert (task.id, task.attempts) == (0, 1)
-        liar.next()
+        faker.next()
         assert task.touch(5).ttr == 65
-        liar.next()
+        faker.next()
         following: Any = tube._port.next(task)
         assert following is not None
         assert following.id == 1
-        liar.next()
+        faker.next()
         assert following.ack().state == "done"
-        liar.next()
+        faker.next()
         assert [task.id for task in tube.put_many(["e", "f"])] == [4, 5]
-        liar.next()
+        faker.next()
         assert [task.id for task in tube.take_many(2)] == [2, 3]
-        liar.next()
+        faker.next()
         assert tube.ack_many([2, 3]) == {2: True, 3: True}
-        liar.next()
+        faker.next()
         assert tube.bury(4).state == "buried"
-        liar.next()
+        faker.next()
         assert tube.kick(5) == 1
-        liar.next()
+        faker.next()
         counts = tube.statistics().calls
         assert {name: count for name, count in counts.items() if count} == {
             "put": 6, "take": 4, "touch": 1, "ack": 4, "bury": 1, "kick": 1,
         }  # fmt: skip
-    assert liar.lies_sent == 14
+    assert faker.used == 14
 
 
 @pytest.mark.full
-def test_event_loop_with_garbled_replies_does_everything_once(proxied_url: str, liar: Liar) -> None:
+def test_event_loop_with_garbled_replies_does_everything_once(proxied_url: str, faker: ReplyFaker) -> None:
     async def main() -> None:
         async with tubes.aio.connect(proxied_url) as queue:
             tube = await queue.create_tube("load")
-            liar.next()
+            faker.next()
             assert (await tube.put("alone")).id == 0
-            liar.next()
+            faker.next()
             putting = asyncio.gather(*(tube.put(number) for number in range(20)))
             looking = asyncio.create_task(tube.statistics())
             assert sorted(task.id for task in await putting) == list(range(1, 21))
             await looking
-            liar.next()
+            faker.next()
             task = await tube.take(timeout=0)
             assert task is not None
-            liar.next()
+            faker.next()
             await task.ack()
-            liar.next()
+            faker.next()
             assert len(await tube.take_many(30)) == 20
             counts = (await tube.statistics()).calls
             assert (counts["put"], counts["take"], counts["ack"]) == (21, 21, 1)
 
     asyncio.run(main())
-    assert liar.lies_sent == 5
+    assert faker.used == 5
 
 
-def test_waiter_gets_its_task_despite_a_garbled_reply(proxied_url: str, valkey: LocalServer, liar: Liar) -> None:
+def test_waiter_gets_its_task_despite_a_garbled_reply(proxied_url: str, valkey: LocalServer, faker: ReplyFaker) -> None:
     taken: list[Task | None] = []
     with (
         tubes.connect(proxied_url) as queue,
         tubes.connect(proxied_url.replace(proxied_url.partition("?")[0], valkey.url)) as other,
     ):
         tube, others = queue.create_tube("load"), other.tube("load")
-        liar.next(b"BZPOPMIN")
+        faker.next(b"BZPOPMIN")
         thread = threading.Thread(target=lambda: taken.append(tube.take(timeout=20)))
         thread.start()
         assert eventually(lambda: others.statistics().waiting == 1)
@@ -150,16 +150,16 @@ def test_waiter_gets_its_task_despite_a_garbled_reply(proxied_url: str, valkey: 
         thread.join()
         assert taken[0] is not None
         assert taken[0].ack().state == "done"
-        assert liar.lies_sent == 1
+        assert faker.used == 1
         assert others.statistics().calls["take"] == others.statistics().calls["ack"] == 1
 
 
-def test_connection_with_garbled_handshake_is_reopened(proxied_url: str, liar: Liar) -> None:
-    liar.next(b"TIME")
+def test_connection_with_garbled_handshake_is_reopened(proxied_url: str, faker: ReplyFaker) -> None:
+    faker.next(b"TIME")
     with tubes.connect(proxied_url) as queue:
-        liar.next(b"fifo")
+        faker.next(b"fifo")
         tube = queue.create_tube("load")
-        liar.next(b"SUBSCRIBE")
+        faker.next(b"SUBSCRIBE")
         events: list[int] = []
         with suppress(ConnectionLost):
             tube.on_task_change(lambda task, event: events.append(task.id))
@@ -168,14 +168,14 @@ def test_connection_with_garbled_handshake_is_reopened(proxied_url: str, liar: L
         assert eventually(lambda: events == [0]), events
 
 
-def test_read_with_garbled_reply_is_repeated(proxied_url: str, liar: Liar) -> None:
+def test_read_with_garbled_reply_is_repeated(proxied_url: str, faker: ReplyFaker) -> None:
     with tubes.connect(proxied_url) as queue:
         tube = queue.create_tube("load")
         tube.put_many(["a", "b"])
-        liar.next(b"HMGET")
+        faker.next(b"HMGET")
         (part,) = BulkReader(tube).read_range(0, 2)
         assert [row.data for row in part.rows()] == [b'"a"', b'"b"']
-    assert liar.lies_sent == 1
+    assert faker.used == 1
 
 
 def test_listener_survives_garbled_and_foreign_messages(proxied_url: str, proxy: Proxy, valkey: LocalServer) -> None:

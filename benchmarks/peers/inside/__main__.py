@@ -23,7 +23,7 @@ from benchmarks.peers.inside.notes import Notes, payload
 BATCH = 100
 AT_A_TIME = 50
 #: Seconds between two tasks whose wake-up is measured, so that the worker is asleep again.
-REST = 0.003
+PAUSE = 0.003
 #: Seconds to wait for one task before the worker counts as lost.
 PATIENCE = 15.0
 
@@ -107,7 +107,7 @@ class Producer:
                 if time.monotonic() > lost:
                     raise TimeoutError(f"the worker did not handle a task within {PATIENCE:g} seconds")
                 time.sleep(0.001)
-            time.sleep(REST)
+            time.sleep(PAUSE)
         return {}
 
     def cycle(self, count: int) -> dict[str, float]:
@@ -139,8 +139,8 @@ def main() -> None:
                 runner.run(_wait(started))
         for line in sys.stdin:
             word, _, rest = line.strip().partition(" ")
-            answer = versions(rest) if word == "versions" else getattr(producer, word)(int(rest))
-            print(json.dumps(answer), flush=True)
+            result = versions(rest) if word == "versions" else getattr(producer, word)(int(rest))
+            print(json.dumps(result), flush=True)
 
 
 async def _wait(thing: Any) -> None:
