@@ -146,11 +146,13 @@ def test_drawn_diagram_matches_transition_table(drawing: Any) -> None:
 
 
 def test_diagram_arrows_touch_boxes_of_their_states(drawing: Any) -> None:
-    for was in drawing._AT:
-        for to in drawing._AT:
+    for was in drawing._POSITIONS:
+        for to in drawing._POSITIONS:
             if was is not to:
-                start = drawing._border(drawing._AT[was], drawing._AT[to])
-                off = [abs(a - b) / half for a, b, half in zip(start, drawing._AT[was], drawing._BOX, strict=True)]
+                start = drawing._border(drawing._POSITIONS[was], drawing._POSITIONS[to])
+                off = [
+                    abs(a - b) / half for a, b, half in zip(start, drawing._POSITIONS[was], drawing._BOX, strict=True)
+                ]
                 assert max(off) == pytest.approx(1)
 
 

@@ -28,7 +28,7 @@ from tubes.spark.server.bulk_read import BulkReader
 if TYPE_CHECKING:
     from tubes.testing import LocalServer
 
-#: Replacements of a reply. They have the length of several replies, so that a client that reads on cannot recover by accident.
+#: Replacements of a reply, as long as several replies, so that a client that reads on cannot recover by accident.
 FAKES: dict[str, Callable[[bytes], bytes]] = {
     "a balancer": lambda reply: b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n",
     "no length": lambda reply: b"$abc\r\n" + reply,

@@ -1,4 +1,4 @@
-"""Refuse each command of each script in turn: a refused script must have changed nothing, or have succeeded."""
+"""Refuse each command of each script in turn: the script must fail without any change, or succeed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PASSWORD = "pw"
 
 
 class Refusals:
-    """Run every script, before its real call, as a user who lacks the right to one command after the other.
+    """Run every script before its real call: once for each of its commands, as a user without the right to it.
 
     The server must support DEBUG. `refused`: the number of refusals of each command by script; `harmless`: the number
     of refusals without effect on the result.
@@ -34,17 +34,17 @@ class Refusals:
         pool: Any = redis.UnixDomainSocketConnection
         self._line: Any = pool(path=str(server.socket), username=_USER, password=_PASSWORD)
         self._line.connect()
-        known = ThreadChannel.call
+        original = ThreadChannel.call
         # Other threads of a store run before or after a trial.
-        alone = threading.RLock()
+        lock = threading.RLock()
 
         def call(line: ThreadChannel, call: ScriptCall) -> Any:
-            with alone:
+            with lock:
                 call.begin(line.slot)
                 # The call keeps its number, so it is executed once in the end.
                 call.resent = True
                 self._try(call)
-                return known(line, call)
+                return original(line, call)
 
         def exchange(line: ThreadChannel, key: str, head: bytes, tail: bytes, again: Any, *about: Any) -> Any:
             return call(line, again(next(numbers), *about))
@@ -63,27 +63,26 @@ class Refusals:
 
     def _try(self, call: ScriptCall) -> None:
         packed = call.pack(whole=True)
-        before = self._dumped()
-        seen = self._digest()
+        before = self._dump()
+        digest_before = self._digest()
         self._allow()
         self._ask(packed)
         done = self._digest()
-        if done != seen:
+        if done != digest_before:
             self._restore(before)
-            assert self._digest() == seen
+            assert self._digest() == digest_before
         for name in sorted(commands(call.script.text.decode())):
             self._allow(name)
             reply = self._ask(packed)
             after, refused = self._digest(), isinstance(reply, redis.ResponseError)
             (self.refused if refused else self.harmless)[name] += 1
-            harm = after != (seen if refused else done)
-            there = self._seen() if harm else {}
-            if after != seen:
+            harm = after != (digest_before if refused else done)
+            content = self._content() if harm else {}
+            if after != digest_before:
                 self._restore(before)
             if harm:
-                self.harm.append(
-                    f"{call.script.sha.decode()[:6]} {name}: {reply}, and before it: {difference(self._seen(), there)}"
-                )
+                changes = difference(self._content(), content)
+                self.harm.append(f"{call.script.sha.decode()[:6]} {name}: {reply}, and before it: {changes}")
 
     def _ask(self, packed: bytes) -> Any:
         self._line.send_packed_command([packed])
@@ -92,7 +91,7 @@ class Refusals:
         except redis.ResponseError as error:
             return error
 
-    def _dumped(self) -> dict[bytes, tuple[bytes, int]]:
+    def _dump(self) -> dict[bytes, tuple[bytes, int]]:
         keys: list[bytes] = self._admin.keys("*")
         with self._admin.pipeline(transaction=False) as pipe:
             for key in keys:
@@ -112,21 +111,21 @@ class Refusals:
         digest: bytes = self._admin.execute_command("DEBUG", "DIGEST")
         return digest
 
-    def _seen(self) -> dict[bytes, Any]:
+    def _content(self) -> dict[bytes, Any]:
         """Return the content of `_digest` by key, in readable form."""
         keys: list[bytes] = sorted(self._admin.keys("*"))
         kinds: list[bytes] = _execute_all(self._admin, [("TYPE", key) for key in keys])
-        looks = {b"hash": "HGETALL", b"set": "SMEMBERS", b"string": "GET"}
+        readers = {b"hash": "HGETALL", b"set": "SMEMBERS", b"string": "GET"}
         ranges = {b"list": "LRANGE", b"zset": "ZRANGE"}
         reads: list[tuple[Any, ...]] = []
         for key, kind in zip(keys, kinds, strict=True):
-            if kind in looks:
-                reads.append((looks[kind], key))
+            if kind in readers:
+                reads.append((readers[kind], key))
             else:
                 reads.append((ranges[kind], key, 0, -1, *(("WITHSCORES",) if kind == b"zset" else ())))
         values = _execute_all(self._admin, reads)
-        lasting = _execute_all(self._admin, [("PTTL", key) for key in keys])
-        return {key: (value, ttl < 0) for key, value, ttl in zip(keys, values, lasting, strict=True)}
+        ttls = _execute_all(self._admin, [("PTTL", key) for key in keys])
+        return {key: (value, ttl < 0) for key, value, ttl in zip(keys, values, ttls, strict=True)}
 
 
 def _execute_all(client: Any, reads: list[tuple[Any, ...]]) -> list[Any]:
