@@ -179,7 +179,7 @@ class BatchPort(LookingPort[F]):
                     id += 1
                 else:
                     if type(entry) is bytes and entry[:1] == _ID_PREFIX:
-                        # A number stands for a task that ended meanwhile, or a task whose key alone is remembered.
+                        # A number stands for a task that has ended since, or one of which only the key is remembered.
                         entry = found_by_id.get(int(entry[1:]), int(entry[1:]))
                     tasks.append(self._show_existing(entry, new, raw))
         return tasks

@@ -75,25 +75,26 @@ local function task_at(at)
 end
 
 --#if LIST
--- Return how many ids in the list are smaller: the list is sorted.
+-- Return how many ids in the list are smaller than this one. The list is sorted.
 local function index_of(id)
   local low, high = 0, call('LLEN', M .. ':ready')
   while low < high do
     local middle = math.floor((low + high) / 2)
-    local there = tonumber(call('LINDEX', M .. ':ready', middle) or nil)
-    if there and there < id then low = middle + 1 else high = middle end
+    local listed = tonumber(call('LINDEX', M .. ':ready', middle) or nil)
+    if listed and listed < id then low = middle + 1 else high = middle end
   end
   return low
 end
 
-local function stands(task, listed)
+-- True if a ready task is in the index of ready tasks. `listed`: the ids in a part of the list, if it was read.
+local function is_indexed(task, listed)
   if call('ZSCORE', M .. ':back', place(task)) then return true end
   if listed then return listed[task.id] end
   return call('LINDEX', M .. ':ready', index_of(task.id + 0)) == task.id
 end
 
 -- Add a task to ':back' like a released task: then its position in the list does not matter.
-local function stand(task)
+local function index_task(task)
   call('ZADD', M .. ':back', 0, place(task))
   call('HINCRBY', M, 'loose', 1)
 end
@@ -200,23 +201,23 @@ local function repair_lane(name, taken, at)
   end
 end
 
-local function stands(task)
+local function is_indexed(task)
   local about = lane_of(task.lane or 'nil')
   if not about then return false end
   if about.head == place(task) then return call('ZSCORE', M .. ':offers', about.head) end
   return call('ZSCORE', M .. ':behind', about.key .. place(task))
 end
 
-local function stand(task)
+local function index_task(task)
   repair_lane(task.lane or 'nil', nil, place(task))
 end
 
 --#else
-local function stands(task)
+local function is_indexed(task)
   return call('ZSCORE', M .. ':ready', place(task))
 end
 
-local function stand(task)
+local function index_task(task)
   call('ZADD', M .. ':ready', 0, place(task))
 end
 --#end

@@ -50,7 +50,7 @@ local function append_all(places, lanes)
   local names, numbered = each_once(lanes), (META.lanes or 0) + 0
   local keys, heads = read_lanes(names)
   -- Lanes that get another head, and lanes that get a number.
-  local led, changed, stand = {}, {}, {}
+  local led, changed, queued = {}, {}, {}
   for n = 1, #places do
     local name, at = lanes[n], places[n]
     local head = heads[name]
@@ -62,7 +62,7 @@ local function append_all(places, lanes)
         key = pack('>I5', numbered)
         keys[name], changed[name] = key, true
       end
-      stand[#stand + 1], stand[#stand + 2] = '0', key .. (first and head or at)
+      queued[#queued + 1], queued[#queued + 2] = '0', key .. (first and head or at)
     end
     if first then heads[name], led[name] = at, true end
   end
@@ -74,7 +74,7 @@ local function append_all(places, lanes)
     if led[name] or changed[name] then records[#records + 1], records[#records + 2] = name, (keys[name] or '\254') .. head end
   end
   if numbered ~= (META.lanes or 0) + 0 then call('HSET', M, 'lanes', string.format('%.0f', numbered)) end
-  many('ZADD', M .. ':behind', stand)
+  many('ZADD', M .. ':behind', queued)
   many('ZADD', M .. ':offers', offers)
   many('HSET', M .. ':lanes', records)
 end

@@ -10,14 +10,14 @@ local t = call('TIME')
 local now = t[1] * 1000000 + t[2]
 if call('HEXISTS', M, 'born') == 0 then return redis.error_reply('TUBEGONE there is no such tube') end
 call('HDEL', M, '')
-local gone = {}
+local expired = {}
 for n = 3, #ARGV do
   local ends = call('ZSCORE', M .. ':leases', ARGV[n])
   if ends and tonumber(ends) > now then
     -- Another process may share the session, with a longer lease.
     call('ZADD', M .. ':leases', 'GT', now + ARGV[1], ARGV[n])
   else
-    gone[#gone + 1] = ARGV[n]
+    expired[#expired + 1] = ARGV[n]
   end
 end
 --#include recall
@@ -48,4 +48,4 @@ repeat
   if #changed > 0 then call('HSET', M .. ':known', unpack(changed)) end
   cursor = some[1]
 until cursor == '0' or 8 * #old + 4 * #changed < #fields or os.clock() > stop
-return gone
+return expired

@@ -46,7 +46,7 @@ local paused = tonumber(META.paused or nil)
 if paused and paused < 1e18 then soonest = math.min(soonest, paused) end
 if soonest < (tonumber(META.soonest or nil) or math.huge) and note('counter', 'soonest') then call('HSET', M, 'soonest', soonest) end
 --#if LANE_ROOM
-if mends then
+if repairs then
   -- The next calls count the tasks of the lanes again.
   call('UNLINK', M .. ':fill')
   call('HSET', M, 'recount', 0, 'soonest', 0)

@@ -11,7 +11,7 @@ local function report(...)
 end
 -- Index a ready task again if this entry was its only one.
 local function restore(task)
-  if task and task.state == 'r' and not stands(task) then stand(task) end
+  if task and task.state == 'r' and not is_indexed(task) then index_task(task) end
 end
 local check = {}
 local function places(state)
@@ -120,8 +120,8 @@ local function kept_until(id, record)
 end
 function check.done(id, record)
   local ends = kept_until(id, record)
-  local stands = ends and call('ZSCORE', M .. ':ended', pack('>I6', id))
-  if not (stands and stands + 0 == ends) and note('entry', 'done ' .. id) then
+  local score = ends and call('ZSCORE', M .. ':ended', pack('>I6', id))
+  if not (score and score + 0 == ends) and note('entry', 'done ' .. id) then
     if ends then call('ZADD', M .. ':ended', ends, pack('>I6', id)) else call('HDEL', K, id) end
   end
 end

@@ -8,12 +8,12 @@ local call, M = redis.call, KEYS[1]
 if call('HGET', M, 'layout') ~= ARGV[8] then
   return redis.error_reply('LAYOUT ' .. M .. ' was made by another version of tubes, which stores tasks differently')
 end
-local mends, found = ARGV[1] == '1', {}
+local repairs, found = ARGV[1] == '1', {}
 local function note(kind, about)
   found[#found + 1], found[#found + 2] = kind, about
-  return mends
+  return repairs
 end
-if mends then call('HDEL', M, '') end
+if repairs then call('HDEL', M, '') end
 local types = {
   tasks = 'hash', ready = ARGV[3], taken = 'zset', due = 'zset', buried = 'zset', back = 'zset', offers = 'zset',
   behind = 'zset', lanes = 'hash', rests = 'zset', fill = 'hash', crowded = 'zset', keys = 'hash', known = 'hash', done = 'hash', ended = 'zset', leases = 'zset', waiting = 'hash', wanting = 'zset',
@@ -33,7 +33,7 @@ for _, part in ipairs({ 'ready', 'back', 'behind', 'buried' }) do
     for _, at in ipairs(some) do
       if note('entry', part .. ' ' .. at) then call('ZADD', key, 0, at) end
     end
-    if not mends then break end
+    if not repairs then break end
   end
 end
 local function ranks(key, ...)
@@ -66,7 +66,7 @@ end
 local next_id = call('HGET', M, 'next')
 if not next_id or not string.match(next_id, '^%d+$') or #next_id > 14 then
   note('field', 'next')
-  if mends and tonumber(ARGV[6]) then call('HSET', M, 'next', string.format('%.0f', ARGV[6] + 1)) end
+  if repairs and tonumber(ARGV[6]) then call('HSET', M, 'next', string.format('%.0f', ARGV[6] + 1)) end
 end
 -- A number must not be used twice.
 if not is_count(call('HGET', M, 'sessions')) and #ranks(M .. ':leases', 0, 0) > 0 and note('field', 'sessions') then

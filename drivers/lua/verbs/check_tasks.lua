@@ -75,13 +75,13 @@ local function check_task(id, value)
     call('ZADD', M .. ':buried', 0, place(task))
   end
 --#if LIST
-  if task.state == 'r' and not stands(task, listed) then
+  if task.state == 'r' and not is_indexed(task, listed) then
     -- A list that is out of order is searched from end to end.
     local there = ARGV[3] == '1' and call('LPOS', M .. ':ready', id)
-    if not there and note('stranded', id) then stand(task) end
+    if not there and note('stranded', id) then index_task(task) end
   end
 --#else
-  if task.state == 'r' and not stands(task) and note('stranded', id) then stand(task) end
+  if task.state == 'r' and not is_indexed(task) and note('stranded', id) then index_task(task) end
 --#end
 --#if LANE
   if task.state == 't' then

@@ -5,12 +5,12 @@
 local M, found = KEYS[1], {}
 local now = redis.call('TIME')[1]
 local names = redis.call('ZRANGEBYSCORE', M .. ':sealed', '-inf', now - ARGV[1], 'LIMIT', 0, 10)
--- Writes sealed in the future: the clock was set back since.
+-- These writes were sealed in the future: the clock has been set back since then.
 if #names == 0 then names = redis.call('ZRANGEBYSCORE', M .. ':sealed', '(' .. now, '+inf', 'LIMIT', 0, 10) end
 for _, name in ipairs(names) do
-  local known = redis.call('HMGET', M .. ':written:' .. name, 'number', 'chunks')
-  if known[1] then
-    found[#found + 1], found[#found + 2], found[#found + 3] = name, known[1], known[2]
+  local record = redis.call('HMGET', M .. ':written:' .. name, 'number', 'chunks')
+  if record[1] then
+    found[#found + 1], found[#found + 2], found[#found + 3] = name, record[1], record[2]
   else
     redis.call('ZREM', M .. ':sealed', name)
   end
