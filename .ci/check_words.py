@@ -21,7 +21,10 @@ PARTS = dict.fromkeys(
 )
 #: Whole names, and better ones.
 NAMES = {
-    **dict.fromkeys(("heard", "asked", "given", "gone", "shown", "met", "aside"), "a noun, or an adjective with is_"),
+    **dict.fromkeys(
+        ("heard", "asked", "given", "gone", "shown", "met", "aside", "here", "there"),
+        "a noun, or an adjective with is_",
+    ),
     **dict.fromkeys(
         ("beside", "near", "within", "without", "behind", "those", "who", "whole"), "a word for an action or a thing"
     ),

@@ -78,17 +78,17 @@ class Order(Bench):
         assert self.drain_all([tasks[1], tasks[3]])
 
     def test_order_holds_while_tasks_come_and_go(self) -> None:
-        here = self.puts(4)
+        expected = self.puts(4)
         for round in range(30):
             first = self.take()
-            assert first.id == here[0].id
+            assert first.id == expected[0].id
             if round % 3 == 0:
                 self.tube.release(first)
             else:
                 self.tube.ack(first)
-                del here[0]
-            here = self.sort_as_taken([*here, self.put(**({"pri": round % 4} if self.knows("pri") else {}))])
-        assert self.drain_all(here)
+                del expected[0]
+            expected = self.sort_as_taken([*expected, self.put(**({"pri": round % 4} if self.knows("pri") else {}))])
+        assert self.drain_all(expected)
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 

@@ -91,11 +91,11 @@ class Rates(Bench):
         other = self.create("other")
         self.limit(rate=1)
         tasks = self.puts(2)
-        there = self.put(tube=other)
+        other_task = self.put(tube=other)
         assert self.queue.take_any([self.tube], timeout=0).id == tasks[0].id
         assert self.queue.take_any([self.tube, other], timeout=0).tube == other.name
         assert self.queue.take_any([self.tube, other], timeout=0) is None
-        assert other.peek(there.id).state == "taken"
+        assert other.peek(other_task.id).state == "taken"
 
     def test_waiting_takes_are_served_when_their_tokens_come(self) -> None:
         self.limit(rate=1)

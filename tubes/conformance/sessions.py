@@ -26,13 +26,13 @@ class Sessions(Bench):
         assert [self.count(name) for name in ("release", "ttr")] == [1, 0]
 
     def test_a_closed_session_releases_its_tasks_in_every_tube(self) -> None:
-        worker, here = self.worker()
-        elsewhere = self.create("elsewhere")
-        there = elsewhere.put(0)
+        worker, task = self.worker()
+        other_tube = self.create("elsewhere")
+        other = other_tube.put(0)
         worker.queue.tube("elsewhere").take(timeout=0)
         worker.queue.close()
-        assert self.state(here) == "ready"
-        assert elsewhere.peek(there).state == "ready"
+        assert self.state(task) == "ready"
+        assert other_tube.peek(other).state == "ready"
 
     def test_a_closed_session_releases_its_tasks_in_the_order_of_their_ids(self) -> None:
         worker, tasks = self.add_worker(), self.puts(3)
