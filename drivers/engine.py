@@ -110,6 +110,7 @@ class Engine:
         "has_rate_limits",
         "has_times",
         "is_bounded",
+        "is_updating",
         "lane_option",
         "listener",
         "name",
@@ -135,6 +136,8 @@ class Engine:
         self.name: Final = name
         self.driver: Final = driver
         self.listener: Callable[[Entry, str], None] | None = None
+        #: True while a put changes the task with its key.
+        self.is_updating = False
         self._steps: Final = {name: {was: _Step(move) for was, move in rows.items()} for name, rows in MOVES.items()}
         # The steps of inner loops.
         self._put: Final = self._steps["put"][None]
@@ -463,7 +466,7 @@ class Engine:
                 if on_duplicate == "raise":
                     id = found.id if isinstance(found, Entry) else found
                     raise DuplicateKey(key=key, tube=self.name, id=id, item=number)
-                if on_duplicate == "keep":
+                if on_duplicate != "replace":
                     continue
             # The replaced task makes room.
             if key not in made and not (isinstance(found, Entry) and found.state in among):
@@ -613,7 +616,10 @@ class Engine:
         self.keep()
 
     def _find_kept(self, now: int, data: Any, options: Mapping[str, Any]) -> Entry | None:
-        """Return a copy of the task that keeps the key of a put, or None if the put adds a task."""
+        """Return a copy of the task that keeps the key of a put, or None if the put adds a task.
+
+        With `on_duplicate="update"` the task first gets the data of the put.
+        """
         key = options["key"]
         found = self._keys.find(now, key)
         if found is None:
@@ -623,6 +629,10 @@ class Engine:
             raise DuplicateKey(key=key, tube=self.name, id=found.id if isinstance(found, Entry) else found)
         if on_duplicate == "replace":
             return None
+        if on_duplicate == "update" and isinstance(found, Entry):
+            self.is_updating = True  # After an interrupt the indexes are rebuilt.
+            found = self.update(now, found, data)
+            self.is_updating = False
         if isinstance(found, Entry):
             kept = found.copy()
             kept.hold = kept.index = None  # Only the tube's own entry has a hold and an index.

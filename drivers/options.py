@@ -256,7 +256,7 @@ OF_TASKS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "timeout": micros,
     "max_attempts": attempts,
     "key": text,
-    "on_duplicate": one_of("keep", "replace", "raise"),
+    "on_duplicate": one_of("keep", "replace", "update", "raise"),
     "key_ttl": micros,
     "context": context,
     "keep_done": micros,

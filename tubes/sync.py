@@ -676,10 +676,11 @@ class Tube(Generic[T, R]):
         or with its session, the task is buried. None: the tube's value, by default no limit;
         `key`: a string. A tube has at most one task with this key, in any state. A buried task keeps its key until it
         is done after a kick, deleted or replaced. `on_duplicate` decides about a second put: `"keep"` returns the
-        existing task (`task.created_now` is False), `"replace"` deletes it and puts the new one, `"raise"` raises
-        `DuplicateKey`;
-        `key_ttl`: seconds for which the key is remembered after its task has ended. During that time `"keep"` and
-        `"raise"` add nothing; `"keep"` returns a task with the id of the old one and the data of this put;
+        existing task (`task.created_now` is False), `"replace"` deletes it and puts the new one, `"update"` gives it
+        the new data, as `update` does, and ignores all other options, `"raise"` raises `DuplicateKey`;
+        `key_ttl`: seconds for which the key is remembered after its task has ended. During that time only
+        `"replace"` adds a task; `"keep"` and `"update"` return a task with the id of the old one and the data of this
+        put;
         `context`: a mapping of strings to strings that the task carries along with its data, such as trace ids;
         `keep_done`: seconds for which the done task is kept with its result; None: the tube's value, 0: not kept. See
         `result`, `tasks` and `again`;

@@ -517,6 +517,7 @@ CODE = str(Path(tubes.__file__).parent / "durable")
 WRITES: dict[str, Callable[[tubes.Tube, tubes.Task], object]] = {
     "put": lambda tube, task: tube.put("x", utube="a", ttl=50),
     "replace": lambda tube, task: tube.put("x", key="k", on_duplicate="replace"),
+    "update by key": lambda tube, task: tube.put("x", key="k", on_duplicate="update"),
     "put_many": lambda tube, task: tube.put_many(["x", "y"]),
     "take": lambda tube, task: tube.take(0),
     "ack": lambda tube, task: tube.ack(task),

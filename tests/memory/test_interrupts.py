@@ -663,6 +663,31 @@ def test_interrupted_replace_is_all_or_nothing(driver: str, state: str) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("method", ["put", "put_many"])
+@pytest.mark.parametrize("state", ["ready", "taken", "buried"])
+def test_interrupted_update_by_key_is_all_or_nothing(driver: str, method: str, state: str) -> None:
+    for moment, _, tube in moments_with_keys(driver):
+        if state == "taken":
+            tube.take(0)
+        elif state == "buried":
+            tube.bury(TASKS)
+        call: Any = (lambda tube=tube: tube.put("x", key="0", on_duplicate="update")) if method == "put" else (
+            lambda tube=tube: tube.put_many(["x"], key="0", on_duplicate="update")
+        )  # fmt: skip
+        over = not interrupt(call, moment)
+        assert check(tube)["total"] == TASKS
+        assert tube.peek(TASKS).state == state
+        done = tube.peek(TASKS).data == "x"
+        assert done or not over
+        tube.admin.release_all()
+        tube.kick(1)
+        assert sorted(map(str, drain(tube))) == sorted(map(str, ["x" if done else 0, *range(1, TASKS)]))
+        if over:
+            return
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("method", ["ack", "delete", "bury", "release"])
 def test_interrupted_call_keeps_task_and_key_consistent(driver: str, method: str) -> None:
     for moment, _, tube in moments_with_keys(driver):

@@ -57,7 +57,7 @@ class Side:
         acts: dict[str, Callable[[], Any]] = {
             "put": lambda: tube.put(number),
             "put with a key": lambda: tube.put(
-                number, key=str(number % 3), on_duplicate=("keep", "replace")[number % 2]
+                number, key=str(number % 3), on_duplicate=("keep", "replace", "update")[number // 3 % 3]
             ),
             "put with a limit": lambda: tube.put(number, max_attempts=1),
             "take": lambda: tube.take(timeout=0),

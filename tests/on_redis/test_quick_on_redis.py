@@ -52,7 +52,10 @@ class Side:
         """Make one call; `number` selects a taken task or an id."""
         tube, taken, port = self.tube, self.taken, self.tube._port
         task: Any = taken[number % len(taken)] if taken else number
-        keyed: dict[str, Any] = {"key": str(number % 3), "on_duplicate": ("keep", "replace", "raise")[number % 3]}
+        keyed: dict[str, Any] = {
+            "key": str(number % 3),
+            "on_duplicate": ("keep", "replace", "update", "raise")[number % 4],
+        }
         acts: dict[str, Callable[[], Any]] = {
             "put": lambda: tube.put(number),
             "put with options": lambda: tube.put([number], **OPTIONS[self.driver]),

@@ -73,6 +73,7 @@ def puts(desk: Desk) -> None:
     desk.put("key", key="k")
     desk.put("kept", key="k", on_duplicate="keep")
     desk.put("replaces", key="k", on_duplicate="replace")
+    desk.put("updates", key="k", on_duplicate="update")
     desk.tube.put_many([desk.item("d", "x"), desk.item("e", "x"), desk.item("f", "y")])
     desk.tube.put_many([desk.item("g", "x", key="l"), desk.item("h", "z", key="k", on_duplicate="replace")])
     if desk.timed:

@@ -62,6 +62,7 @@ def test_producer_and_worker_need_only_documented_rights(users: rights.Users) ->
         tube.put_many(tubes.Item(number, utube=f"{number % 3}") for number in range(20))
         tube.put("key", key="k")
         tube.put("key", key="k", on_duplicate="replace")
+        tube.put("key", key="k", on_duplicate="update")
     with tubes.connect(users.url("worker")) as queue:
         worker = Worker(queue, concurrency=3)
         worker.on("jobs", lambda task: task.data)

@@ -190,7 +190,7 @@ class Twins:
             options["context"] = self.pick({}, {"trace": "1"}, {"ü" * 300: "", "": "x"})
         if self.random.random() < 0.3 and self.keyed:
             options["key"] = self.pick("k", "l", "m", "ü" * 300)
-            options["on_duplicate"] = self.pick("keep", "replace", "raise", None)
+            options["on_duplicate"] = self.pick("keep", "replace", "update", "raise", None)
             options["key_ttl"] = self.pick(None, None, 0, 0.5, 2)
         if self.keeps and self.random.random() < 0.5:
             options["keep_done"] = self.pick(0, 0.5, 2, 5)

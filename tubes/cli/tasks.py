@@ -66,7 +66,7 @@ def put(
     max_attempts: Annotated[int | None, typer.Option(help="The maximum number of times the task can be taken.")] = None,
     key: Annotated[str | None, typer.Option(help="A unique key: no other task can have it.")] = None,
     on_duplicate: Annotated[
-        str | None, typer.Option(help="What to do if the key is in use: keep, replace or raise.")
+        str | None, typer.Option(help="What to do if the key is in use: keep, replace, update or raise.")
     ] = None,
     keep_done: Annotated[
         float | None, typer.Option(help="Seconds for which the task is kept after it is done.")

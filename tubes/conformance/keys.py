@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tubes import DuplicateKey, Task, TaskNotFound, TaskNotTaken, TubeFull
+from tubes import DuplicateKey, Item, Task, TaskNotFound, TaskNotTaken, TubeFull
 from tubes.conformance.bench import Bench, needs
 
 if TYPE_CHECKING:
@@ -74,6 +74,79 @@ class UniqueKeys(Bench):
         assert self.has_received(events, [("delete", first.id, "done"), ("put", second.id, "ready")])
         assert [task.data for task in (self.take(),)] == ["second"]
         assert self.put(key="k").id == second.id
+
+    @pytest.mark.parametrize("method", ["put", "put_many"])
+    def test_on_duplicate_update_changes_only_the_data(self, method: str) -> None:
+        options: dict[str, object] = {"key": "k", "on_duplicate": "update"}
+        taken = self.put("old", key="k", max_attempts=3, context={"a": "b"}, **self.lane("x"))
+        self.take()
+        self.put(key="other", **self.lane("y"))
+        events = self.listen()
+        before = self.tube.peek(taken)
+        for number, state in enumerate(("taken", "ready", "buried")):
+            if state == "ready":
+                self.tube.release(taken)
+            elif state == "buried":
+                self.tube.bury(taken.id, "why")
+            data = [number] if number else None
+            found = getattr(self.tube, method)(
+                *([data] if method == "put" else [[data]]), max_attempts=9, context={}, **options, **self.lane("z")
+            )
+            task = found if method == "put" else found[0]
+            assert (task.id, task.data, task.state, task.created_now) == (taken.id, data, state, False)
+            seen = self.tube.peek(taken.id)
+            assert (seen.data, seen.state, seen.attempts) == (data, state, 1)
+            for name in ("utube", "pri", "ttl", "ttr", "created", "max_attempts", "context", "key"):
+                assert getattr(seen, name) == getattr(before, name)
+        assert self.tube.peek(taken.id).reason == "why"
+        names = ["taken", "release", "ready", "bury", "buried"]
+        assert self.has_received(
+            events, [("update" if name in ("taken", "ready", "buried") else name, taken.id, state)
+                     for name, state in zip(names, ("taken", "ready", "ready", "buried", "buried"), strict=True)]
+        )  # fmt: skip
+        assert (self.count("put"), self.count("total")) == (2, 2)
+
+    def test_holder_keeps_its_data_after_an_update_by_key(self) -> None:
+        self.put("old", key="k")
+        held = self.take()
+        self.put("new", key="k", on_duplicate="update")
+        assert held.data == "old"
+        assert self.tube.release(held).data == "old"
+        again = self.take()
+        assert (again.data, again.attempts) == ("new", 2)
+        assert self.tube.ack(again).state == "done"
+
+    @needs("delay")
+    def test_update_by_key_leaves_the_times_and_the_place(self) -> None:
+        self.put("old", key="k", delay=5)
+        self.clock.advance(1)
+        task = self.put("new", key="k", delay=50, on_duplicate="update")
+        assert (task.state, task.data, task.due, task.created) == ("delayed", "new", 5, 0)
+        assert self.changes_state(task, "delayed", "ready", after=4)
+
+    def test_update_by_key_keeps_the_order(self) -> None:
+        tasks = [self.put(number, key=str(number)) for number in range(3)]
+        for number in range(3):
+            self.put(number + 10, key=str(number), on_duplicate="update")
+        assert self.drain() == [task.id for task in self.sort_as_taken(tasks)]
+
+    def test_update_by_key_of_a_free_key_puts_and_of_a_remembered_key_keeps(self) -> None:
+        task = self.put("first", key="k", key_ttl=9, on_duplicate="update")
+        assert task.created_now
+        self.tube.ack(self.take())
+        again = self.put("second", key="k", on_duplicate="update")
+        assert (again.id, again.state, again.created_now, again.data) == (task.id, "done", False, "second")
+        first, second = self.tube.put_many([Item(1, key="b"), Item(2, key="b")], on_duplicate="update")
+        assert (first.data, second.data, second.id, second.created_now) == (1, 2, first.id, False)
+        assert self.take().data == 2
+
+    def test_update_by_key_needs_no_room(self) -> None:
+        self.tube = self.create("full", capacity=1)
+        task = self.put(key="k")
+        assert self.put("new", key="k", on_duplicate="update").id == task.id
+        assert self.tube.put_many(["newer"], key="k", on_duplicate="update")[0].data == "newer"
+        with self.expect_error(TubeFull):
+            self.tube.put(0, key="other", on_duplicate="update")
 
     def test_a_taken_task_may_be_replaced(self) -> None:
         first = self.put_and_take(key="k")

@@ -293,7 +293,7 @@ class SharedTube:
         """Return True if an error may have interrupted a move."""
         if error is None or isinstance(error, TubesError):
             return False
-        return is_put is None or (0 <= first < self.engine.next_id if is_put else first > 0)
+        return is_put is None or self.engine.is_updating or (0 <= first < self.engine.next_id if is_put else first > 0)
 
     def rebuild(self, now: int) -> None:
         """Rebuild the indexes of the engine."""

@@ -359,7 +359,7 @@ _WRITE: Final[_Known] = {
     "delay": ("delay", _put_option("delay", _seconds)),
     "maxAttempts": ("max_attempts", _put_option("max_attempts", _check_whole_number)),
     "keyTtl": ("key_ttl", _put_option("key_ttl", _seconds)),
-    "onDuplicate": ("on_duplicate", _accept_one_of("keep", "replace")),
+    "onDuplicate": ("on_duplicate", _accept_one_of("keep", "replace", "update")),
 }
 #: The options of put in `_WRITE`.
 _PUT_OPTIONS: Final = OF_TASKS.keys() - {"timeout", "at"}

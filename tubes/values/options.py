@@ -51,8 +51,8 @@ class PutOptions(TaskOptions, total=False):
 
     key: str | None
     """A unique key: a tube has at most one task with this key."""
-    on_duplicate: Literal["keep", "replace", "raise"] | None
-    """If a task has the same key: keep and return that task (the default), replace it, or raise."""
+    on_duplicate: Literal["keep", "replace", "update", "raise"] | None
+    """If a task has the same key: keep and return that task (the default), replace it, give it the data, or raise."""
     key_ttl: Seconds | None
     """Seconds for which the key is remembered after its task is gone."""
 

@@ -1,6 +1,6 @@
 -- Add all of the given tasks, or none, as put_many does, but one by one, because some have keys.
--- ARGV  6 to 11 as for put_many, 12… words as there, and before the data its key ('': none), and 'keep', 'replace' or
---       'raise'; for a task that is buried at once the reason instead of the key, and 'bury'
+-- ARGV  6 to 11 as for put_many, 12… words as there, and before the data its key ('': none), and 'keep', 'replace',
+--       'update' or 'raise'; for a task that is buried at once the reason instead of the key, and 'bury'
 -- reply  a list: the moment of the put in 7 bytes and the id of the first new task; then for each task '' if it is new,
 --        the living task of its key as `shown` encodes it, or '?' and its id if the reply is too large, or the id of
 --        the remembered task; nil if the tube is full; the error DUPLICATE names the existing task and the item,
@@ -71,7 +71,8 @@ while #all < size do
       found, lives = made[key], true
       if not found then found, lives = find_key(key) end
       if found and how == 'raise' then return redis.error_reply('DUPLICATE ' .. found .. ' ' .. #all) end
-      task.kept, task.known = found and how == 'keep', not lives and found
+      task.kept, task.known = found and how ~= 'replace', not lives and found
+      task.raw = how == 'update' and words[n]
     end
     if not task.kept then
       -- A task that replaces another needs no room.
@@ -108,7 +109,7 @@ end
 local capacity, callers, process = tonumber(ARGV[9]), ARGV[10] or '', ARGV[11]
 --#include room
 --#end
-local reply, marks = { created .. META.next }, {}
+local reply, marks, updated = { created .. META.next }, {}, false
 META.next = id
 --#if LANE_ROOM
 fill_lanes(new)
@@ -126,6 +127,18 @@ for n = 1, size do
     found = lives or task.known
   end
   if task.kept then
+    if lives and task.raw then
+--#slow
+      local raw, task = task.raw, find(found)
+      local due = task.due
+      local function change(task)
+        task.value = sub(task.value, 1, task.body - 1) .. raw
+        if task.state == 't' then write(task) end
+      end
+--#move update
+      updated = true
+--#fast
+    end
     reply[n + 1], marks[n] = lives and shown_or_id(found) or tonumber(found), found
   else
     reply[n + 1], marks[n] = '', 'n'
@@ -157,7 +170,7 @@ if ARGV[7] ~= '' then call('UNLINK', M .. ':staged:' .. ARGV[7]) end
 --#if ROOM
 if callers ~= '' then call('HDEL', M .. ':waiting', process .. ':room') end
 --#end
-if META.next == first and ARGV[7] == '' then
+if META.next == first and ARGV[7] == '' and not updated then
   -- All tasks exist: return without a write, which a server that is out of memory would refuse.
 --#slow
 --#include flush

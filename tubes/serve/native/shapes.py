@@ -83,7 +83,7 @@ PUT: Final[Fields] = {
     "ttr": SECONDS,
     "utube": TEXT,
     "key": NONEMPTY,
-    "on_duplicate": one_of("keep", "replace", "raise"),
+    "on_duplicate": one_of("keep", "replace", "update", "raise"),
     "key_ttl": SECONDS,
     "max_attempts": ATTEMPTS,
     "context": {**map_schema(TEXT), "propertyNames": {"pattern": r"^(?!tubes\.)"}},
