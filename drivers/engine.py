@@ -1168,14 +1168,18 @@ class Engine:
 
     # -- lanes -----------------------------------------------------------------------------------------------------
 
-    def block(self, now: int, name: str, span: int, *, extend: bool = False) -> None:
-        """Let no task of a lane start for `span`; 0 ends the block. `extend`: keep a later end. Cost: O(log n)."""
+    def block(self, now: int, name: str, span: int, *, extend: bool = False, reason: str | None = None) -> None:
+        """Let no task of a lane start for `span`; 0 ends the block. Cost: O(log n).
+
+        `extend`: keep a block that ends later, and its reason.
+        """
         lanes = self.lanes
         rate = lanes.rate(name) if span else lanes.known_rate(name)
         if rate is not None:
             self.has_rate_limits = self.uses_time = True
             until = now + span if span else 0
-            rate.block(now, max(until, rate.blocked) if extend else until)
+            if not extend or until >= rate.blocked:
+                rate.block(now, until, reason)
 
     def configure(self, now: int, name: str, changes: Mapping[str, Any]) -> None:
         """Set limits of one lane; None: the tube's. Cost: O(log n)."""

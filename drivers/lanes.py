@@ -12,16 +12,19 @@ from tubes.drivers.timers import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from typing import Any
+    from typing import Any, TypeAlias
 
     from tubes.drivers.entry import Entry, Index
     from tubes.drivers.rate_limits import RateLimit, RateLimits
+
+    #: The fields of `LaneInfo`.
+    LaneFields: TypeAlias = tuple[str, int, int, float | None, float, int, int, float | None, str | None]
 
 
 class Lanes:
     """The lanes of a tube. The first ready task of every free lane is on offer; the others wait in their lane.
 
-    A take looks only at the tasks on offer, so waiting tasks of lanes that are busy or cool down cost it nothing.
+    A take looks only at the tasks on offer, so waiting tasks of lanes that are busy or in cooldown cost it nothing.
     """
 
     def __init__(self, offers: Index, rates: RateLimits, before: Lanes | None = None, *, newest_first: bool) -> None:
@@ -61,7 +64,7 @@ class Lanes:
         return self.rates.capacity if rate is None or rate.capacity is None else rate.capacity
 
     def adopt(self) -> None:
-        """Take over the rate limits of `before`. Lanes that may cool down do so until the timers run next."""
+        """Take over the rate limits of `before`. Their cooldowns go on until the timers run next."""
         before = self.before
         if before is None:
             return
@@ -87,22 +90,28 @@ class Lanes:
         if self.spare is not None:
             self.spare.limit = rates.max_in_flight
 
-    def list_first(self, limit: int) -> Iterator[tuple[str, int, int, float | None, float, int, int]]:
-        """Yield the fields of `Utube` for the first lanes by name."""
+    def list_first(self, now: int, limit: int) -> Iterator[LaneFields]:
+        """Yield the fields of `LaneInfo` for the first lanes by name."""
         named = (name for name, lane in self.by_name.items() if lane.taken or lane.rate is not None or lane.has_ready())
         for name in nsmallest(limit, chain(named, self.rates.alone)):
-            lane, rate = self.by_name.get(name), self.known_rate(name)
-            ready, taken = (0, 0) if lane is None else (lane.ready(), lane.taken)
-            due, interval, most = NEVER, None, None
-            if rate is not None:
-                due, interval, most = rate.due, rate.interval, rate.max_in_flight
-            interval = self.rates.interval if interval is None else interval
-            most = self.rates.max_in_flight if most is None else most
-            start = None if due == NEVER else due / SECOND
-            yield name, ready, taken, start, interval / SECOND, most, self.capacity(name)
+            yield self.show(now, name)
+
+    def show(self, now: int, name: str) -> LaneFields:
+        """Return the fields of `LaneInfo` for a lane. Cost: O(1)."""
+        lane, rate = self.by_name.get(name), self.known_rate(name)
+        ready, taken = (0, 0) if lane is None else (lane.ready(), lane.taken)
+        start, interval, most, until, reason = None, None, None, None, None
+        if rate is not None:
+            start = None if rate.due == NEVER else rate.due / SECOND
+            interval, most = rate.interval, rate.max_in_flight
+            if rate.blocked > now:
+                until, reason = rate.blocked / SECOND, rate.reason
+        interval = self.rates.interval if interval is None else interval
+        most = self.rates.max_in_flight if most is None else most
+        return name, ready, taken, start, interval / SECOND, most, self.capacity(name), until, reason
 
     def count(self) -> tuple[int, int]:
-        """Count the lanes that `list_first` lists, and how many of them cool down. Cost: O(n)."""
+        """Count the lanes that `list_first` lists, and how many of them are in cooldown or blocked. Cost: O(n)."""
         known = [lane.rate for lane in self.by_name.values() if lane.taken or lane.ready() or lane.rate is not None]
         rates = [*known, *self.rates.alone.values()]
         return len(rates), sum(rate is not None and rate.due != NEVER for rate in rates)
@@ -118,7 +127,7 @@ class Lane:
         self.lanes: Final = lanes
         self.living = 0
         self.taken = 0
-        #: The number of tasks that may be taken now; 0 while the lane cools down.
+        #: The number of tasks that may be taken now; 0 while the lane is in cooldown or blocked.
         self.limit = lanes.rates.max_in_flight
         self.head: Entry | None = None
         self.waiting: Ready | None = None

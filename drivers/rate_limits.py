@@ -1,4 +1,4 @@
-"""The rate limit of a lane: its last takes, its cool-down, and its own limits."""
+"""The rate limit of a lane: its last takes, its cooldown, its block, and its own limits."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class RateLimits:
 
     @property
     def limits(self) -> tuple[int, int, float]:
-        """The default limits that affect the cool-down."""
+        """The default limits that affect the cooldown."""
         return self.max_in_flight, self.interval, self.jitter
 
     def next_number(self) -> int:
@@ -92,13 +92,13 @@ class RateLimits:
 class RateLimit:
     """The starts and limits of a lane. Most lanes of most tubes need none.
 
-    While the lane cools down, this object is an item of the timers, as a task is: `due` is the time of its next start.
-    A lane that cools down has no task on offer, so takes never see it.
+    While the lane is in cooldown or blocked, this object is an item of the timers, as a task is: `due` is the time of
+    its next start. Such a lane has no task on offer, so takes never see it.
     """
 
     __slots__ = (
         "blocked", "capacity", "due", "id", "interval", "interval_from", "lane", "max_in_flight", "name", "queued",
-        "shared", "starts",
+        "reason", "shared", "starts",
     )  # fmt: skip
 
     def __init__(self, shared: RateLimits, name: str, id: int) -> None:
@@ -111,6 +111,8 @@ class RateLimit:
         self.due = self.queued = NEVER
         #: The end of the block: no start before this time.
         self.blocked = 0
+        #: The reason of the block.
+        self.reason: str | None = None
         # The lane's own limits; None: the tube's.
         self.interval: int | None = None
         self.max_in_flight: int | None = None
@@ -141,13 +143,13 @@ class RateLimit:
         return max(self.blocked, last.at + span)
 
     def start(self, now: int, entry: Entry) -> None:
-        """Record that a task of the lane is about to be taken, and cool down."""
+        """Record that a task of the lane is about to be taken, and start the cooldown."""
         start = Start(now, entry.id, entry.attempts, self.shared.next_number())
         self.starts = (start, self.starts[0])
         self._cool_down(now)
 
     def end_run(self, now: int) -> None:
-        """Cool down again at the end of a run, before its task moves, if the interval counts from the end."""
+        """Restart the cooldown at the end of a run, before its task moves, if the interval counts from the end."""
         if (self.interval_from or self.shared.interval_from) == "ack":
             last, before = self.starts
             self.starts = last._replace(at=now), before._replace(at=now)
@@ -162,9 +164,9 @@ class RateLimit:
             self.starts = (before, _NO_START)
             self.apply(now)
 
-    def block(self, now: int, until: int) -> None:
+    def block(self, now: int, until: int, reason: str | None = None) -> None:
         """Let no task start before `until`; 0 ends the block."""
-        self.blocked = until
+        self.blocked, self.reason = until, reason
         self.apply(now)
 
     def configure(self, now: int, changes: Mapping[str, Any]) -> None:
@@ -184,7 +186,7 @@ class RateLimit:
         return last.number
 
     def apply(self, now: int) -> None:
-        """Apply the limit: cool down and withdraw the lane's first task, or offer it."""
+        """Apply the limit: start the cooldown and withdraw the lane's first task, or offer it."""
         self._cool_down(now)
         if self.lane is not None:
             self.lane.adjust()
@@ -195,7 +197,7 @@ class RateLimit:
         lane = self.lane
         if self.due != NEVER or (lane is not None and (lane.taken or lane.head is not None)):
             return
-        self.starts = (_NO_START, _NO_START)
+        self.starts, self.reason = (_NO_START, _NO_START), None
         if self.own_limits == _NO_LIMITS:
             if lane is not None:
                 lane.rate = None
@@ -203,7 +205,7 @@ class RateLimit:
                 del self.shared.alone[self.name]
 
     def _cool_down(self, now: int) -> None:
-        """Cool down until the next start, if it is in the future."""
+        """Stop starts until the next one is allowed."""
         last, before = self.starts
         # A last start in the future means that the clock was set back.
         if 0 <= now < last.at:

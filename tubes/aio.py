@@ -1373,12 +1373,28 @@ class AsyncLane:
         self._port = port
         self.name = lane_of(port.shared.driver, name)
 
-    async def block(self, seconds: Seconds, *, extend: bool = False) -> None:
+    async def info(self) -> LaneInfo:
+        """Return the lane's tasks, limits, next start and block. O(log n).
+
+        A lane that `AsyncTube.lanes` does not list has no tasks, and the limits of the tube.
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     lane = queue.create_tube("crawl", "utube", interval=2).lane("example.com")
+        ...     lane.block(30, reason="429")
+        ...     info = lane.info()
+        ...     info.ready, info.interval, info.blocked_until is not None, info.blocked_reason
+        (0, 2.0, True, '429')
+        """
+        reply = self._port.lane_info(self.name)
+        return await reply if type(reply) is CoroutineType else reply
+
+    async def block(self, seconds: Seconds, *, extend: bool = False, reason: str | None = None) -> None:
         """Stop takes from this lane for some seconds, for example after a 429 with Retry-After. O(log n).
 
         The block ends by itself, and waiting calls are served at once. Another block replaces it. Taken tasks stay
         taken. A lane without tasks can be blocked, too.
-        `extend`: True never shortens a block: the latest end counts, whichever process set it.
+        `extend`: True never shortens a block: the latest end counts, whichever process set it. `reason`: why, a short
+        text. `info` returns it until the block ends or another block replaces it.
         >>> import tubes
         >>> with tubes.connect() as queue:
         ...     tube = queue.create_tube("crawl", "utube")
@@ -1387,13 +1403,13 @@ class AsyncLane:
         ...     tube.take(timeout=0) is None
         True
         """
-        reply = self._port.block(self.name, seconds, extend)
+        reply = self._port.block(self.name, seconds, extend, reason)
         if type(reply) is CoroutineType:
             await reply
 
     async def unblock(self) -> None:
         """End a block and serve waiting calls. A cooldown goes on. Without a block it has no effect. O(log n)."""
-        reply = self._port.block(self.name, 0, False)
+        reply = self._port.block(self.name, 0, False, None)
         if type(reply) is CoroutineType:
             await reply
 

@@ -1480,12 +1480,27 @@ class Lane:
         self._port = port
         self.name = lane_of(port.shared.driver, name)
 
-    def block(self, seconds: Seconds, *, extend: bool = False) -> None:
+    def info(self) -> LaneInfo:
+        """Return the lane's tasks, limits, next start and block. O(log n).
+
+        A lane that `Tube.lanes` does not list has no tasks, and the limits of the tube.
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     lane = queue.create_tube("crawl", "utube", interval=2).lane("example.com")
+        ...     lane.block(30, reason="429")
+        ...     info = lane.info()
+        ...     info.ready, info.interval, info.blocked_until is not None, info.blocked_reason
+        (0, 2.0, True, '429')
+        """
+        return self._port.lane_info(self.name)
+
+    def block(self, seconds: Seconds, *, extend: bool = False, reason: str | None = None) -> None:
         """Stop takes from this lane for some seconds, for example after a 429 with Retry-After. O(log n).
 
         The block ends by itself, and waiting calls are served at once. Another block replaces it. Taken tasks stay
         taken. A lane without tasks can be blocked, too.
-        `extend`: True never shortens a block: the latest end counts, whichever process set it.
+        `extend`: True never shortens a block: the latest end counts, whichever process set it. `reason`: why, a short
+        text. `info` returns it until the block ends or another block replaces it.
         >>> import tubes
         >>> with tubes.connect() as queue:
         ...     tube = queue.create_tube("crawl", "utube")
@@ -1494,11 +1509,11 @@ class Lane:
         ...     tube.take(timeout=0) is None
         True
         """
-        self._port.block(self.name, seconds, extend)
+        self._port.block(self.name, seconds, extend, reason)
 
     def unblock(self) -> None:
         """End a block and serve waiting calls. A cooldown goes on. Without a block it has no effect. O(log n)."""
-        self._port.block(self.name, 0, False)
+        self._port.block(self.name, 0, False, None)
 
     def configure(
         self,

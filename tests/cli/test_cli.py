@@ -393,23 +393,28 @@ def test_stats_match_queue_statistics(shell: Shell, queue: tubes.Queue) -> None:
 def test_lane_is_blocked_and_configured(shell: Shell, queue: tubes.Queue) -> None:
     crawl = queue.create_tube("crawl", "utube")
     crawl.put("/", utube="example.com")
-    named = {"tube": "crawl", "lane": "example.com"}
-    assert shell.json("lane", "block", "crawl", "example.com", 60) == [named | {"blocked": 60}]
+    (blocked,) = shell.json("lane", "block", "crawl", "example.com", 60, "--reason", "overloaded")
+    assert blocked == crawl.lane("example.com").info()._asdict()
+    assert blocked["blocked_reason"] == "overloaded"
+    assert shell.json("lane", "info", "crawl", "example.com") == [blocked]
+    assert "overloaded" in shell("lane", "info", "crawl", "example.com").stdout
+    assert "overloaded" in shell("lanes", "crawl").stdout
     assert crawl.take(timeout=0) is None
     shell("lane", "block", "crawl", "example.com", 1, "--extend")
     (info,) = crawl.lanes()
     assert info.next_start is not None
     assert info.next_start > time.time() + 30
-    assert shell.json("lane", "unblock", "crawl", "example.com") == [named | {"blocked": 0}]
+    assert shell.json("lane", "unblock", "crawl", "example.com")[0]["blocked_until"] is None
     assert crawl.lanes()[0].next_start is None
     limits = ["--interval", 2.5, "--max-in-flight", 3, "--interval-from", "ack", "--capacity", 9]
     shell("lane", "configure", "crawl", "example.com", *limits)
     assert crawl.lanes()[0][4:7] == (2.5, 3, 9)
     (changed,) = shell.json("lane", "configure", "crawl", "example.com", "--interval", "default")
-    assert changed == named | {"interval": None}
+    assert changed["interval"] == 0
     assert crawl.lanes()[0][4:7] == (0, 3, 9)
     queue.create_tube("mail")
     shell("lane", "block", "mail", "a", 5, code=Exit.USAGE)
+    shell("lane", "block", "crawl", "a", 5, "--reason", "", code=Exit.USAGE)
     shell("lane", "configure", "crawl", "a", "--max-in-flight", 0, code=Exit.USAGE)
 
 

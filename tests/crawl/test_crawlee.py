@@ -154,6 +154,8 @@ def test_released_requests_block_and_slow_down_their_hosts() -> None:
             await manager.reclaim_request(first)
             manager.set_crawl_delay(second.url, 7)
             await manager.mark_request_as_handled(second)
+            info = await tube.lane("a.example").info()
+            assert info.blocked_reason == "429, Retry-After 50"
             waits = {lane.name: (lane.next_start or 0) - clock.now() for lane in await tube.lanes()}
             assert waits == {"a.example": pytest.approx(50, abs=0.1), "b.example:8080": pytest.approx(7, abs=0.1)}
 

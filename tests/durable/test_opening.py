@@ -316,11 +316,12 @@ def test_lanes_are_restored_after_reopening(url: str) -> None:
         tube.truncate()
         tube.put_many(range(2), utube="a")
         tube.lane("a").configure(max_in_flight=2, capacity=2)
-        tube.lane("b").block(50)
+        tube.lane("b").block(50, reason="\ud800 429")
         tube.take(0)
     with tubes.connect(url, clock=clock) as queue:
         tube = queue.tube("t")
         assert [(lane.name, lane.next_start) for lane in tube.lanes()] == [("a", None), ("b", 150)]
+        assert tube.lane("b").info()[-2:] == (150, "\ud800 429")
         assert tube.put(2, utube="a", timeout=0) is None
         # The interval counts from the last take.
         tube.lane("a").configure(interval=30)

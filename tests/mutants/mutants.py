@@ -412,6 +412,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _of(_UTUBETTL_ON_REDIS, "later_end_of_block_and_interval_counts"),
     ),
     Mutant(
+        "block that ends earlier replaces the reason",
+        "drivers/lua/verbs/pace.lua",
+        "if ends and (ARGV[11] ~= '1' or ends >= pace.blocked) then",
+        "if ends then ends = ARGV[11] == '1' and math.max(ends, pace.blocked) or ends",
+        _of(_UTUBETTL_ON_REDIS, "reason_of_a_block_is_kept_until_it_is_replaced_or_ended"),
+    ),
+    Mutant(
         "undone take leaves its start",
         "drivers/lua/lane_after.lua",
         "if task.undone then rest_anew() else note_end() end",

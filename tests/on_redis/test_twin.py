@@ -346,7 +346,9 @@ class Twins:
             self.clock.advance(0.01)
         elif method == "block":
             name, seconds = self.pick(*LANES), self.pick(0, 0.1, 0.5, 2)
-            self.same(lambda side: side.of(worker).lane(name).block(seconds))
+            options = {"extend": self.pick(True, False), "reason": self.pick(None, "429", "\ud800")}
+            self.same(lambda side: side.of(worker).lane(name).block(seconds, **options))
+            self.same(lambda side: side.of(worker).lane(name).info())
         elif method == "configure":
             name, limits = self.pick(*LANES), {"interval": self.pick(None, 0, 0.4, 1.5)}
             limits = self.pick(

@@ -475,7 +475,7 @@ def test_a_session_holds_tasks_until_it_ends(http: httpx.Client) -> None:
 def test_lanes_are_listed_configured_and_blocked(http: httpx.Client) -> None:
     http.put("/tubes/crawl", json={"driver": "utubettl"})
     put(http, 1, tube="crawl", utube="a/b")
-    assert http.post("/tubes/crawl/lanes/a%2Fb/block", json={"seconds": 60}).status_code == 204
+    assert http.post("/tubes/crawl/lanes/a%2Fb/block", json={"seconds": 60, "reason": "429"}).status_code == 204
     shorter = {"seconds": 5, "extend": True}
     assert http.post("/tubes/crawl/lanes/a%2Fb/block", json=shorter).status_code == 204
     assert (
@@ -487,6 +487,10 @@ def test_lanes_are_listed_configured_and_blocked(http: httpx.Client) -> None:
     (lane,) = http.get("/tubes/crawl/lanes").json()["lanes"]
     assert (lane["name"], lane["ready"], lane["max_in_flight"]) == ("a/b", 1, 5)
     assert 50 < lane["next_start"] - time.time() < 70
+    assert (lane["blocked_until"], lane["blocked_reason"]) == (lane["next_start"], "429")
+    assert http.get("/tubes/crawl/lanes/a%2Fb").json() == lane
+    assert http.get("/tubes/crawl/lanes/other").json()["blocked_until"] is None
+    assert problem(http.get("/tubes/mail/lanes/a")) == (400, "option-not-supported")
     assert take(http, tube="crawl") == []
     assert problem(http.get("/tubes/mail/lanes")) == (400, "option-not-supported")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tubes
 from tests.support.internals import port_of
 from tests.support.model import STATES, Connection, Model, Ref, Refused, Session, View, Waiter
-from tubes import Driver, LaneInfo, QueueClosed, Task, TaskNotTaken, TubesError
+from tubes import Driver, QueueClosed, Task, TaskNotTaken, TubesError
 from tubes.conformance.faces import SyncFace
 from tubes.drivers.invariants import check_engine
 from tubes.drivers.options import SECOND, micros
@@ -266,10 +266,11 @@ class Lockstep:
         if self.model.generation != generation:
             self.create()
 
-    def block(self, worker: int, name: str, seconds: float) -> None:
+    def block(self, worker: int, name: str, seconds: float, extend: bool, reason: str | None) -> None:
         _, tube = self.worker(worker)
         self.compare_calls(
-            lambda: tube.lane(name).block(seconds), lambda: self.model.block(name, micros("seconds", seconds))
+            lambda: tube.lane(name).block(seconds, extend=extend, reason=reason),
+            lambda: self.model.block(name, micros("seconds", seconds), extend, reason),
         )
 
     def configure(self, worker: int, name: str, limits: dict[str, Any]) -> None:
@@ -325,7 +326,9 @@ class Lockstep:
         until = None if statistics.paused == math.inf else to_micros(statistics.paused)
         assert (statistics.paused is not None, until) == (self.model.paused, self.model.paused_until)
         if self.driver.lane:
-            assert self.tube.lanes() == [LaneInfo(*seen) for seen in self.model.lanes()]
+            assert self.tube.lanes() == self.model.lanes()
+            for name in ("a", "unknown"):
+                assert self.tube.lane(name).info() == self.model.lane_info(name)
         check_engine(port_of(self.tube).shared.engine)
         if all_tasks:
             for task in self.model.tasks:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tubes import (
     Driver,
     InvalidOption,
+    LaneInfo,
     OptionNotSupported,
     QueueClosed,
     SessionNotFound,
@@ -116,6 +117,7 @@ class RateLimit:
     interval_from: str | None = None
     capacity: int | None = None
     blocked: int = 0
+    reason: str | None = None
     #: The start of its interval (its last start or the end of a run), with the task and the take of that start.
     start: tuple[int, int, int] | None = None
     #: Its place in the round; 0 if it has none.
@@ -672,10 +674,12 @@ class Model:
                 self.change(task, "ready", "release", "release")
         self.catch_up()
 
-    def block(self, name: str, span: int) -> None:
+    def block(self, name: str, span: int, extend: bool, reason: str | None) -> None:
         """Block."""
         rate_limit = self.rate_limit(name)
-        rate_limit.blocked = self.now + span if span else 0
+        until = self.now + span if span else 0
+        if not extend or until >= rate_limit.blocked:
+            rate_limit.blocked, rate_limit.reason = until, reason
         rate_limit.is_recorded = rate_limit.is_recorded or span > 0
         self.catch_up()
 
@@ -687,19 +691,32 @@ class Model:
             rate_limit.is_recorded = rate_limit.is_recorded or value is not None
         self.catch_up()
 
-    def lanes(self) -> list[tuple[str, int, int, float | None, float, int, int]]:
+    def lanes(self) -> list[LaneInfo]:
         """Return all lanes as users see them."""
-        lanes: list[tuple[str, int, int, float | None, float, int, int]] = []
+        lanes: list[LaneInfo] = []
         for name in sorted({*self.rate_limits, *(self.lane(task) or "" for task in self.tasks)}):
-            states, moment = self.states(name), self.next_start(name)
+            states, is_waiting = self.states(name), self.next_start(name) > self.now
             rate_limit = self.rate_limits.get(name, RateLimit())
-            resting = moment > self.now
-            if {"ready", "taken"} & set(states) or resting or rate_limit.own_limits != (None, None, None, None):
-                interval, most = self.limits(rate_limit)
-                next_start = moment / SECOND if resting else None
-                counts = states.count("ready"), states.count("taken")
-                lanes.append((name, *counts, next_start, interval / SECOND, most, self.capacity(name)))
+            if {"ready", "taken"} & set(states) or is_waiting or rate_limit.own_limits != (None, None, None, None):
+                lanes.append(self.lane_info(name))
         return lanes
+
+    def lane_info(self, name: str) -> LaneInfo:
+        """Return one lane as users see it."""
+        states, moment, rate_limit = self.states(name), self.next_start(name), self.rate_limits.get(name, RateLimit())
+        interval, most = self.limits(rate_limit)
+        is_blocked = rate_limit.blocked > self.now
+        return LaneInfo(
+            name,
+            states.count("ready"),
+            states.count("taken"),
+            moment / SECOND if moment > self.now else None,
+            interval / SECOND,
+            most,
+            self.capacity(name),
+            rate_limit.blocked / SECOND if is_blocked else None,
+            rate_limit.reason if is_blocked else None,
+        )
 
     def truncate(self) -> None:
         """Truncate."""

@@ -152,12 +152,14 @@ def test_see_lists_lanes_by_name() -> None:
         tube.put(name)
     tube.lanes.rate("0").configure(0, {"max_in_flight": 7})
     tube.take(1_000_000)
-    assert list(tube.lanes.list_first(3)) == [
-        ("0", 0, 0, None, 2.0, 7, 0),
-        ("a", 2, 0, None, 2.0, 3, 0),
-        ("b", 1, 0, None, 2.0, 3, 0),
+    tube.lanes.rate("c").block(1_000_000, 2_000_000, "429")
+    assert list(tube.lanes.list_first(1_000_000, 3)) == [
+        ("0", 0, 0, None, 2.0, 7, 0, None, None),
+        ("a", 2, 0, None, 2.0, 3, 0, None, None),
+        ("b", 1, 0, None, 2.0, 3, 0, None, None),
     ]
-    assert list(tube.lanes.list_first(9))[3] == ("c", 0, 1, 3.0, 2.0, 3, 0)
+    assert list(tube.lanes.list_first(1_000_000, 9))[3] == ("c", 0, 1, 3.0, 2.0, 3, 0, 2.0, "429")
+    assert tube.lanes.show(2_000_000, "c")[-2:] == (None, None)
 
 
 def test_count_returns_all_lanes_and_lanes_in_cooldown() -> None:
@@ -180,7 +182,7 @@ def test_rebuilt_lanes_adopt_earlier_rate_limits() -> None:
     after.lanes.adopt()
     assert after.take() is None
     assert (after.lane("a").limit, after.rates.next_number()) == (0, 6)
-    assert [name for name, *_ in after.lanes.list_first(9)] == ["a", "b"]
+    assert [name for name, *_ in after.lanes.list_first(0, 9)] == ["a", "b"]
     after.expire(10)
     assert after.take() is not None
     after.expire(20)

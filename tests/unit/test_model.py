@@ -92,6 +92,7 @@ OF_LANES: dict[str, list[Any]] = {
 }
 LANES = ["a", "b", "x", "nil"]
 BLOCKS = [0, 0, 0.1, 0.5, 2]
+REASONS = [None, "429", "down"]
 NUMBERS = st.integers(0, 63)
 TENTHS = [1, 1, 2, 3, 5, 10, 40]
 
@@ -165,9 +166,15 @@ class Machine(RuleBasedStateMachine):
         self.run.kick(worker, count)
 
     @precondition(lambda self: self.driver.lane)
-    @rule(worker=NUMBERS, name=st.sampled_from(LANES), seconds=st.sampled_from(BLOCKS))
-    def block(self, worker: int, name: str, seconds: float) -> None:
-        self.run.block(worker, name, seconds)
+    @rule(
+        worker=NUMBERS,
+        name=st.sampled_from(LANES),
+        seconds=st.sampled_from(BLOCKS),
+        extend=st.booleans(),
+        reason=st.sampled_from(REASONS),
+    )
+    def block(self, worker: int, name: str, seconds: float, extend: bool, reason: str | None) -> None:
+        self.run.block(worker, name, seconds, extend, reason)
 
     @precondition(lambda self: self.driver.lane)
     @rule(worker=NUMBERS, name=st.sampled_from(LANES), limit=st.sampled_from([*OF_LANES]), data=st.data())
@@ -253,7 +260,9 @@ WEIGHTS: dict[str, tuple[int, Callable[[Lockstep, Random], object]]] = {
     "release_all": (1, lambda run, rng: run.release_all(rng.randrange(64))),
 }  # fmt: skip
 OF_LANES_TOO: list[Callable[[Lockstep, Random], object]] = [
-    lambda run, rng: run.block(rng.randrange(64), rng.choice(LANES), rng.choice(BLOCKS)),
+    lambda run, rng: run.block(
+        rng.randrange(64), rng.choice(LANES), rng.choice(BLOCKS), rng.random() < 0.5, rng.choice(REASONS)
+    ),
     lambda run, rng: run.configure(
         rng.randrange(64),
         rng.choice(LANES),

@@ -1,7 +1,8 @@
-"""Commands for one lane of a tube: block, unblock, configure."""
+"""Commands for one lane of a tube: info, block, unblock, configure."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -9,13 +10,27 @@ import typer
 
 from tubes.cli.common import AsJson, LaneName, Name, Url, drop_none, open_queue
 from tubes.cli.exits import Exit, Stop
-from tubes.cli.show import print_json
+from tubes.cli.look import lanes_table
+from tubes.cli.show import console, print_json
 
 lane = typer.Typer(
-    name="lane", no_args_is_help=True, help="Block or configure one lane of a tube. `tubes lanes` lists the lanes."
+    name="lane",
+    no_args_is_help=True,
+    help="Show, block or configure one lane of a tube. `tubes lanes` lists the lanes.",
 )
 #: The word that resets a limit to the tube's.
 _DEFAULT = "default"
+
+
+@lane.command()
+def info(name: Name, lane_name: LaneName, url: Url = None, as_json_: AsJson = False) -> None:
+    """Show the tasks, the limits, the next start and the block of a lane."""
+    with open_queue(url, read_only=True) as queue:
+        found = queue.tube(name).lane(lane_name).info()
+    if as_json_:
+        print_json(found._asdict())
+    else:
+        console().print(lanes_table([found], time.time()))
 
 
 @lane.command()
@@ -24,6 +39,7 @@ def block(
     lane_name: LaneName,
     seconds: Annotated[float, typer.Argument(metavar="SECONDS", help="The length of the block.", show_default=False)],
     extend: Annotated[bool, typer.Option("--extend", help="Do not shorten a block that ends later.")] = False,
+    reason: Annotated[str | None, typer.Option(help="Why it is blocked; `tubes lane info` shows it.")] = None,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
@@ -32,18 +48,20 @@ def block(
     The lane may have no tasks yet. Another block replaces it.
     """
     with open_queue(url) as queue:
-        queue.tube(name).lane(lane_name).block(seconds, extend=extend)
-    if as_json_:
-        print_json({"tube": name, "lane": lane_name, "blocked": seconds})
+        one = queue.tube(name).lane(lane_name)
+        one.block(seconds, extend=extend, reason=reason)
+        if as_json_:
+            print_json(one.info()._asdict())
 
 
 @lane.command()
 def unblock(name: Name, lane_name: LaneName, url: Url = None, as_json_: AsJson = False) -> None:
     """End the block of a lane. A cooldown goes on."""
     with open_queue(url) as queue:
-        queue.tube(name).lane(lane_name).unblock()
-    if as_json_:
-        print_json({"tube": name, "lane": lane_name, "blocked": 0})
+        one = queue.tube(name).lane(lane_name)
+        one.unblock()
+        if as_json_:
+            print_json(one.info()._asdict())
 
 
 @lane.command()
@@ -77,9 +95,10 @@ def configure(
         raise Stop("give at least one of --interval, --max-in-flight, --interval-from and --capacity", Exit.USAGE)
     limits: dict[str, Any] = {limit: None if value == _DEFAULT else value for limit, value in words.items()}
     with open_queue(url) as queue:
-        queue.tube(name).lane(lane_name).configure(**limits)
-    if as_json_:
-        print_json({"tube": name, "lane": lane_name, **limits})
+        one = queue.tube(name).lane(lane_name)
+        one.configure(**limits)
+        if as_json_:
+            print_json(one.info()._asdict())
 
 
 def _number(option: str, word: str | None, parse: Callable[[str], float]) -> float | str | None:

@@ -340,8 +340,9 @@ _LANES = (
     Column("lane", least=16),
     Column("ready", right=True),
     Column("taken", right=True),
-    Column("next start", leaves=2),
+    Column("next start", leaves=3),
     Column("interval", leaves=1),
+    Column("blocked", leaves=2),
 )
 
 
@@ -350,7 +351,12 @@ def lanes_table(lanes: list[library.LaneInfo], now: float) -> Grid:
     grid = Grid(_LANES)
     for lane in lanes:
         facts = (lane.ready, f"{lane.taken}/{lane.max_in_flight}", moment(lane.next_start, now))
-        grid.add_row(text(lane.name), *map(text, facts), text(span(lane.interval) if lane.interval else ""))
+        grid.add_row(
+            text(lane.name),
+            *map(text, facts),
+            text(span(lane.interval) if lane.interval else ""),
+            text("" if lane.blocked_until is None else lane.blocked_reason or "yes", "yellow"),
+        )
     return grid
 
 

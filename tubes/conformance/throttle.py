@@ -570,11 +570,62 @@ class Blocks(Throttled):
         self.pass_interval(9)
         assert self.drain() == [tasks[2].id]
 
+    def test_info_of_a_lane_counts_its_tasks_and_names_its_limits(self) -> None:
+        self.create_filled("x", "x", "x", "y", interval=5, max_in_flight=2)
+        self.tube.lane("x").configure(interval=7)
+        self.drain()
+        now = self.clock.now()
+        soon = pytest.approx(now + 7, abs=1e-6)
+        assert tuple(self.tube.lane("x").info()) == ("x", 2, 1, soon, 7.0, 2, 0, None, None)
+        assert tuple(self.tube.lane("z").info()) == ("z", 0, 0, None, 5.0, 2, 0, None, None)
+        assert self.tube.lanes() == [self.tube.lane(lane).info() for lane in ("x", "y")]
+
+    def test_info_in_a_tube_without_limits(self) -> None:
+        self.create_filled("x", "x", "\ud800")
+        self.take()
+        assert tuple(self.tube.lane("x").info()) == ("x", 1, 1, None, 0.0, 1, 0, None, None)
+        assert self.tube.lane("\ud800").info().ready == 1
+        assert tuple(self.tube.lane("z").info()) == ("z", 0, 0, None, 0.0, 1, 0, None, None)
+
+    def test_info_distinguishes_a_block_from_a_cooldown(self) -> None:
+        self.create_filled("x", "x", interval=5)
+        self.take()
+        lane = self.tube.lane("x")
+        assert lane.info().next_start is not None
+        assert lane.info()[-2:] == (None, None)
+        now = self.clock.now()
+        lane.block(2, reason="429, Retry-After 2")
+        assert lane.info()[-2:] == (pytest.approx(now + 2, abs=1e-6), "429, Retry-After 2")
+        assert lane.info().next_start == pytest.approx(now + 5, abs=1e-6)
+        self.pass_time(2)
+        assert lane.info()[-2:] == (None, None)
+        assert lane.info().next_start is not None
+        lane.block(9)
+        assert lane.info().blocked_until is not None
+        assert lane.info().blocked_reason is None
+
+    def test_reason_of_a_block_is_kept_until_it_is_replaced_or_ended(self) -> None:
+        lane = self.tube.lane("x")
+        lane.block(5, reason="a")
+        lane.block(2, extend=True, reason="b")
+        assert lane.info().blocked_reason == "a"
+        lane.block(9, extend=True, reason="c")
+        assert lane.info().blocked_reason == "c"
+        lane.block(2, reason="\ud800")
+        assert lane.info().blocked_reason == "\ud800"
+        lane.configure(interval=1)
+        assert lane.info().blocked_reason == "\ud800"
+        lane.unblock()
+        assert lane.info()[-2:] == (None, None)
+        lane.block(5)
+        assert lane.info().blocked_reason is None
+
     def test_block_and_configure_refuse_bad_values(self) -> None:
         self.fill("x")
         assert self.refuses(lambda name: self.tube.lane(name).block(1), None, b"x", 1.5)
         assert self.refuses(lambda seconds: self.tube.lane("x").block(seconds), -1, None, "1", True)
         assert self.refuses(lambda extend: self.tube.lane("x").block(5, extend=extend), None, 1, "yes")
+        assert self.refuses(lambda reason: self.tube.lane("x").block(5, reason=reason), "", 5, b"429")
         assert self.refuses(lambda interval: self.tube.lane("x").configure(interval=interval), -1, "1")
         assert self.refuses(lambda limit: self.tube.lane("x").configure(max_in_flight=limit), 0, 1.5)
         assert self.refuses(lambda moment: self.tube.lane("x").configure(interval_from=moment), "put", "", 1)
@@ -639,13 +690,13 @@ class RoundRobin(Throttled):
         for _ in range(3):
             self.take()
         now = self.clock.now()
-        soon = pytest.approx(now + 5, abs=1e-6)
+        soon, far = pytest.approx(now + 5, abs=1e-6), pytest.approx(now + 60, abs=1e-6)
         assert [tuple(lane) for lane in self.tube.lanes()] == [
-            ("a", 0, 1, soon, 5.0, 2, 0),
-            ("b", 2, 1, soon, 5.0, 2, 0),
-            ("c", 0, 0, None, 0.5, 7, 0),
-            ("d", 0, 0, pytest.approx(now + 60, abs=1e-6), 5.0, 2, 0),
-            ("nil", 0, 1, soon, 5.0, 2, 0),
+            ("a", 0, 1, soon, 5.0, 2, 0, None, None),
+            ("b", 2, 1, soon, 5.0, 2, 0, None, None),
+            ("c", 0, 0, None, 0.5, 7, 0, None, None),
+            ("d", 0, 0, far, 5.0, 2, 0, far, None),
+            ("nil", 0, 1, soon, 5.0, 2, 0, None, None),
         ]
         assert [lane.name for lane in self.tube.lanes(limit=2)] == ["a", "b"]
         assert self.tube.lanes(limit=0) == []

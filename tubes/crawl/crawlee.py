@@ -53,8 +53,8 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
         self._tube = tube
         self._block = block
         self._held: dict[str, tubes.AsyncTask] = {}
-        # The monotonic end of each block, and each Crawl-delay, by lane.
-        self._blocks: dict[str, float] = {}
+        # The monotonic end and the reason of each block, and each Crawl-delay, by lane.
+        self._blocks: dict[str, tuple[float, str]] = {}
         self._delays: dict[str, float] = {}
 
     @property
@@ -155,7 +155,8 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
             await self._tube.lane(lane).configure(interval=delay if delay > interval else None)
             self._delays.pop(lane, None)
         if lane in self._blocks:
-            await self._tube.lane(lane).block(max(self._blocks[lane] - monotonic(), 0.0), extend=True)
+            until, reason = self._blocks[lane]
+            await self._tube.lane(lane).block(max(until - monotonic(), 0.0), extend=True, reason=reason)
             self._blocks.pop(lane, None)
 
     async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -199,8 +200,9 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
     def record_domain_delay(self, url: str, *, retry_after: timedelta | None = None) -> bool:
         """Record a 429: the host is blocked when the request is released."""
         seconds = self._block if retry_after is None else retry_after.total_seconds()
+        reason = "429" if retry_after is None else f"429, Retry-After {seconds:.0f}"
         lane = host_of(urlsplit(url))
-        self._blocks[lane] = max(self._blocks.get(lane, 0.0), monotonic() + seconds)
+        self._blocks[lane] = max(self._blocks.get(lane, (0.0, "")), (monotonic() + seconds, reason))
         return True
 
     def is_throttled(self, url: str) -> bool:

@@ -94,11 +94,11 @@ class Scheduler(BaseScheduler):
         # Requests that are not stored yet, and finished tasks, with a reason if they must be buried.
         self._puts: list[tubes.Item[Any]] = []
         self._ended: list[tuple[tubes.AsyncTask, str | None]] = []
-        # The monotonic end of each cooldown, and each Crawl-delay, that are not in the tube yet, by lane.
-        self._cooldowns: dict[str, float] = {}
+        # The monotonic end and the reason of each block, and each Crawl-delay, that are not in the tube yet, by lane.
+        self._blocks: dict[str, tuple[float, str]] = {}
         self._delays: dict[str, float | None] = {}
-        # The monotonic end of each cooldown after a request for robots.txt, by lane.
-        self._robots_cooldowns: dict[str, float] = {}
+        # The monotonic end of each block by the response to a request for robots.txt, by lane.
+        self._robots_blocks: dict[str, float] = {}
         # Taken tasks whose requests have not started, and tasks of running requests.
         self._ready: deque[tuple[tubes.AsyncTask, Request]] = deque()
         self._held: dict[Request, tubes.AsyncTask] = {}
@@ -244,13 +244,13 @@ class Scheduler(BaseScheduler):
                 self._take_event.set()
 
     async def _write(self) -> None:
-        """Store new requests, then cooldowns, then ack or bury the finished tasks."""
+        """Store new requests, then the blocks of hosts, then ack or bury the finished tasks."""
         await self._write_event.wait()
         self._write_event.clear()
         puts, ended = self._puts[:], self._ended[:]
         if puts:
             await self._put(puts)
-        await self._cool_down()
+        await self._write_blocks()
         if acked := [task for task, reason in ended if reason is None]:
             found = await self._tube.ack_many(acked)
             self._count("acked", sum(found.values()))
@@ -276,14 +276,17 @@ class Scheduler(BaseScheduler):
             else:
                 self._count("put" if task.created_now else "filtered")
 
-    async def _cool_down(self) -> None:
-        """Store the cooldowns and the Crawl-delays of hosts."""
-        stored, delays, now = dict(self._cooldowns), dict(self._delays), monotonic()
-        blocks = [self._tube.lane(lane).block(max(end - now, 0.0), extend=True) for lane, end in stored.items()]
+    async def _write_blocks(self) -> None:
+        """Store the blocks and the Crawl-delays of hosts."""
+        stored, delays, now = dict(self._blocks), dict(self._delays), monotonic()
+        blocks = [
+            self._tube.lane(lane).block(max(end - now, 0.0), extend=True, reason=reason)
+            for lane, (end, reason) in stored.items()
+        ]
         await asyncio.gather(
             *blocks, *(self._tube.lane(lane).configure(interval=delay) for lane, delay in delays.items())
         )
-        self._cooldowns = {lane: end for lane, end in self._cooldowns.items() if stored.get(lane) != end}
+        self._blocks = {lane: block for lane, block in self._blocks.items() if stored.get(lane) != block}
         self._delays = {lane: delay for lane, delay in self._delays.items() if lane not in delays}
 
     async def _take(self) -> None:
@@ -335,14 +338,16 @@ class Scheduler(BaseScheduler):
     def _on_response(self, response: Response, request: Request) -> None:
         if response.status not in (429, 503):
             return
-        seconds = _retry_after(response)
-        if seconds is None and response.status == 429:
+        seconds, reason = _retry_after(response), f"{response.status}"
+        if seconds is not None:
+            reason = f"{reason}, Retry-After {seconds:.0f}"
+        elif response.status == 429:
             seconds = self._block
         if seconds is not None:
             lane, end = self._lane_of(request), monotonic() + min(seconds, self._block_max)
-            self._cooldowns[lane] = max(end, self._cooldowns.get(lane, 0.0))
+            self._blocks[lane] = max((end, reason), self._blocks.get(lane, (0.0, "")))
             if request not in self._held:
-                self._robots_cooldowns[lane] = end
+                self._robots_blocks[lane] = end
             self._count("blocked")
             self._write_event.set()
 
@@ -354,9 +359,10 @@ class Scheduler(BaseScheduler):
         if delay > self._interval or self._is_resumed:  # An earlier run may have stored another delay.
             self._delays[lane] = delay if delay > self._interval else None
         interval, now = max(delay, self._interval), monotonic()
-        wait = max(interval, self._robots_cooldowns.pop(lane, now) - now)
+        wait = max(interval, self._robots_blocks.pop(lane, now) - now)
         if self._interval_from == "start":  # The interval of the page begins at its start, a moment after the sleep.
-            self._cooldowns[lane] = max(now + wait + interval + 2 * _SPACING, self._cooldowns.get(lane, 0.0))
+            block = now + wait + interval + 2 * _SPACING, "interval after the request for robots.txt"
+            self._blocks[lane] = max(block, self._blocks.get(lane, (0.0, "")))
         self._write_event.set()
         await asyncio.sleep(wait)
 

@@ -271,10 +271,10 @@ class JournaledEngine(Engine):
         return super().forget_key(now, key)
 
     @override
-    def block(self, now: int, name: str, span: int, *, extend: bool = False) -> None:
+    def block(self, now: int, name: str, span: int, *, extend: bool = False, reason: str | None = None) -> None:
         self.facts_changed = True
         self.rates.add(name)
-        super().block(now, name, span, extend=extend)
+        super().block(now, name, span, extend=extend, reason=reason)
 
     @override
     def configure(self, now: int, name: str, changes: Mapping[str, Any]) -> None:

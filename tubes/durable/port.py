@@ -89,7 +89,18 @@ class SyncedPort(DurablePort[F]):
 
 #: The methods that only read.
 _READ_METHODS: Final = frozenset(
-    ("due_histogram", "first", "is_empty", "lanes", "oldest_ready_age", "peek", "reasons", "statistics", "tasks")
+    (
+        "due_histogram",
+        "first",
+        "is_empty",
+        "lane_info",
+        "lanes",
+        "oldest_ready_age",
+        "peek",
+        "reasons",
+        "statistics",
+        "tasks",
+    )
 )
 
 

@@ -298,9 +298,11 @@ def read_uses(engine: JournaledEngine, uses: Mapping[str, int]) -> None:
 def rate_text(rate: RateLimit) -> str:
     """Return the state of a lane, except its tasks, as JSON."""
     interval, most, interval_from, capacity = rate.own_limits
-    limits = {"interval": interval, "most": most, "from": interval_from}
+    limits: dict[str, Any] = {"interval": interval, "most": most, "from": interval_from}
     if capacity is not None:
         limits["capacity"] = capacity
+    if rate.reason is not None:
+        limits["reason"] = rate.reason
     return json.dumps({"blocked": rate.blocked, **limits, "starts": rate.starts})
 
 
@@ -313,13 +315,15 @@ def check_rate(text: str) -> None:
         raise TypeError(text)
     if facts["from"] is not None:
         INTERVAL_FROM("from", facts["from"])
+    if not isinstance(facts.get("reason", ""), str):
+        raise TypeError(text)
 
 
 def read_rate(rate: RateLimit, text: str) -> None:
     """Restore the state of a new rate limit."""
     check_rate(text)
     facts = json.loads(text)
-    rate.blocked = facts["blocked"]
+    rate.blocked, rate.reason = facts["blocked"], facts.get("reason")
     rate.interval, rate.max_in_flight, rate.interval_from = facts["interval"], facts["most"], facts["from"]
     rate.capacity = facts.get("capacity")
     last, before = (Start(*start) for start in facts["starts"])

@@ -464,10 +464,11 @@ class CallPort(Port[F]):
         """Allow takes again."""
         self._do(lambda now: self._engine.pause.end())
 
-    def block(self, lane: object, seconds: object, extend: object) -> None:
+    def block(self, lane: object, seconds: object, extend: object, reason: str | None) -> None:
         """Let no task of a lane start for `seconds`."""
         name, span, is_extension = lane_of(self._driver, lane), micros("seconds", seconds), flag("extend", extend)
-        self._do(lambda now: self._engine.block(now, name, span, extend=is_extension))
+        reason = check_reason(reason)
+        self._do(lambda now: self._engine.block(now, name, span, extend=is_extension, reason=reason))
 
     def configure(
         self, lane: object, interval: object, max_in_flight: object, interval_from: object, capacity: object
@@ -480,7 +481,12 @@ class CallPort(Port[F]):
     def lanes(self, limit: int) -> list[LaneInfo]:
         """List the lanes."""
         max_lanes = integer("limit", limit)
-        return self._do(lambda now: [LaneInfo(*fields) for fields in self._engine.lanes.list_first(max_lanes)])
+        return self._do(lambda now: [LaneInfo(*fields) for fields in self._engine.lanes.list_first(now, max_lanes)])
+
+    def lane_info(self, lane: object) -> LaneInfo:
+        """Return the counts, limits and block of one lane."""
+        name = lane_of(self._driver, lane)
+        return self._do(lambda now: LaneInfo(*self._engine.lanes.show(now, name)))
 
     def statistics(self) -> Statistics:
         """Count the tasks of the tube, its calls and the callers that wait on it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from tubes.drivers import options as known_options
@@ -27,6 +27,8 @@ from tubes.values.task import F, TaskView
 #: Tasks read per call, and ids of taken tasks requested per call.
 _TASKS_PER_CALL: Final = 250
 _IDS_PER_CALL: Final = 1000
+#: Facts of a lane in the reply of the script `lanes`.
+_LANE_FACTS: Final = 9
 #: The stored end of a pause without an end.
 FOR_EVER: Final = 1e18
 #: The calls that the meta hash counts by name.
@@ -173,18 +175,34 @@ class LookingPort(CallPort[F]):
         while True:
             after, *seen = list_of((yield from self.ask("lanes", cursor)))
             cursor = number_of(after)
-            for raw_name, *facts in zip(*[iter(seen)] * 7, strict=True):
-                ready, taken, cooldown, interval, in_flight, capacity = map(number_of, facts)
+            for raw_name, *facts in zip(*[iter(seen)] * _LANE_FACTS, strict=True):
                 lane = bytes_of(raw_name)
                 try:
                     name = lane.decode("utf-8", "surrogatepass")
                 except UnicodeDecodeError as error:
                     self.shared.store.strangers.leave_out(f"the lanes of tube {self.shared.name!r}", {lane: error})
                     continue
-                start = cooldown / SECOND if cooldown else None
-                found[name] = LaneInfo(name, ready, taken, start, interval / SECOND, in_flight, capacity)
+                found[name] = _lane_info(name, facts)
             if cursor == 0:
                 return [found[name] for name in sorted(found)[:most]]
+
+    def lane_info(self, lane: object) -> LaneInfo:
+        """Return the counts, limits and block of one lane."""
+        name = lane_of(self._driver, lane)
+
+        def show(reply: Reply) -> LaneInfo:
+            return _lane_info(name, list_of(reply)[2:])
+
+        return self.call("lanes", (show, (0, raw_text(name)), None), changes=False)
+
+
+def _lane_info(name: str, facts: Sequence[Reply]) -> LaneInfo:
+    """Return the view of a lane, from the facts that the script has returned after its name."""
+    *numbers, reason = facts
+    ready, taken, cooldown, interval, in_flight, capacity, blocked = map(number_of, numbers)
+    start, until = (moment / SECOND if moment else None for moment in (cooldown, blocked))
+    why = bytes_of(reason).decode("utf-8", "surrogatepass") or None
+    return LaneInfo(name, ready, taken, start, interval / SECOND, in_flight, capacity, until, why)
 
 
 def _position_words(after: object, id: int, view: TaskView | None) -> tuple[Word, ...]:

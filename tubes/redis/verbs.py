@@ -438,10 +438,11 @@ class CallPort(Port[F]):
         """Forget a remembered key; return whether it was remembered."""
         return self.call("forget_key", (_is_one, (raw_text(text("key", key)),), None), changes=False)
 
-    def block(self, lane: object, seconds: object, extend: object) -> None:
+    def block(self, lane: object, seconds: object, extend: object, reason: str | None) -> None:
         """Stop a lane for `seconds`: its tasks cannot be taken."""
         name, span, extends = lane_of(self._driver, lane), micros("seconds", seconds), flag("extend", extend)
-        return self.call("pace", (_ignore, (raw_text(name), span, "", "", "", "1" if extends else ""), None))
+        why = raw_text(check_reason(reason) or "")
+        return self.call("pace", (_ignore, (raw_text(name), span, "", "", "", "1" if extends else "", "", why), None))
 
     def configure(
         self, lane: object, interval: object, max_in_flight: object, interval_from: object, capacity: object

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class LaneInfo(NamedTuple):
-    """A snapshot of a lane, as `Tube.lanes` returns it.
+    """A snapshot of a lane, as `Tube.lanes` and `Lane.info` return it.
 
     >>> import tubes
     >>> with tubes.connect() as queue:
     ...     tube = queue.create_tube("crawl", "utube", interval=2)
     ...     _ = tube.put("/", utube="example.com")
-    ...     tube.lanes()
-    [LaneInfo(name='example.com', ready=1, taken=0, next_start=None, interval=2.0, max_in_flight=1, capacity=0)]
+    ...     [(lane.name, lane.ready, lane.interval) for lane in tube.lanes()]
+    [('example.com', 1, 2.0)]
     """
 
     #: The name. Tasks without a lane share the lane `nil`.
@@ -33,6 +33,10 @@ class LaneInfo(NamedTuple):
     max_in_flight: int
     #: The largest number of tasks, in any state; 0: unlimited.
     capacity: int
+    #: The end of the block that `Lane.block` has set, in seconds since the epoch; None: the lane is not blocked.
+    blocked_until: float | None
+    #: The reason of the block, if one was given.
+    blocked_reason: str | None
 
 
 def lane_of(driver: Driver, utube: object) -> str:

@@ -113,13 +113,15 @@ local function lane_of(name)
     if call('ZSCORE', M .. ':offers', head) then about.head = head else about.taken = 1 end
   else
     local reads, fields = pcall(function() return { cmsgpack.unpack(sub(record, 2)) } end)
+    -- The record may be older than the reason, its field 18, and than the capacity.
+    if reads and #fields == 17 then fields[18] = '' end
 --#if LANE_ROOM
     if reads then fields[#PACE] = fields[#PACE] or -1 end
 --#end
     if not reads or #fields ~= #PACE or not META.pacing then return false end
     for n = 1, #PACE do
       local right = tonumber(fields[n])
-      if PACE[n] == 'key' or PACE[n] == 'head' then right = tostring(fields[n]) end
+      if PACE[n] == 'key' or PACE[n] == 'head' or PACE[n] == 'reason' then right = tostring(fields[n]) end
       if right ~= fields[n] then return false end
       about[PACE[n]] = fields[n]
     end

@@ -3,12 +3,12 @@
 -- interval counts from the end of a run as well.
 --
 -- The record of a lane in ':lanes' then is byte 255, with which no lane number begins, and the fields of PACE. A lane
--- that cools down is in ':rests' by the moment when that ends, and offers no task.
+-- in cooldown or blocked is in ':rests' by the moment when that ends, and offers no task.
 --#if PACES
 local PACE = {
   'key', 'taken', 'head', 'rest', 'noted', 'interval', 'most', 'blocked',
   'at', 'id', 'attempts', 'place', 'at_before', 'id_before', 'attempts_before', 'place_before',
-  'from',
+  'from', 'reason',
 --#if LANE_ROOM
   'capacity',
 --#end
@@ -26,7 +26,7 @@ local function enter_pace(by, popped)
   pace = {
     key = '', taken = 0, head = '', rest = 0, noted = 0, interval = -1, most = 0, blocked = 0,
     at = -1, id = -1, attempts = 0, place = 0, at_before = -1, id_before = -1, attempts_before = 0, place_before = 0,
-    from = -1,
+    from = -1, reason = '',
 --#if LANE_ROOM
     capacity = -1,
 --#end
@@ -34,12 +34,8 @@ local function enter_pace(by, popped)
   lane_record = call('HGET', M .. ':lanes', lane)
   if lane_record and byte(lane_record, 1) == 255 then
     local fields = { cmsgpack.unpack(sub(lane_record, 2)) }
---#if LANE_ROOM
-    -- The record may be older than the capacity of lanes.
+    -- The record may be older than the last fields.
     for n = 1, #fields do pace[PACE[n]] = fields[n] end
---#else
-    for n = 1, #PACE do pace[PACE[n]] = fields[n] end
---#end
   elseif lane_record then
     -- The record is older than the paces of the tube.
     local head = sub(lane_record, 2)
@@ -76,7 +72,7 @@ local function undo_start(id, attempts)
   if lane_head then call('ZADD', M .. ':offers', pace.place, lane_head) end
 end
 
--- Set or end the cool-down of the lane.
+-- Set or end the cooldown of the lane.
 local function rest_anew()
   -- A start cannot be in the future: the clock was set back.
   if pace.at > now then pace.at = now end
@@ -128,6 +124,7 @@ local function leave_pace()
       if lane_record then call('HDEL', M .. ':lanes', lane) end
       return
     end
+    pace.reason = ''
     pace.at, pace.id, pace.attempts, pace.place = -1, -1, 0, 0
     pace.at_before, pace.id_before, pace.attempts_before, pace.place_before = -1, -1, 0, 0
   end

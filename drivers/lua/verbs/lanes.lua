@@ -1,10 +1,11 @@
--- List some of the lanes.
--- ARGV  6 the cursor; 0: the beginning
+-- List some of the lanes, or one lane.
+-- ARGV  6 the cursor; 0: the beginning, 7 the lane (optional)
 -- reply  {the next cursor (0: the end), and for each lane: its name, its ready tasks, its taken tasks, the end of its
---        cooldown or block (0: none), its interval in microseconds, its max_in_flight, its capacity}
+--        cooldown or block (0: none), its interval in microseconds, its max_in_flight, its capacity, the end of its block
+--        (0: none) and the reason of the block ('': none)}
 --#include begin
 --#include flush
-local page = call('HSCAN', M .. ':lanes', ARGV[6], 'COUNT', 200)
+local page = ARGV[7] and { '0', { ARGV[7], '' } } or call('HSCAN', M .. ':lanes', ARGV[6], 'COUNT', 200)
 local seen = { page[1] }
 for n = 1, #page[2], 2 do
   lane = page[2][n]
@@ -18,6 +19,10 @@ for n = 1, #page[2], 2 do
 --#if LANE_ROOM
   capacity = pace.capacity >= 0 and pace.capacity or LANE_CAPACITY
 --#end
-  for _, fact in ipairs({ lane, ready, pace.taken, pace.rest, interval, most, capacity }) do seen[#seen + 1] = fact end
+  local blocked = pace.blocked > now
+  local block_end, reason = blocked and pace.blocked or 0, blocked and pace.reason or ''
+  for _, fact in ipairs({ lane, ready, pace.taken, pace.rest, interval, most, capacity, block_end, reason }) do
+    seen[#seen + 1] = fact
+  end
 end
 return seen

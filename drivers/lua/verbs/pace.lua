@@ -3,7 +3,7 @@
 --       tube's, '': unchanged), 9 its max_in_flight (0: the tube's, '': unchanged),
 --       10 its interval_from (0: take, 1: ack, -1: the tube's, '': unchanged),
 --       11 '1': keep a block that ends later, 12 its capacity (-1: the tube's, '': unchanged), in a tube whose lanes
---       have a capacity
+--       have a capacity, 13 the reason of the block ('': none)
 -- reply  nothing
 --#include begin
 if replayed then return end
@@ -23,7 +23,8 @@ if asked or META.pacing then
   lane = ARGV[6]
   enter_pace(0)
   if asked then pace.noted = 1 end
-  if span then pace.blocked = math.max(span > 0 and now + span or 0, ARGV[11] == '1' and pace.blocked or 0) end
+  local ends = span and (span > 0 and now + span or 0)
+  if ends and (ARGV[11] ~= '1' or ends >= pace.blocked) then pace.blocked, pace.reason = ends, ARGV[13] or '' end
   if interval then pace.interval = interval end
   if most then pace.most = most end
   if from then pace.from = from end

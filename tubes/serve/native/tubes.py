@@ -24,6 +24,8 @@ _LANE: Final = schemas.object_schema(
         "interval": schemas.SECONDS,
         "max_in_flight": schemas.INTEGER,
         "capacity": schemas.INTEGER,
+        "blocked_until": schemas.nullable(schemas.MOMENT),
+        "blocked_reason": schemas.nullable(schemas.TEXT),
     }
 )
 #: Edges of a histogram.
@@ -230,6 +232,13 @@ async def list_lanes(call: Call) -> Response:
     return json_reply({"lanes": [lane._asdict() for lane in lanes]})
 
 
+@operation("GET", "/tubes/{tube}/lanes/{lane}", "look", replies={200: _LANE})
+async def get_lane(call: Call) -> Response:
+    """Show a lane: its counts, limits and block."""
+    info = await call.space.apply(call.tube, lambda tube: tube.lane(call.path["lane"]).info())
+    return json_reply(info._asdict())
+
+
 @operation(
     "PATCH",
     "/tubes/{tube}/lanes/{lane}",
@@ -255,11 +264,13 @@ async def configure_lane(call: Call) -> Response:
     "POST",
     "/tubes/{tube}/lanes/{lane}/block",
     "manage",
-    body=schemas.request_schema({"seconds": schemas.SECONDS, "extend": schemas.FLAG}, "seconds"),
+    body=schemas.request_schema(
+        {"seconds": schemas.SECONDS, "extend": schemas.FLAG, "reason": schemas.NONEMPTY}, "seconds"
+    ),
     replies={204: None},
 )
 async def block_lane(call: Call) -> Response:
-    """Stop takes from a lane for `seconds`. With `extend`, an earlier block is never shortened."""
+    """Stop takes from a lane for `seconds`. With `extend`, an earlier block is never shortened. `reason`: why."""
     options: Any = await call.body()
     await call.space.apply(call.tube, lambda tube: tube.lane(call.path["lane"]).block(**options))
     return Response(status_code=204)
@@ -273,6 +284,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = cast(
     "tuple[Operation, ...]",
     (
         *(list_tubes, get_tube, put_tube, alter_tube, drop_tube, pause, resume, truncate, release_all, kick),
-        *(move, reasons, due, list_lanes, configure_lane, block_lane),
+        *(move, reasons, due, list_lanes, get_lane, configure_lane, block_lane),
     ),
 )
