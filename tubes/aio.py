@@ -95,7 +95,7 @@ def connect(
     `clock`: None for the system clock; a `tubes.testing.ManualClock` for tests.
     `session_ttl`: seconds that a session outlives a connection that was lost without `close`; at least 0.1 on a server.
     None: 30. In memory and in a folder the session ends with the process.
-    `connect_timeout`: seconds to wait for a server that does not reply. None: 10.
+    `connect_timeout`: seconds to wait for a server that does not reply. None: 10. A warning is logged after 2.
 
     A URL may set `codec`, `session_ttl` and `connect_timeout`, as in `redis://localhost?session_ttl=5`. An argument
     overrides the URL.

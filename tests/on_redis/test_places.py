@@ -97,6 +97,30 @@ def test_connect_timeout_limits_the_first_connection(kind: str, connect: Callabl
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.parametrize("connect", [tubes.connect, lambda url: asyncio.run(connect_async(url))], ids=["sync", "aio"])
+@pytest.mark.parametrize("timeout", [0.3, 0.05])
+def test_connect_logs_that_a_server_does_not_reply(
+    connect: Callable[[str], object], timeout: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tubes.redis.store.SILENCE", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # It accepts connections, and never replies.
+        place = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ConnectionLost):
+            connect(f"{place}?connect_timeout={timeout}")
+    messages = [record.getMessage() for record in caplog.records if "has not replied" in record.getMessage()]
+    expected = f"{place} has not replied for 0.1 s; connect gives up after 0.3 s (connect_timeout)"
+    assert messages == ([expected] if timeout == 0.3 else [])
+
+
+def test_connect_logs_nothing_if_the_server_replies(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tubes.redis.store.SILENCE", 0.3)
+    tubes.connect(url).close()
+    time.sleep(0.4)
+    assert not caplog.records
+
+
 async def connect_async(url: str) -> object:
     return await tubes.aio.connect(url)
 

@@ -30,7 +30,7 @@ from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.scripts.rights import CALLING
 from tubes.redis.shared_tube import SharedTube
 from tubes.redis.transport.channel import ThreadChannel
-from tubes.redis.transport.script_call import Flow, ScriptCall
+from tubes.redis.transport.script_call import PATIENCE, Flow, ScriptCall
 from tubes.redis.transport.server import locate
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, error_of, foreign
 from tubes.values.codecs import find as find_codec
@@ -60,6 +60,9 @@ class Key(NamedTuple):
 _STEP: Final = SECOND
 _SLACK: Final = SECOND // 10
 _log = logging.getLogger("tubes")
+_SILENT: Final = "%s has not replied for %g s; connect gives up after %g s (connect_timeout)"
+#: Seconds after which the first connection logs that the server does not reply.
+SILENCE: Final = 2.0
 #: Sessions per call of `beat`.
 _BEATS: Final = 1000
 
@@ -247,7 +250,7 @@ class RedisStore:
         try:
             self._beat_once(channel, lost)
             if not self.is_tested:  # An `AsyncQueue` may be used without `await` and `async with`.
-                self.ensure_connected(patience)
+                self.ensure_connected(patience, logs=False)
         except Exception as error:  # Sessions depend on this thread: the next heartbeat follows any error.
             self._warn("sessions could not be renewed", error)
         if not self._had_error:
@@ -324,17 +327,22 @@ class RedisStore:
         if not self._has_server_time and not self.manual:
             self._ahead = moment - self.clock.micros()
 
-    def ensure_connected(self, patience: float | None = None) -> None:
+    def ensure_connected(self, patience: float | None = None, *, logs: bool = True) -> None:
         """Test the server once: read its clock, and warn if it may evict tasks.
 
-        `patience`: seconds to try; None: as long as any call.
+        `patience`: seconds to try; None: as long as any call. `logs`: log if there is no reply for `SILENCE` seconds.
         """
         # Another caller is testing the server with more patience.
         if not self._test_lock.acquire(timeout=-1 if patience is None else patience):
             raise ConnectionLost(url=self.url, why="it did not reply in time")
+        limit = PATIENCE if patience is None else patience
+        timer = threading.Timer(SILENCE, _log.warning, (_SILENT, self.url, SILENCE, limit))
+        timer.daemon = True
         try:
             if self.is_tested:
                 return
+            if logs and limit > SILENCE:
+                timer.start()
             channel = self._channel if patience is None else ThreadChannel(self.server, "m", patience)
             try:
                 self._check_rights(channel)
@@ -347,6 +355,7 @@ class RedisStore:
             policy = found.decode(errors="replace") if type(found) is bytes else "noeviction"
             self.is_tested = True
         finally:
+            timer.cancel()
             self._test_lock.release()
         if policy != "noeviction":
             what = f"{self.url} has maxmemory-policy {policy}: it may evict tasks; set it to noeviction"
