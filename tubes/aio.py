@@ -512,12 +512,13 @@ class AsyncQueueAdmin:
         `QueueAdmin.workers` shows an example.
         """
         tube = await self._workers_tube()
-        found: list[WorkerInfo] = []
+        # By id: a worker that reports itself between two pages is in both.
+        found: dict[str, WorkerInfo] = {}
         last: AsyncTask | None = None
         while tasks := await tube.tasks(last):
             last = tasks[-1]
-            found += infos_of(tasks)
-        return sorted(found, key=lambda info: (info.host, info.pid, info.started))
+            found |= {info.id: info for info in infos_of(tasks)}
+        return sorted(found.values(), key=lambda info: (info.host, info.pid, info.started))
 
     async def _workers_tube(self) -> AsyncTube:
         reply = self._connection.open_hidden(WORKERS, "fifottl", 2 * HEARTBEAT_TTL)

@@ -524,12 +524,13 @@ class QueueAdmin:
         []
         """
         tube = self._workers_tube()
-        found: list[WorkerInfo] = []
+        # By id: a worker that reports itself between two pages is in both.
+        found: dict[str, WorkerInfo] = {}
         last: Task | None = None
         while tasks := tube.tasks(last):
             last = tasks[-1]
-            found += infos_of(tasks)
-        return sorted(found, key=lambda info: (info.host, info.pid, info.started))
+            found |= {info.id: info for info in infos_of(tasks)}
+        return sorted(found.values(), key=lambda info: (info.host, info.pid, info.started))
 
     def _workers_tube(self) -> Tube:
         port = self._connection.open_hidden(WORKERS, "fifottl", 2 * HEARTBEAT_TTL)

@@ -216,3 +216,25 @@ def test_workers_in_an_event_loop_are_listed(queue: tubes.Queue) -> None:
             assert await mine.admin.workers() == []
 
     asyncio.run(main())
+
+
+def test_worker_that_reports_while_the_list_is_read_is_listed_once(
+    queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.create_tube("mail")
+    worker = Worker(queue)
+    worker.on("mail", lambda task: None)
+    read_page = tubes.Tube.tasks
+    with running(worker):
+        assert eventually(lambda: len(queue.admin.workers()) == 1)
+        pages: list[list[tubes.Task]] = []
+
+        def read(tube: tubes.Tube, *arguments: Any) -> list[tubes.Task]:
+            if len(pages) == 1:  # The worker replaces its entry before the second page is read.
+                assert eventually(lambda: [task.id for task in read_page(tube)] != [task.id for task in pages[0]])
+            pages.append(read_page(tube, *arguments))
+            return pages[-1] if len(pages) < 3 else []
+
+        monkeypatch.setattr(tubes.Tube, "tasks", read)
+        assert len(queue.admin.workers()) == 1
+        assert [len(page) for page in pages[:2]] == [1, 1]
