@@ -44,6 +44,8 @@ class OpenedTube(NamedTuple):
     edition: str
     #: True if the lanes are throttled or were so before.
     is_paced: bool
+    #: The number of the request among all in this process: a reply to a later request is not older.
+    request: int
 
     def session(self, caller: str, edition: Edition) -> TubeSession:
         """Return the session with the options of this edition."""
@@ -100,6 +102,7 @@ class RedisSession:
 
         Return None if the tube does not exist.
         """
+        request = next(self._store.open_requests)
         span = self._store.span()
         args = (uuid or self.uuid, span, self._store.now(), mode, driver, options, capacity, maker, *LAYOUTS)
         reply: Reply = yield ScriptCall(script("open"), self._store.key(name), args, parts=PARTS)
@@ -114,7 +117,7 @@ class RedisSession:
             number, token, now, is_muted, edition, is_paced = about
             known, edition_name = validation.token(name, bytes_of(token)), validation.edition(name, edition)
             fields = number_of(number), known, number_of(now), bool(is_muted), edition_name, bool(is_paced)
-            return OpenedTube(its_driver, its_options, *fields)
+            return OpenedTube(its_driver, its_options, *fields, request)
 
     def _update_shared(self, what: str, tube: str = "", uuid: str | None = None) -> Flow[tuple[int, list[str]] | None]:
         """Change the stored record of a shared session; return the number of its callers, and its tubes."""

@@ -9,6 +9,7 @@ import threading
 import warnings
 from _thread import start_new_thread
 from collections.abc import Callable, Iterable, Mapping
+from itertools import count
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 from uuid import uuid4
@@ -106,6 +107,8 @@ class RedisStore:
         self.closed = False
         self.sessions: Final[WeakSet[RedisSession]] = WeakSet()
         self._shared_tubes: Final[dict[str, SharedTube]] = {}
+        #: The numbers of requests that open a tube.
+        self.open_requests: Final = count()
         self._lock: Final = threading.RLock()
         self._users = 0
         self._ahead = 0
@@ -398,11 +401,15 @@ class RedisStore:
         with self._lock:
             shared = self._shared_tubes.get(name)
             if shared is not None and shared.born == born:
-                if (shared.edition.name, shared.edition.is_paced) != (opened.edition, opened.is_paced):
-                    shared.edition = self.make_edition(name, opened)
+                # Another thread may have received the reply to a later request, which has later options.
+                if opened.request > shared.edition_request:
+                    shared.edition_request = opened.request
+                    if (shared.edition.name, shared.edition.is_paced) != (opened.edition, opened.is_paced):
+                        shared.edition = self.make_edition(name, opened)
             else:
                 driver, edition = self.driver_of(name, opened.driver), self.make_edition(name, opened)
                 shared = self._shared_tubes[name] = SharedTube(self, name, self.key(name), driver, edition, born)
+                shared.edition_request = opened.request
             return shared, shared.edition
 
     def make_edition(self, name: str, opened: OpenedTube) -> Edition:
