@@ -83,7 +83,7 @@ def test_both_faces_have_the_same_signatures(sync: type, aio: type) -> None:
 @pytest.mark.parametrize("aio", [pair[1] for pair in PAIRS], ids=lambda kind: kind.__name__)
 def test_every_method_of_the_asyncio_face_is_awaited(aio: type) -> None:
     for name, member in own_members(aio).items():
-        if isinstance(member, property) or name == "lane":  # A lane is looked up when it is used.
+        if isinstance(member, property) or name in ("lane", "enqueue_with"):  # They call nothing yet.
             continue
         inner = inspect.unwrap(member)
         assert inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner), name
