@@ -346,7 +346,7 @@ class IntervalsFromAcks(Throttled):
         self.pass_interval(5)
         assert len(self.drain()) == 1
 
-    def test_run_longer_than_the_interval_is_followed_by_a_rest(self) -> None:
+    def test_run_longer_than_the_interval_is_followed_by_a_cooldown(self) -> None:
         task = self.start_run()
         self.pass_time(6)
         self.tube.ack(task)
@@ -416,7 +416,7 @@ class IntervalsFromAcks(Throttled):
         self.pass_interval(5)
         assert self.drain() == [tasks[1].id]
 
-    def test_waiting_take_is_served_after_the_rest(self) -> None:
+    def test_waiting_take_is_served_after_the_cooldown(self) -> None:
         task = self.start_run()
         call = self.begin(self.add_worker().tube)
         self.tube.ack(task)
@@ -446,7 +446,7 @@ class IntervalsFromAcks(Throttled):
         assert self.next_start("x") == pytest.approx(2)
         assert self.next_start("y") == pytest.approx(5)
 
-    def test_task_that_was_taken_before_its_lane_was_configured_ends_with_a_rest(self) -> None:
+    def test_task_that_was_taken_before_its_lane_was_configured_ends_with_a_cooldown(self) -> None:
         tasks = self.fill("x", "x")
         self.tube.take(timeout=0)
         self.tube.lane("x").configure(interval=5, interval_from="ack")
@@ -467,7 +467,7 @@ class IntervalsFromAcks(Throttled):
         self.tube.ack(task)
         assert self.next_start("x") == pytest.approx(2)
 
-    def test_jitter_lengthens_the_rest(self) -> None:
+    def test_jitter_lengthens_the_cooldown(self) -> None:
         task = self.start_run(jitter=0.5)
         self.tube.ack(task)
         expected = apply_jitter(5 * SECOND, 0.5, 0, task.id, 1) / SECOND
