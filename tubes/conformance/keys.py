@@ -229,6 +229,12 @@ class UniqueKeys(Bench):
         assert self.tube.ack(self.take()).data == "new"
         assert self.put(key="k").created_now
 
+    def test_key_of_a_replaced_task_is_not_remembered(self) -> None:
+        self.put(key="k", key_ttl=10)
+        self.put(key="k", key_ttl=0, on_duplicate="replace")
+        self.tube.ack(self.take())
+        assert self.put(key="k").created_now
+
     def test_truncate_forgets_keys(self) -> None:
         self.put(key="k", key_ttl=10)
         self.put(key="gone", key_ttl=10)

@@ -59,8 +59,8 @@ local function leave_key(key, id, key_ttl)
   if key_ttl then write_known(key, id, now + key_ttl) end
 end
 
--- Give a key to a new task. `replaces`: the task has removed another one with this key; `known`: the key was
--- remembered.
+-- Give a key to a new task. `replaces`: the task has removed another one with this key; `known`: the key is remembered,
+-- perhaps since that removal.
 local function enter_key(key, id, replaces, known)
   if known then
 --#slow

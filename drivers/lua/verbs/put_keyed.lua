@@ -142,9 +142,11 @@ for n = 1, size do
     reply[n + 1], marks[n] = lives and shown_or_id(found) or tonumber(found), found
   else
     reply[n + 1], marks[n] = '', 'n'
+    local known = task.known
     if lives then
       local task = find(found)
 --#move delete
+      known = task.key_ttl
     end
 --#if TIMED
     if byte(task.value) % 2 == 1 then
@@ -155,7 +157,7 @@ for n = 1, size do
 --#else
 --#move put new
 --#end
-    if task.name then enter_key(task.name, task.id, lives, task.known) end
+    if task.name then enter_key(task.name, task.id, lives, known) end
     if task.why then
 --#slow
       local why, due = task.why
