@@ -323,12 +323,16 @@ class Driver:
         why = "use utube, utubettl, or a driver of your own with a lane"
         return OptionNotSupported(driver=self.name, option="utube", what="lanes", why=why)
 
-    def _not_supported(self, option: str, known: Iterable[str], method: str = "") -> OptionNotSupported:
-        accepted = f"accepts {', '.join(sorted(known))}{did_you_mean(option, known)}"
-        what, why = f"option {option!r}", f"{method or 'it'} {accepted}"
-        if known is self._of_tasks and option in self._of_tubes:
+    def _not_supported(self, option: str, accepted: Iterable[str], method: str = "") -> OptionNotSupported:
+        # A misspelled option of another driver is named as well: the next error says that this driver lacks it.
+        every = known.OF_TASKS if accepted is self._of_tasks else OF_TUBES if accepted is self._of_tubes else accepted
+        hint = did_you_mean(option, every)
+        if option in every:
+            hint = f"; driver {'utubettl' if option in (*known.WITH_LANE, 'utube') else 'fifottl'!r} has it"
+        what, why = f"option {option!r}", f"{method or 'it'} accepts {', '.join(sorted(accepted))}{hint}"
+        if accepted is self._of_tasks and option in self._of_tubes:
             what, why = f"option {option!r} of tasks", "it is an option of their tube"
-        elif not known:
+        elif not accepted:
             is_of_fifottl = option in _CHANGES | {"ttr"}
             why = "driver 'fifottl' has it" if is_of_fifottl else "its tasks have no options"
         return OptionNotSupported(driver=self.name, option=option, what=what, why=why)
