@@ -379,6 +379,8 @@ def test_error_names_the_rule_that_the_url_breaks(seen: Seen, url: str, rule: st
         ("what:ever", "***"),
         ("who:pw@host", "***"),
         ("amqp://who:pw@host", "amqp://***"),
+        ("reddis://who:pw@host", "reddis://***"),
+        ("memroy", "memroy"),
         ("localhost:6379", "localhost:6379"),
         ("memory://name", "memory://name"),
     ],

@@ -253,7 +253,7 @@ def test_short_names_stand_for_temporary_stores(name: str, scheme: str) -> None:
         ("valky", "'valky': must be one of memory"),
         ("rdis://localhost", "'rdis://localhost': must be memory://"),
         ("redis:localhost", "'redis:localhost': must have two slashes"),
-        ("rdis://who:pw@localhost", r"'\*\*\*': must be memory://"),
+        ("rdis://who:pw@localhost", r"'rdis://\*\*\*': must be memory://"),
         ("redis://localhost?pw", r"'redis://\*\*\*': cannot be read"),
     ],
 )

@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, parse_qs, unquote_to_bytes, urlencode, url
 
 from tubes.drivers.driver import NAMES, is_name
 from tubes.drivers.options import SECOND
-from tubes.errors import InvalidOption
+from tubes.errors import InvalidOption, did_you_mean
 
 #: Schemes of the Redis backend, which is imported when it is first used.
 _REDIS: Final = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
@@ -24,6 +24,8 @@ SHORTEST_LEASE: Final = SECOND // 10
 _SCHEME: Final = re.compile(rf"({'|'.join(map(re.escape, _REDIS))}|memory):(//)?", re.IGNORECASE)
 # A host name or an IPv6 address, with an optional zone, and an optional port.
 _HOST: Final = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])?(?::([0-9]{0,5}))?")
+# The beginning of a URL, which errors show if it is a misspelled scheme.
+_WORD: Final = re.compile(r"([A-Za-z+]*)(://)?")
 # Schemes of other systems, which errors may show. Any other word may be a password that got into the wrong variable.
 _OTHER_SCHEME: Final = re.compile(
     r"(valkeys?|https?|tcp|amqps?|sqs|kafka|nats|mongodb|mysql|postgres(ql)?|ftp)://", re.I
@@ -110,6 +112,11 @@ def read(url: str) -> Place:
     if not found:
         servers = ", ".join(f"{name}://" for name in _REDIS)
         rule = f"must be memory://, memory://name or file:folder, or begin with one of {servers}"
+        word: Any = _WORD.match(url)
+        if hint := did_you_mean(word[1].lower(), (*_REDIS, "memory", "file")):
+            raise InvalidOption(
+                option="url", value=f"{word[0]}{_HIDDEN if url[word.end() :] else ''}", rule=rule + hint
+            )
         raise InvalidOption(option="url", value=_redact_unknown(url), rule=rule)
     if not found[2]:
         scheme = found[0].lower()
