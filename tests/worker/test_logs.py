@@ -66,15 +66,16 @@ def work(queue: tubes.Queue, error: Exception, *, is_async: bool) -> None:
 def test_failure_log_names_the_attempt_and_the_next_retry(
     queue: tubes.Queue, clock: ManualClock, lines: Any, is_async: bool
 ) -> None:
-    tube = queue.create_tube("mail", "fifottl", max_attempts=3, backoff=[5, 0])
+    tube = queue.create_tube("mail", "fifottl", max_attempts=4, backoff=[5, 0.05, 0])
     tube.put(SECRET)
-    for _ in range(2):
+    for _ in range(3):
         work(queue, ValueError("no such address"), is_async=is_async)
         clock.advance(5)
     assert lines() == [
-        "WARNING task 0 of tube 'mail' failed, attempt 1 of 3, retries in 5 s: ValueError: no such address",
-        "WARNING task 0 of tube 'mail' failed, attempt 2 of 3, retries at once: ValueError: no such address",
-        "ERROR task 0 of tube 'mail' failed, attempt 3 of 3, is buried: ValueError: no such address",
+        "WARNING task 0 of tube 'mail' failed, attempt 1 of 4, retries in 5 s: ValueError: no such address",
+        "WARNING task 0 of tube 'mail' failed, attempt 2 of 4, retries in 0.05 s: ValueError: no such address",
+        "WARNING task 0 of tube 'mail' failed, attempt 3 of 4, retries at once: ValueError: no such address",
+        "ERROR task 0 of tube 'mail' failed, attempt 4 of 4, is buried: ValueError: no such address",
     ]
 
 

@@ -869,7 +869,7 @@ def test_handler_that_does_not_take_a_task_is_refused(queue: tubes.Queue, tube: 
     with pytest.raises(InvalidOption) as caught:
         Worker(queue).on(tube, handler)
     signature = f"{handler.__name__}{inspect.signature(handler)}"
-    assert f"must take one positional argument, the task, and it is {signature}" in str(caught.value)
+    assert f"must take one positional argument, the task; its signature is {signature}" in str(caught.value)
 
 
 def test_handlers_that_take_a_task_are_accepted(queue: tubes.Queue) -> None:

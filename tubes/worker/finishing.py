@@ -93,7 +93,8 @@ def _seconds_until_ready(after: TaskView) -> float | None:
     if after.due is None or after.state is not State.DELAYED:
         return None
     now: int = after._tube._port.connection.micros()
-    return round(after.due - now / SECOND, 1)
+    left = max(0, after.due - now / SECOND)
+    return round(left, 1) if left >= 1 else float(f"{left:.1g}")
 
 
 class Finishing:

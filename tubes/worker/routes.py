@@ -121,7 +121,7 @@ def _check_signature(handler: Handler) -> None:
         signature.bind(None)
     except TypeError:
         name = getattr(handler, "__name__", type(handler).__name__)
-        rule = f"must take one positional argument, the task, and it is {name}{signature}"
+        rule = f"must take one positional argument, the task; its signature is {name}{signature}"
         raise InvalidOption(option="handler", value=handler, rule=rule) from None
 
 
