@@ -38,8 +38,8 @@ def tubes(
 ) -> None:
     """Inspect the tubes on a server, put and take tasks, and run workers.
 
-    --url or TUBES_URL names the server: redis://host, rediss://, unix://, redis+sentinel:// or redis+cluster://.
-    Or it names a folder: file:jobs.
+    TUBES_URL, or --url after the command, names the server: redis://host, rediss://, unix://, redis+sentinel:// or
+    redis+cluster://. Or it names a folder: file:jobs.
     """
     hide_logs()
 
