@@ -16,6 +16,11 @@ _LONGEST: Final = 500
 _EXCERPT: Final = 80
 # The most names that are compared with an unknown one.
 _MOST_COMPARED: Final = 10_000
+# Words of our pages and of other libraries, and the names that they stand for.
+_SYNONYMS: Final = {
+    "lane": "utube", "priority": "pri", "retries": "max_attempts", "max_retries": "max_attempts",
+    "valkey": "redis", "valkeys": "rediss",
+}  # fmt: skip
 
 
 class TubesError(Exception):
@@ -78,8 +83,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of a message, `; did you mean 'mail'?`; an empty text if no known name is similar."""
     from difflib import get_close_matches
 
-    found = get_close_matches(name, [*known][:_MOST_COMPARED], 1, 0.7)
-    return f"; did you mean {found[0]!r}?" if found else ""
+    compared = {other.lower(): other for other in [*known][:_MOST_COMPARED]}
+    name = name.lower()
+    found = get_close_matches(_SYNONYMS.get(name, name), compared, 1, 0.7)
+    return f"; did you mean {compared[found[0]]!r}?" if found else ""
 
 
 def _rebuild(kind: type[TubesError], facts: dict[str, object]) -> TubesError:

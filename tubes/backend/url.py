@@ -77,7 +77,8 @@ class Place(NamedTuple):
         """Raise `InvalidOption` for an unknown setting; the error lists the known ones."""
         for name in self.settings:
             if name not in known and name not in ignored:
-                rule = f"has an unknown setting {name!r}: known settings are {', '.join(sorted(known))}"
+                names = f"{', '.join(sorted(known))}{did_you_mean(name, known)}"
+                rule = f"has an unknown setting {name!r}: known settings are {names}"
                 raise InvalidOption(option="url", value=self.redacted, rule=rule)
 
 
@@ -132,7 +133,8 @@ def read(url: str) -> Place:
     for place in places.split(",") if places else ():
         host = _HOST.fullmatch(place)
         if host is None or int(host[2] or 0) > 65535:
-            raise InvalidOption(option="url", value=redacted, rule=_UNREADABLE)
+            rule = f"must have hosts such as host:6379, with a port up to 65535; {_ESCAPE_HINT}"
+            raise InvalidOption(option="url", value=redacted, rule=rule)
         hosts.append((host[1] or "", int(host[2]) if host[2] else None))
     settings = _parse_settings(parts.query, redacted)
     text = f"{parts.scheme}://{at and _HIDDEN}{at}{places}{parts.path}"
