@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import functools
 import inspect
+import itertools
 import logging
 import sys
 import threading
@@ -23,6 +24,7 @@ from tubes import InvalidOption, TubeNotFound
 from tubes.backend.retry import RetryPolicy
 from tubes.testing import ManualClock
 from tubes.worker import Bury, NoHandlers, Retry, Summary, Worker, WorkerBusy
+from tubes.worker.fetcher import Fetcher
 from tubes.worker.lifetime import RETRY
 
 Act = Callable[[Any], Any]
@@ -326,6 +328,31 @@ def test_burst_processes_tasks_put_by_handlers(queue: tubes.Queue, kind: Any) ->
     worker.on("second", kind(lambda task: first.put(task.data - 1) if task.data else None))
     first.put(10)
     assert worker.run(burst=True) == Summary(acked=11)
+
+
+def test_burst_looks_again_if_a_handler_ends_while_another_tube_is_read(
+    queue: tubes.Queue, tube: tubes.Tube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.create_tube("other").put("short")
+    tube.put_many(range(3))
+    fill, passes, ended = Fetcher.fill, itertools.count(), asyncio.Event()
+
+    async def fill_slowly(fetcher: Fetcher, timeout: float | None) -> bool:
+        found = await fill(fetcher, timeout)
+        if fetcher.route.tubes[0] == "other" and next(passes) == 1:
+            ended.set()
+            for _ in range(20):  # As during a round trip, the handler ends and its task is acked.
+                await asyncio.sleep(0)
+        return found
+
+    async def handle(task: Any) -> None:
+        await ended.wait()
+
+    monkeypatch.setattr(Fetcher, "fill", fill_slowly)
+    worker = Worker(queue)
+    worker.on("mail", handle)
+    worker.on("other", awaited(lambda task: None))
+    assert worker.run(burst=True) == Summary(acked=4)
 
 
 def test_worker_takes_no_more_tasks_than_it_has_free_handlers(queue: tubes.Queue, tube: tubes.Tube, kind: Any) -> None:

@@ -141,11 +141,13 @@ class Run:
     async def _run_burst(self) -> None:
         """Run a burst: until no tube has a task that may be taken, and no handler runs."""
         while not self._lifetime.is_stopping:
+            self._changed.clear()
             # Fill one fetcher after the other; the next pass sees the tasks that handlers put meanwhile.
             found = [await fetcher.fill(0) for fetcher in list(self._fetchers.values())]
             if self._in_flight:
                 await self._wait_for_change()
-            elif not any(found):
+            # A handler that ended during this pass was busy when its fetcher was filled.
+            elif not any(found) and not self._changed.is_set():
                 return
 
     async def _wait_for_change(self) -> None:
