@@ -181,6 +181,9 @@ def test_enqueue_refuses_what_a_server_would_refuse(queue: tubes.Queue, enqueue:
                 enqueue(send_email, *args, **kwargs)
         with pytest.raises(tubes.CodecError):
             queue.enqueue_with(key="k")("send_email", bad)
+    for name, number, names in (("any", 10**5000, {}), ("\udc80", 1, {}), ("any", 1, {"\udc80": 1})):
+        with pytest.raises(tubes.CodecError):
+            enqueue(name, number, **names)
     assert enqueue("any", 1, 2.5, "ä", None, True, [{"a": (1,)}], more=("b",)).state == "ready"
     assert len(queue.tube(TASKS).tasks()) == 1
 

@@ -26,7 +26,9 @@ TASKS_OPTIONS: Final[TubeOptions] = {"ttr": 60, "max_attempts": 3, "backoff": Ba
 _MAX_REASON: Final = 150
 _JSON: Final = JsonCodec()
 #: Types whose values JSON can always encode.
-_PLAIN: Final = frozenset({int, bool, NoneType})
+_PLAIN: Final = frozenset({bool, NoneType})
+#: Longer whole numbers may have more digits than Python converts.
+_LONG: Final = 2**64
 _MARK: Final = "__tubes_task__"
 #: The maximal number of cached signatures of calls per function; with `**kwargs` their number is unlimited.
 _MAX_CACHED: Final = 100
@@ -73,11 +75,16 @@ def call_of(
     return task_function.tube, {"task": task_function.name, "args": [*args], "kwargs": kwargs}
 
 
-def check_call(data: dict[str, object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise `CodecError` if the arguments in the data of a call cannot be encoded as JSON."""
-    for value in (*args, *kwargs.values()) if kwargs else args:
+def check_call(data: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise `CodecError` if the data of a call, with these arguments, cannot be encoded as JSON."""
+    name = data["task"]
+    for value in (name, *args, *kwargs, *kwargs.values()) if kwargs else (name, *args):
         kind = value.__class__  # Most arguments are plain, which is faster to see than to encode.
-        if not (value.isascii() if kind is str else kind in _PLAIN or (kind is float and isfinite(value))):
+        if kind is int:
+            is_plain = -_LONG < value < _LONG
+        else:
+            is_plain = value.isascii() if kind is str else kind in _PLAIN or (kind is float and isfinite(value))
+        if not is_plain:
             encode(_JSON, data)
             return
 
