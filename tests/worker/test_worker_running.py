@@ -395,8 +395,9 @@ def test_worker_runs_in_a_thread_during_a_block(queue: tubes.Queue) -> None:
     squares = queue.create_tube("squares")
     worker = Worker(queue)
     worker.on(squares, lambda task: task.data**2)
+    block = worker.running()
     for number in (3, 4):
-        with worker.running() as same:
+        with block as same:
             assert same is worker
             assert squares.call(number, timeout=30) == number**2
         assert not worker._is_running

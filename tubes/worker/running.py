@@ -32,7 +32,7 @@ class Running(AbstractContextManager[W], AbstractAsyncContextManager[W], Generic
     def __init__(self, worker: W) -> None:
         self._worker: Final = worker
         self._started: Final = threading.Event()
-        self._thread: Final = threading.Thread(target=self._run, name="tubes-worker", daemon=True)
+        self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._task: asyncio.Task[object] | None = None
 
@@ -46,6 +46,9 @@ class Running(AbstractContextManager[W], AbstractAsyncContextManager[W], Generic
 
     @override
     def __enter__(self) -> W:
+        self._started.clear()
+        self._error = None
+        self._thread = threading.Thread(target=self._run, name="tubes-worker", daemon=True)
         self._thread.start()
         try:
             self._started.wait()
@@ -58,6 +61,7 @@ class Running(AbstractContextManager[W], AbstractAsyncContextManager[W], Generic
 
     @override
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        assert self._thread is not None
         self._worker.stop()
         try:
             self._thread.join()
