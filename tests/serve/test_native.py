@@ -472,6 +472,19 @@ def test_a_session_holds_tasks_until_it_ends(http: httpx.Client) -> None:
     eventually(lambda: http.get("/tubes/plain").json()["tasks"]["ready"] == 2)
 
 
+def test_lone_surrogates_in_names_and_reasons_are_escaped(http: httpx.Client) -> None:
+    http.put("/tubes/crawl", json={"driver": "utubettl"})
+    text = "\ud800"
+    body = json.dumps({"data": 1, "utube": text, "key": text, "context": {"a": text}})
+    id = http.post("/tubes/crawl/tasks", content=body).json()["id"]
+    http.post(f"/tubes/crawl/tasks/{id}/bury", content=json.dumps({"reason": text}))
+    (task,) = http.get("/tubes/crawl/tasks").json()["tasks"]
+    assert (task["utube"], task["key"], task["reason"], task["context"]) == (text, text, text, {"a": text})
+    assert http.get("/tubes/crawl/reasons").status_code == http.get("/tubes/crawl/lanes").status_code == 200
+    http.post("/tubes/crawl/lanes/a/block", content=json.dumps({"seconds": 60, "reason": text}))
+    assert http.get("/tubes/crawl/lanes/a").json()["blocked_reason"] == text
+
+
 def test_lanes_are_listed_configured_and_blocked(http: httpx.Client) -> None:
     http.put("/tubes/crawl", json={"driver": "utubettl"})
     put(http, 1, tube="crawl", utube="a/b")

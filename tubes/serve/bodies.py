@@ -124,6 +124,14 @@ def encode_data(data: object) -> bytes:
         raise InvalidOption(option="data", value="...", rule=f"must be JSON: {error}") from None
 
 
+def encode_reply(value: object) -> bytes:
+    """Encode a part of a reply. Names and reasons may have lone surrogates, which only escapes can express."""
+    try:
+        return to_json(value)
+    except UnicodeEncodeError:
+        return json.dumps(value).encode()
+
+
 def json_reply(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Return a JSON reply."""
-    return Response(to_json(value), status, headers, "application/json")
+    return Response(encode_reply(value), status, headers, "application/json")

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from starlette.types import Receive, Scope
 
-from tubes.serve.bodies import to_json
+from tubes.serve.bodies import encode_reply
 from tubes.serve.namespaces import Namespace
 from tubes.serve.service import Service
 from tubes.serve.tokens import Token
@@ -30,4 +30,4 @@ class BaseCall:
 def size_of(data: bytes, options: Mapping[str, Any]) -> int:
     """Return the bytes of a task that count against a token's rate: its data and context."""
     context = options.get("context")
-    return len(data) + (len(to_json(context)) if context else 0)
+    return len(data) + (len(encode_reply(context)) if context else 0)

@@ -15,7 +15,7 @@ from tubes.drivers.backoff import MOST_DELAYS, STEEPEST, Backoff
 from tubes.drivers.options import SECOND
 from tubes.drivers.tube_options import MAX_BURST
 from tubes.errors import InvalidOption
-from tubes.serve.bodies import encode_data, from_json, to_json
+from tubes.serve.bodies import encode_data, encode_reply, from_json
 from tubes.serve.native.operations import Call
 from tubes.serve.native.schemas import (
     ANY,
@@ -111,7 +111,9 @@ _BACKOFF: Final = request_schema(
     {"first": SECONDS, "factor": number(1, STEEPEST), "cap": SECONDS, "jitter": number(0, 1), "seed": INTEGER}, "first"
 )
 INTERVAL_FROM: Final = one_of("take", "ack")
-_RATE_TEXT: Final = pattern_schema(r"[1-9][0-9]{0,5}(\.[0-9]{1,9})?/(s|second|min|minute|h|hour|day)", "500/min")
+_RATE_TEXT: Final = pattern_schema(
+    r"[1-9][0-9]{0,5}(\.[0-9]{1,9})?/(s|second|min|minute|h|hour|day)", "takes per second, or a text such as 500/min"
+)
 _TUBE_OPTIONS: Final[Fields] = {
     "pri": PRI,
     "ttl": SECONDS,
@@ -213,7 +215,7 @@ def facts_json(task: AsyncTask[Any]) -> str:
         f',"utube":{"null" if utube is None else _text(utube)}'
         f',"attempts":{task.attempts},"max_attempts":{task.max_attempts or "null"}'
         f',"key":{"null" if key is None else _text(key)}'
-        f',"context":{to_json(context).decode() if context else "{}"}'
+        f',"context":{encode_reply(context).decode() if context else "{}"}'
         f',"reason":{"null" if reason is None else _text(reason)},"created":{task.created!r}'
         f',"due":{"null" if due is None else repr(due)},"expires":{"null" if expires is None else repr(expires)}}}'
     )
