@@ -113,7 +113,7 @@ def conclude(console: Console, trial: Trial, control: Trial) -> bool:
     ]
     if control.records:
         checks.append(proof.control_differs(about_hosts(control), control.records))
-    console.print(table_of("What the servers noted", checks), "", *(trial.summary, control.summary), sep="\n")
+    console.print(table_of("Logs of the servers", checks), "", *(trial.summary, control.summary), sep="\n")
     for reason, tasks in groupby(sorted(trial.buried, key=reason_of), reason_of):
         console.print(f"buried: {reason}")
         for task in tasks:

@@ -89,7 +89,7 @@ class Findings:
                   having min(status) >= 400 and (count(*) = {attempts} or max(status) = 404)) hopeless
             full outer join dead on dead.url = hopeless.url""")
         kept = hopeless == dead == both if hopeless or dead else None
-        return proof.Check("hopeless pages given up, and no others", kept, f"{hopeless} were hopeless, {dead} given up")
+        return proof.Check("exactly the failing pages given up", kept, f"{hopeless} always failed, {dead} given up")
 
     def checks(self, attempts: int) -> list[proof.Check]:
         """Return all checks."""

@@ -63,7 +63,7 @@ def by_url(records: Iterable[Record]) -> dict[str, list[Fetch]]:
 
 def most_in_flight(records: Iterable[Record]) -> str:
     """Describe the maximum number of concurrent requests of each host."""
-    return "most on each host: " + " ".join(str(record.most_in_flight) for record in records)
+    return "maximum of each host: " + " ".join(str(record.most_in_flight) for record in records)
 
 
 def one_in_flight(records: Collection[Record]) -> Check:
@@ -73,11 +73,11 @@ def one_in_flight(records: Collection[Record]) -> Check:
 
 
 def check_waits(promise: str, waits: Mapping[float, Collection[float]]) -> Check:
-    """Check that no request came too early: `waits` has the observed seconds by the demanded seconds."""
-    kept = all(min(seen) >= asked for asked, seen in waits.items()) if waits else None
+    """Check that no request came too early: `waits` has the measured seconds by the required seconds."""
+    kept = all(min(seen) >= required for required, seen in waits.items()) if waits else None
     lines = [
-        f"asked {asked:g} s: seen {min(seen):.3f} to {max(seen):.3f} s, {len(seen)} times"
-        for asked, seen in sorted(waits.items())
+        f"at least {required:g} s: {min(seen):.3f} to {max(seen):.3f} s, {len(seen)} times"
+        for required, seen in sorted(waits.items())
     ]
     return Check(promise, kept, "\n".join(lines))
 
@@ -86,7 +86,7 @@ def interval_kept(records: Iterable[Record], interval: float) -> Check:
     """Check the interval between the arrivals of two requests at the same host."""
     arrivals = [sorted(fetch.arrived for fetch in record.fetches) for record in records]
     gaps = [after - before for times in arrivals for before, after in pairwise(times)]
-    return check_waits("an interval between 2 requests to a host", {interval: gaps} if gaps else {})
+    return check_waits("an interval between requests to one host", {interval: gaps} if gaps else {})
 
 
 def left_alone(records: Iterable[Record]) -> Check:
@@ -97,7 +97,7 @@ def left_alone(records: Iterable[Record]) -> Check:
             after = [fetch.arrived - busy.answered for fetch in record.fetches if fetch.arrived > busy.answered]
             if after:
                 waits[busy.retry_after].append(min(after))
-    return check_waits("a host that says Retry-After left alone", waits)
+    return check_waits("no request to a host during its Retry-After", waits)
 
 
 def fetched(records: Iterable[Record]) -> tuple[int, int]:
@@ -120,7 +120,7 @@ def rested(records: Iterable[Record], backoff: tubes.Backoff) -> Check:
     for fetches in by_url(records).values():
         for attempts, (failed, retry) in enumerate(pairwise(fetches), start=1):
             waits[backoff.delay(attempts)].append(retry.arrived - failed.answered)
-    return check_waits("failed pages rest as the backoff says", waits)
+    return check_waits("failed pages retried after their backoff", waits)
 
 
 def hopeless_buried(records: Iterable[Record], attempts: int, buried: Mapping[str, str | None]) -> Check:
@@ -133,8 +133,8 @@ def hopeless_buried(records: Iterable[Record], attempts: int, buried: Mapping[st
         elif min(statuses) >= 400 and len(statuses) == attempts:
             hopeless[url] = "max_attempts: release"
     kept = hopeless == buried if hopeless or buried else None
-    seen = f"{len(hopeless)} were hopeless, {len(buried)} are buried"
-    return Check("hopeless pages buried, and no others", kept, seen)
+    seen = f"{len(hopeless)} always failed, {len(buried)} are buried"
+    return Check("exactly the failing pages buried", kept, seen)
 
 
 def control_differs(checks: Collection[Check], records: Iterable[Record]) -> Check:

@@ -401,7 +401,7 @@ def test_ctrl_c_ends_the_crawler_cleanly(hosts: list[str]) -> None:
 def test_ctrl_c_ends_the_demo_cleanly() -> None:
     code, out, err = interrupt_command(example("demo.py"), lines=2)
     assert (code, err) == (130, "")
-    assert "What the servers noted" in out
+    assert "Logs of the servers" in out
 
 
 @pytest.mark.full
@@ -409,7 +409,7 @@ def test_ctrl_c_ends_the_demo_cleanly() -> None:
 def test_ctrl_c_ends_the_demo_and_its_processes_cleanly(lines: int) -> None:
     code, out, err = interrupt_command(example("demo.py", "--tube-url", "redis", "--processes", "2"), lines)
     assert (code, err) == (130, "")
-    assert "What the servers noted" in out
+    assert "Logs of the servers" in out
 
 
 # With one host and this seed, the first pages include a hopeless one and one with Retry-After.
