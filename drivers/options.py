@@ -148,7 +148,8 @@ def interval_of_rate(option: str, value: Any) -> int | None:
         raise InvalidOption(option=option, value=value, rule=rule)
     if value == 0:
         return None
-    count, span = (value, 1) if match is None else (float(match[1]), _UNITS[match[2]])
+    count = float(value if match is None else match[1])
+    span = 1 if match is None else _UNITS[match[2]]
     if not 0 < count <= SECOND * span:
         raise InvalidOption(option=option, value=value, rule=f"must be from 0 to {SECOND} takes per second")
     # The factor removes errors of floats: the rate of an interval has that interval.

@@ -9,6 +9,8 @@ from sphinx.roles import code_role
 from typing_extensions import is_protocol
 
 import tubes
+import tubes.aio
+import tubes.sync
 
 if TYPE_CHECKING:
     from docutils.nodes import Element, Node

@@ -15,6 +15,7 @@ import pytest
 
 import tubes
 import tubes.aio
+import tubes.sync
 
 PAIRS = [
     (getattr(tubes.sync, name), getattr(tubes.aio, f"Async{name}"))

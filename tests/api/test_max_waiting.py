@@ -53,11 +53,13 @@ def test_delayed_tasks_count_and_taken_and_buried_ones_do_not(queue: tubes.Queue
 def test_put_that_adds_no_waiting_task_is_not_refused(queue: tubes.Queue) -> None:
     tube = queue.create_tube("t")
     first, *_ = tube.put_many([tubes.Item(key, key=key) for key in "abc"], **THREE)
-    assert tube.put("new", key="a", **THREE).id == first.id
+    kept: Any = tube.put("new", key="a", **THREE)
+    assert kept.id == first.id
     assert [task.created_now for task in tube.put_many(["new", "new"], key="b", **THREE)] == [False, False]
     replaced = tube.put_many([tubes.Item("1", key="c"), tubes.Item("2", key="c")], on_duplicate="replace", **THREE)
     assert [task.data for task in tube.tasks()] == ["a", "b", "2"]
-    assert tube.put("3", key="c", on_duplicate="replace", **THREE).id == replaced[-1].id + 1
+    last: Any = tube.put("3", key="c", on_duplicate="replace", **THREE)
+    assert last.id == replaced[-1].id + 1
     with pytest.raises(DuplicateKey):
         tube.put("new", key="a", on_duplicate="raise", **THREE)
 

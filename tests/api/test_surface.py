@@ -20,6 +20,7 @@ import typer
 import tubes
 import tubes.push
 import tubes.serve
+import tubes.sync
 import tubes.testing
 import tubes.worker
 from tubes.cli.app import app
@@ -93,7 +94,8 @@ def list_keys(server: LocalServer) -> Iterator[str]:
     with tubes.connect(f"{server.url}?prefix=surface", clock=ManualClock()) as queue:
         options: dict[str, Any] = {"ttr": 60, "keep_done": 60, "key_ttl": 60, "max_attempts": 2, "backoff": [1]}
         for name, driver in (("timed", "fifottl"), ("lanes", "utubettl"), ("plain", "fifo")):
-            tube = queue.create_tube(name, driver, **({} if driver == "fifo" else options))
+            given: Any = {} if driver == "fifo" else options
+            tube = queue.create_tube(name, driver, **given)
             lane: dict[str, Any] = {"utube": "a"} if driver == "utubettl" else {}
             for key in ("done", "released", "buried", "taken"):
                 tube.put(key, key=key, **lane)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import tubes
 import tubes.push
+import tubes.sync
 import tubes.worker
 from tubes.drivers.options import OF_TASKS
 from tubes.drivers.tube_options import OF_TUBES

@@ -15,6 +15,7 @@ import pytest
 
 import tubes
 from tubes.cli.app import app
+from tubes.drivers.moves import MOVES
 from tubes.drivers.options import OF_TASKS
 from tubes.drivers.tube_options import OF_TUBES
 
@@ -137,11 +138,7 @@ def test_drawn_diagram_matches_transition_table(drawing: Any) -> None:
     for way, lines in re.findall(r'<text class="why" data-way="([^"]*)"[^>]*>(.*?)</text>', drawing.draw()):
         was, to = unescape(way).split(">")
         drawn += [(was or None, to, why) for why in re.findall(r">(\w+)</tspan>", lines)]
-    table = [
-        (was and was.value, move.to.value, why)
-        for why, rows in tubes.drivers.moves.MOVES.items()
-        for was, move in rows.items()
-    ]
+    table = [(was and was.value, move.to.value, why) for why, rows in MOVES.items() for was, move in rows.items()]
     assert sorted(drawn, key=str) == sorted(table, key=str)
 
 

@@ -17,6 +17,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 import tubes
+import tubes.sync
 from tubes.conformance.bench import eventually
 from tubes.metrics import spans
 from tubes.metrics.prometheus import NAMES, Collector

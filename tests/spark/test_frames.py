@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import tubes
+import tubes.errors
 from tubes import CodecError, InvalidOption
 from tubes.spark.arrow import pa
 from tubes.spark.server import bulk_write

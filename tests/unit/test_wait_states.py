@@ -202,14 +202,14 @@ class Recorded(WaitQueue):
         self.known[waiter] = WaitState.QUEUED
         return super().enlist(waiter)
 
-    def move(self, waiter: Any, why: str, result: object = PENDING) -> bool:
+    def move(self, waiter: Any, event: str, result: object = PENDING) -> bool:
         was = self.state(waiter)
         assert was is self.known[waiter], "the state was changed without a move"
-        row = WAIT_MOVES[why].get(was)
+        row = WAIT_MOVES[event].get(was)
         if row is not None:
-            self.used.add((why, was))
+            self.used.add((event, was))
             self.known[waiter] = row.to
-        return super().move(waiter, why, result)
+        return super().move(waiter, event, result)
 
     def check(self) -> None:
         """Check that all states result from moves."""

@@ -825,7 +825,8 @@ def test_bad_input_is_refused_and_changes_nothing(queue: tubes.Queue, tube: tube
 
 def test_off_refuses_a_tube_without_handler(queue: tubes.Queue) -> None:
     worker = Worker(queue)
-    queue.create_tube("a"), queue.create_tube("b")
+    for name in "ab":
+        queue.create_tube(name)
     worker.on(["a", "b"], fail)
     with pytest.raises(TubeNotFound):
         worker.off(["a", "c"])

@@ -18,6 +18,7 @@ from typing import Any, Self
 import pytest
 
 import tubes
+import tubes.sync
 from tubes import CallFailed
 from tubes.backend.flow import run_async
 from tubes.backend.retry import RetryPolicy

@@ -74,9 +74,11 @@ class DoneTasks(Bench):
         self.clock.advance(0.001)
         assert self.kept_ids() == []
         assert self.tube.statistics().kept == 0
-        for look in (self.tube.peek, self.tube.result, lambda id: self.tube.kick(task=id), self.tube.delete):
+        for look in (self.tube.peek, self.tube.result, self.tube.delete):
             with pytest.raises(TaskNotFound):
                 look(task.id)
+        with pytest.raises(TaskNotFound):
+            self.tube.kick(task=task.id)
 
     def test_task_without_keep_done_is_not_kept(self) -> None:
         tube = self.create("keeps", keep_done=60)

@@ -200,8 +200,9 @@ class UniqueKeys(Bench):
         again = self.put(key="k")
         tube = self.tube
         assert self.refuses(lambda method: method(again), tube.ack, tube.release, error=TaskNotTaken)
-        methods = (tube.bury, tube.delete, tube.peek, lambda task: tube.kick(task=task))
+        methods = (tube.bury, tube.delete, tube.peek)
         assert self.refuses(lambda method: method(again), *methods, error=TaskNotFound)
+        assert self.refuses(lambda task: tube.kick(task=task), again, error=TaskNotFound)
         assert self.tube.ack_many([again]) == {again.id: False}
 
     def test_task_found_by_its_key_belongs_only_to_its_holder(self) -> None:

@@ -38,7 +38,7 @@ def routes(service: Service, delivery: Delivery) -> list[BaseRoute]:
         lane = _lane_of(delivery.sender.places.check(callback))
         data = {"topic": topic, "content": content, "callback": callback, "retry": max(retry, 0), "delay": delay}
         options = await service.check_put(token, len(content.encode(errors="surrogatepass")))
-        task = await delivery.apply(lambda tube: tube.put(data, utube=lane, delay=max(delay, 0), **options))
+        task: Any = await delivery.apply(lambda tube: tube.put(data, utube=lane, delay=max(delay, 0), **options))
         return json_reply({"id": str(delivery.ids.encode(task.id))})
 
     def id_of(body: dict[str, Any]) -> int | None:

@@ -40,7 +40,7 @@ async def publish(call: Call) -> Response:
     options = _options(call)
     body = await call.body(call.service.max_body(call.token), "body too large")
     options |= await call.service.check_put(call.token, size_of(body, options))
-    task = await call.apply_creating(lambda tube: tube.put(body, **options))
+    task: Any = await call.apply_creating(lambda tube: tube.put(body, **options))
     call.metrics.record_published(call.space.name, call.queue, 1)
     return json_reply({"msg": "published", "job_id": call.job_id(call.queue, task.id)}, 201)
 

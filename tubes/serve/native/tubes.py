@@ -168,8 +168,9 @@ async def release_all(call: Call) -> Response:
 )
 async def kick(call: Call) -> Response:
     """Make up to `count` (1) buried or delayed tasks ready."""
-    body = await call.body()
-    kicked = await call.space.apply(call.tube, lambda tube: tube.kick(**body))
+    body: Any = await call.body()
+    count = body.pop("count", 1)
+    kicked: int = await call.space.apply(call.tube, lambda tube: tube.kick(count, **body))
     return json_reply({"kicked": kicked})
 
 
