@@ -510,6 +510,7 @@ def test_key_is_put_only_once(shell: Shell) -> None:
     ("words", "code", "message"),
     [
         (["stats", "--url", "nonsense"], Exit.USAGE, "must be memory://"),
+        (["stats", "--url", "redsi://localhost"], Exit.USAGE, "redis+cluster://; did you mean 'redis'?"),
         (["stats", "--url", "memory://"], Exit.USAGE, "the URL of a server"),
         (
             ["stats", "--url", "memory://unknown"],

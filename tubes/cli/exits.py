@@ -72,7 +72,7 @@ class Stop(Exception):
 # A login with the text in front of it, and a URL. Either may be an argument by mistake, for example a tube's name.
 _SCHEMES = r"(?:rediss?|redis\+\w+|unix|memory):"
 _LOGIN = re.compile(rf"{_SCHEMES}(?!//\*\*\*[@']).*@\S*|\S*:(?!//\*\*\*@)\S*@\S*", re.IGNORECASE)
-_URL = re.compile(rf"{_SCHEMES}(?!//(?:[\s'\",)]|$))[^\s'\")]*[^\s'\",).:]", re.IGNORECASE)
+_URL = re.compile(rf"{_SCHEMES}(?!//(?:[\s'\",)]|;\s|$))[^\s'\")]*[^\s'\",).:]", re.IGNORECASE)
 
 
 def _redact(words: str) -> str:
