@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from tubes.drivers import options as known
 from tubes.drivers.moves import State
-from tubes.drivers.tube_options import OF_TUBES, check_burst
+from tubes.drivers.tube_options import OF_TUBES, check_bursts, convert_lane_rate
 from tubes.errors import InvalidOption, OptionNotSupported, did_you_mean
 
 #: Checks the value of an option by its name, and returns it in the machine's units.
@@ -254,7 +254,7 @@ class Driver:
 
     def check_tube(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Check the options of a tube, and convert them to the machine's units; options with None are dropped."""
-        return check_burst(self._check(options, self._of_tubes))
+        return check_bursts(convert_lane_rate(self._check(options, self._of_tubes), options))
 
     def check_alter(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Check changes of a tube's options, and convert them to the machine's units; None means the default."""
@@ -262,7 +262,7 @@ class Driver:
             if option in changes:
                 rule = "cannot change after creation: create another tube, and let workers empty this one"
                 raise InvalidOption(option=option, value=changes[option], rule=rule)
-        return dict.fromkeys(changes) | self._check(changes, self._of_tubes)
+        return convert_lane_rate(dict.fromkeys(changes) | self._check(changes, self._of_tubes), changes)
 
     def fill(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return these options of a tube, and None for each other option of its driver."""

@@ -154,8 +154,10 @@ def _check_rates(engine: Engine, lanes: Lanes) -> None:
         assert rate.lane is None
         assert name not in lanes.by_name
     for rate in (*rates, *lanes.rates.alone.values()):
-        assert rate.due == NEVER or engine.timers.soonest <= rate.queued <= rate.due == rate.next_start()
-        has_limits = rate.own_limits != (None, None, None, None)
+        moment = rate.full_at() if rate.is_free else rate.next_start()
+        assert rate.due == NEVER or engine.timers.soonest <= rate.queued <= rate.due == moment
+        assert rate.is_free or rate.due != NEVER
+        has_limits = any(limit is not None for limit in rate.own_limits)
         assert (
             has_limits
             or rate.due != NEVER

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tubes.drivers.rate_limits import RateLimit, RateLimits
 
     #: The fields of `LaneInfo`.
-    LaneFields: TypeAlias = tuple[str, int, int, float | None, float, int, int, float | None, str | None]
+    LaneFields: TypeAlias = tuple[str, int, int, float | None, float, int, int, int, float | None, str | None]
 
 
 class Lanes:
@@ -101,17 +101,18 @@ class Lanes:
         lane, rate = self.by_name.get(name), self.known_rate(name)
         ready, taken = (0, 0) if lane is None else (lane.ready(), lane.taken)
         start, interval, most, until, reason = None, None, None, None, None
+        burst = self.rates.burst if self.rates.interval_from == "take" else 1
         if rate is not None:
-            start = None if rate.due == NEVER else rate.due / SECOND
-            interval, most = rate.interval, rate.max_in_flight
+            start = None if rate.is_free else rate.due / SECOND
+            interval, most, burst = rate.interval, rate.max_in_flight, rate.burst
             if rate.blocked > now:
                 until, reason = rate.blocked / SECOND, rate.reason
         interval = self.rates.interval if interval is None else interval
         most = self.rates.max_in_flight if most is None else most
-        return name, ready, taken, start, interval / SECOND, most, self.capacity(name), until, reason
+        return name, ready, taken, start, interval / SECOND, most, self.capacity(name), burst, until, reason
 
     def count(self) -> tuple[int, int]:
-        """Count the lanes that `list_first` lists, and how many of them are in cooldown or blocked. Cost: O(n)."""
+        """Count the lanes that `list_first` lists, and those in cooldown, blocked or without their full burst. O(n)."""
         known = [lane.rate for lane in self.by_name.values() if lane.taken or lane.ready() or lane.rate is not None]
         rates = [*known, *self.rates.alone.values()]
         return len(rates), sum(rate is not None and rate.due != NEVER for rate in rates)

@@ -30,6 +30,8 @@ MAX_SECONDS: Final = 100 * 365 * 24 * 3600
 LONGEST: Final = 2 * MAX_SECONDS * SECOND
 MAX_PRI: Final = 2**32 - 1
 MAX_COUNT: Final = 2**53 - 1
+#: The most takes that may start at once after an idle time.
+MAX_BURST: Final = 1_000_000
 MAX_ATTEMPTS: Final = 2**20 - 2
 #: The lane of tasks that were put without one. It has this name in the original, too.
 NO_LANE: Final = "nil"
@@ -134,6 +136,11 @@ def positive(option: str, value: Any) -> int:
 def attempts(option: str, value: Any) -> int:
     """Check a maximum number of takes."""
     return integer(option, value, MAX_ATTEMPTS, least=1)
+
+
+def burst(option: str, value: Any) -> int:
+    """Check the number of takes that may start at once."""
+    return integer(option, value, MAX_BURST, least=1)
 
 
 def interval_of_rate(option: str, value: Any) -> int | None:
@@ -283,4 +290,6 @@ WITH_DELAY: Final = frozenset({"at", "backoff"})
 #: More options of drivers that have the option `ttl`.
 WITH_TTL: Final = frozenset({"buried_ttl"})
 #: More options of drivers with lanes.
-WITH_LANE: Final = frozenset({"lane_capacity", "max_in_flight", "interval", "interval_from", "jitter", "order"})
+WITH_LANE: Final = frozenset(
+    {"lane_capacity", "max_in_flight", "interval", "interval_from", "jitter", "order", "lane_rate", "lane_burst"}
+)

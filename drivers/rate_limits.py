@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 class Start(NamedTuple):
     """A take of one of the lane's tasks: its id and attempts, and the lane's place in the round (`number`).
 
-    The interval counts from `at`: the time of the take, or with interval_from="ack" of the last end of a run since. A
-    lane without a take has only `at` and `number`.
+    The interval counts from `at`: the time of the take, or with interval_from="ack" of the last end of a run since.
+    With a burst it is the time of the take if takes came evenly (GCRA), which may be in the future. A lane without a
+    take has only `at` and `number`.
     """
 
     at: int
@@ -28,7 +29,7 @@ class Start(NamedTuple):
 
 
 _NO_START: Final = Start(-1, -1, 0, 0)
-_NO_LIMITS: Final = (None, None, None, None)
+_NO_LIMITS: Final = (None, None, None, None, None)
 
 
 class LimitedLane(Protocol):
@@ -61,12 +62,13 @@ class RateLimits:
         self.interval: int = options.get("interval", 0)
         self.jitter: float = options.get("jitter", 0.0)
         self.interval_from: str = options.get("interval_from", "take")
+        self.burst: int = options.get("lane_burst", 1)
         self.capacity: int = options.get("lane_capacity", 0)
 
     @property
-    def limits(self) -> tuple[int, int, float]:
+    def limits(self) -> tuple[int, int, float, int, str]:
         """The default limits that affect the cooldown."""
-        return self.max_in_flight, self.interval, self.jitter
+        return self.max_in_flight, self.interval, self.jitter, self.burst, self.interval_from
 
     def next_number(self) -> int:
         """Return a new number for a start or a place in the round."""
@@ -93,12 +95,13 @@ class RateLimit:
     """The starts and limits of a lane. Most lanes of most tubes need none.
 
     While the lane is in cooldown or blocked, this object is an item of the timers, as a task is: `due` is the time of
-    its next start. Such a lane has no task on offer, so takes never see it.
+    its next start. Such a lane has no task on offer, so takes never see it. A free lane without its full burst is an
+    item, too: it is not forgotten before `due`, when the burst is full.
     """
 
     __slots__ = (
-        "blocked", "capacity", "due", "id", "interval", "interval_from", "lane", "max_in_flight", "name", "queued",
-        "reason", "shared", "starts",
+        "blocked", "capacity", "due", "id", "interval", "interval_from", "is_free", "lane", "max_in_flight", "name",
+        "own_burst", "queued", "reason", "shared", "starts",
     )  # fmt: skip
 
     def __init__(self, shared: RateLimits, name: str, id: int) -> None:
@@ -109,6 +112,8 @@ class RateLimit:
         #: Negative, unlike the ids of tasks.
         self.id: Final = id
         self.due = self.queued = NEVER
+        #: False during a cooldown or block.
+        self.is_free = True
         #: The end of the block: no start before this time.
         self.blocked = 0
         #: The reason of the block.
@@ -118,33 +123,54 @@ class RateLimit:
         self.max_in_flight: int | None = None
         self.interval_from: str | None = None
         self.capacity: int | None = None
+        self.own_burst: int | None = None
         #: The last start, and the one before it, which counts again when the last one is undone.
         self.starts = (_NO_START, _NO_START)
 
     @property
-    def own_limits(self) -> tuple[int | None, int | None, str | None, int | None]:
-        """Interval, max_in_flight, interval_from and capacity of the lane; None: the tube's."""
-        return self.interval, self.max_in_flight, self.interval_from, self.capacity
+    def own_limits(self) -> tuple[int | None, int | None, str | None, int | None, int | None]:
+        """Interval, max_in_flight, interval_from, capacity and burst of the lane; None: the tube's."""
+        return self.interval, self.max_in_flight, self.interval_from, self.capacity, self.own_burst
 
     @property
     def limit(self) -> int:
         """The number of the lane's tasks that may be taken at a time."""
-        if self.due != NEVER:
+        if not self.is_free:
             return 0
         return self.shared.max_in_flight if self.max_in_flight is None else self.max_in_flight
 
-    def next_start(self) -> int:
-        """Return the time of the lane's next start; if it is in the past, the lane may start now."""
-        interval = self.shared.interval if self.interval is None else self.interval
+    @property
+    def burst(self) -> int:
+        """The number of takes that may start at once after an idle time; 1 with interval_from="ack"."""
+        if (self.interval_from or self.shared.interval_from) == "ack":
+            return 1
+        return self.own_burst or self.shared.burst
+
+    @property
+    def _interval(self) -> int:
+        return self.shared.interval if self.interval is None else self.interval
+
+    @property
+    def _lead(self) -> int:
+        """The largest time by which `at` of the last start may be in the future."""
+        return (self.burst - 1) * self._interval
+
+    def full_at(self) -> int:
+        """Return the time at which the burst is full again."""
         last = self.starts[0]
         if last.at < 0:
-            return self.blocked
-        span = apply_jitter(interval, self.shared.jitter, 0, last.id, last.attempts) if interval else 0
-        return max(self.blocked, last.at + span)
+            return 0
+        interval = self._interval
+        return last.at + (apply_jitter(interval, self.shared.jitter, 0, last.id, last.attempts) if interval else 0)
+
+    def next_start(self) -> int:
+        """Return the time of the lane's next start; if it is in the past, the lane may start now."""
+        return max(self.blocked, self.full_at() - self._lead)
 
     def start(self, now: int, entry: Entry) -> None:
         """Record that a task of the lane is about to be taken, and start the cooldown."""
-        start = Start(now, entry.id, entry.attempts, self.shared.next_number())
+        at = max(now, self.full_at()) if self._lead else now
+        start = Start(at, entry.id, entry.attempts, self.shared.next_number())
         self.starts = (start, self.starts[0])
         self._cool_down(now)
 
@@ -161,7 +187,9 @@ class RateLimit:
         if (last.id, last.attempts) == (entry.id, entry.attempts):
             if self.lane is not None and self.lane.head is not None:
                 self.lane.withdraw()  # The lane may get another place in the round.
-            self.starts = (before, _NO_START)
+            # The starts before it still count in a burst: assume that they came evenly.
+            earlier = _NO_START._replace(at=before.at - self._interval) if self._lead else _NO_START
+            self.starts = (before, earlier)
             self.apply(now)
 
     def block(self, now: int, until: int, reason: str | None = None) -> None:
@@ -175,6 +203,7 @@ class RateLimit:
         self.max_in_flight = changes.get("max_in_flight", self.max_in_flight)
         self.interval_from = changes.get("interval_from", self.interval_from)
         self.capacity = changes.get("capacity", self.capacity)
+        self.own_burst = changes.get("burst", self.own_burst)
         self.apply(now)
 
     def place(self) -> int:
@@ -207,10 +236,13 @@ class RateLimit:
     def _cool_down(self, now: int) -> None:
         """Stop starts until the next one is allowed."""
         last, before = self.starts
-        # A last start in the future means that the clock was set back.
-        if 0 <= now < last.at:
-            self.starts = (last._replace(at=now), before)
+        # A later last start means that the clock was set back, or the limits have changed.
+        if 0 <= now < last.at - self._lead:
+            self.starts = (last._replace(at=now + self._lead), before)
         moment = self.next_start()
+        self.is_free = moment <= now
+        if self.is_free:
+            moment = self.full_at()
         self.due = moment if moment > now else NEVER
         self.shared.timers.watch(self)
         if self.lane is not None:

@@ -11,6 +11,7 @@ from tubes.drivers.options import (
     INTERVAL_FROM,
     SECOND,
     attempts,
+    burst,
     fraction,
     integer,
     interval_of_rate,
@@ -47,14 +48,19 @@ OF_TUBES: Final[dict[str, Callable[[str, Any], Any]]] = {
     "jitter": fraction,
     "order": one_of("fifo", "round_robin"),
     "rate": interval_of_rate,
-    "burst": lambda option, value: integer(option, value, MAX_BURST, least=1),
+    "burst": burst,
+    "lane_rate": interval_of_rate,
+    "lane_burst": burst,
 }
 
-#: The most takes that may start at once after an idle time.
-MAX_BURST: Final = 1_000_000
 #: The option that cannot change, since ready tasks are stored in this order; and its default.
 _ORDER: Final = "order", "fifo"
 
+#: The option that each burst needs, and the rule in the error.
+_BURSTS: Final = {
+    "burst": ("rate", "needs a rate"),
+    "lane_burst": ("interval", "needs an interval or a lane_rate"),
+}
 #: Options that stay in a tube, as 0, when they are reset to the default.
 _STAYING: Final = ("keep_done", "lane_capacity")
 
@@ -78,15 +84,29 @@ def apply_changes(current: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
     # tasks of lanes are counted.
     changes = {**changes, **{option: 0 for option in _STAYING if option in current and changes.get(option, 0) is None}}
     altered = {option: value for option, value in {**current, **changes}.items() if value is not None}
-    if changes.get("burst") is None and "rate" not in altered:
-        altered.pop("burst", None)
-    return check_burst(altered)
+    for option, (needed, _) in _BURSTS.items():
+        if changes.get(option) is None and not altered.get(needed):
+            altered.pop(option, None)
+    return check_bursts(altered)
 
 
-def check_burst(options: dict[str, Any]) -> dict[str, Any]:
-    """Raise `InvalidOption` if there is a burst without a rate; return the options."""
-    if "burst" in options and "rate" not in options:
-        raise InvalidOption(option="burst", value=options["burst"], rule="needs a rate")
+def check_bursts(options: dict[str, Any]) -> dict[str, Any]:
+    """Raise `InvalidOption` if there is a burst without its rate; return the options."""
+    for option, (needed, rule) in _BURSTS.items():
+        if option in options and not options.get(needed):
+            raise InvalidOption(option=option, value=options[option], rule=rule)
+    return options
+
+
+def convert_lane_rate(options: dict[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace `lane_rate` in the checked `options` by the interval that it means; return the options."""
+    if arguments.get("lane_rate") is not None and arguments.get("interval") is not None:
+        rule = "must be left out if an interval is given"
+        raise InvalidOption(option="lane_rate", value=arguments["lane_rate"], rule=rule)
+    if "lane_rate" in options:
+        interval = options.pop("lane_rate")
+        if options.get("interval") is None:
+            options["interval"] = interval
     return options
 
 

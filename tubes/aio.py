@@ -150,8 +150,10 @@ class AsyncQueue:
         burial; `math.inf`: forever. For drivers with delays: `backoff`, the delay after a failed attempt: a `Backoff`,
         or a list of seconds. For drivers with lanes: `lane_capacity`, the maximum number of tasks in each lane (0, the
         default: no limit); `max_in_flight`, the number of tasks of a lane that may be taken at a time (1); `interval`,
-        the seconds from one take in a lane to the next (0); `interval_from`: "take" (the default), or "ack", if an
-        interval must also pass after each run in the lane has ended, by ack, release, bury, delete or ttr; `jitter`,
+        the seconds from one take in a lane to the next (0); `lane_rate`, the same as takes per second or a text such as
+        "10/s"; `lane_burst`, with an interval: how many takes of a lane may start at once after an idle time (1; it
+        counts as 1 while an interval counts from the end of a run); `interval_from`: "take" (the default), or "ack", if
+        an interval must also pass after each run in the lane has ended, by ack, release, bury, delete or ttr; `jitter`,
         the fraction, 0 to 1, by which an interval may be longer, at random (0), also for intervals that `configure`
         sets; `order`, the order of lanes: "fifo", by their first tasks, or "round_robin", the lane with the oldest last
         take first. For any driver: `rate`, the largest rate of takes in all sessions together, as takes per second or a
@@ -1229,10 +1231,9 @@ class AsyncTube(Generic[T, R]):
 
         The driver and `order` cannot change while the tube lives: create another tube, and let workers empty this one.
 
-        O(1). Changes of `interval`, `jitter` and `max_in_flight` are O(n) of the lanes; on a server the next calls do
-        that first, some lanes each. The first `lane_capacity` of a tube on a server is O(n) of its tasks: the next
-        calls count them first, some tasks each. Every process that uses the tube reads its options again at its next
-        call.
+        O(1). Changes of the limits of lanes are O(n) of the lanes; on a server the next calls do that first, some lanes
+        each. The first `lane_capacity` of a tube on a server is O(n) of its tasks: the next calls count them first,
+        some tasks each. Every process that uses the tube reads its options again at its next call.
 
         Raises `InvalidOption` and `OptionNotSupported` as `create_tube` does, and for options that cannot change.
 
@@ -1421,24 +1422,31 @@ class AsyncLane:
         max_in_flight: int | None = KEEP,
         interval_from: Literal["take", "ack"] | None = KEEP,
         capacity: int | None = KEEP,
+        rate: float | str | None = KEEP,
+        burst: int | None = KEEP,
     ) -> None:
         """Set limits for this lane, in place of the tube's. O(log n).
 
-        `interval`: seconds from one take to the next, 0: none; `max_in_flight`: how many of its tasks may be taken at a
-        time, from 1; `interval_from`: "take", or "ack", if the interval must also pass after each run has ended;
-        `capacity`: how many tasks have room, in whatever state, as for `capacity` of a tube; 0: any number. None: the
-        tube's value. A limit that is left out keeps its value. New limits count at once: the interval runs from the
-        last take of the lane, and if more of its tasks are taken than allowed, the next take waits until they are
-        fewer. A lane without ready or taken tasks and without a cooldown has no last take. `interval_from` is observed
-        at the ends of runs from now on.
-        >>> import tubes
-        >>> with tubes.connect() as queue:
-        ...     tube = queue.create_tube("crawl", "utube", interval=1)
-        ...     tube.lane("example.com").configure(interval=10)
-        ...     tube.lanes()[0].interval
-        10.0
+        `interval`: seconds from one take to the next, 0: none; `rate`: the same as takes per second, or as a text such
+        as "10/s"; `burst`: how many takes may start at once after an idle time, from 1; `max_in_flight`: how many of
+        its tasks may be taken at a time, from 1; `interval_from`: "take", or "ack", if the interval must also pass
+        after each run has ended; `capacity`: how many tasks have room, in whatever state, as for `capacity` of a tube;
+        0: any number. None: the tube's value. A limit that is left out keeps its value. New limits count at once: the
+        interval runs from the last take of the lane, and if more of its tasks are taken than allowed, the next take
+        waits until they are fewer. A lane without ready or taken tasks and without a cooldown has no last take.
+        `interval_from` is observed at the ends of runs from now on.
+
+        `Lane.configure` shows an example.
         """
-        reply = self._port.configure(self.name, interval, max_in_flight, interval_from, capacity)
+        limits = {
+            "interval": interval,
+            "max_in_flight": max_in_flight,
+            "interval_from": interval_from,
+            "capacity": capacity,
+            "rate": rate,
+            "burst": burst,
+        }
+        reply = self._port.configure(self.name, limits)
         if type(reply) is CoroutineType:
             await reply
 

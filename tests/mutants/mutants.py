@@ -156,8 +156,15 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "block of a lane ends its interval",
         "drivers/rate_limits.py",
-        "return max(self.blocked, last.at + span)",
-        "return self.blocked or last.at + span",
+        "return max(self.blocked, self.full_at() - self._lead)",
+        "return self.blocked or self.full_at() - self._lead",
+        ("tests/unit/test_rate_limits.py",),
+    ),
+    Mutant(
+        "emptied lane gets its burst back at once",
+        "drivers/rate_limits.py",
+        "            moment = self.full_at()\n",
+        "            moment = 0\n",
         ("tests/unit/test_rate_limits.py",),
     ),
     Mutant(
@@ -407,9 +414,16 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "interval of a lane ends its block",
         "drivers/lua/lib/paces.lua",
-        "moment = math.max(moment, pace.at + varied(interval, pace.jitter, 0, pace.id, pace.attempts))",
-        "moment = pace.at + varied(interval, pace.jitter, 0, pace.id, pace.attempts)",
+        "local moment = math.max(pace.blocked, full - lead)",
+        "local moment = full - lead",
         _of(_UTUBETTL_ON_REDIS, "later_end_of_block_and_interval_counts"),
+    ),
+    Mutant(
+        "emptied lane of a server gets its burst back at once",
+        "drivers/lua/lib/paces.lua",
+        "if pace.free == 1 then moment = full end",
+        "if pace.free == 1 then moment = 0 end",
+        _of(_UTUBETTL_ON_REDIS, "emptied_lane_keeps_its_starts_until_its_burst_is_full"),
     ),
     Mutant(
         "block that ends earlier replaces the reason",

@@ -45,6 +45,7 @@ DRIVERS: dict[str, tuple[str | Driver, dict[str, Any]]] = {
     "rounds": ("utube", {"order": "round_robin", "max_in_flight": 2}),
     "polite rounds": ("utubettl", {"order": "round_robin", "max_in_flight": 3, "interval": 0.3, "ttr": 1}),
     "rests": ("utubettl", {"interval": 0.4, "interval_from": "ack", "max_in_flight": 2, "ttr": 1, "jitter": 0.5}),
+    "bursts": ("utubettl", {"lane_rate": 2, "lane_burst": 3, "max_in_flight": 2, "ttr": 1, "jitter": 0.5}),
     "lifo": (Driver("lifo", order="-id"), {}),
     "timed fifo": (Driver("timed", options={"ttl", "ttr", "delay"}), {}),
     "lifo lanes": (Driver("stacks", options={"lane"}, lane="lane", order="-id"), {}),
@@ -165,6 +166,7 @@ class Twins:
         #: True if lanes may have a capacity.
         self.crowded = "lane_capacity" in options
         self.rated = "rate" in options
+        self.has_bursts = "lane_burst" in options
 
     def same(self, call: Callable[[Side], Any], *, takes: bool = False) -> None:
         """Check that both sides return the same; `takes`: the result has leases."""
@@ -241,6 +243,8 @@ class Twins:
         }  # fmt: skip
         if self.rated:
             known |= {"rate": (None, "2/s", 7), "burst": (None, 1, 5)}
+        if self.has_bursts:
+            known |= {"lane_rate": (None, 5), "lane_burst": (None, 1, 4)}
         if self.crowded:
             known |= {"lane_capacity": (None, 0, 1, 4)}
         if self.keeps:
@@ -354,6 +358,8 @@ class Twins:
             limits = self.pick(
                 limits, {"max_in_flight": self.pick(None, 1, 2, 4)}, {"interval_from": self.pick(None, "take", "ack")}
             )
+            if self.has_bursts:
+                limits = self.pick(limits, {"burst": self.pick(None, 1, 2, 5)}, {"rate": self.pick(None, 0, "4/s")})
             if self.crowded:
                 limits = self.pick(limits, {"capacity": self.pick(None, 0, 1, 5)})
             self.same(lambda side: side.of(worker).lane(name).configure(**limits))

@@ -497,6 +497,10 @@ def test_lanes_are_listed_configured_and_blocked(http: httpx.Client) -> None:
         ).status_code
         == 204
     )
+    assert http.patch("/tubes/crawl/lanes/b", json={"rate": "10/s", "burst": 4}).status_code == 204
+    limits = http.get("/tubes/crawl/lanes/b").json()
+    assert (limits["interval"], limits["burst"]) == (0.1, 4)
+    http.patch("/tubes/crawl/lanes/b", json={"rate": None, "burst": None})
     (lane,) = http.get("/tubes/crawl/lanes").json()["lanes"]
     assert (lane["name"], lane["ready"], lane["max_in_flight"]) == ("a/b", 1, 5)
     assert 50 < lane["next_start"] - time.time() < 70

@@ -56,8 +56,15 @@ def use_known_values(case: Any, lease: str) -> None:
     if len(body.get("results", ())) != len(body.get("ack", body.get("leases", ()))):
         body.pop("results", None)
     body |= {name: value for name, value in (("driver", "utubettl"), ("to", "other")) if name in body}
-    if isinstance(options := body.get("options"), dict) and not options.get("rate"):
-        options.pop("burst", None)
+    if isinstance(options := body.get("options"), dict):
+        if options.get("interval") is not None:
+            options.pop("lane_rate", None)
+        if not options.get("rate"):
+            options.pop("burst", None)
+        if not (options.get("interval") or options.get("lane_rate")):
+            options.pop("lane_burst", None)
+    if "interval" in body:
+        body.pop("rate", None)
     query: Any = case.query or {}
     if "delay" in query:
         query.pop("at", None)

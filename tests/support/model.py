@@ -116,6 +116,7 @@ class RateLimit:
     max_in_flight: int | None = None
     interval_from: str | None = None
     capacity: int | None = None
+    burst: int | None = None
     blocked: int = 0
     reason: str | None = None
     #: The start of its interval (its last start or the end of a run), with the task and the take of that start.
@@ -126,9 +127,10 @@ class RateLimit:
     is_recorded: bool = False
 
     @property
-    def own_limits(self) -> tuple[int | None, int | None, str | None, int | None]:
-        """Return the limits of the lane itself."""
-        return self.interval, self.max_in_flight, self.interval_from, self.capacity
+    def has_own_limits(self) -> bool:
+        """Return True if the lane itself has limits."""
+        limits = (self.interval, self.max_in_flight, self.interval_from, self.capacity, self.burst)
+        return limits != (None,) * 5
 
 
 @dataclass(eq=False)
@@ -248,11 +250,32 @@ class Model:
     def next_start(self, name: str) -> int:
         """Return the moment of the next start of a lane."""
         rate_limit = self.rate_limits.get(name, RateLimit())
+        return max(rate_limit.blocked, self.full_at(rate_limit) - self.lead(rate_limit))
+
+    def burst(self, rate_limit: RateLimit) -> int:
+        """Return the number of takes that may start at once."""
+        if (rate_limit.interval_from or self.options.get("interval_from")) == "ack":
+            return 1
+        return rate_limit.burst or self.options.get("lane_burst") or 1
+
+    def lead(self, rate_limit: RateLimit) -> int:
+        """Return how far a start may lie ahead of the time of its take."""
+        return (self.burst(rate_limit) - 1) * self.limits(rate_limit)[0]
+
+    def full_at(self, rate_limit: RateLimit) -> int:
+        """Return the moment at which the burst of a lane is full."""
         interval, _ = self.limits(rate_limit)
         if rate_limit.start is None or not interval:
-            return rate_limit.blocked
+            return 0
         at, id, attempts = rate_limit.start
-        return max(rate_limit.blocked, at + apply_jitter(interval, self.options.get("jitter", 0), 0, id, attempts))
+        return at + apply_jitter(interval, self.options.get("jitter", 0), 0, id, attempts)
+
+    def bound_start(self, name: str) -> None:
+        """Bound the start of a lane after a change of its limits."""
+        rate_limit = self.rate_limits.get(name)
+        if rate_limit is not None and rate_limit.start is not None:
+            at, id, attempts = rate_limit.start
+            rate_limit.start = min(at, self.now + self.lead(rate_limit)), id, attempts
 
     def states(self, name: str) -> list[str]:
         """Return the states of a lane's tasks."""
@@ -261,9 +284,10 @@ class Model:
     def forget(self) -> None:
         """Forget the last start of lanes that may start and have no ready or taken task."""
         for name, rate_limit in list(self.rate_limits.items()):
-            if self.next_start(name) <= self.now and not {"ready", "taken"} & set(self.states(name)):
+            is_full = max(self.next_start(name), self.full_at(rate_limit)) <= self.now
+            if is_full and not {"ready", "taken"} & set(self.states(name)):
                 rate_limit.start, rate_limit.number = None, 0
-                if rate_limit.own_limits == (None, None, None, None):
+                if not rate_limit.has_own_limits:
                     del self.rate_limits[name]
 
     def due(self, task: Task) -> int | None:
@@ -506,7 +530,8 @@ class Model:
             rate_limit = self.rate_limit(name)
             rate_limit.number = self.number
             if rate_limit.is_recorded or self.options.get("interval") or self.options.get("order") == "round_robin":
-                rate_limit.start = (self.now, task.id, task.attempts)
+                at = max(self.now, self.full_at(rate_limit)) if self.lead(rate_limit) else self.now
+                rate_limit.start = (at, task.id, task.attempts)
         self.change(task, "taken", "take", "take", until=None if task.ttr is None else self.now + task.ttr)
         return self.show(task)
 
@@ -689,15 +714,16 @@ class Model:
         for limit, value in changes.items():
             setattr(rate_limit, limit, value)
             rate_limit.is_recorded = rate_limit.is_recorded or value is not None
+        self.bound_start(name)
         self.catch_up()
 
     def lanes(self) -> list[LaneInfo]:
         """Return all lanes as users see them."""
         lanes: list[LaneInfo] = []
         for name in sorted({*self.rate_limits, *(self.lane(task) or "" for task in self.tasks)}):
-            states, is_waiting = self.states(name), self.next_start(name) > self.now
             rate_limit = self.rate_limits.get(name, RateLimit())
-            if {"ready", "taken"} & set(states) or is_waiting or rate_limit.own_limits != (None, None, None, None):
+            is_full = max(self.next_start(name), self.full_at(rate_limit)) <= self.now
+            if {"ready", "taken"} & set(self.states(name)) or not is_full or rate_limit.has_own_limits:
                 lanes.append(self.lane_info(name))
         return lanes
 
@@ -714,6 +740,7 @@ class Model:
             interval / SECOND,
             most,
             self.capacity(name),
+            self.burst(rate_limit),
             rate_limit.blocked / SECOND if is_blocked else None,
             rate_limit.reason if is_blocked else None,
         )

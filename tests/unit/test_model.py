@@ -79,6 +79,7 @@ OF_TUBES: dict[str, list[Any]] = {
     "interval": [None, None, 0, 0.3, 1],
     "interval_from": [None, "take", "ack"],
     "jitter": [None, 0.5, 1],
+    "lane_burst": [None, None, 1, 3],
     "order": [None, "fifo", "round_robin"],
     "keep_done": [None, None, 0.7],
     "keep_done_max": [None, None, 1, 3],
@@ -89,6 +90,7 @@ OF_LANES: dict[str, list[Any]] = {
     "max_in_flight": [None, 1, 2, 4],
     "interval_from": [None, "take", "ack"],
     "capacity": [None, 0, 1, 3],
+    "burst": [None, 1, 2, 4],
 }
 LANES = ["a", "b", "x", "nil"]
 BLOCKS = [0, 0, 0.1, 0.5, 2]
@@ -326,5 +328,8 @@ def mine(driver: Driver, values: dict[str, list[Any]]) -> list[str]:
 
 
 def drop_omitted(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options without omitted ones; None counts as omitted too."""
-    return {name: value for name, value in options.items() if value is not None or name == "utube"}
+    """Return the options without omitted ones; None counts as omitted too, and a burst without an interval."""
+    omitted = {"lane_burst"} if not options.get("interval") else set[str]()
+    return {
+        name: value for name, value in options.items() if (value is not None or name == "utube") and name not in omitted
+    }

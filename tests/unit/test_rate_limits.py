@@ -142,6 +142,45 @@ def test_undoing_a_start_restores_the_previous_one() -> None:
     assert (rate.starts[0].at, rate.due) == (100, 110)
 
 
+def test_undone_starts_return_their_part_of_the_burst() -> None:
+    tube = create_throttled(lane_burst=3)
+    for _ in range(3):
+        tube.put("a")
+    tasks = [tube.take(100) for _ in range(3)]
+    rate = tube.lane("a").rate
+    assert rate is not None
+    assert (rate.starts[0].at, rate.due, rate.is_free) == (120, 110, False)
+    for task in reversed(tasks[1:]):
+        assert task is not None
+        tube.lane("a").undo_start(105, task)
+    assert (rate.starts[0].at, rate.due, rate.is_free) == (100, 110, True)
+    assert len([task for task in (tube.take(105), tube.take(105), tube.take(105)) if task]) == 2
+
+
+def test_lane_forgets_its_starts_when_its_burst_is_full() -> None:
+    tube = LaneTube({"interval": 10, "lane_burst": 3})
+    for _ in range(2):
+        tube.put("a")
+        taken = tube.take(0)
+        assert taken is not None
+        tube.ack(taken)
+    tube.expire(19)
+    assert list(tube.rates.alone) == ["a"]
+    tube.expire(20)
+    assert tube.rates.alone == {}
+
+
+def test_a_burst_does_not_hide_that_the_clock_was_set_back() -> None:
+    tube = create_throttled(lane_burst=2)
+    assert tube.take(1000) is not None
+    assert tube.take(1000) is not None
+    rate = tube.lanes.rate("a")
+    rate.apply(1000)
+    assert (rate.starts[0].at, rate.due) == (1010, 1010)
+    rate.apply(200)
+    assert (rate.starts[0].at, rate.due) == (210, 210)
+
+
 def test_a_start_in_the_future_counts_as_one_now() -> None:
     tube = create_throttled()
     assert tube.take(1000) is not None

@@ -78,6 +78,12 @@ def configure(
     capacity: Annotated[
         str | None, typer.Option(metavar="N", help="The maximum number of its tasks. 0: no maximum.")
     ] = None,
+    rate: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Another spelling of --interval, such as 10/s or 500/min.")
+    ] = None,
+    burst: Annotated[
+        str | None, typer.Option(metavar="N", help="The number of takes that may start at once after an idle time.")
+    ] = None,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
@@ -90,9 +96,12 @@ def configure(
         max_in_flight=_number("--max-in-flight", max_in_flight, int),
         interval_from=interval_from,
         capacity=_number("--capacity", capacity, int),
+        rate=rate if rate is None or "/" in rate else _number("--rate", rate, float),
+        burst=_number("--burst", burst, int),
     )
     if not words:
-        raise Stop("give at least one of --interval, --max-in-flight, --interval-from and --capacity", Exit.USAGE)
+        known = "--interval, --max-in-flight, --interval-from, --capacity, --rate and --burst"
+        raise Stop(f"give at least one of {known}", Exit.USAGE)
     limits: dict[str, Any] = {limit: None if value == _DEFAULT else value for limit, value in words.items()}
     with open_queue(url) as queue:
         one = queue.tube(name).lane(lane_name)

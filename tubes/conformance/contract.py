@@ -26,7 +26,7 @@ from tubes.conformance.pause import Pauses
 from tubes.conformance.queues import Queues
 from tubes.conformance.rates import Rates
 from tubes.conformance.sessions import Sessions
-from tubes.conformance.throttle import Blocks, Intervals, IntervalsFromAcks, Limits, RoundRobin
+from tubes.conformance.throttle import Blocks, Bursts, Intervals, IntervalsFromAcks, Limits, RoundRobin
 from tubes.conformance.ttl import TimeToLive
 from tubes.conformance.ttr import TimeToRun
 from tubes.conformance.updates import Updates
@@ -42,6 +42,7 @@ class Contract(
     Lanes,
     Limits,
     Intervals,
+    Bursts,
     IntervalsFromAcks,
     Blocks,
     RoundRobin,

@@ -63,7 +63,7 @@ class Options(Bench):
     def test_a_tube_refuses_an_option_that_the_driver_lacks(self) -> None:
         lacking = {*TUBES, "colour"} - self.knobs.options
         if self.knobs.lane is None:
-            lacking |= {"lane_capacity", "max_in_flight", "interval", "interval_from", "jitter", "order"}
+            lacking |= {"lane_capacity", "max_in_flight", "interval", "interval_from", "jitter", "order", "lane_rate"}
         assert self.refuses(lambda option: self.create("other", **{option: 1}), *lacking, error=OptionNotSupported)
         if "delay" not in self.knobs.options:
             with self.expect_error(OptionNotSupported):

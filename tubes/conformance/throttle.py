@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from tubes import Task
+from tubes import InvalidOption, Task
 from tubes.conformance.bench import Bench, eventually, needs
 from tubes.drivers.chance import apply_jitter
 from tubes.drivers.options import SECOND
@@ -316,6 +316,94 @@ class Intervals(Throttled):
 
 
 @needs("lane")
+class Bursts(Throttled):
+    """lane_rate, lane_burst."""
+
+    def test_lane_starts_its_burst_at_once_and_then_one_task_per_interval(self) -> None:
+        tasks = self.create_filled(*"xxxxxxxy", lane_rate="12/min", lane_burst=3, max_in_flight=9)
+        ids = [task.id for task in tasks if task.utube == "x"]
+        assert [id for id in self.drain() if id in ids] == ids[:3]
+        assert self.next_start("x") == pytest.approx(5)
+        assert self.next_start("y") is None
+        self.pass_interval(5)
+        assert self.drain() == ids[3:4]
+        self.pass_time(10)
+        assert self.drain() == ids[4:6]
+
+    def test_emptied_lane_keeps_its_starts_until_its_burst_is_full(self) -> None:
+        self.create_filled("x", "x", interval=5, lane_burst=2)
+        for _ in range(2):
+            self.tube.ack(self.take())
+        self.fill("x", "x")
+        for _ in range(2):
+            self.pass_interval(5)
+            self.tube.ack(self.take())
+        self.pass_time(5)
+        assert self.next_start("x") is None
+        self.fill("x", "x")
+        self.tube.ack(self.take())
+        self.pass_interval(5)
+        self.tube.ack(self.take())
+        self.pass_time(9.9)
+        assert len(self.tube.lanes()) == 1
+        self.pass_time(0.1)
+        assert self.tube.lanes() == []
+
+    def test_lane_may_have_its_own_rate_and_burst(self) -> None:
+        tasks = self.create_filled("x", "x", "x", "x", max_in_flight=9)
+        lane = self.tube.lane("x")
+        lane.configure(rate="12/min", burst=2)
+        assert (lane.info().interval, lane.info().burst) == (5, 2)
+        assert self.drain() == [task.id for task in tasks[:2]]
+        lane.configure(burst=3)
+        assert self.drain() == [tasks[2].id]
+        lane.configure(burst=None)
+        assert lane.info().burst == 1
+        self.pass_interval(5)
+        assert self.drain() == [tasks[3].id]
+        lane.configure(rate=0)
+        assert lane.info()[3:5] == (None, 0)
+
+    def test_burst_counts_as_one_if_the_interval_counts_from_acks(self) -> None:
+        tasks = self.create_filled("x", "x", "x", interval=5, lane_burst=3, max_in_flight=3, interval_from="ack")
+        assert self.tube.lane("x").info().burst == 1
+        assert self.drain() == [tasks[0].id]
+        self.tube.alter(interval_from="take")
+        assert self.drain() == [task.id for task in tasks[1:]]
+        assert self.tube.lane("x").info().burst == 3
+
+    def test_burst_of_a_live_tube_changes(self) -> None:
+        tasks = self.create_filled("x", "x", "x", "x", interval=5, max_in_flight=9)
+        assert self.drain() == [tasks[0].id]
+        self.tube.alter(lane_burst=3)
+        assert self.drain() == [task.id for task in tasks[1:3]]
+        self.tube.alter(lane_burst=None)
+        self.pass_interval(5)
+        assert self.drain() == [tasks[3].id]
+
+    def test_lane_rate_is_another_spelling_of_the_interval(self) -> None:
+        tube = self.create("rated", lane_rate="10/s", lane_burst=5)
+        assert (tube.options["interval"], tube.options["lane_burst"]) == (0.1, 5)
+        assert self.queue.create_tube("rated", self.driver, if_not_exists=True, **tube.options) is not None
+        tube.alter(lane_rate=4)
+        assert tube.options["interval"] == 0.25
+        tube.alter(lane_rate=None)
+        assert not {"interval", "lane_rate", "lane_burst"} & set(tube.options)
+
+    def test_bad_rates_and_bursts_of_lanes_are_refused(self) -> None:
+        for options in ({"lane_burst": 5}, {"lane_burst": 5, "lane_rate": 0}):
+            with self.expect_error(InvalidOption, "needs an interval"):
+                self.create("rated", **options)
+        with self.expect_error(InvalidOption, "must be left out if an interval is given"):
+            self.create("rated", interval=1, lane_rate=1)
+        with self.expect_error(InvalidOption, "must be left out if an interval is given"):
+            self.tube.lane("x").configure(interval=1, rate=1)
+        assert self.refuses(lambda value: self.tube.lane("x").configure(burst=value), 0, -1, 1.5, "2", True, 10**7)
+        assert self.refuses(lambda value: self.tube.lane("x").configure(rate=value), "", "5", -1, True, "5/m")
+        assert self.refuses(lambda value: self.create("rated", interval=1, lane_burst=value), 0, 1.5, "2", True)
+
+
+@needs("lane")
 class IntervalsFromAcks(Throttled):
     """interval_from."""
 
@@ -576,16 +664,16 @@ class Blocks(Throttled):
         self.drain()
         now = self.clock.now()
         soon = pytest.approx(now + 7, abs=1e-6)
-        assert tuple(self.tube.lane("x").info()) == ("x", 2, 1, soon, 7.0, 2, 0, None, None)
-        assert tuple(self.tube.lane("z").info()) == ("z", 0, 0, None, 5.0, 2, 0, None, None)
+        assert tuple(self.tube.lane("x").info()) == ("x", 2, 1, soon, 7.0, 2, 0, 1, None, None)
+        assert tuple(self.tube.lane("z").info()) == ("z", 0, 0, None, 5.0, 2, 0, 1, None, None)
         assert self.tube.lanes() == [self.tube.lane(lane).info() for lane in ("x", "y")]
 
     def test_info_in_a_tube_without_limits(self) -> None:
         self.create_filled("x", "x", "\ud800")
         self.take()
-        assert tuple(self.tube.lane("x").info()) == ("x", 1, 1, None, 0.0, 1, 0, None, None)
+        assert tuple(self.tube.lane("x").info()) == ("x", 1, 1, None, 0.0, 1, 0, 1, None, None)
         assert self.tube.lane("\ud800").info().ready == 1
-        assert tuple(self.tube.lane("z").info()) == ("z", 0, 0, None, 0.0, 1, 0, None, None)
+        assert tuple(self.tube.lane("z").info()) == ("z", 0, 0, None, 0.0, 1, 0, 1, None, None)
 
     def test_info_distinguishes_a_block_from_a_cooldown(self) -> None:
         self.create_filled("x", "x", interval=5)
@@ -692,11 +780,11 @@ class RoundRobin(Throttled):
         now = self.clock.now()
         soon, far = pytest.approx(now + 5, abs=1e-6), pytest.approx(now + 60, abs=1e-6)
         assert [tuple(lane) for lane in self.tube.lanes()] == [
-            ("a", 0, 1, soon, 5.0, 2, 0, None, None),
-            ("b", 2, 1, soon, 5.0, 2, 0, None, None),
-            ("c", 0, 0, None, 0.5, 7, 0, None, None),
-            ("d", 0, 0, far, 5.0, 2, 0, far, None),
-            ("nil", 0, 1, soon, 5.0, 2, 0, None, None),
+            ("a", 0, 1, soon, 5.0, 2, 0, 1, None, None),
+            ("b", 2, 1, soon, 5.0, 2, 0, 1, None, None),
+            ("c", 0, 0, None, 0.5, 7, 0, 1, None, None),
+            ("d", 0, 0, far, 5.0, 2, 0, 1, far, None),
+            ("nil", 0, 1, soon, 5.0, 2, 0, 1, None, None),
         ]
         assert [lane.name for lane in self.tube.lanes(limit=2)] == ["a", "b"]
         assert self.tube.lanes(limit=0) == []

@@ -297,10 +297,12 @@ def read_uses(engine: JournaledEngine, uses: Mapping[str, int]) -> None:
 
 def rate_text(rate: RateLimit) -> str:
     """Return the state of a lane, except its tasks, as JSON."""
-    interval, most, interval_from, capacity = rate.own_limits
+    interval, most, interval_from, capacity, burst = rate.own_limits
     limits: dict[str, Any] = {"interval": interval, "most": most, "from": interval_from}
     if capacity is not None:
         limits["capacity"] = capacity
+    if burst is not None:
+        limits["burst"] = burst
     if rate.reason is not None:
         limits["reason"] = rate.reason
     return json.dumps({"blocked": rate.blocked, **limits, "starts": rate.starts})
@@ -310,7 +312,8 @@ def check_rate(text: str) -> None:
     """Raise an exception of `UNREADABLE` for an invalid text of a rate limit."""
     facts = json.loads(text)
     last, before = (Start(*start) for start in facts["starts"])
-    numbers = (facts["blocked"], facts["interval"] or 0, facts["most"] or 0, facts.get("capacity") or 0, *last, *before)
+    limits = (facts["interval"], facts["most"], facts.get("capacity"), facts.get("burst"))
+    numbers = (facts["blocked"], *(limit or 0 for limit in limits), *last, *before)
     if not all(number.__class__ is int for number in numbers):
         raise TypeError(text)
     if facts["from"] is not None:
@@ -325,7 +328,7 @@ def read_rate(rate: RateLimit, text: str) -> None:
     facts = json.loads(text)
     rate.blocked, rate.reason = facts["blocked"], facts.get("reason")
     rate.interval, rate.max_in_flight, rate.interval_from = facts["interval"], facts["most"], facts["from"]
-    rate.capacity = facts.get("capacity")
+    rate.capacity, rate.own_burst = facts.get("capacity"), facts.get("burst")
     last, before = (Start(*start) for start in facts["starts"])
     rate.starts = last, before
 

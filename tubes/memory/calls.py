@@ -470,12 +470,10 @@ class CallPort(Port[F]):
         reason = check_reason(reason)
         self._do(lambda now: self._engine.block(now, name, span, extend=is_extension, reason=reason))
 
-    def configure(
-        self, lane: object, interval: object, max_in_flight: object, interval_from: object, capacity: object
-    ) -> None:
+    def configure(self, lane: object, limits: Options) -> None:
         """Set the limits of one lane."""
         name = lane_of(self._driver, lane)
-        changes = check_lane_limits(interval, max_in_flight, interval_from, capacity)
+        changes = check_lane_limits(limits)
         self._do(lambda now: self._engine.configure(now, name, changes))
 
     def lanes(self, limit: int) -> list[LaneInfo]:

@@ -28,7 +28,7 @@ from tubes.values.task import F, TaskView
 _TASKS_PER_CALL: Final = 250
 _IDS_PER_CALL: Final = 1000
 #: Facts of a lane in the reply of the script `lanes`.
-_LANE_FACTS: Final = 9
+_LANE_FACTS: Final = 10
 #: The stored end of a pause without an end.
 FOR_EVER: Final = 1e18
 #: The calls that the meta hash counts by name.
@@ -199,10 +199,10 @@ class LookingPort(CallPort[F]):
 def _lane_info(name: str, facts: Sequence[Reply]) -> LaneInfo:
     """Return the view of a lane, from the facts that the script has returned after its name."""
     *numbers, reason = facts
-    ready, taken, cooldown, interval, in_flight, capacity, blocked = map(number_of, numbers)
+    ready, taken, cooldown, interval, in_flight, capacity, blocked, burst = map(number_of, numbers)
     start, until = (moment / SECOND if moment else None for moment in (cooldown, blocked))
     why = bytes_of(reason).decode("utf-8", "surrogatepass") or None
-    return LaneInfo(name, ready, taken, start, interval / SECOND, in_flight, capacity, until, why)
+    return LaneInfo(name, ready, taken, start, interval / SECOND, in_flight, capacity, burst, until, why)
 
 
 def _position_words(after: object, id: int, view: TaskView | None) -> tuple[Word, ...]:

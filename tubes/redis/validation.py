@@ -192,7 +192,8 @@ def encode_lane_options(options: Mapping[str, Any]) -> str:
     from_end = options.get("interval_from") == "ack"
     if not (rounds or most > 1 or interval > 0 or jitter > 0 or from_end):
         return ""
-    return f"{interval:.0f} {jitter:.17g} {most:.0f} {rounds:d} {from_end:d}"
+    burst = f" {options['lane_burst']:.0f}" if "lane_burst" in options else ""
+    return f"{interval:.0f} {jitter:.17g} {most:.0f} {rounds:d} {from_end:d}{burst}"
 
 
 def _to_fields(value: object) -> object:

@@ -38,7 +38,7 @@ _TRIMS_PER_CALL: Final = 500
 #: The first byte of a reply of `next` if the acked task was not held.
 _NOT_HELD: Final = b"0"[0]
 #: A script's arguments for lane limits that are unset.
-_UNSET: Final = (("interval", -1), ("max_in_flight", 0), ("interval_from", -1))
+_UNSET: Final = (("interval", -1), ("max_in_flight", 0), ("interval_from", -1), ("capacity", -1), ("burst", 0))
 #: A script's argument for the start of an interval.
 _INTERVAL_STARTS: Final = {"take": 0, "ack": 1}
 #: Options of a put that need another script or several scripts.
@@ -444,25 +444,24 @@ class CallPort(Port[F]):
         why = raw_text(check_reason(reason) or "")
         return self.call("pace", (_ignore, (raw_text(name), span, "", "", "", "1" if extends else "", "", why), None))
 
-    def configure(
-        self, lane: object, interval: object, max_in_flight: object, interval_from: object, capacity: object
-    ) -> None:
+    def configure(self, lane: object, limits: Options) -> None:
         """Set limits of one lane."""
         name = lane_of(self._driver, lane)
-        changes = check_lane_limits(interval, max_in_flight, interval_from, capacity)
+        changes = check_lane_limits(limits)
         pairs = ((changes.get(limit, ""), unset) for limit, unset in _UNSET)
-        limits: list[Any] = [
+        *values, capacity, burst = (
             unset if wanted is None else _INTERVAL_STARTS.get(wanted, wanted) for wanted, unset in pairs
-        ]
-        if "capacity" in changes:
-            return self.change(self._configure(changes["capacity"], raw_text(name), "", *limits, ""))
-        return self.call("pace", (_ignore, (raw_text(name), "", *limits), None))
+        )
+        words = (raw_text(name), "", *values, "", capacity, "", burst)
+        if changes.get("capacity") is not None:
+            return self.change(self._set_capacity(words))
+        return self.call("pace", (_ignore, words, None))
 
-    def _configure(self, capacity: int | None, *words: Word) -> Flow[None]:
+    def _set_capacity(self, words: tuple[Word, ...]) -> Flow[None]:
         """Set limits of a lane; the first capacity alters the tube, so that it counts the tasks per lane."""
-        if capacity is not None and "lane_capacity" not in (yield from self.edition()).options:
+        if "lane_capacity" not in (yield from self.edition()).options:
             yield from self.give_options({"lane_capacity": 0})
-        yield from self.ask("pace", *words, -1 if capacity is None else capacity)
+        yield from self.ask("pace", *words)
 
     def alter(self, changes: Options) -> None:
         """Change the options of the tube."""

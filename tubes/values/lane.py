@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tubes.drivers.options import INTERVAL_FROM, KEEP, integer, lane, micros, positive
+from tubes.drivers.options import INTERVAL_FROM, KEEP, burst, integer, interval_of_rate, lane, micros, positive
+from tubes.errors import InvalidOption
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from tubes.drivers.driver import Driver
 
 
@@ -33,6 +36,8 @@ class LaneInfo(NamedTuple):
     max_in_flight: int
     #: The largest number of tasks, in any state; 0: unlimited.
     capacity: int
+    #: The number of takes that may start at once after an idle time; 1 if the interval counts from the end of a run.
+    burst: int
     #: The end of the block that `Lane.block` has set, in seconds since the epoch; None: the lane is not blocked.
     blocked_until: float | None
     #: The reason of the block, if one was given.
@@ -46,17 +51,25 @@ def lane_of(driver: Driver, utube: object) -> str:
     return lane(driver.lane, utube)
 
 
-def check_lane_limits(
-    interval: object, max_in_flight: object, interval_from: object, capacity: object
-) -> dict[str, Any]:
+_LIMITS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
+    "interval": micros,
+    "max_in_flight": positive,
+    "interval_from": INTERVAL_FROM,
+    "capacity": integer,
+    "rate": lambda option, value: interval_of_rate(option, value) or 0,
+    "burst": burst,
+}
+
+
+def check_lane_limits(limits: Mapping[str, object]) -> dict[str, Any]:
     """Check the limits of a lane and convert them to microseconds; None: use the limit of the tube."""
-    changes: dict[str, Any] = {}
-    if interval is not KEEP:
-        changes["interval"] = None if interval is None else micros("interval", interval)
-    if max_in_flight is not KEEP:
-        changes["max_in_flight"] = None if max_in_flight is None else positive("max_in_flight", max_in_flight)
-    if interval_from is not KEEP:
-        changes["interval_from"] = None if interval_from is None else INTERVAL_FROM("interval_from", interval_from)
-    if capacity is not KEEP:
-        changes["capacity"] = None if capacity is None else integer("capacity", capacity)
+    changes: dict[str, Any] = {
+        limit: None if value is None else _LIMITS[limit](limit, value)
+        for limit, value in limits.items()
+        if value is not KEEP
+    }
+    if "rate" in changes:
+        if "interval" in changes:
+            raise InvalidOption(option="rate", value=limits["rate"], rule="must be left out if an interval is given")
+        changes["interval"] = changes.pop("rate")
     return changes

@@ -96,6 +96,10 @@ class TubeOptions(TypedDict, total=False):
     """How many tasks of one lane may be taken at a time. Default: 1."""
     interval: Seconds | None
     """Seconds from one take in a lane to the next, or from the end of a run."""
+    lane_rate: float | str | None
+    """Another spelling of `interval`: a number of takes per second, or a text such as "10/s"."""
+    lane_burst: int | None
+    """With an interval: how many takes of a lane may start at once after an idle time. Default: 1."""
     interval_from: Literal["take", "ack"] | None
     """The start of an interval: a take (the default), or "ack": again when the run ends."""
     jitter: float | None

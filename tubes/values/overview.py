@@ -33,7 +33,8 @@ class Overview:
     sessions: int
     #: The options of the tube, as `Tube.options` returns them; None if the options on the server cannot be read.
     options: dict[str, Any] | None
-    #: The number of lanes that `Tube.lanes` lists, and the number of lanes in cooldown or blocked.
+    #: The number of lanes that `Tube.lanes` lists, and the number of lanes in cooldown or blocked, or, if lanes have a
+    #: burst, without their full burst.
     lanes: int = 0
     throttled_lanes: int = 0
     #: The age in seconds of the oldest overdue change. On a server the next call of any program makes it, so that a

@@ -113,8 +113,10 @@ local function lane_of(name)
     if call('ZSCORE', M .. ':offers', head) then about.head = head else about.taken = 1 end
   else
     local reads, fields = pcall(function() return { cmsgpack.unpack(sub(record, 2)) } end)
-    -- The record may be older than the reason, its field 18, and than the capacity.
-    if reads and #fields == 17 then fields[18] = '' end
+    -- The record may be older than the reason and the burst, its fields 18 to 20, and than the capacity.
+    if reads and #fields >= 17 then
+      for n = #fields + 1, 20 do fields[n] = n == 18 and '' or 0 end
+    end
 --#if LANE_ROOM
     if reads then fields[#PACE] = fields[#PACE] or -1 end
 --#end
@@ -147,7 +149,7 @@ local function is_lane_right(name, about)
   if about.head == '' then
     if first and not full then return false end
     if about.taken > 0 or about.rest > 0 then return true end
-    return META.pacing and (pace.interval >= 0 or pace.most > 0 or pace.from >= 0 or (pace.capacity or -1) >= 0)
+    return META.pacing and (pace.interval >= 0 or pace.most > 0 or pace.from >= 0 or pace.burst > 0 or (pace.capacity or -1) >= 0)
   end
   local task = task_at(about.head)
   if full or not task or task.state ~= 'r' or (task.lane or 'nil') ~= name or (first and first < about.head) then return false end

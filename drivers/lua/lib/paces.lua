@@ -1,32 +1,33 @@
 -- Rate limits and round-robin order of lanes, as in rate_limits.py: for tubes that have or had such options. The field
 -- META.pacing has the options of the tube: interval, jitter, max_in_flight, '1' for round-robin order, '1' if the
--- interval counts from the end of a run as well.
+-- interval counts from the end of a run as well, and the burst if it is not 1.
 --
 -- The record of a lane in ':lanes' then is byte 255, with which no lane number begins, and the fields of PACE. A lane
--- in cooldown or blocked is in ':rests' by the moment when that ends, and offers no task.
+-- in cooldown or blocked is in ':rests' by the moment when that ends, and offers no task. A lane that may start, but not with
+-- its full burst, is in ':rests' by the moment when the burst is full, and its field `free` is 1.
 --#if PACES
 local PACE = {
   'key', 'taken', 'head', 'rest', 'noted', 'interval', 'most', 'blocked',
   'at', 'id', 'attempts', 'place', 'at_before', 'id_before', 'attempts_before', 'place_before',
-  'from', 'reason',
+  'from', 'reason', 'burst', 'free',
 --#if LANE_ROOM
   'capacity',
 --#end
 }
 
 local function is_full()
-  return pace.rest > 0 or pace.taken >= (pace.most > 0 and pace.most or pace.tube_most)
+  return (pace.rest > 0 and pace.free == 0) or pace.taken >= (pace.most > 0 and pace.most or pace.tube_most)
 end
 
 -- Read the pace of `lane`, and add `by` to its number of taken tasks. `popped`: its head is no longer on offer, but
 -- not taken yet.
 local function enter_pace(by, popped)
-  local interval, jitter, most, rounds, from = string.match(META.pacing or '0 0 1 0 0', '(%S+) (%S+) (%S+) (%S+) (%S+)')
+  local interval, jitter, most, rounds, from, burst = string.match(META.pacing or '0 0 1 0 0', '(%S+) (%S+) (%S+) (%S+) (%S+) ?(%S*)')
   -- -1 means that a field is not set; 0 means no limit, no place or no moment.
   pace = {
     key = '', taken = 0, head = '', rest = 0, noted = 0, interval = -1, most = 0, blocked = 0,
     at = -1, id = -1, attempts = 0, place = 0, at_before = -1, id_before = -1, attempts_before = 0, place_before = 0,
-    from = -1, reason = '',
+    from = -1, reason = '', burst = 0, free = 0,
 --#if LANE_ROOM
     capacity = -1,
 --#end
@@ -43,6 +44,7 @@ local function enter_pace(by, popped)
     if popped or call('ZSCORE', M .. ':offers', head) then pace.head = head else pace.taken = 1 end
   end
   pace.tube_interval, pace.jitter, pace.tube_most, pace.rounds, pace.tube_from = interval + 0, jitter + 0, most + 0, rounds == '1', from + 0
+  pace.tube_burst = tonumber(burst) or 1
   if pace.tube_interval > 0 or pace.rounds then pace.noted = 1 end
   pace.taken = pace.taken + by
   pace.full = is_full()
@@ -55,11 +57,26 @@ local function place_in_round()
   if pace.rounds then pace.place = call('HINCRBY', M, 'rounds', 1) end
 end
 
+-- Return the lane's interval, and the number of takes that may start at once.
+local function lane_rate()
+  local burst = pace.burst > 0 and pace.burst or pace.tube_burst
+  if (pace.from >= 0 and pace.from or pace.tube_from) == 1 then burst = 1 end
+  return pace.interval >= 0 and pace.interval or pace.tube_interval, burst
+end
+
+-- Return the moment at which the burst is full again.
+local function full_at(interval)
+  if interval == 0 or pace.at < 0 then return 0 end
+  return pace.at + varied(interval, pace.jitter, 0, pace.id, pace.attempts)
+end
+
 -- Note that a task of the lane has started.
 local function note_start(id, attempts)
   if pace.noted == 0 then return end
+  local interval, burst = lane_rate()
+  local at = burst > 1 and math.max(now, full_at(interval)) or now
   pace.at_before, pace.id_before, pace.attempts_before, pace.place_before = pace.at, pace.id, pace.attempts, pace.place
-  pace.at, pace.id, pace.attempts = now, tonumber(id), attempts
+  pace.at, pace.id, pace.attempts = at, tonumber(id), attempts
   place_in_round()
 end
 
@@ -68,18 +85,23 @@ local function undo_start(id, attempts)
   if pace.id ~= tonumber(id) or pace.attempts ~= attempts + 1 then return end
   pace.at, pace.id, pace.attempts, pace.place = pace.at_before, pace.id_before, pace.attempts_before, pace.place_before
   pace.at_before, pace.id_before, pace.attempts_before, pace.place_before = -1, -1, 0, 0
+  -- The starts before it still count in a burst: assume that they came evenly.
+  local interval, burst = lane_rate()
+  if burst > 1 and interval > 0 then pace.at_before = pace.at - interval end
   if lane_head and pace.place == 0 then place_in_round() end
   if lane_head then call('ZADD', M .. ':offers', pace.place, lane_head) end
 end
 
 -- Set or end the cooldown of the lane.
 local function rest_anew()
-  -- A start cannot be in the future: the clock was set back.
-  if pace.at > now then pace.at = now end
-  local moment, interval = pace.blocked, pace.interval >= 0 and pace.interval or pace.tube_interval
-  if interval > 0 and pace.at >= 0 then
-    moment = math.max(moment, pace.at + varied(interval, pace.jitter, 0, pace.id, pace.attempts))
-  end
+  local interval, burst = lane_rate()
+  local lead = (burst - 1) * interval
+  -- A later start means that the clock was set back, or the limits have changed.
+  pace.at = math.min(pace.at, now + lead)
+  local full = full_at(interval)
+  local moment = math.max(pace.blocked, full - lead)
+  pace.free = moment <= now and full > now and 1 or 0
+  if pace.free == 1 then moment = full end
   if moment <= now then moment = 0 end
   if moment > 0 and moment ~= pace.rest then
     call('ZADD', M .. ':rests', moment, lane)
@@ -117,9 +139,9 @@ local function leave_pace()
   end
   if pace.rest == 0 and pace.taken == 0 and not lane_head then
 --#if LANE_ROOM
-    if pace.interval < 0 and pace.most == 0 and pace.from < 0 and pace.capacity < 0 then
+    if pace.interval < 0 and pace.most == 0 and pace.from < 0 and pace.burst == 0 and pace.capacity < 0 then
 --#else
-    if pace.interval < 0 and pace.most == 0 and pace.from < 0 then
+    if pace.interval < 0 and pace.most == 0 and pace.from < 0 and pace.burst == 0 then
 --#end
       if lane_record then call('HDEL', M .. ':lanes', lane) end
       return

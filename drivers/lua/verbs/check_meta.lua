@@ -94,7 +94,7 @@ elseif note('field', 'lanes') then
 end
 field('capacity', is_count, ARGV[4])
 field('pacing', function(words)
-  return string.match(words, '^%d+ [%d%.e+-]+ %d+ [01] [01]$')
+  return string.match(words, '^%d+ [%d%.e+-]+ %d+ [01] [01] ?%d*$')
 end, ARGV[5] ~= '' and ARGV[5] or nil)
 field('bucket', function(words)
   return string.match(words, '^%-?%d+ %d+[ %d]*$')

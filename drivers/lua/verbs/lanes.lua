@@ -2,7 +2,7 @@
 -- ARGV  6 the cursor; 0: the beginning, 7 the lane (optional)
 -- reply  {the next cursor (0: the end), and for each lane: its name, its ready tasks, its taken tasks, the end of its
 --        cooldown or block (0: none), its interval in microseconds, its max_in_flight, its capacity, the end of its block
---        (0: none) and the reason of the block ('': none)}
+--        (0: none), its burst and the reason of the block ('': none)}
 --#include begin
 --#include flush
 local page = ARGV[7] and { '0', { ARGV[7], '' } } or call('HSCAN', M .. ':lanes', ARGV[6], 'COUNT', 200)
@@ -12,7 +12,8 @@ for n = 1, #page[2], 2 do
   enter_pace(0)
   local number = lane_key and unpack_struct('>I5', lane_key)
   local ready = number and call('ZLEXCOUNT', M .. ':behind', '[' .. lane_key, '(' .. pack('>I5', number + 1)) or 0
-  local interval = pace.interval >= 0 and pace.interval or pace.tube_interval
+  local interval, burst = lane_rate()
+  local next_start = pace.free == 0 and pace.rest or 0
   local most = pace.most > 0 and pace.most or pace.tube_most
   if lane_head then ready = ready + 1 end
   local capacity = 0
@@ -21,7 +22,7 @@ for n = 1, #page[2], 2 do
 --#end
   local blocked = pace.blocked > now
   local block_end, reason = blocked and pace.blocked or 0, blocked and pace.reason or ''
-  for _, fact in ipairs({ lane, ready, pace.taken, pace.rest, interval, most, capacity, block_end, reason }) do
+  for _, fact in ipairs({ lane, ready, pace.taken, next_start, interval, most, capacity, block_end, burst, reason }) do
     seen[#seen + 1] = fact
   end
 end

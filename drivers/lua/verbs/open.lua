@@ -67,7 +67,7 @@ else
   local from_end = o.interval_from == 'ack'
   if rounds or most > 1 or interval > 0 or jitter > 0 or from_end then
     -- The format is that of lib/paces.lua.
-    call('HSET', M, 'pacing', string.format('%.0f %.17g %.0f %d %d', interval, jitter, most, rounds and 1 or 0, from_end and 1 or 0))
+    call('HSET', M, 'pacing', string.format('%.0f %.17g %.0f %d %d', interval, jitter, most, rounds and 1 or 0, from_end and 1 or 0) .. (o.lane_burst and string.format(' %.0f', o.lane_burst) or ''))
   end
 end
 local about = call('HMGET', M, 'u' .. ARGV[1], 'born', 'driver', 'options', 'soonest', 'listening', 'pacing')

@@ -3,8 +3,8 @@
 -- KEYS[1]  the meta hash of the first tube
 -- ARGV  1 the time in microseconds ('': the server's), 2… the meta hashes of all tubes, a bounded number
 -- reply  {the time, and for each tube nil if it does not exist, or {driver, options, the figures as for statistics, the
---        number of live sessions, of lanes, of lanes in cooldown or blocked, the first due time}, or {the error
---        that prevents it}}
+--        number of live sessions, of lanes, of lanes in cooldown or blocked or without their full burst, the first
+--        due time}, or {the error that prevents it}}
 local call = redis.call
 local now = tonumber(ARGV[1])
 if not now then

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from tubes.aio import AsyncTask
 from tubes.drivers.backoff import MOST_DELAYS, STEEPEST, Backoff
-from tubes.drivers.options import SECOND
-from tubes.drivers.tube_options import MAX_BURST
+from tubes.drivers.options import MAX_BURST, SECOND
 from tubes.errors import InvalidOption
 from tubes.serve.bodies import encode_data, encode_reply, from_json
 from tubes.serve.native.operations import Call
@@ -114,6 +113,8 @@ INTERVAL_FROM: Final = one_of("take", "ack")
 _RATE_TEXT: Final = pattern_schema(
     r"[1-9][0-9]{0,5}(\.[0-9]{1,9})?/(s|second|min|minute|h|hour|day)", "takes per second, or a text such as 500/min"
 )
+RATE: Final[Schema] = {**number(0, SECOND), **_RATE_TEXT, "type": ["number", "string"]}
+BURST: Final[Schema] = {**COUNT, "maximum": MAX_BURST}
 _TUBE_OPTIONS: Final[Fields] = {
     "pri": PRI,
     "ttl": SECONDS,
@@ -131,8 +132,10 @@ _TUBE_OPTIONS: Final[Fields] = {
     "interval_from": INTERVAL_FROM,
     "jitter": number(0, 1),
     "order": one_of("fifo", "round_robin"),
-    "rate": {**number(0, SECOND), **_RATE_TEXT, "type": ["number", "string"]},
-    "burst": {**COUNT, "maximum": MAX_BURST},
+    "rate": RATE,
+    "burst": BURST,
+    "lane_rate": RATE,
+    "lane_burst": BURST,
 }
 #: The options of a tube; null: the default.
 OPTIONS: Final = request_schema({name: nullable(schema) for name, schema in _TUBE_OPTIONS.items()})

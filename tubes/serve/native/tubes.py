@@ -24,6 +24,7 @@ _LANE: Final = schemas.object_schema(
         "interval": schemas.SECONDS,
         "max_in_flight": schemas.INTEGER,
         "capacity": schemas.INTEGER,
+        "burst": shapes.BURST,
         "blocked_until": schemas.nullable(schemas.MOMENT),
         "blocked_reason": schemas.nullable(schemas.TEXT),
     }
@@ -250,6 +251,8 @@ async def get_lane(call: Call) -> Response:
             "max_in_flight": schemas.nullable(schemas.COUNT),
             "interval_from": schemas.nullable(shapes.INTERVAL_FROM),
             "capacity": schemas.nullable(schemas.INTEGER),
+            "rate": schemas.nullable(shapes.RATE),
+            "burst": schemas.nullable(shapes.BURST),
         }
     ),
     replies={204: None},
