@@ -170,7 +170,8 @@ class Worker:
         """Raise `TubeNotFound` if a tube does not exist. If this cannot be known yet, `run` finds out."""
         for name in names:
             try:
-                if isinstance(self._queue, sync.Queue):
+                # While the server is away, each lookup would take ten seconds: try only one.
+                if isinstance(self._queue, sync.Queue) and not self._unchecked:
                     self._queue.tube(name)
                     continue
             except TubeNotFound:
@@ -186,7 +187,7 @@ class Worker:
             except TubeNotFound:
                 raise
             except TubesError:  # The run waits for its server.
-                continue
+                return
             self._unchecked.discard(name)
 
     def _check_async(self, target: Target) -> None:
