@@ -97,6 +97,14 @@ def test_connect_timeout_limits_the_first_connection(kind: str, connect: Callabl
     assert time.monotonic() - began < 5
 
 
+def test_connect_timeout_limits_the_discovery_of_a_cluster() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # It accepts connections, and never replies.
+        began = time.monotonic()
+        with pytest.raises(ConnectionLost):
+            tubes.connect(f"redis+cluster://127.0.0.1:{silent.getsockname()[1]}?connect_timeout=0.2")
+        assert time.monotonic() - began < 5
+
+
 @pytest.mark.parametrize("connect", [tubes.connect, lambda url: asyncio.run(connect_async(url))], ids=["sync", "aio"])
 @pytest.mark.parametrize("timeout", [0.3, 0.05])
 def test_connect_logs_that_a_server_does_not_reply(

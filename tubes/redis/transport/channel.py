@@ -369,7 +369,7 @@ class ThreadChannel:
     def _wire(self, key: str) -> Wire:
         if self._closed:
             raise self._closed_error()
-        node = self._server.node(key)
+        node = self._server.node(key, self._patience)
         wire = self._wires.get(node)
         if wire is None or wire.busy:
             if wire is not None:

@@ -115,7 +115,7 @@ class Server(Protocol):
         """Find the servers again: a server replied that it does not have a key, or was lost."""
         ...
 
-    def node(self, key: str) -> str:
+    def node(self, key: str, patience: float | None = None) -> str:
         """Return the name of the server that has `key`. Keys of one server share a connection."""
         ...
 
@@ -137,7 +137,7 @@ class _PoolServer:
 
     def rediscover(self) -> None: ...
 
-    def node(self, key: str) -> str:
+    def node(self, key: str, patience: float | None = None) -> str:
         return ""
 
 
@@ -146,7 +146,9 @@ class _ClusterServer:
 
     moving = True
 
-    def __init__(self, url: str, make: Callable[[], _ClusterClient], *, secure: bool, secrets: Collection[str]) -> None:
+    def __init__(
+        self, url: str, make: Callable[[float | None], _ClusterClient], *, secure: bool, secrets: Collection[str]
+    ) -> None:
         self.url = url
         self.secure = secure
         # Passwords, which no error may quote.
@@ -155,12 +157,12 @@ class _ClusterServer:
         self._client: _ClusterClient | None = None
         self._refreshed_at = 0.0
 
-    def _find(self, key: str) -> tuple[_ClusterClient, _Node]:
+    def _find(self, key: str, patience: float | None = None) -> tuple[_ClusterClient, _Node]:
         """Return a client of the cluster, and the node that has the key according to its map."""
         try:
             client = self._client
             if client is None:
-                client = self._client = self._make()
+                client = self._client = self._make(patience)
             return client, client.get_node_from_key(key)
         except (redis.RedisError, RedisClusterException, OSError) as error:
             self._client = None
@@ -168,7 +170,7 @@ class _ClusterServer:
         raise _make_error(ConnectionLost, self.url, why, self._secrets)
 
     def connect(self, key: str, patience: float | None = None) -> Connection:
-        client, node = self._find(key)
+        client, node = self._find(key, patience)
         return _open(client.get_redis_connection(node).connection_pool, self.url, patience)
 
     def rediscover(self) -> None:
@@ -182,8 +184,8 @@ class _ClusterServer:
         except (redis.RedisError, RedisClusterException, OSError):
             self._client = None
 
-    def node(self, key: str) -> str:
-        name: str = self._find(key)[1].name
+    def node(self, key: str, patience: float | None = None) -> str:
+        name: str = self._find(key, patience)[1].name
         return name
 
 
@@ -280,7 +282,7 @@ def locate(place: object) -> tuple[Server, str]:
     if isinstance(place, redis.RedisCluster):
         known: _Settings = _untyped(place).get_connection_kwargs()
         secure = bool(known.get("ssl"))
-        return _ClusterServer("redis+cluster://", lambda: _untyped(place), secure=secure, secrets=_secrets(known)), ""
+        return _ClusterServer("redis+cluster://", lambda _: _untyped(place), secure=secure, secrets=_secrets(known)), ""
     if isinstance(place, redis.Redis):
         pool: _Pool = _untyped(place).connection_pool
         if "@" in str(pool.connection_kwargs.get("host", "")):
@@ -298,7 +300,7 @@ def locate(place: object) -> tuple[Server, str]:
         login = {**_query_settings(parts), **_login(base_url)}
         login.pop("db", None)  # A cluster has only one database.
         return _ClusterServer(
-            parts.redacted, lambda: _cluster(nodes, login), secure=False, secrets=_secrets(login)
+            parts.redacted, lambda patience: _cluster(nodes, login, patience), secure=False, secrets=_secrets(login)
         ), prefix
     if parts.scheme == "redis+sentinel":
         return _PoolServer(parts.redacted, _sentinel(base_url, parts)), prefix
@@ -384,8 +386,9 @@ def _sentinel(url: str, parts: Place) -> _Pool:
     return pool
 
 
-def _cluster(hosts: list[tuple[str, int]], login: _Settings) -> _ClusterClient:
+def _cluster(hosts: list[tuple[str, int]], login: _Settings, patience: float | None) -> _ClusterClient:
     """Make a client from the nodes of `redis+cluster://[user:password@]host:port,…`."""
     nodes = [_clusters.ClusterNode(host, port) for host, port in hosts]
-    made: _ClusterClient = _clusters.RedisCluster(startup_nodes=nodes, **{**_settings(), **login})
+    limits: _Settings = {} if patience is None else {"socket_timeout": patience}
+    made: _ClusterClient = _clusters.RedisCluster(startup_nodes=nodes, **{**_settings(), **login, **limits})
     return made
