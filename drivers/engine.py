@@ -708,6 +708,8 @@ class Engine:
 
     def take(self, now: int, hold: Hold) -> Entry | None:
         """Take the first available task for this hold; return None if there is none. Cost: O(1), at most O(log n)."""
+        if self.bucket.interval:
+            self.bucket.apply(now)  # The clock may have been set back.
         entry = self._pop()
         if entry is not None:
             entry.take = take = self.next_take
@@ -722,6 +724,8 @@ class Engine:
 
     def take_for(self, now: int, hold: Hold, ttr: int) -> Entry | None:
         """Take the first available task with this ttr instead of its own."""
+        if self.bucket.interval:
+            self.bucket.apply(now)
         entry = self._pop()
         if entry is not None:
             self._start(now, entry, hold, ttr)
@@ -730,6 +734,8 @@ class Engine:
     def take_task(self, now: int, hold: Hold, entry: Entry, ttr: int | None) -> bool:
         """Take this task out of turn; return False if it may not be taken now. Cost: O(log n)."""
         lane: Any = entry.lane
+        if self.bucket.interval:
+            self.bucket.apply(now)
         if entry.state is not _READY or self._pop is _pop_nothing or (lane and lane.taken >= lane.limit):
             return False
         # Withdraw the lane's offer first: the start may change the place of the lane.
@@ -762,8 +768,10 @@ class Engine:
         if entry.lane is not None:
             entry.lane.start(now, entry)
 
-    def first(self) -> Entry | None:
+    def first(self, now: int) -> Entry | None:
         """Return the first available task without taking it. Cost: O(log n)."""
+        if self.bucket.interval:
+            self.bucket.apply(now)
         entry = self._pop()
         if entry is not None:
             self._offers.push(entry)

@@ -28,7 +28,7 @@ with tubes.connect(sys.argv[1]) as queue, tubes.connect(sys.argv[1], session_ttl
         consumer.join()
         assert taken[0].ack().data == "later"
     tube.put_many(range(3))
-    assert sum(part.size for part in BulkReader(tube).between(0, 10)) == 3
+    assert sum(part.size for part in BulkReader(tube).read_range(0, 10)) == 3
     print("done")
 """
 

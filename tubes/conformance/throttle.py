@@ -669,8 +669,9 @@ class Blocks(Throttled):
         assert self.tube.lanes() == [self.tube.lane(lane).info() for lane in ("x", "y")]
 
     def test_info_in_a_tube_without_limits(self) -> None:
-        self.create_filled("x", "x", "\ud800")
+        self.create_filled("x", "x")
         self.take()
+        self.tube.put(None, **self.lane("\ud800"))
         assert tuple(self.tube.lane("x").info()) == ("x", 1, 1, None, 0.0, 1, 0, 1, None, None)
         assert self.tube.lane("\ud800").info().ready == 1
         assert tuple(self.tube.lane("z").info()) == ("z", 0, 0, None, 0.0, 1, 0, 1, None, None)

@@ -414,7 +414,7 @@ class CallPort(Port[F]):
         """Return the priority and the id of the first available task."""
 
         def act(now: int) -> tuple[int, int] | None:
-            entry = self._engine.first()
+            entry = self._engine.first(now)
             return None if entry is None else (entry.pri, entry.id)
 
         return self._do(act)

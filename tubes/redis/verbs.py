@@ -449,10 +449,11 @@ class CallPort(Port[F]):
         name = lane_of(self._driver, lane)
         changes = check_lane_limits(limits)
         pairs = ((changes.get(limit, ""), unset) for limit, unset in _UNSET)
-        *values, capacity, burst = (
+        given: list[Any] = [
             unset if wanted is None else _INTERVAL_STARTS.get(wanted, wanted) for wanted, unset in pairs
-        )
-        words = (raw_text(name), "", *values, "", capacity, "", burst)
+        ]
+        *values, capacity, burst = given
+        words: tuple[Word, ...] = (raw_text(name), "", *values, "", capacity, "", burst)
         if changes.get("capacity") is not None:
             return self.change(self._set_capacity(words))
         return self.call("pace", (_ignore, words, None))

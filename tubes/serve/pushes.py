@@ -92,6 +92,7 @@ class Pushes:
                 stack.push_async_callback(queue.close)
                 worker = Worker(queue, grace=self.grace)
                 worker.on(push.tube, webhook, concurrency=self.concurrency)
+                worker._unchecked.clear()  # The tube may be created later.
                 await stack.enter_async_context(run_worker(worker))
             yield
 

@@ -78,7 +78,8 @@ def call_of(
 def check_call(data: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise `CodecError` if the data of a call, with these arguments, cannot be encoded as JSON."""
     name = data["task"]
-    for value in (name, *args, *kwargs, *kwargs.values()) if kwargs else (name, *args):
+    values: tuple[Any, ...] = (name, *args, *kwargs, *kwargs.values()) if kwargs else (name, *args)
+    for value in values:
         kind = value.__class__  # Most arguments are plain, which is faster to see than to encode.
         if kind is int:
             is_plain = -_LONG < value < _LONG

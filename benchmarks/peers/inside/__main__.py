@@ -112,8 +112,8 @@ class Producer:
 
     def cycle(self, count: int) -> dict[str, float]:
         """Put, get and settle inside this process."""
-        self._is_async = inspect.iscoroutinefunction(self._module.cycles)
-        return self._seconds(lambda: self._module.cycles(count))
+        self._is_async = inspect.iscoroutinefunction(self._module.run_cycles)
+        return self._seconds(lambda: self._module.run_cycles(count))
 
     def can(self, _: int) -> dict[str, bool]:
         """Return the supported commands."""

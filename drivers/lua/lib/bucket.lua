@@ -3,17 +3,21 @@
 --#if RATED
 local scheduled, started, starts
 
+local function write_bucket()
+  call('HSET', M, 'bucket', string.format('%.0f %.0f', scheduled, started) .. starts)
+end
+
 local function read_bucket()
   if not starts then
     scheduled, started, starts = string.match(META.bucket or '-1e18 0', '^(%S+) (%S+)(.*)$')
     scheduled, started = scheduled + 0, started + 0
   end
-  -- More than BURST takes ahead means that the clock was set back.
-  scheduled = math.min(scheduled, now + (BURST - 1) * TOKEN)
-end
-
-local function write_bucket()
-  call('HSET', M, 'bucket', string.format('%.0f %.0f', scheduled, started) .. starts)
+  -- More than BURST takes ahead means that the clock was set back. The next token comes after one interval then.
+  local most = now + (BURST - 1) * TOKEN
+  if scheduled > most then
+    scheduled = most
+    write_bucket()
+  end
 end
 
 -- Return the moment of the next token; `now` or earlier: there is one.
