@@ -300,13 +300,13 @@ pairs = [
 for pair in pairs:
     for tube in pair:
         for number in range(24):
-            tube.put_many(["x" * 1000] * 400, ttl=50)
-            tube.put_many(["x" * 1000] * 50, delay=40)
-            tube.put_many(["x" * 1000] * 50)
+            tube.put_many(["x" * 1000] * 400, ttl=50, utube="a")
+            tube.put_many(["x" * 1000] * 50, delay=40, utube="a")
+            tube.put_many(["x" * 1000] * 50, utube="a")
 try:
     while True:
-        pairs[0][0].put("y" * 1000)
-        pairs[0][1].put("y" * 1000)
+        pairs[0][0].put("y" * 1000, utube="a")
+        pairs[0][1].put("y" * 1000, utube="a")
 except tubes.StoreFull:
     pass
 for pair in pairs:
@@ -344,7 +344,7 @@ queue = tubes.connect("file:" + sys.argv[1], clock=ManualClock(1200))
 print([tuple(queue.tube(name).statistics().tasks[state] for state in ("done", "total")) for name in ("plain", "kept")])
 queue.tube("kept").truncate()
 queue.tube("plain").drop()
-print(queue.tube("kept").put("z").state)
+print(queue.tube("kept").put("z", utube="a").state)
 '''
 print([(each.tasks["done"] + 2, each.tasks["total"] - 2) for each in statistics])
 sys.stdout.flush()

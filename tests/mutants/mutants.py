@@ -522,7 +522,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "tubes/durable/rows.py",
         "entry.dead = NEVER if dead is None else dead",
         "entry.dead = NEVER",
-        ("tests/durable/test_twin_in_a_folder.py",),
+        ("tests/durable/test_opening.py",),
     ),
     Mutant(
         "ids are reused after reopening",
