@@ -228,15 +228,7 @@ class AsyncQueue:
 
         `Queue.enqueue` shows an example.
         """
-        name, data = call_of(function, args, kwargs)
-        tube = self._task_tubes.get(name) or await self._task_tube(name)
-        if tube._port.codec is None:
-            check_call(data, args, kwargs)
-        try:
-            return await tube.put(data)
-        except TubeNotFound:  # The tube was dropped, and perhaps created again.
-            tube = await self._task_tube(name)
-            return await tube.put(data)
+        return await self._enqueue(function, args, kwargs, None, {})
 
     def enqueue_with(self, *, tube: AsyncTube | str | None = None, **options: Unpack[PutOptions]) -> AsyncEnqueuer:
         """Return `enqueue` with these options of `AsyncTube.put`: `queue.enqueue_with(delay=60)(send_email, "ann")`.
@@ -251,6 +243,28 @@ class AsyncQueue:
         if not (tube is None or isinstance(tube, (AsyncTube, str))):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(option="tube", value=tube, rule="must be a tube or its name")
         return AsyncEnqueuer(self, tube, options)
+
+    async def _enqueue(
+        self,
+        function: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        where: AsyncTube | str | None,
+        options: PutOptions,
+    ) -> AsyncTask:
+        name, data = call_of(function, args, kwargs)
+        if where is None:
+            where = name
+        tube = where if isinstance(where, AsyncTube) else self._task_tubes.get(where) or await self._task_tube(where)
+        if tube._port.codec is None:
+            check_call(data, args, kwargs)
+        try:
+            return await tube.put(data, **options)
+        except TubeNotFound:
+            if isinstance(where, AsyncTube):
+                raise
+            tube = await self._task_tube(where)  # It was dropped, and perhaps created again.
+            return await tube.put(data, **options)
 
     async def _task_tube(self, name: str) -> AsyncTube:
         """Find a tube of task functions. The default tubes are created if they do not exist."""
@@ -465,18 +479,7 @@ class AsyncEnqueuer:
     async def __call__(self, function: str, /, *args: Any, **kwargs: Any) -> AsyncTask: ...
     async def __call__(self, function: Any, /, *args: Any, **kwargs: Any) -> AsyncTask:
         """Put a task that calls this function with these arguments. See `AsyncQueue.enqueue`."""
-        name, data = call_of(function, args, kwargs)
-        queue, where = self._queue, name if self._tube is None else self._tube
-        tube = where if isinstance(where, AsyncTube) else queue._task_tubes.get(where) or await queue._task_tube(where)
-        if tube._port.codec is None:
-            check_call(data, args, kwargs)
-        try:
-            return await tube.put(data, **self._options)
-        except TubeNotFound:  # As in `enqueue`.
-            if isinstance(where, AsyncTube):
-                raise
-            tube = await queue._task_tube(where)
-            return await tube.put(data, **self._options)
+        return await self._queue._enqueue(function, args, kwargs, self._tube, self._options)
 
 
 class AsyncQueueAdmin:

@@ -228,15 +228,7 @@ class Queue:
         ...     queue.enqueue(send_email, "ann").data
         {'task': 'send_email', 'args': ['ann'], 'kwargs': {}}
         """
-        name, data = call_of(function, args, kwargs)
-        tube = self._task_tubes.get(name) or self._task_tube(name)
-        if tube._port.codec is None:
-            check_call(data, args, kwargs)
-        try:
-            return tube.put(data)
-        except TubeNotFound:  # The tube was dropped, and perhaps created again.
-            tube = self._task_tube(name)
-            return tube.put(data)
+        return self._enqueue(function, args, kwargs, None, {})
 
     def enqueue_with(self, *, tube: Tube | str | None = None, **options: Unpack[PutOptions]) -> Enqueuer:
         """Return `enqueue` with these options of `Tube.put`: `queue.enqueue_with(delay=60)(send_email, "ann")`.
@@ -256,6 +248,28 @@ class Queue:
         if not (tube is None or isinstance(tube, (Tube, str))):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(option="tube", value=tube, rule="must be a tube or its name")
         return Enqueuer(self, tube, options)
+
+    def _enqueue(
+        self,
+        function: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        where: Tube | str | None,
+        options: PutOptions,
+    ) -> Task:
+        name, data = call_of(function, args, kwargs)
+        if where is None:
+            where = name
+        tube = where if isinstance(where, Tube) else self._task_tubes.get(where) or self._task_tube(where)
+        if tube._port.codec is None:
+            check_call(data, args, kwargs)
+        try:
+            return tube.put(data, **options)
+        except TubeNotFound:
+            if isinstance(where, Tube):
+                raise
+            tube = self._task_tube(where)  # It was dropped, and perhaps created again.
+            return tube.put(data, **options)
 
     def _task_tube(self, name: str) -> Tube:
         """Find a tube of task functions. The default tubes are created if they do not exist."""
@@ -472,18 +486,7 @@ class Enqueuer:
     def __call__(self, function: str, /, *args: Any, **kwargs: Any) -> Task: ...
     def __call__(self, function: Any, /, *args: Any, **kwargs: Any) -> Task:
         """Put a task that calls this function with these arguments. See `Queue.enqueue`."""
-        name, data = call_of(function, args, kwargs)
-        queue, where = self._queue, name if self._tube is None else self._tube
-        tube = where if isinstance(where, Tube) else queue._task_tubes.get(where) or queue._task_tube(where)
-        if tube._port.codec is None:
-            check_call(data, args, kwargs)
-        try:
-            return tube.put(data, **self._options)
-        except TubeNotFound:  # As in `enqueue`.
-            if isinstance(where, Tube):
-                raise
-            tube = queue._task_tube(where)
-            return tube.put(data, **self._options)
+        return self._queue._enqueue(function, args, kwargs, self._tube, self._options)
 
 
 class QueueAdmin:
