@@ -138,7 +138,10 @@ soonest = math.min(tonumber(task) or math.huge, tonumber(lease) or math.huge, pa
 soonest = math.min(soonest, tonumber(call('ZRANGE', M .. ':rests', 0, 0, 'WITHSCORES')[2]) or math.huge)
 --#end
 --#if RATED
-if waiting and next_token() > now then soonest = math.min(soonest, next_token()) end
+if waiting then
+  local token = next_token()
+  if token > now then soonest = math.min(soonest, token) end
+end
 --#end
 if soonest < math.huge then call('HSET', M, 'soonest', soonest) else soonest = nil end
 META.soonest = soonest or false
