@@ -40,6 +40,7 @@ _TWINS = {
             "QueueAdmin",
             "Tube",
             "Lane",
+            "Selection",
             "TubeAdmin",
             "Task",
             "Port",
@@ -55,7 +56,7 @@ _TWINS = {
     "__iter__": "__aiter__",
 }
 NAMES = _TWINS | {twin: name for name, twin in _TWINS.items()}
-PLAIN = {"__init__", "__repr__", "__await__", "lane", "enqueue_with"}
+PLAIN = {"__init__", "__repr__", "__await__", "lane", "select", "enqueue_with"}
 BACKEND = {"_connection", "_port", "port"}
 AT_ONCE = {
     "check",
@@ -281,7 +282,7 @@ def _filled(paragraph: str, width: int) -> str:
 
 
 def _wrapped(text: str, width: int) -> str:
-    text = re.sub(r"\b(Queue|Tube|Task)\b(?!Admin)", r"Async\1", text)
+    text = re.sub(r"\b(Queue|Tube|Task|Selection)\b(?!Admin)", r"Async\1", text)
     text = re.sub(r"\b([Aa]) `Async", r"\1n `Async", text)
     for old, new in TEXTS.items():
         text = text.replace(old, new)

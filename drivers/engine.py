@@ -1221,6 +1221,15 @@ class Engine:
         """Count buried tasks by reason, which may be None. O(n) of the buried tasks."""
         return Counter(None if entry.extras is None else entry.extras.reason for entry in self._buried.values())
 
+    def living_with(self, key: str) -> Entry | None:
+        """Return the task in the tube with this key. Cost: O(1)."""
+        return self._keys.living.get(key)
+
+    @property
+    def holds(self) -> Collection[Hold]:
+        """The holds of all sessions."""
+        return self._holds.values()
+
     def oldest_ready(self) -> Entry | None:
         """Return the ready task with the smallest id. Cost: O(n) of the older tasks that are not ready."""
         return next((entry for entry in self.tasks.values() if entry.state is _READY), None)

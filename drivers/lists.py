@@ -35,9 +35,17 @@ def is_by_id(driver: Driver, state: State | None) -> bool:
 
 
 def tasks_after(
-    engine: Engine, place: Place, limit: int, state: State | None = None, utube: str | None = None
+    engine: Engine,
+    place: Place,
+    limit: int,
+    state: State | None = None,
+    utube: str | None = None,
+    *,
+    newest_first: bool = False,
 ) -> list[Entry]:
     """List up to `limit` tasks in a state (None: any) and a lane, after a place in their order.
+
+    `newest_first`: in the reverse order; only for buried tasks.
 
     By id the cost is O(limit) if few ids between them are missing or have other states, otherwise O(n); for taken tasks
     O(n) of them. For other states the cost is O(limit), and for delayed tasks O(1) for each earlier timer.
@@ -49,7 +57,10 @@ def tasks_after(
     elif is_by_id(engine.driver, state):
         found = _by_id(engine, place.id + 1)
     elif state is _BURIED:
-        ranks = engine._buried.irange(place.rank, inclusive=(False, True))
+        if newest_first:
+            ranks = engine._buried.irange(None, place.rank, inclusive=(True, False), reverse=True)
+        else:
+            ranks = engine._buried.irange(place.rank, inclusive=(False, True))
         found = (engine._buried[rank] for rank in ranks)
     elif state is _DELAYED:
         found = (one for one in engine.timers.iterate_after(place.due, place.id) if isinstance(one, Entry))

@@ -30,7 +30,7 @@ from tubes.testing import LocalServer, ManualClock
 
 SNAPSHOT = Path(__file__).parent / "surface.txt"
 #: Classes that are reached through public ones.
-REACHED = (tubes.sync.Lane, tubes.sync.QueueAdmin, tubes.sync.TubeAdmin)
+REACHED = (tubes.sync.Lane, tubes.sync.Selection, tubes.sync.QueueAdmin, tubes.sync.TubeAdmin)
 
 
 def signature_of(thing: Any) -> str:

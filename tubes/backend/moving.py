@@ -16,6 +16,15 @@ from tubes.values.task import TaskView
 MOVE_BATCH: Final = 250
 
 
+def check_target(source: Any, target: Any, kind: type) -> None:
+    """Check the tube to which the tasks of a selection move."""
+    if not isinstance(target, kind):
+        raise InvalidOption(option="tube", value=target, rule=f"must be a {kind.__name__}")
+    # Two URLs may lead to the same tube.
+    if (target.name, target._port.born) == (source.shared.name, source.born):  # type: ignore[attr-defined]
+        raise InvalidOption(option="tube", value=source.tube.name, rule="must be another tube")
+
+
 def check_move(source: Any, target: Any, kind: type, state: object, limit: object) -> int | None:
     """Check the arguments of `move` and return the checked limit; None: move all tasks."""
     if not isinstance(target, kind):

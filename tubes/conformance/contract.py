@@ -25,6 +25,7 @@ from tubes.conformance.ownership import Ownership
 from tubes.conformance.pause import Pauses
 from tubes.conformance.queues import Queues
 from tubes.conformance.rates import Rates
+from tubes.conformance.selecting import Selections
 from tubes.conformance.sessions import Sessions
 from tubes.conformance.throttle import Blocks, Bursts, Intervals, IntervalsFromAcks, Limits, RoundRobin
 from tubes.conformance.ttl import TimeToLive
@@ -65,6 +66,7 @@ class Contract(
     Looking,
     DoneTasks,
     Moving,
+    Selections,
     Sessions,
     Events,
     Loops,

@@ -98,6 +98,7 @@ _READ_METHODS: Final = frozenset(
         "oldest_ready_age",
         "peek",
         "reasons",
+        "select",
         "statistics",
         "tasks",
     )

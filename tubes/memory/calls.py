@@ -18,6 +18,7 @@ from tubes.drivers.moves import State
 from tubes.drivers.options import KEEP, SECOND, Seconds, flag, integer, micros
 from tubes.drivers.tube_options import apply_changes
 from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy, TubeNotFound, TubesError
+from tubes.memory import selecting
 from tubes.memory.port import Port, keep_data
 from tubes.values.batch import Batch, mark_all_finished, tasks_by_id
 from tubes.values.codecs import encode
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from tubes.backend.interface import Options, Wrap
     from tubes.backend.listeners import Listener
+    from tubes.backend.selecting import Filters, Scan, Seen
     from tubes.drivers.entry import Entry
     from tubes.values.statistics import Statistics
 
@@ -518,6 +520,19 @@ class CallPort(Port[F]):
             record = None if view is None else view._record
             last = (record if isinstance(record, Done) else self._engine.find_done(now, id)).until, id
         return [self.show(done) for done in self._engine.done.list_page(now, last, max_tasks, lane)]
+
+    def select(self, filters: Filters, scan: Scan, most: int, whole: bool) -> list[Any]:
+        """Return the next part of a selection, as tasks or (not `whole`) as it has seen them."""
+
+        def act(now: int) -> list[Any]:
+            found = selecting.select(self._engine, now, filters, scan, most, encoded=self.codec is not None)
+            return [self.show(task) for task in found] if whole else [selecting.see(task) for task in found]
+
+        return self._do(act)
+
+    def change_seen(self, act: str, seen: list[Seen], arguments: tuple[Any, ...]) -> int:
+        """Change the tasks of a selection that are as they were seen; return their number."""
+        return self._do(lambda now: selecting.change(self._engine, now, act, seen, arguments))
 
     def alter(self, changes: Options) -> None:
         """Change options of the tube."""

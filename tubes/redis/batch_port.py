@@ -22,7 +22,7 @@ from tubes.drivers.options import Seconds, micros
 from tubes.errors import DuplicateKey, TaskNotTaken, TubeFull, TubesError
 from tubes.redis import task_codec
 from tubes.redis.looking import LookingPort
-from tubes.redis.port import identity_of
+from tubes.redis.port import identity_of, raw_text
 from tubes.redis.scripts.assembly import relaying
 from tubes.redis.scripts.msgpack_array import packed
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tubes.backend.interface import Options, PreparedPut
+    from tubes.backend.selecting import Seen
     from tubes.redis.edition import Edition
 
 #: Limits of one put, in tasks and in bytes; larger batches are uploaded to the server first.
@@ -52,6 +53,8 @@ TAKES: Final = 500
 IDS: Final = 1_000
 IDS_ALONE: Final = 250
 IDS_WITH_LANES: Final = 50
+#: Tasks of a selection that one call changes, in a few milliseconds.
+CHANGES: Final = 100
 #: Tasks per call of `relay`.
 RELAYED: Final = 100
 
@@ -320,6 +323,22 @@ class BatchPort(LookingPort[F]):
             reply = yield from self.ask("evict", *words)
             done += (entry != _UNCHANGED[0] for entry in bytes_of(reply))
         return done
+
+    def change_seen(self, act: str, seen: list[Seen], arguments: tuple[Any, ...]) -> int:
+        """Change the tasks of a selection that are as they were seen; return their number."""
+        return self.change(self._change_seen(act, seen, arguments))
+
+    def _change_seen(self, act: str, seen: list[Seen], arguments: tuple[Any, ...]) -> Flow[int]:
+        first, second = (*("" if word is None else word for word in arguments), "", "")[:2]
+        words = (act, raw_text(first) if isinstance(first, str) else first, second)
+        size = CHANGES if self.shared.driver.lane is None else IDS_WITH_LANES
+        changed = 0
+        for start in range(0, len(seen), size):
+            each: list[Word] = []
+            for id, created, state, attempts, take in seen[start : start + size]:
+                each += id, f"c{created}", state, attempts, take
+            changed += bytes_of((yield from self.ask("act_some", *words, *each))).count(b"1")
+        return changed
 
     def relay_limit(self, target: object) -> int:
         """Return the number of tasks that one call of `relay` moves; 0 if `target` is on another node."""

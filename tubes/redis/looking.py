@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tubes.drivers import options as known_options
 from tubes.drivers.lists import is_by_id
@@ -15,14 +15,19 @@ from tubes.errors import TaskNotFound, Unreadable
 from tubes.redis import task_codec, validation
 from tubes.redis.port import raw_text
 from tubes.redis.scripts.assembly import script
+from tubes.redis.scripts.msgpack_array import packed
 from tubes.redis.scripts.replies import ErrorReply, Reply, bytes_of, list_of, number_of
 from tubes.redis.task_codec import Parsed
 from tubes.redis.transport.script_call import Flow, ScriptCall, verb
 from tubes.redis.transport.wire import Word
 from tubes.redis.verbs import CallPort
 from tubes.values.lane import LaneInfo, lane_of
+from tubes.values.reasons import KIND_LENGTH
 from tubes.values.statistics import Statistics, to_seconds
 from tubes.values.task import F, TaskView
+
+if TYPE_CHECKING:
+    from tubes.backend.selecting import Filters, Scan
 
 #: Tasks read per call, and ids of taken tasks requested per call.
 _TASKS_PER_CALL: Final = 250
@@ -101,6 +106,53 @@ class LookingPort(CallPort[F]):
                 break
         return found
 
+    @verb
+    def select(self, filters: Filters, scan: Scan, most: int, whole: bool) -> Flow[list[Any]]:
+        """Return the next part of a selection, as tasks or (not `whole`) as it has seen them."""
+        state, back, cursor = filters.state, "1" if filters.newest_first else "", scan.cursor
+        letter = "" if state is None else state.value
+        only = _filter_word(filters, scan.bound, whole=whole)
+        bound: Reply = None
+        if state is State.DONE:
+            last, moment = cursor or ("", "")
+            last, moment, *replies, bound = list_of((yield from self.ask("ended", most, last, moment, only)))
+            scan.cursor, scan.ended = (last, moment), last == b""
+        elif filters.key is not None:
+            _, *replies = list_of((yield from self.ask("looks", letter, only, raw_text(filters.key))))
+            scan.ended = True
+        elif state is State.TAKEN:
+            if cursor is None:
+                ids = yield from self._taken_after(-1)
+                cursor = ids[::-1] if filters.newest_first else ids
+            replies = []
+            if cursor:
+                looked, *replies = list_of((yield from self.ask("looks", letter, only, "", *cursor[:most])))
+                del cursor[: number_of(looked)]
+            scan.cursor, scan.ended = cursor, not cursor
+        elif is_by_id(self._driver, state) or (filters.newest_first and state is State.READY and self._is_by_id()):
+            # The reverse of an order by the newest id is the order by id.
+            back = back if is_by_id(self._driver, state) or self._driver.signs[1] > 0 else ""
+            lane = b"" if filters.lane is None else b"=" + raw_text(filters.lane)
+            start = ("" if back else 0) if cursor is None else cursor
+            reply = yield from self.ask("tasks", start, most, letter, lane, only, back)
+            scan.cursor, *replies, bound = list_of(reply)
+            scan.ended = not scan.cursor
+        else:
+            reply = yield from self.ask("listed", cursor or "", most, letter, "", "", "", "", only, back)
+            scan.cursor, *replies, bound = list_of(reply)
+            scan.ended = not scan.cursor
+        if scan.bound is None and bound is not None:
+            scan.bound = number_of(bound)
+        if whole:
+            tasks = self._show_all((task_codec.parse(bytes_of(one)) for one in replies), None)
+            return [task for task in tasks if scan.is_new(task.id)]
+        seen = [task_codec.see(bytes_of(one)) for one in replies]
+        return [one for one in seen if scan.is_new(one[0])]
+
+    def _is_by_id(self) -> bool:
+        """Return True if ready tasks are ordered by id alone."""
+        return self._driver.rank is None and not self._driver.signs[0]
+
     def _taken_after(self, id: int) -> Flow[list[int]]:
         """Return the ids of taken tasks above `id`, sorted."""
         found: set[int] = set()
@@ -133,7 +185,7 @@ class LookingPort(CallPort[F]):
         letter = "" if state is None else state.value
         at = 0
         while at < len(ids):
-            seen, *replies = list_of((yield from self.ask("looks", letter, *ids[at : at + _TASKS_PER_CALL])))
+            seen, *replies = list_of((yield from self.ask("looks", letter, "", "", *ids[at : at + _TASKS_PER_CALL])))
             found += [task_codec.parse(bytes_of(reply)) for reply in replies]
             at += number_of(seen)
         return found
@@ -203,6 +255,24 @@ def _lane_info(name: str, facts: Sequence[Reply]) -> LaneInfo:
     start, until = (moment / SECOND if moment else None for moment in (cooldown, blocked))
     why = bytes_of(reason).decode("utf-8", "surrogatepass") or None
     return LaneInfo(name, ready, taken, start, interval / SECOND, in_flight, capacity, burst, until, why)
+
+
+def _filter_word(filters: Filters, bound: int | None, *, whole: bool) -> bytes:
+    """Return the filters of a selection as an argument of scripts: see `filter_of` in filters.lua."""
+    reason = filters.reason or ""
+    return packed(
+        (
+            "" if bound is None else bound,
+            "" if filters.older_than is None else filters.older_than,
+            filters.attempts or "",
+            b"" if filters.lane is None else b"=" + raw_text(filters.lane),
+            raw_text(filters.key or ""),
+            raw_text(reason),
+            "1" if len(reason) == KIND_LENGTH else "",
+            filters.contains or b"",
+            "" if whole else "1",
+        )
+    )
 
 
 def _position_words(after: object, id: int, view: TaskView | None) -> tuple[Word, ...]:

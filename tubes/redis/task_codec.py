@@ -288,6 +288,15 @@ def parse(reply: bytes, offset: int = 0) -> Parsed:
         raise Unreadable(what="a task", why=error) from error
 
 
+def see(reply: bytes) -> tuple[int, int, str, int, int]:
+    """Read a task in a script's reply as a selection has seen it."""
+    id, state, attempts, take, _, raw = parse(reply)
+    try:
+        return id, _PREFIX(raw)[0] & _MOMENT, state.decode(), attempts, take
+    except struct.error as error:
+        raise Unreadable(what="a task", why=error) from error
+
+
 def show(kind: type[F], tube: Origin, parsed: Parsed, known: bytes | None = None) -> F:
     """Return the task of a parsed reply; the reply contains no data if the caller passes it as `known`."""
     id, state, attempts, take, due, raw = parsed

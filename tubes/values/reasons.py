@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Final
+
+#: The maximum length of a kind in characters.
+KIND_LENGTH: Final = 60
 
 
 def kind_of(reason: str | None) -> str:
@@ -16,7 +20,7 @@ def kind_of(reason: str | None) -> str:
         return "none"
     if reason.startswith("max_attempts: "):
         return " ".join(reason.split()[:2])
-    return reason.partition(":")[0].strip()[:60] or "none"
+    return reason.partition(":")[0].strip()[:KIND_LENGTH] or "none"
 
 
 def by_kind(counts: Mapping[str | None, int]) -> dict[str, int]:
@@ -25,3 +29,8 @@ def by_kind(counts: Mapping[str | None, int]) -> dict[str, int]:
     for reason, count in counts.items():
         found[kind_of(reason)] += count
     return dict(sorted(found.items(), key=lambda one: (-one[1], one[0])))
+
+
+def has_reason(reason: str | None, wanted: str) -> bool:
+    """Return True if a reason, or its kind, is the wanted one."""
+    return reason == wanted or kind_of(reason) == wanted

@@ -43,6 +43,15 @@ local function shown_done(id, meant)
   return pack('>I8c1I4I4i8', id, '-', attempts, 1, -1) .. record
 end
 
+-- Return the task in the reply of `shown_done`.
+local function done_task(id, reply)
+  local attempts, has, at = unpack_struct('>I3I1', reply, 41)
+  if has == 1 then at = select(2, text_at(reply, at)) end
+  local task = read(id, sub(reply, at))
+  task.state, task.attempts = '-', attempts
+  return task
+end
+
 -- Return how many entries of ':ended' come before a moment and an id.
 local function ended_before(moment, id)
   local first, last = call('ZCOUNT', M .. ':ended', '-inf', '(' .. moment), call('ZCOUNT', M .. ':ended', '-inf', moment)

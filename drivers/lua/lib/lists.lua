@@ -1,10 +1,13 @@
--- Return the next places of an index after `at` ('': the first ones).
-local function places_after(part, at, most)
+-- Return the next places of an index after `at` ('': the first ones); `back`: in the reverse order.
+local function places_after(part, at, most, back)
+  if back then
+    return call('ZRANGE', M .. part, at == '' and '+' or '(' .. at, '-', 'BYLEX', 'REV', 'LIMIT', 0, most)
+  end
   return call('ZRANGEBYLEX', M .. part, at == '' and '-' or '(' .. at, '+', 'LIMIT', 0, most)
 end
 
 -- The same for ':due', where a place is the moment, a space and the member. Many tasks may be due at one moment.
-local function due_after(at, most)
+local function due_after(at, most, back)
   local first, space = 0, string.find(at, ' ', 1, true)
   if space then
     local moment = sub(at, 1, space - 1)
@@ -12,11 +15,18 @@ local function due_after(at, most)
     first = call('ZCOUNT', M .. ':due', '-inf', '(' .. moment)
     while first < last do
       local middle = math.floor((first + last) / 2)
-      if call('ZRANGE', M .. ':due', middle, middle)[1] > sub(at, space + 1) then last = middle else first = middle + 1 end
+      local member = call('ZRANGE', M .. ':due', middle, middle)[1]
+      if member > sub(at, space + 1) or (back and member == sub(at, space + 1)) then last = middle else first = middle + 1 end
     end
   end
-  local found, places = call('ZRANGE', M .. ':due', first, first + most - 1, 'WITHSCORES'), {}
-  for n = 1, #found, 2 do places[#places + 1] = found[n + 1] .. ' ' .. found[n] end
+  local final = first + most - 1
+  if back then
+    final = (space and first or call('ZCARD', M .. ':due')) - 1
+    first = math.max(final - most + 1, 0)
+  end
+  local found, places = final >= first and call('ZRANGE', M .. ':due', first, final, 'WITHSCORES') or {}, {}
+  local count = #found / 2
+  for n = 1, count do places[back and count + 1 - n or n] = found[2 * n] .. ' ' .. found[2 * n - 1] end
   return places
 end
 

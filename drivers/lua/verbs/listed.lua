@@ -1,14 +1,17 @@
 -- List the tasks of a state, in the order in which they leave it.
 -- ARGV  6 the position to continue at, returned by an earlier call, 7 the maximum number, bounded, 8 the state: ready
 --       (without lanes), delayed or buried, 9 for a first call the id of the task after which to begin ('': at the
---       start), 10, 11, 12 its priority, the moment of its put and the end of its delay, if the caller knows them
--- reply  {the position to continue at; '': the end}, and each task as `shown` encodes it
+--       start), 10, 11, 12 its priority, the moment of its put and the end of its delay, if the caller knows them,
+--       13 a filter, 14 '1': in the reverse order, not for ready tasks in a list
+-- reply  {the position to continue at; '': the end}, each task as `filter_of` says, and with a filter the id of the next
+--       put
 --#include begin
 --#include flush
 local at, most, state = ARGV[6], tonumber(ARGV[7]), ARGV[8]
-if at == '' and ARGV[9] then
+local accept, back = filter_of(ARGV[13]), ARGV[14] == '1'
+if at == '' and (ARGV[9] or '') ~= '' then
   local known = { id = ARGV[9] + 0, pri = tonumber(ARGV[10]), created = tonumber(ARGV[11]), due = tonumber(ARGV[12]) }
-  if not ARGV[11] then
+  if not known.created then
     known = find(ARGV[9])
     if not known then return redis.error_reply('NOTFOUND there is no such task') end
     if known.state ~= '~' then known.due = 0 end
@@ -18,17 +21,17 @@ end
 local places
 if state == '~' then
 --#if TIMED
-  places = due_after(at, most)
+  places = due_after(at, most, back)
 --#else
   places = {}
 --#end
 elseif state == '!' then
-  places = places_after(':buried', at, most)
+  places = places_after(':buried', at, most, back)
 else
 --#if LIST
   places = ready_after(at, most)
 --#else
-  places = places_after(':ready', at, most)
+  places = places_after(':ready', at, most, back)
 --#end
 end
 -- A damaged place may be empty.
@@ -39,10 +42,11 @@ for n = 1, #places do
   -- A place that is shorter than an id is damaged: `repair` removes it.
   local task = #at >= 6 and find(state == '~' and unpack_struct('>I6', at, #at - 5) or id_at(at))
   size = size + (task and #task.value or 0)
-  if task and task.state == state then found[#found + 1] = shown(task) end
+  if task and task.state == state then found[#found + 1] = accept(task) end
   if size >= BYTES and n < #places then
     found[1] = position(at)
     break
   end
 end
+if (ARGV[13] or '') ~= '' then found[#found + 1] = META.next end
 return found

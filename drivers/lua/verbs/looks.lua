@@ -1,17 +1,17 @@
 -- Look at several tasks.
--- ARGV  6 the required state ('': any), 7… their ids, a bounded number
--- reply  {the number of ids that were read}, and each task that exists, as `shown` encodes it
+-- ARGV  6 the required state ('': any), 7 a filter, 8 a key, 9… their ids, a bounded number; with a key the id of its task
+-- reply  {the number of ids that were read}, and each task that exists and passes the filter, as `filter_of` says
 --#include begin
 --#include flush
-local found, size, n = { 0 }, 0, 7
+if ARGV[8] ~= '' then ARGV[9] = call('HGET', M .. ':keys', ARGV[8]) or nil end
+local found, size, n, accept = { 0 }, 0, 9, filter_of(ARGV[7])
 while n <= #ARGV and size < BYTES do
   local task = find(ARGV[n])
   if task and (ARGV[6] == '' or task.state == ARGV[6]) then
-    local facts = shown(task)
-    found[#found + 1] = facts
-    size = size + #facts
+    found[#found + 1] = accept(task)
+    size = size + #task.value
   end
   n = n + 1
 end
-found[1] = n - 7
+found[1] = n - 9
 return found

@@ -1,10 +1,12 @@
 -- List tasks in the order of their ids.
 -- ARGV  6 the id at which to begin, 7 the maximum number, bounded, 8 'r': ready tasks, '': any, 9 '=' and a lane, '':
---       any
--- reply  {the id at which to continue; 0: the end}, and each task as `shown` encodes it
+--       any, 10 a filter, 11 '1': in the reverse order; then 6 is the id below which to begin, '': at the last one
+-- reply  {ARGV 6 of the next call; 0: the end}, each task as `filter_of` says, and with a filter the id of the next put
 --#include begin
 --#include flush
-local first, most = tonumber(ARGV[6]), tonumber(ARGV[7])
+local most, accept, back = tonumber(ARGV[7]), filter_of(ARGV[10]), ARGV[11] == '1'
+local first = back and (ARGV[6] == '' and META.next or ARGV[6]) - 1 or tonumber(ARGV[6])
+local way = back and -1 or 1
 local state, lane = ARGV[8] or '', ARGV[9] or ''
 -- True if a stored task may belong to the lane: this excludes most others before they are decoded.
 local named = text(sub(lane, 2))
@@ -16,22 +18,27 @@ local ids, last
 if call('HLEN', M .. ':tasks') <= 1000 then
   ids = {}
   for _, id in ipairs(call('HKEYS', M .. ':tasks')) do
-    if tonumber(id) >= first then ids[#ids + 1] = tonumber(id) end
+    if (id - first) * way >= 0 then ids[#ids + 1] = tonumber(id) end
   end
-  table.sort(ids)
+  table.sort(ids, function(a, b) return (b - a) * way > 0 end)
   last = #ids
 else
   -- Ids below `oldest` do not exist.
-  first = math.max(first, tonumber(call('HGET', M, 'oldest') or 0))
-  last = math.min(5000, META.next - first)
+  local oldest = tonumber(call('HGET', M, 'oldest') or 0)
+  if back then last = first - oldest + 1 else
+    first = math.max(first, oldest)
+    last = META.next - first
+  end
+  last = math.min(5000, last)
 end
 local found, looked, size, n = { 0 }, 0, 0, 0
 -- Limit the skipped tasks as well: they cost nearly as much as the others.
-while n < last and #found <= most and looked < 1000 and size < BYTES do
+local looks = (ARGV[10] or '') == '' and 1000 or 250
+while n < last and #found <= most and looked < looks and size < BYTES do
   -- Read small tasks by the hundred, with fewer commands.
   local step = looked > 0 and size < 1000 * looked and 100 or 20
   local some, there, values = {}, {}, {}
-  for at = n + 1, math.min(n + step, last) do some[#some + 1] = ids and ids[at] or first + at - 1 end
+  for at = n + 1, math.min(n + step, last) do some[#some + 1] = ids and ids[at] or first + (at - 1) * way end
   local read_values = call('HMGET', M .. ':tasks', unpack(some))
   for at = 1, #some do
     if read_values[at] then there[#there + 1], values[#values + 1] = some[at], read_values[at] end
@@ -48,18 +55,22 @@ while n < last and #found <= most and looked < 1000 and size < BYTES do
 --#if TIMED
         task.due = due_of(task.id)
 --#end
-        found[#found + 1] = shown(task)
+        found[#found + 1] = accept(task)
       end
     end
     if #found > most or size >= BYTES then
-      found[1] = there[at] + 1
+      found[1] = back and there[at] or there[at] + 1
+      if (ARGV[10] or '') ~= '' then found[#found + 1] = META.next end
       return found
     end
   end
 end
 if ids then
-  found[1] = ids[n + 1] or 0
-elseif first + n < tonumber(META.next) then
+  found[1] = (ids[n + 1] or (back and -1 or 0)) + (back and 1 or 0)
+elseif back and first - n >= tonumber(call('HGET', M, 'oldest') or 0) then
+  found[1] = first - n + 1
+elseif not back and first + n < tonumber(META.next) then
   found[1] = first + n
 end
+if (ARGV[10] or '') ~= '' then found[#found + 1] = META.next end
 return found

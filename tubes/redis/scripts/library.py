@@ -20,7 +20,7 @@ from tubes.redis.scripts.lines import GENERATED, Line, read
 #: The files of the library. Each uses only files before it.
 _FILES: Final = (
     *("task", "many", "chance", "keys", "place", "bucket", "ready_list", "ready_lanes", "ready_set", "paces"),
-    *("failures", "fill", "lists", "kept", "respawn", "held", "ends", "holds", "checks"),
+    *("failures", "fill", "lists", "kept", "filters", "respawn", "held", "ends", "holds", "checks"),
 )
 _NAMES: Final = re.compile(r"(?<![.\w])\w+")
 #: The scopes around a line, the outermost first: slow parts, each as the definition that contains it and its line

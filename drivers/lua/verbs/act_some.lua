@@ -1,0 +1,55 @@
+-- Change the tasks of a selection that are unchanged since a caller has seen them.
+-- ARGV  6 the change: kick, release, bury or delete, 7, 8 its arguments: for kick as for `respawn`, for bury the reason,
+--       9… for each task its id, 'c' and the moment of its put, its state, its attempts and the number of its take
+-- reply  for each task '1' if it was changed, '0' if not
+--#include begin
+if replayed then return replayed end
+call('HDEL', M, '')
+local act, done, held = ARGV[6], {}, {}
+for n = 9, #ARGV, 5 do
+  local state, task, due = ARGV[n + 2], nil, nil
+  local changed = false
+  if state == '-' then
+--#if KEEPS
+--#slow
+    changed = shown_done(ARGV[n], ARGV[n + 1])
+    if changed then forget_done({ pack('>I6', ARGV[n]) }) end
+--#fast
+--#end
+  else
+    task = find_meant(ARGV[n], ARGV[n + 1])
+    changed = task and task.state == state and task.attempts == ARGV[n + 3] + 0 and task.take == ARGV[n + 4] + 0
+  end
+  done[#done + 1] = changed and '1' or '0'
+  if not task or not changed then
+  elseif act == 'delete' then
+--#slow
+--#move delete
+--#fast
+  elseif act == 'kick' then
+--#slow
+    respawn(task, ARGV[7], ARGV[8])
+--#move kick
+--#fast
+  elseif act == 'bury' then
+--#slow
+    task.reason = ARGV[7] ~= '' and ARGV[7]
+    if task.state == 't' then note_past(task, 1) end
+--#move bury
+--#fast
+  else
+    held[#held + 1] = task.id
+  end
+end
+if #held > 0 then
+--#slow
+  local streams = {}
+  for _, token in ipairs(call('ZRANGE', M .. ':leases', 0, -1)) do
+    if is_stream(token) then streams[tonumber(string.match(token, '%d+'))] = true end
+  end
+  release_each(held, 'release', streams)
+--#fast
+end
+local answer = table.concat(done)
+--#done answer
+return answer

@@ -1,0 +1,190 @@
+"""Selections: their filters, how far a scan has come, and the changes that they make."""
+
+from __future__ import annotations
+
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+
+from tubes.drivers.moves import State, check_state
+from tubes.drivers.options import NO_LANE, flag, integer, micros, text
+from tubes.errors import InvalidOption, did_you_mean
+from tubes.values.codecs import JsonCodec
+from tubes.values.lane import lane_of
+from tubes.values.reasons import has_reason
+
+if TYPE_CHECKING:
+    from tubes.drivers.driver import Driver
+    from tubes.drivers.entry import Extras
+    from tubes.values.task import F
+
+#: Tasks per part: a part takes a few milliseconds.
+PART: Final = 250
+#: A task as a selection has seen it: id, moment of its put, letter of its state, attempts, number of its take.
+Seen: TypeAlias = tuple[int, int, str, int, int]
+#: The states that each change applies to.
+CHANGED_STATES: Final = {
+    "kick": (State.BURIED, State.DELAYED),
+    "release": (State.TAKEN,),
+    "bury": (State.READY, State.TAKEN, State.DELAYED),
+    "delete": tuple(State),
+    "move": (State.READY, State.DELAYED, State.BURIED),
+}
+_WORDS: Final = tuple(str(state) for state in State)
+_to_json: Final = JsonCodec().encode
+
+
+class _Facts(Protocol):
+    """The part of a task of the engine, living or done, that filters read."""
+
+    @property
+    def data(self) -> Any: ...
+    @property
+    def created(self) -> int: ...
+    @property
+    def attempts(self) -> int: ...
+    @property
+    def utube(self) -> str | None: ...
+    @property
+    def extras(self) -> Extras | None: ...
+
+
+class Filters(NamedTuple):
+    """The checked arguments of `Tube.select`; times are microseconds."""
+
+    state: State | None
+    reason: str | None
+    contains: bytes | None
+    lane: str | None
+    key: str | None
+    older_than: int | None
+    attempts: int
+    newest_first: bool
+    limit: int | None
+
+    def accepts(self, task: _Facts, now: int, *, is_encoded: bool) -> bool:
+        """Return True if a task passes the filters, except its state. `is_encoded`: its data are bytes."""
+        extras = task.extras
+        if task.attempts < self.attempts or (self.older_than is not None and now - task.created < self.older_than):
+            return False
+        if self.lane is not None and (NO_LANE if task.utube is None else task.utube) != self.lane:
+            return False
+        if self.key is not None and (extras is None or extras.key != self.key):
+            return False
+        if self.reason is not None and not has_reason(None if extras is None else extras.reason, self.reason):
+            return False
+        return self.contains is None or self.contains in (task.data if is_encoded else _encoded(task.data))
+
+
+def _encoded(data: object) -> bytes:
+    """Return the text of objects that are stored unchanged: their JSON, or else what `repr` returns."""
+    if isinstance(data, (bytes, bytearray)):
+        return bytes(data)
+    try:
+        return _to_json(data)
+    except Exception:
+        return repr(data).encode("utf-8", "surrogatepass")
+
+
+class Scan:
+    """How far a pass over a selection has come.
+
+    Tasks that are put after its start are left out. It returns each task once, even if its place changes meanwhile, so
+    that every pass ends.
+    """
+
+    __slots__ = ("_returned", "bound", "cursor", "ended")
+
+    def __init__(self, filters: Filters) -> None:
+        #: The place of the next part, in a form that the backend chooses; None: the first part.
+        self.cursor: Any = None
+        #: The id of the next put at the start; None: not known yet.
+        self.bound: int | None = None
+        self.ended = filters.limit == 0
+        # The returned ids, as bits by their upper digits.
+        self._returned: dict[int, int] = {}
+
+    def is_new(self, id: int) -> bool:
+        """Return True if no earlier part had this task, and note it."""
+        bits, bit = self._returned.get(id >> 10, 0), 1 << (id & 1023)
+        self._returned[id >> 10] = bits | bit
+        return not bits & bit
+
+
+def check_filters(
+    driver: Driver,
+    state: object,
+    reason: object,
+    contains: object,
+    lane: object,
+    key: object,
+    older_than: Any,
+    attempts: object,
+    newest_first: object,
+    limit: object,
+) -> Filters:
+    """Check the arguments of `Tube.select`."""
+    wanted = None if state is None else _check_state(state)
+    why = None if reason is None else text("reason", reason)
+    if why is not None and wanted is None:
+        wanted = State.BURIED
+    elif why is not None and wanted not in (State.BURIED, State.DONE):
+        rule = "must be left out with this state: only buried and done tasks have a reason"
+        raise InvalidOption(option="reason", value=reason, rule=rule, state=str(wanted))
+    return Filters(
+        wanted,
+        why,
+        None if contains is None else _check_part(contains),
+        None if lane is None else lane_of(driver, lane),
+        None if key is None else text("key", key),
+        None if older_than is None else micros("older_than", older_than),
+        0 if attempts is None else integer("attempts", attempts),
+        flag("newest_first", newest_first),
+        None if limit is None else integer("limit", limit),
+    )
+
+
+def _check_state(state: object) -> State:
+    try:
+        return check_state(state)
+    except InvalidOption as error:
+        hint = did_you_mean(state, _WORDS) if isinstance(state, str) else ""
+        raise InvalidOption(**error.facts | {"rule": f"{error.facts['rule']}{hint}"}) from None
+
+
+def _check_part(contains: object) -> bytes:
+    """Check the text or bytes that the data must contain."""
+    if isinstance(contains, str) and contains:
+        return contains.encode("utf-8", "surrogatepass")
+    if isinstance(contains, (bytes, bytearray)) and contains:
+        return bytes(contains)
+    raise InvalidOption(option="contains", value=contains, rule="must be a text or bytes, not empty")
+
+
+def narrowed(filters: Filters, act: str) -> Filters:
+    """Return the filters of the tasks that a change applies to."""
+    states = CHANGED_STATES[act]
+    if filters.state is None:
+        return filters._replace(state=states[0]) if len(states) == 1 else filters
+    return filters if filters.state in states else filters._replace(limit=0)
+
+
+def changeable(act: str, seen: list[Seen]) -> list[Seen]:
+    """Return the tasks that a change applies to."""
+    letters = {state.value for state in CHANGED_STATES[act]}
+    return [one for one in seen if one[2] in letters]
+
+
+def movable(tasks: list[F]) -> list[F]:
+    """Return the tasks that can move to another tube."""
+    return [task for task in tasks if task.state in CHANGED_STATES["move"]]
+
+
+def check_progress(callback: object) -> None:
+    """Check a callback for the progress of a change."""
+    if callback is not None and (not callable(callback) or iscoroutinefunction(callback)):
+        raise InvalidOption(option="on_progress", value=callback, rule="must be a plain function")
+
+
+def part_size(filters: Filters, done: int) -> int:
+    """Return the size of the next part after `done` tasks; 0: the limit is reached."""
+    return PART if filters.limit is None else min(PART, filters.limit - done)

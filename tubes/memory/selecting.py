@@ -1,0 +1,111 @@
+"""Selections of tasks in memory, some at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from tubes.drivers.lists import START, Place, is_by_id, tasks_after
+from tubes.drivers.moves import State
+
+if TYPE_CHECKING:
+    from tubes.backend.selecting import Filters, Scan, Seen
+    from tubes.drivers.done import Done
+    from tubes.drivers.engine import Engine
+    from tubes.drivers.entry import Entry
+
+#: The most tasks that one part looks at, and about how many bytes of data.
+_LOOKS: Final = 1000
+_BYTES: Final = 1_000_000
+#: The methods of the engine that change a task.
+_ACTS: Final = {"kick": "kick_task", "release": "release", "bury": "bury", "delete": "delete"}
+
+
+def select(engine: Engine, now: int, filters: Filters, scan: Scan, most: int, *, encoded: bool) -> list[Entry | Done]:
+    """Return the next part of a selection: at most `most` tasks, perhaps none. `encoded`: data are bytes."""
+    if scan.bound is None:
+        scan.bound = engine.next_id
+    state, bound = filters.state, scan.bound
+    is_large = filters.contains is not None and not encoded
+    found: list[Entry | Done] = []
+    size = 0
+    for looks, task in enumerate(_remaining(engine, now, filters, scan), 1):
+        if task is not None and task.id < bound and (state is None or task.state is state):
+            if filters.accepts(task, now, is_encoded=encoded) and scan.is_new(task.id):
+                found.append(task)
+            if filters.contains is not None:
+                size += len(task.data) if encoded else 1000
+        if len(found) >= most or looks >= (_LOOKS // 4 if is_large else _LOOKS) or size > _BYTES:
+            return found
+    scan.ended = True
+    return found
+
+
+def _remaining(engine: Engine, now: int, filters: Filters, scan: Scan) -> Iterator[Entry | Done | None]:
+    """Yield the remaining tasks in the order of the selection; `scan.cursor` is the place after each."""
+    state = filters.state
+    if state is State.DONE:
+        done: Done
+        for done in engine.done.list_page(now, scan.cursor, _LOOKS, None):
+            scan.cursor = done.until, done.id
+            yield done
+        return
+    if scan.cursor is None:
+        scan.cursor = _first(engine, filters)
+    if isinstance(scan.cursor, Place):
+        entry: Entry
+        for entry in tasks_after(engine, scan.cursor, _LOOKS, state, newest_first=filters.newest_first):
+            scan.cursor = Place(entry.id, entry.rank, getattr(entry, "due", 0))
+            yield entry
+        return
+    ids, at = scan.cursor
+    for place in range(at, len(ids)):
+        scan.cursor = ids, place + 1
+        yield engine.tasks.get(ids[place])
+
+
+def _first(engine: Engine, filters: Filters) -> Any:
+    """Return the first cursor: a place in the order of a state, or ids with a position."""
+    tasks, state = engine.tasks, filters.state
+    if filters.key is not None:
+        known = engine.living_with(filters.key)
+        return [] if known is None else [known.id], 0
+    ids: Sequence[int]
+    if state is State.TAKEN:
+        ids = sorted(id for hold in engine.holds for id in hold)
+    elif is_by_id(engine.driver, state):
+        first = next(iter(tasks), engine.next_id)
+        # A range is free; a list costs some nanoseconds per task.
+        ids = [*tasks] if engine.next_id - first > 4 * len(tasks) else range(first, engine.next_id)
+    elif filters.newest_first and state is not State.BURIED:
+        ids = [entry.id for entry in tasks_after(engine, START, len(tasks), state)]
+    else:
+        return START
+    return (ids[::-1] if filters.newest_first else ids), 0
+
+
+def change(engine: Engine, now: int, act: str, seen: list[Seen], arguments: tuple[Any, ...]) -> int:
+    """Change the tasks that are as they were seen; return their number."""
+    changed = 0
+    for id, created, letter, attempts, take in seen:
+        if letter == State.DONE.value:
+            task: Any = engine.done.find(now, id)
+            is_same = task is not None and task.created == created
+        else:
+            task = engine.tasks.get(id)
+            is_same = (
+                task is not None
+                and (task.created, task.attempts) == (created, attempts)
+                and task.state.value == letter
+                and (task.state is not State.TAKEN or task.take == take)
+            )
+        if is_same:
+            changed += 1
+            getattr(engine, _ACTS[act])(now, task, *arguments)
+    return changed
+
+
+def see(task: Entry | Done) -> Seen:
+    """Return a task as a selection has seen it."""
+    state: Any = task.state
+    return task.id, task.created, state.value, task.attempts, task.take if state is State.TAKEN else 0
