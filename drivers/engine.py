@@ -965,6 +965,23 @@ class Engine:
             entry.until = ends
         self._go(entry, "touch", entry.hold)
 
+    def checkpoint(self, now: int, entry: Entry, changes: Mapping[str, str]) -> None:
+        """Store facts of a held task in its context, and give it at least its own ttr from now on, as `renew` does."""
+        extras = entry.extras
+        if changes:
+            extras = extras or NO_EXTRAS
+            extras = extras._replace(context={**(extras.context or {}), **changes})
+        span = entry.ttr if self.has_times else None
+        self.note([entry])
+        if span is not None:
+            ends = now + span
+            if self._ends_taken and entry.dead < ends:
+                self._prolong(now, entry, ends - entry.dead)
+            if entry.until < ends:
+                entry.until = ends
+        entry.extras = extras  # No interrupt comes between `_prolong` and this line.
+        self._go(entry, "touch", entry.hold)
+
     @staticmethod
     def _prolong(now: int, entry: Entry, span: int) -> None:
         """Extend the ttl, at most to `LONGEST` from now."""

@@ -60,7 +60,7 @@ from tubes.values.overview import FolderUsage, Overview
 from tubes.values.problem import Problem
 from tubes.values.reasons import by_kind
 from tubes.values.statistics import Statistics
-from tubes.values.task import FINISHED, R, T, TaskView, log_lost_take
+from tubes.values.task import FINISHED, R, T, TaskView, checkpoint_changes, log_lost_take, on_checkpoint
 from tubes.values.task_data import SCHEDULES, TASKS, TASKS_OPTIONS, call_of, check_call
 from tubes.values.worker_info import HEARTBEAT_TTL, WORKERS, WorkerInfo, infos_of
 
@@ -1097,6 +1097,12 @@ class Tube(Generic[T, R]):
         """
         return self._port.renew_many(tasks, ttr)
 
+    def _checkpoint(
+        self, task: Task[T] | str | int, saved: object = None, progress: float | None = None, note: str | None = None
+    ) -> Task[T]:
+        """Store facts of a held task, as `Task.checkpoint` does."""
+        return self._port.checkpoint(task, checkpoint_changes(saved, progress, note))
+
     # -- done tasks that are kept --------------------------------------------------------------------------------------
 
     def result(self, task: Task[T] | int, timeout: Seconds | None = None) -> R:
@@ -1977,6 +1983,38 @@ class Task(TaskView[T]):
     def touch(self, seconds: Seconds = KEEP, *, ttr: Seconds = KEEP) -> Task[T]:
         """Get more time to work. See `Tube.touch`."""
         return self._tube.touch(self, seconds, ttr=ttr)
+
+    def checkpoint(self, saved: object = None, *, progress: float | None = None, note: str | None = None) -> Task[T]:
+        """Save how far the work on the task is, and get more time for it. Returns the task as it is then. O(log n).
+
+        `saved`: any JSON value, at most 65,536 bytes, for the next attempt: `task.saved`. `progress`: a number from 0
+        to 1. `note`: a text of at most 1,000 characters. Anybody sees all three with `peek`, in lists and in events.
+        None keeps the stored value. They survive releases, the end of a ttr, `bury`, `kick` and moves to other tubes.
+        A done task keeps them, too, but starts without them if it is put again.
+
+        It counts as a touch: afterwards the task has at least its own ttr left, and if the driver ends taken tasks by
+        their ttl, the ttl is extended as far as needed. In a handler it raises an exception if the worker is stopping:
+        the task returns to the tube, without a lost attempt, and the next handler starts with what was saved. On a
+        server it takes one round trip.
+
+        Raises `TaskNotTaken` unless this session holds the task, `CodecError` if `saved` is not JSON, `InvalidOption`
+        for other bad values.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("videos")
+        ...     _ = tube.put("a long film")
+        ...     with tube.taking(timeout=0) as task:
+        ...         for minute in range(task.saved or 0, 90):
+        ...             last = task.checkpoint(minute + 1, progress=(minute + 1) / 90)
+        ...     last.saved, last.progress
+        (90, 1.0)
+        """
+        updated = self._tube._checkpoint(self, saved, progress, note)
+        check = on_checkpoint.get()
+        if check is not None:
+            check()
+        return updated
 
     def bury(self, reason: str | None = None, *, pri: int | None = None) -> Task[T]:
         """Bury the task. See `Tube.bury`."""

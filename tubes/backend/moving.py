@@ -10,7 +10,7 @@ from tubes.drivers.options import SECOND, InternalContext, integer
 from tubes.drivers.timers import NEVER
 from tubes.errors import InvalidOption, TubeFull, TubesError
 from tubes.values.batch import Item
-from tubes.values.task import TaskView
+from tubes.values.task import CHECKPOINT_NAMES, TaskView, reserved_names
 
 #: The default number of tasks per batch.
 MOVE_BATCH: Final = 250
@@ -62,11 +62,17 @@ def items_of(tasks: Iterable[TaskView], now: int) -> list[Item]:
 
 
 def item_of_done(task: TaskView) -> Item:
-    """Return the item that puts a done task again."""
+    """Return the item that puts a done task again, without the facts of its checkpoints."""
     if task._state is not State.DONE:
         rule = f"must be a done task: it is {task._state}"
         raise InvalidOption(option="task", value=task.id, rule=rule, current=str(task._state))
-    return Item(task.data, **_options_of(task, task._record.created))
+    options = _options_of(task, task._record.created)
+    if "context" in options:
+        progress = reserved_names(dict.fromkeys(CHECKPOINT_NAMES, ""))
+        options["context"] = InternalContext(
+            {name: words for name, words in options["context"].items() if name not in progress}
+        )
+    return Item(task.data, **options)
 
 
 def _options_of(task: TaskView, now: int) -> Any:

@@ -6,6 +6,7 @@ from tubes.conformance.altering import Altering
 from tubes.conformance.any import TakeAny
 from tubes.conformance.batches import Batches
 from tubes.conformance.capacity import Capacity, LaneCapacity
+from tubes.conformance.checkpoints import Checkpoints
 from tubes.conformance.context import Context
 from tubes.conformance.delay import Delay
 from tubes.conformance.done import DoneTasks
@@ -62,6 +63,7 @@ class Contract(
     Failures,
     UniqueKeys,
     Context,
+    Checkpoints,
     Updates,
     Looking,
     DoneTasks,

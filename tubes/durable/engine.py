@@ -192,6 +192,12 @@ class JournaledEngine(Engine):
         return super().update(now, entry, data, *changes, **others)
 
     @override
+    def checkpoint(self, now: int, entry: Entry, changes: Mapping[str, str]) -> None:
+        if changes:
+            self.check_room()
+        super().checkpoint(now, entry, changes)
+
+    @override
     def begin_move(self, entry: Entry, pri: int | None, data: Any = KEEP) -> Entry:
         if data is not KEEP:
             self.check_room()

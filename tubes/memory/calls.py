@@ -24,7 +24,7 @@ from tubes.values.batch import Batch, mark_all_finished, tasks_by_id
 from tubes.values.codecs import encode
 from tubes.values.lane import LaneInfo, check_lane_limits, lane_of
 from tubes.values.lease import Lease
-from tubes.values.task import F, TaskView, snapshot
+from tubes.values.task import F, TaskView, reserved_names, snapshot
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -312,6 +312,11 @@ class CallPort(Port[F]):
             self._engine.set_ttr(now, entry, span, gives=gives)
 
         return self._do_held(task, act, finishes=False)
+
+    def checkpoint(self, task: object, changes: Mapping[str, str]) -> F:
+        """Store facts in the context of a held task, and renew it."""
+        facts = reserved_names(changes)
+        return self._do_held(task, lambda now, entry: self._engine.checkpoint(now, entry, facts), finishes=False)
 
     def bury(self, task: object, reason: str | None, pri: int | None = None) -> F:
         """Bury a task."""

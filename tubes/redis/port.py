@@ -57,6 +57,7 @@ _HOLDER_SCRIPTS: Final = frozenset(
         "ack",
         "ack_many",
         "ack_with",
+        "checkpoint",
         "decline",
         "release",
         "release_many",

@@ -25,7 +25,7 @@ from tubes.values.codecs import encode
 from tubes.values.lane import check_lane_limits, lane_of
 from tubes.values.lease import Lease
 from tubes.values.options import put_options
-from tubes.values.task import F, TaskView, log_lost_take
+from tubes.values.task import F, TaskView, log_lost_take, reserved_names
 
 if TYPE_CHECKING:
     from tubes.backend.interface import Options, Wrap
@@ -317,6 +317,11 @@ class CallPort(Port[F]):
         if "ttr" not in self._driver.options:
             return self.run(self._refuse(task, "ttr"))
         return self.call("set_ttr", self.request(task, "" if span is None else span), changes=False)
+
+    def checkpoint(self, task: object, changes: Mapping[str, str]) -> F:
+        """Store facts in the context of a held task, and renew it."""
+        facts = [raw_text(word) for pair in reserved_names(changes).items() for word in pair]
+        return self.call("checkpoint", self.request(task, *facts), changes=False)
 
     def _refuse(self, task: object, option: str) -> Flow[F]:
         """Raise the error for an option that the driver lacks; an error about the task comes first."""

@@ -126,6 +126,22 @@ def decode(codec: Codec, raw: bytes) -> Any:
         raise CodecError(codec=name_of(codec), action="decode", value=raw, why=error) from error
 
 
+def json_text(value: object) -> str:
+    """Return any JSON value as text, which may contain lone surrogates. Raises `CodecError`."""
+    try:
+        return _to_json(value)
+    except Exception as error:
+        raise CodecError(codec="json", action="encode", value=value, why=error) from error
+
+
+def value_of_json(text: str) -> Any:
+    """Return the value of a `json_text`. Raises `CodecError`."""
+    try:
+        return _from_json(text)
+    except Exception as error:
+        raise CodecError(codec="json", action="decode", value=text, why=error) from error
+
+
 def name_of(codec: Codec) -> str:
     """Return the name of a codec; for the user's own, the name of its class."""
     return next((name for name, kind in _BY_NAME.items() if kind is type(codec)), type(codec).__name__)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self
 
@@ -10,10 +12,10 @@ from typing_extensions import TypeVar
 
 from tubes.drivers.entry import KEPT
 from tubes.drivers.moves import State
-from tubes.drivers.options import RESERVED, SECOND
+from tubes.drivers.options import RESERVED, SECOND, fraction
 from tubes.drivers.timers import NEVER
-from tubes.errors import CodecError, TaskNotTaken, TubesError, cut
-from tubes.values.codecs import decode
+from tubes.errors import CodecError, InvalidOption, TaskNotTaken, TubesError, cut
+from tubes.values.codecs import decode, json_text, value_of_json
 
 if TYPE_CHECKING:
     from tubes.drivers.done import Done
@@ -29,6 +31,37 @@ T = TypeVar("T", default=Any)
 R = TypeVar("R", default=Any)
 # The maximal length of the data in the `repr` of a task.
 _MAX_DATA: Final = 80
+#: The names of the facts that `Task.checkpoint` stores: in the context of the task, as reserved names.
+CHECKPOINT_NAMES: Final = ("saved", "progress", "note")
+# The maximal size of a saved value in bytes, and the maximal length of a note.
+_MAX_SAVED: Final = 65_536
+_MAX_NOTE: Final = 1000
+#: Called after each `Task.checkpoint`; a worker sets it, to interrupt a handler by an exception.
+on_checkpoint: Final[ContextVar[Callable[[], None] | None]] = ContextVar("tubes.on_checkpoint", default=None)
+
+
+def checkpoint_changes(saved: object, progress: object, note: object) -> dict[str, str]:
+    """Check and encode the arguments of a checkpoint; None: unchanged."""
+    changes: dict[str, str] = {}
+    if saved is not None:
+        changes["saved"] = text = json_text(saved)
+        size = len(text.encode("utf-8", "surrogatepass"))
+        if size > _MAX_SAVED:
+            rule = f"must be at most {_MAX_SAVED} bytes as JSON, but has {size}"
+            raise InvalidOption(option="saved", value=saved, rule=rule)
+    if progress is not None:
+        changes["progress"] = str(fraction("progress", progress))
+    if note is not None:
+        if not isinstance(note, str) or len(note) > _MAX_NOTE:
+            rule = f"must be a string of at most {_MAX_NOTE} characters"
+            raise InvalidOption(option="note", value=note, rule=rule)
+        changes["note"] = str.__str__(note)
+    return changes
+
+
+def reserved_names(facts: Mapping[str, str]) -> dict[str, str]:
+    """Return these facts by their reserved names in a context."""
+    return {RESERVED + name: words for name, words in facts.items()}
 
 
 def _seconds(micros: int | None) -> float | None:
@@ -172,6 +205,27 @@ class TaskView(Generic[T]):
         """
         context = None if self._extras is None else self._extras.context
         return {name: words for name, words in context.items() if not name.startswith(RESERVED)} if context else {}
+
+    def _fact(self, name: str) -> str | None:
+        context = None if self._extras is None else self._extras.context
+        return context.get(RESERVED + name) if context else None
+
+    @property
+    def saved(self) -> Any:
+        """The value that a holder saved with `Task.checkpoint` for the next attempt: a copy; None: nothing is saved."""
+        text = self._fact("saved")
+        return None if text is None else value_of_json(text)
+
+    @property
+    def progress(self) -> float | None:
+        """The progress of the task, from 0 to 1, by its last `Task.checkpoint`; None: it is unknown."""
+        text = self._fact("progress")
+        return None if text is None else float(text)
+
+    @property
+    def note(self) -> str | None:
+        """The note of the last `Task.checkpoint` that had one; None: there is none."""
+        return self._fact("note")
 
     @property
     def created_now(self) -> bool:
