@@ -68,6 +68,7 @@ AT_ONCE = {
     "prepare",
     "register",
     "release_later",
+    "on_loss",
 }
 AT_ONCE |= {"sibling"}
 CONNECTS = """\
@@ -79,6 +80,7 @@ CODE = {
     "from tubes.aio import": "from tubes.sync import",
     "from types import MappingProxyType": "from types import CoroutineType, MappingProxyType",
     "calls.call(": "calls.call_async(",
+    "calls.tell_caller(": "calls.tell_caller_async(",
     "awaited=False": "awaited=True",
     "import Callable, Generator, Iterable": "import AsyncGenerator, Callable, Generator, Iterable",
     CONNECTS: f"""{CONNECTS}
@@ -174,7 +176,7 @@ def wait(text: str) -> str:
     """Rules 2 and 3."""
     source = Text(text)
     methods = [method for method in _methods(source.tree) if method.name not in PLAIN and not _is_property(method)]
-    names = {method.name for method in methods} | {"wait", "call_async"}
+    names = {method.name for method in methods} | {"wait", "call_async", "tell_caller_async"}
     spans: list[_Span] = []
     for method in methods:
         spans.append((source.start(method), source.start(method), "async "))

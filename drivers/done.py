@@ -52,7 +52,7 @@ class Done:
     ttr: int | None
     dead: int
     extras: Extras | None
-    #: The time of its end, the name of the move that ended it, and its result.
+    #: The time of its end, how it ended ("ack", "delete", "ttl" or "cancelled"), and its result.
     ended: int
     why: str
     result: Any

@@ -31,11 +31,12 @@ from tubes.drivers.entry import (
     Extras,
     FullEntry,
     Hold,
+    Loss,
 )
 from tubes.drivers.keys import Keys, quick_digest
 from tubes.drivers.lanes import Lanes
 from tubes.drivers.moves import CALLS, MOVES, Move, State
-from tubes.drivers.options import EXTRA_OPTIONS, KEEP, LONGEST, MAX_WAITING, NO_LANE, compute_delay
+from tubes.drivers.options import EXTRA_OPTIONS, KEEP, LONGEST, MAX_WAITING, NO_LANE, SECOND, compute_delay
 from tubes.drivers.pause import Pause
 from tubes.drivers.rate_limits import RateLimit, RateLimits
 from tubes.drivers.ready import Ready
@@ -45,6 +46,8 @@ from tubes.errors import DuplicateKey, InvalidOption, TaskNotFound, TaskNotTaken
 
 _READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIED, State.DELAYED, State.DONE
 
+#: Microseconds for which a cancelled task that was taken is kept at least, so that its holder learns of it.
+CANCELLED_KEPT: Final = 60 * SECOND
 #: Interned `Extras` that have only counters, by their counters, and the maximum number of them.
 _INTERNED: Final = {counter: Extras(counters=counter) for counter in (TIMED_OUT, KICKED, BURIED, BURIED_WHILE_HELD)}
 _SHARED: Final = 1000
@@ -605,6 +608,7 @@ class Engine:
             self.uses_time = True
         if extras.key_effect == REPLACED:
             replaced = self._keys.living[extras.key]
+            self._tell_holder(replaced, "delete")
             self.pending_replacement = replaced, entry, step
             self._note_end(entry.created, replaced, "delete")
             if self.has_rate_limits:
@@ -997,9 +1001,10 @@ class Engine:
         except KeyError:
             raise TaskNotFound(id=id, tube=self.name) from None
 
-    def bury(self, now: int, entry: Entry, reason: str | None = None) -> None:
-        """Bury a task; a buried task does not change."""
+    def bury(self, now: int, entry: Entry, reason: str | None = None, by: Hold | None = None) -> None:
+        """Bury a task; a buried task does not change. `by`: the tasks of the session that buries it."""
         if entry.state is not _BURIED:
+            self._tell_holder(entry, "bury", by=by)
             if self.has_rate_limits:
                 self._end_run(now, entry)
             counter = BURIED
@@ -1059,12 +1064,31 @@ class Engine:
         entry.ttl = max(now - entry.created, 0) + ttl
         entry.dead = entry.created + entry.ttl
 
-    def delete(self, now: int, task: Entry | Done) -> None:
-        """Remove a task in any state; forget a done task."""
+    def delete(self, now: int, task: Entry | Done, by: Hold | None = None) -> None:
+        """Remove a task in any state; forget a done task. `by`: the tasks of the session that removes it."""
         if isinstance(task, Done):
             self.done.remove(task.id)
         else:
+            self._tell_holder(task, "delete", by=by)
             self._end(now, task, "delete")
+
+    def cancel(self, now: int, entry: Entry, reason: str | None = None) -> Done:
+        """End a task as cancelled; return its record. A task that was taken is kept for a while."""
+        span = entry.extras.keep_done if entry.extras is not None else 0
+        if entry.state is _TAKEN:
+            span = max(span, CANCELLED_KEPT)
+            self.uses_time = True
+        done = Done.of(entry, now, "cancelled", None, span)
+        done.extras = (entry.extras or NO_EXTRAS)._replace(reason=reason)
+        if self.has_rate_limits:
+            self._end_run(now, entry)
+        self._tell_holder(entry, "cancel", reason)
+        if span:
+            self.pending_end = entry, done
+        self._go(entry, "cancel")
+        self._leave_key(now, entry)
+        self.keep()
+        return done
 
     def move_out(self, now: int, entry: Entry) -> None:
         """Remove a task that has moved to another tube: its record is not kept, and its key is free."""
@@ -1164,7 +1188,21 @@ class Engine:
         """Release all taken tasks, in the order of their ids."""
         taken = (item for hold in self._holds.values() for item in hold.items())
         for _, entry in sorted(taken):
+            self._tell_holder(entry, "release")
             self.release(now, entry)
+
+    @staticmethod
+    def _tell_holder(entry: Entry, event: str, reason: str | None = None, by: Hold | None = None) -> None:
+        """Tell the session that holds a task that it loses the task, unless it does that itself (`by`)."""
+        hold = entry.hold
+        if hold is not None and hold is not by and hold.on_loss is not None:
+            hold.on_loss(Loss(entry.id, entry.take, event, reason))
+
+    def tell_all_holders(self) -> None:
+        """Tell all sessions that they may have lost their tasks."""
+        for hold in self._holds.values():
+            if hold.on_loss is not None:
+                hold.on_loss(None)
 
     def truncate(self) -> None:
         """Remove all tasks, including kept done tasks. Listeners are not called; counts and ids continue."""
@@ -1176,6 +1214,7 @@ class Engine:
                 entry.hold = None
             hold.clear()
         self._clear_indexes()
+        self.tell_all_holders()
         if self.on_end is not None:
             for id in tasks:
                 self.on_end(id, None)

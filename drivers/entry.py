@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
 from tubes.drivers.moves import State
@@ -15,7 +16,7 @@ class Extras(NamedTuple):
     key_ttl: int = 0
     #: The maximum number of takes; 0: no limit.
     max_attempts: int = 0
-    #: The reason why it is buried.
+    #: The reason why it is buried or was cancelled.
     reason: str | None = None
     #: The effect of its put on the task with the same key: `KEPT` (nothing was added), `REPLACED`, or "" (none).
     key_effect: str = ""
@@ -39,10 +40,29 @@ BURIED: Final = 1 << 64
 BURIED_WHILE_HELD: Final = BURIED + (1 << 96)
 
 
+class Loss(NamedTuple):
+    """How a session lost a task that it held: the id, the number of its take, and the event."""
+
+    id: int
+    take: int
+    #: "cancel", "delete", "bury" or "release".
+    event: str
+    #: The reason of a cancellation.
+    reason: str | None = None
+
+
 class Hold(dict[int, "Entry"]):
     """The tasks of one tube that one session has taken, by id."""
 
-    __slots__ = ()
+    __slots__ = ("on_loss",)
+
+    #: Called when somebody else ends a take of this session; with None if all its tasks are gone. It must not use the
+    #: tube.
+    on_loss: Callable[[Loss | None], object] | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_loss = None
 
 
 class Index(Protocol):

@@ -110,6 +110,7 @@ MOVES: Final[dict[str, dict[State | None, Move]]] = {
     "bury": {state: Move(_BURIED, "bury", ("bury",)) for state in (_R, _T, _DELAYED)},
     "kick": {state: Move(_R, "kick", ("kick",)) for state in (_BURIED, _DELAYED)},
     "delete": {state: Move(_DONE, "delete", ("delete",)) for state in (_R, _T, _BURIED, _DELAYED)},
+    "cancel": {state: Move(_DONE, "cancel", ("delete",)) for state in (_R, _T, _BURIED, _DELAYED)},
     # New data, place or times; a delay begins or ends.
     "update": {state: Move(state, "update", ()) for state in (_R, _T, _BURIED, _DELAYED)},
     "update_delayed": {state: Move(_DELAYED, "update", ()) for state in (_R, _DELAYED)},

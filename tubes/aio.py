@@ -71,7 +71,7 @@ from tubes.values.overview import FolderUsage, Overview
 from tubes.values.problem import Problem
 from tubes.values.reasons import by_kind
 from tubes.values.statistics import Statistics
-from tubes.values.task import FINISHED, R, T, TaskView, checkpoint_changes, log_lost_take, on_checkpoint
+from tubes.values.task import ENDED, R, T, TaskView, checkpoint_changes, log_lost_take, on_checkpoint
 from tubes.values.task_data import SCHEDULES, TASKS, TASKS_OPTIONS, call_of, check_call
 from tubes.values.worker_info import HEARTBEAT_TTL, WORKERS, WorkerInfo, infos_of
 
@@ -895,7 +895,7 @@ class AsyncTube(Generic[T, R]):
 
     async def _ack_and_take(self, task: AsyncTask[T]) -> AsyncTask[T] | None:
         """Ack a task, unless it is finished already, and take the next one; return None if there is none."""
-        if task._take == FINISHED:
+        if task._take in ENDED:
             return None
         try:
             reply = self._port.next(task)
@@ -1211,6 +1211,25 @@ class AsyncTube(Generic[T, R]):
         """
         reply = self._port.delete(task, check_states(state))
         return await reply if type(reply) is CoroutineType else reply
+
+    async def cancel(self, task: AsyncTask[T] | str | int, reason: str | None = None) -> AsyncTask[T]:
+        """End a task in any state as cancelled, also if another session holds it. O(1).
+
+        `reason`: stored as `task.reason`, if the task is kept.
+
+        The task is removed, or kept for its `keep_done` seconds; `task.why` is "cancelled". If it was taken, it is kept
+        for at least 60 seconds, and its holder is told at once: a worker cancels an async handler, and kills the
+        process of a handler. A plain handler gets `TaskCancelled` at its next `AsyncTask.checkpoint`, and
+        `task.cancelled` is True. The caller of `AsyncTube.call` gets `CallFailed`.
+
+        Raises `TaskNotFound` if the task does not exist or is done.
+
+        `Tube.cancel` shows an example.
+        """
+        reply = self._port.cancel(task, reason)
+        ended = await reply if type(reply) is CoroutineType else reply
+        await calls.tell_caller_async(ended)
+        return ended
 
     async def delete_many(
         self, tasks: Iterable[AsyncTask[T] | str | int], *, state: str | Iterable[str] | None = None
@@ -1893,6 +1912,10 @@ class AsyncTask(TaskView[T]):
         """Remove the task. See `AsyncTube.delete`."""
         return await self._tube.delete(self, state=state)
 
+    async def cancel(self, reason: str | None = None) -> AsyncTask[T]:
+        """End the task as cancelled. See `AsyncTube.cancel`."""
+        return await self._tube.cancel(self, reason)
+
     async def peek(self) -> AsyncTask[T]:
         """Return the current state of the task. See `AsyncTube.peek`."""
         return await self._tube.peek(self)
@@ -1909,7 +1932,7 @@ class AsyncTask(TaskView[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._take == FINISHED:
+        if self._take in ENDED:
             return
         if kind is None:
             await self.ack()

@@ -368,21 +368,42 @@ def send_reply(queue: _Queue, task: TaskView, result: object = None, why: str | 
 
     Raises the errors of the backend. It has no effect if the caller has stopped waiting.
     """
-    run(_reply(queue, task, result, why), lambda step: step.take())
+    run(_reply(queue._connection, task, result, why), lambda step: step.take())
 
 
 async def send_reply_async(queue: _Queue, task: TaskView, result: object = None, why: str | None = None) -> None:
     """Send a reply to the caller of a task, in an event loop. See `send_reply`."""
-    await run_async(_reply(queue, task, result, why), lambda step: step.take_async())
+    await run_async(_reply(queue._connection, task, result, why), lambda step: step.take_async())
 
 
-def _reply(queue: _Queue, task: TaskView, result: object, why: str | None) -> Flow[_Step, None]:
+def tell_caller(task: TaskView) -> None:
+    """Tell the caller of a task that it was cancelled, if it is the task of a call. Does not raise."""
+    run(_tell_caller(task), lambda step: step.take())
+
+
+async def tell_caller_async(task: TaskView) -> None:
+    """Tell the caller of a task that it was cancelled, in an event loop. See `tell_caller`."""
+    await run_async(_tell_caller(task), lambda step: step.take_async())
+
+
+def _tell_caller(task: TaskView) -> Flow[_Step, None]:
+    if is_call(task):
+        try:
+            why = f"cancelled: {task.reason}" if task.reason else "cancelled"
+            yield from _reply(task._tube._port.connection, task, None, why)
+        except TubesError as error:
+            _log.warning("the caller of %r is not told that it was cancelled: %s", task, error)
+
+
+def _reply(
+    connection: Connection[Any] | AsyncConnection[Any], task: TaskView, result: object, why: str | None
+) -> Flow[_Step, None]:
     call_context = _context_of(task)
     context = InternalContext({CALL: call_context.get(CALL, "")})
     if why is not None:
         context[ERROR] = why
     try:
-        port = yield _Step(partial(queue._connection.find_replies, call_context[REPLY_TO]))
+        port = yield _Step(partial(connection.find_replies, call_context[REPLY_TO]))
         refused: CodecError | None = None
         # A codec for bytes cannot encode None.
         for data in [None, b""] if result is None else [result]:
@@ -392,6 +413,6 @@ def _reply(queue: _Queue, task: TaskView, result: object, why: str | None) -> Fl
             except CodecError as error:
                 refused = error
         if why is None:
-            yield from _reply(queue, task, None, f"CodecError: {refused}")
+            yield from _reply(connection, task, None, f"CodecError: {refused}")
     except TubeNotFound:
         _log.debug("no caller waits for the reply to %r", task)

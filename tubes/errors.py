@@ -154,6 +154,14 @@ class TaskNotTaken(TubesError):
         return f"the lease of task {{id}} of tube {{tube!r}} is over: {why}; only a new take gives a new lease"
 
 
+class TaskCancelled(TaskNotTaken):
+    """task {id} of tube {tube!r} was cancelled: {reason}."""
+
+    @classmethod
+    def _text(cls, facts: dict[str, Any]) -> str:
+        return "task {id} of tube {tube!r} was cancelled" + (": {reason}" if facts.get("reason") else "")
+
+
 class DuplicateKey(TubesError):
     """key {key!r} of tube {tube!r} is in use by task {id}, which exists or is still remembered."""
 

@@ -60,7 +60,7 @@ from tubes.values.overview import FolderUsage, Overview
 from tubes.values.problem import Problem
 from tubes.values.reasons import by_kind
 from tubes.values.statistics import Statistics
-from tubes.values.task import FINISHED, R, T, TaskView, checkpoint_changes, log_lost_take, on_checkpoint
+from tubes.values.task import ENDED, R, T, TaskView, checkpoint_changes, log_lost_take, on_checkpoint
 from tubes.values.task_data import SCHEDULES, TASKS, TASKS_OPTIONS, call_of, check_call
 from tubes.values.worker_info import HEARTBEAT_TTL, WORKERS, WorkerInfo, infos_of
 
@@ -938,7 +938,7 @@ class Tube(Generic[T, R]):
 
     def _ack_and_take(self, task: Task[T]) -> Task[T] | None:
         """Ack a task, unless it is finished already, and take the next one; return None if there is none."""
-        if task._take == FINISHED:
+        if task._take in ENDED:
             return None
         try:
             return self._port.next(task)
@@ -1282,6 +1282,29 @@ class Tube(Generic[T, R]):
         Task(id=0, state='done', data='to ann', tube='mail')
         """
         return self._port.delete(task, check_states(state))
+
+    def cancel(self, task: Task[T] | str | int, reason: str | None = None) -> Task[T]:
+        """End a task in any state as cancelled, also if another session holds it. O(1).
+
+        `reason`: stored as `task.reason`, if the task is kept.
+
+        The task is removed, or kept for its `keep_done` seconds; `task.why` is "cancelled". If it was taken, it is kept
+        for at least 60 seconds, and its holder is told at once: a worker cancels an async handler, and kills the
+        process of a handler. A plain handler gets `TaskCancelled` at its next `Task.checkpoint`, and `task.cancelled`
+        is True. The caller of `Tube.call` gets `CallFailed`.
+
+        Raises `TaskNotFound` if the task does not exist or is done.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("videos", keep_done=60)
+        ...     task = tube.cancel(tube.put("a long film"), "wrong file")
+        ...     task.why, task.reason
+        ('cancelled', 'wrong file')
+        """
+        ended = self._port.cancel(task, reason)
+        calls.tell_caller(ended)
+        return ended
 
     def delete_many(
         self, tasks: Iterable[Task[T] | str | int], *, state: str | Iterable[str] | None = None
@@ -2040,6 +2063,10 @@ class Task(TaskView[T]):
         """Remove the task. See `Tube.delete`."""
         return self._tube.delete(self, state=state)
 
+    def cancel(self, reason: str | None = None) -> Task[T]:
+        """End the task as cancelled. See `Tube.cancel`."""
+        return self._tube.cancel(self, reason)
+
     def peek(self) -> Task[T]:
         """Return the current state of the task. See `Tube.peek`."""
         return self._tube.peek(self)
@@ -2055,7 +2082,7 @@ class Task(TaskView[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._take == FINISHED:
+        if self._take in ENDED:
             return
         if kind is None:
             self.ack()

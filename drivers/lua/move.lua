@@ -175,6 +175,11 @@ task.due = due
 --#if WAS_READY|WAS_TAKEN|TO_READY|TO_TAKEN
 --#include lane_after
 --#end
+--#if WAS_TAKEN
+--#if TELLS
+tell_holder(task, EVENT)
+--#end
+--#end
 -- Publish the change, and count it.
 --#if QUIET
 --#else

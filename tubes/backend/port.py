@@ -146,7 +146,8 @@ def check_end(task: F) -> F | None:
     if task._state is State.DONE and task.why == "ack":
         return task
     if task._state is State.DONE:
-        why = "it was deleted" if task.why == "delete" else "its ttl was over"
+        ends = {"delete": "it was deleted", "cancelled": f"it was cancelled: {task.reason or 'no reason was given'}"}
+        why = ends.get(task.why or "", "its ttl was over")
     elif task._state is State.BURIED:
         why = f"it is buried: {task.reason or 'no reason was given'}"
     elif task.keep_done:

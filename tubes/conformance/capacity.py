@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 ROOM_MAKERS: dict[str, Callable[[Bench, Task], object]] = {
     "ack": lambda bench, task: bench.tube.ack(task),
     "delete": lambda bench, task: bench.tube.delete(task),
+    "cancel": lambda bench, task: bench.tube.cancel(task),
     "truncate": lambda bench, task: bench.tube.truncate(),
 }
 

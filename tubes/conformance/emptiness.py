@@ -90,6 +90,7 @@ class Emptiness(Bench):
             "ack": lambda: other.tube.ack(self.take(other.tube)),
             "ack_many": lambda: other.tube.ack_many([self.take(other.tube)]),
             "delete": lambda: other.tube.delete(self._ids[-1]),
+            "cancel": lambda: other.tube.cancel(self._ids[-1]),
             "delete_many": lambda: other.tube.delete_many([self._ids[-1]]),
             "bury": lambda: other.tube.bury(self._ids[-1]),
             "truncate": lambda: other.tube.truncate(),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ENDS: dict[str, Callable[[Bench, Task], object]] = {
     "ack": lambda bench, task: bench.tube.ack(bench.take()),
     "delete": lambda bench, task: bench.tube.delete(task),
+    "cancel": lambda bench, task: bench.tube.cancel(task),
 }
 
 

@@ -415,6 +415,7 @@ class IntervalsFromAcks(Throttled):
         "release_all": lambda tube, task: tube.admin.release_all(),
         "bury": lambda tube, task: tube.bury(task),
         "delete": lambda tube, task: tube.delete(task.id),
+        "cancel": lambda tube, task: tube.cancel(task.id),
         "delete_many": lambda tube, task: tube.delete_many([task.id]),
         "truncate": lambda tube, task: tube.truncate(state="taken"),
     }

@@ -35,5 +35,6 @@ LEAVING: dict[str, Way] = {
     "ack": Way(lambda bench, worker, task: worker.tube.ack(task)),
     "bury": Way(lambda bench, worker, task: bench.tube.bury(task)),
     "delete": Way(lambda bench, worker, task: bench.tube.delete(task)),
+    "cancel": Way(lambda bench, worker, task: bench.tube.cancel(task)),
     "delayed release": Way(lambda bench, worker, task: worker.tube.release(task, delay=99), "delay"),
 }

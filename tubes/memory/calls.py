@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tubes.backend.interface import Options, Wrap
     from tubes.backend.listeners import Listener
     from tubes.backend.selecting import Filters, Scan, Seen
-    from tubes.drivers.entry import Entry
+    from tubes.drivers.entry import Entry, Loss
     from tubes.values.statistics import Statistics
 
 
@@ -326,7 +326,7 @@ class CallPort(Port[F]):
         def act(now: int, entry: Entry) -> Entry:
             if checked is not None:
                 entry = self._engine.begin_move(entry, checked)
-            self._engine.bury(now, entry, reason)
+            self._engine.bury(now, entry, reason, self.hold)
             self._engine.end_move()
             return entry
 
@@ -338,9 +338,20 @@ class CallPort(Port[F]):
         def act(now: int, task: Entry | Done) -> None:
             if states and task.state not in states:
                 raise TaskNotFound(id=task.id, tube=self.shared.name, states=" or ".join(states))
-            self._engine.delete(now, task)
+            self._engine.delete(now, task, self.hold)
 
         return self._do_any(task, act, finishes=True, done=True)
+
+    def cancel(self, task: object, reason: str | None) -> F:
+        """End a task as cancelled."""
+        checked = check_reason(reason)
+        return self._do_any(task, lambda now, entry: self._engine.cancel(now, entry, checked), finishes=True)
+
+    def on_loss(self, callback: Callable[[Loss | None], object] | None) -> None:
+        """Call `callback` when this session loses a task of the tube."""
+        self.hold.on_loss = callback
+        if callback is not None:
+            callback(None)
 
     def again(self, task: object) -> F | None:
         """Put a done task again and forget the old one; return None if there is no room."""
@@ -387,9 +398,7 @@ class CallPort(Port[F]):
         attempts_left, span = self._driver.check_kick(attempts, ttl)
         return self._do_any(task, lambda now, entry: self._engine.kick_task(now, entry, attempts_left, span))
 
-    def _do_any(
-        self, task: object, act: Callable[[int, Any], Entry | None], *, finishes: bool = False, done: bool = False
-    ) -> F:
+    def _do_any(self, task: object, act: Callable[[int, Any], Any], *, finishes: bool = False, done: bool = False) -> F:
         """Call `act` with a task, found by its id or lease.
 
         `finishes`: the call ends its take; `done`: the task may be a done task that is kept.
@@ -563,6 +572,7 @@ class CallPort(Port[F]):
                 raise TubeBusy(name=shared.name, taken=engine.taken, waiting=waiting)
             self._store.remove_tube(shared)
             shared.closed_error = closed_error
+            engine.tell_all_holders()
             shared.end()
             for session in self._store.sessions.values():
                 session.holds.pop(shared, None)

@@ -314,6 +314,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
             port.shared.emptiness.dismiss(port.shared.emptiness.waiters(port), _closed_error)
             port.listener = None
             port.shared.subscription.note(port)
+            port.on_loss(None)
         return self.run(self._close("lose" if lost else "leave"))
 
     def _close(self, how: str) -> Flow[None]:

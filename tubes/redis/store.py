@@ -26,6 +26,7 @@ from tubes.errors import ConnectionLost, QueueClosed, TubesError
 from tubes.redis import validation
 from tubes.redis.beats import SessionRenewer
 from tubes.redis.edition import Edition
+from tubes.redis.losses import Losses
 from tubes.redis.scripts.assembly import WATCHED, script
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.scripts.rights import CALLING
@@ -122,6 +123,8 @@ class RedisStore:
         self._has_helper = False
         self._renewer: Final = renewer or SessionRenewer(server, lease)
         self._outage: Final = Outage()
+        #: Reports lost tasks to the sessions of this process.
+        self.losses: Final = Losses(server)
         # True if an error has occurred since the last heartbeat.
         self._had_error = False
 
@@ -175,6 +178,7 @@ class RedisStore:
             self._renewer.discard(self)
             shared_tubes = list(self._shared_tubes.values())
         self._inbox.put(None)
+        self.losses.close()
         for shared in shared_tubes:
             shared.subscription.close()
             shared.wait_loop.hang_up()

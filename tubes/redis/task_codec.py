@@ -40,7 +40,7 @@ _MAX_ATTEMPTS, _KEY, _KEY_TTL, _REASON, _CONTEXT, _KEEP_DONE, _COUNTERS = 1, 2, 
 #: The first bytes of a kept done task: why it ended, the time of its end, the time until it is kept (7 bytes each), its
 #: attempts, and if it has a result.
 _DONE_HEADER: Final = Struct(">c7s7s3s?")
-_END_CAUSES: Final = {b"a": "ack", b"d": "delete", b"t": "ttl"}
+_END_CAUSES: Final = {b"a": "ack", b"d": "delete", b"t": "ttl", b"c": "cancelled"}
 
 
 class StoredTask:

@@ -9,7 +9,8 @@ from uuid import uuid4
 from tubes.backend.listeners import Listener, check_listener
 from tubes.backend.moving import item_of_done
 from tubes.backend.port import check_reason, mark_finished
-from tubes.drivers.entry import KEPT, NO_EXTRAS, Extras
+from tubes.drivers.engine import CANCELLED_KEPT
+from tubes.drivers.entry import KEPT, NO_EXTRAS, Extras, Loss
 from tubes.drivers.moves import State
 from tubes.drivers.options import KEEP, MAX_WAITING, Seconds, flag, integer, micros, text
 from tubes.drivers.timers import NEVER
@@ -346,6 +347,22 @@ class CallPort(Port[F]):
             return show_task(reply)
 
         return self.call("delete", (show, words, lease))
+
+    def cancel(self, task: object, reason: str | None) -> F:
+        """End a task as cancelled."""
+        return self.change(self._cancel(task, raw_text(check_reason(reason) or "")))
+
+    def _cancel(self, task: object, reason: bytes) -> Flow[F]:
+        show, words, lease = self.request(task, reason, CANCELLED_KEPT, looks=True, ends=True)
+        reply = yield from self.ask_by_options("cancel", words, lease=lease)
+        if type(reply) is ErrorReply and reply.code == "KEEP":
+            yield from self.give_options({"keep_done": 0})
+            reply = yield from self.ask_by_options("cancel", words, lease=lease)
+        return show(reply)
+
+    def on_loss(self, callback: Callable[[Loss | None], object] | None) -> None:
+        """Call `callback` when this session loses a task of the tube."""
+        self.shared.store.losses.set(self, callback)
 
     def peek(self, task: object) -> F:
         """Return a task without changing it."""

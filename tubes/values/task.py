@@ -97,7 +97,8 @@ class TaskView(Generic[T]):
     _attempts: int
     _extras: Extras | None
     _times: tuple[int | None, int | None, int | None, int | None]  # ttl, ttr, due, dead
-    # The number of the take, or `FINISHED` after the caller has ended the take through this object.
+    # The number of the take; or `FINISHED` after the caller has ended it through this object, or `CANCELLED` once a
+    # worker knows that the task was cancelled.
     _take: int
 
     @property
@@ -162,7 +163,7 @@ class TaskView(Generic[T]):
 
     @property
     def reason(self) -> str | None:
-        """Why the task is buried; None if it is not buried, or was buried without a reason."""
+        """Why the task is buried or was cancelled; None without a reason."""
         return None if self._extras is None else self._extras.reason
 
     @property
@@ -188,9 +189,14 @@ class TaskView(Generic[T]):
 
     @property
     def why(self) -> str | None:
-        """How the task ended: "ack", "delete" or "ttl"; None: it is not done, or not kept."""
+        """How the task ended: "ack", "delete", "ttl" or "cancelled"; None: it is not done, or not kept."""
         why: str | None = getattr(self._record, "why", None)
         return why
+
+    @property
+    def cancelled(self) -> bool:
+        """True if the task was cancelled, see `Tube.cancel`. In a handler it becomes True once its worker knows."""
+        return self._take == CANCELLED or self.why == "cancelled"
 
     @property
     def key(self) -> str | None:
@@ -271,7 +277,7 @@ class TaskView(Generic[T]):
         take.
         """
         self._check_taken()
-        if self._take == FINISHED:
+        if self._take in ENDED:
             raise TaskNotTaken(id=self.id, tube=self.tube)
         lease: Lease = self._tube._port.lease_of(self)
         return lease
@@ -325,7 +331,10 @@ F = TypeVar("F", bound=TaskView[Any])
 
 NO_TIMES = (None, None, None, None)
 
+#: Values of `_take` after the take has ended: the caller has ended it, or the task was cancelled.
 FINISHED: Final = -1
+CANCELLED: Final = -2
+ENDED: Final = (FINISHED, CANCELLED)
 
 
 class Origin(Protocol):

@@ -21,6 +21,7 @@ local function release_each(ids, why, streams)
   table.sort(ids, function(a, b) return tonumber(a) < tonumber(b) end)
   for n = 1, #ids do
     local task, due = find(ids[n])
+    if task then tell_holder(task, 'release') end
     if not task then
       call('ZREM', M .. ':taken', ids[n])
     elseif streams[task.owner] then

@@ -178,6 +178,13 @@ local function shown_all(tasks, more)
   return { table.concat(ids, ' '), table.concat(attempts, ' '), table.concat(dues, ' '), more and '1' or '', this_take, values }
 end
 
+-- Tell the session that holds a task that it loses the task, unless it does that itself. Whoever cancels a task may
+-- share a session with its handler.
+local function tell_holder(task, event)
+  if event ~= 'cancel' and task.owner == ARGV[1] + 0 then return end
+  redis.pcall('PUBLISH', M .. ':lost', string.format('%s %d %d %s', event, task.id, task.take, event == 'cancel' and task.reason or ''))
+end
+
 -- Publish an event to listeners: its name, the facts of the task, and the task.
 local function publish(event, id, state, attempts, take, due, value)
   local head = string.format('%s %d %s %d %d %.0f ', event, id, state, attempts, take, due or -1)

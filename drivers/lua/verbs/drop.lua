@@ -39,6 +39,7 @@ for part in string.gmatch(PARTS, '%a+') do
 end
 call('UNLINK', M)
 if listening then redis.pcall('PUBLISH', M .. ':events', 'gone') end
+redis.pcall('PUBLISH', M .. ':lost', '')
 -- Wake each other waiting process, at most a thousand of them, which then find that the tube is gone.
 local markers = {}
 for n = 1, others do markers[2 * n - 1], markers[2 * n] = 0, n end

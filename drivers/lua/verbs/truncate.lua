@@ -13,5 +13,6 @@ call('UNLINK', M .. ':done', M .. ':ended')
 call('HDEL', M, 'delayed', 'loose')
 call('HSET', M, 'oldest', META.next)
 if listening then redis.pcall('PUBLISH', M .. ':events', 'gone') end
+redis.pcall('PUBLISH', M .. ':lost', '')
 --#done ''
 return

@@ -89,6 +89,8 @@ def _row(why: str, was: str, move: Move, knobs: frozenset[str], file: str) -> li
     row_knobs = {f"WAS_{'NEW' if was == 'new' else State(was).name}", f"TO_{move.to.name}"}
     if why.startswith("update") or (why == "bury" and "BURY" in knobs):
         row_knobs.add("UPDATES")
+    if why in ("cancel", "delete", "bury"):
+        row_knobs.add("TELLS")
     if why == "unput":
         row_knobs.add("UNPUT")
     words = {"TO": f"'{move.to.value}'", "WAS": f"'{was}'", "EVENT": f"'{move.event}'", "WHY": f"'{why[0]}'"}

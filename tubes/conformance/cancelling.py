@@ -1,0 +1,145 @@
+"""Cancelled tasks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tubes import CallFailed, TaskNotFound, TaskNotTaken
+from tubes.conformance.bench import Bench, needs
+
+#: Seconds for which a cancelled task is kept that was taken.
+KEPT = 60
+
+
+class Cancelling(Bench):
+    """`Tube.cancel`."""
+
+    def test_cancel_ends_a_ready_task(self) -> None:
+        task = self.put("a long job")
+        done = self.tube.cancel(task, "not needed")
+        assert (done.id, str(done.state), done.why, done.reason, done.data) == (
+            task.id,
+            "done",
+            "cancelled",
+            "not needed",
+            "a long job",
+        )
+        assert done.cancelled
+        assert not task.cancelled
+        assert (self.state(task), self.drain()) == ("done", [])
+
+    def test_cancel_without_a_reason_clears_the_reason_of_the_burial(self) -> None:
+        task = self.put(keep_done=10)
+        self.tube.bury(task, "no such address")
+        assert self.tube.cancel(task.id).reason is None
+        assert self.tube.peek(task).reason is None
+
+    @needs("delay")
+    def test_cancel_ends_a_delayed_task(self) -> None:
+        task = self.put(delay=10)
+        assert self.tube.cancel(task).why == "cancelled"
+        self.pass_time(11)
+        assert (self.drain(), self.count("delayed"), self.count("total")) == ([], 0, 0)
+
+    def test_cancelled_task_is_counted_and_not_kept(self) -> None:
+        self.tube.cancel(self.put())
+        self.tube.cancel(self.put_and_bury())
+        assert [self.count(name) for name in ("delete", "done", "ack", "total", "buried")] == [
+            2,
+            2,
+            2,
+            0,
+            0,
+            0,
+        ]
+
+    def test_listeners_get_the_event(self) -> None:
+        events = self.listen()
+        task = self.put_and_take()
+        self.tube.cancel(task)
+        assert self.has_received(
+            events, [("put", task.id, "ready"), ("take", task.id, "taken"), ("cancel", task.id, "done")]
+        )
+
+    def test_task_with_keep_done_is_kept_as_cancelled(self) -> None:
+        task = self.put("a long job", keep_done=10, context={"trace": "4bf9"})
+        self.pass_time(5)
+        now = self.clock.now()
+        self.tube.cancel(task, "not needed")
+        seen = self.tube.peek(task)
+        assert (seen.why, seen.reason, seen.ended, seen.result) == ("cancelled", "not needed", now, None)
+        assert (seen.data, seen.context, seen.attempts) == ("a long job", {"trace": "4bf9"}, 0)
+        with self.expect_error(CallFailed, match="cancelled: not needed"):
+            self.tube.result(task, timeout=0)
+        self.pass_time(11)
+        with self.expect_error(TaskNotFound):
+            self.tube.peek(task)
+
+    @pytest.mark.parametrize("keep_done", [0, 10, 100])
+    def test_taken_task_is_kept_for_its_holder(self, keep_done: int) -> None:
+        task = self.put_and_take(data="a long job", keep_done=keep_done)
+        other = self.add_worker()
+        done = other.tube.cancel(task.id, "not needed")
+        assert (done.why, done.attempts, done.keep_done) == ("cancelled", 1, max(keep_done, KEPT))
+        for method in ("ack", "release", "touch") if self.knows("ttr") else ("ack", "release"):
+            with self.expect_error(TaskNotTaken):
+                getattr(self.tube, method)(task.id)
+        seen = self.tube.peek(task.id)
+        assert (seen.cancelled, seen.reason, seen.created) == (True, "not needed", task.created)
+        self.pass_time(max(keep_done, KEPT) - 1)
+        assert self.tube.peek(task.id).cancelled
+        self.pass_time(2)
+        with self.expect_error(TaskNotFound):
+            self.tube.peek(task.id)
+
+    def test_only_one_of_ack_and_cancel_wins(self) -> None:
+        acked, cancelled = self.put_and_take(), self.put_and_take()
+        self.tube.ack(acked)
+        with self.expect_error(TaskNotFound):
+            self.tube.cancel(acked.id)
+        self.tube.cancel(cancelled)
+        with self.expect_error(TaskNotTaken):
+            self.tube.ack(cancelled)
+        with self.expect_error(TaskNotFound):
+            self.tube.cancel(cancelled.id)
+
+    def test_cancel_by_lease_ends_only_that_take(self) -> None:
+        task, other = self.put_and_take(), self.add_worker()
+        lease = str(task.lease)
+        self.tube.release(task)
+        with self.expect_error(TaskNotTaken):
+            other.tube.cancel(lease)
+        again = self.take()
+        assert other.tube.cancel(str(again.lease)).cancelled
+
+    def test_cancel_frees_the_key(self) -> None:
+        first = self.put(key="a")
+        self.tube.cancel(first)
+        assert self.put(key="a").id != first.id
+        remembered = self.put(key="b", key_ttl=60)
+        self.tube.cancel(remembered)
+        assert self.put(key="b").id == remembered.id
+
+    @needs("lanes")
+    def test_cancel_lets_the_lane_go_on(self) -> None:
+        first, second = self.put(**self.lane("a")), self.put(**self.lane("a"))
+        assert self.take().id == first.id
+        assert self.tube.take(timeout=0) is None
+        self.tube.cancel(first)
+        assert self.take().id == second.id
+
+    def test_cancel_makes_room(self) -> None:
+        self.tube.alter(capacity=1)
+        task = self.put()
+        self.tube.cancel(task)
+        self.put()
+
+    def test_bad_reasons_are_refused(self) -> None:
+        task = self.put()
+        assert self.refuses(lambda value: self.tube.cancel(task, value), 7, b"bytes", ["list"])
+
+    def test_kick_puts_a_cancelled_task_again(self) -> None:
+        task = self.put("a long job", keep_done=10)
+        self.tube.cancel(task, "not needed")
+        new = self.tube.kick(task=task)
+        assert (new.data, new.reason, new.cancelled, str(new.state)) == ("a long job", None, False, "ready")
