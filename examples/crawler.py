@@ -152,7 +152,10 @@ class Crawler:
     async def report(self) -> list[str]:
         """Describe the result of the crawl in lines."""
         tasks = (await self.pages.statistics()).tasks
-        left, buried = tasks["ready"] + tasks["delayed"], await self.pages.tasks(limit=self.limit, state="buried")
+        left, buried = (
+            tasks["ready"] + tasks["delayed"],
+            [task async for task in self.pages.select("buried", limit=self.limit)],
+        )
         lines = [f"{self.fetched} pages, {left} URLs left, {len(buried)} buried"]
         lines += [f"  {start}  redirects to another host: to crawl it, start at {url}" for start, url in self.moved]
         return lines + [f"  {task.data}  {task.reason}, attempt {task.attempts}" for task in buried]

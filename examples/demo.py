@@ -68,7 +68,7 @@ class Trial:
                     seconds = time.monotonic() - began
                     showing.cancel()
                     await asyncio.wait([showing])
-                    self.buried = await crawler.pages.tasks(limit=self.limit, state="buried")
+                    self.buried = [task async for task in crawler.pages.select("buried", limit=self.limit)]
                     self.records = await proof.read_records(urls)
                     pages, redirects = proof.fetched(self.records)
                     self.summary = (

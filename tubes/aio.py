@@ -31,7 +31,7 @@ from tubes import calls, connecting
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, AsyncConnection, AsyncPort
 from tubes.backend.listeners import LoopListener, callback_of
-from tubes.backend.moving import MOVE_BATCH, check_move, check_target, items_of, next_batch_size, smaller_batch_size
+from tubes.backend.moving import MOVE_BATCH, check_target, items_of, smaller_batch_size
 from tubes.backend.port import check_end, check_reason, combine_if_exists
 from tubes.backend.selecting import (
     Filters,
@@ -47,7 +47,7 @@ from tubes.backend.take_any import AnyOf, check_tube_list, order_ports
 from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import TUBE_EMPTY, LoopWaiter, TaskEnd
 from tubes.drivers.driver import Driver, check_namespace
-from tubes.drivers.moves import State, check_state, check_states
+from tubes.drivers.moves import State, check_states
 from tubes.drivers.options import KEEP, NO_WAIT, Seconds, delay_of, micros, seconds
 from tubes.drivers.tube_options import as_arguments
 from tubes.errors import (
@@ -530,7 +530,7 @@ class AsyncQueueAdmin:
         # By id: a worker that reports itself between two pages is in both.
         found: dict[str, WorkerInfo] = {}
         last: AsyncTask | None = None
-        while tasks := await tube.tasks(last):
+        while tasks := await tube._tasks(last):
             last = tasks[-1]
             found |= {info.id: info for info in infos_of(tasks)}
         return sorted(found.values(), key=lambda info: (info.host, info.pid, info.started))
@@ -681,7 +681,7 @@ class AsyncTube(Generic[T, R]):
         put;
         `context`: a mapping of strings to strings that the task carries along with its data, such as trace ids;
         `keep_done`: seconds for which the done task is kept with its result; None: the tube's value, 0: not kept. See
-        `result`, `tasks` and `again`;
+        `result`, `select` and `kick`;
         `timeout`: seconds to wait for room, if the tube or the lane has a capacity; None: forever; 0: do not wait. On
         timeout nothing is put, and None is returned. Without `timeout` a put into a full tube or lane raises `TubeFull`
         at once.
@@ -1093,36 +1093,14 @@ class AsyncTube(Generic[T, R]):
         reply = self._port.bury(task, reason, pri)
         return await reply if type(reply) is CoroutineType else reply
 
-    @overload
     async def kick(
-        self,
-        count: int = 1,
-        *,
-        attempts: int | None = None,
-        ttl: Seconds | None = None,
-        state: State | Literal["buried", "delayed"] = "buried",
-    ) -> int: ...
-    @overload
-    async def kick(
-        self, *, task: AsyncTask[T] | str | int, attempts: int | None = None, ttl: Seconds | None = None
-    ) -> AsyncTask[T]: ...
-    async def kick(
-        self,
-        count: int = 1,
-        *,
-        task: Any = KEEP,
-        attempts: int | None = None,
-        ttl: Seconds | None = None,
-        state: State | str = "buried",
-    ) -> Any:
-        """Make up to `count` buried tasks ready, in their order, and return their number. O(log n) each.
+        self, task: AsyncTask[T] | str | int, *, attempts: int | None = None, ttl: Seconds | None = None
+    ) -> AsyncTask[T]:
+        """Make a buried or delayed task ready. A ready or taken task stays unchanged. O(log n).
 
-        `state`: "delayed": delayed tasks instead, in the order of the ends of their delays. O(n) in memory; on a server
-        also O(1) for each other deadline before them.
-        `task`: only this task, instead of a count; the result is the task. It may be buried or delayed; a ready or
-        taken task stays unchanged. A kept done task is put again with its data and its options (lane, priority, ttl,
-        ttr, key, context and so on) under a new id, with no attempts, and the old one is forgotten, in one step.
-        `attempts`: further attempts for each task. Without it, a task that has used its last attempt gets one more.
+        A kept done task is put again with its data and its options (lane, priority, ttl, ttr, key, context and so on)
+        under a new id, with no attempts, and the old one is forgotten, in one step. To kick many tasks see `select`.
+        `attempts`: further attempts. Without it, a task that has used its last attempt gets one more.
         `ttl`: seconds to live from now on. `task.ttl` counts from the put, so it becomes the age plus these seconds.
 
         Raises `OptionNotSupported` for a ttl if the driver has none, and `TaskNotFound` if the task does not exist or
@@ -1131,9 +1109,6 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.kick` shows an example.
         """
-        if task is KEEP:
-            kicked: int = await self._kick(count, attempts, ttl, state)
-            return kicked
         try:
             reply = self._port.kick_task(task, attempts, ttl)
             return await reply if type(reply) is CoroutineType else reply
@@ -1147,10 +1122,6 @@ class AsyncTube(Generic[T, R]):
             raise InvalidOption(option=option, value=value, rule=rule)
         new: AsyncTask[T] = await self._put_again(done)
         return new
-
-    async def _kick(self, count: int, attempts: int | None, ttl: Seconds | None, state: State | str) -> int:
-        reply = self._port.kick(count, attempts, ttl, check_state(state, (State.BURIED, State.DELAYED)))
-        return await reply if type(reply) is CoroutineType else reply
 
     async def _put_again(self, done: AsyncTask[T]) -> AsyncTask[T]:
         reply = self._port.again(done)
@@ -1243,15 +1214,14 @@ class AsyncTube(Generic[T, R]):
         reply = self._port.delete_many(tasks, check_states(state))
         return await reply if type(reply) is CoroutineType else reply
 
-    async def truncate(self, *, state: str | None = None) -> None:
-        """Remove all tasks and the state of lanes. Ids and counts continue; listeners are not called. O(n).
+    async def truncate(self) -> None:
+        """Remove all tasks at once, and the state of lanes. Ids and counts continue; listeners are not called. O(n).
 
-        `state`: "ready", "taken", "buried" or "delayed": remove only the tasks in this state, each as `delete` does,
-        and keep the state of lanes. A server removes some at a time: tasks that enter the state meanwhile may stay.
+        `select` removes some of them, each as `delete` does.
 
         `Tube.truncate` shows an example.
         """
-        reply = self._port.truncate(None if state is None else check_state(state))
+        reply = self._port.truncate()
         if type(reply) is CoroutineType:
             await reply
 
@@ -1287,7 +1257,7 @@ class AsyncTube(Generic[T, R]):
             await reply
 
     async def pause(self, seconds: Seconds | None = None) -> None:
-        """Stop takes from this tube for some seconds; None: until `resume`. O(1).
+        """Stop takes from this tube for some seconds; None: until `pause(0)`. O(1).
 
         Takes in all sessions and processes find no task, and wait; `take_any` uses its other tubes. Producers can still
         put, holders can still ack or release, and ttl, ttr and delays keep running. Waiting calls are served as soon as
@@ -1297,12 +1267,6 @@ class AsyncTube(Generic[T, R]):
         `Tube.pause` shows an example.
         """
         reply = self._port.pause(seconds)
-        if type(reply) is CoroutineType:
-            await reply
-
-    async def resume(self) -> None:
-        """End a pause and serve waiting calls. Without a pause it has no effect. O(1)."""
-        reply = self._port.resume()
         if type(reply) is CoroutineType:
             await reply
 
@@ -1349,7 +1313,7 @@ class AsyncTube(Generic[T, R]):
         reply = self._port.statistics()
         return await reply if type(reply) is CoroutineType else reply
 
-    async def tasks(
+    async def _tasks(
         self,
         after: AsyncTask[T] | int | None = None,
         limit: int = 1000,
@@ -1357,32 +1321,7 @@ class AsyncTube(Generic[T, R]):
         state: State | str | None = None,
         utube: str | None = None,
     ) -> list[AsyncTask[T]]:
-        """Return up to `limit` tasks, without taking them.
-
-        `after`: start after this task, the last one of the previous page; None: at the first. To read all tasks,
-        continue until the result is []. It may be an id; in lists of ready, delayed, buried or done tasks the task must
-        still exist then.
-        `state`: only tasks in this state: "ready", "taken", "delayed", "buried" or "done". Ready tasks are in the order
-        of takes, delayed tasks in the order of the ends of their delays, buried tasks in the order of `kick`, kept done
-        tasks from the last to be forgotten to the first. None: tasks in any state except done, by id. Taken tasks are
-        by id as well, and so are ready tasks in a tube with lanes.
-        `utube`: only tasks of this lane.
-
-        The next ready task is `tasks(limit=1, state="ready")`, and the next task to become ready
-        `tasks(limit=1, state="delayed")`.
-
-        It acquires no lock: each page is consistent, but tasks come and go between pages. On a server a script looks at
-        250 tasks or 5000 ids.
-
-        O(limit) for ready, buried and done tasks; for delayed tasks also O(1) for each task with an earlier end of ttr
-        or ttl; for taken tasks O(n) of them. By id, and for the done tasks of a lane, also O(1) for each skipped task,
-        and on a server for each id that no longer exists.
-
-        Raises `TaskNotFound` if `after` is the id of a task that must exist, `OptionNotSupported` for a lane if the
-        driver has none.
-
-        `Tube.tasks` shows an example.
-        """
+        """Return a page of tasks after a task or its id, in the order of `select`."""
         reply = self._port.tasks(after, limit, state, utube)
         return await reply if type(reply) is CoroutineType else reply
 
@@ -1399,7 +1338,7 @@ class AsyncTube(Generic[T, R]):
         newest_first: bool = False,
         limit: int | None = None,
     ) -> AsyncSelection[T]:
-        """Return the tasks with these properties: an `AsyncSelection`, to iterate over, count or change. O(1).
+        """Select tasks by these properties. `AsyncSelection` iterates over them, counts or changes them. O(1).
 
         `state`: "ready", "taken", "delayed", "buried" or "done". None: any state except done. Ready tasks are in the
         order of takes, delayed tasks in the order of the ends of their delays, buried tasks in the order of takes, kept
@@ -1441,7 +1380,7 @@ class AsyncTube(Generic[T, R]):
 
     @property
     def admin(self) -> AsyncTubeAdmin[T]:
-        """Rare administration: reasons of dead letters, ages, moves to another tube, known keys, all taken tasks."""
+        """Rare administration: reasons of dead letters, ages, known keys, all taken tasks."""
         return AsyncTubeAdmin(self)
 
     def __repr__(self) -> str:
@@ -1761,61 +1700,6 @@ class AsyncTubeAdmin(Generic[T]):
         if type(reply) is CoroutineType:
             await reply
 
-    async def move_to(self, tube: AsyncTube[T, Any], *, state: State | str = "buried", limit: int | None = None) -> int:
-        """Move tasks in one state to another tube, in the order of `tasks`. Returns the number of moved tasks.
-
-        `tube`: any other tube, of this queue or of another one, in another namespace or on another server.
-        `state`: "ready", "delayed" or "buried", see `tasks`. Delayed tasks stay delayed, all others become ready.
-        `limit`: the maximum number; None: all.
-
-        A task keeps its data, priority, lane, context, ttr, max_attempts and keep_done, its key with its key_ttl, and
-        the rest of its delay and its ttl. It gets a new id, and its attempts start at 0. The old task is removed: it is
-        not kept as a done task, and its key is free. Listeners get a put in the other tube and a delete in this one.
-
-        In memory, in one folder and on one server each task moves in one step, some 100 with each call: it is always in
-        exactly one of the tubes, whatever fails. In a cluster, and from one store to another, 250 tasks at a time are
-        first put into the other tube and then removed here; if a task has changed meanwhile, its copy is removed
-        instead. So no task is lost. If this program dies in between, or the connection is lost, up to 250 tasks may be
-        in both tubes; and if other programs take tasks meanwhile, a task may be taken from both. O(log n) per task.
-
-        Raises `OptionNotSupported` for an option that the driver of the other tube lacks, `DuplicateKey` for a key that
-        is in use there, `TubeFull` if it has no room, and `CodecError` for data that its codec cannot encode. Tasks
-        that were moved before the error stay moved.
-
-        `TubeAdmin.move_to` shows an example.
-        """
-        most = check_move(self._port, tube, AsyncTube, state, limit)
-        together = self._port.relay_limit(tube._port)
-        moved, at_once = 0, together or MOVE_BATCH
-        while some := next_batch_size(most, moved, at_once):
-            tasks = await self._tube.tasks(limit=some, state=state)
-            if not tasks:
-                break
-            items = items_of(tasks, self._port.connection.micros())
-            try:
-                if together:
-                    reply = self._port.relay(tube._port, tasks, tube._port.gather(items, {}))
-                    relayed = await reply if type(reply) is CoroutineType else reply
-                    if relayed is None:
-                        raise tube._port.full_error(len(tasks))
-                    moved += sum(relayed)
-                    continue
-                copies = await tube.put_many(items)
-            except TubesError as error:
-                at_once = smaller_batch_size(error, tasks, tube.name)
-                continue
-            removed = await self._evict(tasks)
-            strays = [copy.id for copy, is_gone in zip(copies, removed, strict=True) if not is_gone]
-            if strays:
-                await tube.delete_many(strays, state=("ready", "delayed"))
-            moved += len(tasks) - len(strays)
-        return moved
-
-    async def _evict(self, tasks: list[AsyncTask[T]]) -> list[bool]:
-        """Remove these tasks unless they have changed; return whether each was removed."""
-        reply = self._port.evict(tasks)
-        return await reply if type(reply) is CoroutineType else reply
-
 
 class AsyncTask(TaskView[T]):
     """A task of an `AsyncTube`: its state at one moment, and methods.
@@ -1894,7 +1778,7 @@ class AsyncTask(TaskView[T]):
 
     async def kick(self, *, attempts: int | None = None, ttl: Seconds | None = None) -> AsyncTask[T]:
         """Make the task ready, if it is buried, delayed or done. See `AsyncTube.kick`."""
-        return await self._tube.kick(task=self, attempts=attempts, ttl=ttl)
+        return await self._tube.kick(self, attempts=attempts, ttl=ttl)
 
     async def update(
         self,

@@ -20,7 +20,7 @@ from tubes import calls, connecting
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, Connection, Port
 from tubes.backend.listeners import callback_of, thread_listener
-from tubes.backend.moving import MOVE_BATCH, check_move, check_target, items_of, next_batch_size, smaller_batch_size
+from tubes.backend.moving import MOVE_BATCH, check_target, items_of, smaller_batch_size
 from tubes.backend.port import check_end, check_reason, combine_if_exists
 from tubes.backend.selecting import (
     Filters,
@@ -36,7 +36,7 @@ from tubes.backend.take_any import AnyOf, check_tube_list, order_ports
 from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import TUBE_EMPTY, TaskEnd, ThreadWaiter
 from tubes.drivers.driver import Driver, check_namespace
-from tubes.drivers.moves import State, check_state, check_states
+from tubes.drivers.moves import State, check_states
 from tubes.drivers.options import KEEP, NO_WAIT, Seconds, delay_of, micros, seconds
 from tubes.drivers.tube_options import as_arguments
 from tubes.errors import (
@@ -542,7 +542,7 @@ class QueueAdmin:
         # By id: a worker that reports itself between two pages is in both.
         found: dict[str, WorkerInfo] = {}
         last: Task | None = None
-        while tasks := tube.tasks(last):
+        while tasks := tube._tasks(last):
             last = tasks[-1]
             found |= {info.id: info for info in infos_of(tasks)}
         return sorted(found.values(), key=lambda info: (info.host, info.pid, info.started))
@@ -699,7 +699,7 @@ class Tube(Generic[T, R]):
         put;
         `context`: a mapping of strings to strings that the task carries along with its data, such as trace ids;
         `keep_done`: seconds for which the done task is kept with its result; None: the tube's value, 0: not kept. See
-        `result`, `tasks` and `again`;
+        `result`, `select` and `kick`;
         `timeout`: seconds to wait for room, if the tube or the lane has a capacity; None: forever; 0: do not wait. On
         timeout nothing is put, and None is returned. Without `timeout` a put into a full tube or lane raises `TubeFull`
         at once.
@@ -1154,36 +1154,12 @@ class Tube(Generic[T, R]):
         """
         return self._port.bury(task, reason, pri)
 
-    @overload
-    def kick(
-        self,
-        count: int = 1,
-        *,
-        attempts: int | None = None,
-        ttl: Seconds | None = None,
-        state: State | Literal["buried", "delayed"] = "buried",
-    ) -> int: ...
-    @overload
-    def kick(
-        self, *, task: Task[T] | str | int, attempts: int | None = None, ttl: Seconds | None = None
-    ) -> Task[T]: ...
-    def kick(
-        self,
-        count: int = 1,
-        *,
-        task: Any = KEEP,
-        attempts: int | None = None,
-        ttl: Seconds | None = None,
-        state: State | str = "buried",
-    ) -> Any:
-        """Make up to `count` buried tasks ready, in their order, and return their number. O(log n) each.
+    def kick(self, task: Task[T] | str | int, *, attempts: int | None = None, ttl: Seconds | None = None) -> Task[T]:
+        """Make a buried or delayed task ready. A ready or taken task stays unchanged. O(log n).
 
-        `state`: "delayed": delayed tasks instead, in the order of the ends of their delays. O(n) in memory; on a server
-        also O(1) for each other deadline before them.
-        `task`: only this task, instead of a count; the result is the task. It may be buried or delayed; a ready or
-        taken task stays unchanged. A kept done task is put again with its data and its options (lane, priority, ttl,
-        ttr, key, context and so on) under a new id, with no attempts, and the old one is forgotten, in one step.
-        `attempts`: further attempts for each task. Without it, a task that has used its last attempt gets one more.
+        A kept done task is put again with its data and its options (lane, priority, ttl, ttr, key, context and so on)
+        under a new id, with no attempts, and the old one is forgotten, in one step. To kick many tasks see `select`.
+        `attempts`: further attempts. Without it, a task that has used its last attempt gets one more.
         `ttl`: seconds to live from now on. `task.ttl` counts from the put, so it becomes the age plus these seconds.
 
         Raises `OptionNotSupported` for a ttl if the driver has none, and `TaskNotFound` if the task does not exist or
@@ -1194,14 +1170,10 @@ class Tube(Generic[T, R]):
         >>> with tubes.connect() as queue:
         ...     tube = queue.create_tube("mail", max_attempts=1)
         ...     _ = tube.put("hello")
-        ...     tube.take(timeout=0).release()
-        ...     tube.kick(10, attempts=3)
-        Task(id=0, state='buried', data='hello', tube='mail', attempts=1, reason='max_attempts: release')
-        1
+        ...     dead = tube.take(timeout=0).release()
+        ...     tube.kick(dead, attempts=3).max_attempts
+        4
         """
-        if task is KEEP:
-            kicked: int = self._kick(count, attempts, ttl, state)
-            return kicked
         try:
             return self._port.kick_task(task, attempts, ttl)
         except TaskNotFound:
@@ -1214,9 +1186,6 @@ class Tube(Generic[T, R]):
             raise InvalidOption(option=option, value=value, rule=rule)
         new: Task[T] = self._put_again(done)
         return new
-
-    def _kick(self, count: int, attempts: int | None, ttl: Seconds | None, state: State | str) -> int:
-        return self._port.kick(count, attempts, ttl, check_state(state, (State.BURIED, State.DELAYED)))
 
     def _put_again(self, done: Task[T]) -> Task[T]:
         new = self._port.again(done)
@@ -1322,21 +1291,20 @@ class Tube(Generic[T, R]):
         """
         return self._port.delete_many(tasks, check_states(state))
 
-    def truncate(self, *, state: str | None = None) -> None:
-        """Remove all tasks and the state of lanes. Ids and counts continue; listeners are not called. O(n).
+    def truncate(self) -> None:
+        """Remove all tasks at once, and the state of lanes. Ids and counts continue; listeners are not called. O(n).
 
-        `state`: "ready", "taken", "buried" or "delayed": remove only the tasks in this state, each as `delete` does,
-        and keep the state of lanes. A server removes some at a time: tasks that enter the state meanwhile may stay.
+        `select` removes some of them, each as `delete` does.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
         ...     tube = queue.create_tube("mail")
         ...     _ = tube.put("to ann").bury(), tube.put("to bob")
-        ...     tube.truncate(state="ready")
-        ...     [task.data for task in tube.tasks()]
-        ['to ann']
+        ...     tube.truncate()
+        ...     tube.select().count()
+        0
         """
-        self._port.truncate(None if state is None else check_state(state))
+        self._port.truncate()
 
     def alter(self, **changes: Unpack[TubeOptions]) -> None:
         """Change options of the tube while it is used; None resets an option to its default.
@@ -1373,7 +1341,7 @@ class Tube(Generic[T, R]):
         self._port.alter(dict(changes))
 
     def pause(self, seconds: Seconds | None = None) -> None:
-        """Stop takes from this tube for some seconds; None: until `resume`. O(1).
+        """Stop takes from this tube for some seconds; None: until `pause(0)`. O(1).
 
         Takes in all sessions and processes find no task, and wait; `take_any` uses its other tubes. Producers can still
         put, holders can still ack or release, and ttl, ttr and delays keep running. Waiting calls are served as soon as
@@ -1386,16 +1354,12 @@ class Tube(Generic[T, R]):
         ...     _ = tube.put("hello")
         ...     tube.pause(3600)
         ...     print(tube.take(timeout=0))
-        ...     tube.resume()
+        ...     tube.pause(0)
         ...     print(tube.take(timeout=0).data)
         None
         hello
         """
         self._port.pause(seconds)
-
-    def resume(self) -> None:
-        """End a pause and serve waiting calls. Without a pause it has no effect. O(1)."""
-        self._port.resume()
 
     def drop(self, *, force: bool = False) -> None:
         """Remove the tube and its tasks. O(n).
@@ -1444,7 +1408,7 @@ class Tube(Generic[T, R]):
         """Return the counts of tasks by state and of calls. O(1), O(n) of the sessions."""
         return self._port.statistics()
 
-    def tasks(
+    def _tasks(
         self,
         after: Task[T] | int | None = None,
         limit: int = 1000,
@@ -1452,40 +1416,7 @@ class Tube(Generic[T, R]):
         state: State | str | None = None,
         utube: str | None = None,
     ) -> list[Task[T]]:
-        """Return up to `limit` tasks, without taking them.
-
-        `after`: start after this task, the last one of the previous page; None: at the first. To read all tasks,
-        continue until the result is []. It may be an id; in lists of ready, delayed, buried or done tasks the task must
-        still exist then.
-        `state`: only tasks in this state: "ready", "taken", "delayed", "buried" or "done". Ready tasks are in the order
-        of takes, delayed tasks in the order of the ends of their delays, buried tasks in the order of `kick`, kept done
-        tasks from the last to be forgotten to the first. None: tasks in any state except done, by id. Taken tasks are
-        by id as well, and so are ready tasks in a tube with lanes.
-        `utube`: only tasks of this lane.
-
-        The next ready task is `tasks(limit=1, state="ready")`, and the next task to become ready
-        `tasks(limit=1, state="delayed")`.
-
-        It acquires no lock: each page is consistent, but tasks come and go between pages. On a server a script looks at
-        250 tasks or 5000 ids.
-
-        O(limit) for ready, buried and done tasks; for delayed tasks also O(1) for each task with an earlier end of ttr
-        or ttl; for taken tasks O(n) of them. By id, and for the done tasks of a lane, also O(1) for each skipped task,
-        and on a server for each id that no longer exists.
-
-        Raises `TaskNotFound` if `after` is the id of a task that must exist, `OptionNotSupported` for a lane if the
-        driver has none.
-
-        >>> import tubes
-        >>> with tubes.connect() as queue:
-        ...     tube = queue.create_tube("mail", "fifottl")
-        ...     _ = tube.put_many(["to ann", "to bob", tubes.Item("to cid", pri=1), tubes.Item("later", delay=60)])
-        ...     first = tube.tasks(limit=2, state="ready")
-        ...     print([task.data for task in first], [task.data for task in tube.tasks(first[-1], state="ready")])
-        ...     print([task.data for task in tube.tasks(state="delayed")])
-        ['to ann', 'to bob'] ['to cid']
-        ['later']
-        """
+        """Return a page of tasks after a task or its id, in the order of `select`."""
         return self._port.tasks(after, limit, state, utube)
 
     def select(
@@ -1501,7 +1432,7 @@ class Tube(Generic[T, R]):
         newest_first: bool = False,
         limit: int | None = None,
     ) -> Selection[T]:
-        """Return the tasks with these properties: a `Selection`, to iterate over, count or change. O(1).
+        """Select tasks by these properties. `Selection` iterates over them, counts or changes them. O(1).
 
         `state`: "ready", "taken", "delayed", "buried" or "done". None: any state except done. Ready tasks are in the
         order of takes, delayed tasks in the order of the ends of their delays, buried tasks in the order of takes, kept
@@ -1555,7 +1486,7 @@ class Tube(Generic[T, R]):
 
     @property
     def admin(self) -> TubeAdmin[T]:
-        """Rare administration: reasons of dead letters, ages, moves to another tube, known keys, all taken tasks."""
+        """Rare administration: reasons of dead letters, ages, known keys, all taken tasks."""
         return TubeAdmin(self)
 
     def __repr__(self) -> str:
@@ -1891,66 +1822,6 @@ class TubeAdmin(Generic[T]):
         """Release all taken tasks of all sessions. O(n log n) of the taken tasks."""
         self._port.release_all()
 
-    def move_to(self, tube: Tube[T, Any], *, state: State | str = "buried", limit: int | None = None) -> int:
-        """Move tasks in one state to another tube, in the order of `tasks`. Returns the number of moved tasks.
-
-        `tube`: any other tube, of this queue or of another one, in another namespace or on another server.
-        `state`: "ready", "delayed" or "buried", see `tasks`. Delayed tasks stay delayed, all others become ready.
-        `limit`: the maximum number; None: all.
-
-        A task keeps its data, priority, lane, context, ttr, max_attempts and keep_done, its key with its key_ttl, and
-        the rest of its delay and its ttl. It gets a new id, and its attempts start at 0. The old task is removed: it is
-        not kept as a done task, and its key is free. Listeners get a put in the other tube and a delete in this one.
-
-        In memory, in one folder and on one server each task moves in one step, some 100 with each call: it is always in
-        exactly one of the tubes, whatever fails. In a cluster, and from one store to another, 250 tasks at a time are
-        first put into the other tube and then removed here; if a task has changed meanwhile, its copy is removed
-        instead. So no task is lost. If this program dies in between, or the connection is lost, up to 250 tasks may be
-        in both tubes; and if other programs take tasks meanwhile, a task may be taken from both. O(log n) per task.
-
-        Raises `OptionNotSupported` for an option that the driver of the other tube lacks, `DuplicateKey` for a key that
-        is in use there, `TubeFull` if it has no room, and `CodecError` for data that its codec cannot encode. Tasks
-        that were moved before the error stay moved.
-
-        >>> import tubes
-        >>> with tubes.connect() as queue:
-        ...     mail, dead = queue.create_tube("mail"), queue.create_tube("dead")
-        ...     _ = mail.put("to ann").bury("no such address"), mail.put("to bob")
-        ...     print(mail.admin.move_to(dead), [task.data for task in mail.tasks()])
-        ...     dead.tasks()
-        1 ['to bob']
-        [Task(id=0, state='ready', data='to ann', tube='dead')]
-        """
-        most = check_move(self._port, tube, Tube, state, limit)
-        together = self._port.relay_limit(tube._port)
-        moved, at_once = 0, together or MOVE_BATCH
-        while some := next_batch_size(most, moved, at_once):
-            tasks = self._tube.tasks(limit=some, state=state)
-            if not tasks:
-                break
-            items = items_of(tasks, self._port.connection.micros())
-            try:
-                if together:
-                    relayed = self._port.relay(tube._port, tasks, tube._port.gather(items, {}))
-                    if relayed is None:
-                        raise tube._port.full_error(len(tasks))
-                    moved += sum(relayed)
-                    continue
-                copies = tube.put_many(items)
-            except TubesError as error:
-                at_once = smaller_batch_size(error, tasks, tube.name)
-                continue
-            removed = self._evict(tasks)
-            strays = [copy.id for copy, is_gone in zip(copies, removed, strict=True) if not is_gone]
-            if strays:
-                tube.delete_many(strays, state=("ready", "delayed"))
-            moved += len(tasks) - len(strays)
-        return moved
-
-    def _evict(self, tasks: list[Task[T]]) -> list[bool]:
-        """Remove these tasks unless they have changed; return whether each was removed."""
-        return self._port.evict(tasks)
-
 
 class Task(TaskView[T]):
     """A task of a `Tube`: its state at one moment, and methods.
@@ -2045,7 +1916,7 @@ class Task(TaskView[T]):
 
     def kick(self, *, attempts: int | None = None, ttl: Seconds | None = None) -> Task[T]:
         """Make the task ready, if it is buried, delayed or done. See `Tube.kick`."""
-        return self._tube.kick(task=self, attempts=attempts, ttl=ttl)
+        return self._tube.kick(self, attempts=attempts, ttl=ttl)
 
     def update(
         self,

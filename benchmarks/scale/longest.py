@@ -190,7 +190,7 @@ class Crowd:
         each("release", lambda: taken.pop().release())
         each("take", lambda: taken.append(tube.take(timeout=0)))
         each("ack", lambda: taken.pop().ack())
-        ids = [task.id for task in tube.tasks(self.bench.tasks // 2 - 1, 50)]
+        ids = [task.id for task in tube._tasks(self.bench.tasks // 2 - 1, 50)]
         for method in ("peek", "bury", "kick_task", "update", "delete"):
             rest = iter(ids)
             act = getattr(tube, method)
@@ -228,16 +228,16 @@ class Crowd:
             bench.round(kind, "release_all", tube.admin.release_all)
             take()
             bench.round(kind, "ack_many", lambda: tube.ack_many(taken))
-            ids = [task.id for task in tube.tasks(bench.tasks // 3 - 1, 4_000)]
+            ids = [task.id for task in tube._tasks(bench.tasks // 3 - 1, 4_000)]
             bench.round(kind, "delete_many", lambda ids=ids: tube.delete_many(ids[2_000:]))  # type: ignore[misc]
             for id in ids[:2_000]:
                 tube.bury(id)
-            bench.round(kind, "buried", lambda: tube.tasks(limit=2_000, state="buried"))
-            bench.round(kind, "kick", lambda: tube.kick(2_000))
-            bench.round(kind, "tasks", lambda: tube.tasks(limit=2_000))
+            bench.round(kind, "buried", lambda: [*tube.select("buried", limit=2_000)])
+            bench.round(kind, "kick", lambda: tube.select("buried", limit=2_000).kick())
+            bench.round(kind, "tasks", lambda: [*tube.select(limit=2_000)])
             if self.lanes:
                 bench.round(kind, "lanes", tube.lanes)
-                bench.round(kind, "tasks of a lane", lambda: tube.tasks(limit=100, state="ready", **self.lane(0)))
+                bench.round(kind, "tasks of a lane", lambda: tube._tasks(limit=100, state="ready", **self.lane(0)))
 
     def _measure_ends(self) -> None:
         """Measure sessions, leases and other spans that end at one moment."""
@@ -258,7 +258,7 @@ class Crowd:
                     bench.round(kind, f"the end of 4,000 {what}s", tube.statistics)
         tube.put_many([tubes.Item(_DATA, key=f"seen {n}", key_ttl=0.1, **self.lane(n)) for n in range(2_000)])
         puts = tube.statistics().calls["put"]
-        tube.delete_many([task.id for task in tube.tasks(puts - 2_001, 2_000)])
+        tube.delete_many([task.id for task in tube._tasks(puts - 2_001, 2_000)])
         time.sleep(0.2)
         bench.round(kind, "keys are forgotten", lambda: tube.put(_DATA, key="new", **self.lane(0)))
 
@@ -271,14 +271,14 @@ class Crowd:
             taken: list[Any] = []
             bench.round(kind, "take_many of 200 kB", lambda taken=taken: taken.extend(tube.take_many(200)))  # type: ignore[misc]
             tube.release_many(taken)
-            bench.round(kind, "tasks of 200 kB", lambda: tube.tasks(limit=200))
+            bench.round(kind, "tasks of 200 kB", lambda: [*tube.select(limit=200)])
             again = [tubes.Item(b"x", key=str(number), **self.lane(number)) for number in range(200)]
             bench.round(kind, "put_many, keys of 200 kB", lambda again=again: tube.put_many(again))  # type: ignore[misc]
             for task in tasks:
                 tube.bury(task.id)
             bench.round(kind, "oldest_ready_age, 200 kB", tube.admin.oldest_ready_age)
-            bench.round(kind, "buried of 200 kB", lambda: tube.tasks(limit=200, state="buried"))
-            tube.kick(200)
+            bench.round(kind, "buried of 200 kB", lambda: [*tube.select("buried", limit=200)])
+            tube.select("buried", limit=200).kick()
         tube.drop(force=True)
 
     def _measure_full(self) -> None:

@@ -70,7 +70,7 @@ class Crowd:
             tube.touch(task, 1)
 
         def kick_one(_: Any) -> None:
-            tube.kick(1)
+            tube.select("buried", limit=1).kick()
 
         yield "put", each(put_one, arguments)
         yield "take", each(take_one, arguments)

@@ -149,6 +149,8 @@ end
 --#end
 --#if UPDATES
 if due then
+--#elif TO_BURIED
+if due then
 --#elif WAS_READY
 -- A ready task with a ttl is already in ':due' with this moment.
 if due and due ~= (task.ttl and task.created + task.ttl) then

@@ -33,7 +33,7 @@ def test_put_beyond_the_limit_is_refused_and_changes_nothing(queue: tubes.Queue,
     assert len(tube.put_many(["x"], **THREE)) == 1
     with pytest.raises(TubeFull, match="the token may have 3 waiting tasks in tube 't', and this put adds 1"):
         tube.put("x", **THREE)
-    assert [task.id for task in tube.tasks()] == [0, 1, 2]
+    assert [task.id for task in tube.select()] == [0, 1, 2]
     assert tube.put("x").id == 3
 
 
@@ -57,7 +57,7 @@ def test_put_that_adds_no_waiting_task_is_not_refused(queue: tubes.Queue) -> Non
     assert kept.id == first.id
     assert [task.created_now for task in tube.put_many(["new", "new"], key="b", **THREE)] == [False, False]
     replaced = tube.put_many([tubes.Item("1", key="c"), tubes.Item("2", key="c")], on_duplicate="replace", **THREE)
-    assert [task.data for task in tube.tasks()] == ["a", "b", "2"]
+    assert [task.data for task in tube.select()] == ["a", "b", "2"]
     last: Any = tube.put("3", key="c", on_duplicate="replace", **THREE)
     assert last.id == replaced[-1].id + 1
     with pytest.raises(DuplicateKey):

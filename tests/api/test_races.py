@@ -97,7 +97,7 @@ def test_threads_using_the_same_keys_keep_the_tube_consistent() -> None:
                     with contextlib.suppress(tubes.TubesError):
                         task: Any = here.put(key, key=key, on_duplicate=how, utube=key, key_ttl=0.001, timeout=0)
                         if task is None:
-                            tube.kick(1, attempts=1)
+                            tube.select("buried", limit=1).kick(attempts=1)
                         elif task.created_now:
                             made.append(task.id)
                         if task is not None:

@@ -397,7 +397,7 @@ def test_waiting_result_is_returned_even_if_it_is_discarded_at_once(
             assert await asyncio.to_thread(eventually, lambda: count_waiters(port_of(tube).shared) == 6)
             for task in held:
                 task.ack(result=task.data * 10)
-            assert [task.id for task in tube.tasks(state="done")] == [held[-1].id]
+            assert [task.id for task in tube.select("done")] == [held[-1].id]
             assert sorted(await asyncio.gather(*calls)) == [0, 10, 20, 30, 40, 50]
 
     with tubes.connect(url) as queue:

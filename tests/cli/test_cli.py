@@ -234,8 +234,8 @@ def test_done_tasks_are_put_again(shell: Shell, queue: tubes.Queue) -> None:
     tube.ack_many(tube.take_many(4))
     assert shell.lines("kick", "mail", 1, 0) == ["2"]
     assert shell.json("kick", "mail", 3) == [{"tube": "mail", "kicked": 1}]
-    assert [(task.id, task.data) for task in tube.tasks(state="ready")] == [(4, "b"), (5, "a"), (6, "d")]
-    assert [task.id for task in tube.tasks(state="done")] == [2]
+    assert [(task.id, task.data) for task in tube.select("ready")] == [(4, "b"), (5, "a"), (6, "d")]
+    assert [task.id for task in tube.select("done")] == [2]
     assert shell("kick", "mail", 2, 0, code=Exit.NOT_FOUND).stderr.endswith("; kicked: 2\n")
 
 
@@ -283,7 +283,7 @@ def test_task_commands_accept_state_filter(shell: Shell, queue: tubes.Queue) -> 
     assert missing == "tubes: there is no delayed task 0 in tube 'mail'; deleted: 2\n"
     assert "delete 2 delayed tasks" in shell("truncate", "mail", "--state", "delayed", code=Exit.USAGE).stderr
     assert shell.json("truncate", "mail", "--state", "delayed", "--yes") == [{"tube": "mail", "removed": 2}]
-    assert [str(task.state) for task in tube.tasks()] == ["ready", "ready"]
+    assert [str(task.state) for task in tube.select()] == ["ready", "ready"]
     assert shell("kick", "mail", "--state", "delayed", code=Exit.NOTHING).stderr.endswith("no such delayed tasks\n")
     for command in (("kick", "mail"), ("truncate", "mail", "--yes"), ("delete", "mail", 0)):
         shell(*command, "--state", "lost", code=Exit.USAGE)
@@ -351,8 +351,8 @@ def test_tasks_are_moved_to_another_tube(shell: Shell, queue: tubes.Queue) -> No
         mail.put(name).bury()
     assert shell.json("move", "mail", "dead", "--limit", 1) == [{"tube": "mail", "to": "dead", "moved": 1}]
     assert shell.lines("move", "dead", "mail", "--state", "ready") == ["1"]
-    assert [(task.data, task.state) for task in mail.tasks()] == [("bob", "buried"), ("ann", "ready")]
-    assert dead.tasks() == []
+    assert [(task.data, task.state) for task in mail.select()] == [("bob", "buried"), ("ann", "ready")]
+    assert [*dead.select()] == []
     shell("move", "dead", "mail", code=Exit.NOTHING)
     shell("move", "dead", "mail", "--state", "taken", code=Exit.USAGE)
     shell("move", "dead", "nowhere", code=Exit.NOT_FOUND)
@@ -633,7 +633,7 @@ def test_take_with_hold_releases_undecodable_task(url: str, mixed_tube: tubes.Tu
     result = CliRunner().invoke(app, ["take", "bytes", "-n", "3", "--hold", "60", "--url", url])
     assert (result.exit_code, result.stdout) == (Exit.USAGE, "5\n")
     assert "holds 1 for 60 s: 1\n" in result.stderr
-    assert [task.state.value for task in mixed_tube.tasks()] == ["r", "t", "r"]
+    assert [task.state.value for task in mixed_tube.select()] == ["r", "t", "r"]
 
 
 def test_peek_marks_undecodable_data(url: str, mixed_tube: tubes.Tube) -> None:
@@ -647,7 +647,7 @@ def test_peek_marks_undecodable_data(url: str, mixed_tube: tubes.Tube) -> None:
 def test_raw_bytes_are_put_unchanged(url: str) -> None:
     Shell(url)("put", "bytes", "--codec", "raw", "--create", "fifo", stdin=b"\xff\x00\r\n\n\x80")
     with tubes.connect(url, codec="raw") as queue:
-        assert [task.data for task in queue.tube("bytes").tasks()] == [b"\xff\x00\r", b"", b"\x80"]
+        assert [task.data for task in queue.tube("bytes").select()] == [b"\xff\x00\r", b"", b"\x80"]
 
 
 DEEP = "[" * 200_000
@@ -675,7 +675,7 @@ def test_malformed_input_is_usage_error(
     stderr = shell(*words, stdin=stdin, code=code).stderr
     assert message in stderr
     assert stderr.removesuffix("\n").isprintable()
-    assert queue.tube("mail").tasks() == []
+    assert [*queue.tube("mail").select()] == []
 
 
 def run_in_shell(url: str, words: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -51,7 +51,7 @@ def test_import_restores_exported_tasks(place: str, queue: tubes.Queue, tmp_path
     assert tube.statistics().tasks["total"] == 4
     run(place, "import", "copy", tmp_path / "tasks", "--create", "utubettl")
     copy = queue.tube("copy")
-    first, later, dead, taken = copy.tasks()
+    first, later, dead, taken = copy.select()
     assert (first.data, first.utube, first.pri, first.key) == ({"a": [1, None]}, "example.com", 3, "k")
     assert (first.ttr, first.max_attempts, first.state.value) == (60, 4, "r")
     assert first.expires is not None
@@ -79,7 +79,7 @@ def test_done_tasks_are_exported_and_imported_with_their_results(
     assert [record[name] for name in ("id", "state", "why", "result")] == [ann.id, "done", "ack", {"sent": True}]
     assert record["ended"] >= record["created"]
     run(place, "import", "copy", tmp_path / "done", "--create", "fifo")
-    assert [(task.state.value, task.data) for task in queue.tube("copy").tasks()] == [("r", "to ann")]
+    assert [(task.state.value, task.data) for task in queue.tube("copy").select()] == [("r", "to ann")]
     assert [record["id"] for record in records(run(place, "export", "mail", "--state", "ready").stdout)] == [1]
 
 
@@ -107,7 +107,7 @@ def test_bytes_are_exported_through_base64(place: str) -> None:
         exported = run(place, "export", "bytes", "--codec", "raw").stdout
         assert records(exported)[0]["data_base64"] == "AP8="
         run(place, "import", "copy", "--create", "fifo", "--codec", "raw", stdin=exported)
-        (task,) = queue.tube("copy").tasks()
+        (task,) = queue.tube("copy").select()
         assert task.data == b"\x00\xff"
 
 
@@ -118,7 +118,7 @@ def test_import_reports_options_not_supported_by_driver(place: str, queue: tubes
         "imported 2 tasks into plain, 1 keys were in use, without pri, ttl, utube, which fifo does not support"
         in message
     )
-    assert [task.data for task in queue.tube("plain").tasks()] == [1, 2]
+    assert [task.data for task in queue.tube("plain").select()] == [1, 2]
 
 
 @pytest.mark.parametrize("line", ["nonsense", "[1]", "{}", '{"data_base64": "?"}'])
@@ -126,7 +126,7 @@ def test_import_reports_number_of_invalid_line(place: str, queue: tubes.Queue, l
     queue.create_tube("mail")
     message = run(place, "import", "mail", code=Exit.USAGE, stdin=f'{{"data": 1}}\n{line}\n').stderr
     assert message.startswith("tubes: line 2: ")
-    assert queue.tube("mail").tasks() == []
+    assert [*queue.tube("mail").select()] == []
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_invalid_option_is_reported_by_line_and_its_page_is_not_put(
     assert stderr.startswith("tubes: line 502: ")
     assert message in stderr
     assert stderr.endswith("; 500 tasks were imported, up to line 500\n")
-    assert [task.data for task in queue.tube("mail").tasks(499)] == []
+    assert [task.data for task in queue.tube("mail")._tasks(499)] == []
 
 
 def test_export_overwrites_file_only_with_force(place: str, queue: tubes.Queue, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_imported_buried_task_keeps_remaining_ttl(
 ) -> None:
     tube = queue.create_tube("mail", "fifottl", **options)
     run(place, "import", "mail", stdin=f'{{"data": 1, {line}"state": "buried", "reason": "no"}}')
-    (buried,) = tube.tasks(state="buried")
+    (buried,) = tube.select("buried")
     assert buried.expires is not None
     assert buried.expires - buried.created == pytest.approx(100, abs=5)
 
@@ -189,7 +189,7 @@ def test_import_counts_buried_tasks_that_expired(place: str, queue: tubes.Queue)
     queue.create_tube("mail", "fifottl")
     message = run(place, "import", "mail", stdin='{"data": 1, "ttl": 0, "state": "buried"}\n{"data": 2}\n').stderr
     assert "imported 2 tasks into mail, 1 disappeared before they could be buried" in message
-    assert [task.data for task in queue.tube("mail").tasks()] == [2]
+    assert [task.data for task in queue.tube("mail").select()] == [2]
 
 
 def test_import_continues_if_worker_removes_task_before_bury(
@@ -208,7 +208,7 @@ def test_import_continues_if_worker_removes_task_before_bury(
         place, "import", "plain", stdin='{"data": 0, "state": "buried"}\n{"data": 1, "state": "buried"}\n'
     ).stderr
     assert "imported 2 tasks into plain, 1 disappeared before they could be buried" in message
-    assert [(task.data, task.state.value) for task in tube.tasks()] == [(1, "!")]
+    assert [(task.data, task.state.value) for task in tube.select()] == [(1, "!")]
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_tasks_that_are_no_requests_are_buried() -> None:
             request = await TubeRequestManager(tube).fetch_next_request()
             assert request is not None
             assert request.url == "http://a.example/1"
-            assert [task.data for task in await tube.tasks(state="buried")] == [5, {"url": 1}]
+            assert [task.data async for task in tube.select("buried")] == [5, {"url": 1}]
 
     asyncio.run(main())
 

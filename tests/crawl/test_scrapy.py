@@ -208,7 +208,7 @@ def test_waiting_spider_fetches_requests_of_other_programs(server: LocalServer) 
             crawl.put(5, utube="any")
             crawl.put(f"{hosts.urls[0]}/p/0", utube="any")
             run.wait_until(lambda: hosts.fetched()[0, "/p/0"] == before + 2 and crawl.join(0))
-            assert [task.data for task in crawl.tasks(state="buried")] == [5]
+            assert [task.data for task in crawl.select("buried")] == [5]
             assert run.interrupt()["finish_reason"] == "shutdown"
 
 
@@ -277,7 +277,7 @@ def test_bad_requests_and_callbacks_affect_no_others(tmp_path: Path) -> None:
     assert "utube=0.5: must be a string" in log
     assert stats["tubes/dropped"] == 3 * 4
     with tubes.connect(f"file:{tmp_path}") as queue:
-        reasons = sorted(str(task.reason) for task in queue.tube("scrapy.failing").tasks(state="buried"))
+        reasons = sorted(str(task.reason) for task in queue.tube("scrapy.failing").select("buried"))
     assert len(reasons) == stats["tubes/buried"] == 3
     assert reasons[1:] == ["ValueError: no such element"] * 2
 

@@ -153,7 +153,7 @@ def test_field_table_lists_all_fields_of_meta_hash(server: LocalServer) -> None:
         tube.take(timeout=0).ack()  # type: ignore[union-attr]
         assert putting.result() is not None
         tube.bury(1)
-        tube.kick(1)
+        tube.select("buried", limit=1).kick()
         taken = tube.take(timeout=0)
         assert taken is not None
         taken.touch(1)

@@ -57,7 +57,9 @@ def crawl(driver: str = "utubettl") -> Seen:
             )
             await one.run([URL(url) for url in urls], workers=20)
             return Seen(
-                await proof.read_records(urls), await one.pages.tasks(state="buried"), await one.pages.statistics()
+                await proof.read_records(urls),
+                [task async for task in one.pages.select("buried")],
+                await one.pages.statistics(),
             )
 
     with running(3, SEED, flaky=0.2, hopeless=0.05, busy=0.03) as urls:

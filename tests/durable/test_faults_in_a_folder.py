@@ -159,7 +159,7 @@ def test_full_disk_accepts_puts_again_after_acks(tmp_path: Path) -> None:
     assert all(put > first // 6 for put in more)
     with tubes.connect(f"file:{tmp_path / 'disk-kept' / 'jobs'}") as queue:
         check_engine(port_of(queue.tube("t")).shared.engine)
-        ids = [task.id for task in queue.tube("t").tasks(limit=100_000)]
+        ids = [task.id for task in queue.tube("t").select(limit=100_000)]
         assert (ids[0], ids[-1], len(ids)) == (oldest, newest, count)
 
 
@@ -195,7 +195,7 @@ tube.on_task_change(lambda task, event: events.append(event))
 for name, act in {
     "take_many": lambda: tube.take_many(most, timeout=0),
     "delete_many": lambda: tube.delete_many(known),
-    "truncate": lambda: tube.truncate(state="ready"),
+    "truncate": lambda: tube.select("ready").delete(),
     "update": lambda: tube.update(known[-1], data="y" * 10**7),
     "put_many": lambda: other.put_many(["z"] * 200_000),
     "create_tube": lambda: queue.create_tube("new"),
@@ -208,7 +208,7 @@ for name, act in {
     except tubes.StoreFull:
         print(name, "is refused" if look() == before and not events else "is half done")
     events.clear()
-tube.resume()
+tube.pause(0)
 tube.ack(held[0])
 tube.release(tube.take(0))
 other.truncate()
@@ -264,11 +264,11 @@ disk = os.statvfs(sys.argv[1])
 with open(sys.argv[1] + "/else", "wb") as others:
     others.write(bytes(disk.f_bavail * disk.f_frsize - 2 * 2**20))
 try:
-    print("moved", here.admin.move_to(there, state="ready"))
+    print("moved", here.select("ready").move_to(there))
 except tubes.StoreFull:
     print("refused", look() == before)
 os.unlink(sys.argv[1] + "/else")
-print("moved", here.admin.move_to(there, state="ready"), there.put("z").state)
+print("moved", here.select("ready").move_to(there), there.put("z").state)
 os._exit(0)
 """
 
@@ -416,7 +416,7 @@ def test_disk_error_fails_every_call_until_the_folder_is_reopened(tmp_path: Path
     *ids, last = ended.stdout.splitlines()
     assert last == "errors 4"
     with tubes.connect(url) as queue:
-        assert [task.id for task in queue.tube("t").tasks(limit=1000)] == [int(id) for id in ids]
+        assert [task.id for task in queue.tube("t").select(limit=1000)] == [int(id) for id in ids]
 
 
 def test_url_of_a_file_instead_of_a_folder_is_refused(tmp_path: Path) -> None:
@@ -483,7 +483,7 @@ os._exit(0)
     with log.open("r+b") as file:
         file.truncate(log.stat().st_size - 100)
     with tubes.connect(f"file:{tmp_path}") as queue:
-        assert [task.data for task in queue.tube("t").tasks()] == list(range(49))
+        assert [task.data for task in queue.tube("t").select()] == list(range(49))
 
 
 def interrupt_at(line: int, act: Callable[[], object]) -> bool:
@@ -560,7 +560,7 @@ def test_tasks_move_to_another_tube_in_one_transaction(tmp_path: Path) -> None:
             "COMMIT",
         ]
         statements.clear()
-        assert here.admin.move_to(there, state="ready") == 2
+        assert here.select("ready").move_to(there) == 2
         assert [words for words in statements if words in ("BEGIN IMMEDIATE", "COMMIT")] == [
             "BEGIN IMMEDIATE",
             "COMMIT",
@@ -572,11 +572,11 @@ def test_tasks_move_to_another_tube_in_one_transaction(tmp_path: Path) -> None:
             there.truncate()
             here.truncate()
             here.put_many(["x", "y"])
-            is_interrupted = interrupt_at(line, lambda: here.admin.move_to(there, state="ready"))
+            is_interrupted = interrupt_at(line, lambda: here.select("ready").move_to(there))
             with tubes.connect(f"file:{tmp_path}?mode=read", clock=clock) as after_a_kill:
                 assert state_of(after_a_kill.tube("t")) == state_of(here)
                 assert state_of(after_a_kill.namespace("elsewhere").tube("other")) == state_of(there)
-            assert sorted(task.data for task in here.tasks() + there.tasks()) == ["x", "y"]
+            assert sorted(task.data for task in [*here.select(), *there.select()]) == ["x", "y"]
         assert line > 20
 
 
@@ -666,7 +666,7 @@ def test_too_large_task_is_refused_and_changes_nothing(tmp_path: Path) -> None:
             assert tube.put(number).data == number
         check_engine(port_of(tube).shared.engine)
     with tubes.connect(url) as queue:
-        assert [task.data for task in queue.tube("t").tasks()] == ["small", 0, 1, 2]
+        assert [task.data for task in queue.tube("t").select()] == ["small", 0, 1, 2]
 
 
 def test_task_of_more_than_2_gib_is_refused(tmp_path: Path) -> None:
@@ -727,7 +727,7 @@ def test_interrupted_recovery_leaves_memory_and_file_consistent(tmp_path: Path, 
             hits = interrupt(lambda tube=tube, task=task: WRITES[method](tube, task), *moments)  # type: ignore[misc]
             counts = tube.statistics().tasks
             check_engine(port_of(tube).shared.engine)
-            assert len(tube.tasks(state="ready")) == counts["ready"]
+            assert tube.select("ready").count() == counts["ready"]
             with tubes.connect(f"file:{tmp_path}?mode=read", clock=clock) as after_a_kill:
                 assert state_of(after_a_kill.tube("t")) == state_of(tube), moments
             tube.drop(force=True)

@@ -128,7 +128,7 @@ except tubes.QueueForked:
     child = int(run_python(program))
     try:
         with tubes.connect(url) as queue:
-            assert [task.data for task in queue.tube("t").tasks()] == ["from the parent"]
+            assert [task.data for task in queue.tube("t").select()] == ["from the parent"]
     finally:
         os.kill(child, 9)
 
@@ -147,7 +147,7 @@ os._exit(9)
     with pytest.raises(subprocess.CalledProcessError):
         run_python(program.replace('.create_tube("t", max_attempts=2)', '.tube("t")').replace('tube.put("poison")', ""))
     with tubes.connect(url) as queue:
-        (task,) = queue.tube("t").tasks(state="buried")
+        (task,) = queue.tube("t").select("buried")
         assert (task.attempts, task.reason) == (2, "max_attempts: session")
         assert queue.statistics("t").calls["take"] == 2
 
@@ -204,7 +204,7 @@ def test_a_dropped_tube_stays_dropped(url: str) -> None:
         tube.drop()
         assert queue.create_tube("t").put("new").id == 0
     with tubes.connect(url) as queue:
-        assert [task.data for task in queue.tube("t").tasks()] == ["new"]
+        assert [task.data for task in queue.tube("t").select()] == ["new"]
 
 
 def test_missing_driver_makes_only_its_own_tube_unusable(url: str) -> None:
@@ -242,11 +242,11 @@ def test_reopened_store_keeps_the_time_left_after_a_clock_was_set_back(url: str)
         later_clock.advance(0.1)
         assert tube.peek(0).state == "ready"
         later_clock.advance(10)
-        assert [task.data for task in tube.tasks()] == ["delayed"]
+        assert [task.data for task in tube.select()] == ["delayed"]
         later_clock.advance(30)
         assert tube.put("again", key="gone").state == "ready"
     with tubes.connect(url, clock=SteppingClock(3_000)) as queue:
-        assert [task.data for task in queue.tube("t").tasks()] == ["delayed", "again"]
+        assert [task.data for task in queue.tube("t").select()] == ["delayed", "again"]
 
 
 @pytest.mark.full
@@ -351,7 +351,7 @@ import tubes
 with tubes.connect({url + "?mode=read"!r}) as queue:
     tube = queue.tube("t")
     print(sorted(tube.statistics().tasks.items()))
-    print([(task.data, str(task.state), task.reason) for task in tube.tasks()])
+    print([(task.data, str(task.state), task.reason) for task in tube.select()])
     print(tube.join(0))
 """
         counts, tasks, empty = run_python(program).splitlines()
@@ -396,7 +396,7 @@ os._exit(0)
             lambda: tube.take(0),
             lambda: tube.take(1),
             lambda: tube.delete(0),
-            lambda: tube.kick(),
+            lambda: tube.select("buried", limit=1).kick(),
             lambda: tube.truncate(),
             lambda: tube.drop(),
             lambda: tube.pause(1),
@@ -411,7 +411,7 @@ os._exit(0)
             with pytest.raises(tubes.StoreReadOnly):
                 change()
         asyncio.run(refused())
-        assert [task.data for task in tube.tasks(state="buried")] == ["a"]
+        assert [task.data for task in tube.select("buried")] == ["a"]
         assert (queue.tubes(), queue.admin.check("t")) == (["t"], [])
         assert is_open or sorted(folder.iterdir()) == files
         assert [file.read_bytes() for file in files] == before
@@ -486,7 +486,7 @@ def test_copies_and_readers_see_a_consistent_snapshot(url: str, tmp_path: Path) 
                 back_up(tmp_path / "jobs", tmp_path / str(len(looks)), url)
             with tubes.connect(place) as queue:
                 tube = queue.tube("t")
-                there = {task.id for task in tube.tasks(limit=100_000)}
+                there = {task.id for task in tube.select(limit=100_000)}
                 calls, counts = tube.statistics().calls, tube.statistics().tasks
                 assert calls["put"] - calls["ack"] == counts["total"] == len(there)
             looks.append((put, acked, there))
@@ -587,7 +587,7 @@ def test_unreferenced_store_stays_open(tmp_path: Path) -> None:
 
 def facts_of(tube: tubes.Tube) -> list[tuple[object, ...]]:
     """Return the attributes of the kept done tasks."""
-    done = tube.tasks(state="done")
+    done = [*tube.select("done")]
     return [(task.id, repr(task), task.result, task.why, task.ended, task.ttl, task.created) for task in done]
 
 

@@ -253,7 +253,7 @@ def test_uncertain_tasks_stay_buried_with_a_reason(folder: Path, harm: str) -> N
         database.execute(f"UPDATE tasks SET {harm} WHERE key & 0xffff=5 AND key >> 40 = 2")
     repair(folder, "url")
     with tubes.connect(f"file:{folder}") as queue:
-        (task,) = queue.tube("pages").tasks(state="buried")
+        (task,) = queue.tube("pages").select("buried")
         assert (task.id, task.ttl, task.reason) == (5, None, "repair: the task may be damaged")
 
 

@@ -127,7 +127,7 @@ def test_failed_sync_makes_the_store_unusable(url: str, monkeypatch: pytest.Monk
 
     asyncio.run(main())
     with tubes.connect(url) as queue:
-        assert [task.data for task in queue.tube("t").tasks()][:1] == ["kept"]
+        assert [task.data for task in queue.tube("t").select()][:1] == ["kept"]
 
 
 def test_open_folder_refuses_another_sync_mode(url: str) -> None:
@@ -144,8 +144,8 @@ def test_tasks_move_to_another_tube(url: str) -> None:
         async with tubes.aio.connect(url) as queue:
             here, there = await queue.create_tube("here"), await queue.create_tube("there")
             await here.put_many(range(3))
-            assert await here.admin.move_to(there, state="ready", limit=2) == 2
-            assert [task.data for task in await there.tasks()] == [0, 1]
+            assert await here.select("ready", limit=2).move_to(there) == 2
+            assert [task.data async for task in there.select()] == [0, 1]
 
     asyncio.run(main())
 
@@ -206,7 +206,7 @@ def test_call_interrupted_while_it_waits_for_the_disk_has_no_effect(
         argument: Any = {"put": 1, "put_many": [1, 2], "take": 0, "take_many": 2}[method]
         with pytest.raises(KeyboardInterrupt):
             getattr(tube, method)(argument)
-        assert [(each.id, str(each.state), each.attempts) for each in tube.tasks()] == [(task.id, "ready", 0)]
+        assert [(each.id, str(each.state), each.attempts) for each in tube.select()] == [(task.id, "ready", 0)]
         taken = tube.take(0)
         assert taken is not None
         assert (taken.data, taken.attempts) == ("job", 1)

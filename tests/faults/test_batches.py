@@ -137,8 +137,8 @@ with tubes.connect(sys.argv[1]) as queue:
     here, there = queue.tube("here"), queue.tube("there")
     print("begins", flush=True)
     while True:
-        here.admin.move_to(there, state="ready")
-        there.admin.move_to(here, state="ready")
+        here.select("ready").move_to(there)
+        there.select("ready").move_to(here)
 """
 
 
@@ -155,7 +155,7 @@ def test_process_killed_while_moving_tasks_loses_no_task(url: str) -> None:
                 assert eventually(lambda: here.statistics().calls["put"] > moves)  # noqa: B023
                 time.sleep(random.random() * 0.02)
                 process.kill()
-            data = [task.data for tube in (here, there) for task in tube.tasks(limit=10_000)]
+            data = [task.data for tube in (here, there) for task in tube.select(limit=10_000)]
             assert set(data) == set(range(1000)), kills
             assert len(data) <= 1000 + 250 * kills
 

@@ -78,7 +78,7 @@ def test_keys_leave_nothing_on_any_node(cluster: Cluster) -> None:
             for how in ("keep", "replace"):
                 assert tube.put("x", key="k", on_duplicate=how).created_now
             tube.bury(1, "why")
-            tube.kick(attempts=1)
+            tube.select("buried", limit=1).kick(attempts=1)
             task = tube.take(timeout=0)
             assert task is not None
             task.ack()

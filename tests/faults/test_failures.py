@@ -71,7 +71,7 @@ def test_attempts_of_killed_workers_are_counted_and_limited(
         indexes.check(client, tube)
         tasks = tube.statistics().tasks
         assert tasks["done"] + tasks["buried"] + tasks["ready"] == count
-        for task in tube.tasks(state="buried"):
+        for task in tube.select("buried"):
             assert (task.reason, task.attempts) == ("max_attempts: session", attempts)
         mark = tube.put("the last")
         mark.delete()
@@ -95,7 +95,7 @@ def test_a_task_that_kills_its_worker_is_buried_after_its_last_attempt(url: str)
             worker.kill()
             assert tube.peek(task).state == "taken"
             assert eventually(lambda: tube.peek(task).state != "taken")
-        (buried,) = tube.tasks(state="buried")
+        (buried,) = tube.select("buried")
         assert (buried.attempts, buried.reason) == (2, "max_attempts: session")
         assert tube.take(timeout=0) is None
 
@@ -231,7 +231,7 @@ def test_changes_survive_killed_connections_and_flushed_scripts(own_server: Loca
                     lambda id: tube.update(id, data=[id, "x" * rng.randrange(500)], pri=rng.randrange(3)),
                     lambda id: tube.bury(id, "y" * rng.randrange(1, 500)),
                     lambda id: tube.kick(task=id, attempts=2),
-                    lambda id: tube.kick(3),
+                    lambda id: tube.select("buried", limit=3).kick(),
                     lambda id: tube.put(id, key=str(id % 30), on_duplicate="replace"),
                     lambda id: (task := tube.take(timeout=0)) and task.release(),
                 ]
@@ -259,7 +259,7 @@ def test_changes_survive_killed_connections_and_flushed_scripts(own_server: Loca
         assert not errors, errors
         tube.admin.release_all()
         indexes.check(client, tube)
-        tube.kick(100)
+        tube.select("buried", limit=100).kick()
         assert tube.statistics().tasks["total"] == 30
         assert {tube.put("x", key=str(number)).created_now for number in range(30)} == {False}
 
@@ -295,7 +295,7 @@ def test_full_server_allows_updates_reads_and_replacements(own_server: LocalServ
             tube.put("same", key="3", on_duplicate="raise")
         assert tube.admin.oldest_ready_age() is not None
         assert tube.admin.due_histogram([1]) == [0, int(timed)]
-        assert [task.id for task in tube.tasks(state="buried")] == [1]
+        assert [task.id for task in tube.select("buried")] == [1]
         # Calls that change a task succeed.
         for id in (taken.id, 1, 3):
             assert tube.update(id, data="z" * 5000).data == "z" * 5000
@@ -304,7 +304,7 @@ def test_full_server_allows_updates_reads_and_replacements(own_server: LocalServ
             assert tube.update(3, delay=0).state == "ready"
         assert tube.bury(4, "because " * 500).reason == "because " * 500
         assert tube.kick(task=4, attempts=5).max_attempts == 5
-        assert tube.kick(1, attempts=2) == 1
+        assert tube.select("buried", limit=1).kick(attempts=2) == 1
         assert taken.release().reason == "max_attempts: release"
         assert tube.put("new", key="5", on_duplicate="replace").created_now
         assert tube.peek(6).key == "6"

@@ -53,7 +53,7 @@ def test_emptied_tube_has_few_keys_and_dropped_tube_has_no_keys(valkey: LocalSer
                     task.release()
                 else:
                     task.ack()
-            tube.kick(50)
+            tube.select("buried", limit=50).kick()
             assert len(keys()) > len(new)
             while (task := tube.take(timeout=0)) is not None:
                 task.ack()

@@ -100,7 +100,7 @@ def test_call_with_garbled_reply_returns_its_result(proxied_url: str, faker: Rep
         faker.next()
         assert tube.bury(4).state == "buried"
         faker.next()
-        assert tube.kick(5) == 1
+        assert tube.select("buried", limit=5).kick() == 1
         faker.next()
         counts = tube.statistics().calls
         assert {name: count for name, count in counts.items() if count} == {

@@ -26,7 +26,7 @@ def look(url: str, seen: list[list[str]], **options: Any) -> None:
         found: list[str] = []
         for name in sorted(queue.tubes()):
             tube = queue.tube(name)
-            found += [f"{name} {task.state} {task.data}" for task in tube.tasks() + tube.tasks(state="done")]
+            found += [f"{name} {task.state} {task.data}" for task in [*tube.select(), *tube.select("done")]]
         seen.append(found)
 
 
@@ -56,14 +56,14 @@ def move_tasks(url: str) -> None:
     with tubes.connect(url) as queue:
         mail, other = queue.create_tube("mail", "fifottl"), queue.create_tube("other", "utubettl")
         mail.put_many(["to ann", tubes.Item("to bob", key="bob", pri=1), tubes.Item("to cid", ttl=60)])
-        assert mail.admin.move_to(other, state="ready") == 3
+        assert mail.select("ready").move_to(other) == 3
 
 
 async def move_tasks_async(url: str) -> None:
     async with tubes.aio.connect(url) as queue:
         mail, other = await queue.create_tube("mail", "fifottl"), await queue.create_tube("other", "utubettl")
         await mail.put_many(["to ann", tubes.Item("to bob", key="bob", pri=1), tubes.Item("to cid", ttl=60)])
-        assert await mail.admin.move_to(other, state="ready") == 3
+        assert await mail.select("ready").move_to(other) == 3
 
 
 def run(program: Callable[[str], Any], url: str) -> None:

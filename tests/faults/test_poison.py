@@ -44,7 +44,7 @@ def test_a_task_that_kills_its_process_is_buried_after_its_last_attempt(
     ids = {jobs.put(data).id for number, data in enumerate(poison) if jobs.put_many([number] * 3)}
     innocent = {task.id for task in jobs.put_many(range(5))} | {id for id in range(max(ids)) if id not in ids}
     run_until_finished(jobs, url, mode, journal)
-    assert {task.id: (task.attempts, task.reason) for task in jobs.tasks(state="buried")} == dict.fromkeys(
+    assert {task.id: (task.attempts, task.reason) for task in jobs.select("buried")} == dict.fromkeys(
         ids, (ATTEMPTS, "max_attempts: session")
     )
     attempts = started_attempts(journal)
@@ -60,7 +60,7 @@ def test_task_that_runs_out_of_memory_fails_without_killing_its_process(
     journal = tmp_path / "journal"
     jobs.put_many(["memory", 1, 2])
     run_until_finished(jobs, url, "threads 1", journal)
-    assert [(task.id, task.reason) for task in jobs.tasks(state="buried")] == [(0, "MemoryError")]
+    assert [(task.id, task.reason) for task in jobs.select("buried")] == [(0, "MemoryError")]
     assert {id: len(attempts) for id, attempts in started_attempts(journal).items()} == {0: ATTEMPTS, 1: 1, 2: 1}
 
 
@@ -72,13 +72,13 @@ def test_deadly_task_costs_the_other_tasks_of_its_process_only_attempts(
     journal = tmp_path / "journal"
     poison, *innocent = (task.id for task in jobs.put_many(["kill", *range(9)]))
     run_until_finished(jobs, url, mode, journal)
-    buried = {task.id: task.reason for task in jobs.tasks(state="buried")}
+    buried = {task.id: task.reason for task in jobs.select("buried")}
     assert poison in buried
     assert set(buried.values()) == {"max_attempts: session"}
     assert started_attempts(journal)[poison] == list(range(1, ATTEMPTS + 1))
-    assert jobs.kick(100) == len(buried)
+    assert jobs.select("buried", limit=100).kick() == len(buried)
     run_until_finished(jobs, url, "for", journal)
-    assert [task.id for task in jobs.tasks(state="buried")] == [poison]
+    assert [task.id for task in jobs.select("buried")] == [poison]
     assert started_attempts(journal)[poison] == list(range(1, ATTEMPTS + 2))
     calls = jobs.statistics().calls
     assert (calls["ack"], jobs.statistics().tasks["total"]) == (len(innocent), 1)

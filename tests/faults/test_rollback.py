@@ -352,7 +352,7 @@ def test_process_with_a_lost_session_gets_only_its_own_replies(own_server: Local
                 second.kill()
         finally:
             first.kill()
-        stored = {task.data for task in tube.tasks()}
+        stored = {task.data for task in tube.select()}
         assert stored == {f"{name}.{number}" for name in ("first", "second") for number in range(10)} - {"second.0"}
 
 
@@ -368,7 +368,7 @@ def test_put_whose_reply_was_lost_in_a_rollback_is_done_once(face: Face, own_ser
         putting.join(0.05)
         roll_back(own_server)
         putting.join(20)
-        assert [(task.id, task.data) for task in tube.tasks()] == [(created[0].id, "job")]
+        assert [(task.id, task.data) for task in tube.select()] == [(created[0].id, "job")]
 
 
 def test_waiting_take_continues_after_a_rollback(face: Face, own_server: LocalServer) -> None:

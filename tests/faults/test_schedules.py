@@ -81,7 +81,7 @@ def test_scheduled_calls_survive_killed_workers(valkey: LocalServer, url: str) -
         now = time.time()
         with tubes.connect(url) as queue:
             tube = queue.tube("schedules")
-            put = Counter(task.data["at"] for state in ("done", "ready", "delayed") for task in tube.tasks(state=state))
+            put = Counter(task.data["at"] for state in ("done", "ready", "delayed") for task in tube.select(state))
     finally:
         crew.end()
     assert set(put.values()) == {1}, "a call was put twice"

@@ -69,7 +69,7 @@ def test_new_ttl_counts_from_the_put_time_after_the_clock_is_set_back(
     stepping.set_back(HOUR)
     assert tube.admin.oldest_ready_age() == 0
     found = [tube.update(updated, ttl=5), tube.kick(task=kicked, ttl=5)]
-    assert tube.kick(1, ttl=5) == 1
+    assert tube.select("buried", limit=1).kick(ttl=5) == 1
     found.append(tube.peek(kicked_too))
     assert [(task.ttl, task.due, task.expires) for task in found] == [(5, START + 5, START + 5)] * 3
     stepping.advance(HOUR + 4)

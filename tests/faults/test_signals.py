@@ -120,7 +120,7 @@ def test_storm_of_signals_loses_no_task(
         assert ledger.done
         assert ledger.late == 0
         held = {id for id, takes in ledger.maybe.items() if takes}
-        assert eventually(lambda: {task.id for task in tube.tasks(state="taken")} <= held)
+        assert eventually(lambda: {task.id for task in tube.select("taken")} <= held)
         ledger.check(tube)
 
 
@@ -172,7 +172,7 @@ def load(proxied_url: str, proxy: Proxy, ledger: Ledger, factor: int) -> Iterato
         working.join(20)
         assert not working.is_alive()
         held = {id for id, takes in ledger.maybe.items() if takes}
-        assert eventually(lambda: {task.id for task in tube.tasks(state="taken")} <= held)
+        assert eventually(lambda: {task.id for task in tube.select("taken")} <= held)
         ledger.check(tube)
 
 

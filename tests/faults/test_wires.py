@@ -179,7 +179,7 @@ def test_call_whose_reply_was_cut_returns_its_result(proxied_url: str, cut: Cut)
         cut.next()
         assert tube.bury(1).state == "buried"
         cut.next()
-        assert tube.kick(5) == 1
+        assert tube.select("buried", limit=5).kick() == 1
         cut.next()
         assert tube.delete(1).state == "done"
         counted = tube.statistics().calls
@@ -271,7 +271,7 @@ def test_repeated_put_is_done_once_although_a_task_became_due(
         else:
             Between(proxy, let_fall_due)
             tube.put("once") if method == "put" else tube.put_many(["once"])
-        assert sorted(task.data for task in tube.tasks()) == ["delayed", "once"]
+        assert sorted(task.data for task in tube.select()) == ["delayed", "once"]
 
 
 @pytest.mark.parametrize("method", ["ack", "ack_many", "awaited"])

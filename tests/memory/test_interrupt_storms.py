@@ -80,7 +80,7 @@ class Ledger:
         statistics = tube.statistics()
         check_engine(port_of(tube).shared.engine)
         assert statistics.tasks["taken"] == 0
-        assert len(tube.tasks(state="ready", limit=10**5)) == statistics.tasks["ready"] == statistics.tasks["total"]
+        assert tube.select("ready", limit=10**5).count() == statistics.tasks["ready"] == statistics.tasks["total"]
         found = [task.ack().data for task in iter(lambda: tube.take(0), None)]
         assert len(found) == len(set(found)) == statistics.tasks["total"]
         assert not self.acked.intersection(found)

@@ -73,7 +73,7 @@ def use_in_threads(lock: Any = None, driver: str | Driver = EVERYTHING) -> list[
                     task.release()
                 elif turn % 5 == 1:
                     task.bury()
-                    tube.kick(2)
+                    tube.select("buried", limit=2).kick()
                 else:
                     task.ack()
                     acked[number] += 1
@@ -88,7 +88,7 @@ def use_in_threads(lock: Any = None, driver: str | Driver = EVERYTHING) -> list[
     if any(thread.is_alive() for thread in threads):
         return ["a thread hangs"]
     try:
-        tube.kick(WORKERS * ROUNDS)
+        tube.select("buried", limit=WORKERS * ROUNDS).kick()
         while tasks := tube.take_many(1000, timeout=0):
             acked[-1] += sum(tube.ack_many(tasks).values())
         statistics = tube.statistics()

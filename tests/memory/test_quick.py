@@ -65,11 +65,11 @@ class Side:
             "ack by id": lambda: tube.ack(number),
             "release": lambda: tube.release(task),
             "bury": lambda: tube.bury(number),
-            "kick": lambda: tube.kick(number % 3),
+            "kick": lambda: tube.select("buried", limit=number % 3).kick(),
             "delete": lambda: tube.delete(number),
             "truncate": tube.truncate,
             "pause": lambda: tube.pause(number % 4 or None),
-            "resume": tube.resume,
+            "resume": lambda: tube.pause(0),
             "listen": lambda: tube.on_task_change(self.record if number % 2 else None) and None,
             "count": lambda: (tube.statistics().tasks, tube.statistics().calls),
         }

@@ -110,7 +110,7 @@ def test_lanes_sessions_pauses_and_callers_are_counted(queue: tubes.Queue, scrap
     waiting = threading.Thread(target=crawl.take, args=(60,))
     waiting.start()
     assert eventually(lambda: scrape("tubes_waiting", tube="crawl") == 1)
-    crawl.resume()
+    crawl.pause(0)
     waiting.join()
     sessions = scrape("tubes_sessions", tube="crawl")
     assert sessions is not None

@@ -72,7 +72,7 @@ def test_alter_reaches_processes_of_two_program_versions(url: str) -> None:
         assert new.put() == [None, None, {"capacity": 9}]
         restarted = Version(url, ttr=60, max_attempts=3)  # The last start wins.
         assert [version.put()[:2] for version in (old, new, restarted)] == [[60, 3]] * 3
-        tasks = queue.tube("jobs").tasks()
+        tasks = [*queue.tube("jobs").select()]
         assert [task.ttr for task in tasks] == [60, 120, 120, None, None, 60, 60, 60]
         assert queue.admin.check("jobs") == []
     for version in (old, new, restarted):
@@ -117,7 +117,7 @@ def test_waiting_staged_batch_gets_the_new_defaults(url: str, monkeypatch: pytes
             pass
         tube.alter(max_attempts=7, capacity=5)
         assert [task.max_attempts for task in putting.result()] == [7, 7, 7]
-        assert [task.data for task in tube.tasks()] == [1, 2, 3, 4, 5]
+        assert [task.data for task in tube.select()] == [1, 2, 3, 4, 5]
 
         assert other.tube("t").options == {"capacity": 5, "max_attempts": 7}
 

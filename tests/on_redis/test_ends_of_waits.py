@@ -102,7 +102,7 @@ class DelayedPut:
                 self.outcome = tube.put("late", timeout=0.3)
             except ConnectionLost as error:
                 self.outcome = error
-            tube.resume()
+            tube.pause(0)
             consumer.join()
 
     async def _put_in_loop(self, url: str) -> None:

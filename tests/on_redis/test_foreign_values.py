@@ -256,7 +256,7 @@ def test_unreadable_task_is_named_and_does_not_block_others(
             return error
 
     result_or_error(lambda: mail.peek(0))
-    result_or_error(lambda: mail.tasks(limit=10))
+    result_or_error(lambda: [*mail.select(limit=10)])
     first = result_or_error(lambda: mail.take(0))
     assert not isinstance(first, tubes.Task) or first.id
     # The bad task does not block others.

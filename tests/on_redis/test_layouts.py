@@ -48,7 +48,7 @@ def test_tube_with_lanes_in_layout_2_is_upgraded(server: LocalServer, old_server
             task.ack()
         indexes.check(old_server, tube)
         assert (taken if name == "plain" else sorted(taken)) == (_LEFT if name == "plain" else sorted(_LEFT))
-        assert tube.kick(1) == 1
+        assert tube.select("buried", limit=1).kick() == 1
         assert tube.take(timeout=1).data == "b0"
         assert old_server.hget(f"tubes:{{{name}}}", "layout") == b"3"
 

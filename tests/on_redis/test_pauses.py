@@ -86,7 +86,7 @@ def test_waiters_are_served_when_another_client_resumes(url: str, kind: str) -> 
         taken = run_waiters(url, kind, 2)
         assert eventually(lambda: tube.statistics().waiting > 0)
         assert not taken
-        tube.resume()
+        tube.pause(0)
         began = time.monotonic()
         assert eventually(lambda: len(taken) == 2)
         assert time.monotonic() - began < 2.5
@@ -112,7 +112,7 @@ def test_waiters_send_few_commands_while_a_tube_is_paused(valkey: LocalServer, u
         # Once all processes have seen the pause, each looks once in 5 seconds.
         assert eventually(lambda: requests_per_second() < 30)
         assert not taken
-        tube.resume()
+        tube.pause(0)
         assert eventually(lambda: len(taken) == 5)
 
 
@@ -131,6 +131,6 @@ def test_take_any_skips_a_paused_tube(url: str) -> None:
         assert eventually(lambda: second.statistics().waiting == 1)
         other.tube("u").put("second")
         assert eventually(lambda: len(taken) == 1)
-        other.tube("t").resume()
+        other.tube("t").pause(0)
         worker.join(20)
         assert [task.data for task in taken] == ["second", "first"]

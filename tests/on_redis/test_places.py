@@ -293,5 +293,5 @@ def test_move_to_the_same_tube_is_refused(port: int) -> None:
         tube = queue.create_tube("moved")
         tube.put(1)
         with pytest.raises(InvalidOption, match="must be another tube"):
-            other.tube("moved").admin.move_to(tube, state="ready")
+            other.tube("moved").select("ready").move_to(tube)
         assert tube.statistics().calls["put"] == 1

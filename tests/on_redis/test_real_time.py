@@ -324,13 +324,13 @@ def test_ack_many_splits_large_batches(url: str) -> None:
         assert all(tube.ack_many(tube.take_many(600)).values())
         ids: list[int] = []
         last: tubes.Task | None = None
-        while some := tube.tasks(last, 400, state="done"):
+        while some := tube._tasks(last, 400, state="done"):
             ids += [task.id for task in some]
             last = some[-1]
         # Tasks that end at the same moment are ordered by id.
         assert sorted(ids) == list(range(600))
         tube.alter(keep_done_max=10)
-        assert [task.id for task in tube.tasks(state="done")] == ids[:10]
+        assert [task.id for task in tube.select("done")] == ids[:10]
         assert queue.admin.check("t") == []
 
 

@@ -107,9 +107,9 @@ def takes(desk: Desk) -> None:
 
 
 def looks(desk: Desk) -> None:
-    desk.tube.tasks(state="buried")
+    [*desk.tube.select("buried")]
     desk.tube.admin.oldest_ready_age()
-    desk.tube.tasks()
+    [*desk.tube.select()]
     desk.queue.admin.overview(ages=True)
     desk.queue.statistics()
     if desk.timed:
@@ -124,7 +124,7 @@ def changes(desk: Desk) -> None:
     desk.tube.bury(ids[0])
     desk.tube.bury(ids[1])
     desk.tube.kick(task=ids[0])
-    desk.tube.kick(5, attempts=2)
+    desk.tube.select("buried", limit=5).kick(attempts=2)
     desk.tube.delete(ids[2])
     desk.tube.delete_many(ids[3:5])
     desk.tube.update(ids[5], data="new")
@@ -132,7 +132,7 @@ def changes(desk: Desk) -> None:
         desk.tube.update(ids[5], delay=5)
         desk.tube.update(ids[5], delay=0, pri=3)
     desk.tube.pause(5)
-    desk.tube.resume()
+    desk.tube.pause(0)
     if desk.laned:
         desk.tube.lane("0").block(5)
         desk.tube.lane("1").configure(interval=1, max_in_flight=3)

@@ -79,7 +79,7 @@ class Patient:
 
     def id_of(self, state: str) -> int:
         """Return the id of the first task in this state."""
-        return next(task.id for task in self.tube.tasks() if task.state == state)
+        return next(task.id for task in self.tube.select() if task.state == state)
 
     def readable(self) -> dict[int, bytes]:
         """Return the data of all tasks."""
@@ -116,8 +116,8 @@ class Patient:
         for other in self.others:
             other.close()
         tube.admin.release_all()
-        tube.kick(1000)
-        for one in tube.tasks():
+        tube.select("buried", limit=1000).kick()
+        for one in tube.select():
             if one.state == "delayed":
                 one.update(delay=0)
         done: list[int] = []
@@ -192,7 +192,13 @@ def _act(tube: tubes.Tube, rng: random.Random) -> None:
     tube.put("x", **options)
     task = tube.take(timeout=0)
     if task is not None:
-        acts: list[Callable[[], object]] = [task.ack, task.ack, task.release, task.bury, lambda: tube.kick(3)]
+        acts: list[Callable[[], object]] = [
+            task.ack,
+            task.ack,
+            task.release,
+            task.bury,
+            lambda: tube.select("buried", limit=3).kick(),
+        ]
         with suppress(tubes.TubesError):
             rng.choice(acts)()
 
@@ -245,7 +251,7 @@ def test_repair_keeps_or_sets_aside_corrupted_tasks(patients: Callable[..., Pati
     assert patient.queue.admin.check("patient") == []
     left, broken = (patient.client.hkeys(patient.key_of(part)) for part in ("tasks", "broken"))
     assert sorted(left + broken) == sorted(before)
-    assert [task.id for task in patient.tube.tasks()] == sorted(map(int, left))
+    assert [task.id for task in patient.tube.select()] == sorted(map(int, left))
 
 
 class Damage(NamedTuple):
@@ -323,7 +329,7 @@ def end_session(patient: Patient, *parts: str) -> None:
 def steal_key(patient: Patient) -> None:
     """Point a key to another task."""
     key = patient.client.hkeys(patient.key_of("keys"))[0]
-    patient.client.hset(patient.key_of("keys"), key, patient.tube.tasks(state="buried")[-1].id)
+    patient.client.hset(patient.key_of("keys"), key, [*patient.tube.select("buried")][-1].id)
 
 
 def swap(patient: Patient) -> None:

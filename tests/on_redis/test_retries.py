@@ -80,7 +80,7 @@ def test_resent_change_is_applied_once(repeater: Repeater) -> None:
         "update": repeater.call("update", 2, "", "", "1", b'"new"', 3, 5_000_000, 9_000_000),
         "bury": repeater.call("bury", 2, "", "", b"why"),
         "kick_task": repeater.call("kick_task", 2, "", "", 2, 7_000_000),
-        "kick": repeater.call("kick", 5, 1, ""),
+        "kick": repeater.call("act_some", "kick", 1, "", 0, f"c{tube.peek(0)._record.created}", "!", 0, 0),
         "put": repeater.call("put_keyed", *words),
         "alter": repeater.call("alter", "a1", describe_options({"max_attempts": 5}), 0, ""),
     }
@@ -192,6 +192,6 @@ def test_session_that_only_moved_tasks_leaves_no_answer(url: str) -> None:
         source, target = queue.create_tube("source"), queue.create_tube("target")
         source.put(1).bury()
         with queue.session() as other:
-            assert other.tube("source").admin.move_to(other.tube("target")) == 1
+            assert other.tube("source").select("buried").move_to(other.tube("target")) == 1
         assert target.statistics().tasks["total"] == 1
         assert queue.admin.check("source") == []

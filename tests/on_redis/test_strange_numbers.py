@@ -103,10 +103,10 @@ def test_buried_ignores_entries_without_a_task(url: str, client: Any, driver: st
         for number in range(3):
             tube.bury(tube.put(number))
         client.zadd(f"{port_of(tube).shared.key}:buried", {"": 0, "abc": 0})
-        assert [task.data for task in tube.tasks(limit=10, state="buried")] == [0, 1, 2]
+        assert [task.data for task in tube.select("buried", limit=10)] == [0, 1, 2]
         client.delete(f"{port_of(tube).shared.key}:buried")
         client.zadd(f"{port_of(tube).shared.key}:buried", {"": 0})
-        assert tube.tasks(limit=10, state="buried") == []
+        assert [*tube.select("buried", limit=10)] == []
 
 
 def test_invalid_stored_reply_is_ignored(url: str, client: Any) -> None:

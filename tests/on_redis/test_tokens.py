@@ -62,7 +62,7 @@ def test_incomplete_tube_is_not_recreated(url: str, valkey: tubes.testing.LocalS
             with pytest.raises(tubes.ServerRefused, match="incomplete"):
                 other.create_tube("t", if_not_exists=True)
             other.admin.repair("t")
-            assert [task.data for task in other.tube("t").tasks()] == [0, 1, 2]
+            assert [task.data for task in other.tube("t").select()] == [0, 1, 2]
 
 
 def test_session_numbers_wrap_and_skip_live_sessions(url: str, valkey: tubes.testing.LocalServer) -> None:

@@ -218,6 +218,17 @@ class Twins:
         """Return a random id, perhaps of a task."""
         return self.random.randrange(self.puts + 1)
 
+    def filters(self, state: str | None) -> dict[str, Any]:
+        """Return random filters of a selection."""
+        known: dict[str, tuple[Any, ...]] = {
+            "attempts": (1, 2), "older_than": (0.5, 2), "contains": ('"n":1', "ated"), "key": ("k", "ü" * 300),
+        }  # fmt: skip
+        if state in (None, "buried", "done"):
+            known["reason"] = ("why not", "none", "max_attempts: ttr", "ü" * 60)
+        if self.driver.lane:
+            known["lane"] = LANES[:-1]
+        return {name: self.pick(*values) for name, values in known.items() if self.random.random() < 0.2}
+
     def done(self) -> tuple[str, ...]:
         """Return the state of done tasks, if they may be kept."""
         return ("done", "done") if self.keeps else ()
@@ -257,10 +268,10 @@ class Twins:
         method = self.random.choices(
             ["put", "take", "ack", "release", "touch", "bury", "delete", "kick", "peek", "advance", "leave", "join",
              "release_all", "truncate", "put_many", "take_many", "ack_many", "release_many", "delete_many",
-             "pause", "resume", "update", "kick_task", "look", "move", "block", "configure", "touch_many",
-             "alter", "take_task", "set_ttr", "truncate_state", "forget"],
-            [30, 30, 14, 10, 5, 6, 4, 5, 3, 14, 3, 2, 1, 1, 5, 5, 4, 3, 2, 1, 2, 7, 3, 3, 3, 3, 3, 4, 4, 5, 4, 1,
-             4 * self.keyed],
+             "pause", "update", "kick_task", "look", "move", "block", "configure", "touch_many",
+             "alter", "take_task", "set_ttr", "truncate_state", "forget", "change"],
+            [30, 30, 14, 10, 5, 6, 4, 5, 3, 14, 3, 2, 1, 1, 5, 5, 4, 3, 2, 2, 7, 3, 3, 3, 3, 3, 4, 4, 5, 4, 1,
+             4 * self.keyed, 3],
         )[0]  # fmt: skip
         if method == "put":
             options = self.options()
@@ -276,10 +287,14 @@ class Twins:
         elif method == "set_ttr":
             seconds = self.pick(None, 0, 0.5, 3)
             self.same(lambda side: side.of(worker).touch(named(side), **({} if seconds is None else {"ttr": seconds})))
+        elif method == "change":
+            act = self.pick("release", "bury", "delete")
+            filters = self.filters(None) | {"limit": self.pick(1, 2)}
+            self.same(lambda side: getattr(side.of(worker).select(**filters), act)())
         elif method == "truncate_state":
             state = self.pick("ready", "taken", "buried", "delayed", *self.done())
             for side in self.sides:
-                side.of(worker).truncate(state=state)
+                side.of(worker).select(state).delete()
             # A server removes them in an arbitrary order.
             assert eventually(lambda: len(self.sides[1].received) >= len(self.sides[0].received))
             for side in self.sides:
@@ -309,15 +324,17 @@ class Twins:
             self.same(lambda side: side.of(worker).kick(task=named(side), attempts=attempts))
         elif method == "move":
             state, limit = self.pick("ready", "delayed", "buried"), self.pick(1, 3)
-            self.same(lambda side: side.of(worker).admin.move_to(side.target, state=state, limit=limit))
-            self.same(lambda side: side.target.tasks())
+            self.same(lambda side: side.of(worker).select(state, limit=limit).move_to(side.target))
+            self.same(lambda side: [*side.target.select()])
             self.same(lambda side: side.target.truncate())
         elif method == "look":
             self.same(lambda side: side.of(worker).admin.reasons())
             limit = self.pick(1, 3, 100)
             state, after = self.pick("ready", "taken", "delayed", "buried", None, *self.done()), self.pick_id()
-            self.same(lambda side: side.of(worker).tasks(limit=limit, state=state))
-            self.same(lambda side: side.of(worker).tasks(after, limit, state=state))
+            filters = {"limit": limit, "newest_first": self.pick(False, True)} | self.filters(state)
+            self.same(lambda side: [*side.of(worker).select(state, **filters)])
+            self.same(lambda side: side.of(worker).select(state, **filters).count())
+            self.same(lambda side: side.of(worker)._tasks(after, limit, state=state))
             self.same(lambda side: side.of(worker).admin.oldest_ready_age())
             self.same(lambda side: side.of(worker).admin.due_histogram([0.1, 0.5, 1, 2]))
         elif method == "delete":
@@ -334,11 +351,12 @@ class Twins:
         elif method == "kick":
             count = self.pick(0, 1, 3)
             attempts, ttl = self.pick(None, 1, 3), self.pick(None, 1) if "ttl" in self.driver.options else None
-            more = self.pick({}, {}, {"state": "delayed"})
-            self.same(lambda side: side.of(worker).kick(count, attempts=attempts, ttl=ttl, **more))
+            state = self.pick("buried", "buried", "delayed", None)
+            chosen = {"limit": count, "newest_first": self.pick(False, False, True)}
+            self.same(lambda side: side.of(worker).select(state, **chosen).kick(attempts=attempts, ttl=ttl))
             self.same(lambda side: side.of(worker)._first())
         elif method == "pause":
-            seconds = self.pick(None, 0, 0.5, 1, 2)
+            seconds = self.pick(None, 0, 0, 0.5, 1, 2)
             self.same(lambda side: side.of(worker).pause(seconds))
         elif method == "advance":
             self.clock.advance(self.pick(0.1, 0.5, 1, 2.5))

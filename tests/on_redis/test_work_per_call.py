@@ -72,7 +72,7 @@ def test_each_call_removes_some_stale_ids(client: Any, queue: tubes.Queue, kind:
         _, commands = work(client, tube.pause)
         assert commands < 2_000
     Indexes(client, tube).check()
-    tube.resume()
+    tube.pause(0)
     stale = client.llen("tubes:{load}:ready") + client.zcard("tubes:{load}:back") - len(kept)
     assert stale < 2 * len(kept) + 1_000
     later = [task.id for task in tube.put_many([b"x"] * 10)]
@@ -212,7 +212,7 @@ def test_replies_have_bounded_size(client: Any, queue: tubes.Queue, driver: str)
     seen, *replies = tube._port.connection.run(tube._port.ask("looks", "!", "", "", *ids))
     assert seen == len(replies)
     assert BYTES <= sum(map(len, replies)) <= BYTES + 2 * _LARGE
-    assert [task.id for task in tube.tasks(limit=90, state="buried")] == ids
+    assert [task.id for task in tube.select("buried", limit=90)] == ids
     client.config_resetstat()
     assert tube.admin.oldest_ready_age() is None
     assert client.info("commandstats")["cmdstat_evalsha"]["calls"] >= 90 * _LARGE // BYTES
@@ -286,12 +286,12 @@ def test_operations_on_many_tasks_run_in_parts(client: Any, queue: tubes.Queue, 
     assert tube.statistics().tasks["ready"] == 1_500
     for id in ids[:600]:
         tube.bury(id)
-    check(lambda: tube.tasks(limit=600, state="buried"))
-    check(lambda: tube.kick(600))
-    check(lambda: tube.tasks(limit=1_500))
-    check(lambda: tube.tasks(limit=1_500, state="ready"))
-    check(lambda: tube.admin.move_to(queue.create_tube("other", driver), state="ready", limit=500))
-    check(lambda: queue.tube("other").admin.move_to(tube, state="ready"))
+    check(lambda: [*tube.select("buried", limit=600)])
+    check(lambda: tube.select("buried", limit=600).kick())
+    check(lambda: [*tube.select(limit=1_500)])
+    check(lambda: [*tube.select("ready", limit=1_500)])
+    check(lambda: tube.select("ready", limit=500).move_to(queue.create_tube("other", driver)))
+    check(lambda: queue.tube("other").select("ready").move_to(tube))
     taken = tube.take_many(1_500)
     assert len(taken) == 1_500
     check(lambda: tube.ack_many(taken[:800]))

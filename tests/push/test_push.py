@@ -84,7 +84,7 @@ async def test_reply_status_decides_outcome_of_task(place: str, clock: ManualClo
         async def outcome(*parts: Any) -> tuple[Summary, str, int, float | None]:
             replies.append(reply(*parts))
             summary = await push_all(queue, receiver.url)
-            (task,) = await tube.tasks()
+            (task,) = [task async for task in tube.select()]
             wait = None if task.state != "delayed" or task.due is None else round(task.due - clock.now(), 2)
             return summary, task.state.name, task.attempts, wait
 
@@ -105,7 +105,7 @@ async def test_reply_status_decides_outcome_of_task(place: str, clock: ManualClo
         assert len({request.headers["webhook-id"] for request in receiver.requests}) == 1
         assert receiver.requests[0].body == b"raw"
         assert "webhook-signature" not in receiver.requests[0].headers
-        await tube.kick(1)
+        await tube.select("buried", limit=1).kick()
         assert await outcome(410) == (Summary(buried=1), "BURIED", 3, None)
 
 

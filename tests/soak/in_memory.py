@@ -166,16 +166,16 @@ class Inside:
         with tubes.connect(_URL) as queue:
             while not self._stop.wait(rng.random() * 0.05):
                 tube = queue.tube(rng.choice(list(PLANS)))
-                for found in tube.tasks(limit=rng.randrange(1, 5)):
+                for found in tube.select(limit=rng.randrange(1, 5)):
                     try:
                         self._buried[tube.name].add(found.id)
                         found.bury("soaked")
                         self._trouble("task buried")
                     except TaskNotFound:
                         continue
-                tube.kick(10)
+                tube.select("buried", limit=10).kick()
             for name in PLANS:
-                queue.tube(name).kick(10**6)
+                queue.tube(name).select("buried", limit=10**6).kick()
 
     async def _loop(self, rng: random.Random) -> None:
         """Work in an event loop, with cancelled takes."""

@@ -44,7 +44,7 @@ def tube(queue: tubes.Queue) -> tubes.Tube:
 
 def test_done_task_rows_match_peek(tube: tubes.Tube, options: dict[str, str]) -> None:
     rows = read({**options, "state": "done"})
-    assert [row["id"] for row in rows] == sorted(task.id for task in tube.tasks(state="done")) == [0, 1, 2, 3, 6, 7]
+    assert [row["id"] for row in rows] == sorted(task.id for task in tube.select("done")) == [0, 1, 2, 3, 6, 7]
     assert [row["result"] for row in rows[:4]] == ["a text", '{"pages":[1]}', None, None]
     for row in rows:
         task = tube.peek(row["id"])
@@ -202,7 +202,7 @@ def test_interrupted_replay_resumes_with_same_tasks(log: tubes.Tube, options: di
 def test_tasks_no_longer_kept_are_not_replayed(log: tubes.Tube, options: dict[str, str]) -> None:
     query = replay_query(options)
     query.step()
-    log.truncate(state="done")
+    log.select("done").delete()
     query.run()
     assert sorted(query.delivered, key=int) == [f"{number}" for number in [*range(30), *range(100, 110)]]
 

@@ -152,7 +152,7 @@ def test_bad_rows_option_buries_invalid_rows_with_their_values(
     overrides = {**options, "delivery": delivery, "badRows": "bury"}
     write(overrides, [rows], "url string, score double, ttl int, key string")
     assert tube.statistics().tasks["ready"] == 17
-    buried = {task.data["url"]: task for task in tube.tasks(state="buried")}
+    buried = {task.data["url"]: task for task in tube.select("buried")}
     assert [task.data for task in buried.values()] == [{**rows[3], "score": "NaN"}, rows[11], rows[19]]
     assert [task.utube for task in buried.values()] == [None] * 3
     for url, why in (("3", "no such number"), ("11", "ttl=-1"), ("19", "key=")):
@@ -176,7 +176,7 @@ def test_row_with_time_out_of_range_is_buried_with_its_other_values(
     writer = source({**options, "badRows": "bury"}).writer(schema(ddl), overwrite=False)
     writer.commit([writer.write(iter([batch]))])
     assert data(queue) == [{"url": "a", "when": "1970-01-01T00:00:00+00:00"}]
-    (bad,) = tube.tasks(state="buried")
+    (bad,) = tube.select("buried")
     assert bad.data["data"]["url"] == "b" * 1000
     assert "1700000000000000000" in bad.data["data"]["when"]
 
@@ -188,7 +188,7 @@ def test_map_with_duplicate_key_is_buried_with_both_values(queue: tubes.Queue, o
     overrides = {**options, "badRows": "bury", "delivery": "at-least-once"}
     source(overrides).writer(schema("data map<string,bigint>"), overwrite=False).write(iter([batch]))
     assert data(queue) == [{"a": 1}]
-    (bad,) = tube.tasks(state="buried")
+    (bad,) = tube.select("buried")
     assert bad.data == {"data": [{"key": "b", "value": 2}, {"key": "b", "value": 3}]}
     assert bad.reason is not None
     assert bad.reason.endswith("a map has the same key twice")
@@ -201,7 +201,7 @@ def test_too_deeply_nested_row_is_buried(queue: tubes.Queue, options: dict[str, 
     batch = batch_of(rows, f"data {kind}")
     overrides = {**options, "badRows": "bury", "delivery": "at-least-once"}
     source(overrides).writer(schema(f"data {kind}"), overwrite=False).write(iter([batch]))
-    assert [task.data for task in tube.tasks(state="buried")] == [{"data": None}]
+    assert [task.data for task in tube.select("buried")] == [{"data": None}]
 
 
 def test_bad_rows_are_buried_with_any_codec(url: str, options: dict[str, str]) -> None:
@@ -210,13 +210,13 @@ def test_bad_rows_are_buried_with_any_codec(url: str, options: dict[str, str]) -
         tube = queue.create_tube("raw")
         overrides = {**options, "tube": "raw", "codec": "raw", "badRows": "bury"}
         write(overrides, [[{"data": b"x"}, {"data": None}, {"data": b"y"}]], "data binary")
-        assert [task.data for task in tube.tasks(state="buried")] == [b'{"data": null}']
+        assert [task.data for task in tube.select("buried")] == [b'{"data": null}']
         assert [task.data for task in tube.take_many(3, timeout=0)] == [b"x", b"y"]
     overrides = {**options, "codec": "msgpack", "badRows": "bury"}
     with tubes.connect(url, codec="msgpack") as queue:
         queue.create_tube("t", "utubettl")
         write(overrides, [[{"when": moment, "pri": -1}, {"when": moment, "pri": 1}]], "when timestamp, pri int")
-        bad = {task.data["pri"]: task.data for task in queue.tube("t").tasks(state="buried")}
+        bad = {task.data["pri"]: task.data for task in queue.tube("t").select("buried")}
         assert bad == {-1: {"when": "2020-01-01 00:00:00+00:00", "pri": -1}}
 
 

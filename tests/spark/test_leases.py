@@ -170,7 +170,7 @@ def test_bad_rows_option_buries_undecodable_data(url: str) -> None:
     query.start()
     query.run()
     assert query.delivered == ["x"] * 8
-    assert [(task.id, task.reason) for task in tube.tasks(state="buried")] == [
+    assert [(task.id, task.reason) for task in tube.select("buried")] == [
         (id, "bad row: codec 'msgpack' cannot decode the data") for id in (3, 7)
     ]
     assert tube.statistics().tasks["total"] == 2
@@ -286,7 +286,7 @@ def test_repeatedly_failing_row_buries_no_tasks(queue: tubes.Queue, options: dic
         query.deliver()  # A function of the user fails, so the batch is not committed.
         query.crash(1.3)
         query.start()
-    assert tube.tasks(state="buried") == []
+    assert [*tube.select("buried")] == []
     query.run()
     assert query.sink == [EVERYTHING]
     assert tube.statistics().tasks["total"] == 0
@@ -303,7 +303,7 @@ def test_count_retakes_option_counts_restarts_as_attempts(queue: tubes.Queue, op
         query.crash(1.3)
         query.start()
     query.run()
-    assert [task.reason for task in tube.tasks(state="buried")] == ["max_attempts: session"] * 2
+    assert [task.reason for task in tube.select("buried")] == ["max_attempts: session"] * 2
 
 
 def test_only_tasks_taken_meanwhile_are_delivered_twice(query: Query, tube: tubes.Tube) -> None:
@@ -551,7 +551,7 @@ def test_undelivered_task_is_not_acked(query: Query, tube: tubes.Tube) -> None:
     query.plan()
     tube.bury(3)
     query.deliver()
-    tube.kick()
+    tube.select("buried", limit=1).kick()
     query.commit()
     query.run()
     assert sorted(query.delivered, key=int) == EVERYTHING
@@ -621,7 +621,7 @@ def test_skipped_task_is_delivered_once_in_another_batch(query: Query, tube: tub
     query.start()
     query.deliver()  # the same batch without task 3
     query.commit()
-    tube.kick()
+    tube.select("buried", limit=1).kick()
     while query.plan():
         query.deliver()
         query.commit()
@@ -636,7 +636,7 @@ def test_spark_task_retry_skips_same_tasks(query: Query, tube: tubes.Tube) -> No
     parts = query.reader.partitions(query.offsets[-2], query.offsets[-1])
     tube.bury(3)
     assert len(rows_of(query.reader, parts)) == 29
-    tube.kick()
+    tube.select("buried", limit=1).kick()
     query.deliver()
     assert "3" not in query.delivered
     query.commit()
@@ -650,7 +650,7 @@ def test_task_missing_from_stored_batch_is_delivered_later(query: Query, tube: t
     query.deliver()  # The sink keeps these rows even if the batch is delivered again.
     kept = query.sink[-1]
     query.crash()
-    tube.kick()
+    tube.select("buried", limit=1).kick()
     query.start()
     query.deliver()
     assert query.sink[-1] == kept
@@ -705,7 +705,7 @@ def test_stale_attempt_does_not_skip_tasks_of_next_batch(query: Query, tube: tub
     old = query.reader.partitions(query.offsets[-2], query.offsets[-1])
     tube.bury(3)
     query.sink.append([row["data"] for row in rows_of(query.reader, old)])
-    tube.kick()
+    tube.select("buried", limit=1).kick()
     query.commit()
     query.plan()
     rows_of(query.reader, old)
@@ -720,7 +720,7 @@ def test_executor_of_dead_driver_does_not_skip_retaken_tasks(query: Query, tube:
     old = query.reader.partitions(query.offsets[-2], query.offsets[-1])
     query.crash()
     tube.bury(3)
-    tube.kick()
+    tube.select("buried", limit=1).kick()
     second = restart_elsewhere(query)
     parts = second.reader.partitions(second.offsets[-2], second.offsets[-1])
     with pytest.raises(StreamFenced):
@@ -740,7 +740,7 @@ def test_task_skipped_in_one_batch_and_taken_in_next_is_delivered(query: Query, 
     query.reader._join_background()
     tube.bury(63)
     query.sink.append([row["data"] for row in rows_of(query.reader, parts)])
-    tube.kick()
+    tube.select("buried", limit=1).kick()
     query.commit()
     query.plan()
     query.reader._join_background()

@@ -255,7 +255,7 @@ def test_lost_lease_uses_no_attempt(harness: Harness, driver: str, ends: str) ->
             tube.admin.release_all()
         assert [tube.peek(id).attempts for id in range(12)] == [0] * 12
     assert harness.open().ack(1) == 12
-    assert tube.tasks(state="buried") == []
+    assert [*tube.select("buried")] == []
 
 
 def test_lost_lease_uses_no_attempt_if_later_batch_takes_task(harness: Harness) -> None:
@@ -269,7 +269,7 @@ def test_lost_lease_uses_no_attempt_if_later_batch_takes_task(harness: Harness) 
     assert ids(stream.retake(1)) == []
     stolen.bury()
     stream.ack(1)
-    tube.kick(attempts=1)
+    tube.select("buried", limit=1).kick(attempts=1)
     assert [(chunk.ids, chunk.attempts) for chunk in stream.take(2, 1)] == [([0], [2])], (
         "only the other consumer's attempt counts"
     )
@@ -287,7 +287,7 @@ def test_lost_lease_counts_as_attempt_on_request(harness: Harness, driver: str) 
     stream = harness.open()
     assert ids(stream.retake(1, counts=True)) == []
     assert stream.ack(1) == 0
-    assert [task.reason for task in tube.tasks(state="buried")] == ["max_attempts: session"] * 3
+    assert [task.reason for task in tube.select("buried")] == ["max_attempts: session"] * 3
 
 
 @every_driver
@@ -375,7 +375,7 @@ def test_ack_excludes_skipped_tasks(harness: Harness, how: str, clock: ManualClo
     if how == "kicked":
         tube.bury(4)
         stream.claim.skip(tube, [(4, take_of(chunks, 4))])
-        tube.kick()
+        tube.select("buried", limit=1).kick()
     else:
         harness.crash(stream, LEASE + 1)
         tube.update(4, delay=60)

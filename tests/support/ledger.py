@@ -120,7 +120,7 @@ class Ledger:
     def contradictions(self, tube: Tube) -> Iterator[str]:
         """Take and ack all stored tasks, and yield all contradictions."""
         stored, expected = self._drain(tube)
-        if left := [f"{task.id} {task.state}" for task in tube.tasks()]:
+        if left := [f"{task.id} {task.state}" for task in tube.select()]:
             yield f"tasks are stored, but cannot be taken: {left}"
         elif len(stored) != expected:
             yield f"{expected} tasks are counted, {len(stored)} are stored"
@@ -143,11 +143,11 @@ class Ledger:
     @staticmethod
     def _drain(tube: Tube) -> tuple[dict[int, str], int]:
         """Take and ack all tasks in any state; return their data by id, and the number of tasks in the counts."""
-        for delayed in tube.tasks(limit=10**6):
+        for delayed in tube.select(limit=10**6):
             if delayed.state == "delayed":
                 delayed.bury()  # A kick then ends the delay.
         tube.admin.release_all()
-        tube.kick(10**6)
+        tube.select("buried", limit=10**6).kick()
         expected = tube.statistics().tasks["total"]
         stored: dict[int, str] = {}
         while (task := tube.take(timeout=0)) is not None:

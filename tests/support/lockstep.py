@@ -241,7 +241,7 @@ class Lockstep:
 
     def kick(self, worker: int, count: int) -> None:
         _, tube = self.worker(worker)
-        self.compare_calls(lambda: tube.kick(count), lambda: self.model.kick(count))
+        self.compare_calls(lambda: tube.select("buried", limit=count).kick(), lambda: self.model.kick(count))
 
     def release_all(self, worker: int) -> None:
         _, tube = self.worker(worker)
@@ -257,7 +257,7 @@ class Lockstep:
 
     def resume(self, worker: int) -> None:
         _, tube = self.worker(worker)
-        self.compare_calls(tube.resume, self.model.resume)
+        self.compare_calls(lambda: tube.pause(0), self.model.resume)
 
     def drop(self, worker: int, force: bool) -> None:
         _, tube = self.worker(worker)
@@ -336,7 +336,7 @@ class Lockstep:
             kept = self.model.kept_tasks()
             first = self.looks % (len(kept) + 1)
             last = kept[first - 1].id if first else None
-            found = [*self.tube.tasks(limit=first, state="done"), *self.tube.tasks(last, state="done")]
+            found = [*self.tube.select("done", limit=first), *self.tube._tasks(last, state="done")]
             assert [(to_model_result(task), task.why, task.result, to_micros(task.ended)) for task in found] == [
                 (each.view, each.why, each.result, each.ended) for each in kept
             ]
@@ -345,9 +345,9 @@ class Lockstep:
             state = STATES[self.looks % 4]
             listed = self.model.list_ids(state)
             first = self.looks % (len(listed) + 1)
-            after = self.tube.tasks(limit=first, state=state)
+            after = [*self.tube.select(state, limit=first)]
             assert [task.id for task in after] == listed[:first]
-            assert [task.id for task in self.tube.tasks(after[-1] if after else None, state=state)] == listed[first:]
+            assert [task.id for task in self.tube._tasks(after[-1] if after else None, state=state)] == listed[first:]
 
     def close(self) -> None:
         """Close all sessions, which ends all waiting calls."""

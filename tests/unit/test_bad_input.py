@@ -134,10 +134,10 @@ def table() -> list[Row]:
         ("a lease for all tasks", InvalidOption, lambda s: s.plain.ack_many(s.foreign.lease)),
         ("a lease of a wrong type", InvalidOption, lambda s: tubes.Lease(7)),  # type: ignore[arg-type]
         ("the lease of a buried task", TaskNotTaken, lambda s: s.plain.peek(1).lease),
-        ("a list after a task of another tube", InvalidOption, lambda s: s.ttl.tasks(s.foreign)),
-        ("a list after an unknown id", TaskNotFound, lambda s: s.plain.tasks(99, state="ready")),
-        ("a list of an unknown state", InvalidOption, lambda s: s.plain.tasks(state="broken")),
-        ("a list of a lane in a tube without lanes", OptionNotSupported, lambda s: s.plain.tasks(utube="a")),
+        ("a list after a task of another tube", InvalidOption, lambda s: s.ttl._tasks(s.foreign)),
+        ("a list after an unknown id", TaskNotFound, lambda s: s.plain._tasks(99, state="ready")),
+        ("a list of an unknown state", InvalidOption, lambda s: [*s.plain.select("broken")]),
+        ("a list of a lane in a tube without lanes", OptionNotSupported, lambda s: [*s.plain.select(lane="a")]),
         ("a selection of an unknown state", InvalidOption, lambda s: s.plain.select("broken")),
         ("a selection of ready tasks with a reason", InvalidOption, lambda s: s.plain.select("ready", reason="late")),
         ("a selection of an empty text", InvalidOption, lambda s: s.plain.select(contains="")),
@@ -150,10 +150,9 @@ def table() -> list[Row]:
         ("a selection that moves to the same tube", InvalidOption, lambda s: s.plain.select().move_to(s.plain)),
         ("a selection that moves to a name", InvalidOption, lambda s: s.plain.select().move_to("ttl")),
         ("a selection of a closed queue", QueueClosed, lambda s: s.closed_tube.select().count()),
-        ("a move to the same tube", InvalidOption, lambda s: s.plain.admin.move_to(s.other.tube("plain"))),
-        ("a move to a name", InvalidOption, lambda s: s.plain.admin.move_to("ttl")),
-        ("a move of taken tasks", InvalidOption, lambda s: s.plain.admin.move_to(s.ttl, state="taken")),
-        ("a move from a closed queue", QueueClosed, lambda s: s.closed_tube.admin.move_to(s.ttl)),
+        ("a move to the same tube", InvalidOption, lambda s: s.plain.select("buried").move_to(s.other.tube("plain"))),
+        ("a move to a name", InvalidOption, lambda s: s.plain.select("buried").move_to("ttl")),
+        ("a move from a closed queue", QueueClosed, lambda s: s.closed_tube.select("buried").move_to(s.ttl)),
         ("a block in a tube without lanes", OptionNotSupported, lambda s: s.plain.lane("a").block(1)),
         ("a lane of a tube without lanes", OptionNotSupported, lambda s: s.plain.lane("a").info()),
         ("a block without words as its reason", InvalidOption, lambda s: s.ttl.lane("a").block(1, reason="")),
@@ -206,7 +205,7 @@ def table() -> list[Row]:
         ("with on a task that is not taken", TaskNotTaken, lambda s: s.plain.peek(3).__enter__()),
         ("a complex timeout", InvalidOption, lambda s: s.plain.take(0j)),
         ("pause of a closed queue's tube", QueueClosed, lambda s: s.closed_tube.pause(1)),
-        ("resume of a closed queue's tube", QueueClosed, lambda s: s.closed_tube.resume()),
+        ("resume of a closed queue's tube", QueueClosed, lambda s: s.closed_tube.pause(0)),
         ("renew in a tube without ttr", OptionNotSupported, lambda s: s.plain.touch_many([0], 1)),
         ("a result of a task that is not kept", InvalidOption, lambda s: s.plain.result(3)),
         ("a result of an unknown task", TaskNotFound, lambda s: s.plain.result(99)),
@@ -279,7 +278,7 @@ def rows_of_seconds(bad: Any) -> list[Row]:
 def rows_of_integers(bad: Any) -> list[Row]:
     return [
         (f"put pri={shown_as(bad)}", InvalidOption, lambda s: s.ttl.put(1, pri=bad)),
-        (f"kick {shown_as(bad)}", InvalidOption, lambda s: s.ttl.kick(bad)),
+        (f"kick {shown_as(bad)}", InvalidOption, lambda s: s.ttl.select("buried", limit=bad).kick()),
     ]
 
 
@@ -360,7 +359,10 @@ SAYINGS: list[tuple[Callable[[Scene], Any], str]] = [
     (lambda s: s.plain.lane("a").block(1), "driver 'fifo' has no lanes: use utube, utubettl,"),
     (lambda s: s.plain.lane("a").configure(interval=1), "driver 'fifo' has no lanes"),
     (lambda s: s.plain.lanes(), "driver 'fifo' has no lanes"),
-    (lambda s: s.plain.kick(1, ttl=5), "driver 'fifo' has no option 'ttl': kick accepts attempts"),
+    (
+        lambda s: s.plain.select("buried", limit=1).kick(ttl=5),
+        "driver 'fifo' has no option 'ttl': kick accepts attempts",
+    ),
     (
         lambda s: s.plain.put(1, keep_done_max=5),
         "'fifo' has no option 'keep_done_max' of tasks: it is an option of their tube",
@@ -511,7 +513,7 @@ def test_errors_of_a_custom_codec_become_codec_errors() -> None:
         task = tube.put({"raw": b"x"})
         with pytest.raises(CodecError, match="lost"):
             _ = task.data
-        assert [(listed.id, listed.state) for listed in tube.tasks()] == [(task.id, "ready")]
+        assert [(listed.id, listed.state) for listed in tube.select()] == [(task.id, "ready")]
 
 
 def test_copy_returns_the_same_task_and_pickle_is_refused() -> None:

@@ -19,7 +19,7 @@ def test_expired_done_tasks_are_removed_in_chunks(clock: ManualClock, queue: tub
     left: list[int] = []
     while stored.all():
         tube.put(0)
-        assert (tube.tasks(state="done"), tube.statistics().kept) == ([], 0)
+        assert ([*tube.select("done")], tube.statistics().kept) == ([], 0)
         left.append(len(stored.all()))
         clock.advance(0.001)
     assert left == [700, 200, 0]
@@ -40,6 +40,6 @@ def test_smaller_keep_done_max_applies_at_once_and_trims_in_chunks(queue: tubes.
     tube.put_many(range(1200))
     tube.ack_many(tube.take_many(1200))
     assert [engine.done.trim(100) for _ in range(3)] == [True, True, False]
-    assert [task.id for task in tube.tasks(state="done")] == list(range(1199, 1099, -1))
+    assert [task.id for task in tube.select("done")] == list(range(1199, 1099, -1))
     tube.alter(keep_done_max=7)
     assert tube.statistics().kept == 7

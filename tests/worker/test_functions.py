@@ -185,7 +185,7 @@ def test_enqueue_refuses_what_a_server_would_refuse(queue: tubes.Queue, enqueue:
         with pytest.raises(tubes.CodecError):
             enqueue(name, number, **names)
     assert enqueue("any", 1, 2.5, "ä", None, True, [{"a": (1,)}], more=("b",)).state == "ready"
-    assert len(queue.tube(TASKS).tasks()) == 1
+    assert queue.tube(TASKS).select().count() == 1
 
 
 def test_enqueue_finds_or_recreates_a_dropped_tube(queue: tubes.Queue) -> None:
@@ -338,7 +338,7 @@ def test_arguments_that_do_not_fit_bury_a_task_at_once(queue: tubes.Queue) -> No
     queue.enqueue("send_email")
     queue.enqueue("send_email", "ann", too="much")
     assert worker.run(burst=True) == Summary(buried=2)
-    reasons = [task.reason or "" for task in queue.tube(TASKS).tasks(state="buried")]
+    reasons = [task.reason or "" for task in queue.tube(TASKS).select("buried")]
     assert reasons[0] == "TypeError: send_email(to, subject='hello', *, copy=False): missing a required argument: 'to'"
     assert reasons[1].endswith("got an unexpected keyword argument 'too'")
 
@@ -352,7 +352,9 @@ def test_invalid_task_data_buries_the_task(queue: tubes.Queue, data: Any) -> Non
     tube = queue.create_tube(TASKS)
     tube.put(data)
     assert worker.run(burst=True) == Summary(buried=1)
-    assert (tube.tasks(state="buried")[0].reason or "").startswith("ValueError: the data of a task function must be")
+    assert (next(iter(tube.select("buried"))).reason or "").startswith(
+        "ValueError: the data of a task function must be"
+    )
 
 
 def test_error_of_a_function_is_handled_like_any_handler_error(queue: tubes.Queue) -> None:
@@ -477,7 +479,7 @@ def test_task_data_quoted_in_logs_and_reasons_is_truncated(
     tube.put({"task": "u" * 100_000})
     wrong = tube.put({"task": "send_email", "args": ["ann"], "kwargs": {"k" * 100_000: 1}})
     assert worker.run(burst=True) == Summary(buried=1, released=1)
-    (dead,) = tube.tasks(state="buried")
+    (dead,) = tube.select("buried")
     assert dead.id == wrong.id
     assert "got an unexpected keyword argument 'kkk" in (dead.reason or "")
     assert len(dead.reason or "") < 300

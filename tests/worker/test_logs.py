@@ -151,7 +151,7 @@ def test_requested_retry_is_logged_as_info(queue: tubes.Queue, clock: ManualCloc
         "INFO task 0 of tube 'mail' was sent back by its handler, attempt 1 of 2, retries in 30 s",
         "WARNING task 0 of tube 'mail' has no attempts left, attempt 2 of 2, is buried: Retry: it is closed",
     ]
-    assert tube.tasks(state="buried")[0].reason == "Retry: it is closed"
+    assert next(iter(tube.select("buried"))).reason == "Retry: it is closed"
 
 
 def test_log_records_have_the_fields_of_their_task(

@@ -224,7 +224,7 @@ def test_worker_that_reports_while_the_list_is_read_is_listed_once(
     queue.create_tube("mail")
     worker = Worker(queue)
     worker.on("mail", lambda task: None)
-    read_page = tubes.Tube.tasks
+    read_page = tubes.Tube._tasks
     with running(worker):
         assert eventually(lambda: len(queue.admin.workers()) == 1)
         pages: list[list[tubes.Task]] = []
@@ -235,6 +235,6 @@ def test_worker_that_reports_while_the_list_is_read_is_listed_once(
             pages.append(read_page(tube, *arguments))
             return pages[-1] if len(pages) < 3 else []
 
-        monkeypatch.setattr(tubes.Tube, "tasks", read)
+        monkeypatch.setattr(tubes.Tube, "_tasks", read)
         assert len(queue.admin.workers()) == 1
         assert [len(page) for page in pages[:2]] == [1, 1]

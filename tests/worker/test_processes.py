@@ -86,7 +86,7 @@ def test_dying_process_fails_only_its_own_attempt(queue: tubes.Queue, tube: tube
         with pytest.raises(CallFailed, match="ProcessDied: the process of the handler died: it ended with 3"):
             tube.call("leave", timeout=PATIENCE)
         assert eventually(lambda: tube.statistics().tasks["total"] == 2)
-        assert slow.id not in [task.id for task in tube.tasks()]
+        assert slow.id not in [task.id for task in tube.select()]
         # Killing an idle process does not cost an attempt.
         second = tube.call("pid", timeout=PATIENCE)
         for pid in {first, second}:
@@ -162,7 +162,9 @@ def test_a_process_that_does_not_start_fails_its_attempt(
     worker.on(tube, crunch, process=True)
     tube.put("pid")
     assert worker.run(burst=True) == Summary(buried=1)
-    assert tube.tasks(state="buried")[0].reason == "TimeoutError: a process for the handler did not start in 0.001 s"
+    assert (
+        next(iter(tube.select("buried"))).reason == "TimeoutError: a process for the handler did not start in 0.001 s"
+    )
     assert not [child for child in multiprocessing.active_children() if child.name == "tubes-handler"]
 
 
@@ -187,7 +189,7 @@ def test_data_that_cannot_be_pickled_fails_its_attempt() -> None:
         worker.on(tube, crunch, process=True)
         tube.put(lambda: None)
         assert worker.run(burst=True) == Summary(buried=1)
-        assert "pickle" in (tube.tasks(state="buried")[0].reason or "")
+        assert "pickle" in (next(iter(tube.select("buried"))).reason or "")
 
 
 def test_hooks_of_a_process_handler_run_in_the_worker(queue: tubes.Queue, tube: tubes.Tube) -> None:

@@ -197,7 +197,7 @@ def test_a_function_may_have_several_schedules_and_be_a_task_function(queue: tub
         worker.run(burst=True)
         clock.advance(20)
     assert calls == [0, 100, 120, 200, 240]
-    assert [task.data["task"] for task in queue.tube(SCHEDULES).tasks()] == ["tick"]
+    assert [task.data["task"] for task in queue.tube(SCHEDULES).select()] == ["tick"]
     assert queue.tube(TASKS).join(0)
 
 
@@ -319,10 +319,10 @@ def test_running_worker_restores_a_removed_call(
     with running(program.worker):
         tube = queue._task_tube(TASKS)
         for _ in range(3):
-            assert eventually(lambda: [task.key for task in tube.tasks()] == ["sweep@1970-01-01T00:01:00+00:00"])
+            assert eventually(lambda: [task.key for task in tube.select()] == ["sweep@1970-01-01T00:01:00+00:00"])
             tube.truncate()
         tube.drop(force=True)
-        assert eventually(lambda: TASKS in queue.tubes() and len(queue.tube(TASKS).tasks()) == 1)
+        assert eventually(lambda: TASKS in queue.tubes() and queue.tube(TASKS).select().count() == 1)
         clock.advance(60)
         assert eventually(lambda: program.calls == [60])
 
@@ -331,7 +331,7 @@ def test_a_schedule_may_be_added_while_a_worker_runs(queue: tubes.Queue, clock: 
     program = Program(queue, interval=None)
     with running(program.worker):
         program.worker.every(60, "other")(program.sweep)
-        assert eventually(lambda: SCHEDULES in queue.tubes() and len(queue.tube(SCHEDULES).tasks()) == 1)
+        assert eventually(lambda: SCHEDULES in queue.tubes() and queue.tube(SCHEDULES).select().count() == 1)
         clock.advance(60)
         assert eventually(lambda: program.calls == [60])
 
@@ -348,7 +348,7 @@ def test_very_late_put_does_not_repeat_a_call(queue: tubes.Queue, clock: ManualC
     queue.tube(TASKS).put({"task": "sweep", "at": 60.0}, key="sweep@1970-01-01T00:01:00+00:00")
     program.run()
     assert program.calls == [*calls, 720]
-    assert len(queue.tube(TASKS).tasks()) == 1
+    assert queue.tube(TASKS).select().count() == 1
 
 
 # -- other versions ----------------------------------------------------------------------------------------------------
@@ -370,7 +370,7 @@ def test_removed_schedule_makes_its_pending_call_once(queue: tubes.Queue, clock:
         new.run()
         clock.advance(60)
     assert new.calls == [60]
-    assert queue.tube(TASKS).tasks() == []
+    assert [*queue.tube(TASKS).select()] == []
 
 
 def test_call_of_a_removed_function_waits_for_a_week(queue: tubes.Queue, clock: ManualClock) -> None:
@@ -379,11 +379,11 @@ def test_call_of_a_removed_function_waits_for_a_week(queue: tubes.Queue, clock: 
     for _ in range(6):
         clock.advance(60)
         new.run()
-    (left,) = queue.tube(TASKS).tasks()
+    (left,) = queue.tube(TASKS).select()
     assert (left.state, left.attempts) == ("~", 0)
     clock.advance(7 * 86400)
     new.run()
-    assert queue.tube(TASKS).tasks() == []
+    assert [*queue.tube(TASKS).select()] == []
 
 
 # -- tubes -------------------------------------------------------------------------------------------------------------
@@ -445,6 +445,6 @@ def test_call_with_an_impossible_time_is_buried_at_once(queue: tubes.Queue, at: 
     tube = queue.create_tube(TASKS, "fifottl", max_attempts=3)
     tube.put({"task": "sweep", "args": [], "kwargs": {}, "at": at})
     assert program.run().buried == 1
-    (dead,) = tube.tasks(state="buried")
+    (dead,) = tube.select("buried")
     assert (dead.reason or "").startswith("ValueError: at=")
     assert (dead.attempts, program.calls) == (1, [])

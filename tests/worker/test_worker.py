@@ -104,7 +104,7 @@ def test_failing_task_is_buried_with_its_error_after_max_attempts(
 ) -> None:
     tube.put("ann")
     assert work(queue, kind(fail)) == Summary(released=2, buried=1)
-    (dead,) = tube.tasks(state="buried")
+    (dead,) = tube.select("buried")
     assert (dead.reason, dead.attempts) == ("ValueError: no such address", 3)
 
 
@@ -130,7 +130,7 @@ def test_a_handler_can_ask_for_another_attempt_later(
     assert work(queue, kind(record_later)) == Summary(released=1)
     clock.advance(30)
     assert work(queue, kind(record_later)) == Summary(buried=1)
-    assert tube.tasks(state="buried")[0].reason == "max_attempts: retry"
+    assert next(iter(tube.select("buried"))).reason == "max_attempts: retry"
 
 
 def test_worker_accepts_timedeltas(queue: tubes.Queue, tube: tubes.Tube, clock: ManualClock) -> None:
@@ -146,7 +146,7 @@ def test_worker_accepts_timedeltas(queue: tubes.Queue, tube: tubes.Tube, clock: 
     assert tube.peek(0).due == clock.now() + 120
     clock.advance(120)
     assert worker.run(burst=True) == Summary(buried=1)
-    assert tube.tasks(state="buried")[0].reason == "max_attempts: retry"
+    assert next(iter(tube.select("buried"))).reason == "max_attempts: retry"
 
 
 def test_retry_is_ready_at_once_when_the_driver_has_no_delays(queue: tubes.Queue, kind: Any) -> None:
@@ -171,7 +171,7 @@ def test_retry_may_leave_the_attempts_uncounted(queue: tubes.Queue, clock: Manua
     tube.put("ann")
     for _ in range(2):
         assert work(queue, kind(busy)) == Summary(released=1)
-        (left,) = tube.tasks()
+        (left,) = tube.select()
         assert (left.attempts, left.state) == (0, "delayed" if driver == "fifottl" else "ready")
         clock.advance(30)
     assert seen == [1, 1]
@@ -183,7 +183,7 @@ def test_invalid_retry_delay_fails_the_handler(queue: tubes.Queue, tube: tubes.T
 
     tube.put("ann", max_attempts=1)
     assert work(queue, record_later) == Summary(buried=1)
-    assert str(tube.tasks(state="buried")[0].reason).startswith("InvalidOption: delay=-1")
+    assert str(next(iter(tube.select("buried"))).reason).startswith("InvalidOption: delay=-1")
 
 
 def test_handler_can_bury_its_task(queue: tubes.Queue, tube: tubes.Tube, kind: Any) -> None:
@@ -192,7 +192,7 @@ def test_handler_can_bury_its_task(queue: tubes.Queue, tube: tubes.Tube, kind: A
 
     tube.put("ann")
     assert work(queue, kind(never)) == Summary(buried=1)
-    assert tube.tasks(state="buried")[0].reason == "no such address"
+    assert next(iter(tube.select("buried"))).reason == "no such address"
 
 
 def test_buried_reasons_are_short_and_never_fail(queue: tubes.Queue, tube: tubes.Tube) -> None:
@@ -205,7 +205,7 @@ def test_buried_reasons_are_short_and_never_fail(queue: tubes.Queue, tube: tubes
 
     tube.put_many([Shy(), ValueError("x" * 9999), KeyError(), Bury(""), SystemExit(3)], max_attempts=1)
     assert work(queue, act).buried == 5
-    reasons = [str(task.reason) for task in tube.tasks(state="buried")]
+    reasons = [str(task.reason) for task in tube.select("buried")]
     assert reasons[0] == "Shy"
     assert reasons[1] == f"ValueError: {'x' * 500}..."
     assert reasons[2:] == ["KeyError", "buried by its handler", "RuntimeError: SystemExit: 3"]
@@ -220,8 +220,8 @@ def test_a_handler_may_settle_its_task_itself(queue: tubes.Queue, tube: tubes.Tu
 
     tube.put("ann")
     assert work(queue, bury) == Summary()
-    assert tube.tasks(state="buried")[0].reason == "by hand"
-    tube.kick()
+    assert next(iter(tube.select("buried"))).reason == "by hand"
+    tube.select("buried", limit=1).kick()
     assert work(queue, release) == Summary()
     assert tube.peek(0).state == "delayed"
 
@@ -244,7 +244,7 @@ def test_plain_handlers_get_a_task_and_async_handlers_an_async_task(queue: tubes
     with pytest.raises(InvalidOption):
         worker.on("mail", handle_async)
     worker.run(burst=True)
-    tube.kick(attempts=3)
+    tube.select("buried", limit=1).kick(attempts=3)
     worker.off("mail")
     worker.on("mail", handle_async)
     worker.run(burst=True)
@@ -284,7 +284,7 @@ def test_undecodable_task_is_buried_without_affecting_others(kind: Any, clock: M
         seen: list[int] = []
         assert work(queue, kind(lambda task: seen.append(task.data))) == Summary(acked=2, buried=1)
         assert seen == [1, 3]
-        (dead,) = tube.tasks(state="buried")
+        (dead,) = tube.select("buried")
         assert (dead.id, str(dead.reason)[:52]) == (1, "CodecError: codec 'Picky' cannot decode bytes b'two'")
 
 
@@ -439,7 +439,9 @@ def test_plain_handler_returning_a_coroutine_fails(queue: tubes.Queue, tube: tub
 
     tube.put("ann", max_attempts=1)
     assert work(queue, lambda task: send(task)) == Summary(buried=1)
-    assert (tube.tasks(state="buried")[0].reason or "").startswith("TypeError: a plain handler returned a coroutine")
+    assert (next(iter(tube.select("buried"))).reason or "").startswith(
+        "TypeError: a plain handler returned a coroutine"
+    )
 
 
 @pytest.mark.parametrize("driver", ["fifo", "fifottl"])
@@ -873,7 +875,7 @@ def test_base_exception_of_a_handler_does_not_stop_the_worker(
     worker = Worker(queue)
     worker.on(tube, fail_async if is_async else fail)
     assert worker.run(burst=True).buried == 2
-    assert {type(error).__name__ in (task.reason or "") for task in tube.tasks(state="buried")} == {True}
+    assert {type(error).__name__ in (task.reason or "") for task in tube.select("buried")} == {True}
 
 
 def test_decorator_without_tube_is_refused(queue: tubes.Queue) -> None:

@@ -261,7 +261,7 @@ def test_any_error_of_a_handler_or_hook_buries_its_task(
         worker.around(Hook)
     worker.on(tube, handle_async if is_async else handle)
     assert burst(worker) == Summary(acked=2, buried=2)
-    assert all(task.reason for task in tube.tasks(state="buried"))
+    assert all(task.reason for task in tube.select("buried"))
 
 
 @pytest.mark.parametrize("name", ERRORS)
@@ -277,7 +277,7 @@ def test_any_error_of_a_handler_buries_its_task_on_a_server(url: str, name: str)
         worker = Worker(queue)
         worker.on(tube, handle)
         assert burst(worker) == Summary(acked=1, buried=1)
-        assert all(task.reason for task in tube.tasks(state="buried"))
+        assert all(task.reason for task in tube.select("buried"))
 
 
 def test_reason_names_the_class_of_an_error_with_a_hidden_name(queue: tubes.Queue) -> None:
@@ -290,7 +290,7 @@ def test_reason_names_the_class_of_an_error_with_a_hidden_name(queue: tubes.Queu
         raise HiddenName("but words")
 
     assert burst(worker) == Summary(buried=1)
-    assert tube.tasks(state="buried")[0].reason == "HiddenName: but words"
+    assert next(iter(tube.select("buried"))).reason == "HiddenName: but words"
 
 
 # -- hostile handlers --------------------------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ def test_codec_raising_system_exit_does_not_stop_the_worker(is_async: bool) -> N
         worker = Worker(queue)
         worker.on(tube, echo_async if is_async else lambda task: task.data)
         assert burst(worker) == Summary(acked=1, buried=1)
-        assert tube.tasks(state="buried")[0].reason == "CodecError: SystemExit: decode"
+        assert next(iter(tube.select("buried"))).reason == "CodecError: SystemExit: decode"
 
 
 def test_result_that_cannot_be_encoded_fails_its_call(queue: tubes.Queue) -> None:
@@ -513,7 +513,7 @@ def test_failing_logger_does_not_stop_worker(queue: tubes.Queue) -> None:
     summary = burst(worker)
     go.set()
     assert summary == Summary(acked=1, buried=2, lost=1)
-    assert [task.reason for task in tube.tasks(state="buried")] == [
+    assert [task.reason for task in tube.select("buried")] == [
         "ValueError: no such address",
         "TimeoutError: the handler took longer than 1 s",
     ]

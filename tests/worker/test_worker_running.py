@@ -170,7 +170,7 @@ def test_renewing_a_task_does_not_change_its_ttr(queue: tubes.Queue) -> None:
     worker.on(tube, fail)
     tube.put("ann")
     assert worker.run(burst=True) == Summary(released=1, buried=1)
-    assert tube.tasks(state="buried")[0].ttr == TTR
+    assert next(iter(tube.select("buried"))).ttr == TTR
 
 
 def test_a_task_without_ttr_is_never_renewed(queue: tubes.Queue) -> None:
@@ -233,7 +233,7 @@ def test_an_async_handler_that_takes_too_long_is_cancelled(queue: tubes.Queue) -
     worker.on(tube, handle, timeout=0.5)
     tube.put_many(["slow", "quick"])
     assert worker.run(burst=True) == Summary(acked=1, buried=1)
-    assert tube.tasks(state="buried")[0].reason == "TimeoutError: the handler took longer than 0.5 s"
+    assert next(iter(tube.select("buried"))).reason == "TimeoutError: the handler took longer than 0.5 s"
 
 
 def test_timeout_error_of_a_handler_is_reported_as_its_own(queue: tubes.Queue) -> None:
@@ -246,7 +246,7 @@ def test_timeout_error_of_a_handler_is_reported_as_its_own(queue: tubes.Queue) -
     worker.on(tube, handle, timeout=60)
     tube.put("ann")
     assert worker.run(burst=True) == Summary(buried=1)
-    assert tube.tasks(state="buried")[0].reason == "TimeoutError: mine"
+    assert next(iter(tube.select("buried"))).reason == "TimeoutError: mine"
 
 
 @pytest.mark.sample(2)
@@ -276,13 +276,13 @@ def test_handler_that_does_not_end_loses_its_task_at_the_timeout(
     tube.put_many(["slow", "quick"])
     with running(worker) as run:
         assert eventually(lambda: seen == ["quick"])
-        (dead,) = tube.tasks(state="buried")
+        (dead,) = tube.select("buried")
         assert (dead.data, dead.reason) == ("slow", "TimeoutError: the handler took longer than 0.5 s")
         go.set()
         assert eventually(lambda: "too late" in caplog.text)
         assert run.end() == Summary(acked=1, buried=1)
     assert "is buried: TimeoutError: the handler took longer than 0.5 s" in caplog.text
-    assert len(tube.tasks(state="buried")) == 1
+    assert tube.select("buried").count() == 1
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------

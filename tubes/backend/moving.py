@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from tubes.drivers.moves import State, check_state
-from tubes.drivers.options import SECOND, InternalContext, integer
+from tubes.drivers.moves import State
+from tubes.drivers.options import SECOND, InternalContext
 from tubes.drivers.timers import NEVER
 from tubes.errors import InvalidOption, TubeFull, TubesError
 from tubes.values.batch import Item
@@ -23,22 +23,6 @@ def check_target(source: Any, target: Any, kind: type) -> None:
     # Two URLs may lead to the same tube.
     if (target.name, target._port.born) == (source.shared.name, source.born):  # type: ignore[attr-defined]
         raise InvalidOption(option="tube", value=source.tube.name, rule="must be another tube")
-
-
-def check_move(source: Any, target: Any, kind: type, state: object, limit: object) -> int | None:
-    """Check the arguments of `move` and return the checked limit; None: move all tasks."""
-    if not isinstance(target, kind):
-        raise InvalidOption(option="tube", value=target, rule=f"must be a {kind.__name__}")
-    # Two URLs may lead to the same tube.
-    if (target.name, target._port.born) == (source.shared.name, source.born):  # type: ignore[attr-defined]
-        raise InvalidOption(option="tube", value=source.tube.name, rule="must be another tube")
-    check_state(state, (State.READY, State.DELAYED, State.BURIED))
-    return None if limit is None else integer("limit", limit)
-
-
-def next_batch_size(limit: int | None, moved: int, most: int = MOVE_BATCH) -> int:
-    """Return the size of the next batch after `moved` tasks; `most`: the largest batch."""
-    return most if limit is None else min(most, limit - moved)
 
 
 def smaller_batch_size(error: TubesError, tasks: Sequence[TaskView], name: str) -> int:

@@ -128,7 +128,7 @@ def pause(
 def resume(name: Name, url: Url = None, as_json_: AsJson = False) -> None:
     """End the pause of a tube."""
     with open_queue(url) as queue:
-        queue.tube(name).resume()
+        queue.tube(name).pause(0)
     if as_json_:
         print_json({"tube": name, "paused": None})
 
@@ -150,7 +150,10 @@ def truncate(
         counted = tube.statistics()
         count = counted.kept if known is State.DONE else counted.tasks[known or "total"]
         require_confirmation(f"delete {count} {f'{known} ' if known else ''}tasks of tube {name!r}", yes=yes)
-        tube.truncate(state=known)
+        if known is None:
+            tube.truncate()
+        else:
+            tube.select(known).delete()
         if as_json_:
             print_json({"tube": name, "removed": count})
         else:

@@ -251,7 +251,7 @@ def peek(
         raise Stop(f"--state {state!r}: must be ready, taken, buried, delayed or done", Exit.USAGE)
     with open_queue(url, codec, read_only=True) as queue:
         tube = queue.tube(name)
-        found = [tube.peek(id) for id in ids] if ids else tube.tasks(limit=limit, state=state)
+        found = [tube.peek(id) for id in ids] if ids else [*tube.select(state, limit=limit)]
         _show(found, as_json_=as_json_)
         if not found:
             raise Stop(f"tube {name!r} has no such tasks", Exit.NOTHING)
@@ -300,7 +300,7 @@ def buried(
     They are listed in the order in which `kick` takes them. The last lines count the listed tasks by reason.
     """
     with open_queue(url, codec, read_only=True) as queue:
-        found = queue.tube(name).tasks(limit=limit, state="buried")
+        found = [*queue.tube(name).select("buried", limit=limit)]
         _show(found, as_json_=as_json_, reasons=True)
         if not as_json_ and found:
             for reason, count in Counter(task.reason for task in found).most_common():

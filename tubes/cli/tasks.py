@@ -322,8 +322,7 @@ def kick(
             kicked = len(found)
         else:
             known = check_state(state, (tubes.State.BURIED, tubes.State.DELAYED))
-            wanted = tube.statistics().tasks[known] if everything else count
-            kicked = tube.kick(wanted, attempts=attempts, ttl=ttl, state=known)
+            kicked = tube.select(known, limit=None if everything else count).kick(attempts=attempts, ttl=ttl)
         _print_result(as_json_, {"tube": name, "kicked": kicked}, str(kicked))
         if not kicked:
             raise Stop(f"tube {name!r} has no such {'buried, delayed or done' if ids else state} tasks", Exit.NOTHING)
@@ -366,7 +365,8 @@ def move(
     They become ready there, or stay delayed. They get new ids.
     """
     with open_queue(url, codec) as queue:
-        moved = queue.tube(name).admin.move_to(queue.tube(to), state=state, limit=limit)
+        known = check_state(state, (tubes.State.BURIED, tubes.State.READY, tubes.State.DELAYED))
+        moved = queue.tube(name).select(known, limit=limit).move_to(queue.tube(to))
         _print_result(as_json_, {"tube": name, "to": to, "moved": moved}, str(moved))
         if not moved:
             raise Stop(f"tube {name!r} has no {state} tasks", Exit.NOTHING)

@@ -97,7 +97,7 @@ def _open_output(file: Path, *, force: bool) -> Generator[TextIO]:
 
 def _pages(tube: tubes.Tube, state: str | None) -> Iterator[list[tubes.Task]]:
     last: tubes.Task | None = None
-    while page := tube.tasks(last, _PAGE, state=state):
+    while page := tube._tasks(last, _PAGE, state=state):
         yield page
         last = page[-1]
 

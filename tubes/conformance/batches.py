@@ -128,7 +128,7 @@ class Batches(Bench):
             self.tube.put_many(items, errors="raise")
         with self.expect_error(InvalidOption):
             self.tube.put_many([1], errors="ignore")
-        assert [task.data for task in self.tube.tasks()] == [1, 3, 5]
+        assert [task.data for task in self.tube.select()] == [1, 3, 5]
 
     def test_a_bad_option_of_the_batch_puts_nothing(self) -> None:
         with self.expect_error(OptionNotSupported):
@@ -223,7 +223,7 @@ class Batches(Bench):
         held = self.tube.take_many(2, timeout=0)
         assert {task.max_attempts for task in held} == {1}
         assert all(self.tube.release_many(held).values())
-        assert [task.reason for task in self.tube.tasks(state="buried")] == ["max_attempts: release"] * 2
+        assert [task.reason for task in self.tube.select("buried")] == ["max_attempts: release"] * 2
 
     # -- capacity ------------------------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class Batches(Bench):
         tasks = self.put_some(120)
         for task in (tasks[0], tasks[1], tasks[-1]):
             self.tube.bury(task.id)
-        assert self.tube.kick(3) == 3
+        assert self.tube.select("buried", limit=3).kick() == 3
         taken = self.tube.take_many(120, timeout=0)
         assert sorted(task.id for task in taken) == [task.id for task in tasks]
         assert all(self.tube.ack_many(taken).values())

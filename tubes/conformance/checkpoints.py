@@ -32,7 +32,7 @@ class Checkpoints(Bench):
         assert facts_of(task) == (None, None, None)
         updated = task.checkpoint(SAVED, progress=0.25, note="äh\ud800")
         expected = (SAVED, 0.25, "äh\ud800")
-        listed = self.tube.tasks(state="taken")
+        listed = [*self.tube.select("taken")]
         for seen in (updated, self.tube.peek(task), self.add_worker().tube.peek(task.id), *listed):
             assert facts_of(seen) == expected
             assert (seen.state, seen.data, seen.context, seen.attempts) == ("taken", "film", {"trace": "1"}, 1)
@@ -80,8 +80,8 @@ class Checkpoints(Bench):
         self.tube.bury(task)
         with self.queue.namespace("elsewhere") as queue:
             other = queue.create_tube("other", self.driver, **self.options)
-            self.tube.admin.move_to(other)
-            (moved,) = other.tasks()
+            self.tube.select("buried").move_to(other)
+            (moved,) = other.select()
             assert (facts_of(moved), moved.context) == ((SAVED, 0.5, "n"), {"trace": "1"})
 
     def test_a_kept_done_task_has_the_facts_and_starts_again_without_them(self) -> None:

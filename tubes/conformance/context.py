@@ -31,9 +31,9 @@ class Context(Bench):
         self.take().release()
         assert self.take().context == TRACE
         self.tube.bury(task.id, "why")
-        assert self.tube.tasks(state="buried")[0].context == TRACE
-        assert self.tube.tasks(state="buried")[0].reason == "why"
-        self.tube.kick(1)
+        assert next(iter(self.tube.select("buried"))).context == TRACE
+        assert next(iter(self.tube.select("buried"))).reason == "why"
+        self.tube.select("buried", limit=1).kick()
         self.tube.update(task.id, data="other")
         taken = self.take()
         assert (taken.context, taken.data, taken.key) == (TRACE, "other", "k")

@@ -128,14 +128,14 @@ class Delay(Bench):
         late, soon, later = (self.put(delay=delay) for delay in (20, 10, 30))
         buried = self.put_and_bury()
         events = self.listen()
-        assert self.tube.kick(2, state="delayed") == 2
+        assert self.tube.select("delayed", limit=2).kick() == 2
         assert [self.state(task) for task in (late, soon, later, buried)] == ["ready", "ready", "delayed", "buried"]
         assert self.has_received(events, [("kick", soon.id, "ready"), ("kick", late.id, "ready")])
-        assert self.tube.kick(9, attempts=1, state="delayed") == 1
+        assert self.tube.select("delayed", limit=9).kick(attempts=1) == 1
         assert self.tube.peek(later).max_attempts == 1
-        assert self.tube.kick(9, state="delayed") == 0
+        assert self.tube.select("delayed", limit=9).kick() == 0
         assert self.count("kick") == 3
-        assert self.refuses(lambda state: self.tube.kick(1, state=state), "ready", "x", None, ["delayed"])
+        assert self.refuses(lambda state: self.tube.select(state, limit=1).kick(), "x", ["delayed"])
         assert sorted(self.drain()) == sorted(task.id for task in (late, soon, later))
 
     def test_one_delayed_task_can_be_kicked(self) -> None:
@@ -151,5 +151,5 @@ class Delay(Bench):
     @needs("ttl")
     def test_kicked_delayed_task_still_expires_by_its_ttl(self) -> None:
         task = self.put(delay=5, ttl=10)
-        assert self.tube.kick(state="delayed") == 1
+        assert self.tube.select("delayed", limit=1).kick() == 1
         assert self.changes_state(task, "ready", "done", after=15)

@@ -31,7 +31,7 @@ class DoneTasks(Bench):
 
     def kept_ids(self, tube: Any = None) -> list[int]:
         """Return the ids of the kept done tasks."""
-        return [task.id for task in (tube or self.tube).tasks(state="done")]
+        return [task.id for task in (tube or self.tube).select("done")]
 
     def put_and_ack(self, result: object = None, **options: object) -> Task:
         """Put, take and ack a task, which is then kept unless the options disable this."""
@@ -60,7 +60,7 @@ class DoneTasks(Bench):
         assert (task.keep_done, task.result, task.ended, task.why) == (60, None, None, None)
         self.clock.advance(1)
         assert self.tube.ack(task, {"sent": True}).state == "done"
-        for seen in (self.tube.peek(task.id), self.tube.peek(put), *self.tube.tasks(state="done")):
+        for seen in (self.tube.peek(task.id), self.tube.peek(put), *self.tube.select("done")):
             assert (seen.state, seen.data, seen.result, seen.why) == ("done", {"to": "ann"}, {"sent": True}, "ack")
             assert (seen.id, seen.attempts, seen.context, seen.utube) == (put.id, 1, {"trace": "1"}, put.utube)
             assert (seen.created, seen.ended) == (put.created, self.clock.now())
@@ -87,7 +87,7 @@ class DoneTasks(Bench):
             each.ack(self.take(each), 1)
             with pytest.raises(TaskNotFound):
                 each.peek(task.id)
-            assert each.tasks(state="done") == []
+            assert [*each.select("done")] == []
 
     def test_tube_keep_done_is_the_default_for_its_tasks(self) -> None:
         tube = self.create("keeps", keep_done=60)
@@ -113,7 +113,7 @@ class DoneTasks(Bench):
             tube.ack(self.take(tube))
         counts = tube.statistics()
         assert (counts.kept, counts.tasks["total"], counts.tasks["done"]) == (3, 0, 3)
-        assert tube.tasks() == []
+        assert [*tube.select()] == []
         assert tube.join(0)
         assert self.queue.admin.overview()["small"].statistics.kept == 3
 
@@ -179,15 +179,15 @@ class DoneTasks(Bench):
             self.clock.advance(1)
             tasks.append(self.put_and_ack(**self.lane("a")))
         ids = [task.id for task in reversed(tasks)]
-        first = self.tube.tasks(state="done", limit=1)
+        first = [*self.tube.select("done", limit=1)]
         assert [task.id for task in first] == ids[:1]
-        assert [task.id for task in self.tube.tasks(first[0], state="done")] == ids[1:]
-        assert [task.id for task in self.tube.tasks(ids[1], 1, state="done")] == ids[2:3]
+        assert [task.id for task in self.tube._tasks(first[0], state="done")] == ids[1:]
+        assert [task.id for task in self.tube._tasks(ids[1], 1, state="done")] == ids[2:3]
         with pytest.raises(TaskNotFound):
-            self.tube.tasks(ids[0] + 100, state="done")
+            self.tube._tasks(ids[0] + 100, state="done")
         if self.knows("lane"):
             self.put_and_ack(**self.lane("b"))
-            assert [task.id for task in self.tube.tasks(state="done", utube="a")] == ids
+            assert [task.id for task in self.tube.select("done", lane="a")] == ids
 
     def test_kept_done_task_can_be_deleted(self) -> None:
         first, second, third, fourth = (self.put_and_ack() for _ in range(4))
@@ -199,7 +199,7 @@ class DoneTasks(Bench):
         assert self.tube.delete_many([third, third.id + 100], state="done") == {third.id: True, third.id + 100: False}
         assert self.kept_ids() == [fourth.id]
         waits = self.put()
-        self.tube.truncate(state="done")
+        self.tube.select("done").delete()
         assert self.kept_ids() == []
         assert self.state(waits) == "ready"
         self.tube.delete(self.put(keep_done=60))
@@ -267,7 +267,7 @@ class DoneTasks(Bench):
 
     def test_waiting_result_of_a_moved_task_raises_task_not_found(self) -> None:
         waiting = self.begin_result(self.put(keep_done=60), 60)
-        assert self.tube.admin.move_to(self.create("other"), state="ready") == 1
+        assert self.tube.select("ready").move_to(self.create("other")) == 1
         with pytest.raises(TaskNotFound):
             self.result_of(waiting)
 

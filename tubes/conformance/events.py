@@ -21,7 +21,7 @@ class Events(Bench):
         id = self.put().id
         self.tube.release(self.take())
         self.tube.bury(id)
-        self.tube.kick()
+        self.tube.select("buried", limit=1).kick()
         self.tube.ack(self.take())
         assert self.has_received(
             events,
@@ -93,7 +93,7 @@ class Events(Bench):
     def test_calls_without_effect_are_not_reported_to_listeners(self) -> None:
         task, events = self.put_and_bury(), self.listen()
         self.tube.bury(task)
-        self.tube.kick(0)
+        self.tube.select("buried", limit=0).kick()
         self.tube.peek(task)
         self.tube.take(timeout=0)
         for method, error in (("ack", TaskNotTaken), ("release", TaskNotTaken), ("delete", TaskNotFound)):
@@ -169,7 +169,7 @@ class Events(Bench):
     def test_call_counts_equal_the_number_of_affected_tasks(self) -> None:
         for _ in range(3):
             self.put_and_bury()
-        self.tube.kick(9)
+        self.tube.select("buried", limit=9).kick()
         for method in ("ack", "release", "delete"):
             getattr(self.tube, method)(self.take())
         self.take()

@@ -84,9 +84,9 @@ class Failures(Bench):
         self.put(max_attempts=2)
         assert self.tube.release(self.take(), reason="first").reason is None
         assert self.take().release(reason="ValueError: ü").state == "buried"
-        assert self.tube.tasks(state="buried")[0].reason == "ValueError: ü"
+        assert next(iter(self.tube.select("buried"))).reason == "ValueError: ü"
         with self.expect_error(InvalidOption):
-            self.tube.release(self.tube.tasks(state="buried")[0], reason=7)
+            self.tube.release(next(iter(self.tube.select("buried"))), reason=7)
 
     def test_release_all_buries_tasks_after_their_last_attempt(self) -> None:
         last, other = self.put_and_take(max_attempts=1), self.put_and_take(max_attempts=2)
@@ -124,7 +124,7 @@ class Failures(Bench):
         assert task.calls == {"release": 0, "ttr": 0, "bury": 0, "kick": 0}
         self.tube.release(self.take())
         assert self.tube.bury(self.take()).calls == {"release": 1, "ttr": 0, "bury": 1, "kick": 0}
-        self.tube.kick()
+        self.tube.select("buried", limit=1).kick()
         self.tube._decline(self.take(), 0)
         self.tube.bury(task.id)
         assert self.tube.kick(task=task.id).calls == {"release": 1, "ttr": 0, "bury": 2, "kick": 2}
@@ -139,7 +139,7 @@ class Failures(Bench):
         self.clock.advance(2)
         assert self.tube.peek(task.id).calls == {"release": 0, "ttr": 1, "bury": 0, "kick": 0}
         self.tube.release(self.take(), delay=5)
-        assert self.tube.kick(state="delayed") == 1
+        assert self.tube.select("delayed", limit=1).kick() == 1
         self.take()
         self.clock.advance(2)
         assert self.tube.peek(task.id).calls == {"release": 1, "ttr": 2, "bury": 1, "kick": 1}
@@ -163,7 +163,7 @@ class Failures(Bench):
 
     def test_a_kick_forgets_the_reason(self) -> None:
         task = self.tube.bury(self.put(), "no such host")
-        self.tube.kick()
+        self.tube.select("buried", limit=1).kick()
         assert self.tube.peek(task).reason is None
 
     def test_buried_lists_tasks_in_kick_order(self) -> None:
@@ -171,12 +171,12 @@ class Failures(Bench):
         data = [task.data for task in tasks]
         for number in (3, 0, 4, 1):
             self.tube.bury(tasks[number], f"because of {number}")
-        listed = self.tube.tasks(state="buried")
+        listed = [*self.tube.select("buried")]
         assert [task.data for task in listed] == [data[number] for number in (0, 1, 3, 4)]
         assert [task.reason for task in listed] == [f"because of {number}" for number in (0, 1, 3, 4)]
-        assert [task.data for task in self.tube.tasks(limit=2, state="buried")] == data[:2]
-        assert self.tube.tasks(limit=0, state="buried") == []
-        assert self.refuses(lambda limit: self.tube.tasks(limit=limit, state="buried"), -1, 0.5, "1")
+        assert [task.data for task in self.tube.select("buried", limit=2)] == data[:2]
+        assert [*self.tube.select("buried", limit=0)] == []
+        assert self.refuses(lambda limit: [*self.tube.select("buried", limit=limit)], -1, 0.5, "1")
 
     def test_reasons_counts_buried_tasks_by_kind(self) -> None:
         assert self.tube.admin.reasons() == {}
@@ -211,24 +211,24 @@ class Failures(Bench):
             taken = self.take()
             assert (taken.id, taken.attempts) == (task.id, attempt)
             assert self.tube.release(taken).state == "buried"
-            self.tube.kick()
+            self.tube.select("buried", limit=1).kick()
 
     def test_kick_may_add_attempts(self) -> None:
         task = self.put(max_attempts=1)
         self.tube.release(self.take())
-        assert self.tube.kick(1, attempts=2) == 1
+        assert self.tube.select("buried", limit=1).kick(attempts=2) == 1
         assert self.tube.peek(task).max_attempts == 3
         assert self.tube.release(self.take()).state == "ready"
         assert self.tube.release(self.take()).state == "buried"
         assert self.tube.kick(task=task, attempts=1).max_attempts == 4
-        assert self.refuses(lambda value: self.tube.kick(1, attempts=value), 0, -1, "1")
+        assert self.refuses(lambda value: self.tube.select("buried", limit=1).kick(attempts=value), 0, -1, "1")
         assert self.refuses(lambda value: self.tube.kick(task=task, attempts=value), 0, -1, "1")
 
     @needs("ttl")
     def test_a_kick_may_give_a_new_ttl(self) -> None:
         task = self.put_and_bury(ttl=10)
         self.clock.advance(9)
-        assert self.tube.kick(ttl=5) == 1
+        assert self.tube.select("buried", limit=1).kick(ttl=5) == 1
         found = self.tube.peek(task)
         assert (found.ttl, found.expires) == (14, 14)
         assert self.changes_state(task, "ready", "done", after=5)
@@ -240,7 +240,7 @@ class Failures(Bench):
     def test_kick_with_ttl_is_refused_where_the_driver_has_no_ttl(self) -> None:
         task = self.put_and_bury()
         with self.expect_error(OptionNotSupported):
-            self.tube.kick(ttl=1)
+            self.tube.select("buried", limit=1).kick(ttl=1)
         with self.expect_error(OptionNotSupported):
             self.tube.kick(task=task, ttl=1)
 

@@ -13,28 +13,28 @@ class Looking(Bench):
 
     def test_tasks_lists_all_states_in_id_order(self) -> None:
         taken, buried, ready = self.put_and_take(), self.put_and_bury(), self.put([1, "two"])
-        assert [(task.id, str(task.state)) for task in self.tube.tasks()] == [
+        assert [(task.id, str(task.state)) for task in self.tube.select()] == [
             (taken.id, "taken"),
             (buried.id, "buried"),
             (ready.id, "ready"),
         ]
-        for task in self.tube.tasks():
+        for task in self.tube.select():
             assert task == self.tube.peek(task.id)
 
     @needs("delay")
     def test_tasks_lists_delayed_tasks(self) -> None:
         task = self.put(delay=5)
-        assert [(found.id, found.due) for found in self.tube.tasks()] == [(task.id, self.clock.now() + 5)]
+        assert [(found.id, found.due) for found in self.tube.select()] == [(task.id, self.clock.now() + 5)]
 
     def test_tasks_can_be_read_page_by_page(self) -> None:
         tasks = [self.put(number) for number in range(7)]
         self.tube.delete(tasks[3])
-        assert [task.data for task in self.tube.tasks(limit=2)] == [0, 1]
-        assert [task.data for task in self.tube.tasks(tasks[1], 3)] == [2, 4, 5]
-        assert [task.data for task in self.tube.tasks(tasks[3])] == [4, 5, 6]
-        assert [task.data for task in self.tube.tasks(after=tasks[5].id)] == [6]
-        assert self.tube.tasks(tasks[6]) == []
-        assert self.tube.tasks(limit=0) == []
+        assert [task.data for task in self.tube.select(limit=2)] == [0, 1]
+        assert [task.data for task in self.tube._tasks(tasks[1], 3)] == [2, 4, 5]
+        assert [task.data for task in self.tube._tasks(tasks[3])] == [4, 5, 6]
+        assert [task.data for task in self.tube._tasks(after=tasks[5].id)] == [6]
+        assert self.tube._tasks(tasks[6]) == []
+        assert [*self.tube.select(limit=0)] == []
 
     @lacks("capacity")
     def test_tasks_lists_few_tasks_with_ids_far_apart(self) -> None:
@@ -42,39 +42,39 @@ class Looking(Bench):
         between = self.tube.put_many(range(2500))
         last = self.put("last")
         self.tube.delete_many(between)
-        assert [task.data for task in self.tube.tasks()] == ["first", "last"]
-        assert [task.id for task in self.tube.tasks(first)] == [last.id]
+        assert [task.data for task in self.tube.select()] == ["first", "last"]
+        assert [task.id for task in self.tube._tasks(first)] == [last.id]
 
     @lacks("capacity")
     def test_tasks_lists_more_tasks_than_one_call_reads(self) -> None:
         tasks = self.tube.put_many(range(5200))
         self.tube.delete_many(tasks[:5100:2])
-        assert [task.data for task in self.tube.tasks(limit=5200)] == [*range(1, 5100, 2), *range(5100, 5200)]
-        assert [task.data for task in self.tube.tasks(tasks[5149])] == [*range(5150, 5200)]
+        assert [task.data for task in self.tube.select(limit=5200)] == [*range(1, 5100, 2), *range(5100, 5200)]
+        assert [task.data for task in self.tube._tasks(tasks[5149])] == [*range(5150, 5200)]
         ready = [task.id for task in self.sort_as_taken(tasks[:5100][1::2] + tasks[5100:])]
-        assert [task.id for task in self.tube.tasks(limit=5200, state="ready")] == ready
+        assert [task.id for task in self.tube.select("ready", limit=5200)] == ready
         # Returned tasks get their old places again.
         back = self.tube.take_many(600)[::2]
         self.tube.release_many(back)
-        ready = [task.id for task in self.sort_as_taken(back + self.tube.tasks(limit=5200, state="ready"))]
+        ready = [task.id for task in self.sort_as_taken([*back, *self.tube.select("ready", limit=5200)])]
         assert self.pages("ready", 400) == list(dict.fromkeys(ready))
         assert self.pages("taken", 200) == sorted(
-            task.id for task in self.tube.tasks(limit=5200) if task.state == "taken"
+            task.id for task in self.tube.select(limit=5200) if task.state == "taken"
         )
 
     def test_listing_tasks_takes_no_task(self) -> None:
         task = self.put()
-        assert self.tube.tasks() == [task]
+        assert [*self.tube.select()] == [task]
         assert self.take().id == task.id
 
     def pages(self, state: str, limit: int, *, by_id: bool = False) -> list[int]:
         """Return the ids of all tasks in a state, read in pages that begin after a task or after its id."""
         found: list[Task] = []
-        while page := self.tube.tasks((found[-1].id if by_id else found[-1]) if found else None, limit, state=state):
+        while page := self.tube._tasks((found[-1].id if by_id else found[-1]) if found else None, limit, state=state):
             found += page
-        assert found == self.tube.tasks(limit=10_000, state=state)
+        assert found == [*self.tube.select(state, limit=10_000)]
         assert sorted(task.id for task in found) == [
-            task.id for task in self.tube.tasks(limit=10_000) if task.state == state
+            task.id for task in self.tube.select(limit=10_000) if task.state == state
         ]
         return [task.id for task in found]
 
@@ -86,7 +86,7 @@ class Looking(Bench):
         for task in tasks[8:2:-2]:
             if task.id not in {one.id for one in held}:
                 self.tube.bury(task.id)
-        left = {task.id: task for task in self.tube.tasks()}
+        left = {task.id: task for task in self.tube.select()}
         ready, buried = ([task for task in left.values() if task.state == state] for state in ("ready", "buried"))
         in_order = ready if self.knobs.lane else self.sort_as_taken(ready)
         for by_id in (False, True):
@@ -94,18 +94,18 @@ class Looking(Bench):
             assert self.pages("buried", 1, by_id=by_id) == [task.id for task in self.sort_as_taken(buried)]
             assert self.pages("taken", 2, by_id=by_id) == sorted(task.id for task in held)
             assert self.pages("delayed", 2, by_id=by_id) == []
-        assert self.tube.tasks(limit=1, state="buried") == self.tube.tasks(limit=1, state="buried")
+        assert [*self.tube.select("buried", limit=1)] == [*self.tube.select("buried", limit=1)]
         for state in ("ready", State.READY):
-            assert self.tube.tasks(state=state) == in_order
+            assert [*self.tube.select(state)] == in_order
         # A removed task still marks a place in the list, but its id does not.
         first, *others = in_order
         self.tube.delete(first.id)
-        assert self.tube.tasks(first, state="ready") == others
+        assert self.tube._tasks(first, state="ready") == others
         if not self.knobs.lane:
             with self.expect_error(TaskNotFound):
-                self.tube.tasks(first.id, state="ready")
-        self.tube.kick()
-        assert self.tube.tasks(state="buried") == self.sort_as_taken(buried)[1:]
+                self.tube._tasks(first.id, state="ready")
+        self.tube.select("buried", limit=1).kick()
+        assert [*self.tube.select("buried")] == self.sort_as_taken(buried)[1:]
 
     @needs("delay")
     def test_delayed_tasks_are_listed_in_due_order(self) -> None:
@@ -122,7 +122,7 @@ class Looking(Bench):
             assert self.pages("delayed", 2, by_id=by_id) == expected
         self.pass_time(0.1)
         self.tube.update(later.id, delay=0.2)
-        assert self.tube.tasks(limit=2, state="delayed") == [self.tube.peek(id) for id in (later.id, tasks[6].id)]
+        assert [*self.tube.select("delayed", limit=2)] == [self.tube.peek(id) for id in (later.id, tasks[6].id)]
 
     @needs("lane")
     def test_tasks_of_one_lane_are_listed(self) -> None:
@@ -131,17 +131,17 @@ class Looking(Bench):
         taken = next(task for task in iter(self.take, None) if task.utube == "a")
         buried, ready = (task for task in tasks[::2] if task.id != taken.id)
         self.tube.bury(buried.id)
-        assert [task.data for task in self.tube.tasks(utube="a")] == [0, 2, 4]
+        assert [task.data for task in self.tube.select(lane="a")] == [0, 2, 4]
         for state, ids in (("ready", [ready.id]), ("taken", [taken.id]), ("buried", [buried.id]), ("delayed", [])):
-            assert [task.id for task in self.tube.tasks(state=state, utube="a")] == ids
-        assert [task.data for task in self.tube.tasks(tasks[1], 1, utube="b")] == [3]
-        assert self.tube.tasks(utube="nil") == [self.tube.peek(other.id)]
-        assert self.tube.tasks(utube="c") == []
+            assert [task.id for task in self.tube.select(state, lane="a")] == ids
+        assert [task.data for task in self.tube._tasks(tasks[1], 1, utube="b")] == [3]
+        assert [*self.tube.select(lane="nil")] == [self.tube.peek(other.id)]
+        assert [*self.tube.select(lane="c")] == []
 
     @lacks("lane")
     def test_listing_a_lane_is_refused_where_the_driver_has_no_lanes(self) -> None:
         with self.expect_error(OptionNotSupported):
-            self.tube.tasks(utube="a")
+            [*self.tube.select(lane="a")]
 
     @pytest.mark.parametrize(
         "options",
@@ -149,7 +149,7 @@ class Looking(Bench):
     )
     def test_tasks_refuses_bad_arguments(self, options: dict[str, object]) -> None:
         with self.expect_error(InvalidOption):
-            self.tube.tasks(**options)
+            self.tube._tasks(**options)
 
     def test_check_and_repair_find_nothing_in_an_intact_tube(self) -> None:
         self.put_and_take(key="one", key_ttl=60)
@@ -238,4 +238,4 @@ class Looking(Bench):
         task.ack()
         with pytest.raises(TaskNotFound):
             self.tube.peek(task.id)
-        assert self.tube.tasks() == []
+        assert [*self.tube.select()] == []

@@ -101,7 +101,7 @@ class Methods(Bench):
         task = self.make(state)
         assert self.add_worker().tube.delete(task.id).state == "done"
         assert self.state(task) == "done"
-        assert (self.tube.kick(9), self.tube.take(timeout=0)) == (0, None)
+        assert (self.tube.select("buried", limit=9).kick(), self.tube.take(timeout=0)) == (0, None)
 
     @in_any_state
     def test_any_session_may_peek_a_task_without_changing_it(self, state: str) -> None:
@@ -112,18 +112,23 @@ class Methods(Bench):
 
     def test_a_kicked_task_is_ready(self) -> None:
         task = self.put_and_bury()
-        assert self.tube.kick() == 1
+        assert self.tube.select("buried", limit=1).kick() == 1
         assert self.state(task) == "ready"
         assert self.take().id == task.id
 
     def test_kick_returns_the_number_of_kicked_tasks(self) -> None:
         for _ in range(4):
             self.put_and_bury()
-        assert [self.tube.kick(0), self.tube.kick(3), self.tube.kick(3), self.tube.kick()] == [0, 3, 1, 0]
+        assert [
+            self.tube.select("buried", limit=0).kick(),
+            self.tube.select("buried", limit=3).kick(),
+            self.tube.select("buried", limit=3).kick(),
+            self.tube.select("buried", limit=1).kick(),
+        ] == [0, 3, 1, 0]
 
     def test_kick_leaves_tasks_that_are_not_buried(self) -> None:
         tasks = [self.put_and_take(), self.put()]
-        assert self.tube.kick(9) == 0
+        assert self.tube.select("buried", limit=9).kick() == 0
         assert [self.state(task) for task in tasks] == ["taken", "ready"]
 
     @pytest.mark.parametrize("method", ["bury", "delete", "peek"])
@@ -142,7 +147,11 @@ class Methods(Bench):
         tasks = [self.put_and_take(), self.put_and_bury(), self.put()]
         self.tube.truncate()
         assert [self.state(task) for task in tasks] == ["done"] * 3
-        assert (self.count("total"), self.tube.kick(9), self.tube.take(timeout=0)) == (0, 0, None)
+        assert (self.count("total"), self.tube.select("buried", limit=9).kick(), self.tube.take(timeout=0)) == (
+            0,
+            0,
+            None,
+        )
 
     def test_truncate_leaves_no_owner_behind(self) -> None:
         task = self.put_and_take()
@@ -185,7 +194,7 @@ class Methods(Bench):
     @needs("delay")
     def test_a_kicked_task_has_forgotten_its_delay(self) -> None:
         task = self.tube.bury(self.put(delay=9))
-        self.tube.kick()
+        self.tube.select("buried", limit=1).kick()
         assert self.take().id == task.id
 
     def test_take_of_a_task_takes_it_out_of_order(self) -> None:
@@ -204,7 +213,7 @@ class Methods(Bench):
         assert buried.take() is None
         self.tube.pause(5)
         assert ready.take() is None
-        self.tube.resume()
+        self.tube.pause(0)
         assert self.tube.peek(ready).take().id == ready.id
         self.tube.delete(buried)
         assert self.refuses(lambda task: task.take(), buried, error=TaskNotFound)
@@ -224,10 +233,10 @@ class Methods(Bench):
         mine, buried = self.put_and_take(), self.put_and_bury()
         ready = self.puts(3)
         events = self.listen()
-        self.tube.truncate(state="ready")
+        self.tube.select("ready").delete()
         assert [self.state(task) for task in (mine, buried, *ready)] == ["taken", "buried", "done", "done", "done"]
         assert eventually(lambda: sorted(events) == sorted(("delete", task.id, "done") for task in ready))
-        self.tube.truncate(state="buried")
-        self.tube.truncate(state=State.TAKEN)
+        self.tube.select("buried").delete()
+        self.tube.select(State.TAKEN).delete()
         assert self.count("total") == 0
-        assert self.refuses(lambda state: self.tube.truncate(state=state), "gone", "all", ["ready"], 7, "")
+        assert self.refuses(lambda state: self.tube.select(state).delete(), "gone", "all", ["ready"], 7, "")

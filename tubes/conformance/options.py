@@ -49,7 +49,7 @@ class Options(Bench):
         changes = {"pri": Number.TWO} if self.knows("pri") else {"data": 1}
         assert tube.update(Number.ZERO, **changes).id == 0
         tube.bury(Number.ZERO, Word.NAME)
-        assert tube.kick(Number.TWO, attempts=Number.TWO) == 1
+        assert tube.select("buried", limit=Number.TWO).kick(attempts=Number.TWO) == 1
         assert tube.kick(task=Number.ZERO, attempts=Number.TWO).state == "ready"
         for method in ("ack_many", "release_many", "delete_many"):
             assert getattr(tube, method)([Number.ZERO]) == {0: method == "delete_many"}
@@ -131,7 +131,7 @@ class Options(Bench):
     @needs("ttl")
     def test_kick_accepts_a_timedelta_as_ttl(self) -> None:
         task = self.put_and_bury()
-        assert self.tube.kick(ttl=timedelta(minutes=1)) == 1
+        assert self.tube.select("buried", limit=1).kick(ttl=timedelta(minutes=1)) == 1
         assert self.tube.peek(task).ttl == 60
 
     @needs("lane")

@@ -59,16 +59,16 @@ class Order(Bench):
         tasks = self.puts(6)
         for index in (4, 0, 5, 2, 1, 3):
             self.tube.bury(tasks[index])
-        self.tube.kick(2)
+        self.tube.select("buried", limit=2).kick()
         assert [self.state(task) for task in tasks] == ["ready", "ready", "buried", "buried", "buried", "buried"]
-        self.tube.kick(9)
+        self.tube.select("buried", limit=9).kick()
         assert self.drain_all(tasks)
 
     def test_task_kicked_many_times_is_taken_once(self) -> None:
         tasks = self.puts(3)
         for _ in range(5):
             self.tube.bury(tasks[1])
-            self.tube.kick()
+            self.tube.select("buried", limit=1).kick()
         assert self.drain_all(tasks)
 
     def test_a_deleted_task_leaves_no_gap(self) -> None:

@@ -22,7 +22,7 @@ class Pauses(Bench):
         assert [self.tube.take(timeout=0), self.add_worker().tube.take(timeout=0)] == [None, None]
         assert self.tube.take_many(5, timeout=0) == []
         assert self.count("ready") == 2
-        self.tube.resume()
+        self.tube.pause(0)
         assert self.drain() == [task.id for task in self.sort_as_taken([before, during])]
         assert self.count("take") == 2
 
@@ -33,10 +33,10 @@ class Pauses(Bench):
         assert self.tube.release(tasks[1]).state == "ready"
         assert self.tube.bury(tasks[2]).state == "buried"
         assert self.tube.delete(tasks[3]).state == "done"
-        assert self.tube.kick() == 1
+        assert self.tube.select("buried", limit=1).kick() == 1
         assert self.tube.take(timeout=0) is None
         assert self.tube.peek(tasks[1].id).state == "ready"
-        self.tube.resume()
+        self.tube.pause(0)
         assert sorted(self.drain()) == sorted([tasks[1].id, tasks[2].id])
 
     def test_loop_continues_after_the_pause(self) -> None:
@@ -130,7 +130,7 @@ class Pauses(Bench):
         call = self.begin()
         task = self.put()
         assert self.has_waiters(1)
-        self.add_worker().tube.resume()
+        self.add_worker().tube.pause(0)
         assert self.result_of(call).id == task.id
         assert self.has_waiters(0)
 
@@ -173,7 +173,7 @@ class Pauses(Bench):
             self.clock.advance(2 if later == 2 else 8 if later == 9 else 3)
             if later in (9, None):
                 assert self.tube.take(timeout=0) is None
-                self.tube.resume()
+                self.tube.pause(0)
             self.take().release()
         assert not call.done()
 
@@ -188,8 +188,8 @@ class Pauses(Bench):
     def test_resume_of_a_running_tube_changes_nothing(self) -> None:
         self.put()
         with self.expect_no_change():
-            self.tube.resume()
-            self.tube.resume()
+            self.tube.pause(0)
+            self.tube.pause(0)
 
     # -- persistence of a pause ----------------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class Pauses(Bench):
         assert self.add_worker().tube.statistics().paused == self.clock.now() + 5
         self.tube.pause()
         assert self.tube.statistics().paused == math.inf
-        self.tube.resume()
+        self.tube.pause(0)
         assert self.tube.statistics().paused is None
         self.tube.pause(1)
         self.clock.advance(1)

@@ -166,7 +166,7 @@ class Queues(Bench):
         for place, tube in tubes.items():
             tube.on_task_change(callback)
             self.put(place[0], tube=tube, key="same")
-            assert [task.data for task in tube.tasks()] == [place[0]]
+            assert [task.data for task in tube.select()] == [place[0]]
         assert eventually(lambda: len(events) == len(places))
         assert sorted(events) == sorted((place, "put") for place in places)
         assert self.queue.admin.namespaces() == queues["a"].admin.namespaces() == ["a", "a:b", "names", "tubes"]
@@ -242,7 +242,7 @@ class Queues(Bench):
         self.tube.drop()
         assert self.queue.tubes() == []
         for tube in (self.tube, worker.tube):
-            for call in (tube.statistics, tube.kick, tube.drop, lambda tube=tube: tube.take(0)):
+            for call in (tube.statistics, tube.select().count, tube.drop, lambda tube=tube: tube.take(0)):
                 with pytest.raises(TubeNotFound):
                     call()
         with pytest.raises(TubeNotFound):
@@ -256,7 +256,7 @@ class Queues(Bench):
         self.tube.drop()
         self.tube = self.create("contract")
         assert self.tube.take(timeout=0) is None
-        assert (self.count("total"), self.count("put"), self.tube.kick(9)) == (0, 0, 0)
+        assert (self.count("total"), self.count("put"), self.tube.select("buried", limit=9).kick()) == (0, 0, 0)
 
     def test_a_tube_with_taken_tasks_is_busy(self) -> None:
         task = self.put_and_take()

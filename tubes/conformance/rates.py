@@ -142,7 +142,7 @@ class Rates(Bench):
         self.puts(3)
         self.take()
         self.tube.pause(0.5)
-        self.tube.resume()
+        self.tube.pause(0)
         self.next_token(1)
         self.tube.pause(5)
         self.pass_time(2)

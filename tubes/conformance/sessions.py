@@ -73,7 +73,9 @@ class Sessions(Bench):
             (tube.peek, task.id),
             (tube.ack, task.id),
             (tube.ack, task),
-            (tube.kick,),
+            (tube.kick, 0),
+            (tube.select().count,),
+            (tube.select().kick,),
             (tube.statistics,),
             (tube.drop,),
         ]

@@ -417,7 +417,7 @@ class IntervalsFromAcks(Throttled):
         "delete": lambda tube, task: tube.delete(task.id),
         "cancel": lambda tube, task: tube.cancel(task.id),
         "delete_many": lambda tube, task: tube.delete_many([task.id]),
-        "truncate": lambda tube, task: tube.truncate(state="taken"),
+        "truncate": lambda tube, task: tube.select("taken").delete(),
     }
 
     def start_run(self, **options: object) -> Task:

@@ -74,7 +74,7 @@ class Updates(Bench):
     def test_a_buried_task_gets_its_new_place_when_it_is_kicked(self) -> None:
         first, second = self.put_and_bury(pri=5), self.put_and_bury(pri=5)
         self.tube.update(second, pri=1)
-        self.tube.kick(2)
+        self.tube.select("buried", limit=2).kick()
         assert self.drain() == [
             task.id for task in self.sort_as_taken([self.tube.peek(task) for task in (first, second)])
         ]
@@ -177,7 +177,7 @@ class Updates(Bench):
         assert self.tube.admin.oldest_ready_age() == 2
         self.tube.delete(second)
         assert self.tube.admin.oldest_ready_age() is None
-        self.tube.kick()
+        self.tube.select("buried", limit=1).kick()
         assert self.tube.admin.oldest_ready_age() == 7
 
     def test_oldest_ready_age_skips_many_tasks_that_are_not_ready(self) -> None:
@@ -231,7 +231,7 @@ class Updates(Bench):
         assert self.tube.bury(third.id, pri=7).pri == 7
         assert self.tube.bury(first.id, "late", pri=0).pri == 0
         assert self.tube.bury(first.id, pri=9).pri == 0
-        assert self.tube.kick(2) == 2
+        assert self.tube.select("buried", limit=2).kick() == 2
         ready = [self.tube.peek(task.id) for task in (first, second, third)]
         assert [task.pri for task in ready] == [0, 2, 7]
         if self.knobs.lane is None:

@@ -52,7 +52,7 @@ class Waking(Bench):
         self.put_and_bury(**self.lane("x"))
         held = self.put_and_take(**self.lane("x"))
         call = self.begin()
-        self.tube.kick()
+        self.tube.select("buried", limit=1).kick()
         assert self.has_waiters(1)
         self.tube.ack(held)
         assert self.result_of(call).attempts == 1
@@ -82,7 +82,7 @@ class Waking(Bench):
         for task in tasks:
             self.tube.bury(task)
         calls = [self.begin() for _ in range(3)]
-        assert self.tube.kick(2) == 2
+        assert self.tube.select("buried", limit=2).kick() == 2
         assert [self.result_of(call).id for call in calls[:2]] == [task.id for task in tasks[:2]]
         assert self.has_waiters(1)
 

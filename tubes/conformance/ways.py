@@ -21,7 +21,9 @@ class Way:
 #: Ways that make the task ready again.
 RETURNING: dict[str, Way] = {
     "release": Way(lambda bench, worker, task: worker.tube.release(task)),
-    "bury and kick": Way(lambda bench, worker, task: (bench.tube.bury(task), bench.tube.kick())),
+    "bury and kick": Way(
+        lambda bench, worker, task: (bench.tube.bury(task), bench.tube.select("buried", limit=1).kick())
+    ),
     "release_all": Way(lambda bench, worker, task: bench.tube.admin.release_all()),
     "end of session": Way(lambda bench, worker, task: worker.queue.close()),
     "end of a detached session": Way(

@@ -417,15 +417,6 @@ class CallPort(Port[F]):
             mark_finished(task)
         return result
 
-    def kick(self, count: int, attempts: int | None, ttl: Seconds | None, state: State) -> int:
-        """Make buried or delayed tasks ready."""
-        max_kicks = integer("count", count)
-        respawn = self._driver.check_kick(attempts, ttl)
-        if state is State.BURIED:
-            return self._do(lambda now: self._engine.kick(now, max_kicks, *respawn))
-        self.require_option("delay")
-        return self._do(lambda now: self._engine.kick_delayed(now, max_kicks, *respawn))
-
     def first(self) -> tuple[int, int] | None:
         """Return the priority and the id of the first available task."""
 
@@ -461,10 +452,9 @@ class CallPort(Port[F]):
         """Release all taken tasks."""
         self._do(lambda now: self._engine.release_all(now))
 
-    def truncate(self, state: State | None = None) -> None:
-        """Remove all tasks, or all tasks in one state."""
-        engine = self._engine
-        self._do(lambda now: engine.truncate() if state is None else engine.truncate_state(now, state))
+    def truncate(self) -> None:
+        """Remove all tasks."""
+        self._do(lambda now: self._engine.truncate())
 
     def forget_key(self, key: object) -> bool:
         """Forget a remembered key; return whether it was remembered."""
@@ -472,13 +462,9 @@ class CallPort(Port[F]):
         return self._do(lambda now: self._engine.forget_key(now, name))
 
     def pause(self, seconds: Seconds | None) -> None:
-        """Stop takes for some seconds, or until `resume`."""
+        """Stop takes for some seconds; None: without an end, 0: end the pause."""
         span = None if seconds is None else micros("seconds", seconds)
         self._do(lambda now: self._engine.pause.begin(now, span))
-
-    def resume(self) -> None:
-        """Allow takes again."""
-        self._do(lambda now: self._engine.pause.end())
 
     def block(self, lane: object, seconds: object, extend: object, reason: str | None) -> None:
         """Let no task of a lane start for `seconds`."""

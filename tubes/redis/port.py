@@ -71,7 +71,7 @@ _HOLDER_SCRIPTS: Final = frozenset(
 #: Scripts that may have been done before their session ended, if the call was sent twice.
 _UNREPEATABLE: Final = frozenset(
     {"put", "put_many", "put_keyed", "put_limited", "again", "take", "take_many", "take_for", "take_task"}
-    | {"ack", "ack_many", "ack_with", "act_some", "kick", "kick_delayed", "kick_task", "bury", "cancel", "update"}
+    | {"ack", "ack_many", "ack_with", "act_some", "kick_task", "bury", "cancel", "update"}
     | {"delete", "delete_many"}
 )
 

@@ -12,7 +12,7 @@ from tubes.backend.port import check_reason, mark_finished
 from tubes.drivers.engine import CANCELLED_KEPT
 from tubes.drivers.entry import KEPT, NO_EXTRAS, Extras, Loss
 from tubes.drivers.moves import State
-from tubes.drivers.options import KEEP, MAX_WAITING, Seconds, flag, integer, micros, text
+from tubes.drivers.options import KEEP, MAX_WAITING, Seconds, flag, micros, text
 from tubes.drivers.timers import NEVER
 from tubes.drivers.tube_options import apply_changes
 from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy, TubeFull
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from tubes.backend.interface import Options, Wrap
     from tubes.redis.edition import Edition
 
-#: Tasks per call of `kick`.
-_KICKS_PER_CALL: Final = 50
 #: Done tasks per call of `trim_done`.
 _TRIMS_PER_CALL: Final = 500
 #: The first byte of a reply of `next` if the acked task was not held.
@@ -384,22 +382,6 @@ class CallPort(Port[F]):
 
         return self.call("update", (show, words, lease))
 
-    def kick(self, count: int, attempts: int | None, ttl: Seconds | None, state: State) -> int:
-        """Make buried or delayed tasks ready."""
-        most, respawn = integer("count", count), self._kick_words(attempts, ttl)
-        if state is State.BURIED:
-            return self.change(self._kick(most, respawn))
-        self.require_option("delay")
-        return self.change(self._kick_delayed(most, respawn))
-
-    def _kick_delayed(self, most: int, respawn: tuple[int | str, ...]) -> Flow[int]:
-        kicked = passed = 0
-        while kicked < most and passed >= 0:
-            wanted = min(most - kicked, _KICKS_PER_CALL)
-            some, passed = map(int, bytes_of((yield from self.ask("kick_delayed", wanted, *respawn, passed))).split())
-            kicked += some
-        return kicked
-
     @verb
     def first(self) -> Flow[tuple[int, int] | None]:
         """Return the priority and the id of the first available task."""
@@ -408,14 +390,6 @@ class CallPort(Port[F]):
             return None
         pri, id = map(int, reply.split())
         return pri, id
-
-    def _kick(self, most: int, respawn: tuple[int | str, ...]) -> Flow[int]:
-        kicked = 0
-        while True:
-            some = number_of((yield from self.ask("kick", min(most - kicked, _KICKS_PER_CALL), *respawn)))
-            kicked += some
-            if some < _KICKS_PER_CALL or kicked == most:
-                return kicked
 
     def kick_task(self, task: object, attempts: int | None, ttl: Seconds | None) -> F:
         """Make one buried task ready."""
@@ -443,18 +417,9 @@ class CallPort(Port[F]):
         """Release all taken tasks."""
         return self.call("release_all", _NOTHING)
 
-    def truncate(self, state: State | None = None) -> None:
-        """Remove all tasks, or with `state` all tasks in it."""
-        if state is not None:
-            return self.change(self._truncate_state(state))
+    def truncate(self) -> None:
+        """Remove all tasks."""
         return self.call("truncate", _NOTHING)
-
-    def _truncate_state(self, state: State) -> Flow[None]:
-        cursor = b"0"
-        while True:
-            cursor = bytes_of((yield from self.ask("truncate_state", state.value, cursor)))
-            if cursor == b"0":
-                return
 
     def forget_key(self, key: object) -> bool:
         """Forget a remembered key; return whether it was remembered."""
@@ -509,7 +474,7 @@ class CallPort(Port[F]):
         yield from self.ask("tick")
 
     def pause(self, seconds: Seconds | None) -> None:
-        """Stop takes for a while, or until `resume`."""
+        """Stop takes for a while; None: without an end, 0: end the pause."""
         span = None if seconds is None else micros("seconds", seconds)
 
         def watch(ends: Reply) -> None:
@@ -517,12 +482,8 @@ class CallPort(Port[F]):
                 self.shared.watch(number_of(ends))
 
         if span == 0:
-            return self.resume()
+            return self.call("resume", _NOTHING)
         return self.call("pause", (watch, ("" if span is None else span,), None))
-
-    def resume(self) -> None:
-        """Allow takes again."""
-        return self.call("resume", _NOTHING)
 
     @verb
     def drop(self, force: bool) -> Flow[None]:

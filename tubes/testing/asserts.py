@@ -41,7 +41,7 @@ def assert_put(tube: Tube, data: object = _ANY, *, state: str | None = None, **f
         raise InvalidOption(option="facts", value=min(unknown), rule=f"must be one of {', '.join(sorted(_ATTRIBUTES))}")
     if state is not None and state not in _STATES[:4]:
         raise InvalidOption(option="state", value=state, rule="must be ready, taken, delayed or buried")
-    tasks = _list_all(tube)
+    tasks: list[Task] = [*tube.select()]
     for task in tasks:
         if (
             (data is _ANY or _data(task) == data)
@@ -63,7 +63,7 @@ def assert_empty(tube: Tube) -> None:
     ...     assert_empty(queue.create_tube("mail"))
     """
     __tracebackhide__ = True
-    tasks = _list_all(tube)
+    tasks = [*tube.select()]
     if tasks:
         raise AssertionError(f"tube {tube.name!r} is not empty; {_list(tasks)}")
 
@@ -87,7 +87,7 @@ def assert_counts(tube: Tube, **counts: int) -> None:
     if wrong:
         expected = ", ".join(f"{count} {name}" for name, count in wrong.items())
         actual = ", ".join(f"{found[name]} {name}" for name in wrong)
-        raise AssertionError(f"tube {tube.name!r} should have {expected}, and has {actual}; {_list(_list_all(tube))}")
+        raise AssertionError(f"tube {tube.name!r} should have {expected}, and has {actual}; {_list([*tube.select()])}")
 
 
 def assert_buried(tube: Tube, data: object = _ANY, *, reason: object = _ANY) -> Task:
@@ -103,13 +103,6 @@ def assert_buried(tube: Tube, data: object = _ANY, *, reason: object = _ANY) -> 
     __tracebackhide__ = True
     facts = {} if reason is _ANY else {"reason": reason}
     return assert_put(tube, data, state="buried", **facts)
-
-
-def _list_all(tube: Tube) -> list[Task]:
-    found: list[Task] = []
-    while page := tube.tasks(found[-1] if found else None):
-        found += page
-    return found
 
 
 def _data(task: Task) -> object:

@@ -147,7 +147,7 @@ class TaskView(Generic[T]):
         ...     _ = tube.put("to ann")
         ...     _ = tube.take().release()
         ...     _ = tube.take().bury("no such address")
-        ...     _ = tube.kick()
+        ...     _ = tube.kick(0)
         ...     tube.peek(0).calls
         {'release': 1, 'ttr': 0, 'bury': 1, 'kick': 1}
         """
@@ -175,7 +175,7 @@ class TaskView(Generic[T]):
     def result(self) -> Any:
         """The result of a done task, which its holder gave to `ack`; None: it has no result, or is not done.
 
-        `peek`, `tasks` and listeners return tasks with their results; `Tube.result` waits for the result. Raises
+        `peek`, `select` and listeners return tasks with their results; `Tube.result` waits for the result. Raises
         `CodecError` if it cannot be decoded.
         """
         codec: Codec | None = self._tube._port.codec

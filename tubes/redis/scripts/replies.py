@@ -67,10 +67,10 @@ MARKER: Final = _kinds(NoneType, list)
 #: Scripts by the types of their replies.
 _VERBS: Final[Mapping[frozenset[type], str]] = {
     NOTHING: "alter disarm leave mark pace release_all resume stage stream_skip stream_slots truncate unput untake",
-    NUMBER: "kick listen rate restart_rests ring tick trim_done write_clean write_done write_keep",
+    NUMBER: "listen rate restart_rests ring tick trim_done write_clean write_done write_keep",
     BYTES: "ack_many ack_with act_some bury cancel checkpoint decline delete delete_many evict first forget_key "
-    "kick_delayed kick_task next pause peek relay release release_many renew_many set_ttr stream_ack stream_open "
-    "take_task touch trial truncate_state update write_stage",
+    "kick_task next pause peek relay release release_many renew_many set_ttr stream_ack stream_open take_task touch "
+    "trial update write_stage",
     LIST: "beat check_end check_ids check_index check_lanes check_meta check_streams check_takes check_tasks "
     "due ended ids lanes listed living looks open overview reasons statistics take_for take_many tasks",
     _kinds(NoneType, bytes): "put put_many stream_retake stream_take write_seal",

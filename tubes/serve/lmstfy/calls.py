@@ -137,7 +137,7 @@ class Call(BaseCall):
     async def first(self, state: str) -> AsyncTask[Any] | None:
         """Return the first job in a state."""
         try:
-            tasks = await self.space.apply(self.queue, lambda tube: tube.tasks(limit=1, state=state))
+            tasks = await self.space.apply(self.queue, lambda tube: tube._tasks(limit=1, state=state))
         except TubeNotFound:
             return None
         return tasks[0] if tasks else None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final
 
 from starlette.responses import Response
 
 from tubes.aio import AsyncTube
-from tubes.drivers.options import MAX_SECONDS
+from tubes.drivers.options import MAX_COUNT, MAX_SECONDS
 from tubes.serve.bodies import json_reply
 from tubes.serve.lmstfy.calls import INT64, Call
 from tubes.serve.lmstfy.jobs import count_jobs
@@ -31,15 +32,8 @@ async def respawn(call: Call) -> Response:
     limit, ttl = call.number("limit", 1, INT64, 1), call.number("ttl", _TTL, INT64)
     task_ttl = ttl if 0 < ttl <= MAX_SECONDS else None
 
-    async def kick(tube: AsyncTube) -> int:
-        kicked = 0
-        while kicked < limit:
-            step = min(limit - kicked, _STEP)
-            done = await tube.kick(step, attempts=1, ttl=task_ttl)
-            kicked += done
-            if done < step:
-                break
-        return kicked
+    def kick(tube: AsyncTube) -> Coroutine[Any, Any, int]:
+        return tube.select("buried", limit=min(limit, MAX_COUNT)).kick(attempts=1, ttl=task_ttl)
 
     count = await call.apply_or(kick, 0)
     call.metrics.record_respawned(count)
@@ -50,14 +44,5 @@ async def delete(call: Call) -> Response:
     """Remove dead letters, beginning with the first."""
     limit = call.number("limit", 1, INT64, 1)
 
-    async def remove(tube: AsyncTube) -> None:
-        remaining = limit
-        while remaining:
-            tasks = await tube.tasks(limit=min(remaining, _STEP), state="buried")
-            await tube.delete_many(tasks, state="buried")
-            remaining -= len(tasks)
-            if not tasks:
-                break
-
-    await call.apply_or(remove, None)
+    await call.apply_or(lambda tube: tube.select("buried", limit=min(limit, MAX_COUNT)).delete(), None)
     return Response(status_code=204)

@@ -242,7 +242,7 @@ def _size_reply(call: Call, size: int) -> Response:
 
 async def destroy(call: Call) -> Response:
     """Remove the jobs that are ready."""
-    await call.apply_or(lambda tube: tube.truncate(state="ready"), None)
+    await call.apply_or(lambda tube: tube.select("ready").delete(), None)
     return Response(status_code=204)
 
 

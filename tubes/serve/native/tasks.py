@@ -171,7 +171,7 @@ async def list_tasks(call: Call) -> Response:
     size = 0
     while len(parts) < limit and size < MAX_REPLY:
         step = min(limit - len(parts), MAX_STEP)
-        tasks = await call.space.apply(call.tube, lambda tube: tube.tasks(after, step, **query))  # noqa: B023
+        tasks = await call.space.apply(call.tube, lambda tube: tube._tasks(after, step, **query))  # noqa: B023
         parts += [shapes.task_json(call, task) for task in tasks]
         if len(tasks) < step:
             break

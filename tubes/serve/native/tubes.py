@@ -127,7 +127,7 @@ async def pause(call: Call) -> Response:
 async def resume(call: Call) -> Response:
     """End a pause."""
     await call.body()
-    await call.space.apply(call.tube, lambda tube: tube.resume())
+    await call.space.apply(call.tube, lambda tube: tube.pause(0))
     return Response(status_code=204)
 
 
@@ -141,7 +141,10 @@ async def resume(call: Call) -> Response:
 async def truncate(call: Call) -> Response:
     """Remove all tasks, or only the tasks in one state."""
     state: Any = (await call.body()).get("state")
-    await call.space.apply(call.tube, lambda tube: tube.truncate(state=state))
+    if state is None:
+        await call.space.apply(call.tube, lambda tube: tube.truncate())
+    else:
+        await call.space.apply(call.tube, lambda tube: tube.select(state).delete())
     return Response(status_code=204)
 
 
@@ -170,8 +173,8 @@ async def release_all(call: Call) -> Response:
 async def kick(call: Call) -> Response:
     """Make up to `count` (1) buried or delayed tasks ready."""
     body: Any = await call.body()
-    count = body.pop("count", 1)
-    kicked: int = await call.space.apply(call.tube, lambda tube: tube.kick(count, **body))
+    state, count = body.pop("state", "buried"), body.pop("count", 1)
+    kicked: int = await call.space.apply(call.tube, lambda tube: tube.select(state, limit=count).kick(**body))
     return json_reply({"kicked": kicked})
 
 
@@ -187,11 +190,10 @@ async def kick(call: Call) -> Response:
 async def move(call: Call) -> Response:
     """Move up to `limit` buried tasks, or tasks in another `state`, to another tube of the namespace."""
     body: Any = await call.body()
-    to = body.pop("to")
+    to, state, limit = body["to"], body.get("state", "buried"), body.get("limit", call.service.limits.batch)
     call.check("manage", to)
     other = await call.space.tube(to)
-    options: dict[str, Any] = {"limit": call.service.limits.batch, **body}
-    moved = await call.space.apply(call.tube, lambda tube: tube.admin.move_to(other, **options))
+    moved = await call.space.apply(call.tube, lambda tube: tube.select(state, limit=limit).move_to(other))
     return json_reply({"moved": moved})
 
 
