@@ -522,6 +522,7 @@ WRITES: dict[str, Callable[[tubes.Tube, tubes.Task], object]] = {
     "take": lambda tube, task: tube.take(0),
     "ack": lambda tube, task: tube.ack(task),
     "release": lambda tube, task: tube.release(task, delay=5),
+    "checkpoint": lambda tube, task: task.checkpoint([7], progress=0.5, note="n"),
     "truncate": lambda tube, task: tube.truncate(),
 }
 

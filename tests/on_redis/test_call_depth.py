@@ -26,6 +26,7 @@ CALLS: dict[str, tuple[int, Act]] = {
     "kick of a task": (6, tubes.Task.kick),
     "release_all": (5, lambda task: task._tube.admin.release_all()),
     "touch": (6, lambda task: task.touch(1)),
+    "checkpoint": (7, lambda task: task.checkpoint({"page": 7}, progress=0.5)),
     "peek": (6, tubes.Task.peek),
 }
 

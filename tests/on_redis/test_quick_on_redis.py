@@ -30,7 +30,7 @@ def facts(result: Any) -> Any:
     if not isinstance(result, tubes.Task):
         return result
     names = ("id", "state", "data", "attempts", "key", "reason", "pri", "utube", "ttl", "ttr", "context", "created_now")
-    return {name: getattr(result, name) for name in (*names, "max_attempts")}
+    return {name: getattr(result, name) for name in (*names, "max_attempts", "saved", "note")}
 
 
 class Side:
@@ -70,6 +70,7 @@ class Side:
             "release": lambda: tube.release(task),
             "release later": lambda: tube.release(task, 2000, reason="why"),
             "touch": lambda: tube.touch(task, 10),
+            "checkpoint": lambda: tube._checkpoint(task, number, note="n"),
             "bury": lambda: tube.bury(task, "why"),
             "kick": lambda: tube.select("buried", limit=number % 3).kick(),
             "kick one": lambda: tube.kick(task=number),
@@ -101,8 +102,8 @@ def test_fast_paths_match_the_generic_flows(valkey: LocalServer, driver: str, se
     often = ["put", "put with options", "take", "ack", "next"] * 8
     rarely = [
         "put with a key", "put with other options", "put with an invalid option", "put invalid data", "ack by id",
-        "release", "release later", "touch", "bury", "kick", "kick one", "peek", "update", "delete", "truncate",
-        "pause", "resume", "resume", "lose the session", "count",
+        "release", "release later", "touch", "checkpoint", "bury", "kick", "kick one", "peek", "update", "delete",
+        "truncate", "pause", "resume", "resume", "lose the session", "count",
     ]  # fmt: skip
     one, other = (f"{valkey.url}?prefix={name}-{driver}-{seed}" for name in ("short", "long"))
     short, long = Side(one, driver, short=True), Side(other, driver, short=False)
