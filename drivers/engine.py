@@ -41,7 +41,7 @@ from tubes.drivers.rate_limits import RateLimit, RateLimits
 from tubes.drivers.ready import Ready
 from tubes.drivers.round_robin import RoundRobin
 from tubes.drivers.timers import NEVER, SLOT, Timers
-from tubes.errors import DuplicateKey, InvalidOption, TaskNotFound, TaskNotTaken, TubeFull
+from tubes.errors import DuplicateKey, InvalidOption, TaskCancelled, TaskNotFound, TaskNotTaken, TubeFull
 
 _READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIED, State.DELAYED, State.DONE
 
@@ -854,6 +854,12 @@ class Engine:
         if done is None:
             raise TaskNotFound(id=id, tube=self.name)
         return done
+
+    def check_cancelled(self, now: int, id: int, put: int | None) -> None:
+        """Raise `TaskCancelled` if this task was cancelled and is kept. `put`: the moment of its put, if known."""
+        done = self.done.find(now, id)
+        if done is not None and done.why == "cancelled" and put in (None, done.created):
+            raise TaskCancelled(id=id, tube=self.name, reason=None if done.extras is None else done.extras.reason)
 
     def release(
         self, now: int, entry: Entry, delay: int | None = 0, why: str = "release", reason: str | None = None

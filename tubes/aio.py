@@ -1761,8 +1761,8 @@ class AsyncTask(TaskView[T]):
         the task returns to the tube, without a lost attempt, and the next handler starts with what was saved. On a
         server it takes one round trip.
 
-        Raises `TaskNotTaken` unless this session holds the task, `CodecError` if `saved` is not JSON, `InvalidOption`
-        for other bad values.
+        Raises `TaskCancelled` if the task was cancelled, `TaskNotTaken` unless this session holds the task,
+        `CodecError` if `saved` is not JSON, `InvalidOption` for other bad values.
 
         `Task.checkpoint` shows an example.
         """

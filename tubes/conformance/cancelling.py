@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from tubes import CallFailed, TaskNotFound, TaskNotTaken
+from tubes import CallFailed, TaskCancelled, TaskNotFound, TaskNotTaken
 from tubes.conformance.bench import Bench, needs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: Seconds for which a cancelled task is kept that was taken.
 KEPT = 60
@@ -91,6 +96,38 @@ class Cancelling(Bench):
         self.pass_time(2)
         with self.expect_error(TaskNotFound):
             self.tube.peek(task.id)
+
+    def test_checkpoint_of_a_cancelled_task_raises_task_cancelled(self) -> None:
+        task, other = self.put_and_take(), self.add_worker()
+        after, lease = task.checkpoint(1), str(task.lease)
+        other.tube.cancel(task.id, "not needed")
+        calls: list[Callable[[], object]] = [
+            lambda: task.checkpoint(2),
+            lambda: after.checkpoint(2),
+            lambda: self.tube._checkpoint(task.id, 2),
+            lambda: other.tube._checkpoint(lease, 2),
+        ]
+        for call in calls:
+            with self.expect_no_change(), pytest.raises(TaskCancelled, match="was cancelled: not needed") as cancelled:
+                call()
+            assert cancelled.value.facts == {"id": task.id, "tube": self.tube.name, "reason": "not needed"}
+        assert self.tube.peek(task.id).saved == 1
+        self.pass_time(KEPT + 1)
+        with self.expect_no_change(), pytest.raises(TaskNotTaken) as raised:
+            task.checkpoint(2)
+        assert raised.type is TaskNotTaken
+
+    def test_checkpoint_of_a_task_that_ended_in_another_way_raises_task_not_taken(self) -> None:
+        for end in (self.tube.ack, self.tube.delete):
+            task = self.put_and_take(keep_done=60)
+            end(task.id)
+            with self.expect_no_change(), pytest.raises(TaskNotTaken) as raised:
+                task.checkpoint(2)
+            assert raised.type is TaskNotTaken
+        task = self.put_and_take()
+        self.tube.cancel(task)
+        with self.expect_error(TaskCancelled, match=r"was cancelled\.?$"):
+            task.checkpoint(2)
 
     def test_only_one_of_ack_and_cancel_wins(self) -> None:
         acked, cancelled = self.put_and_take(), self.put_and_take()

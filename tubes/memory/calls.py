@@ -316,7 +316,13 @@ class CallPort(Port[F]):
     def checkpoint(self, task: object, changes: Mapping[str, str]) -> F:
         """Store facts in the context of a held task, and renew it."""
         facts = reserved_names(changes)
-        return self._do_held(task, lambda now, entry: self._engine.checkpoint(now, entry, facts), finishes=False)
+        try:
+            return self._do_held(task, lambda now, entry: self._engine.checkpoint(now, entry, facts), finishes=False)
+        except TaskNotTaken:
+            id, _, view = self.resolve_task(task)
+            put = view._record.created if isinstance(view, TaskView) else None
+            self._do(lambda now: self._engine.check_cancelled(now, id, put))
+            raise
 
     def bury(self, task: object, reason: str | None, pri: int | None = None) -> F:
         """Bury a task."""

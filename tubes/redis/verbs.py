@@ -15,7 +15,7 @@ from tubes.drivers.moves import State
 from tubes.drivers.options import KEEP, MAX_WAITING, Seconds, flag, micros, text
 from tubes.drivers.timers import NEVER
 from tubes.drivers.tube_options import apply_changes
-from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy, TubeFull
+from tubes.errors import DuplicateKey, TaskCancelled, TaskNotFound, TaskNotTaken, TubeBusy, TubeFull
 from tubes.redis import task_codec, validation
 from tubes.redis.port import Port, Request, identity_of, lane_word, raw_text
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
@@ -320,7 +320,16 @@ class CallPort(Port[F]):
     def checkpoint(self, task: object, changes: Mapping[str, str]) -> F:
         """Store facts in the context of a held task, and renew it."""
         facts = [raw_text(word) for pair in reserved_names(changes).items() for word in pair]
-        return self.call("checkpoint", self.request(task, *facts), changes=False)
+        put = task_codec.put_of(task) if isinstance(task, TaskView) else ""
+        show_task, words, lease = self.request(task, put, *facts)
+
+        def show(reply: Reply) -> F:
+            shown = show_task(reply)
+            if shown._state is State.DONE:
+                raise TaskCancelled(id=shown.id, tube=self.shared.name, reason=shown.reason)
+            return shown
+
+        return self.call("checkpoint", (show, words, lease), changes=False)
 
     def _refuse(self, task: object, option: str) -> Flow[F]:
         """Raise the error for an option that the driver lacks; an error about the task comes first."""

@@ -1,7 +1,15 @@
 -- Store facts in the context of a held task, and give it at least its own ttr from now on, as renew_many does.
--- ARGV  6, 7, 8 as for ack, 9… names and values
--- reply  as for ack
+-- ARGV  6, 7, 8 as for ack, 9 'c' and the moment of its put ('': unknown), 10… names and values
+-- reply  as for ack; if the task was cancelled and is kept, the done task
 --#include begin
+--#if KEEPS
+if not replayed and not held_one(ARGV[6], ARGV[7]) then
+--#slow
+  local kept = shown_done(ARGV[6], ARGV[9])
+  if kept and sub(kept, 26, 26) == 'c' then return kept end
+--#fast
+end
+--#end
 --#include held_task
 local due
 --#if TIMED
@@ -16,9 +24,9 @@ if due and ends and due < ends then
 end
 --#end
 call('HDEL', M, '')
-if ARGV[9] then
+if ARGV[10] then
   local changed, words, at = {}, task.context or '', 1
-  for n = 9, #ARGV, 2 do changed[ARGV[n]] = ARGV[n + 1] end
+  for n = 10, #ARGV, 2 do changed[ARGV[n]] = ARGV[n + 1] end
   task.context = ''
   while at <= #words do
     local name, value
@@ -26,7 +34,7 @@ if ARGV[9] then
     value, at = text_at(words, at)
     if not changed[name] then task.context = task.context .. text(name) .. text(value) end
   end
-  for n = 9, #ARGV do task.context = task.context .. text(ARGV[n]) end
+  for n = 10, #ARGV do task.context = task.context .. text(ARGV[n]) end
 end
 write(task)
 --#move touch t
