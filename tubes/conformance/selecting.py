@@ -222,6 +222,18 @@ class Selections(Bench):
         assert self.tube.select("buried").kick(on_progress=bury_again) == 3
         assert (parts[-1], self.count("kick")) == (3, 3)
 
+    @needs("delay")
+    def test_selection_returns_a_task_once_although_it_moves(self) -> None:
+        tasks = [self.put(delay=delay) for delay in (1, 2)]
+        chosen = self.tube.select("delayed")._filters
+        scan = Scan(chosen)
+        found = [one[0] for one in self.call("select", chosen, scan, 1, False)]
+        self.tube.update(tasks[0].id, delay=60)
+        self.put(delay=30)
+        while not scan.ended:
+            found += [one[0] for one in self.call("select", chosen, scan, 1, False)]
+        assert found == ids(tasks)
+
     def test_progress_callback_stops_a_change(self) -> None:
         for _ in range(3):
             self.put()
