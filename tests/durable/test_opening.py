@@ -615,6 +615,24 @@ def test_done_tasks_are_kept_with_their_results(url: str) -> None:
         assert queue.tube("t").statistics().kept == 0
 
 
+@pytest.mark.parametrize("driver", ["fifo", "utubettl"])
+def test_facts_of_checkpoints_survive_reopening(url: str, driver: str) -> None:
+    saved = {"page": 7, "\ud800": ["ü", None]}
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("t", driver)
+        tube.put("film")
+        with tube.taking(0) as task:
+            task.checkpoint(saved, progress=0.5, note="\ud800")
+            task.release()
+        taken = tube.take(0)
+        assert taken is not None
+        taken.checkpoint(progress=0.75)
+    with tubes.connect(url) as queue:
+        again = queue.tube("t").take(0)
+        assert again is not None
+        assert (again.saved, again.progress, again.note, again.attempts) == (saved, 0.75, "\ud800", 3)
+
+
 #: Puts a task, starts a child that runs until it is notified, and closes the store.
 LEAVES_A_CHILD = """
 import os, sys, tubes

@@ -470,6 +470,33 @@ def test_interrupted_wait_gives_back_all_that_it_took(tmp_path: Path, backend: s
             assert drain(tube) == [0, 1], moment
 
 
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("backend", ["memory", "file"])
+def test_interrupted_checkpoint_has_full_effect_or_none(tmp_path: Path, backend: str) -> None:
+    for moment in range(MANY):
+        url = f"memory://checkpoint-{moment}" if backend == "memory" else f"file:{tmp_path}/{moment}"
+        clock = tubes.testing.ManualClock()
+        with tubes.connect(url, clock=clock, codec="json") as queue:
+            tube = queue.create_tube("t", "fifottl", ttl=5, ttr=5)
+            tube.put(0)
+            task = tube.take(0)
+            assert task is not None
+            task.checkpoint("before")
+            clock.advance(1)
+            hits = interrupt(lambda task=task: task.checkpoint("after", note="n"), moment)  # type: ignore[misc]
+            check(tube)
+            seen = tube.peek(0)
+            assert (seen.saved, seen.note, seen.due, seen.expires) in (("before", None, 5, 5), ("after", "n", 6, 6))
+        if backend == "file":
+            with tubes.connect(url, clock=clock, codec="json") as queue:
+                again = queue.tube("t").peek(0)
+                assert (again.saved, again.note, again.expires) == (seen.saved, seen.note, seen.expires)
+        if not hits:
+            assert seen.note == "n"
+            return
+    raise AssertionError("the call does not end")
+
+
 @pytest.fixture(params=["memory", "file"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"memory://{tmp_path.name}" if request.param == "memory" else f"file:{tmp_path}"

@@ -96,6 +96,8 @@ def facts(result: Any) -> Result:
         times: tuple[Any, ...] = (result.created, result.ttl, result.ttr, result.due, result.expires)
         more: tuple[Any, ...] = (result.key, result.max_attempts, result.reason, result.created_now, result.context)
         more += result.calls, result.keep_done, result.result, result.ended, result.why
+        if result.state != "done":  # A holder that acks its task has it as it was taken.
+            more += result.saved, result.progress, result.note
         # The times of a remembered key are not stored.
         times = () if result.state == "done" and not result.created_now else times
         visible = (result.id, result.state.value, result.data, result.utube, result.pri, result.attempts, *more, *times)
@@ -161,6 +163,7 @@ class Twins:
         self.puts = 0
         #: True if tasks may have keys.
         self.keyed = True
+        self.has_checkpoints = True
         #: True if done tasks may be kept.
         self.keeps = False
         #: True if lanes may have a capacity.
@@ -269,9 +272,9 @@ class Twins:
             ["put", "take", "ack", "release", "touch", "bury", "delete", "kick", "peek", "advance", "leave", "join",
              "release_all", "truncate", "put_many", "take_many", "ack_many", "release_many", "delete_many",
              "pause", "update", "kick_task", "look", "move", "block", "configure", "touch_many",
-             "alter", "take_task", "set_ttr", "truncate_state", "forget", "change"],
+             "alter", "take_task", "set_ttr", "truncate_state", "forget", "change", "checkpoint"],
             [30, 30, 14, 10, 5, 6, 4, 5, 3, 14, 3, 2, 1, 1, 5, 5, 4, 3, 2, 2, 7, 3, 3, 3, 3, 3, 4, 4, 5, 4, 1,
-             4 * self.keyed, 3],
+             4 * self.keyed, 3, 5 * self.has_checkpoints],
         )[0]  # fmt: skip
         if method == "put":
             options = self.options()
@@ -307,6 +310,10 @@ class Twins:
         elif method == "release":
             delay, pri = self.pick(None, 0, 0.5, 2), self.pri()
             self.same(lambda side: side.of(worker).release(named(side), delay=delay, pri=pri))
+        elif method == "checkpoint":
+            saved, progress = self.pick(None, 0, ["ü" * 300]), self.pick(None, 0.25, 1)
+            note = self.pick(None, "", "\ud800")
+            self.same(lambda side: side.of(worker)._checkpoint(named(side), saved, progress, note))
         elif method == "touch":
             seconds = self.pick(0, 0.5, 3)
             self.same(lambda side: side.of(worker).touch(named(side), seconds))
@@ -484,7 +491,7 @@ def test_memory_and_server_agree_when_the_clock_is_set_back(valkey: LocalServer,
     """Remembered keys and kept done tasks are excluded, because one side checks their ends earlier."""
     driver, options = DRIVERS[name]
     twins = Twins(f"{valkey.url}?prefix={uuid4().hex}", driver, options, seed, listens=False, start=100_000)
-    twins.keyed = False
+    twins.keyed = twins.has_checkpoints = False
     try:
         client = valkey.client()
         for step in range(STEPS):

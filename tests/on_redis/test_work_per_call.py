@@ -342,6 +342,16 @@ def test_due_tasks_are_processed_in_parts(client: Any, server: LocalServer, driv
         assert commands < MOST
 
 
+def test_checkpoint_takes_one_round_trip(client: Any, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("load", "fifottl", ttl=60, ttr=5)
+    tube.put(b"x", context={str(n): "" for n in range(100)})
+    with tube.taking(0) as task:
+        task.checkpoint("before")
+        scripts, commands = work(client, lambda: task.checkpoint({"page": 7}, progress=0.5, note="n"))
+        assert scripts == 1
+        assert commands < 20
+
+
 def test_acked_task_has_no_due_time(client: Any, queue: tubes.Queue) -> None:
     tube = queue.create_tube("load", "fifottl")
     tube.put(b"x", ttl=60, ttr=60)

@@ -34,7 +34,7 @@ _TAKES: Final = (
         "release",
         "release_many",
     ),
-    *("bury", "decline", "touch", "renew_many", "statistics", "session"),
+    *("bury", "checkpoint", "decline", "touch", "renew_many", "statistics", "session"),
 )
 #: Commands that clients send in addition to those in scripts.
 _CALLS: Final = {"EVAL", "EVALSHA", "CLIENT|SETINFO", "CONFIG|GET"}
