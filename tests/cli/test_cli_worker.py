@@ -221,7 +221,7 @@ def test_worker_logs_time_level_and_traceback_of_the_program(folder: Path) -> No
         '    queue.tube("nosuch")',
         "tubes.errors.TubeNotFound: there is no tube 'nosuch': create it with create_tube, or see whether it was "
         "dropped",
-        "INFO the worker has ended: 0 acked, 1 released, 1 buried, 0 lost, 0 cut off",
+        "INFO the worker has ended: 0 acked, 1 released, 1 buried, 0 lost, 0 cancelled, 0 cut off",
     ]
 
 

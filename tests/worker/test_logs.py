@@ -122,7 +122,7 @@ def test_lost_task_is_logged_in_one_line(queue: tubes.Queue, lines: Any, fails: 
             raise ValueError("no such address")
 
     worker.run(burst=True)
-    lost = "was lost before its handler ended, and may be done twice"
+    lost = "was deleted before the end of its handler"
     event = "failed, attempt 1 of 3, was lost meanwhile: ValueError: no such address" if fails else lost
     assert lines() == [f"WARNING task 0 of tube 'mail' {event}"]
 
@@ -263,7 +263,7 @@ def test_worker_logs_its_handlers_its_tasks_and_its_summary(queue: tubes.Queue, 
     (done,) = lines()
     assert re.fullmatch(r"INFO task 0 of tube 'mail' was done in \d+ ms", done)
     assert lines("the worker has ended") == [
-        "INFO the worker has ended: 1 acked, 0 released, 0 buried, 0 lost, 0 cut off"
+        "INFO the worker has ended: 1 acked, 0 released, 0 buried, 0 lost, 0 cancelled, 0 cut off"
     ]
 
 

@@ -63,8 +63,9 @@ class Losses:
             callbacks[port] = callback
             self._key = port.shared.key
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="tubes-losses", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="tubes-losses", daemon=True)
+                thread.start()
+                self._thread = thread
             else:
                 self._send("SUBSCRIBE", channel)
 

@@ -15,7 +15,7 @@ from tubes.worker.functions import UnknownFunctions
 from tubes.worker.hooks import wrap, wrap_async
 from tubes.worker.lifetime import RETRY
 from tubes.worker.logs import log
-from tubes.worker.outcomes import Verdict, name_of, reason_of, verdict_of
+from tubes.worker.outcomes import Interrupted, Verdict, is_interruption, name_of, reason_of, verdict_of
 from tubes.worker.pool import Pool
 from tubes.worker.processes import Processes
 from tubes.worker.routes import UNKNOWN
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tubes.aio import AsyncTask
     from tubes.worker.connections import Connections
     from tubes.worker.hooks import Handler, Hook
+    from tubes.worker.in_flight import InFlight
     from tubes.worker.lifetime import Lifetime
     from tubes.worker.routes import Target
 
@@ -42,8 +43,9 @@ class Handling:
         self._unknown: Final = UnknownFunctions()
         self._handlers: Final[dict[Target, Handler]] = {}
 
-    async def handle(self, task: AsyncTask, target: Target) -> Verdict:
-        """Call a handler with a task, and return the verdict. Does not raise the handler's errors."""
+    async def handle(self, entry: InFlight) -> Verdict:
+        """Call the handler of a task, and return the verdict. Does not raise the handler's errors."""
+        task, target = entry.task, entry.target
         try:
             _ = task.data
         except BaseException as error:  # A codec of the user may raise anything.
@@ -59,7 +61,7 @@ class Handling:
                 wrapper = wrap_async if target.is_async else wrap
                 handler = self._handlers[target] = wrapper(self._hooks, call)
             if not target.is_async:
-                return Verdict("ack", result=await self._call_in_thread(task, handler))
+                return Verdict("ack", result=await self._call_in_thread(entry, handler))
             if target.timeout is None:
                 return Verdict("ack", result=await _call(task, handler))
             limit = asyncio.timeout(target.timeout)
@@ -70,11 +72,12 @@ class Handling:
                 return verdict_of(timeout_error(target) if limit.expired() else error)
         except asyncio.CancelledError as error:
             return verdict_of(error)._replace(is_cancelled=True)
-        except Exception as error:
+        except (Exception, Interrupted, BaseExceptionGroup) as error:
             return verdict_of(error)
 
-    async def _call_in_thread(self, task: AsyncTask, handler: Handler) -> object:
+    async def _call_in_thread(self, entry: InFlight, handler: Handler) -> object:
         """Call a plain handler in a thread, with a `Task` whose methods are synchronous."""
+        task = entry.task
         ended: asyncio.Future[tuple[object, BaseException | None]] = asyncio.get_running_loop().create_future()
 
         def end(result: object, error: BaseException | None) -> None:
@@ -91,6 +94,8 @@ class Handling:
             nonlocal plain_task
             try:
                 plain_task = copy_to_api(Task, self._connections.thread_tube(task._tube), task)
+                entry.plain_task = plain_task
+                plain_task._take = task._take  # It may have been cancelled since the line above the last.
                 result = handler(plain_task)
                 if inspect.iscoroutine(result):
                     result.close()
@@ -139,6 +144,8 @@ def _to_failure(error: BaseException) -> BaseException:
     """Wrap errors such as SystemExit in a `RuntimeError`: they end the handler, not its worker."""
     kind = type(error)  # `isinstance` believes what an error says of its class.
     # A coroutine cannot raise StopIteration.
+    if is_interruption(error):
+        return error
     if issubclass(kind, (Exception, asyncio.CancelledError)) and not issubclass(kind, StopIteration):
         return error
     failure = RuntimeError(reason_of(error))

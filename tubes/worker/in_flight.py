@@ -6,10 +6,13 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
+from tubes.values.task import FINISHED
 from tubes.worker.routes import UNKNOWN
 
 if TYPE_CHECKING:
     from tubes.aio import AsyncTask
+    from tubes.drivers.entry import Loss
+    from tubes.sync import Task
     from tubes.worker.outcomes import Verdict
     from tubes.worker.routes import Route, Target
 
@@ -30,6 +33,8 @@ class InFlight:
         "is_finishing",
         "is_freed",
         "is_timed_out",
+        "loss",
+        "plain_task",
         "renews_at",
         "route",
         "runner",
@@ -46,6 +51,10 @@ class InFlight:
         self.target: Final = target
         #: The asyncio task that runs the handler, or waits for its thread.
         self.runner: asyncio.Task[None] | None = None
+        #: The task that a plain handler got; None: it is async, or has not started.
+        self.plain_task: Task | None = None
+        #: Why this worker no longer holds the task; None: it holds it.
+        self.loss: Loss | None = None
         #: How to finish the task; None until its handler has ended.
         self.verdict: Verdict | None = None
         #: True once the runner has claimed the task in order to finish it.
@@ -62,6 +71,11 @@ class InFlight:
         self.ends_at = NEVER
         if target.timeout is not None and not target.process:
             self.ends_at = self.started_at + target.timeout + (CANCEL_GRACE if target.is_async else 0)
+
+    @property
+    def is_ended_by_handler(self) -> bool:
+        """True if the handler has ended the task itself, and goes on."""
+        return FINISHED in (self.task._take, self.plain_task and self.plain_task._take)
 
     @property
     def next_check(self) -> float:

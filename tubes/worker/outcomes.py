@@ -63,8 +63,26 @@ class Bury(Exception):
         super().__init__(reason)
 
 
+class Interrupted(BaseException):
+    """Raised by `Task.checkpoint` in a handler whose worker is shutting down. Do not catch it, except to clean up.
+
+    The worker gives the task back without counting the attempt, and the next worker continues at the checkpoint. It is
+    a `BaseException`, so that `except Exception` in a handler does not catch it.
+
+    >>> raise Interrupted
+    Traceback (most recent call last):
+    tubes.worker.outcomes.Interrupted: the worker is shutting down
+    """
+
+    def __init__(self) -> None:
+        super().__init__("the worker is shutting down")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), ()
+
+
 #: How an attempt ended.
-Outcome: TypeAlias = Literal["acked", "released", "buried", "lost"]
+Outcome: TypeAlias = Literal["acked", "released", "buried", "lost", "cancelled"]
 
 
 class Verdict(NamedTuple):
@@ -84,6 +102,8 @@ class Verdict(NamedTuple):
     is_cancelled: bool = False
     #: True if the verdict was already logged.
     is_logged: bool = False
+    #: True if the handler stopped at a checkpoint because its worker is shutting down.
+    is_interrupted: bool = False
 
     def is_last(self, task: TaskView) -> bool:
         """Return True if this is the last attempt."""
@@ -107,6 +127,8 @@ class Verdict(NamedTuple):
 def verdict_of(error: BaseException) -> Verdict:
     """Return the verdict for an error of a handler."""
     kind = type(error)  # `isinstance` trusts `error.__class__`, which an error may override.
+    if is_interruption(error):
+        return Verdict("decline", "the worker is shutting down", 0, is_interrupted=True)
     if issubclass(kind, Retry):
         try:
             delay: Any = error.delay  # type: ignore[attr-defined]
@@ -121,6 +143,13 @@ def verdict_of(error: BaseException) -> Verdict:
     if issubclass(kind, Bury):
         return Verdict("bury", _message_of(error) or "buried by its handler")
     return Verdict("release", reason_of(error), error=error)
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Return True for an `Interrupted`, also if a task group has wrapped it."""
+    if issubclass(type(error), BaseExceptionGroup):
+        return error.split(Interrupted)[1] is None  # type: ignore[attr-defined]
+    return issubclass(type(error), Interrupted)
 
 
 def log_verdict(
@@ -147,6 +176,8 @@ def log_verdict(
         # The last attempt shows the traceback. Without a limit of attempts the first one does.
         shows_trace = level == logging.ERROR or (is_endless and task.attempts == 1) or log.isEnabledFor(logging.DEBUG)
         trace = trace_of(verdict.error) if shows_trace and not _is_of_worker(verdict.error) else None
+    elif verdict.is_interrupted:
+        event, level = "stopped at a checkpoint", logging.INFO
     elif verdict.method == "bury":
         event = "was given up by its handler"
     elif outcome == "buried":

@@ -15,14 +15,15 @@ import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from tubes.errors import InvalidOption, TubesError
+from tubes.errors import InvalidOption, TaskCancelled, TubesError
 from tubes.worker.functions import current
 from tubes.worker.outcomes import reason_of
 from tubes.worker.routes import Target, is_async
 
 if TYPE_CHECKING:
+    from tubes.sync import Task
     from tubes.values.task import TaskView
 
 #: Seconds that an idle process has to exit.
@@ -33,6 +34,9 @@ _START_TIMEOUT: Final = 60.0
 _POLL_INTERVAL: Final = 0.5
 _NAME: Final = "tubes-handler"
 
+#: The tube, the id and the number of the take of a task.
+_Take: TypeAlias = tuple[str, int, int]
+
 
 class ProcessDied(TubesError):
     """the process of the handler died: {how}."""
@@ -40,7 +44,7 @@ class ProcessDied(TubesError):
 
 @dataclass(frozen=True, slots=True)
 class ProcessTask:
-    """A task as a handler in another process sees it: its attributes, without the methods.
+    """A task as a handler in another process sees it: its attributes, and `checkpoint`.
 
     >>> ProcessTask(tube="frames", id=7, data="cat.png").data
     'cat.png'
@@ -56,6 +60,30 @@ class ProcessTask:
     #: The time of the put, in seconds since the epoch.
     created: float = 0.0
     context: dict[str, str] | None = None
+    #: What the last `checkpoint` of an earlier attempt has stored, and its progress and note.
+    saved: Any = None
+    progress: float | None = None
+    note: str | None = None
+
+    def checkpoint(self, saved: Any = None, *, progress: float | None = None, note: str | None = None) -> None:
+        """Store how far the handler got, as `Task.checkpoint` does. The worker's process does it."""
+        if _pipe is None:
+            raise RuntimeError("checkpoint works in the process of a handler only")
+        with _pipe_lock:
+            _pipe.send_bytes(pickle.dumps((None, (saved, progress, note))))
+            error: BaseException | None = pickle.loads(_pipe.recv_bytes())
+        if error is not None:
+            raise error
+
+
+#: In a process of a handler: the pipe to the worker's process.
+_pipe: Connection | None = None
+_pipe_lock: Final = threading.Lock()
+
+
+def take_of(task: TaskView) -> _Take:
+    """Return the take of a task, by which a process is found."""
+    return task.tube, task.id, task._take
 
 
 def _snapshot(task: TaskView) -> ProcessTask:
@@ -70,9 +98,12 @@ class Processes:
         self._lock: Final = threading.Lock()
         self._idle: Final[list[_Child]] = []
         self._all: Final[set[_Child]] = set()
+        # The child of each running call, None while it starts, and the calls whose child is to be killed.
+        self._running: Final[dict[_Take, _Child | None]] = {}
+        self._killed: Final[set[_Take]] = set()
         self._closed = False
 
-    def call(self, target: Target, task: TaskView) -> Any:
+    def call(self, target: Target, task: Task) -> Any:
         """Call a handler with a task in a process, and wait for its result.
 
         Raises the errors of the handler, `TimeoutError` after the target's timeout, and `ProcessDied`.
@@ -80,11 +111,33 @@ class Processes:
         facts = _snapshot(task)
         args, kwargs = ([facts], {}) if target.arguments is None else target.arguments(task)
         work = pickle.dumps((target.function, args, kwargs, facts))
-        child = self._send_to_child(work)
+        take = take_of(task)
+        with self._lock:
+            self._running[take] = None
         try:
-            if (reply := child.receive(target.timeout)) is None:
-                raise TimeoutError(f"the handler took longer than {target.timeout} s")
-            is_good, result = pickle.loads(reply)
+            if task.cancelled:  # Before this call.
+                raise TaskCancelled(id=task.id, tube=task.tube, reason=None)
+            return self._call_in_child(target, task, take, work)
+        finally:
+            with self._lock:
+                del self._running[take]
+                self._killed.discard(take)
+
+    def _call_in_child(self, target: Target, task: Task, take: _Take, work: bytes) -> Any:
+        child = self._send_to_child(work)
+        with self._lock:
+            self._running[take] = child
+            if take in self._killed:
+                child.process.kill()
+        ends = None if target.timeout is None else time.monotonic() + target.timeout
+        try:
+            is_good: bool | None = None
+            while is_good is None:
+                if (reply := child.receive(None if ends is None else ends - time.monotonic())) is None:
+                    raise TimeoutError(f"the handler took longer than {target.timeout} s")
+                is_good, result = pickle.loads(reply)
+                if is_good is None:
+                    child.pipe.send_bytes(pickle.dumps(_store_checkpoint(task, *result)))
         except (EOFError, ConnectionError):
             raise ProcessDied(how=self._end(child)) from None
         except BaseException:
@@ -95,6 +148,14 @@ class Processes:
         if is_good:
             return result
         raise result
+
+    def kill(self, take: _Take) -> None:
+        """Kill the process that handles a task, or the one that is about to."""
+        with self._lock:
+            if take in self._running:
+                self._killed.add(take)
+                if (child := self._running[take]) is not None:
+                    child.process.kill()
 
     def _send_to_child(self, work: bytes) -> _Child:
         """Send the work to an idle child or a new one. Skips idle children that have died."""
@@ -183,8 +244,19 @@ class _Child:
             return True
 
 
+def _store_checkpoint(task: Task, saved: Any, progress: float | None, note: str | None) -> BaseException | None:
+    """Store a checkpoint of a handler in another process; return the error that the handler gets."""
+    try:
+        task.checkpoint(saved, progress=progress, note=note)
+    except BaseException as error:
+        return error
+    return None
+
+
 def _serve(pipe: Connection) -> None:
     """Serve calls until the parent closes the pipe or dies. Runs in the child."""
+    global _pipe
+    _pipe = pipe
     threading.Thread(target=_end_with_parent, name="tubes-parent", daemon=True).start()
     # Ignore signals that are sent to the whole group: they are meant for the parent, which has a grace period.
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -3,7 +3,12 @@
 How a task passes through a run: a `Fetcher` takes it, and `_start` makes an `InFlight` entry for it, whose lease is
 renewed by the `LeaseRenewer`. `_handle` calls the handler and gets a verdict; `_finish` replies to the caller and
 carries out the verdict. A task is finished once, by the code that claims it from the lease renewer first: `_finish`, or
-`_handle_timeout` when the handler exceeds its timeout. If the lease was lost, the handler is only cancelled.
+`_handle_timeout` when the handler exceeds its timeout.
+
+If the worker loses a task, for example because it was cancelled, `_lose` claims it, and ends its handler: it cancels
+an async handler and kills the process of a handler. A plain handler goes on until its next checkpoint. The backend
+reports a loss at once (`Port.on_loss`). After a lost connection, and if a lease cannot be renewed, `_find_loss` looks
+at the task.
 
 In a burst a task that failed without a limit of attempts is deferred: it is held until the burst ends, because it would
 fail again and again.
@@ -21,9 +26,11 @@ from typing import TYPE_CHECKING, Final
 from tubes import sync
 from tubes.backend.flow import run
 from tubes.calls import is_call, send_reply
+from tubes.drivers.entry import Loss
+from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND, seconds
-from tubes.errors import TubesError
-from tubes.values.task import FINISHED
+from tubes.errors import TaskCancelled, TaskNotFound, TubeNotFound, TubesError
+from tubes.values.task import CANCELLED, FINISHED, on_checkpoint
 from tubes.values.worker_info import MAX_LISTED_TASKS, HandlerInfo, HeldTask
 from tubes.worker.acks import Acks
 from tubes.worker.fetcher import Fetcher
@@ -33,17 +40,17 @@ from tubes.worker.in_flight import NEVER, InFlight
 from tubes.worker.lease_renewer import LeaseRenewer
 from tubes.worker.lifetime import RETRY, Lifetime
 from tubes.worker.logs import log
-from tubes.worker.outcomes import Outcome, Verdict, log_verdict, name_of, reason_of, trace_of, verdict_of
+from tubes.worker.outcomes import Interrupted, Outcome, Verdict, log_verdict, name_of, reason_of, trace_of, verdict_of
 from tubes.worker.pool import Pool
 from tubes.worker.presence import Presence
-from tubes.worker.processes import Processes
+from tubes.worker.processes import Processes, take_of
 from tubes.worker.scheduler import Scheduler
 from tubes.worker.summary import AT_ONCE, CUT_OFF, Summary
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from tubes.aio import AsyncTask
+    from tubes.aio import AsyncTask, AsyncTube
     from tubes.values.worker_info import WorkerInfo
     from tubes.worker.connections import Connections
     from tubes.worker.hooks import Hook
@@ -51,6 +58,16 @@ if TYPE_CHECKING:
 
 #: Seconds that cancelled handlers have to end.
 _CANCEL_GRACE: Final = 1.0
+#: Seconds after which a call of the handler itself, such as a delete of its task, has returned.
+_OWN_CALL: Final = 0.2
+#: How a task was lost, by its state.
+_EVENTS: Final = {State.DONE: "delete", State.BURIED: "bury"}
+#: What happened to a lost task, by the event.
+_LOSSES: Final = {
+    "delete": "was deleted",
+    "bury": "was buried by another program",
+    "release": "was released by another program",
+}
 
 
 class Run:
@@ -73,6 +90,10 @@ class Run:
         self._deferred: Final[list[tuple[InFlight, Verdict]]] = []
         # Tube and id of the tasks without `max_attempts` that failed in this burst.
         self._attempted: Final[set[tuple[str, int]]] = set()
+        # The tubes whose losses are reported.
+        self._watched: Final[set[AsyncTube]] = set()
+        # Asyncio tasks that look at tasks which may be lost.
+        self._looks: Final[set[asyncio.Task[None]]] = set()
         self._changed: Final = asyncio.Event()
         self._scheduler: Final = Scheduler(connections.queue)
         self._presence: Final = Presence(connections.threads, self._describe)
@@ -191,6 +212,8 @@ class Run:
         entry = InFlight(task, route, route.target_of(task))
         self._in_flight.add(entry)
         self._renewer.add(entry)
+        if task._tube not in self._watched:
+            self._watch(task._tube)
         if (task.tube, task.id) in self._attempted:
             self._defer(entry, Verdict("release"))
         else:
@@ -201,16 +224,25 @@ class Run:
 
     async def _handle(self, entry: InFlight) -> None:
         """Call the handler of a task, and finish the task."""
+        on_checkpoint.set(self._interrupt)
         try:
             schedule = entry.target.schedule
             skipped = None if schedule is None else await self._scheduler.put_next_or_skip(entry.task, schedule)
-            verdict = skipped or await self._handling.handle(entry.task, entry.target)
+            verdict = skipped or await self._handling.handle(entry)
+            cancelled = _cancellation_in(verdict, entry.task)
+            if cancelled is not None and self._renewer.claim(entry):
+                self._note_loss(entry, cancelled)
+                self._end(entry, "cancelled")
+                return
             if (
                 entry.is_timed_out
                 or not self._renewer.holds(entry)
                 or (verdict.is_cancelled and self._lifetime.has_ended())
             ):
                 # The task was cut off, lost, or timed out, and was finished there.
+                if entry.loss is not None and entry.loss.event != "cancel" and not verdict.is_cancelled:
+                    entry.verdict = verdict
+                    log_verdict(entry.task, verdict, "lost")
                 if entry.is_timed_out and not verdict.is_cancelled:
                     log.warning("the handler of %s ended too late: its task was already finished", name_of(entry.task))
                 return
@@ -310,7 +342,9 @@ class Run:
 
     def _end(self, entry: InFlight, outcome: Outcome | None) -> None:
         """Remove a task from the set in flight. `outcome`: how it was finished, if this run finished it."""
-        if entry in self._in_flight:
+        if outcome == "lost" and entry.loss is None and not self._lifetime.has_ended():
+            self._look(self._end_lost(entry))
+        elif entry in self._in_flight:
             self._in_flight.discard(entry)
             self._free(entry)
             if self._burst and entry.task.max_attempts is None and outcome not in ("acked", "buried"):
@@ -327,10 +361,17 @@ class Run:
                 log.info("%s was done in %s", name_of(entry.task), _format_span(time.monotonic() - entry.started_at))
         elif outcome is None and entry.task._take == FINISHED:
             log.info("%s was finished by its handler", name_of(entry.task))
+        elif outcome == "cancelled":
+            reason = f": {entry.loss.reason}" if entry.loss is not None and entry.loss.reason else ""
+            span = _format_span(time.monotonic() - entry.started_at)
+            log.info("%s was cancelled, its handler ended after %s%s", name_of(entry.task), span, reason)
         elif outcome == "lost" and (entry.verdict is None or entry.verdict.method == "ack"):
-            is_cancelled = entry.verdict is None and entry.target.is_async
-            note = ", its handler is cancelled" if is_cancelled else ""
-            log.warning("%s was lost before its handler ended, and may be done twice%s", name_of(entry.task), note)
+            event = "" if entry.loss is None else entry.loss.event
+            twice = "" if event in ("delete", "bury") else ", and may be done twice"
+            is_ended = entry.verdict is None and (entry.target.is_async or entry.target.process)
+            note = ", which is ended" if is_ended else ""
+            text = "%s %s before the end of its handler%s%s"
+            log.warning(text, name_of(entry.task), _LOSSES.get(event, "was lost"), note, twice)
 
     # -- the description of the worker ---------------------------------------------------------------------------------
 
@@ -357,11 +398,109 @@ class Run:
             stopping=self._lifetime.is_stopping,
         )
 
+    # -- lost tasks ----------------------------------------------------------------------------------------------------
+
+    def _interrupt(self) -> None:
+        """Leave a handler at its checkpoint if the worker is shutting down."""
+        if self._lifetime.is_stopping:
+            raise Interrupted
+
+    def _watch(self, tube: AsyncTube) -> None:
+        """Let the backend report the tasks of a tube that this worker loses."""
+        self._watched.add(tube)
+        try:
+            tube._port.on_loss(lambda loss: self._lifetime.call(self._handle_loss, tube, loss))
+        except RuntimeError as error:
+            self._watched.discard(tube)
+            log.warning("cancelled tasks of tube %r are noticed late, no thread could be started: %s", tube.name, error)
+
+    def _handle_loss(self, tube: AsyncTube, loss: Loss | None) -> None:
+        """End the handler of a lost task. None: reports may be missing, so look at all tasks of the tube."""
+        entries = [entry for entry in self._in_flight if entry.task._tube is tube]
+        if loss is None:
+            self._look(self._find_losses(entries))
+            return
+        for entry in entries:
+            if (entry.task.id, entry.task._take) == loss[:2] and self._renewer.claim(entry):
+                self._lose(entry, loss)
+
+    def _look(self, work: Coroutine[object, object, None]) -> None:
+        look = asyncio.get_running_loop().create_task(work)
+        self._looks.add(look)
+        look.add_done_callback(self._looks.discard)
+
+    async def _find_losses(self, entries: list[InFlight]) -> None:
+        """Look at each of these tasks, and end the handlers of those that were lost."""
+        for entry in entries:
+            loss = await self._find_loss(entry)
+            if loss is not None and loss.event != "cancel":
+                await asyncio.sleep(_OWN_CALL)
+                loss = await self._find_loss(entry)
+            if loss is not None and self._renewer.claim(entry):
+                self._lose(entry, loss)
+
+    @staticmethod
+    async def _find_loss(entry: InFlight) -> Loss | None:
+        """Return how a task was lost; None if it is held, was ended by its handler, or the backend is unreachable."""
+        task = entry.task
+        if entry.is_ended_by_handler:
+            return None
+        try:
+            seen: AsyncTask | None = await task._tube.peek(task.id)
+        except (TaskNotFound, TubeNotFound):
+            seen = None
+        except TubesError:
+            return None
+        if seen is None or seen.created != task.created:
+            return Loss(task.id, task._take, "delete")
+        if seen.state is State.TAKEN and seen._take == task._take:
+            return None
+        if seen.cancelled:
+            return Loss(task.id, task._take, "cancel", seen.reason)
+        return Loss(task.id, task._take, _EVENTS.get(seen.state, "release"))
+
+    def _note_loss(self, entry: InFlight, loss: Loss) -> None:
+        """Store the loss with the entry, and tell a cancelled task to its handler."""
+        entry.loss = loss
+        if loss.event == "cancel":
+            entry.task._take = CANCELLED
+            if entry.plain_task is not None:
+                entry.plain_task._take = CANCELLED
+
+    def _lose(self, entry: InFlight, loss: Loss) -> None:
+        """End the handler of a task that this worker has lost, and that was claimed."""
+        if entry not in self._in_flight or entry.runner is None:
+            return
+        take = take_of(entry.task)
+        self._note_loss(entry, loss)
+        self._processes.kill(take)
+        if loss.event in ("", "release") or (loss.event != "cancel" and entry.target.is_async):
+            self._abandon(entry, "lost")
+            return
+        # The task counts as in flight until its handler has ended.
+        outcome: Outcome = "cancelled" if loss.event == "cancel" else "lost"
+        entry.runner.add_done_callback(lambda _: self._end(entry, outcome))
+        if entry.target.is_async:
+            entry.runner.cancel()
+
+    async def _lose_unreported(self, entry: InFlight) -> None:
+        """End the handler of a task whose lease could not be renewed."""
+        if entry.is_ended_by_handler and entry.runner is not None:
+            entry.runner.add_done_callback(lambda _: self._end(entry, None))
+            return
+        loss = await self._find_loss(entry)
+        self._lose(entry, loss or Loss(entry.task.id, entry.task._take, ""))
+
+    async def _end_lost(self, entry: InFlight) -> None:
+        """Look how a task was lost that could not be finished, and end it."""
+        entry.loss = await self._find_loss(entry) or Loss(entry.task.id, entry.task._take, "")
+        self._end(entry, "cancelled" if entry.loss.event == "cancel" else "lost")
+
     # -- callbacks of the lease renewer, in its thread -----------------------------------------------------------------
 
     def _handle_lost(self, entry: InFlight) -> None:
-        """Cancel the handler of a task that this worker no longer holds."""
-        self._lifetime.call(self._abandon, entry, "lost")
+        """End the handler of a task whose lease could not be renewed."""
+        self._lifetime.call(lambda: self._look(self._lose_unreported(entry)))
 
     def _handle_timeout(self, entry: InFlight) -> None:
         """Finish a task without its handler, which exceeded its timeout."""
@@ -392,6 +531,14 @@ class Run:
         if entry.runner is not None:
             entry.runner.cancel()
         self._end(entry, outcome)
+
+
+def _cancellation_in(verdict: Verdict, task: AsyncTask) -> Loss | None:
+    """Return the loss if a handler ended because a checkpoint said that its task was cancelled."""
+    error = verdict.error
+    if isinstance(error, TaskCancelled) and (error.facts["id"], error.facts["tube"]) == (task.id, task.tube):
+        return Loss(task.id, task._take, "cancel", error.facts["reason"])
+    return None
 
 
 def _format_span(seconds: float) -> str:

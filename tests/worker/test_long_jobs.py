@@ -1,0 +1,320 @@
+"""Handlers of long jobs: cancelling them, their checkpoints, and shutdowns, in memory, in a folder and on a server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tubes
+from tests.support.jobs import count_on, sleep_long
+from tests.worker.test_logs import lines as lines
+from tests.worker.test_worker_running import running
+from tubes import TaskCancelled
+from tubes.conformance.bench import eventually
+from tubes.worker import Interrupted, Summary, Worker, current_task
+
+#: Timeout in seconds: processes start slowly on a busy machine.
+PATIENCE = 60
+
+
+@pytest.fixture(params=["memory", "folder", "server"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty store."""
+    if request.param == "folder":
+        return f"file:{tmp_path / 'store'}"
+    found: str = "memory://" if request.param == "memory" else request.getfixturevalue("url")
+    return found
+
+
+@pytest.fixture
+def settings() -> dict[str, Any]:
+    """Use real time."""
+    return {}
+
+
+@pytest.fixture(params=["fifo", "fifottl"])
+def tube(request: pytest.FixtureRequest, queue: tubes.Queue) -> tubes.Tube:
+    """A tube without leases, and one with leases that are longer than the test."""
+    options: dict[str, Any] = {"ttr": 3600} if request.param == "fifottl" else {}
+    return queue.create_tube("jobs", request.param, **options)
+
+
+def eventually_started(condition: Callable[[], bool]) -> bool:
+    """Return True if the condition becomes true while a process starts."""
+    return any(eventually(condition) for _ in range(10))
+
+
+def is_busy(worker: Worker) -> bool:
+    """Return True if a handler of the worker runs."""
+    return worker._run is not None and bool(worker._run._in_flight)
+
+
+def ended(run: Any, **counts: int) -> None:
+    assert eventually_started(lambda: not is_busy(run.worker))
+    assert run.end() == Summary(**counts)
+
+
+def test_cancel_ends_an_async_handler_at_once(queue: tubes.Queue, tube: tubes.Tube, lines: Any) -> None:
+    worker, begun, ends = Worker(queue), threading.Event(), list[str]()
+
+    @worker.on(tube)
+    async def work(task: tubes.AsyncTask) -> None:
+        try:
+            begun.set()
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            ends.append(f"cancelled: {task.cancelled}")
+            raise
+
+    task = tube.put("a long job")
+    with running(worker) as run:
+        assert begun.wait(PATIENCE)
+        done = tube.cancel(task, "not needed")
+        assert (done.state, done.why, done.reason) == ("done", "cancelled", "not needed")
+        assert eventually(lambda: ends == ["cancelled: True"])
+        ended(run, cancelled=1)
+    (line,) = lines("task 0")
+    assert line.startswith("INFO task 0 of tube 'jobs' was cancelled, its handler ended after ")
+    assert line.endswith(": not needed")
+
+
+def test_cancel_kills_the_process_of_a_handler(queue: tubes.Queue, tube: tubes.Tube, lines: Any) -> None:
+    worker = Worker(queue)
+    worker.on(tube, sleep_long, process=True)
+    task = tube.put("a long job")
+    with running(worker) as run:
+        assert eventually_started(lambda: tube.peek(task).note == "it sleeps")
+        task.cancel()
+        ended(run, cancelled=1)
+    assert "was cancelled" in str(lines("task 0"))
+
+
+def test_cancel_before_the_process_runs_prevents_the_handler(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    worker = Worker(queue)
+    worker.on(tube, sleep_long, process=True)
+    task = tube.put("a long job", keep_done=60)
+    with running(worker) as run:
+        assert eventually(lambda: is_busy(worker))
+        task.cancel()
+        ended(run, cancelled=1)
+    assert tube.peek(task).note is None
+
+
+def test_plain_handler_learns_of_a_cancel_at_its_next_checkpoint(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    worker, seen = Worker(queue), list[object]()
+    may_look = threading.Event()
+
+    @worker.on(tube)
+    def work(task: tubes.Task) -> None:
+        seen.append(task.cancelled)
+        may_look.wait(PATIENCE)
+        assert eventually(lambda: task.cancelled)
+        try:
+            task.checkpoint(1)
+        except TaskCancelled as error:
+            seen.append(error.facts)
+            raise
+
+    task = tube.put("a long job")
+    with running(worker) as run:
+        assert eventually(lambda: seen == [False])
+        task.cancel("not needed")
+        may_look.set()
+        ended(run, cancelled=1)
+    assert seen[1:] == [{"id": 0, "tube": "jobs", "reason": "not needed"}]
+
+
+def test_handler_that_ignores_a_cancel_cannot_ack(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    worker, go_on, results = Worker(queue), threading.Event(), list[str]()
+
+    @worker.on(tube)
+    def work(task: tubes.Task) -> str:
+        go_on.wait(PATIENCE)
+        results.append("done")
+        return "done"
+
+    task = tube.put("a long job", keep_done=60)
+    with running(worker) as run:
+        assert eventually(lambda: is_busy(worker))
+        task.cancel()
+        go_on.set()
+        ended(run, cancelled=1)
+    seen = tube.peek(task)
+    assert (results, seen.why, seen.result) == (["done"], "cancelled", None)
+
+
+@pytest.mark.parametrize("loss", ["delete", "bury"])
+def test_task_that_is_taken_away_ends_its_handler_at_once(
+    queue: tubes.Queue, tube: tubes.Tube, loss: str, lines: Any
+) -> None:
+    worker, begun, ends = Worker(queue), threading.Event(), list[bool]()
+
+    @worker.on(tube)
+    async def work(task: tubes.AsyncTask) -> None:
+        try:
+            begun.set()
+            await asyncio.sleep(3600)
+        finally:
+            ends.append(task.cancelled)
+
+    task = tube.put("a long job")
+    with running(worker) as run:
+        assert begun.wait(PATIENCE)
+        getattr(tube, loss)(task)
+        assert eventually(lambda: ends == [False])
+        ended(run, lost=1)
+    assert "may be done twice" not in str(lines())
+
+
+def test_handler_may_delete_its_task_and_go_on(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    worker, ends = Worker(queue), list[str]()
+
+    @worker.on(tube)
+    async def work(task: tubes.AsyncTask) -> None:
+        await task.delete()
+        await asyncio.sleep(0.3)
+        ends.append("went on")
+
+    tube.put("a long job")
+    worker.run(burst=True)
+    assert ends == ["went on"]
+
+
+def test_handler_may_ack_its_task_and_go_on_longer_than_its_ttr(queue: tubes.Queue) -> None:
+    tube, worker, ends = queue.create_tube("jobs", "fifottl", ttr=0.3), Worker(queue), list[str]()
+
+    @worker.on(tube)
+    async def work(task: tubes.AsyncTask) -> None:
+        await task.ack()
+        await asyncio.sleep(0.6)
+        ends.append("went on")
+
+    tube.put("a long job")
+    worker.run(burst=True)
+    assert ends == ["went on"]
+
+
+def test_caller_of_a_cancelled_task_gets_an_error(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    worker = Worker(queue)
+
+    @worker.on(tube)
+    async def work(task: tubes.AsyncTask) -> None:
+        await asyncio.sleep(3600)
+
+    with running(worker):
+        canceller = threading.Thread(target=lambda: (eventually(lambda: is_busy(worker)), tube.cancel(0, "not needed")))
+        canceller.start()
+        with pytest.raises(tubes.CallFailed, match="cancelled"):
+            tube.call("a long job", timeout=PATIENCE)
+        canceller.join()
+
+
+def test_a_cancelled_task_function_in_a_process_is_killed(queue: tubes.Queue) -> None:
+    worker = Worker(queue)
+    worker.task(process=True)(count_on)
+    task = queue.enqueue(count_on, 10**9)
+    tube = queue.tube("tasks")
+    with running(worker) as run:
+        assert eventually_started(lambda: (tube.peek(task).saved or 0) > 2)
+        tube.cancel(task)
+        ended(run, cancelled=1)
+
+
+def test_stopped_worker_hands_a_job_back_at_its_checkpoint(queue: tubes.Queue, tube: tubes.Tube, lines: Any) -> None:
+    worker, steps = Worker(queue, grace=PATIENCE), list[int]()
+
+    @worker.on(tube)
+    def work(task: tubes.Task) -> None:
+        for step in range(task.saved or 0, 6):
+            steps.append(step)
+            if step == 2:
+                worker.stop()
+                assert eventually(lambda: worker._run is not None and worker._run._lifetime.is_stopping)
+            try:
+                task.checkpoint(step + 1, progress=(step + 1) / 6, note=f"step {step}")
+            except Exception as error:
+                raise AssertionError from error
+
+    task = tube.put("a long job", max_attempts=1)
+    assert worker.run().exit_code == 0
+    seen = tube.peek(task)
+    assert (seen.state, seen.attempts, seen.saved, seen.progress, seen.note) == ("ready", 0, 3, 0.5, "step 2")
+    assert "INFO task 0 of tube 'jobs' stopped at a checkpoint, attempt 1 of 1" in str(lines("task 0"))
+    assert worker.run(burst=True).acked == 1
+    assert steps == [0, 1, 2, 3, 4, 5]
+
+
+def test_stopped_worker_hands_an_async_job_back_at_its_checkpoint(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    worker, steps = Worker(queue, grace=PATIENCE), list[int]()
+
+    @worker.on(tube)
+    async def work(task: tubes.AsyncTask) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(steps_of(task))
+
+    async def steps_of(task: tubes.AsyncTask) -> None:
+        for step in range(task.saved or 0, 4):
+            steps.append(step)
+            if step == 1:
+                worker.stop()
+                await asyncio.sleep(0.05)
+            await task.checkpoint(step + 1)
+
+    task = tube.put("a long job", max_attempts=1)
+    worker.run()
+    assert (tube.peek(task).state, tube.peek(task).saved, tube.peek(task).attempts) == ("ready", 2, 0)
+    worker.run(burst=True)
+    assert (steps, tube.statistics().tasks["total"]) == ([0, 1, 2, 3], 0)
+
+
+def test_stopped_worker_gets_a_job_back_from_a_process(queue: tubes.Queue) -> None:
+    worker = Worker(queue, grace=PATIENCE)
+    worker.task(process=True)(count_on)
+    task = queue.enqueue_with(max_attempts=1)(count_on, 10**9)
+    tube = queue.tube("tasks")
+    with running(worker) as run:
+        assert eventually_started(lambda: (tube.peek(task).saved or 0) > 2)
+        assert run.end(patience=PATIENCE).exit_code == 0
+    seen = tube.peek(task)
+    assert (seen.state, seen.attempts) == ("ready", 0)
+    assert seen.saved > 2
+
+
+def test_bad_checkpoint_of_a_process_raises_in_its_handler(queue: tubes.Queue) -> None:
+    worker = Worker(queue)
+    worker.task(process=True)(count_on)
+    queue.enqueue_with(max_attempts=1)(count_on, 1, progress=7)
+    assert worker.run(burst=True).buried == 1
+    (task,) = queue.tube("tasks").select(state="buried")
+    assert task.reason == "InvalidOption: progress=7: must be a number from 0 to 1"
+
+
+def test_interrupted_is_not_caught_by_a_handler_that_catches_exceptions() -> None:
+    assert not issubclass(Interrupted, Exception)
+    with pytest.raises(LookupError):
+        current_task()
+
+
+def test_cancel_is_noticed_although_the_report_was_missed(queue: tubes.Queue) -> None:
+    """A report may be lost with a connection: the renewal of the lease notices the loss."""
+    tube, worker = queue.create_tube("jobs", "fifottl", ttr=0.6), Worker(queue)
+
+    @worker.on(tube)
+    async def work(task: tubes.AsyncTask) -> None:
+        await asyncio.sleep(3600)
+
+    task = tube.put("a long job")
+    with running(worker) as run:
+        assert eventually(lambda: is_busy(worker))
+        assert eventually(lambda: worker._run is not None and bool(worker._run._watched))
+        time.sleep(0.1)
+        assert worker._run is not None
+        worker._run._connections.threads.tube("jobs")._port.on_loss(None)
+        task.cancel("not needed")
+        ended(run, cancelled=1)
