@@ -45,7 +45,9 @@ from tubes.errors import (
     NothingReady,
     QueueClosed,
     QueueForked,
+    TaskCancelled,
     TaskNotFound,
+    TaskNotTaken,
     TubeExists,
     TubeFull,
     TubeNotFound,
@@ -60,7 +62,7 @@ from tubes.values.overview import FolderUsage, Overview
 from tubes.values.problem import Problem
 from tubes.values.reasons import by_kind
 from tubes.values.statistics import Statistics
-from tubes.values.task import ENDED, R, T, TaskView, checkpoint_changes, log_lost_take, on_checkpoint
+from tubes.values.task import CANCELLED, ENDED, R, T, TaskView, checkpoint_changes, log_lost_take, on_checkpoint
 from tubes.values.task_data import SCHEDULES, TASKS, TASKS_OPTIONS, call_of, check_call
 from tubes.values.worker_info import HEARTBEAT_TTL, WORKERS, WorkerInfo, infos_of
 
@@ -1904,7 +1906,12 @@ class Task(TaskView[T]):
         ...     last.saved, last.progress
         (90, 1.0)
         """
-        updated = self._tube._checkpoint(self, saved, progress, note)
+        try:
+            updated = self._tube._checkpoint(self, saved, progress, note)
+        except TaskNotTaken as lost:
+            if self._take == CANCELLED and not isinstance(lost, TaskCancelled):  # Its record is gone.
+                raise TaskCancelled(id=self.id, tube=self.tube, reason=None) from None
+            raise
         check = on_checkpoint.get()
         if check is not None:
             check()

@@ -8,6 +8,7 @@ import pytest
 
 from tubes import CallFailed, TaskCancelled, TaskNotFound, TaskNotTaken
 from tubes.conformance.bench import Bench, needs
+from tubes.values.task import CANCELLED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,6 +110,16 @@ class Cancelling(Bench):
         with self.expect_no_change(), pytest.raises(TaskNotTaken) as raised:
             task.checkpoint(2)
         assert raised.type is TaskNotTaken
+
+    def test_checkpoint_of_a_task_marked_as_cancelled_raises_task_cancelled_for_ever(self) -> None:
+        task = self.put_and_take()
+        self.tube.cancel(task.id, "not needed")
+        getattr(task, "inner", task)._take = CANCELLED
+        with self.expect_error(TaskCancelled, match="not needed$"):
+            task.checkpoint()
+        self.pass_time(KEPT + 1)
+        with self.expect_error(TaskCancelled, match="was cancelled$"):
+            task.checkpoint()
 
     def test_checkpoint_of_a_task_that_ended_in_another_way_raises_task_not_taken(self) -> None:
         for end in (self.tube.ack, self.tube.delete):
