@@ -83,6 +83,18 @@ def test_done_tasks_are_exported_and_imported_with_their_results(
     assert [record["id"] for record in records(run(place, "export", "mail", "--state", "ready").stdout)] == [1]
 
 
+def test_facts_of_checkpoints_are_exported_and_imported(place: str, queue: tubes.Queue, tmp_path: Path) -> None:
+    tube = queue.create_tube("mail")
+    tube.put_many([1, 2], context={"trace": "1"})
+    with tube.taking(0) as task:
+        task.checkpoint({"page": ["\ud800ü"]}, progress=0.5, note="n")
+        task.release()
+    run(place, "export", "mail", tmp_path / "tasks")
+    run(place, "import", "copy", tmp_path / "tasks", "--create", "fifo")
+    facts = [(task.saved, task.progress, task.note, task.context) for task in queue.tube("copy").select()]
+    assert facts == [({"page": ["\ud800ü"]}, 0.5, "n", {"trace": "1"}), (None, None, None, {"trace": "1"})]
+
+
 def test_several_pages_are_exported_and_imported_in_order(place: str, queue: tubes.Queue, tmp_path: Path) -> None:
     queue.create_tube("many").put_many(range(1203))
     run(place, "export", "many", tmp_path / "tasks")
@@ -137,6 +149,9 @@ def test_import_reports_number_of_invalid_line(place: str, queue: tubes.Queue, l
         ('"pri": 1.5', "pri=1.5: must be a whole number;"),
         ('"key": 7', "key=7: must be a non-empty string"),
         ('"context": {"a": 1}', "context"),
+        ('"note": "n", "context": {"a": 1}', "context"),
+        ('"note": "n", "context": {"tubes.call": "a"}', "reserved"),
+        ('"progress": 2', "progress=2: must be a number from 0 to 1;"),
         ('"state": "buried", "delay": "x"', "delay='x': must be a number of seconds;"),
         ('"state": "buried", "reason": 7', "reason must be a string, not 7"),
     ],

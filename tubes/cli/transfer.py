@@ -23,7 +23,9 @@ from tubes.cli.common import Codec, Create, Name, OfState, Url, drop_none, lanes
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.show import context_of, data_of, result_of
 from tubes.cli.streams import from_json, stdin, text_of, to_json
+from tubes.drivers.options import InternalContext, context
 from tubes.errors import TaskNotFound, TubesError
+from tubes.values.task import CHECKPOINT_NAMES, checkpoint_changes, reserved_names
 
 #: Tasks per call.
 _PAGE = 500
@@ -132,6 +134,9 @@ def record_of(task: tubes.Task, now: float) -> dict[str, object]:
             max_attempts=task.max_attempts,
             attempts=task.attempts or None,
             reason=task.reason,
+            saved=task.saved,
+            progress=task.progress,
+            note=task.note,
             created=task.created,
             ended=task.ended,
             why=task.why,
@@ -160,9 +165,9 @@ def import_(
     """Put tasks from lines of JSON.
 
     The lines come from `tubes export`, or have at least `data`. Tasks keep their order, data, utube, pri, key, context,
-    ttr, max_attempts, and the remaining part of their delay and ttl. Buried tasks are buried again, and taken ones
-    become ready. Tasks get new ids. Options that the driver of the tube does not have are left out. If a key is in use,
-    the existing task stays.
+    ttr, max_attempts, saved, progress, note, and the remaining part of their delay and ttl. Buried tasks are buried
+    again, and taken ones become ready. Tasks get new ids. Options that the driver of the tube does not have are left
+    out. If a key is in use, the existing task stays.
     """
     with open_queue(url, codec) as queue:
         if create is not None and name not in queue.tubes():
@@ -235,7 +240,12 @@ def _put_all(tube: tubes.Tube, lines: IO[bytes], advance: Callable[[int], None],
     numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
     while page := list(islice(numbered, _PAGE)):
         records = [_record(number, line, progress) for number, line in page]
-        items = [_item(tube, record, progress.dropped) for record in records]
+        items: list[tubes.Item] = []
+        for (number, _), record in zip(page, records, strict=True):
+            try:
+                items.append(_item(tube, record, progress.dropped))
+            except TubesError as error:
+                raise _line_error(number, str(error), progress) from error
         progress.uncertain = page[-1][0]
         try:
             tasks = tube.put_many(items, timeout=PATIENCE)
@@ -311,6 +321,10 @@ def _item(tube: tubes.Tube, record: Mapping[str, Any], dropped: set[str]) -> tub
     elif delay is not None and ttl is not None and {type(delay), type(ttl)} <= _NUMBERS:
         # A delay extends the ttl, and the exported ttl includes this extension.
         options["ttl"] = max(0.0, ttl - delay)
+    facts = checkpoint_changes(*(record.get(name) for name in CHECKPOINT_NAMES))
+    if facts and record.get("ended") is None:
+        checked = context("context", options.get("context", {})) or {}
+        options["context"] = InternalContext(checked | reserved_names(facts))
     return tubes.Item(record["data"], **options)
 
 
