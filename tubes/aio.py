@@ -48,7 +48,7 @@ from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import TUBE_EMPTY, LoopWaiter, TaskEnd
 from tubes.drivers.driver import Driver, check_namespace
 from tubes.drivers.moves import State, check_states
-from tubes.drivers.options import KEEP, NO_WAIT, Seconds, delay_of, micros, seconds
+from tubes.drivers.options import KEEP, NO_WAIT, Seconds, delay_of, integer, micros, seconds
 from tubes.drivers.tube_options import as_arguments
 from tubes.errors import (
     CallTimeout,
@@ -1095,14 +1095,22 @@ class AsyncTube(Generic[T, R]):
         reply = self._port.bury(task, reason, pri)
         return await reply if type(reply) is CoroutineType else reply
 
+    @overload
+    async def kick(self, count: int = 1) -> int: ...
+    @overload
     async def kick(
-        self, task: AsyncTask[T] | str | int, *, attempts: int | None = None, ttl: Seconds | None = None
-    ) -> AsyncTask[T]:
-        """Make a buried or delayed task ready. A ready or taken task stays unchanged. O(log n).
+        self, *, task: AsyncTask[T] | str | int, attempts: int | None = None, ttl: Seconds | None = None
+    ) -> AsyncTask[T]: ...
+    async def kick(
+        self, count: int = 1, *, task: Any = KEEP, attempts: int | None = None, ttl: Seconds | None = None
+    ) -> Any:
+        """Make up to `count` buried tasks ready, in their order, and return their number. O(log n) each.
 
-        A kept done task is put again with its data and its options (lane, priority, ttl, ttr, key, context and so on)
-        under a new id, with no attempts, and the old one is forgotten, in one step. To kick many tasks see `select`.
-        `attempts`: further attempts. Without it, a task that has used its last attempt gets one more.
+        It is short for `select("buried", limit=count).kick()`; to choose the tasks see `select`.
+        `task`: only this task, instead of a count; the result is the task. It may be buried or delayed; a ready or
+        taken task stays unchanged. A kept done task is put again with its data and its options (lane, priority, ttl,
+        ttr, key, context and so on) under a new id, with no attempts, and the old one is forgotten, in one step.
+        `attempts`: further attempts of this task. Without it, a task that has used its last attempt gets one more.
         `ttl`: seconds to live from now on. `task.ttl` counts from the put, so it becomes the age plus these seconds.
 
         Raises `OptionNotSupported` for a ttl if the driver has none, and `TaskNotFound` if the task does not exist or
@@ -1111,6 +1119,14 @@ class AsyncTube(Generic[T, R]):
 
         `Tube.kick` shows an example.
         """
+        if task is KEEP:
+            most = integer("count", count)
+            if attempts is not None or ttl is not None:
+                option, value = ("ttl", ttl) if attempts is None else ("attempts", attempts)
+                raise InvalidOption(option=option, value=value, rule="needs a task; for several tasks see Tube.select")
+            buried = self.select(State.BURIED, limit=most)
+            kicked: int = await buried.kick()
+            return kicked
         try:
             reply = self._port.kick_task(task, attempts, ttl)
             return await reply if type(reply) is CoroutineType else reply
@@ -1785,7 +1801,7 @@ class AsyncTask(TaskView[T]):
 
     async def kick(self, *, attempts: int | None = None, ttl: Seconds | None = None) -> AsyncTask[T]:
         """Make the task ready, if it is buried, delayed or done. See `AsyncTube.kick`."""
-        return await self._tube.kick(self, attempts=attempts, ttl=ttl)
+        return await self._tube.kick(task=self, attempts=attempts, ttl=ttl)
 
     async def update(
         self,

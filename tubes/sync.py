@@ -37,7 +37,7 @@ from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import TUBE_EMPTY, TaskEnd, ThreadWaiter
 from tubes.drivers.driver import Driver, check_namespace
 from tubes.drivers.moves import State, check_states
-from tubes.drivers.options import KEEP, NO_WAIT, Seconds, delay_of, micros, seconds
+from tubes.drivers.options import KEEP, NO_WAIT, Seconds, delay_of, integer, micros, seconds
 from tubes.drivers.tube_options import as_arguments
 from tubes.errors import (
     CallTimeout,
@@ -1156,12 +1156,20 @@ class Tube(Generic[T, R]):
         """
         return self._port.bury(task, reason, pri)
 
-    def kick(self, task: Task[T] | str | int, *, attempts: int | None = None, ttl: Seconds | None = None) -> Task[T]:
-        """Make a buried or delayed task ready. A ready or taken task stays unchanged. O(log n).
+    @overload
+    def kick(self, count: int = 1) -> int: ...
+    @overload
+    def kick(
+        self, *, task: Task[T] | str | int, attempts: int | None = None, ttl: Seconds | None = None
+    ) -> Task[T]: ...
+    def kick(self, count: int = 1, *, task: Any = KEEP, attempts: int | None = None, ttl: Seconds | None = None) -> Any:
+        """Make up to `count` buried tasks ready, in their order, and return their number. O(log n) each.
 
-        A kept done task is put again with its data and its options (lane, priority, ttl, ttr, key, context and so on)
-        under a new id, with no attempts, and the old one is forgotten, in one step. To kick many tasks see `select`.
-        `attempts`: further attempts. Without it, a task that has used its last attempt gets one more.
+        It is short for `select("buried", limit=count).kick()`; to choose the tasks see `select`.
+        `task`: only this task, instead of a count; the result is the task. It may be buried or delayed; a ready or
+        taken task stays unchanged. A kept done task is put again with its data and its options (lane, priority, ttl,
+        ttr, key, context and so on) under a new id, with no attempts, and the old one is forgotten, in one step.
+        `attempts`: further attempts of this task. Without it, a task that has used its last attempt gets one more.
         `ttl`: seconds to live from now on. `task.ttl` counts from the put, so it becomes the age plus these seconds.
 
         Raises `OptionNotSupported` for a ttl if the driver has none, and `TaskNotFound` if the task does not exist or
@@ -1173,9 +1181,17 @@ class Tube(Generic[T, R]):
         ...     tube = queue.create_tube("mail", max_attempts=1)
         ...     _ = tube.put("hello")
         ...     dead = tube.take(timeout=0).release()
-        ...     tube.kick(dead, attempts=3).max_attempts
+        ...     tube.kick(task=dead, attempts=3).max_attempts
         4
         """
+        if task is KEEP:
+            most = integer("count", count)
+            if attempts is not None or ttl is not None:
+                option, value = ("ttl", ttl) if attempts is None else ("attempts", attempts)
+                raise InvalidOption(option=option, value=value, rule="needs a task; for several tasks see Tube.select")
+            buried = self.select(State.BURIED, limit=most)
+            kicked: int = buried.kick()
+            return kicked
         try:
             return self._port.kick_task(task, attempts, ttl)
         except TaskNotFound:
@@ -1923,7 +1939,7 @@ class Task(TaskView[T]):
 
     def kick(self, *, attempts: int | None = None, ttl: Seconds | None = None) -> Task[T]:
         """Make the task ready, if it is buried, delayed or done. See `Tube.kick`."""
-        return self._tube.kick(self, attempts=attempts, ttl=ttl)
+        return self._tube.kick(task=self, attempts=attempts, ttl=ttl)
 
     def update(
         self,

@@ -107,7 +107,7 @@ class Verbs(Referee):
 
         def kick() -> Any:
             tube = self.stage.tube(step["session"], self.tube_name(step))
-            return tube.select("buried", limit=count).kick()
+            return tube.kick(count)
 
         if negative(count) and Deviation.NEGATIVE in self.allowed:
             self.refused(Deviation.NEGATIVE, errors.InvalidOption, kick)

@@ -16,6 +16,14 @@ class Failures(Bench):
 
     # -- attempts ------------------------------------------------------------------------------------------------------
 
+    def test_kick_takes_the_number_of_buried_tasks(self) -> None:
+        buried = self.sort_as_taken([self.put_and_bury() for _ in range(3)])
+        assert self.tube.kick(2) == 2
+        assert [self.state(task) for task in buried] == ["ready", "ready", "buried"]
+        assert (self.tube.kick(0), self.tube.kick(), self.tube.kick()) == (0, 1, 0)
+        assert self.refuses(self.tube.kick, -1, "1", 1.5, buried[0])
+        assert self.refuses(lambda value: self.tube.kick(1, attempts=value), 1)
+
     def test_each_take_is_an_attempt(self) -> None:
         self.put()
         for attempt in (1, 2, 3):

@@ -147,7 +147,7 @@ class TaskView(Generic[T]):
         ...     _ = tube.put("to ann")
         ...     _ = tube.take().release()
         ...     _ = tube.take().bury("no such address")
-        ...     _ = tube.kick(0)
+        ...     _ = tube.kick()
         ...     tube.peek(0).calls
         {'release': 1, 'ttr': 0, 'bury': 1, 'kick': 1}
         """
