@@ -607,7 +607,7 @@ class Engine:
             self.uses_time = True
         if extras.key_effect == REPLACED:
             replaced = self._keys.living[extras.key]
-            self._tell_holder(replaced, "delete")
+            self.tell_holder(replaced, "delete")
             self.pending_replacement = replaced, entry, step
             self._note_end(entry.created, replaced, "delete")
             if self.has_rate_limits:
@@ -1009,7 +1009,7 @@ class Engine:
     def bury(self, now: int, entry: Entry, reason: str | None = None, by: Hold | None = None) -> None:
         """Bury a task; a buried task does not change. `by`: the tasks of the session that buries it."""
         if entry.state is not _BURIED:
-            self._tell_holder(entry, "bury", by=by)
+            self.tell_holder(entry, "bury", by=by)
             if self.has_rate_limits:
                 self._end_run(now, entry)
             counter = BURIED
@@ -1056,7 +1056,7 @@ class Engine:
         if isinstance(task, Done):
             self.done.remove(task.id)
         else:
-            self._tell_holder(task, "delete", by=by)
+            self.tell_holder(task, "delete", by=by)
             self._end(now, task, "delete")
 
     def cancel(self, now: int, entry: Entry, reason: str | None = None) -> Done:
@@ -1069,7 +1069,7 @@ class Engine:
         done.extras = (entry.extras or NO_EXTRAS)._replace(reason=reason)
         if self.has_rate_limits:
             self._end_run(now, entry)
-        self._tell_holder(entry, "cancel", reason)
+        self.tell_holder(entry, "cancel", reason)
         if span:
             self.pending_end = entry, done
         self._go(entry, "cancel")
@@ -1175,11 +1175,11 @@ class Engine:
         """Release all taken tasks, in the order of their ids."""
         taken = (item for hold in self._holds.values() for item in hold.items())
         for _, entry in sorted(taken):
-            self._tell_holder(entry, "release")
+            self.tell_holder(entry, "release")
             self.release(now, entry)
 
     @staticmethod
-    def _tell_holder(entry: Entry, event: str, reason: str | None = None, by: Hold | None = None) -> None:
+    def tell_holder(entry: Entry, event: str, reason: str | None = None, by: Hold | None = None) -> None:
         """Tell the session that holds a task that it loses the task, unless it does that itself (`by`)."""
         hold = entry.hold
         if hold is not None and hold is not by and hold.on_loss is not None:

@@ -25,12 +25,14 @@ from tubes.backend.port import check_end, check_reason, combine_if_exists
 from tubes.backend.selecting import (
     Filters,
     Scan,
+    cancelled_tasks,
     changeable,
+    changeable_tasks,
     check_filters,
     check_progress,
-    movable,
     narrowed,
     part_size,
+    see_all,
 )
 from tubes.backend.take_any import AnyOf, check_tube_list, order_ports
 from tubes.backend.url import DEFAULT_URL
@@ -1601,6 +1603,35 @@ class Selection(Generic[T]):
         """
         return self._change("delete", (), on_progress)
 
+    def cancel(self, reason: str | None = None, *, on_progress: Callable[[int], object] | None = None) -> int:
+        """End the ready, delayed, taken and buried tasks, each as `Tube.cancel` does, and return their number.
+
+        `reason`: as for `Tube.cancel`. O(log n) each. It reads the tasks with their data.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("videos")
+        ...     _ = tube.put_many([{"film": 1}, {"film": 2}])
+        ...     tube.select(contains='"film":2').cancel("wrong file"), tube.select().count()
+        (1, 1)
+        """
+        why = check_reason(reason)
+        check_progress(on_progress)
+        filters = narrowed(self._filters, "cancel")
+        scan, cancelled = Scan(filters), 0
+        while not scan.ended and (size := part_size(filters, cancelled)):
+            found = self._part(scan, filters, size, whole=True)
+            tasks = changeable_tasks("cancel", found)
+            if not tasks:
+                continue
+            done = self._port.change_seen("cancel", see_all(tasks), (why,))
+            cancelled += sum(done)
+            for task in cancelled_tasks(tasks, done, why):
+                calls.tell_caller(task)
+            if on_progress is not None and on_progress(cancelled) is False:
+                break
+        return cancelled
+
     def _change(self, act: str, arguments: tuple[Any, ...], on_progress: Callable[[int], object] | None) -> int:
         check_progress(on_progress)
         filters = narrowed(self._filters, act)
@@ -1610,8 +1641,8 @@ class Selection(Generic[T]):
             seen = changeable(act, found)
             if not seen:
                 continue
-            count = self._port.change_seen(act, seen, arguments)
-            changed += count
+            done = self._port.change_seen(act, seen, arguments)
+            changed += sum(done)
             if on_progress is not None and on_progress(changed) is False:
                 break
         return changed
@@ -1657,7 +1688,7 @@ class Selection(Generic[T]):
                 if not size:
                     break
                 found = self._part(scan, filters, size, whole=True)
-                waiting = movable(found)
+                waiting = changeable_tasks("move", found)
                 continue
             tasks = waiting[:at_once]
             items = items_of(tasks, self._port.connection.micros())

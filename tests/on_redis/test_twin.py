@@ -291,7 +291,7 @@ class Twins:
             seconds = self.pick(None, 0, 0.5, 3)
             self.same(lambda side: side.of(worker).touch(named(side), **({} if seconds is None else {"ttr": seconds})))
         elif method == "change":
-            act = self.pick("release", "bury", "delete")
+            act = self.pick("release", "bury", "delete", "cancel")
             filters = self.filters(None) | {"limit": self.pick(1, 2)}
             self.same(lambda side: getattr(side.of(worker).select(**filters), act)())
         elif method == "truncate_state":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
+from tubes.drivers.entry import NO_EXTRAS
 from tubes.drivers.moves import State, check_state
 from tubes.drivers.options import NO_LANE, flag, integer, micros, text
 from tubes.errors import InvalidOption, did_you_mean
@@ -15,7 +16,7 @@ from tubes.values.reasons import has_reason
 if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
     from tubes.drivers.entry import Extras
-    from tubes.values.task import F
+    from tubes.values.task import F, TaskView
 
 #: Tasks per part: a part takes a few milliseconds.
 PART: Final = 250
@@ -27,6 +28,7 @@ CHANGED_STATES: Final = {
     "release": (State.TAKEN,),
     "bury": (State.READY, State.TAKEN, State.DELAYED),
     "delete": tuple(State),
+    "cancel": (State.READY, State.TAKEN, State.BURIED, State.DELAYED),
     "move": (State.READY, State.DELAYED, State.BURIED),
 }
 _WORDS: Final = tuple(str(state) for state in State)
@@ -174,9 +176,26 @@ def changeable(act: str, seen: list[Seen]) -> list[Seen]:
     return [one for one in seen if one[2] in letters]
 
 
-def movable(tasks: list[F]) -> list[F]:
-    """Return the tasks that can move to another tube."""
-    return [task for task in tasks if task.state in CHANGED_STATES["move"]]
+def changeable_tasks(act: str, tasks: list[F]) -> list[F]:
+    """Return the tasks that a change applies to."""
+    return [task for task in tasks if task._state in CHANGED_STATES[act]]
+
+
+def see_all(tasks: list[F]) -> list[Seen]:
+    """Return tasks as a selection has seen them."""
+    return [(task.id, task._record.created, task._state.value, task._attempts, _take_of(task)) for task in tasks]
+
+
+def _take_of(task: TaskView) -> int:
+    return task._take if task._state is State.TAKEN else 0
+
+
+def cancelled_tasks(tasks: list[F], done: list[bool], reason: str | None) -> list[F]:
+    """Return the tasks that were cancelled, with the reason."""
+    found = [task for task, is_done in zip(tasks, done, strict=True) if is_done]
+    for task in found:
+        task._extras = (task._extras or NO_EXTRAS)._replace(reason=reason)
+    return found
 
 
 def check_progress(callback: object) -> None:

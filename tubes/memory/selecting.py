@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _LOOKS: Final = 1000
 _BYTES: Final = 1_000_000
 #: The methods of the engine that change a task.
-_ACTS: Final = {"kick": "kick_task", "release": "release", "bury": "bury", "delete": "delete"}
+_ACTS: Final = {"kick": "kick_task", "release": "release", "bury": "bury", "delete": "delete", "cancel": "cancel"}
 
 
 def select(engine: Engine, now: int, filters: Filters, scan: Scan, most: int, *, encoded: bool) -> list[Entry | Done]:
@@ -84,9 +84,9 @@ def _first(engine: Engine, filters: Filters) -> Any:
     return (ids[::-1] if filters.newest_first else ids), 0
 
 
-def change(engine: Engine, now: int, act: str, seen: list[Seen], arguments: tuple[Any, ...]) -> int:
-    """Change the tasks that are as they were seen; return their number."""
-    changed = 0
+def change(engine: Engine, now: int, act: str, seen: list[Seen], arguments: tuple[Any, ...]) -> list[bool]:
+    """Change the tasks that are as they were seen; return for each whether it was changed."""
+    changed: list[bool] = []
     for id, created, letter, attempts, take in seen:
         if letter == State.DONE.value:
             task: Any = engine.done.find(now, id)
@@ -99,8 +99,10 @@ def change(engine: Engine, now: int, act: str, seen: list[Seen], arguments: tupl
                 and task.state.value == letter
                 and (task.state is not State.TAKEN or task.take == take)
             )
+        changed.append(is_same)
         if is_same:
-            changed += 1
+            if act == "release":
+                engine.tell_holder(task, act)
             getattr(engine, _ACTS[act])(now, task, *arguments)
     return changed
 

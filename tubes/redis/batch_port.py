@@ -17,6 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from uuid import uuid4
 
+from tubes.drivers.engine import CANCELLED_KEPT
 from tubes.drivers.moves import State
 from tubes.drivers.options import Seconds, micros
 from tubes.errors import DuplicateKey, TaskNotTaken, TubeFull, TubesError
@@ -324,20 +325,24 @@ class BatchPort(LookingPort[F]):
             done += (entry != _UNCHANGED[0] for entry in bytes_of(reply))
         return done
 
-    def change_seen(self, act: str, seen: list[Seen], arguments: tuple[Any, ...]) -> int:
-        """Change the tasks of a selection that are as they were seen; return their number."""
+    def change_seen(self, act: str, seen: list[Seen], arguments: tuple[Any, ...]) -> list[bool]:
+        """Change the tasks of a selection that are as they were seen; return for each whether it was changed."""
         return self.change(self._change_seen(act, seen, arguments))
 
-    def _change_seen(self, act: str, seen: list[Seen], arguments: tuple[Any, ...]) -> Flow[int]:
+    def _change_seen(self, act: str, seen: list[Seen], arguments: tuple[Any, ...]) -> Flow[list[bool]]:
+        if act == "cancel":
+            arguments = (*arguments, CANCELLED_KEPT)
+            yield from self.require_keep_done({"keep_done": any(one[2] == State.TAKEN.value for one in seen)})
         first, second = (*("" if word is None else word for word in arguments), "", "")[:2]
         words = (act, raw_text(first) if isinstance(first, str) else first, second)
         size = CHANGES if self.shared.driver.lane is None else IDS_WITH_LANES
-        changed = 0
+        changed: list[bool] = []
         for start in range(0, len(seen), size):
             each: list[Word] = []
             for id, created, state, attempts, take in seen[start : start + size]:
                 each += id, f"c{created}", state, attempts, take
-            changed += bytes_of((yield from self.ask("act_some", *words, *each))).count(b"1")
+            reply = bytes_of((yield from self.ask("act_some", *words, *each)))
+            changed += (entry != _UNCHANGED[0] for entry in reply)
         return changed
 
     def relay_limit(self, target: object) -> int:

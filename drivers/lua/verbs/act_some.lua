@@ -1,5 +1,5 @@
 -- Change the tasks of a selection that are unchanged since a caller has seen them.
--- ARGV  6 the change: kick, release, bury or delete, 7, 8 its arguments: for kick the new attempts and time to live as `respawn` takes them, for bury the reason,
+-- ARGV  6 the change: kick, release, bury, delete or cancel, 7, 8 its arguments: for kick the new attempts and time to live as `respawn` takes them, for bury and cancel the reason, for cancel the microseconds for which a taken task is kept at least,
 --       9… for each task its id, 'c' and the moment of its put, its state, its attempts and the number of its take
 -- reply  for each task '1' if it was changed, '0' if not
 --#include begin
@@ -30,6 +30,15 @@ for n = 9, #ARGV, 5 do
 --#slow
     respawn(task, ARGV[7], ARGV[8])
 --#move kick
+--#fast
+  elseif act == 'cancel' then
+--#slow
+--#if KEEPS
+    if task.state == 't' then task.keep_done = math.max(task.keep_done or 0, ARGV[8] + 0) end
+--#end
+    task.reason = ARGV[7] ~= '' and ARGV[7]
+    write(task)
+--#move cancel
 --#fast
   elseif act == 'bury' then
 --#slow
