@@ -1,6 +1,6 @@
--- Done tasks that are kept. The hash ':done' has a record by id: why the task ended (a ack, d delete, t ttl, c cancel; 1 byte),
--- when it ended and until when it is kept (7 bytes each), its attempts (3), 1 and its result as a text or 0, and the
--- task as it was stored. The sorted set ':ended' has the ids in 6 bytes by the moment until which they are kept.
+-- Done tasks that are kept. The hash ':done' has a record by id: why the task ended (a ack, d delete, t ttl, c cancel;
+-- 1 byte), when it ended and until when it is kept (7 bytes each), its attempts (3), 1 and its result as a text or 0, and
+-- the task as it was stored. The sorted set ':ended' has the ids in 6 bytes by the moment until which they are kept.
 --#if KEEPS
 local function forget_done(ids)
   for n = 1, #ids do

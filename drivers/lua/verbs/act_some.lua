@@ -1,5 +1,7 @@
 -- Change the tasks of a selection that are unchanged since a caller has seen them.
--- ARGV  6 the change: kick, release, bury, delete or cancel, 7, 8 its arguments: for kick the new attempts and time to live as `respawn` takes them, for bury and cancel the reason, for cancel the microseconds for which a taken task is kept at least,
+-- ARGV  6 the change: kick, release, bury, delete or cancel, 7, 8 its arguments: for kick the new attempts and time to
+--       live as `respawn` takes them, for bury and cancel the reason, for cancel the microseconds for which a taken
+--       task is kept at least,
 --       9… for each task its id, 'c' and the moment of its put, its state, its attempts and the number of its take
 -- reply  for each task '1' if it was changed, '0' if not
 --#include begin
