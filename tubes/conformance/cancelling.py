@@ -161,7 +161,7 @@ class Cancelling(Bench):
         self.tube.cancel(remembered)
         assert self.put(key="b").id == remembered.id
 
-    @needs("lanes")
+    @needs("lane")
     def test_cancel_lets_the_lane_go_on(self) -> None:
         first, second = self.put(**self.lane("a")), self.put(**self.lane("a"))
         assert self.take().id == first.id

@@ -73,7 +73,7 @@ class Sessions(Bench):
             (tube.peek, task.id),
             (tube.ack, task.id),
             (tube.ack, task),
-            (tube.kick, 0),
+            (tube.kick, 1),
             (tube.select().count,),
             (tube.select().kick,),
             (tube.statistics,),

@@ -44,7 +44,7 @@ class Losses:
         self._key = ""
         self._wire: Wire | None = None
         self._thread: threading.Thread | None = None
-        self._closed = threading.Event()
+        self._stopped = threading.Event()
 
     def set(self, port: _Port, callback: _Callback | None) -> None:
         """Set or remove the callback of a port."""
@@ -56,14 +56,16 @@ class Losses:
                     callbacks.pop(port, None)
                     if not callbacks:
                         del self._callbacks[channel]
-                        self._send("UNSUBSCRIBE", channel)
+                if not self._callbacks:
+                    self._stop()
                 return
             if callbacks is None:
                 callbacks = self._callbacks[channel] = WeakKeyDictionary()
             callbacks[port] = callback
             self._key = port.shared.key
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name="tubes-losses", daemon=True)
+                self._stopped = threading.Event()
+                thread = threading.Thread(target=self._run, args=(self._stopped,), name="tubes-losses", daemon=True)
                 thread.start()
                 self._thread = thread
             else:
@@ -78,33 +80,42 @@ class Losses:
     def close(self) -> None:
         """End the subscription."""
         with self._lock:
-            self._closed.set()
-            if self._wire is not None:
-                self._wire.hang_up()
+            self._stop()
 
-    def _run(self) -> None:
+    def _stop(self) -> None:
+        """End the thread. Under the lock. It keeps the channels of tubes that are no longer used until then."""
+        self._stopped.set()
+        self._thread = None
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.hang_up()
+
+    def _run(self, stopped: threading.Event) -> None:
         outage = Outage()
-        while not self._closed.is_set():
+        while not stopped.is_set():
             wire: Wire | None = None
             try:
                 # In a cluster a message reaches all nodes.
                 wire = Wire(self._server, self._key)
                 with self._lock:
+                    if stopped.is_set():
+                        break
                     self._wire = wire
                     self._send("SUBSCRIBE", *self._callbacks)
-                self._receive(wire, outage)
+                self._receive(wire, outage, stopped)
             except Exception as error:  # All workers of this process depend on this thread.
-                if not self._closed.is_set():
-                    self._closed.wait(outage.next_delay("cancelled tasks are noticed late", error))
+                if not stopped.is_set():
+                    stopped.wait(outage.next_delay("cancelled tasks are noticed late", error))
             finally:
                 with self._lock:
-                    self._wire = None
+                    if self._wire is wire:
+                        self._wire = None
                 if wire is not None:
                     wire.close()
 
-    def _receive(self, wire: Wire, outage: Outage) -> None:
+    def _receive(self, wire: Wire, outage: Outage, stopped: threading.Event) -> None:
         is_pinged = False
-        while not self._closed.is_set():
+        while not stopped.is_set():
             message = wire.hear(_SILENCE)
             if message is None:
                 if is_pinged:
