@@ -1419,8 +1419,8 @@ class AsyncSelection(Generic[T]):
     was read, or is in a state to which the change does not apply, stays as it is. If the program stops, some parts are
     changed and the others are not.
 
-    `on_progress`: called after each part with the number of tasks that were changed so far. If it returns False, the
-    change stops and returns this number; if it raises, the change stops, too.
+    `on_progress`: called after each part, also if nothing in it changed, with the number of tasks changed so far. If it
+    returns False, the change stops and returns this number; if it raises, the change stops, too.
 
     The cost is O(1) for each task in the selected state; in a selection without a state, or of ready tasks in a tube
     with lanes, O(1) for each task in the tube, and on a server for each id that no longer exists. With a key it is
@@ -1509,13 +1509,12 @@ class AsyncSelection(Generic[T]):
         while not scan.ended and (size := part_size(filters, cancelled)):
             found = await self._part(scan, filters, size, whole=True)
             tasks = changeable_tasks("cancel", found)
-            if not tasks:
-                continue
-            reply = self._port.change_seen("cancel", see_all(tasks), (why,))
-            done = await reply if type(reply) is CoroutineType else reply
-            cancelled += sum(done)
-            for task in cancelled_tasks(tasks, done, why):
-                await calls.tell_caller_async(task)
+            if tasks:
+                reply = self._port.change_seen("cancel", see_all(tasks), (why,))
+                done = await reply if type(reply) is CoroutineType else reply
+                cancelled += sum(done)
+                for task in cancelled_tasks(tasks, done, why):
+                    await calls.tell_caller_async(task)
             if on_progress is not None and on_progress(cancelled) is False:
                 break
         return cancelled
@@ -1527,11 +1526,10 @@ class AsyncSelection(Generic[T]):
         while not scan.ended and (size := part_size(filters, changed)):
             found = await self._part(scan, filters, size)
             seen = changeable(act, found)
-            if not seen:
-                continue
-            reply = self._port.change_seen(act, seen, arguments)
-            done = await reply if type(reply) is CoroutineType else reply
-            changed += sum(done)
+            if seen:
+                reply = self._port.change_seen(act, seen, arguments)
+                done = await reply if type(reply) is CoroutineType else reply
+                changed += sum(done)
             if on_progress is not None and on_progress(changed) is False:
                 break
         return changed
@@ -1571,6 +1569,8 @@ class AsyncSelection(Generic[T]):
                     break
                 found = await self._part(scan, filters, size, whole=True)
                 waiting = changeable_tasks("move", found)
+                if not waiting and on_progress is not None and on_progress(moved) is False:
+                    break
                 continue
             tasks = waiting[:at_once]
             items = items_of(tasks, self._port.connection.micros())

@@ -1524,8 +1524,8 @@ class Selection(Generic[T]):
     was read, or is in a state to which the change does not apply, stays as it is. If the program stops, some parts are
     changed and the others are not.
 
-    `on_progress`: called after each part with the number of tasks that were changed so far. If it returns False, the
-    change stops and returns this number; if it raises, the change stops, too.
+    `on_progress`: called after each part, also if nothing in it changed, with the number of tasks changed so far. If it
+    returns False, the change stops and returns this number; if it raises, the change stops, too.
 
     The cost is O(1) for each task in the selected state; in a selection without a state, or of ready tasks in a tube
     with lanes, O(1) for each task in the tube, and on a server for each id that no longer exists. With a key it is
@@ -1622,12 +1622,11 @@ class Selection(Generic[T]):
         while not scan.ended and (size := part_size(filters, cancelled)):
             found = self._part(scan, filters, size, whole=True)
             tasks = changeable_tasks("cancel", found)
-            if not tasks:
-                continue
-            done = self._port.change_seen("cancel", see_all(tasks), (why,))
-            cancelled += sum(done)
-            for task in cancelled_tasks(tasks, done, why):
-                calls.tell_caller(task)
+            if tasks:
+                done = self._port.change_seen("cancel", see_all(tasks), (why,))
+                cancelled += sum(done)
+                for task in cancelled_tasks(tasks, done, why):
+                    calls.tell_caller(task)
             if on_progress is not None and on_progress(cancelled) is False:
                 break
         return cancelled
@@ -1639,10 +1638,9 @@ class Selection(Generic[T]):
         while not scan.ended and (size := part_size(filters, changed)):
             found = self._part(scan, filters, size)
             seen = changeable(act, found)
-            if not seen:
-                continue
-            done = self._port.change_seen(act, seen, arguments)
-            changed += sum(done)
+            if seen:
+                done = self._port.change_seen(act, seen, arguments)
+                changed += sum(done)
             if on_progress is not None and on_progress(changed) is False:
                 break
         return changed
@@ -1689,6 +1687,8 @@ class Selection(Generic[T]):
                     break
                 found = self._part(scan, filters, size, whole=True)
                 waiting = changeable_tasks("move", found)
+                if not waiting and on_progress is not None and on_progress(moved) is False:
+                    break
                 continue
             tasks = waiting[:at_once]
             items = items_of(tasks, self._port.connection.micros())

@@ -160,22 +160,24 @@ def test_release_all_releases_tasks_of_other_sessions(shell: Shell, queue: tubes
     tube = queue.create_tube("mail")
     tube.put("hello")
     tube.take(timeout=0)
-    assert shell.lines("release", "mail", "--all") == ["1"]
+    shell("release", "mail", code=Exit.USAGE)
+    assert shell.lines("release", "mail", "--yes") == ["1"]
     assert tube.peek(0).state == "ready"
 
 
 def test_dead_letters_are_listed_with_reasons_and_kicked(shell: Shell, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail")
     tube.put_many(["a", "b", "c"])
-    shell("bury", "mail", 0, 2, "--reason", "no such address")
+    shell("bury", "mail", 0, 2, "--because", "no such address")
     tube.bury(1)
     output = shell("buried", "mail").stdout
     assert "2 of them: no such address" in output
     assert "1 of them: no reason" in output
     assert [task["reason"] for task in shell.json("buried", "mail")] == ["no such address", None, "no such address"]
     assert shell.lines("kick", "mail", 2) == ["1"]
-    assert shell.lines("kick", "mail", "--all") == ["2"]
-    assert shell("kick", "mail", code=Exit.NOTHING).stdout == "0\n"
+    assert "kick 2 buried tasks of tube 'mail': pass --yes" in shell("kick", "mail", code=Exit.USAGE).stderr
+    assert shell.lines("kick", "mail", "--yes") == ["2"]
+    assert shell("kick", "mail", "--yes", code=Exit.NOTHING).stdout == "0\n"
 
 
 def test_peek_shows_first_tasks_or_selects_by_id_or_state(shell: Shell, queue: tubes.Queue) -> None:
@@ -190,6 +192,8 @@ def test_peek_shows_first_tasks_or_selects_by_id_or_state(shell: Shell, queue: t
     shell("peek", "mail", 99, code=Exit.NOT_FOUND)
     shell("peek", "mail", "--state", "buried", code=Exit.NOTHING)
     shell("peek", "mail", "--state", "lost", code=Exit.USAGE)
+    assert "did you mean 'buried'?" in shell("peek", "mail", "--state", "burried", code=Exit.USAGE).stderr
+    assert [task["id"] for task in shell.json("peek", "mail", "--newest-first", "-n", 2)] == [20, 19]
 
 
 def test_done_tasks_and_their_results_are_shown(shell: Shell, queue: tubes.Queue) -> None:
@@ -277,17 +281,142 @@ def test_measure_option_reports_waiting_and_holding_times(shell: Shell, queue: t
 def test_task_commands_accept_state_filter(shell: Shell, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail", "fifottl")
     tube.put_many(range(5), delay=60)
-    assert shell.lines("kick", "mail", "--state", "delayed") == ["1"]
+    assert shell.lines("kick", "mail", "--state", "delayed", "--limit", 1) == ["1"]
     assert shell.lines("kick", "mail", 0, 1) == ["1"]
     missing = shell("delete", "mail", 0, 2, "--state", "delayed", code=Exit.NOT_FOUND).stderr
     assert missing == "tubes: there is no delayed task 0 in tube 'mail'; deleted: 2\n"
-    assert "delete 2 delayed tasks" in shell("truncate", "mail", "--state", "delayed", code=Exit.USAGE).stderr
-    assert shell.json("truncate", "mail", "--state", "delayed", "--yes") == [{"tube": "mail", "removed": 2}]
+    assert "delete 4 tasks" in shell("delete", "mail", code=Exit.USAGE).stderr
+    assert shell.json("delete", "mail", "--state", "delayed") == [{"tube": "mail", "deleted": 2}]
     assert [str(task.state) for task in tube.select()] == ["ready", "ready"]
-    assert shell("kick", "mail", "--state", "delayed", code=Exit.NOTHING).stderr.endswith("no such delayed tasks\n")
-    for command in (("kick", "mail"), ("truncate", "mail", "--yes"), ("delete", "mail", 0)):
+    assert shell("kick", "mail", "--state", "delayed", code=Exit.NOTHING).stderr.endswith("has no such tasks\n")
+    for command in (("kick", "mail"), ("cancel", "mail"), ("delete", "mail", 0)):
         shell(*command, "--state", "lost", code=Exit.USAGE)
+    assert "must be 'buried' or 'delayed'" in shell("kick", "mail", "--state", "ready", code=Exit.USAGE).stderr
     assert tube.statistics().tasks["total"] == 2
+
+
+@pytest.fixture
+def dead_letters(queue: tubes.Queue) -> tubes.Tube:
+    """A tube with seven buried tasks, five of them for one reason, and a ready one."""
+    tube = queue.create_tube("mail", "utubettl")
+    for number in range(7):
+        name = "bob" if number == 3 else "ann"
+        lane = "a" if number < 2 else "b"
+        tube.put({"to": name, "n": number}, utube=lane).bury("ValueError: no address" if number < 5 else "late")
+    tube.put("ready", key="k")
+    return tube
+
+
+def test_options_select_tasks_to_show(shell: Shell, dead_letters: tubes.Tube) -> None:
+    for words, ids in (
+        (("--reason", "ValueError", "--lane", "a"), [0, 1]),
+        (("--reason", "late"), [5, 6]),
+        (("--contains", '"to":"bob"'), [3]),
+        (("--state", "buried", "--newest-first", "--limit", 2), [6, 5]),
+        (("--key", "k", "--older-than", "0s"), [7]),
+    ):
+        assert [task["id"] for task in shell.json("peek", "mail", *words)] == ids, words
+    assert [task["id"] for task in shell.json("buried", "mail", "--lane", "a")] == [0, 1]
+    for option, value in (("--older-than", "2h"), ("--attempts", "1"), ("--reason", "other")):
+        shell("peek", "mail", option, value, code=Exit.NOTHING)
+        shell("buried", "mail", option, value, code=Exit.NOTHING)
+    message = shell("peek", "mail", "--reason", "ValeError", code=Exit.NOTHING).stderr
+    assert message == "tubes: tube 'mail' has no such tasks; did you mean 'ValueError'?\n"
+
+
+def test_options_select_tasks_to_change(shell: Shell, queue: tubes.Queue, dead_letters: tubes.Tube) -> None:
+    queue.create_tube("other", "utubettl")
+    assert shell.json("kick", "mail", "--reason", "ValueError", "--lane", "a") == [{"tube": "mail", "kicked": 2}]
+    assert shell.lines("move", "mail", "other", "--contains", "bob") == ["1"]
+    assert shell.lines("delete", "mail", "--reason", "late", "--limit", 1) == ["1"]
+    assert shell.lines("bury", "mail", "--state", "ready", "--lane", "a", "--because", "wrong") == ["2"]
+    assert dead_letters.admin.reasons() == {"ValueError": 2, "wrong": 2, "late": 1}
+    assert shell.json("cancel", "mail", "--reason", "wrong", "--because", "obsolete") == [
+        {"tube": "mail", "cancelled": 2}
+    ]
+    dead_letters.take_many(5)
+    assert shell.lines("release", "mail", "--key", "k") == ["1"]
+    shell("release", "mail", "--older-than", "1h", code=Exit.NOTHING)
+    assert dead_letters.statistics().tasks["total"] == 4
+    assert shell.lines("cancel", "mail", "--yes") == ["4"]
+    shell("cancel", "mail", "--yes", code=Exit.NOTHING)
+
+
+def test_dry_run_shows_what_would_change(shell: Shell, dead_letters: tubes.Tube) -> None:
+    lines = shell.lines("kick", "mail", "--dry-run")
+    assert (len(lines), lines[-1]) == (7, "7 would be kicked")
+    assert shell.lines("delete", "mail", "--dry-run")[-1] == "8 would be deleted"
+    assert shell.lines("bury", "mail", "--dry-run")[-1] == "1 would be buried"
+    (found,) = shell.json("cancel", "mail", "--reason", "late", "--limit", 1, "--dry-run")
+    assert (found["dry_run"], found["cancelled"], [task["id"] for task in found["tasks"]]) == (True, 1, [5])
+    shell("release", "mail", "--dry-run", code=Exit.NOTHING)
+    assert dead_letters.statistics().tasks == {"ready": 1, "taken": 0, "delayed": 0, "buried": 7, "total": 8, "done": 0}
+
+
+def test_ids_and_filters_are_not_combined(shell: Shell, dead_letters: tubes.Tube) -> None:
+    for command in (("peek", "--state", "ready"), ("kick", "--reason", "x"), ("cancel", "--dry-run")):
+        name, *words = command
+        message = shell(name, "mail", 0, *words, code=Exit.USAGE).stderr
+        assert f"ids of tasks and {words[0]} cannot be used together" in message
+    assert dead_letters.statistics().tasks["buried"] == 7
+
+
+def test_cancelled_tasks_and_checkpoints_are_shown(shell: Shell, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail")
+    tube.put_many(range(3))
+    task = tube.take(timeout=0)
+    assert task is not None
+    task.checkpoint({"row": 7}, progress=0.42, note="step 3 of 7")
+    head, row, *_ = shell("peek", "mail").stdout.splitlines()
+    assert (head.split()[-2:], "42 %  step 3 of 7" in row) == (["progress", "data"], True)
+    (seen,) = shell.json("peek", "mail", 0)
+    assert (seen["saved"], seen["progress"], seen["note"]) == ({"row": 7}, 0.42, "step 3 of 7")
+    assert shell.json("cancel", "mail", 0, 1, "--because", "wrong file") == [{"tube": "mail", "cancelled": [0, 1]}]
+    with pytest.raises(tubes.TaskCancelled):
+        task.checkpoint()
+    (seen,) = shell.json("peek", "mail", 0)
+    assert (seen["state"], seen["cancelled"], seen["why"], seen["reason"]) == ("done", True, "cancelled", "wrong file")
+    assert "; cancelled: 2\n" in shell("cancel", "mail", 2, 0, code=Exit.NOT_FOUND).stderr
+
+
+def test_interrupted_change_reports_how_many_tasks_were_changed(
+    shell: Shell, queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tube = queue.create_tube("mail")
+    tube.put_many(range(600))
+    before, change = signal.getsignal(signal.SIGINT), tubes.sync.Selection.delete
+
+    def delete(found: Any, *, on_progress: Any) -> int:
+        def interrupt(count: int) -> object:
+            os.kill(os.getpid(), signal.SIGINT)
+            return on_progress(count)
+
+        return change(found, on_progress=interrupt)
+
+    monkeypatch.setattr("tubes.sync.Selection.delete", delete)
+    result = shell("delete", "mail", "--state", "ready", code=Exit.INTERRUPTED)
+    assert (result.stdout, result.stderr) == ("", "tubes: interrupted: 250 tasks were deleted\n")
+    assert tube.statistics().tasks["ready"] == 350
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_error_halfway_reports_how_many_tasks_were_moved(shell: Shell, queue: tubes.Queue) -> None:
+    mail, other = queue.create_tube("mail", "limfifottl"), queue.create_tube("other", "limfifottl", capacity=120)
+    mail.put_many(range(300))
+    message = shell("move", "mail", "other", "--state", "ready", code=Exit.REFUSED).stderr
+    moved = other.statistics().tasks["ready"]
+    assert message.endswith(f"; moved before: {moved}\n")
+
+
+def test_selection_in_folder_is_changed(tmp_path: Path) -> None:
+    shell = Shell(f"file:{tmp_path}/jobs")
+    shell("put", "mail", "a", "b", "c", "--create", "fifo")
+    assert shell.lines("bury", "mail", "--contains", "b", "--because", "late") == ["1"]
+    assert shell.lines("buried", "mail", "--reason", "late")[-1] == "1 of them: late"
+    assert "did you mean 'late'?" in shell("peek", "mail", "--reason", "lat", code=Exit.NOTHING).stderr
+    assert shell.lines("cancel", "mail", "--reason", "late", "--dry-run")[-1] == "1 would be cancelled"
+    assert shell.lines("cancel", "mail", 1) == ["1"]
+    assert shell.lines("delete", "mail", "--yes") == ["2"]
 
 
 def test_error_message_lists_tasks_already_processed(shell: Shell, queue: tubes.Queue) -> None:
@@ -307,14 +436,14 @@ def test_json_output_reports_effect_of_each_command(shell: Shell, queue: tubes.Q
     tube = queue.tube("mail")
     tube.put_many(range(4))
     assert shell.json("bury", "mail", 0, 1) == [{"tube": "mail", "buried": [0, 1]}]
-    assert shell.json("kick", "mail", "--all") == [{"tube": "mail", "kicked": 2}]
+    assert shell.json("kick", "mail", "--yes") == [{"tube": "mail", "kicked": 2}]
     assert shell.json("delete", "mail", 3) == [{"tube": "mail", "deleted": [3]}]
     (held,) = shell.json("take", "mail", "--hold", 60)
     assert shell.json("release", "mail", 0, "--session", held["session"]) == [{"tube": "mail", "released": [0]}]
     (held,) = shell.json("take", "mail", "--hold", 60)
     assert shell.json("ack", "mail", 0, "--session", held["session"]) == [{"tube": "mail", "acked": [0]}]
     tube.take(timeout=0)
-    assert shell.json("release", "mail", "--all") == [{"tube": "mail", "released": 1}]
+    assert shell.json("release", "mail", "--yes") == [{"tube": "mail", "released": 1}]
     assert shell.json("pause", "mail") == [{"tube": "mail", "paused": "for ever"}]
     (paused,) = shell.json("pause", "mail", 60)
     assert paused["paused"] == tube.statistics().paused
@@ -353,10 +482,10 @@ def test_tasks_are_moved_to_another_tube(shell: Shell, queue: tubes.Queue) -> No
     assert shell.lines("move", "dead", "mail", "--state", "ready") == ["1"]
     assert [(task.data, task.state) for task in mail.select()] == [("bob", "buried"), ("ann", "ready")]
     assert [*dead.select()] == []
-    shell("move", "dead", "mail", code=Exit.NOTHING)
+    shell("move", "dead", "mail", "--yes", code=Exit.NOTHING)
     shell("move", "dead", "mail", "--state", "taken", code=Exit.USAGE)
     shell("move", "dead", "nowhere", code=Exit.NOT_FOUND)
-    assert "tube='mail': must be another tube" in shell("move", "mail", "mail", code=Exit.USAGE).stderr
+    assert "tube='mail': must be another tube" in shell("move", "mail", "mail", "--yes", code=Exit.USAGE).stderr
 
 
 def test_url_selects_namespace(shell: Shell, queue: tubes.Queue) -> None:
@@ -393,7 +522,7 @@ def test_stats_match_queue_statistics(shell: Shell, queue: tubes.Queue) -> None:
 def test_lane_is_blocked_and_configured(shell: Shell, queue: tubes.Queue) -> None:
     crawl = queue.create_tube("crawl", "utube")
     crawl.put("/", utube="example.com")
-    (blocked,) = shell.json("lane", "block", "crawl", "example.com", 60, "--reason", "overloaded")
+    (blocked,) = shell.json("lane", "block", "crawl", "example.com", 60, "--because", "overloaded")
     assert blocked == crawl.lane("example.com").info()._asdict()
     assert blocked["blocked_reason"] == "overloaded"
     assert shell.json("lane", "info", "crawl", "example.com") == [blocked]
@@ -418,7 +547,7 @@ def test_lane_is_blocked_and_configured(shell: Shell, queue: tubes.Queue) -> Non
     assert crawl.lanes()[-1][4:7] == (0, 3, 9)
     queue.create_tube("mail")
     shell("lane", "block", "mail", "a", 5, code=Exit.USAGE)
-    shell("lane", "block", "crawl", "a", 5, "--reason", "", code=Exit.USAGE)
+    shell("lane", "block", "crawl", "a", 5, "--because", "", code=Exit.USAGE)
     shell("lane", "configure", "crawl", "a", "--max-in-flight", 0, code=Exit.USAGE)
 
 
@@ -468,6 +597,7 @@ def test_workers_command_lists_running_workers_and_their_tasks(shell: Shell, que
 
     @worker.on(queue.create_tube("mail"))
     def send(task: tubes.Task) -> None:
+        task.checkpoint(progress=0.5, note="half")
         started.set()
         go.wait()
 
@@ -479,7 +609,9 @@ def test_workers_command_lists_running_workers_and_their_tasks(shell: Shell, que
         assert eventually(lambda: any(one.in_hand for one in queue.admin.workers()))
         (line,) = shell.lines("workers")[1:]
         assert re.search(rf"\b{os.getpid()} .*\bmail +1/2 +0 +0 +0 +mail 0, for \d", line)
+        assert line.rstrip().endswith("50 %  half")
         (found,) = shell.json("workers")
+        assert (found["tasks"][0]["progress"], found["tasks"][0]["note"]) == (0.5, "half")
         assert (found["pid"], found["in_hand"], found["stopping"]) == (os.getpid(), 1, False)
         assert [(task["tube"], task["id"]) for task in found["tasks"]] == [("mail", 0)]
     finally:
@@ -537,7 +669,10 @@ def test_key_is_put_only_once(shell: Shell) -> None:
         (["lane", "configure", "mail", "a"], Exit.USAGE, "give at least one of --interval"),
         (["lane", "configure", "mail", "a", "--interval", "soon"], Exit.USAGE, "must be a number or default"),
         (["put"], Exit.USAGE, "(tubes put --help)"),
-        (["bury", "mail"], Exit.USAGE, "ID"),
+        (["kick", "mail", "--older-than", "soon"], Exit.USAGE, "must be seconds, or a number with s, m, h or d"),
+        (["cancel", "mail", "7", "--reason", "late"], Exit.NOT_FOUND, "no tube"),
+        (["bury", "mail", "7", "--reason", "late"], Exit.USAGE, "--reason"),
+        (["cancell", "mail"], Exit.USAGE, "'cancel'"),
         (["peek", "mail", "--codec", "nosuch"], Exit.USAGE, "codec"),
         (["import", "mail", "/nosuch/file"], Exit.NOT_FOUND, "mail"),
     ],

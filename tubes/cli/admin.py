@@ -15,7 +15,6 @@ from tubes.cli.common import (
     Url,
     Yes,
     complete_drivers,
-    complete_states,
     open_queue,
     pairs,
     require_confirmation,
@@ -23,7 +22,6 @@ from tubes.cli.common import (
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.show import options_json, pause_end_json, print_json
 from tubes.cli.streams import from_json
-from tubes.drivers.moves import State, check_state
 from tubes.drivers.registry import known_drivers
 
 
@@ -135,25 +133,16 @@ def resume(name: Name, url: Url = None, as_json_: AsJson = False) -> None:
 
 def truncate(
     name: Name,
-    state: Annotated[
-        str | None,
-        typer.Option("--state", "-s", help="Delete only tasks in this state.", autocompletion=complete_states),
-    ] = None,
     yes: Yes = False,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
-    """Delete all tasks of a tube."""
-    known = None if state is None else check_state(state)
+    """Delete all tasks of a tube, in one step."""
     with open_queue(url) as queue:
         tube = queue.tube(name)
-        counted = tube.statistics()
-        count = counted.kept if known is State.DONE else counted.tasks[known or "total"]
-        require_confirmation(f"delete {count} {f'{known} ' if known else ''}tasks of tube {name!r}", yes=yes)
-        if known is None:
-            tube.truncate()
-        else:
-            tube.select(known).delete()
+        count = tube.statistics().tasks["total"]
+        require_confirmation(f"delete {count} tasks of tube {name!r}", yes=yes)
+        tube.truncate()
         if as_json_:
             print_json({"tube": name, "removed": count})
         else:

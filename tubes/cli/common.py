@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import re
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -16,6 +19,7 @@ from tubes.backend.url import read, redact_url, url_of_environment
 from tubes.cli.exits import Exit, Stop, code_of, describe_error, say
 from tubes.cli.streams import is_interactive
 from tubes.drivers.registry import known_drivers
+from tubes.errors import did_you_mean
 from tubes.memory.store import list_store_names
 
 #: Seconds after which a terminal shows that the server does not reply.
@@ -76,6 +80,12 @@ LaneName = Annotated[
 ]
 Ids = Annotated[list[int] | None, typer.Argument(metavar="ID", help="The ids of tasks.", show_default=False)]
 SomeIds = Annotated[list[int], typer.Argument(metavar="ID", help="The ids of tasks.", show_default=False)]
+Because = Annotated[
+    str | None,
+    typer.Option(
+        "--because", metavar="TEXT", help="The reason that the tasks get, for `tubes buried` or `tubes peek`."
+    ),
+]
 OfState = Annotated[
     str | None,
     typer.Option(
@@ -94,6 +104,92 @@ Create = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+#: Seconds per unit of a duration.
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def duration(words: str) -> float:
+    """Parse seconds, or a number with a unit: 90, 10m, 2h, 3d."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", words.strip())
+    if found is None:
+        raise typer.BadParameter(f"{words!r}: must be seconds, or a number with s, m, h or d, such as 10m or 3d")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+#: The options of commands that select tasks: the parameters of `Tube.select`.
+_FILTERS: dict[str, Any] = {
+    "state": OfState,
+    "reason": Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Only buried tasks with this reason, or with this text before its colon."),
+    ],
+    "contains": Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only tasks with this text in their data, as it is stored.")
+    ],
+    "lane": Annotated[str | None, typer.Option(help="Only tasks in this lane.", autocompletion=complete_lanes)],
+    "key": Annotated[str | None, typer.Option(help="Only the task with this key.")],
+    "older_than": Annotated[
+        float | None,
+        typer.Option(parser=duration, metavar="TIME", help="Only tasks put at least this long ago: 90, 10m, 2h, 3d."),
+    ],
+    "attempts": Annotated[int | None, typer.Option(min=0, help="Only tasks that were taken at least this often.")],
+    "limit": Annotated[int | None, typer.Option("--limit", "-n", min=1, help="The maximum number of tasks.")],
+    "newest_first": Annotated[bool, typer.Option("--newest-first", help="Start at the end of the order.")],
+}
+#: The other options of commands that change the selected tasks.
+_CARE: dict[str, Any] = {
+    "dry_run": Annotated[bool, typer.Option("--dry-run", help="Change nothing: count the tasks, and show five.")],
+    "yes": Yes,
+}
+
+
+class Wanted(NamedTuple):
+    """The options of the command line that select tasks: arguments of `Tube.select`, without defaults."""
+
+    filters: dict[str, Any]
+    dry_run: bool = False
+    yes: bool = False
+
+    def refuse_ids(self, *allowed: str) -> None:
+        """Refuse options that select tasks, except the allowed ones: the command has the ids of tasks."""
+        for name in (*self.filters, *(["dry_run"] if self.dry_run else [])):
+            if name not in allowed:
+                raise Stop(f"ids of tasks and --{name.replace('_', '-')} cannot be used together", Exit.USAGE)
+
+    def nothing(self, tube: tubes.Tube) -> Stop:
+        """Return the error that no task is selected, with a hint if a similar reason exists."""
+        reason = self.filters.get("reason")
+        hint = did_you_mean(reason, tube.admin.reasons()) if reason and self.filters.get("state") != "done" else ""
+        return Stop(f"tube {tube.name!r} has no such tasks{hint}", Exit.NOTHING)
+
+
+def selecting(
+    *, without: Iterable[str] = (), limit: int | None = None, changes: bool = True
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options that select tasks, in place of its parameter `wanted`.
+
+    `without`: filters that it does not have. `limit`: its default. `changes`: it changes the tasks.
+    """
+    options = {name: option for name, option in _FILTERS.items() if name not in without} | (_CARE if changes else {})
+    defaults = {name: False if name in ("newest_first", *_CARE) else None for name in options} | {"limit": limit}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(**words: Any) -> None:
+            given = {name: words.pop(name) for name in options}
+            care = {name: given.pop(name) for name in _CARE if name in given}
+            filters = {name: value for name, value in given.items() if value != defaults[name]}
+            command(**words, wanted=Wanted(filters, **care))
+
+        signature = inspect.signature(command, eval_str=True)
+        parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "wanted"]
+        for name, option in options.items():
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(inspect.Parameter(name, kind, default=defaults[name], annotation=option))
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
 
 
 def place_of(url: str | None) -> str:

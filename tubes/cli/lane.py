@@ -39,7 +39,7 @@ def block(
     lane_name: LaneName,
     seconds: Annotated[float, typer.Argument(metavar="SECONDS", help="The length of the block.", show_default=False)],
     extend: Annotated[bool, typer.Option("--extend", help="Do not shorten a block that ends later.")] = False,
-    reason: Annotated[str | None, typer.Option(help="Why it is blocked; `tubes lane info` shows it.")] = None,
+    because: Annotated[str | None, typer.Option(help="Why it is blocked; `tubes lane info` shows it.")] = None,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
@@ -49,7 +49,7 @@ def block(
     """
     with open_queue(url) as queue:
         one = queue.tube(name).lane(lane_name)
-        one.block(seconds, extend=extend, reason=reason)
+        one.block(seconds, extend=extend, reason=because)
         if as_json_:
             print_json(one.info()._asdict())
 

@@ -16,7 +16,7 @@ from rich.table import Table
 
 import tubes as library
 from tubes.cli.columns import Column, Grid
-from tubes.cli.common import AsJson, Codec, Ids, Name, OfState, Url, complete_tubes, open_queue
+from tubes.cli.common import AsJson, Codec, Ids, Name, Url, Wanted, complete_tubes, open_queue, selecting
 from tubes.cli.exits import Exit, Stop
 from tubes.cli.show import (
     COLORS,
@@ -26,6 +26,7 @@ from tubes.cli.show import (
     pause_end_json,
     print_json,
     print_line,
+    progress_of,
     result_of,
     span,
     task_json,
@@ -35,6 +36,7 @@ from tubes.cli.show import (
 )
 from tubes.errors import did_you_mean
 from tubes.metrics.spans import Spans
+from tubes.values.worker_info import HeldTask
 
 _COUNTED = ("ready", "taken", "delayed", "buried", "done")
 #: Maximum of `stats --measure`, in seconds.
@@ -232,29 +234,28 @@ def _tube_table(overview: library.Overview, due: list[int], times: dict[str, dic
     return table
 
 
+@selecting(limit=10, changes=False)
 def peek(
     name: Name,
     ids: Ids = None,
-    state: OfState = None,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, help="The maximum number of tasks if no ids are given.")
-    ] = 10,
+    *,
+    wanted: Wanted,
     url: Url = None,
     codec: Codec = None,
     as_json_: AsJson = False,
 ) -> None:
-    """Show tasks by id, or the first tasks of a tube.
+    """Show tasks by id, or the first selected tasks of a tube.
 
     The tasks are not taken.
     """
-    if state is not None and state not in map(str, library.State):
-        raise Stop(f"--state {state!r}: must be ready, taken, buried, delayed or done", Exit.USAGE)
     with open_queue(url, codec, read_only=True) as queue:
         tube = queue.tube(name)
-        found = [tube.peek(id) for id in ids] if ids else [*tube.select(state, limit=limit)]
+        if ids:
+            wanted.refuse_ids()
+        found = [tube.peek(id) for id in ids] if ids else [*tube.select(**{"limit": 10} | wanted.filters)]
         _show(found, as_json_=as_json_)
         if not found:
-            raise Stop(f"tube {name!r} has no such tasks", Exit.NOTHING)
+            raise wanted.nothing(tube)
 
 
 def result(
@@ -288,9 +289,11 @@ def _show(found: list[library.Task], *, as_json_: bool, reasons: bool = False) -
         console().print(tasks_table(found, reasons=reasons))
 
 
+@selecting(without=("state",), limit=100, changes=False)
 def buried(
     name: Name,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number of tasks.")] = 100,
+    *,
+    wanted: Wanted,
     url: Url = None,
     codec: Codec = None,
     as_json_: AsJson = False,
@@ -300,11 +303,14 @@ def buried(
     They are listed in the order in which `kick` takes them. The last lines count the listed tasks by reason.
     """
     with open_queue(url, codec, read_only=True) as queue:
-        found = [*queue.tube(name).select("buried", limit=limit)]
+        tube = queue.tube(name)
+        found = [*tube.select("buried", **{"limit": 100} | wanted.filters)]
         _show(found, as_json_=as_json_, reasons=True)
         if not as_json_ and found:
             for reason, count in Counter(task.reason for task in found).most_common():
                 console().print(text(f"{count} of them: {reason or 'no reason'}"))
+        if wanted.filters and not found:
+            raise wanted.nothing(tube)
 
 
 def lanes(
@@ -377,25 +383,38 @@ _WORKERS = (
 def workers(url: Url = None, as_json_: AsJson = False) -> None:
     """List the running workers and their tasks.
 
-    A dead worker stays listed for up to fifteen seconds. With --json all tasks of each worker are listed.
+    A dead worker stays listed for up to fifteen seconds. With --json all tasks of each worker are listed. The progress
+    of a task is that of its last checkpoint.
     """
     with open_queue(url, read_only=True) as queue:
         found = queue.admin.workers()
-    if as_json_:
-        for worker in found:
-            print_json(dataclasses.asdict(worker))
-    elif found:
-        console().print(_workers(found, time.time()))
+        if as_json_:
+            for worker in found:
+                tasks = [dataclasses.asdict(held) | _checkpoint(queue, held) for held in worker.tasks]
+                print_json(dataclasses.asdict(worker) | {"tasks": tasks})
+        elif found:
+            oldest = [worker.tasks[0] if worker.tasks else None for worker in found]
+            steps = [progress_of(**_checkpoint(queue, held)) if held else "" for held in oldest]
+            console().print(_workers(found, steps, time.time()))
     if not found:
         raise Stop("no worker runs", Exit.NOTHING)
 
 
-def _workers(found: list[library.WorkerInfo], now: float) -> Grid:
+def _checkpoint(queue: library.Queue, held: HeldTask) -> dict[str, Any]:
+    """Return the progress and the note of a task that a worker holds."""
+    try:
+        task = queue.tube(held.tube).peek(held.id)
+    except library.TubesError:  # It has ended, or this user must not read it.
+        return {"progress": None, "note": None}
+    return {"progress": task.progress, "note": task.note}
+
+
+def _workers(found: list[library.WorkerInfo], steps: list[str], now: float) -> Grid:
     grid = Grid(_WORKERS)
-    for worker in found:
+    for worker, step in zip(found, steps, strict=True):
         names = ", ".join(name for handler in worker.handlers for name in handler.tubes)
         oldest = worker.tasks[0] if worker.tasks else None
-        task = "" if oldest is None else f"{oldest.tube} {oldest.id}, for {span(now - oldest.since)}"
+        task = "" if oldest is None else f"{oldest.tube} {oldest.id}, for {span(now - oldest.since)}  {step}".rstrip()
         counts = (f"{worker.in_hand}/{worker.concurrency}", worker.acked, worker.released, worker.buried)
         facts = (worker.host, worker.pid, span(now - worker.started), names, *counts, task)
         grid.add_row(*map(text, facts), text("stopping" if worker.stopping else "", "yellow"))

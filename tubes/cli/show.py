@@ -107,7 +107,12 @@ def task_json(task: tubes.Task) -> dict[str, object]:
         "ttr": task.ttr,
         "context": context_of(task).get("context"),
         "keep_done": task.keep_done,
-        **({} if task.ended is None else {"ended": task.ended, "why": task.why, **result_of(lambda: task.result)}),
+        "saved": task.saved,
+        "progress": task.progress,
+        "note": task.note,
+        "cancelled": task.cancelled,
+        "why": task.why,
+        **({} if task.ended is None else {"ended": task.ended, **result_of(lambda: task.result)}),
     }
 
 
@@ -139,6 +144,11 @@ def span(seconds: float | None) -> str:
     raise AssertionError(seconds)
 
 
+def progress_of(progress: float | None, note: str | None) -> str:
+    """Format the progress and the note of the last checkpoint of a task: 42 %  step 3 of 7."""
+    return "  ".join(filter(None, ("" if progress is None else f"{progress:.0%}".replace("%", " %"), note)))
+
+
 def moment(at: float | None, now: float) -> str:
     """Format a time for people, relative to now."""
     return "" if at is None else f"in {span(at - now)}" if at > now else f"{span(now - at)} ago"
@@ -161,6 +171,7 @@ _TASKS = (
 _MOVES = Column("moves", leaves=1)
 _WHY = Column("why", least=12)
 _RESULT = Column("result", least=12)
+_PROGRESS = Column("progress", least=8)
 _DATA = Column("data", least=12)
 
 
@@ -169,12 +180,15 @@ def tasks_table(tasks: Iterable[tubes.Task], *, reasons: bool = False) -> Grid:
     now = time.time()
     rows = list(tasks)
     results = any(task.ended is not None for task in rows)
-    grid = Grid((*_TASKS, _WHY if reasons or results else _MOVES, *([_RESULT] if results else ()), _DATA))
+    steps = any(progress_of(task.progress, task.note) for task in rows)
+    extra = (*([_RESULT] if results else ()), *([_PROGRESS] if steps else ()))
+    grid = Grid((*_TASKS, _WHY if reasons or results else _MOVES, *extra, _DATA))
     for task in rows:
         state = str(task.state)
         attempts = f"{task.attempts}/{task.max_attempts}" if task.max_attempts else task.attempts
         reason = task.why or task.reason if reasons or results else moment(task.due, now)
         result = (words_of(result_of(partial(getattr, task, "result"))),) if results else ()
-        facts = (task.pri, task.utube, attempts, span(now - task.created), reason, *result, words_of(data_of(task)))
-        grid.add_row(text(task.id), text(state, COLORS.get(state, "")), *map(text, facts))
+        step = (progress_of(task.progress, task.note),) if steps else ()
+        facts = (task.pri, task.utube, attempts, span(now - task.created), reason, *result, *step)
+        grid.add_row(text(task.id), text(state, COLORS.get(state, "")), *map(text, (*facts, words_of(data_of(task)))))
     return grid

@@ -1,46 +1,59 @@
-"""Commands for tasks: put, take, ack, release, kick, bury, move, delete."""
+"""Commands for tasks: put, take, ack, release, kick, bury, cancel, move, delete."""
 
 from __future__ import annotations
 
 import math
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 import tubes
+from tubes.backend.selecting import CHANGED_STATES
 from tubes.backend.url import SHORTEST_LEASE
 from tubes.cli.common import (
     AsJson,
+    Because,
     Codec,
     Create,
     Ids,
     Name,
     SomeIds,
     Url,
+    Wanted,
     apply_to_each,
-    complete_states,
     complete_tubes,
     drop_none,
     join_ids,
     lanes,
     open_queue,
     pairs,
+    require_confirmation,
+    selecting,
 )
-from tubes.cli.exits import Exit, Stop, say
-from tubes.cli.show import data_of, print_json, print_line, span, task_json, words_of
+from tubes.cli.exits import Exit, Stop, code_of, describe_error, say
+from tubes.cli.show import console, data_of, print_json, print_line, span, task_json, tasks_table, words_of
 from tubes.cli.streams import TooDeep, encodable, from_json, printable, stdin, text_of
 from tubes.drivers.moves import check_state
 from tubes.drivers.options import SECOND, micros
+from tubes.sync import Selection
 
 #: Lines of stdin per call of `put_many`.
 _BATCH = 1000
 #: Maximum characters of data that an error quotes.
 _MAX_QUOTE = 80
+#: Commands that change only buried tasks unless --state is given.
+_OF_BURIED = ("kick", "move")
+_PAST = {act: f"{act.removesuffix('e')}ed" for act in ("kick", "release", "delete", "move")}
+_PAST |= {"bury": "buried", "cancel": "cancelled"}
+#: Tasks that --dry-run shows.
+_PREVIEW_SIZE = 5
 
 Session = Annotated[
     str | None,
@@ -237,26 +250,27 @@ def ack(name: Name, ids: SomeIds, session: Session = None, url: Url = None, as_j
         print_json({"tube": name, "acked": done})
 
 
+@selecting(without=("state", "reason"))
 def release(
     name: Name,
     ids: Ids = None,
+    *,
     session: Session = None,
     delay: Annotated[float | None, typer.Option(help="Seconds until the tasks are ready again.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Release all taken tasks, of all sessions.")] = False,
+    wanted: Wanted,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
     """Release tasks that `take --hold` has taken.
 
-    With --all it releases all taken tasks and prints their number. Workers lose the tasks they work on.
+    Without --session it releases the selected taken tasks of all sessions, and prints their number. Workers lose the
+    tasks they work on.
     """
-    if everything:
+    if not ids and session is None and delay is None:
         with open_queue(url) as queue:
-            tube = queue.tube(name)
-            count = tube.statistics().tasks["taken"]
-            tube.admin.release_all()
-        _print_result(as_json_, {"tube": name, "released": count}, str(count))
+            _change(queue.tube(name), wanted, "release", Selection.release, as_json_=as_json_)
         return
+    wanted.refuse_ids()
     done = _settle(name, ids, session, url, lambda tube, task: tube.release(task, delay), "released")
     if as_json_:
         print_json({"tube": name, "released": done})
@@ -288,113 +302,185 @@ def _settle(
             queue.admin.detach()  # The session may hold more tasks; it expires by itself.
 
 
+def _change(
+    tube: tubes.Tube, wanted: Wanted, act: str, change: Callable[..., int], *, as_json_: bool, **facts: object
+) -> None:
+    """Change the selected tasks and print their number."""
+    is_of_buried = act in _OF_BURIED or "reason" in wanted.filters
+    filters = {"state": "buried"} | wanted.filters if is_of_buried else wanted.filters
+    found, states, past = tube.select(**filters), CHANGED_STATES[act], _PAST[act]
+    if state := filters.get("state"):
+        states = (check_state(state, states),)
+    else:
+        states = tuple(state for state in states if state is not tubes.State.DONE)
+    if wanted.dry_run:
+        parts = [tube.select(**filters | {"state": state}) for state in states]
+        changed = min(sum(part.count() for part in parts), filters.get("limit", math.inf))
+        first = list(islice(chain.from_iterable(parts), min(_PREVIEW_SIZE, changed)))
+        if as_json_:
+            print_json({"tube": tube.name, "dry_run": True, past: changed, "tasks": [*map(task_json, first)]})
+        elif first:
+            console().print(tasks_table(first, reasons=True))
+            print_line(f"{changed} would be {past}")
+    else:
+        if not wanted.filters.keys() - {"newest_first"}:
+            counts = tube.statistics().tasks
+            which = f"{sum(counts[one] for one in states)} {f'{state} ' if state else ''}tasks"
+            require_confirmation(f"{act} {which} of tube {tube.name!r}", yes=wanted.yes)
+        changed = _run(partial(change, found), f"{act} {tube.name}", past)
+        _print_result(as_json_, {"tube": tube.name, **facts, past: changed}, str(changed))
+    if not changed:
+        raise wanted.nothing(tube)
+
+
+def _run(change: Callable[..., int], title: str, past: str) -> int:
+    """Change tasks, show the progress on a terminal, and return their number. Ctrl-C stops it after a part."""
+    changed, is_stopped = 0, False
+
+    def stop(*_: object) -> None:
+        nonlocal is_stopped
+        is_stopped = True
+        signal.signal(signal.SIGINT, before)  # A second Ctrl-C stops it at once.
+
+    def report(count: int) -> bool:
+        nonlocal changed
+        changed = count
+        status.update(f"{title}: {count} tasks {past}")
+        return not is_stopped
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        with Console(file=sys.stderr).status(title) as status:
+            changed = change(on_progress=report)
+    except tubes.TubesError as error:
+        raise Stop(f"{describe_error(error)}; {past} before: {changed}", code_of(error)) from error
+    except KeyboardInterrupt:
+        is_stopped = True
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if is_stopped:
+        raise Stop(f"interrupted: {changed} tasks were {past}", Exit.INTERRUPTED)
+    return changed
+
+
+@selecting()
 def kick(
     name: Name,
     ids: Ids = None,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="The maximum number of tasks, in order.")] = 1,
-    everything: Annotated[bool, typer.Option("--all", help="Kick all tasks in this state.")] = False,
-    state: Annotated[
-        str,
-        typer.Option(
-            "--state", "-s", help="The state of the tasks: buried or delayed.", autocompletion=complete_states
-        ),
-    ] = "buried",
-    attempts: Annotated[int | None, typer.Option(help="The number of additional attempts for each task.")] = None,
+    *,
+    wanted: Wanted,
+    more_attempts: Annotated[int | None, typer.Option(help="The number of additional attempts for each task.")] = None,
     ttl: Annotated[float | None, typer.Option(help="Seconds until the tasks expire, from now.")] = None,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
     """Make buried or delayed tasks ready and print their number.
 
-    Tasks selected by id may be in either state. A kept done task is put again under a new id.
+    Without ids it kicks the selected tasks: buried ones, or with --state delayed ones. Tasks selected by id may be in
+    either state. A kept done task is put again under a new id.
     """
     with open_queue(url) as queue:
         tube = queue.tube(name)
-        if ids:
-            found: list[int] = []
+        if not ids:
+            act = partial(Selection.kick, attempts=more_attempts, ttl=ttl)
+            _change(tube, wanted, "kick", act, as_json_=as_json_)
+            return
+        wanted.refuse_ids()
+        kicked = 0
 
-            def kick_one(task: int) -> None:
-                old = tube.peek(task).state
-                tube.kick(task=task, attempts=attempts, ttl=ttl)
-                found.extend([task] * (old in (tubes.State.BURIED, tubes.State.DELAYED, tubes.State.DONE)))
+        def kick_one(task: int) -> None:
+            nonlocal kicked
+            old = tube.peek(task).state
+            tube.kick(task=task, attempts=more_attempts, ttl=ttl)
+            kicked += old in (tubes.State.BURIED, tubes.State.DELAYED, tubes.State.DONE)
 
-            apply_to_each(ids, kick_one, "kicked")
-            kicked = len(found)
-        else:
-            known = check_state(state, (tubes.State.BURIED, tubes.State.DELAYED))
-            kicked = tube.select(known, limit=None if everything else count).kick(attempts=attempts, ttl=ttl)
+        apply_to_each(ids, kick_one, "kicked")
         _print_result(as_json_, {"tube": name, "kicked": kicked}, str(kicked))
         if not kicked:
-            raise Stop(f"tube {name!r} has no such {'buried, delayed or done' if ids else state} tasks", Exit.NOTHING)
+            raise Stop(f"tube {name!r} has no such buried, delayed or done tasks", Exit.NOTHING)
 
 
+@selecting(without=("reason",))
 def bury(
-    name: Name,
-    ids: SomeIds,
-    reason: Annotated[str | None, typer.Option("--reason", "-r", help="The reason that `tubes buried` shows.")] = None,
-    url: Url = None,
-    as_json_: AsJson = False,
+    name: Name, ids: Ids = None, *, because: Because = None, wanted: Wanted, url: Url = None, as_json_: AsJson = False
 ) -> None:
-    """Bury tasks in any state.
+    """Bury tasks and print their number.
 
-    Workers lose the tasks they work on.
+    Without ids it buries the selected ready, delayed and taken tasks. Workers lose the tasks they work on.
     """
     with open_queue(url) as queue:
         tube = queue.tube(name)
-        done = apply_to_each(ids, lambda task: tube.bury(task, reason), "buried")
-        if as_json_:
-            print_json({"tube": name, "buried": done})
+        if not ids:
+            act = partial(Selection.bury, reason=because)
+            _change(tube, wanted, "bury", act, as_json_=as_json_)
+            return
+        wanted.refuse_ids()
+        done = apply_to_each(ids, lambda task: tube.bury(task, because), "buried")
+        _print_result(as_json_, {"tube": name, "buried": done}, str(len(done)))
 
 
+@selecting()
+def cancel(
+    name: Name, ids: Ids = None, *, because: Because = None, wanted: Wanted, url: Url = None, as_json_: AsJson = False
+) -> None:
+    """Cancel tasks and print their number.
+
+    Without ids it cancels the selected tasks, in any state except done. Their workers are told at once: they end async
+    handlers and handlers in processes; other handlers learn it at their next checkpoint.
+    """
+    with open_queue(url) as queue:
+        tube = queue.tube(name)
+        if not ids:
+            act = partial(Selection.cancel, reason=because)
+            _change(tube, wanted, "cancel", act, as_json_=as_json_)
+            return
+        wanted.refuse_ids()
+        done = apply_to_each(ids, lambda task: tube.cancel(task, because), "cancelled")
+        _print_result(as_json_, {"tube": name, "cancelled": done}, str(len(done)))
+
+
+@selecting()
 def move(
     name: Name,
     to: Annotated[str, typer.Argument(metavar="TO", help="The name of the other tube.", autocompletion=complete_tubes)],
-    state: Annotated[
-        str,
-        typer.Option(
-            "--state", "-s", help="The state of the tasks: buried, ready or delayed.", autocompletion=complete_states
-        ),
-    ] = "buried",
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="The maximum number of tasks.")] = None,
+    *,
+    wanted: Wanted,
     url: Url = None,
     codec: Codec = None,
     as_json_: AsJson = False,
 ) -> None:
     """Move tasks to another tube and print their number.
 
-    They become ready there, or stay delayed. They get new ids.
+    It moves the selected tasks: buried ones, or with --state ready or delayed ones. They become ready there, or stay
+    delayed. They get new ids.
     """
     with open_queue(url, codec) as queue:
-        known = check_state(state, (tubes.State.BURIED, tubes.State.READY, tubes.State.DELAYED))
-        moved = queue.tube(name).select(known, limit=limit).move_to(queue.tube(to))
-        _print_result(as_json_, {"tube": name, "to": to, "moved": moved}, str(moved))
-        if not moved:
-            raise Stop(f"tube {name!r} has no {state} tasks", Exit.NOTHING)
+        act = partial(Selection.move_to, tube=queue.tube(to))
+        _change(queue.tube(name), wanted, "move", act, as_json_=as_json_, to=to)
 
 
-def delete(
-    name: Name,
-    ids: SomeIds,
-    state: Annotated[
-        list[str] | None,
-        typer.Option("--state", "-s", help="Delete only tasks in this state.", autocompletion=complete_states),
-    ] = None,
-    url: Url = None,
-    as_json_: AsJson = False,
-) -> None:
+@selecting()
+def delete(name: Name, ids: Ids = None, *, wanted: Wanted, url: Url = None, as_json_: AsJson = False) -> None:
     """Delete tasks and print their number.
 
-    Without --state workers lose the tasks they work on.
+    Without ids it deletes the selected tasks, in any state except done. Without --state workers lose the tasks they
+    work on.
     """
     with open_queue(url) as queue:
-        results = queue.tube(name).delete_many(ids, state=state or None)
+        tube = queue.tube(name)
+        if not ids:
+            _change(tube, wanted, "delete", Selection.delete, as_json_=as_json_)
+            return
+        wanted.refuse_ids("state")
+        state = wanted.filters.get("state")
+        results = tube.delete_many(ids, state=state)
         done = [id for id, is_deleted in results.items() if is_deleted]
         _print_result(as_json_, {"tube": name, "deleted": done}, str(len(done)))
         if len(done) < len(results):
             missing = join_ids(id for id, is_deleted in results.items() if not is_deleted)
             note = f"; deleted: {join_ids(done)}" if done else ""
-            kind = f"{' or '.join(state)} task" if state else "task"
+            kind = f"{state} task" if state else "task"
             raise Stop(f"there is no {kind} {missing} in tube {name!r}{note}", Exit.NOT_FOUND)
 
 
-COMMANDS: tuple[Callable[..., None], ...] = (put, take, ack, release, kick, bury, move, delete)
+COMMANDS: tuple[Callable[..., None], ...] = (put, take, ack, release, kick, bury, cancel, move, delete)

@@ -252,6 +252,10 @@ class Selections(Bench):
         changed = self.tube.select().bury(on_progress=lambda done: False)
         assert 0 < changed <= 250
         assert self.count("buried") == changed
+        for act in (self.tube.select(contains="none").delete, self.tube.select(contains="none").cancel):
+            seen: list[int] = []
+            assert act(on_progress=lambda done, seen=seen: seen.append(done) or False) == 0
+            assert seen == [0]
 
     def test_change_of_a_selection_notifies_listeners(self) -> None:
         task = self.put_and_bury()
