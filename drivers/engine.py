@@ -1171,11 +1171,11 @@ class Engine:
         if new.extras is not None and new.extras.key is not None:
             self._keys.living[new.extras.key] = new
 
-    def release_all(self, now: int) -> None:
-        """Release all taken tasks, in the order of their ids."""
+    def release_all(self, now: int, by: Hold | None = None) -> None:
+        """Release all taken tasks, in the order of their ids. `by`: the tasks of the session that releases them."""
         taken = (item for hold in self._holds.values() for item in hold.items())
         for _, entry in sorted(taken):
-            self.tell_holder(entry, "release")
+            self.tell_holder(entry, "release", by=by)
             self.release(now, entry)
 
     @staticmethod

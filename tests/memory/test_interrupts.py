@@ -137,8 +137,8 @@ def test_interrupted_move_leaves_each_task_in_one_tube() -> None:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("end", ["ack", "delete"])
-def test_task_ended_by_an_interrupted_ack_or_delete_is_kept(end: str) -> None:
+@pytest.mark.parametrize("end", ["ack", "delete", "cancel"])
+def test_task_ended_by_an_interrupted_call_is_kept(end: str) -> None:
     for moment, _, tube in moments("fifottl", keep_done=60):
         for _ in range(2):
             tube.peek(5 - tube.statistics().kept).take().ack()  # type: ignore[union-attr]
@@ -230,7 +230,7 @@ def test_interrupted_batch_call_is_done_or_undone_for_each_task(driver: str, met
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", DRIVERS)
-@pytest.mark.parametrize("method", ["ack", "release", "bury", "delete", "touch", "release_all"])
+@pytest.mark.parametrize("method", ["ack", "release", "bury", "delete", "cancel", "touch", "release_all"])
 def test_interrupted_call_of_a_holder_is_all_or_nothing(driver: str, method: str) -> None:
     if method in ("bury", "touch") and "ttl" not in driver:
         pytest.skip(f"driver {driver!r} has no {method}")
@@ -715,7 +715,7 @@ def test_interrupted_update_by_key_is_all_or_nothing(driver: str, method: str, s
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", DRIVERS)
-@pytest.mark.parametrize("method", ["ack", "delete", "bury", "release"])
+@pytest.mark.parametrize("method", ["ack", "delete", "cancel", "bury", "release"])
 def test_interrupted_call_keeps_task_and_key_consistent(driver: str, method: str) -> None:
     for moment, _, tube in moments_with_keys(driver):
         task = tube.take(0)

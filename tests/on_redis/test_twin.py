@@ -272,9 +272,10 @@ class Twins:
             ["put", "take", "ack", "release", "touch", "bury", "delete", "kick", "peek", "advance", "leave", "join",
              "release_all", "truncate", "put_many", "take_many", "ack_many", "release_many", "delete_many",
              "pause", "update", "kick_task", "look", "move", "block", "configure", "touch_many",
-             "alter", "take_task", "set_ttr", "truncate_state", "forget", "change", "checkpoint"],
+             "alter", "take_task", "set_ttr", "truncate_state", "forget", "change", "checkpoint",
+             "cancel"],
             [30, 30, 14, 10, 5, 6, 4, 5, 3, 14, 3, 2, 1, 1, 5, 5, 4, 3, 2, 2, 7, 3, 3, 3, 3, 3, 4, 4, 5, 4, 1,
-             4 * self.keyed, 3, 5 * self.has_checkpoints],
+             4 * self.keyed, 3, 5 * self.has_checkpoints, 4],
         )[0]  # fmt: skip
         if method == "put":
             options = self.options()
@@ -320,6 +321,9 @@ class Twins:
         elif method == "bury":
             reason, pri = self.pick(None, "why not", "ü" * 300), self.pri()
             self.same(lambda side: side.of(worker).bury(named(side), reason, pri=pri))
+        elif method == "cancel":
+            reason = self.pick(None, "why not", "ü" * 300)
+            self.same(lambda side: side.of(worker).cancel(named(side), reason))
         elif method == "update":
             changes = self.changes()
             id = self.random.randrange(max(self.puts, 1) + 1)

@@ -235,6 +235,10 @@ class Lockstep:
         (_, tube), (real, ref) = self.worker(worker), self.task(task)
         self.compare_calls(lambda: tube.delete(real), lambda: self.model.delete(ref))
 
+    def cancel(self, worker: int, task: int) -> None:
+        (_, tube), (real, ref) = self.worker(worker), self.task(task)
+        self.compare_calls(lambda: tube.cancel(real), lambda: self.model.cancel(ref))
+
     def peek(self, worker: int, task: int) -> None:
         (_, tube), (real, ref) = self.worker(worker), self.task(task)
         self.compare_calls(lambda: tube.peek(real), lambda: self.model.peek(ref))

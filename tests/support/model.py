@@ -345,7 +345,14 @@ class Model:
         return task
 
     def change(
-        self, task: Task, state: str, event: str, *calls: str, until: int | None = None, result: Any = None
+        self,
+        task: Task,
+        state: str,
+        event: str,
+        *calls: str,
+        until: int | None = None,
+        result: Any = None,
+        why: str | None = None,
     ) -> None:
         """Move a task."""
         if task.state == "taken" and state != "taken":
@@ -358,7 +365,7 @@ class Model:
             self.tasks.remove(task)
             if task.keep_done:
                 until = self.now + task.keep_done
-                self.done.append(Kept(until, task.id, self.show(task), self.now, calls[0], result))
+                self.done.append(Kept(until, task.id, self.show(task), self.now, why or calls[0], result))
                 self.done.sort()
                 most = self.options.get("keep_done_max")
                 del self.done[: max(len(self.done) - most, 0) if most else 0]
@@ -675,6 +682,14 @@ class Model:
             return kept
         task = self.found(ref)
         self.change(task, "done", "delete", "delete")
+        return self.mark_finished(task)
+
+    def cancel(self, ref: int | Ref) -> View:
+        """Cancel."""
+        task = self.found(ref)
+        if task.state == "taken":
+            task.keep_done = max(task.keep_done or 0, 60_000_000)
+        self.change(task, "done", "cancel", "delete", why="cancelled")
         return self.mark_finished(task)
 
     def mark_finished(self, task: Task) -> View:

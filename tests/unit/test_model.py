@@ -159,7 +159,7 @@ class Machine(RuleBasedStateMachine):
     def touch(self, worker: int, task: int, seconds: float) -> None:
         self.run.touch(worker, task, seconds)
 
-    @rule(worker=NUMBERS, task=NUMBERS, method=st.sampled_from(["bury", "delete", "peek"]))
+    @rule(worker=NUMBERS, task=NUMBERS, method=st.sampled_from(["bury", "delete", "cancel", "peek"]))
     def do(self, worker: int, task: int, method: str) -> None:
         getattr(self.run, method)(worker, task)
 
@@ -253,6 +253,7 @@ WEIGHTS: dict[str, tuple[int, Callable[[Lockstep, Random], object]]] = {
     "bury": (8, lambda run, rng: run.bury(rng.randrange(64), rng.randrange(256))),
     "kick": (5, lambda run, rng: run.kick(rng.randrange(64), rng.randrange(4))),
     "delete": (4, lambda run, rng: run.delete(rng.randrange(64), rng.randrange(256))),
+    "cancel": (2, lambda run, rng: run.cancel(rng.randrange(64), rng.randrange(256))),
     "peek": (2, lambda run, rng: run.peek(rng.randrange(64), rng.randrange(256))),
     "advance": (12, lambda run, rng: run.advance(rng.choice(TENTHS))),
     "leave": (1, lambda run, rng: run.leave(rng.randrange(64), rng.random() < 0.5)),

@@ -143,7 +143,8 @@ class AnyPort(WaitLine, Protocol):
     def on_loss(self, callback: Callable[[Loss | None], object] | None, /) -> None:
         """Call `callback` when somebody else ends a take of this session in this tube; None: never.
 
-        It is called in any thread, must be quick, and must not use the tube. With None as its argument it says that
+        It is called in any thread, must be quick, and must not use the tube. On a server it is also called for takes of
+        other sessions, so the caller compares the id and the number of the take. With None as its argument it says that
         the tube was emptied or that calls may be missing: look at the tasks. It does so once at the start.
         """
         ...

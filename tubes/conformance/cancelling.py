@@ -2,17 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tubes import CallFailed, TaskCancelled, TaskNotFound, TaskNotTaken
-from tubes.conformance.bench import Bench, needs
+from tubes.conformance.bench import Bench, Worker, eventually, needs
+from tubes.drivers.entry import Loss
 from tubes.values.task import CANCELLED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tubes import Task
+
+#: Calls by which another session takes a task away from its holder, and the event that the holder gets.
+LOSING: dict[str, tuple[str, Callable[[Worker, Task], object]]] = {
+    "cancel": ("cancel", lambda other, task: other.tube.cancel(task.id, "not needed")),
+    "cancel by lease": ("cancel", lambda other, task: other.tube.cancel(str(task.lease), "not needed")),
+    "cancel of a selection": ("cancel", lambda other, task: other.tube.select("taken").cancel("not needed")),
+    "delete": ("delete", lambda other, task: other.tube.delete(task.id)),
+    "delete_many": ("delete", lambda other, task: other.tube.delete_many([task.id])),
+    "delete of a selection": ("delete", lambda other, task: other.tube.select("taken").delete()),
+    "replace": ("delete", lambda other, task: other.tube.put(None, key=task.key, on_duplicate="replace")),
+    "bury": ("bury", lambda other, task: other.tube.bury(task.id, "no such address")),
+    "bury of a selection": ("bury", lambda other, task: other.tube.select("taken").bury("no such address")),
+    "release_all": ("release", lambda other, task: other.tube.admin.release_all()),
+    "release of a selection": ("release", lambda other, task: other.tube.select("taken").release()),
+}
+#: Calls of the holder itself, of which it is not told.
+OWN: dict[str, Callable[[Any, Task], object]] = {
+    "ack": lambda tube, task: tube.ack(task),
+    "ack_many": lambda tube, task: tube.ack_many([task]),
+    "release": lambda tube, task: tube.release(task),
+    "bury": lambda tube, task: tube.bury(task),
+    "delete": lambda tube, task: tube.delete(task),
+    "delete_many": lambda tube, task: tube.delete_many([task]),
+    "release_all": lambda tube, task: tube.admin.release_all(),
+    "release of a selection": lambda tube, task: tube.select("taken").release(),
+    "bury of a selection": lambda tube, task: tube.select("taken").bury(),
+    "delete of a selection": lambda tube, task: tube.select("taken").delete(),
+}
 #: Seconds for which a cancelled task is kept that was taken.
 KEPT = 60
 
@@ -184,3 +214,105 @@ class Cancelling(Bench):
         self.tube.cancel(task, "not needed")
         new = self.tube.kick(task=task)
         assert (new.data, new.reason, new.cancelled, str(new.state)) == ("a long job", None, False, "ready")
+
+
+class Losses(Bench):
+    """The messages to a session that loses a task: `Port.on_loss`."""
+
+    def watch(self, tube: Any) -> list[Loss]:
+        """Return a list that receives the losses of the tube's session from now on."""
+        losses, calls = list[Loss](), list[Loss | None]()
+
+        def callback(loss: Loss | None) -> None:
+            calls.append(loss)
+            if loss is not None:  # None: messages may be missing.
+                losses.append(loss)
+
+        tube._port.on_loss(callback)
+        assert eventually(lambda: calls[:1] == [None])
+        return losses
+
+    def end_of(self, losses: list[Loss]) -> list[Loss]:
+        """Lose another task, and return the losses before that one."""
+        task = self.put()
+        mine = self.tube.take(timeout=0)
+        while mine.id != task.id:
+            mine = self.tube.take(timeout=0)
+        last = Loss(task.id, mine._take, "cancel", "the last one")
+        self.add_worker().tube.cancel(task.id, "the last one")
+        assert eventually(lambda: last in losses)
+        assert losses[-1] == last
+        return losses[:-1]
+
+    @pytest.mark.parametrize("way", LOSING)
+    def test_holder_is_told_at_once(self, way: str) -> None:
+        event, lose = LOSING[way]
+        losses, other = self.watch(self.tube), self.add_worker()
+        task = self.put_and_take(key="k")
+        lose(other, task)
+        assert self.end_of(losses) == [Loss(task.id, task._take, event, "not needed" if event == "cancel" else None)]
+
+    @pytest.mark.parametrize("way", OWN)
+    def test_holder_is_not_told_of_its_own_calls(self, way: str) -> None:
+        losses = self.watch(self.tube)
+        OWN[way](self.tube, self.put_and_take())
+        assert self.end_of(losses) == []
+
+    def test_holder_is_told_of_a_cancel_by_its_own_session(self) -> None:
+        losses = self.watch(self.tube)
+        task = self.put_and_take()
+        self.tube.cancel(task.id)
+        assert self.end_of(losses) == [Loss(task.id, task._take, "cancel")]
+
+    def test_each_take_is_told_once(self) -> None:
+        losses, other = self.watch(self.tube), self.add_worker()
+        first = self.put_and_take()
+        other.tube.admin.release_all()
+        again = self.take()
+        assert again.id == first.id
+        other.tube.bury(again.id)
+        other.tube.cancel(again.id)
+        assert self.end_of(losses) == [
+            Loss(first.id, first._take, "release"),
+            Loss(again.id, again._take, "bury"),
+        ]
+
+    def test_losses_of_other_tubes_are_not_told(self) -> None:
+        losses = self.watch(self.tube)
+        elsewhere = self.create("elsewhere")
+        task = self.put(tube=elsewhere)
+        self.take(elsewhere)
+        elsewhere.cancel(task.id)
+        assert self.end_of(losses) == []
+
+    @pytest.mark.parametrize("reason", ["a b  c ", "\ud800 \0 ü", "x" * 1000])
+    def test_reason_arrives_unchanged(self, reason: str) -> None:
+        losses = self.watch(self.tube)
+        task = self.put_and_take()
+        self.add_worker().tube.cancel(task.id, reason)
+        assert self.tube.peek(task.id).reason == reason
+        assert self.end_of(losses) == [Loss(task.id, task._take, "cancel", reason)]
+
+    @pytest.mark.parametrize("method", ["truncate", "drop"])
+    def test_holder_of_a_tube_without_tasks_looks_at_them(self, method: str) -> None:
+        calls, other = list[Loss | None](), self.add_worker()
+        self.tube._port.on_loss(calls.append)
+        assert eventually(lambda: calls == [None])
+        self.put_and_take()
+        if method == "drop":
+            other.tube.drop(force=True)
+        else:
+            other.tube.truncate()
+        assert eventually(lambda: len(calls) > 1)
+        assert {*calls} == {None}
+
+    def test_callback_ends_with_none(self) -> None:
+        losses, other = self.watch(self.tube), self.add_worker()
+        others = self.watch(other.tube)
+        self.tube._port.on_loss(None)
+        self.tube.cancel(self.put_and_take().id)
+        task = self.put()
+        assert self.take(other.tube).id == task.id
+        self.tube.cancel(task.id)
+        assert eventually(lambda: task.id in [loss.id for loss in others])
+        assert losses == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tubes.conformance.altering import Altering
 from tubes.conformance.any import TakeAny
 from tubes.conformance.batches import Batches
-from tubes.conformance.cancelling import Cancelling
+from tubes.conformance.cancelling import Cancelling, Losses
 from tubes.conformance.capacity import Capacity, LaneCapacity
 from tubes.conformance.checkpoints import Checkpoints
 from tubes.conformance.context import Context
@@ -41,6 +41,7 @@ class Contract(
     Methods,
     Ownership,
     Cancelling,
+    Losses,
     Leases,
     Order,
     Lanes,

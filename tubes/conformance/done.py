@@ -287,6 +287,7 @@ class DoneTasks(Bench):
         ends: list[Callable[[Task], object]] = [
             lambda task: self.tube.bury(task, "broken"),
             lambda task: self.tube.delete(task),
+            lambda task: self.tube.cancel(task),
             lambda task: self.take().release(),
         ]
         for end in ends:

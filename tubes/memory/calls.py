@@ -102,7 +102,7 @@ class CallPort(Port[F]):
 
         def delete(now: int, entries: list[Entry]) -> None:
             for entry in entries:
-                self._engine.delete(now, entry)
+                self._engine.delete(now, entry, self.hold)
 
         return self._do_many(tasks, delete, any_holder=True, states=states)
 
@@ -456,7 +456,7 @@ class CallPort(Port[F]):
 
     def release_all(self) -> None:
         """Release all taken tasks."""
-        self._do(lambda now: self._engine.release_all(now))
+        self._do(lambda now: self._engine.release_all(now, self.hold))
 
     def truncate(self) -> None:
         """Remove all tasks."""
@@ -538,7 +538,7 @@ class CallPort(Port[F]):
 
     def change_seen(self, act: str, seen: list[Seen], arguments: tuple[Any, ...]) -> list[bool]:
         """Change the tasks of a selection that are as they were seen; return for each whether it was changed."""
-        return self._do(lambda now: selecting.change(self._engine, now, act, seen, arguments))
+        return self._do(lambda now: selecting.change(self._engine, now, act, seen, arguments, self.hold))
 
     def alter(self, changes: Options) -> None:
         """Change options of the tube."""

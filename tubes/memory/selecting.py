@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tubes.backend.selecting import Filters, Scan, Seen
     from tubes.drivers.done import Done
     from tubes.drivers.engine import Engine
-    from tubes.drivers.entry import Entry
+    from tubes.drivers.entry import Entry, Hold
 
 #: The most tasks that one part looks at, and about how many bytes of data.
 _LOOKS: Final = 1000
@@ -84,9 +84,10 @@ def _first(engine: Engine, filters: Filters) -> Any:
     return (ids[::-1] if filters.newest_first else ids), 0
 
 
-def change(engine: Engine, now: int, act: str, seen: list[Seen], arguments: tuple[Any, ...]) -> list[bool]:
-    """Change the tasks that are as they were seen; return for each whether it was changed."""
+def change(engine: Engine, now: int, act: str, seen: list[Seen], arguments: tuple[Any, ...], by: Hold) -> list[bool]:
+    """Change the tasks that are as they were seen; return for each whether it was changed. `by`: as for `bury`."""
     changed: list[bool] = []
+    others = {"by": by} if act in ("bury", "delete") else {}
     for id, created, letter, attempts, take in seen:
         if letter == State.DONE.value:
             task: Any = engine.done.find(now, id)
@@ -102,8 +103,8 @@ def change(engine: Engine, now: int, act: str, seen: list[Seen], arguments: tupl
         changed.append(is_same)
         if is_same:
             if act == "release":
-                engine.tell_holder(task, act)
-            getattr(engine, _ACTS[act])(now, task, *arguments)
+                engine.tell_holder(task, act, by=by)
+            getattr(engine, _ACTS[act])(now, task, *arguments, **others)
     return changed
 
 

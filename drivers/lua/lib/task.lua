@@ -182,7 +182,9 @@ end
 -- share a session with its handler.
 local function tell_holder(task, event)
   if event ~= 'cancel' and task.owner == ARGV[1] + 0 then return end
-  redis.pcall('PUBLISH', M .. ':lost', string.format('%s %d %d %s', event, task.id, task.take, event == 'cancel' and task.reason or ''))
+  -- '%s' would end at a NUL.
+  local reason = event == 'cancel' and task.reason or ''
+  redis.pcall('PUBLISH', M .. ':lost', string.format('%s %d %d ', event, task.id, task.take) .. reason)
 end
 
 -- Publish an event to listeners: its name, the facts of the task, and the task.
