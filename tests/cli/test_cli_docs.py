@@ -1,4 +1,4 @@
-"""The examples in the manual of the command match its output."""
+"""The examples of the command in the pages match its output."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 
 from tubes.cli.app import app
 
-MANUAL = (Path(__file__).parent.parent.parent / "docs/cli.md").read_text()
-SESSIONS = re.findall(r"^```console\n(.*?)^```", MANUAL, re.DOTALL | re.MULTILINE)
+DOCS = Path(__file__).parent.parent.parent / "docs"
+#: Pages with sessions, and the number of them. The sessions of a page share a server.
+PAGES = {"cli.md": 3, "howto/cancel.md": 1, "howto/on-call.md": 1}
 
 
 def matches(pattern: str, line: str) -> bool:
@@ -20,9 +21,12 @@ def matches(pattern: str, line: str) -> bool:
     return re.fullmatch(" ?.* ?".join(parts), " ".join(line.split())) is not None
 
 
-def test_manual_shows_actual_command_output(url: str) -> None:
-    assert len(SESSIONS) == 3
-    for session in SESSIONS:
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_show_actual_command_output(name: str, url: str) -> None:
+    page = (DOCS / name).read_text()
+    sessions = re.findall(r"^```console\n(\$ tubes .*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert len(sessions) == PAGES[name]
+    for session in sessions:
         for step in session.split("$ tubes ")[1:]:
             command, *patterns = step.splitlines()
             result = CliRunner().invoke(app, command, env={"TUBES_URL": url})
