@@ -178,6 +178,22 @@ def test_export_and_import_show_progress(url: str, queue: tubes.Queue, tmp_path:
 
 
 @pytest.mark.full
+def test_change_shows_progress_and_is_stopped_by_ctrl_c(url: str, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("many")
+    for _ in range(10):
+        tube.put_many(range(10_000))
+    delete = terminal(url, "delete", "many")
+    delete.expect("This will delete 100000 tasks of tube 'many'. Continue")
+    delete.sendline("y")
+    delete.expect(r"delete many: \d+ tasks deleted")
+    delete.sendintr()
+    delete.expect(r"tubes: interrupted: (\d+) tasks were deleted")
+    deleted = int(delete.match[1])
+    assert wait_for_end(delete) == Exit.INTERRUPTED
+    assert tube.statistics().tasks["ready"] == 100_000 - deleted > 0
+
+
+@pytest.mark.full
 def test_terminal_shows_that_server_does_not_respond() -> None:
     stats = terminal("redis://127.0.0.1:1", "stats")
     stats.expect("no reply from 127.0.0.1:1 yet|no reply from redis://127.0.0.1:1 yet")

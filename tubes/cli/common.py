@@ -132,7 +132,7 @@ _FILTERS: dict[str, Any] = {
         float | None,
         typer.Option(parser=duration, metavar="TIME", help="Only tasks put at least this long ago: 90, 10m, 2h, 3d."),
     ],
-    "attempts": Annotated[int | None, typer.Option(min=0, help="Only tasks that were taken at least this often.")],
+    "attempts": Annotated[int | None, typer.Option(min=1, help="Only tasks that were taken at least this often.")],
     "limit": Annotated[int | None, typer.Option("--limit", "-n", min=1, help="The maximum number of tasks.")],
     "newest_first": Annotated[bool, typer.Option("--newest-first", help="Start at the end of the order.")],
 }
