@@ -1072,6 +1072,7 @@ class Engine:
         self.tell_holder(entry, "cancel", reason)
         if span:
             self.pending_end = entry, done
+        entry.extras = done.extras  # For listeners.
         self._go(entry, "cancel")
         self._leave_key(now, entry)
         self.keep()
