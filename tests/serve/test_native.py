@@ -41,6 +41,16 @@ def take(http: httpx.Client, tube: str = "mail", **options: Any) -> list[dict[st
     return tasks
 
 
+def select(http: httpx.Client, action: str, arguments: dict[str, Any] | None = None, **filters: Any) -> int:
+    reply = http.post("/tubes/mail/select", json={"action": action, "with": arguments or {}, **filters})
+    assert (reply.status_code, reply.headers["content-type"]) == (200, "application/x-ndjson"), reply.text
+    *parts, last = [json.loads(line) for line in reply.text.splitlines()]
+    assert last.keys() == {"done", "finished"}, reply.text
+    assert [part["done"] for part in parts] == sorted(part["done"] for part in parts)
+    done: int = last["done"]
+    return done
+
+
 def problem(reply: httpx.Response) -> tuple[int, str]:
     assert reply.headers["content-type"] == "application/problem+json", reply.text
     body = reply.json()
@@ -136,7 +146,7 @@ def test_tasks_are_listed_changed_buried_kicked_and_deleted(http: httpx.Client) 
     assert [task["id"] for task in http.get("/tubes/mail/tasks?state=buried").json()["tasks"]] == [1]
     assert http.post("/tubes/mail/tasks/1/kick").json()["state"] == "ready"
     http.post("/tubes/mail/tasks/1/bury")
-    assert http.post("/tubes/mail/kick", json={"count": 9}).json() == {"kicked": 1}
+    assert select(http, "kick", state="buried", limit=9) == 1
     assert problem(http.delete("/tubes/mail/tasks/1?state=buried,taken")) == (409, "conflict")
     assert http.delete("/tubes/mail/tasks/1").status_code == 204
     assert http.post("/tubes/mail/pause", json={"seconds": 60}).status_code == 204
@@ -204,7 +214,7 @@ def test_a_done_task_is_kept_with_its_result_and_put_again(http: httpx.Client) -
     for bad in ({"leases": leases[:1], "results": []}, {"leases": leases[:1], "results": {}}):
         assert problem(http.post("/leases/ack", json=bad)) == (400, "invalid-option")
     assert problem(http.get(f"/tubes/mail/tasks/{put(http)}/result")) == (409, "conflict")
-    assert http.post("/tubes/mail/truncate", json={"state": "done"}).status_code == 204
+    assert select(http, "delete", state="done") == 1
     ids = [put(http, keep_done=60), put(http, keep_done=60)]
     one, other = (task for task in take(http, limit=9) if task["id"] in ids)
     for body in ({"ack": [one["lease"]], "results": []}, {"results": [1]}, {"ack": "x"}):
@@ -216,7 +226,7 @@ def test_a_done_task_is_kept_with_its_result_and_put_again(http: httpx.Client) -
     assert reply.json()["acked"] == [True]
     kept = [http.get(f"/tubes/mail/tasks/{id}/result").json()["result"] for id in ids]
     assert sorted(map(str, kept)) == ["6", "[5]"]
-    assert http.post("/tubes/mail/truncate", json={"state": "done"}).status_code == 204
+    assert select(http, "delete", state="done") == 2
     assert http.get("/tubes/mail").json()["kept"] == 0
 
 
@@ -382,7 +392,23 @@ def test_error_details_use_http_and_json_terms(http: httpx.Client) -> None:
         ("POST", "/tubes/mail/tasks", {"data": 1, "data_base64": ""}, 'data_base64: "": must be left out with data'),
         ("POST", "/tubes/mail/tasks", {"data": 1, "key_ttl": 1}, "key_ttl: 1: requires key"),
         ("POST", "/tubes/mail/tasks/batch", {"items": [{"data": 1}, {"data": 1, "pri": -1}]}, "item 1: pri: -1: must"),
-        ("POST", "/tubes/mail/move", {"to": "other", "state": ""}, 'state: "": must be one of ready, delayed, buried'),
+        ("POST", "/tubes/mail/select", {}, "action: is required"),
+        ("POST", "/tubes/mail/select", {"action": "move"}, "to: is required"),
+        ("POST", "/tubes/mail/select", {"action": "move", "with": {"to": "mail"}}, "to: mail: must be another tube"),
+        ("POST", "/tubes/mail/select", {"action": "count", "state": ""}, 'state: "": must be one of ready, taken'),
+        ("POST", "/tubes/mail/select", {"action": "count", "contains": ""}, 'contains: "": must not be empty'),
+        ("POST", "/tubes/mail/select", {"action": "count", "lane": "a"}, ""),
+        ("POST", "/tubes/mail/select", {"action": "count", "state": "ready", "reason": "x"}, "reason: x: must be left"),
+        (
+            "POST",
+            "/tubes/mail/select",
+            {"action": "delete", "with": {"reason": "x"}},
+            "reason: x: must be left out with",
+        ),
+        ("POST", "/tubes/mail/truncate", {"state": "done"}, "state: done: is unknown: nothing can be given here"),
+        ("POST", "/leases/checkpoint", {"saved": 1}, "lease: is required"),
+        ("POST", "/leases/checkpoint", {"lease": "short"}, "lease: short: must be a lease"),
+        ("POST", "/leases/checkpoint", {"lease": "1" * 60, "progress": 2}, "progress: 2: must be from 0 to 1"),
         ("DELETE", "/leases/short", None, "lease: short: must be a lease: at least 40"),
         ("PATCH", "/leases/short", {"data": 1}, "lease: short: must be a lease: at least 40"),
         ("DELETE", f"/leases/{'1' * 60}", None, f"lease: {'1' * 60}: is not a lease of this namespace, or was cut"),
@@ -520,10 +546,103 @@ def test_dead_letters_are_counted_and_moved(http: httpx.Client) -> None:
     put(http, 3, delay=100)
     assert http.get("/tubes/mail/reasons").json() == {"reasons": {"bad": 3}}
     assert http.get("/tubes/mail/due?edges=1,200").json() == {"counts": [0, 1, 0]}
-    assert http.post("/tubes/mail/move", json={"to": "dead", "limit": 2}).json() == {"moved": 2}
+    assert select(http, "move", {"to": "dead"}, state="buried", limit=2) == 2
     assert http.get("/tubes/dead").json()["tasks"]["ready"] == 2
     for to in ("mail", ["dead"], "a b"):
-        assert problem(http.post("/tubes/mail/move", json={"to": to})) == (400, "invalid-option")
+        refused = http.post("/tubes/mail/select", json={"action": "move", "with": {"to": to}})
+        assert problem(refused) == (400, "invalid-option")
+
+
+def test_selections_count_and_change_tasks(http: httpx.Client) -> None:
+    for _ in range(3):
+        http.post("/tubes/mail/tasks/batch", json={"items": [{"data": {"to": "ann"}}] * 400})
+    put(http, {"to": "bob"}, key="b")
+    assert select(http, "count") == select(http, "count", older_than=0, newest_first=True) == 1201
+    assert select(http, "bury", {"reason": "ValueError: bad"}, contains='"bob"') == 1
+    assert [select(http, "count", **one) for one in ({"reason": "ValueError"}, {"key": "b"}, {"attempts": 1})] == [
+        1,
+        1,
+        0,
+    ]
+    assert select(http, "cancel", {"reason": "left"}, state="ready", limit=300) == 300
+    assert select(http, "kick", {"attempts": 3, "ttl": 60}, state="buried") == 1
+    take(http, limit=5)
+    assert (select(http, "release"), select(http, "bury", state="delayed")) == (5, 0)
+    assert select(http, "delete") == 901
+    assert http.get("/tubes/mail").json()["tasks"]["total"] == 0
+
+
+def test_selection_of_missing_tube_is_not_found(http: httpx.Client) -> None:
+    for path, body in (("nope", {}), ("mail", {"with": {"to": "nope"}})):
+        reply = http.post(f"/tubes/{path}/select", json={"action": "move", "with": {"to": "mail"}} | body)
+        assert problem(reply) == (404, "tube-not-found")
+    http.put("/tubes/plain", json={"driver": "fifo"})
+    reply = http.post("/tubes/plain/select", json={"action": "kick", "with": {"ttl": 1}})
+    assert problem(reply) == (400, "option-not-supported")
+
+
+def test_selection_reports_error_in_its_last_line(http: httpx.Client) -> None:
+    http.put("/tubes/small", json={"options": {"capacity": 1}})
+    put(http, 1)
+    put(http, 2)
+    reply = http.post("/tubes/mail/select", json={"action": "move", "with": {"to": "small"}})
+    last = json.loads(reply.text.splitlines()[-1])
+    assert (reply.status_code, last["type"], last["status"]) == (200, "/problems/tube-full", 409)
+    assert http.get("/tubes/small").json()["tasks"]["ready"] == 1
+
+
+@pytest.mark.full
+def test_selection_stops_if_client_leaves(http: httpx.Client) -> None:
+    for _ in range(40):
+        http.post("/tubes/mail/tasks/batch", json={"items": [{"data": 1}] * 1000})
+
+    def total() -> int:
+        tasks: dict[str, int] = http.get("/tubes/mail").json()["tasks"]
+        return tasks["total"]
+
+    with http.stream("POST", "/tubes/mail/select", json={"action": "delete"}) as reply:
+        assert json.loads(next(reply.iter_lines()))["done"] >= 100
+    assert eventually(lambda: total() == total())
+    assert 0 < total() < 40_000
+
+
+def test_checkpoint_saves_progress_for_the_next_attempt(http: httpx.Client) -> None:
+    put(http, "film", ttr=60)
+    (task,) = take(http)
+    assert {"saved", "progress", "note", "cancelled"}.isdisjoint(task)
+    lease = task["lease"]
+    seen = http.post("/leases/checkpoint", json={"lease": lease, "saved": {"at": [7, None]}, "progress": 0.5}).json()
+    assert (seen["saved"], seen["progress"], seen["state"], "note" in seen) == ({"at": [7, None]}, 0.5, "taken", False)
+    http.post("/leases/checkpoint", content=json.dumps({"lease": lease, "note": "\ud800 half"}))
+    assert http.get("/tubes/mail/tasks/0").json()["note"] == "\ud800 half"
+    for bad in ({"saved": "x" * 65_536}, {"note": "x" * 1001}, {"note": 5}, {"progress": True}, {"progress": None}):
+        assert problem(http.post("/leases/checkpoint", json={"lease": lease, **bad})) == (400, "invalid-option")
+    assert http.post("/leases/release", json={"leases": [lease]}).json() == {"done": [True]}
+    assert problem(http.post("/leases/checkpoint", json={"lease": lease})) == (409, "task-not-taken")
+    (again,) = take(http)
+    assert (again["saved"], again["progress"], again["context"]) == ({"at": [7, None]}, 0.5, {})
+
+
+def test_cancelled_task_is_reported_to_its_holder(http: httpx.Client) -> None:
+    put(http, "film")
+    (task,) = take(http)
+    with http.stream("GET", "/events?tubes=mail") as events:
+        lines = events.iter_lines()
+        assert next(lines) == ": listening"
+        http.post("/leases/checkpoint", json={"lease": task["lease"], "progress": 1, "note": "half"})
+        ended = http.post("/tubes/mail/tasks/0/cancel", json={"reason": "wrong film"})
+        assert (ended.status_code, ended.json()["state"], ended.json()["why"]) == (200, "done", "cancelled")
+        assert (ended.json()["reason"], ended.json()["cancelled"]) == ("wrong film", True)
+        heard = [next(lines) for _ in range(6)]
+        assert [line for line in heard if line.startswith("event")] == ["event: touch", "event: cancel"]
+        touch, cancel = (json.loads(line[6:]) for line in heard if line.startswith("data: "))
+        assert (touch["progress"], touch["note"], "cancelled" in touch) == (1, "half", False)
+        assert (cancel["cancelled"], cancel["reason"]) == (True, "wrong film")
+    refused = http.post("/leases/checkpoint", json={"lease": task["lease"], "saved": 1})
+    assert (problem(refused), refused.json()["reason"]) == ((409, "task-cancelled"), "wrong film")
+    assert problem(http.delete(f"/leases/{task['lease']}")) == (409, "task-not-taken")
+    assert problem(http.post("/tubes/mail/tasks/0/cancel")) == (404, "task-not-found")
+    assert http.post("/tubes/mail/tasks/0/cancel", json={"reason": ""}).status_code == 400
 
 
 def test_call_returns_result_of_python_worker(served: Served, base: str, http: httpx.Client) -> None:

@@ -55,7 +55,12 @@ def use_known_values(case: Any, lease: str) -> None:
             body[name] = [lease] * len(body[name])
     if len(body.get("results", ())) != len(body.get("ack", body.get("leases", ()))):
         body.pop("results", None)
-    body |= {name: value for name, value in (("driver", "utubettl"), ("to", "other")) if name in body}
+    body |= {name: value for name, value in (("driver", "utubettl"), ("lease", lease)) if name in body}
+    if "action" in body:
+        body["with"] = {"to": "other"} if body["action"] == "move" else {}
+    for filters in (body, case.query or {}):
+        if filters.get("state") not in ("buried", "done", None) and case.path.endswith(("/select", "/tasks")):
+            filters.pop("reason", None)
     if isinstance(options := body.get("options"), dict):
         if options.get("interval") is not None:
             options.pop("lane_rate", None)

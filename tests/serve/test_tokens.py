@@ -89,6 +89,25 @@ def test_token_allows_only_granted_requests(guarded: Served, tokens: Tokens) -> 
         for reply in (boss.patch(f"{task}/{id}", json={"pri": 1}), boss.post(f"{task}/{id}/bury")):
             assert (reply.status_code, "secret" in reply.text) == (200, False)
         assert maker.get(f"{task}/{id}").json()["data"] == "secret"
+        # A selection requires the right of its action, and a search in data the right to look.
+        select = "/v1/shop/tubes/mail.a/select"
+        count, bury = {"action": "count"}, {"action": "bury"}
+        move = {"action": "move", "with": {"to": "other"}}
+        for one, body, code in (
+            *((boss, bury | {"state": "ready"}, 200), (boss, move, 200), (boss, bury | {"contains": "secret"}, 403)),
+            *((boss, count, 403), (maker, count | {"contains": "secret"}, 200), (maker, bury, 403)),
+            *((worker, count, 403), (worker, bury, 403)),
+        ):
+            assert one.post(select, json=body).status_code == code, (body, code)
+        with client(guarded, tokens, "manage shop mail.a") as clerk:
+            assert clerk.post(select, json=move).status_code == 403
+            id = maker.post(task, json={"data": "secret"}).json()["id"]
+            lease = worker.post("/v1/shop/tubes/mail.a/take", json={}).json()["tasks"][0]["lease"]
+            assert clerk.post("/v1/shop/leases/checkpoint", json={"lease": lease}).status_code == 403
+            assert worker.post("/v1/shop/leases/checkpoint", json={"lease": lease, "note": "n"}).json()["note"] == "n"
+            assert worker.post(f"{task}/{id}/cancel").status_code == 403
+            ended = clerk.post(f"{task}/{id}/cancel")
+            assert (ended.json()["cancelled"], "secret" in ended.text) == (True, False)
         # The log contains the id of the token, but neither leases nor tokens.
         text = maker.headers["authorization"].removeprefix("Bearer ")
         for part in (text, text.split("_", 2)[2]):

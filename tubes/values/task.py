@@ -35,7 +35,7 @@ _MAX_DATA: Final = 80
 CHECKPOINT_NAMES: Final = ("saved", "progress", "note")
 # The maximal size of a saved value in bytes, and the maximal length of a note.
 _MAX_SAVED: Final = 65_536
-_MAX_NOTE: Final = 1000
+MAX_NOTE: Final = 1000
 #: Called after each `Task.checkpoint`; a worker sets it, to interrupt a handler by an exception.
 on_checkpoint: Final[ContextVar[Callable[[], None] | None]] = ContextVar("tubes.on_checkpoint", default=None)
 
@@ -52,8 +52,8 @@ def checkpoint_changes(saved: object, progress: object, note: object) -> dict[st
     if progress is not None:
         changes["progress"] = str(fraction("progress", progress))
     if note is not None:
-        if not isinstance(note, str) or len(note) > _MAX_NOTE:
-            rule = f"must be a string of at most {_MAX_NOTE} characters"
+        if not isinstance(note, str) or len(note) > MAX_NOTE:
+            rule = f"must be a string of at most {MAX_NOTE} characters"
             raise InvalidOption(option="note", value=note, rule=rule)
         changes["note"] = str.__str__(note)
     return changes

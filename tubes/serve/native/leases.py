@@ -15,6 +15,7 @@ from tubes.serve.native.schemas import Fields
 from tubes.serve.native.tasks import task_reply, update_arguments
 from tubes.serve.service import Limits
 from tubes.values.lease import Lease
+from tubes.values.task import MAX_NOTE
 
 _LEASES: Final[Fields] = {"leases": schemas.list_schema(schemas.LEASE, Limits.batch)}
 _check_lease: Final = schemas.compile_schema(schemas.LEASE)
@@ -72,6 +73,32 @@ async def ack_one(call: Call) -> Response:
     await call.space.apply(lease.tube, lambda tube: tube.ack(lease, result))
     call.service.ended_leases.publish(call.space.name, lease)
     return Response(status_code=204)
+
+
+@operation(
+    "POST",
+    "/leases/checkpoint",
+    "take",
+    body=schemas.request_schema(
+        {
+            "lease": schemas.LEASE,
+            "saved": schemas.ANY,
+            "progress": schemas.number(0, 1),
+            "note": {**schemas.TEXT, "maxLength": MAX_NOTE},
+        },
+        "lease",
+    ),
+    replies={200: shapes.TASK},
+)
+async def checkpoint(call: Call) -> Response:
+    """Save how far the work on a task is, for the next attempt, and extend its take to at least its ttr from now.
+
+    `saved`: any JSON of at most 65,536 bytes. `progress`: from 0 to 1. `note`: a text for people. A member that is left
+    out keeps its value. 409 with the type `task-cancelled`: the task was cancelled, so stop the work.
+    """
+    body: Any = await call.body()
+    lease = _lease(call, body.pop("lease"))
+    return task_reply(call, await call.space.apply(lease.tube, lambda tube: tube._checkpoint(lease, **body)))
 
 
 @operation("PATCH", "/leases/{lease}", "take", body=_UPDATE, replies={200: shapes.TASK})
@@ -199,4 +226,4 @@ async def _end_one(tube: AsyncTube, lease: Lease, action: str, options: dict[str
     return True
 
 
-OPERATIONS: Final[tuple[Operation, ...]] = (ack, release, bury, renew, touch, ack_one, update)
+OPERATIONS: Final[tuple[Operation, ...]] = (ack, release, bury, renew, touch, checkpoint, ack_one, update)

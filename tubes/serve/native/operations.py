@@ -68,6 +68,12 @@ class Call(BaseCall):
         if not self.token.may(right, self.space.name, check_tube_name(tube)):
             raise HTTPException(403, f"the token has no right to {right} in tube {tube!r} of {self.space.name!r}")
 
+    async def use(self, right: str) -> None:
+        """Check this right on the tube of the path, and count its use."""
+        self.check(right, self.tube)
+        if self.token.rates:
+            await self.service.count(self.token, right)
+
     def url(self, *segments: object) -> str:
         """Return the URL path of a resource in this namespace."""
         parts = ("v1", self.space.name, *map(str, segments))
@@ -116,7 +122,8 @@ class Operation:
     path: str
     handler: Handler
     #: The right that it requires on the tube of the path. Without a tube in the path, the endpoint accepts the right on
-    #: any tube of the namespace, and the handler checks each tube.
+    #: any tube of the namespace, and the handler checks each tube. `look|manage`: one of them, and the handler calls
+    #: `Call.use` with the right that the body requires.
     right: str
     body: Schema = field(default_factory=lambda: schemas.request_schema({}))
     query: Fields = field(default_factory=dict[str, Schema])
@@ -170,10 +177,11 @@ class _Endpoint:
             raise HTTPException(405, f"this path allows only {self._allow}", {"allow": self._allow})
         path: dict[str, str] = scope["path_params"]
         token = self._service.authenticate(scope)
-        if not _is_allowed(token, operation.right, path):
+        rights = operation.right.split("|")
+        if not any(_is_allowed(token, right, path) for right in rights):
             place = f"tube {path['tube']!r} of {path['namespace']!r}" if "tube" in path else repr(path["namespace"])
-            raise HTTPException(403, f"the token has no right to {operation.right} in {place}")
-        if token.rates:
+            raise HTTPException(403, f"the token has no right to {' or '.join(rights)} in {place}")
+        if token.rates and len(rights) == 1:
             await self._service.count(token, operation.right)
         space = await self._service.namespaces.get(path["namespace"])
         call = Call(self._service, operation, token, space, scope, receive)

@@ -43,6 +43,7 @@ from tubes.values.overview import Overview
 from tubes.values.statistics import Statistics
 
 _text: Final = json.encoder.encode_basestring_ascii
+_CANCELLED: Final = ',"cancelled":true'
 STATES: Final = ("ready", "taken", "done", "buried", "delayed")
 STATE: Final = one_of(*STATES)
 #: A task in a reply. Its data is `data` if it is JSON, else `data_base64`.
@@ -65,12 +66,31 @@ TASK: Final[Schema] = object_schema(
         "data_base64": TEXT,
         "lease": TEXT,
         "ended": MOMENT,
-        "why": one_of("ack", "delete", "ttl"),
+        "why": one_of("ack", "delete", "ttl", "cancelled"),
         "result": ANY,
         "result_base64": TEXT,
+        "saved": ANY,
+        "progress": {
+            **number(0, 1),
+            "description": "How much of the work is done, from 0 to 1, by the last checkpoint.",
+        },
+        "note": TEXT,
+        "cancelled": {**FLAG, "description": "True if the task was cancelled; otherwise the member is missing."},
     },
     *("data", "data_base64", "lease", "ended", "why", "result", "result_base64"),
+    *("saved", "progress", "note", "cancelled"),
 )
+#: The filters of `Tube.select`.
+FILTERS: Final[Fields] = {
+    "state": STATE,
+    "reason": NONEMPTY,
+    "contains": NONEMPTY,
+    "lane": TEXT,
+    "key": NONEMPTY,
+    "older_than": SECONDS,
+    "attempts": ATTEMPTS,
+    "newest_first": FLAG,
+}
 #: The members of a put: the data and the options of `Tube.put`.
 PUT: Final[Fields] = {
     "data": ANY,
@@ -212,7 +232,7 @@ def bytes_json(name: str, value: bytes) -> bytes:
 def facts_json(task: AsyncTask[Any]) -> str:
     """Return a task without its data, as JSON. It is formatted by hand, since this is most of the cost of a take."""
     utube, key, reason, due, expires = task.utube, task.key, task.reason, task.due, task.expires
-    context = task.context
+    context, extras = task.context, task._extras
     return (
         f'{{"id":{task.id},"tube":{_text(task.tube)},"state":"{task.state}","pri":{task.pri}'
         f',"utube":{"null" if utube is None else _text(utube)}'
@@ -220,8 +240,16 @@ def facts_json(task: AsyncTask[Any]) -> str:
         f',"key":{"null" if key is None else _text(key)}'
         f',"context":{encode_reply(context).decode() if context else "{}"}'
         f',"reason":{"null" if reason is None else _text(reason)},"created":{task.created!r}'
-        f',"due":{"null" if due is None else repr(due)},"expires":{"null" if expires is None else repr(expires)}}}'
+        f',"due":{"null" if due is None else repr(due)},"expires":{"null" if expires is None else repr(expires)}'
+        f"{_checkpoint_json(task) if extras is not None and extras.context else ''}"
+        f"{_CANCELLED if task.cancelled else ''}}}"
     )
+
+
+def _checkpoint_json(task: AsyncTask[Any]) -> str:
+    """Return the members with the facts that a holder has stored with the last checkpoint."""
+    facts = {"saved": task.saved, "progress": task.progress, "note": task.note}
+    return "".join(f',"{name}":{encode_reply(fact).decode()}' for name, fact in facts.items() if fact is not None)
 
 
 def statistics_json(statistics: Statistics) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Endless replies: tasks as lines of JSON, and changes as server-sent events."""
+"""Long replies: tasks and the progress of selections as lines of JSON, and changes as server-sent events."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
-from tubes.aio import AsyncTask
+from tubes.aio import AsyncSelection, AsyncTask
+from tubes.backend.selecting import Filters, Scan
 from tubes.errors import InvalidOption, TubeNotFound, TubesError
 from tubes.serve.events import Change
-from tubes.serve.namespaces import Namespace
+from tubes.serve.namespaces import REPLY_TIMEOUT, Namespace
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
 from tubes.serve.polls import Polls, has_disconnected
-from tubes.serve.problems import ClientDisconnected, problem
+from tubes.serve.problems import REQUIRED, ClientDisconnected, problem
 from tubes.values.lease import Lease
 
 #: Seconds without output after which an empty line is sent, to detect disconnected clients.
@@ -34,6 +35,15 @@ _SESSION_TTL: Final = 8.0
 _TUBES: Final = 100
 #: Maximum tasks per write, since unread tasks wait in memory.
 _MAX_WRITE: Final = 10
+#: The arguments of the actions of a selection.
+_ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
+    "kick": ("attempts", "ttl"),
+    "release": (),
+    "bury": ("reason",),
+    "delete": (),
+    "cancel": ("reason",),
+    "move": ("to",),
+}
 _BLANKS: Final = bytes.maketrans(b"\r\n", b"  ")
 Write: TypeAlias = "Callable[[bytes], Awaitable[None]]"
 
@@ -211,8 +221,116 @@ def _event(change: Change) -> bytes:
     return f"event: {event}\ndata: {shapes.facts_json(task)}\n\n".encode()
 
 
+class _Selection(AsyncSelection[bytes]):
+    """A selection that lets other requests run before each part, and ends there once its client has left."""
+
+    is_stopped = False
+
+    @override
+    async def _part(self, scan: Scan, filters: Filters, size: int, *, whole: bool = False) -> list[Any]:
+        await asyncio.sleep(0)
+        if self.is_stopped:
+            raise ClientDisconnected
+        return await super()._part(scan, filters, size, whole=whole)
+
+
+@operation(
+    "POST",
+    "/tubes/{tube}/select",
+    "look|manage",
+    body=schemas.request_schema(
+        {
+            **shapes.FILTERS,
+            "limit": schemas.COUNT,
+            "action": schemas.one_of("count", *_ARGUMENTS),
+            "with": schemas.request_schema(
+                {
+                    "attempts": schemas.ATTEMPTS,
+                    "ttl": schemas.SECONDS,
+                    "reason": schemas.NONEMPTY,
+                    "to": schemas.TUBE,
+                }
+            ),
+        },
+        "action",
+    ),
+    replies={200: schemas.object_schema({"done": schemas.INTEGER, "finished": schemas.FLAG}, "finished")},
+    media_type="application/x-ndjson",
+)
+async def select(call: Call) -> Response:
+    """Count the tasks that pass all filters, or change each of them: `action`. The filters are those of `Tube.select`.
+
+    `with`: the arguments of the action: `attempts` and `ttl` of kick, `reason` of bury and cancel; move requires `to`,
+    another tube of the namespace. After each part of the work a line of JSON reports how many tasks are done so far.
+    The last line has `finished`, or else it is a problem. If the client disconnects, the work stops after the current
+    part. To count requires the right to look, all other actions require the right to manage, and `contains` both.
+    """
+    body: Any = await call.body()
+    action, arguments = body.pop("action"), body.pop("with", {})
+    await call.use("look" if action == "count" else "manage")
+    if "contains" in body:
+        call.check("look", call.tube)
+    for name, value in arguments.items():
+        if name not in _ARGUMENTS.get(action, ()):
+            raise InvalidOption(option=name, value=value, rule=f"must be left out with the action {action}")
+    call.space.forget(call.tube)  # It may have been dropped: after the start of the reply its status cannot change.
+    tube = await call.space.apply(call.tube, _identity)
+    if action == "kick":
+        tube.driver.check_kick(arguments.get("attempts"), arguments.get("ttl"))
+    elif action == "move":
+        if "to" not in arguments:
+            raise InvalidOption(option="to", value=None, rule=REQUIRED)
+        to = arguments.pop("to")
+        if to == call.tube:
+            raise InvalidOption(option="to", value=to, rule="must be another tube")
+        call.check("manage", to)
+        call.space.forget(to)
+        arguments["tube"] = await call.space.apply(to, _identity)
+    chosen = tube.select(**body)
+
+    async def work(write: Write) -> None:
+        await _report(_Selection(chosen._port, chosen._filters), action, arguments, write)
+
+    return _Endless(call.service.polls, "application/x-ndjson", b"%b\n", work)
+
+
+async def _report(selection: _Selection, action: str, arguments: dict[str, Any], write: Write) -> None:
+    """Count or change the tasks, and write a line after each part, or several if the client reads slowly."""
+    done = written = 0
+    changed = asyncio.Event()
+
+    def on_progress(count: int) -> bool:
+        nonlocal done
+        done = count
+        changed.set()
+        return not selection.is_stopped
+
+    if action == "count":
+        running = asyncio.ensure_future(selection.count())
+    else:
+        running = asyncio.ensure_future(
+            getattr(selection, "move_to" if action == "move" else action)(**arguments, on_progress=on_progress)
+        )
+    running.add_done_callback(lambda _: changed.set())
+    try:
+        while not running.done():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_KEEPALIVE):
+                    await changed.wait()
+            changed.clear()
+            if done > written or not running.done():
+                written = done
+                await write(b'{"done":%d}\n' % done)
+        await write(b'{"done":%d,"finished":true}\n' % await running)
+    finally:
+        selection.is_stopped = True
+        with suppress(TimeoutError):  # Let a move complete its part, unless the backend does not reply.
+            async with asyncio.timeout(REPLY_TIMEOUT):
+                await asyncio.gather(running, return_exceptions=True)
+
+
 async def _identity(tube: Any) -> Any:
     return tube
 
 
-OPERATIONS: Final[tuple[Operation, ...]] = (stream, events)
+OPERATIONS: Final[tuple[Operation, ...]] = (stream, events, select)

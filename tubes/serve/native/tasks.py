@@ -227,6 +227,19 @@ async def bury_task(call: Call) -> Response:
 
 @operation(
     "POST",
+    "/tubes/{tube}/tasks/{id}/cancel",
+    "manage",
+    body=schemas.request_schema({"reason": schemas.NONEMPTY}),
+    replies={200: shapes.TASK},
+)
+async def cancel_task(call: Call) -> Response:
+    """End a task in any state as cancelled. A client that holds it is told by its next checkpoint."""
+    body: Any = await call.body()
+    return task_reply(call, await call.space.apply(call.tube, lambda tube: tube.cancel(call.task, **body)))
+
+
+@operation(
+    "POST",
     "/tubes/{tube}/tasks/{id}/kick",
     "manage",
     body=schemas.request_schema({"attempts": schemas.ATTEMPTS, "ttl": schemas.SECONDS}),
@@ -277,5 +290,5 @@ def task_reply(call: Call, task: AsyncTask[Any]) -> Response:
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
     *(put_task, list_tasks, put_raw, put_batch, call_handler, get_task, update_task, delete_task, bury_task, kick_task),
-    get_result,
+    *(cancel_task, get_result),
 )

@@ -131,20 +131,11 @@ async def resume(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation(
-    "POST",
-    "/tubes/{tube}/truncate",
-    "manage",
-    body=schemas.request_schema({"state": shapes.STATE}),
-    replies={204: None},
-)
+@operation("POST", "/tubes/{tube}/truncate", "manage", replies={204: None})
 async def truncate(call: Call) -> Response:
-    """Remove all tasks, or only the tasks in one state."""
-    state: Any = (await call.body()).get("state")
-    if state is None:
-        await call.space.apply(call.tube, lambda tube: tube.truncate())
-    else:
-        await call.space.apply(call.tube, lambda tube: tube.select(state).delete())
+    """Remove all tasks."""
+    await call.body()
+    await call.space.apply(call.tube, lambda tube: tube.truncate())
     return Response(status_code=204)
 
 
@@ -154,47 +145,6 @@ async def release_all(call: Call) -> Response:
     await call.body()
     await call.space.apply(call.tube, lambda tube: tube.admin.release_all())
     return Response(status_code=204)
-
-
-@operation(
-    "POST",
-    "/tubes/{tube}/kick",
-    "manage",
-    body=schemas.request_schema(
-        {
-            "count": schemas.BATCH,
-            "attempts": schemas.ATTEMPTS,
-            "ttl": schemas.SECONDS,
-            "state": schemas.one_of("buried", "delayed"),
-        }
-    ),
-    replies={200: schemas.object_schema({"kicked": schemas.INTEGER})},
-)
-async def kick(call: Call) -> Response:
-    """Make up to `count` (1) buried or delayed tasks ready."""
-    body: Any = await call.body()
-    state, count = body.pop("state", "buried"), body.pop("count", 1)
-    kicked: int = await call.space.apply(call.tube, lambda tube: tube.select(state, limit=count).kick(**body))
-    return json_reply({"kicked": kicked})
-
-
-@operation(
-    "POST",
-    "/tubes/{tube}/move",
-    "manage",
-    body=schemas.request_schema(
-        {"to": schemas.TUBE, "state": schemas.one_of("ready", "delayed", "buried"), "limit": schemas.BATCH}, "to"
-    ),
-    replies={200: schemas.object_schema({"moved": schemas.INTEGER})},
-)
-async def move(call: Call) -> Response:
-    """Move up to `limit` buried tasks, or tasks in another `state`, to another tube of the namespace."""
-    body: Any = await call.body()
-    to, state, limit = body["to"], body.get("state", "buried"), body.get("limit", call.service.limits.batch)
-    call.check("manage", to)
-    other = await call.space.tube(to)
-    moved = await call.space.apply(call.tube, lambda tube: tube.select(state, limit=limit).move_to(other))
-    return json_reply({"moved": moved})
 
 
 @operation(
@@ -289,7 +239,7 @@ async def _tube_reply(call: Call) -> Response:
 OPERATIONS: Final[tuple[Operation, ...]] = cast(
     "tuple[Operation, ...]",
     (
-        *(list_tubes, get_tube, put_tube, alter_tube, drop_tube, pause, resume, truncate, release_all, kick),
-        *(move, reasons, due, list_lanes, get_lane, configure_lane, block_lane),
+        *(list_tubes, get_tube, put_tube, alter_tube, drop_tube, pause, resume, truncate, release_all),
+        *(reasons, due, list_lanes, get_lane, configure_lane, block_lane),
     ),
 )
