@@ -1409,7 +1409,7 @@ class AsyncTube(Generic[T, R]):
 
 class AsyncSelection(Generic[T]):
     """Tasks of a tube with some properties: `AsyncTube.select`. Nothing is read before it is used, and each use reads
-    anew.
+    again.
 
     Iterate over it, `count` its tasks, or change them. All of that works in parts of at most 250 tasks, and each part
     takes a few milliseconds: other programs use the tube meanwhile. Tasks that are put after the start are left out.
@@ -1435,14 +1435,14 @@ class AsyncSelection(Generic[T]):
         """Return the tasks, without taking them. Each part of at most 250 is consistent; tasks come and go between."""
         scan, returned = Scan(self._filters), 0
         while not scan.ended and (size := part_size(self._filters, returned)):
-            tasks = await self._part(scan, self._filters, size, whole=True)
+            tasks = await self._part(scan, self._filters, size, with_data=True)
             for task in tasks:
                 returned += 1
                 yield task
 
-    async def _part(self, scan: Scan, filters: Filters, size: int, *, whole: bool = False) -> list[Any]:
-        """Return the next part: tasks if `whole`, otherwise which tasks there are."""
-        reply = self._port.select(filters, scan, size, whole)
+    async def _part(self, scan: Scan, filters: Filters, size: int, *, with_data: bool = False) -> list[Any]:
+        """Return the next part: tasks, or without their data only which tasks there are."""
+        reply = self._port.select(filters, scan, size, with_data)
         return await reply if type(reply) is CoroutineType else reply
 
     async def _evict(self, tasks: list[AsyncTask[T]]) -> list[bool]:
@@ -1507,7 +1507,7 @@ class AsyncSelection(Generic[T]):
         filters = narrowed(self._filters, "cancel")
         scan, cancelled = Scan(filters), 0
         while not scan.ended and (size := part_size(filters, cancelled)):
-            found = await self._part(scan, filters, size, whole=True)
+            found = await self._part(scan, filters, size, with_data=True)
             tasks = changeable_tasks("cancel", found)
             if tasks:
                 reply = self._port.change_seen("cancel", see_all(tasks), (why,))
@@ -1561,13 +1561,14 @@ class AsyncSelection(Generic[T]):
         filters = narrowed(self._filters, "move")
         together = self._port.relay_limit(tube._port)
         scan, moved, at_once = Scan(filters), 0, together or MOVE_BATCH
+        copies: list[AsyncTask[T]] = []
         waiting: list[AsyncTask[T]] = []
         while waiting or not scan.ended:
             if not waiting:
                 size = part_size(filters, moved)
                 if not size:
                     break
-                found = await self._part(scan, filters, size, whole=True)
+                found = await self._part(scan, filters, size, with_data=True)
                 waiting = changeable_tasks("move", found)
                 if not waiting and on_progress is not None and on_progress(moved) is False:
                     break

@@ -1514,7 +1514,7 @@ class Tube(Generic[T, R]):
 
 
 class Selection(Generic[T]):
-    """Tasks of a tube with some properties: `Tube.select`. Nothing is read before it is used, and each use reads anew.
+    """Tasks of a tube with some properties: `Tube.select`. Nothing is read before it is used, and each use reads again.
 
     Iterate over it, `count` its tasks, or change them. All of that works in parts of at most 250 tasks, and each part
     takes a few milliseconds: other programs use the tube meanwhile. Tasks that are put after the start are left out.
@@ -1540,14 +1540,14 @@ class Selection(Generic[T]):
         """Return the tasks, without taking them. Each part of at most 250 is consistent; tasks come and go between."""
         scan, returned = Scan(self._filters), 0
         while not scan.ended and (size := part_size(self._filters, returned)):
-            tasks = self._part(scan, self._filters, size, whole=True)
+            tasks = self._part(scan, self._filters, size, with_data=True)
             for task in tasks:
                 returned += 1
                 yield task
 
-    def _part(self, scan: Scan, filters: Filters, size: int, *, whole: bool = False) -> list[Any]:
-        """Return the next part: tasks if `whole`, otherwise which tasks there are."""
-        return self._port.select(filters, scan, size, whole)
+    def _part(self, scan: Scan, filters: Filters, size: int, *, with_data: bool = False) -> list[Any]:
+        """Return the next part: tasks, or without their data only which tasks there are."""
+        return self._port.select(filters, scan, size, with_data)
 
     def _evict(self, tasks: list[Task[T]]) -> list[bool]:
         """Remove these tasks unless they have changed; return whether each was removed."""
@@ -1620,7 +1620,7 @@ class Selection(Generic[T]):
         filters = narrowed(self._filters, "cancel")
         scan, cancelled = Scan(filters), 0
         while not scan.ended and (size := part_size(filters, cancelled)):
-            found = self._part(scan, filters, size, whole=True)
+            found = self._part(scan, filters, size, with_data=True)
             tasks = changeable_tasks("cancel", found)
             if tasks:
                 done = self._port.change_seen("cancel", see_all(tasks), (why,))
@@ -1679,13 +1679,14 @@ class Selection(Generic[T]):
         filters = narrowed(self._filters, "move")
         together = self._port.relay_limit(tube._port)
         scan, moved, at_once = Scan(filters), 0, together or MOVE_BATCH
+        copies: list[Task[T]] = []
         waiting: list[Task[T]] = []
         while waiting or not scan.ended:
             if not waiting:
                 size = part_size(filters, moved)
                 if not size:
                     break
-                found = self._part(scan, filters, size, whole=True)
+                found = self._part(scan, filters, size, with_data=True)
                 waiting = changeable_tasks("move", found)
                 if not waiting and on_progress is not None and on_progress(moved) is False:
                     break

@@ -27,6 +27,7 @@ from tubes.cli.exits import Exit
 from tubes.cli.show import span
 from tubes.cli.streams import printable
 from tubes.conformance.bench import eventually
+from tubes.sync import Selection
 from tubes.worker import Worker
 
 
@@ -384,7 +385,7 @@ def test_interrupted_change_reports_how_many_tasks_were_changed(
 ) -> None:
     tube = queue.create_tube("mail")
     tube.put_many(range(600))
-    before, change = signal.getsignal(signal.SIGINT), tubes.sync.Selection.delete
+    before, change = signal.getsignal(signal.SIGINT), Selection.delete
 
     def delete(found: Any, *, on_progress: Any) -> int:
         def interrupt(count: int) -> object:

@@ -107,9 +107,9 @@ def takes(desk: Desk) -> None:
 
 
 def looks(desk: Desk) -> None:
-    [*desk.tube.select("buried")]
+    list(desk.tube.select("buried"))
     desk.tube.admin.oldest_ready_age()
-    [*desk.tube.select()]
+    list(desk.tube.select())
     desk.queue.admin.overview(ages=True)
     desk.queue.statistics()
     if desk.timed:

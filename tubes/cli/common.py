@@ -164,21 +164,21 @@ class Wanted(NamedTuple):
 
 
 def selecting(
-    *, without: Iterable[str] = (), limit: int | None = None, changes: bool = True
+    *, unwanted: Iterable[str] = (), limit: int | None = None, changes: bool = True
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options that select tasks, in place of its parameter `wanted`.
 
-    `without`: filters that it does not have. `limit`: its default. `changes`: it changes the tasks.
+    `unwanted`: filters that it does not have. `limit`: its default. `changes`: it changes the tasks.
     """
-    options = {name: option for name, option in _FILTERS.items() if name not in without} | (_CARE if changes else {})
+    options = {name: option for name, option in _FILTERS.items() if name not in unwanted} | (_CARE if changes else {})
     defaults = {name: False if name in ("newest_first", *_CARE) else None for name in options} | {"limit": limit}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def run(**words: Any) -> None:
-            given = {name: words.pop(name) for name in options}
-            care = {name: given.pop(name) for name in _CARE if name in given}
-            filters = {name: value for name, value in given.items() if value != defaults[name]}
+            chosen = {name: words.pop(name) for name in options}
+            care = {name: chosen.pop(name) for name in _CARE if name in chosen}
+            filters = {name: value for name, value in chosen.items() if value != defaults[name]}
             command(**words, wanted=Wanted(filters, **care))
 
         signature = inspect.signature(command, eval_str=True)

@@ -252,7 +252,8 @@ def peek(
         tube = queue.tube(name)
         if ids:
             wanted.refuse_ids()
-        found = [tube.peek(id) for id in ids] if ids else [*tube.select(**{"limit": 10} | wanted.filters)]
+        filters: dict[str, Any] = {"limit": 10} | wanted.filters
+        found = [tube.peek(id) for id in ids] if ids else [*tube.select(**filters)]
         _show(found, as_json_=as_json_)
         if not found:
             raise wanted.nothing(tube)
@@ -289,7 +290,7 @@ def _show(found: list[library.Task], *, as_json_: bool, reasons: bool = False) -
         console().print(tasks_table(found, reasons=reasons))
 
 
-@selecting(without=("state",), limit=100, changes=False)
+@selecting(unwanted=("state",), limit=100, changes=False)
 def buried(
     name: Name,
     *,
@@ -304,7 +305,8 @@ def buried(
     """
     with open_queue(url, codec, read_only=True) as queue:
         tube = queue.tube(name)
-        found = [*tube.select("buried", **{"limit": 100} | wanted.filters)]
+        filters: dict[str, Any] = {"limit": 100} | wanted.filters
+        found = [*tube.select("buried", **filters)]
         _show(found, as_json_=as_json_, reasons=True)
         if not as_json_ and found:
             for reason, count in Counter(task.reason for task in found).most_common():

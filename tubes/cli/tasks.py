@@ -50,8 +50,14 @@ _BATCH = 1000
 _MAX_QUOTE = 80
 #: Commands that change only buried tasks unless --state is given.
 _OF_BURIED = ("kick", "move")
-_PAST = {act: f"{act.removesuffix('e')}ed" for act in ("kick", "release", "delete", "move")}
-_PAST |= {"bury": "buried", "cancel": "cancelled"}
+_PAST = {
+    "kick": "kicked",
+    "release": "released",
+    "delete": "deleted",
+    "move": "moved",
+    "bury": "buried",
+    "cancel": "cancelled",
+}
 #: Tasks that --dry-run shows.
 _PREVIEW_SIZE = 5
 
@@ -250,7 +256,7 @@ def ack(name: Name, ids: SomeIds, session: Session = None, url: Url = None, as_j
         print_json({"tube": name, "acked": done})
 
 
-@selecting(without=("state", "reason"))
+@selecting(unwanted=("state", "reason"))
 def release(
     name: Name,
     ids: Ids = None,
@@ -307,14 +313,15 @@ def _change(
 ) -> None:
     """Change the selected tasks and print their number."""
     is_of_buried = act in _OF_BURIED or "reason" in wanted.filters
-    filters = {"state": "buried"} | wanted.filters if is_of_buried else wanted.filters
+    filters: dict[str, Any] = {"state": "buried"} | wanted.filters if is_of_buried else wanted.filters
     found, states, past = tube.select(**filters), CHANGED_STATES[act], _PAST[act]
     if state := filters.get("state"):
         states = (check_state(state, states),)
     else:
         states = tuple(state for state in states if state is not tubes.State.DONE)
     if wanted.dry_run:
-        parts = [tube.select(**filters | {"state": state}) for state in states]
+        others: dict[str, Any] = {name: value for name, value in filters.items() if name != "state"}
+        parts = [tube.select(state, **others) for state in states]
         changed = min(sum(part.count() for part in parts), filters.get("limit", math.inf))
         first = list(islice(chain.from_iterable(parts), min(_PREVIEW_SIZE, changed)))
         if as_json_:
@@ -400,7 +407,7 @@ def kick(
             raise Stop(f"tube {name!r} has no such buried, delayed or done tasks", Exit.NOTHING)
 
 
-@selecting(without=("reason",))
+@selecting(unwanted=("reason",))
 def bury(
     name: Name, ids: Ids = None, *, because: Because = None, wanted: Wanted, url: Url = None, as_json_: AsJson = False
 ) -> None:

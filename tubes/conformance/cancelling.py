@@ -245,7 +245,7 @@ class Losses(Bench):
         return losses[:-1]
 
     @pytest.mark.parametrize("way", LOSING)
-    def test_holder_is_told_at_once(self, way: str) -> None:
+    def test_loss_is_reported_at_once(self, way: str) -> None:
         event, lose = LOSING[way]
         losses, other = self.watch(self.tube), self.add_worker()
         task = self.put_and_take(key="k")
@@ -253,18 +253,18 @@ class Losses(Bench):
         assert self.end_of(losses) == [Loss(task.id, task._take, event, "not needed" if event == "cancel" else None)]
 
     @pytest.mark.parametrize("way", OWN)
-    def test_holder_is_not_told_of_its_own_calls(self, way: str) -> None:
+    def test_own_calls_are_not_reported_as_losses(self, way: str) -> None:
         losses = self.watch(self.tube)
         OWN[way](self.tube, self.put_and_take())
         assert self.end_of(losses) == []
 
-    def test_holder_is_told_of_a_cancel_by_its_own_session(self) -> None:
+    def test_cancel_by_the_same_session_is_reported(self) -> None:
         losses = self.watch(self.tube)
         task = self.put_and_take()
         self.tube.cancel(task.id)
         assert self.end_of(losses) == [Loss(task.id, task._take, "cancel")]
 
-    def test_each_take_is_told_once(self) -> None:
+    def test_each_loss_is_reported_once(self) -> None:
         losses, other = self.watch(self.tube), self.add_worker()
         first = self.put_and_take()
         other.tube.admin.release_all()
@@ -277,7 +277,7 @@ class Losses(Bench):
             Loss(again.id, again._take, "bury"),
         ]
 
-    def test_losses_of_other_tubes_are_not_told(self) -> None:
+    def test_losses_of_other_tubes_are_not_reported(self) -> None:
         losses = self.watch(self.tube)
         elsewhere = self.create("elsewhere")
         task = self.put(tube=elsewhere)

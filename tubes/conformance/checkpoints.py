@@ -139,7 +139,8 @@ class Checkpoints(Bench):
         task = self.put_and_take()
         (option,) = bad
         with self.expect_error(InvalidOption, match=f"^{option}="):
-            task.checkpoint(**{"saved": 1, "note": "n", **bad})
+            arguments: dict[str, Any] = {"saved": 1, "note": "n", **bad}
+            task.checkpoint(**arguments)
 
     @pytest.mark.parametrize("bad", [{1, 2}, b"x", math.nan, object(), [math.inf], {(1,): 1}])
     def test_saved_that_is_not_json_is_refused(self, bad: object) -> None:
@@ -150,7 +151,11 @@ class Checkpoints(Bench):
     def test_listeners_see_a_touch_with_the_facts(self) -> None:
         task = self.put_and_take()
         seen: list[tuple[str, Any]] = []
-        self.tube.on_task_change(lambda changed, event: seen.append((event, facts_of(changed))))
+
+        def callback(changed: Any, event: str) -> None:
+            seen.append((event, facts_of(changed)))
+
+        self.tube.on_task_change(callback)
         task.checkpoint(SAVED, progress=0.5, note="n")
         task.checkpoint()
         assert eventually(lambda: len(seen) == 2)
@@ -177,7 +182,7 @@ class Checkpoints(Bench):
     @needs("ttl", "ttr")
     @lacks("ttl_spares_taken")
     def test_checkpoint_extends_a_ttl_that_would_end_the_taken_task(self) -> None:
-        task = self.put_and_take(ttl=5, ttr=3)
+        updated = task = self.put_and_take(ttl=5, ttr=3)
         for _ in range(4):
             self.clock.advance(2)
             updated = task.checkpoint(1)
@@ -193,7 +198,7 @@ class Checkpoints(Bench):
 
     @needs("ttl", "ttr", "ttl_spares_taken")
     def test_checkpoint_leaves_a_ttl_that_spares_the_taken_task(self) -> None:
-        task = self.put_and_take(ttl=5, ttr=3)
+        updated = task = self.put_and_take(ttl=5, ttr=3)
         for _ in range(4):
             self.clock.advance(2)
             updated = task.checkpoint(1)

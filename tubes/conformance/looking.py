@@ -141,7 +141,7 @@ class Looking(Bench):
     @lacks("lane")
     def test_listing_a_lane_is_refused_where_the_driver_has_no_lanes(self) -> None:
         with self.expect_error(OptionNotSupported):
-            [*self.tube.select(lane="a")]
+            list(self.tube.select(lane="a"))
 
     @pytest.mark.parametrize(
         "options",

@@ -527,12 +527,12 @@ class CallPort(Port[F]):
             last = (record if isinstance(record, Done) else self._engine.find_done(now, id)).until, id
         return [self.show(done) for done in self._engine.done.list_page(now, last, max_tasks, lane)]
 
-    def select(self, filters: Filters, scan: Scan, most: int, whole: bool) -> list[Any]:
-        """Return the next part of a selection, as tasks or (not `whole`) as it has seen them."""
+    def select(self, filters: Filters, scan: Scan, most: int, with_data: bool) -> list[Any]:
+        """Return the next part of a selection, as tasks or (not `with_data`) as it has seen them."""
 
         def act(now: int) -> list[Any]:
             found = selecting.select(self._engine, now, filters, scan, most, encoded=self.codec is not None)
-            return [self.show(task) for task in found] if whole else [selecting.see(task) for task in found]
+            return [self.show(task) for task in found] if with_data else [selecting.see(task) for task in found]
 
         return self._do(act)
 

@@ -101,7 +101,7 @@ def change(engine: Engine, now: int, act: str, seen: list[Seen], arguments: tupl
                 and (task.state is not State.TAKEN or task.take == take)
             )
         changed.append(is_same)
-        if is_same:
+        if is_same and task is not None:
             if act == "release":
                 engine.tell_holder(task, act, by=by)
             getattr(engine, _ACTS[act])(now, task, *arguments, **others)

@@ -107,11 +107,11 @@ class LookingPort(CallPort[F]):
         return found
 
     @verb
-    def select(self, filters: Filters, scan: Scan, most: int, whole: bool) -> Flow[list[Any]]:
-        """Return the next part of a selection, as tasks or (not `whole`) as it has seen them."""
+    def select(self, filters: Filters, scan: Scan, most: int, with_data: bool) -> Flow[list[Any]]:
+        """Return the next part of a selection, as tasks or (not `with_data`) as it has seen them."""
         state, back, cursor = filters.state, "1" if filters.newest_first else "", scan.cursor
         letter = "" if state is None else state.value
-        only = _filter_word(filters, scan.bound, whole=whole)
+        only = _filter_word(filters, scan.bound, with_data=with_data)
         bound: Reply = None
         if state is State.DONE:
             last, moment = cursor or ("", "")
@@ -143,7 +143,7 @@ class LookingPort(CallPort[F]):
             scan.ended = not scan.cursor
         if scan.bound is None and bound is not None:
             scan.bound = number_of(bound)
-        if whole:
+        if with_data:
             tasks = self._show_all((task_codec.parse(bytes_of(one)) for one in replies), None)
             return [task for task in tasks if scan.is_new(task.id)]
         seen = [task_codec.see(bytes_of(one)) for one in replies]
@@ -257,7 +257,7 @@ def _lane_info(name: str, facts: Sequence[Reply]) -> LaneInfo:
     return LaneInfo(name, ready, taken, start, interval / SECOND, in_flight, capacity, burst, until, why)
 
 
-def _filter_word(filters: Filters, bound: int | None, *, whole: bool) -> bytes:
+def _filter_word(filters: Filters, bound: int | None, *, with_data: bool) -> bytes:
     """Return the filters of a selection as an argument of scripts: see `filter_of` in filters.lua."""
     reason = filters.reason or ""
     return packed(
@@ -270,7 +270,7 @@ def _filter_word(filters: Filters, bound: int | None, *, whole: bool) -> bytes:
             raw_text(reason),
             "1" if len(reason) == KIND_LENGTH else "",
             filters.contains or b"",
-            "" if whole else "1",
+            "" if with_data else "1",
         )
     )
 

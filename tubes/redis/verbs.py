@@ -320,8 +320,10 @@ class CallPort(Port[F]):
     def checkpoint(self, task: object, changes: Mapping[str, str]) -> F:
         """Store facts in the context of a held task, and renew it."""
         facts = [raw_text(word) for pair in reserved_names(changes).items() for word in pair]
-        put = task_codec.put_of(task) if isinstance(task, TaskView) else ""
-        show_task, words, lease = self.request(task, put, *facts)
+        put = ""
+        if isinstance(task, TaskView):
+            put = task_codec.put_of(task)  # pyright: ignore[reportUnknownArgumentType]
+        show_task, words, lease = self.request(task, put, *facts)  # pyright: ignore[reportUnknownArgumentType]
 
         def show(reply: Reply) -> F:
             shown = show_task(reply)

@@ -132,6 +132,7 @@ class Processes:
         ends = None if target.timeout is None else time.monotonic() + target.timeout
         try:
             is_good: bool | None = None
+            result: Any = None
             while is_good is None:
                 if (reply := child.receive(None if ends is None else ends - time.monotonic())) is None:
                     raise TimeoutError(f"the handler took longer than {target.timeout} s")

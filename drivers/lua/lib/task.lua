@@ -178,8 +178,8 @@ local function shown_all(tasks, more)
   return { table.concat(ids, ' '), table.concat(attempts, ' '), table.concat(dues, ' '), more and '1' or '', this_take, values }
 end
 
--- Tell the session that holds a task that it loses the task, unless it does that itself. Whoever cancels a task may
--- share a session with its handler.
+-- Tell the session that holds a task that it loses the task, unless that session does it. A cancel is always reported,
+-- since its caller may share a session with the handler.
 local function tell_holder(task, event)
   if event ~= 'cancel' and task.owner == ARGV[1] + 0 then return end
   -- '%s' would end at a NUL.

@@ -227,11 +227,11 @@ class _Selection(AsyncSelection[bytes]):
     is_stopped = False
 
     @override
-    async def _part(self, scan: Scan, filters: Filters, size: int, *, whole: bool = False) -> list[Any]:
+    async def _part(self, scan: Scan, filters: Filters, size: int, *, with_data: bool = False) -> list[Any]:
         await asyncio.sleep(0)
         if self.is_stopped:
             raise ClientDisconnected
-        return await super()._part(scan, filters, size, whole=whole)
+        return await super()._part(scan, filters, size, with_data=with_data)
 
 
 @operation(
