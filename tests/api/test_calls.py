@@ -432,3 +432,24 @@ def test_worker_without_rights_to_reply_acks_and_continues(caplog: pytest.LogCap
                 worker.stop(now=True)
                 thread.join(20)
         assert "is lost" in caplog.text
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_caller_learns_that_its_task_was_cancelled(queue: tubes.Queue, is_taken: bool) -> None:
+    tube = queue.create_tube("squares", "fifottl")
+    failed: list[CallFailed] = []
+
+    def call() -> None:
+        try:
+            tube.call("data", timeout=20)
+        except CallFailed as error:
+            failed.append(error)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    assert eventually(lambda: tube.statistics().tasks["total"] == 1)
+    if is_taken:
+        tube.take(0)
+    tube.cancel(0, "not needed")
+    caller.join(20)
+    assert [error.facts["why"] for error in failed] == ["cancelled: not needed"]
