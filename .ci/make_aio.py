@@ -76,13 +76,21 @@ CONNECTS = """\
         self._connection.ensure_connected()
         return self
 """
+CHECKPOINT = """\
+        if check is not None:
+            check()
+"""
 CODE = {
     "from tubes.aio import": "from tubes.sync import",
+    "from collections.abc import Call": "import asyncio\nfrom collections.abc import Call",
     "from types import MappingProxyType": "from types import CoroutineType, MappingProxyType",
     "calls.call(": "calls.call_async(",
     "calls.tell_caller(": "calls.tell_caller_async(",
     "awaited=False": "awaited=True",
     "import Callable, Generator, Iterable": "import AsyncGenerator, Callable, Generator, Iterable",
+    CHECKPOINT: CHECKPOINT.replace(
+        "check()", "await asyncio.sleep(0)  # Signals and cancels arrive here.\n            check()"
+    ),
     CONNECTS: f"""{CONNECTS}
     def __await__(self) -> AsyncGenerator[Any, Any, Self]:
         return self.__enter__().__await__()

@@ -17,6 +17,7 @@ hello
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
@@ -1820,6 +1821,7 @@ class AsyncTask(TaskView[T]):
             raise
         check = on_checkpoint.get()
         if check is not None:
+            await asyncio.sleep(0)  # Signals and cancels arrive here.
             check()
         return updated
 

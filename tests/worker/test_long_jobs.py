@@ -84,6 +84,23 @@ def test_cancel_ends_an_async_handler_at_once(queue: tubes.Queue, tube: tubes.Tu
     assert line.endswith(": not needed")
 
 
+def test_cancel_ends_an_async_handler_that_waits_only_at_checkpoints(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    worker, begun = Worker(queue), threading.Event()
+
+    @worker.on(tube)
+    async def work(task: tubes.AsyncTask) -> None:
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            await task.checkpoint()
+            begun.set()
+
+    task = tube.put("a long job")
+    with running(worker) as run:
+        assert begun.wait(PATIENCE)
+        task.cancel()
+        ended(run, cancelled=1)
+
+
 def test_cancel_kills_the_process_of_a_handler(queue: tubes.Queue, tube: tubes.Tube, lines: Any) -> None:
     worker = Worker(queue)
     worker.on(tube, sleep_long, process=True)
