@@ -12,7 +12,7 @@ PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 # Let Python write .pyc files even if the user's environment forbids it: the tests start many processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo pipeline test test-rest test-all mutants soak soak-faults soak-kills soak-serve aio check docs matrix bench bench-crawl bench-peers bench-spark bench-scale guard clean
+.PHONY: demo pipeline test test-rest test-all mutants soak soak-faults soak-kills soak-jobs soak-serve aio check docs matrix bench bench-crawl bench-peers bench-spark bench-scale guard clean
 
 .venv/demo: EXTRAS := examples
 .venv/server: EXTRAS := test-server hiredis
@@ -56,6 +56,9 @@ soak-faults: .venv/test  ## repeat the fault tests with longer runs: make soak-f
 
 soak-kills: .venv/test  ## kill a program on a folder 200 times, check a ledger of 500,000 tasks: make soak-kills ARGS="--kills 20"
 	$(BIN)/python -m tests.durable.kills $(ARGS)
+
+soak-jobs: .venv/test  ## a job of 1,000,000 items whose worker is deployed 20 times and killed 5 times: make soak-jobs ARGS="--kind async"
+	$(BIN)/python -m tests.soak.long_job $(ARGS)
 
 soak-serve: .venv/test  ## kill `tubes serve` 50 times during deliveries, and hold 10,000 idle connections: make soak-serve ARGS="--kills 5"
 	$(BIN)/python -m tests.serve.soak $(ARGS)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.soak.long_job import KINDS, STEP, run_job
 from tests.support.jobs import count_on, sleep_long
 from tests.worker.test_logs import lines as lines
 from tests.worker.test_worker_running import running
@@ -288,6 +289,16 @@ def test_stopped_worker_hands_an_async_job_back_at_its_checkpoint(queue: tubes.Q
     assert (tube.peek(task).state, tube.peek(task).saved, tube.peek(task).attempts) == ("ready", 2, 0)
     worker.run(burst=True)
     assert (steps, tube.statistics().tasks["total"]) == ([0, 1, 2, 3], 0)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("store", ["folder", "server"])
+def test_long_job_does_each_item_once_through_deploys_and_kills(
+    store: str, kind: str, tmp_path: Path, url: str
+) -> None:
+    report = run_job(url if store == "server" else f"file:{tmp_path}/store", tmp_path, 20_000, 4, 2, kind)
+    assert report.repeated <= 2 * STEP
 
 
 def test_stopped_worker_gets_a_job_back_from_a_process(queue: tubes.Queue) -> None:
