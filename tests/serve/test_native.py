@@ -572,6 +572,48 @@ def test_selections_count_and_change_tasks(http: httpx.Client) -> None:
     assert http.get("/tubes/mail").json()["tasks"]["total"] == 0
 
 
+@pytest.mark.parametrize("driver", ["fifottl", "utubettl", "limfifottl"])
+def test_filtered_list_is_paged_in_its_order(http: httpx.Client, driver: str) -> None:
+    http.put("/tubes/many", json={"driver": driver, "options": {"keep_done": 60, "ttr": 60}})
+
+    def put_one(number: int, **options: Any) -> int:
+        lane = {"utube": f"lane {number}"} if driver == "utubettl" else {}
+        return put(http, {"odd": number % 2}, "many", pri=number % 3, **lane, **options)
+
+    for number in range(24):
+        put_one(number)
+    for task in take(http, "many", limit=24)[::2]:
+        assert http.delete(f"/leases/{task['lease']}").status_code == 204
+    for number in range(12):
+        reason = {"reason": f"bad: {number % 2}"}
+        assert http.post(f"/tubes/many/tasks/{put_one(number)}/bury", json=reason).status_code == 200
+        put_one(number, delay=60 + number * 7 % 10)
+    for number in range(12):
+        put_one(number)
+    searches: tuple[dict[str, Any], ...] = (
+        {},
+        {"contains": '"odd":1'},
+        {"newest_first": "true"},
+        {"older_than": 0, "newest_first": "true"},
+    )
+    for state in ("ready", "taken", "buried", "delayed", "done", None):
+        for filters in searches:
+            query: dict[str, Any] = {**filters, **({"state": state} if state else {})}
+            whole = [task["id"] for task in http.get("/tubes/many/tasks", params=query).json()["tasks"]]
+            paged: list[int] = []
+            while True:
+                after = {"after": paged[-1]} if paged else {}
+                page = http.get("/tubes/many/tasks", params={**query, **after, "limit": 5}).json()["tasks"]
+                if not page:
+                    break
+                paged += [task["id"] for task in page]
+            assert (paged, len(paged) > 2) == (whole, True), query
+            if state in ("ready", "buried", "delayed"):
+                assert len(whole) == (6 if "contains" in filters else 12)
+    assert len(http.get("/tubes/many/tasks?state=buried&reason=bad: 1").json()["tasks"]) == 6
+    assert problem(http.get("/tubes/many/tasks?state=buried&after=999")) == (404, "task-not-found")
+
+
 def test_selection_of_missing_tube_is_not_found(http: httpx.Client) -> None:
     for path, body in (("nope", {}), ("mail", {"with": {"to": "nope"}})):
         reply = http.post(f"/tubes/{path}/select", json={"action": "move", "with": {"to": "mail"}} | body)

@@ -94,9 +94,11 @@ class Scan:
     that every pass ends.
     """
 
-    __slots__ = ("_returned", "bound", "cursor", "ended")
+    __slots__ = ("_returned", "after", "bound", "cursor", "ended")
 
-    def __init__(self, filters: Filters) -> None:
+    def __init__(self, filters: Filters, after: int | None = None) -> None:
+        #: The id of the task after which the first part begins; None: at the start.
+        self.after = after
         #: The place of the next part, in a form that the backend chooses; None: the first part.
         self.cursor: Any = None
         #: The id of the next put at the start; None: not known yet.
@@ -104,6 +106,8 @@ class Scan:
         self.ended = filters.limit == 0
         # The returned ids, as bits by their upper digits.
         self._returned: dict[int, int] = {}
+        if after is not None:
+            self.is_new(after)
 
     def is_new(self, id: int) -> bool:
         """Return True if no earlier part had this task, and note it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,17 +46,19 @@ def _remaining(engine: Engine, now: int, filters: Filters, scan: Scan) -> Iterat
     """Yield the remaining tasks in the order of the selection; `scan.cursor` is the place after each."""
     state = filters.state
     if state is State.DONE:
+        if scan.cursor is None and scan.after is not None:
+            scan.cursor = engine.find_done(now, scan.after).until, scan.after
         done: Done
         for done in engine.done.list_page(now, scan.cursor, _LOOKS, None):
             scan.cursor = done.until, done.id
             yield done
         return
     if scan.cursor is None:
-        scan.cursor = _first(engine, filters)
+        scan.cursor = _first(engine, filters, scan.after)
     if isinstance(scan.cursor, Place):
         entry: Entry
         for entry in tasks_after(engine, scan.cursor, _LOOKS, state, newest_first=filters.newest_first):
-            scan.cursor = Place(entry.id, entry.rank, getattr(entry, "due", 0))
+            scan.cursor = _place(entry)
             yield entry
         return
     ids, at = scan.cursor
@@ -64,7 +67,7 @@ def _remaining(engine: Engine, now: int, filters: Filters, scan: Scan) -> Iterat
         yield engine.tasks.get(ids[place])
 
 
-def _first(engine: Engine, filters: Filters) -> Any:
+def _first(engine: Engine, filters: Filters, after: int | None) -> Any:
     """Return the first cursor: a place in the order of a state, or ids with a position."""
     tasks, state = engine.tasks, filters.state
     if filters.key is not None:
@@ -79,9 +82,20 @@ def _first(engine: Engine, filters: Filters) -> Any:
         ids = [*tasks] if engine.next_id - first > 4 * len(tasks) else range(first, engine.next_id)
     elif filters.newest_first and state is not State.BURIED:
         ids = [entry.id for entry in tasks_after(engine, START, len(tasks), state)]
-    else:
+        if after is not None:
+            ids = ids[: ids.index(engine.find(after).id)] if after in ids else []
+        return ids[::-1], 0
+    elif after is None:
         return START
+    else:
+        return _place(engine.find(after))
+    if after is not None:
+        ids = ids[: bisect_left(ids, after)] if filters.newest_first else ids[bisect_right(ids, after) :]
     return (ids[::-1] if filters.newest_first else ids), 0
+
+
+def _place(entry: Entry) -> Place:
+    return Place(entry.id, entry.rank, getattr(entry, "due", 0))
 
 
 def change(engine: Engine, now: int, act: str, seen: list[Seen], arguments: tuple[Any, ...], by: Hold) -> list[bool]:

@@ -112,18 +112,22 @@ class LookingPort(CallPort[F]):
         state, back, cursor = filters.state, "1" if filters.newest_first else "", scan.cursor
         letter = "" if state is None else state.value
         only = _filter_word(filters, scan.bound, with_data=with_data)
+        after: Word = "" if scan.after is None else scan.after
         bound: Reply = None
         if state is State.DONE:
-            last, moment = cursor or ("", "")
-            last, moment, *replies, bound = list_of((yield from self.ask("ended", most, last, moment, only)))
+            last, moment = cursor or (after, "")
+            reply = yield from self._ask_after(scan, "ended", most, last, moment, only)
+            last, moment, *replies, bound = list_of(reply)
             scan.cursor, scan.ended = (last, moment), last == b""
         elif filters.key is not None:
             _, *replies = list_of((yield from self.ask("looks", letter, only, raw_text(filters.key))))
             scan.ended = True
         elif state is State.TAKEN:
             if cursor is None:
-                ids = yield from self._taken_after(-1)
+                ids = yield from self._taken_after(-1 if scan.after is None or filters.newest_first else scan.after)
                 cursor = ids[::-1] if filters.newest_first else ids
+                if filters.newest_first and scan.after is not None:
+                    cursor = [id for id in cursor if id < scan.after]
             replies = []
             if cursor:
                 looked, *replies = list_of((yield from self.ask("looks", letter, only, "", *cursor[:most])))
@@ -133,12 +137,16 @@ class LookingPort(CallPort[F]):
             # The reverse of an order by the newest id is the order by id.
             back = back if is_by_id(self._driver, state) or self._driver.signs[1] > 0 else ""
             lane = b"" if filters.lane is None else b"=" + raw_text(filters.lane)
-            start = ("" if back else 0) if cursor is None else cursor
+            start: Word = cursor
+            if cursor is None:
+                start = after if back else 0 if scan.after is None else scan.after + 1
             reply = yield from self.ask("tasks", start, most, letter, lane, only, back)
             scan.cursor, *replies, bound = list_of(reply)
             scan.ended = not scan.cursor
         else:
-            reply = yield from self.ask("listed", cursor or "", most, letter, "", "", "", "", only, back)
+            reply = yield from self._ask_after(
+                scan, "listed", cursor or "", most, letter, after if cursor is None else "", "", "", "", only, back
+            )
             scan.cursor, *replies, bound = list_of(reply)
             scan.ended = not scan.cursor
         if scan.bound is None and bound is not None:
@@ -148,6 +156,13 @@ class LookingPort(CallPort[F]):
             return [task for task in tasks if scan.is_new(task.id)]
         seen = [task_codec.see(bytes_of(one)) for one in replies]
         return [one for one in seen if scan.is_new(one[0])]
+
+    def _ask_after(self, scan: Scan, verb: str, *words: Word) -> Flow[Reply]:
+        """Call a script that looks up the task after which the first part begins."""
+        reply = yield from self.ask(verb, *words)
+        if type(reply) is ErrorReply:
+            raise TaskNotFound(id=scan.after, tube=self.shared.name)
+        return reply
 
     def _is_by_id(self) -> bool:
         """Return True if ready tasks are ordered by id alone."""

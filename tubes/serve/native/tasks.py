@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
 from contextlib import nullcontext
 from typing import Any, Final
 
@@ -9,13 +11,15 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from tubes.aio import AsyncTask, AsyncTube
+from tubes.backend.selecting import Scan
 from tubes.drivers.options import micros
 from tubes.errors import CallTimeout, InvalidOption, TubesError
 from tubes.serve.bodies import json_reply
 from tubes.serve.calls import size_of
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
-from tubes.serve.polls import MAX_REPLY, MAX_STEP
+from tubes.serve.polls import MAX_REPLY, MAX_STEP, has_disconnected
+from tubes.serve.problems import ClientDisconnected
 from tubes.serve.service import Limits
 from tubes.values.batch import Item
 
@@ -156,27 +160,35 @@ async def call_handler(call: Call) -> Response:
     "GET",
     "/tubes/{tube}/tasks",
     "look",
-    query={"state": shapes.STATE, "after": schemas.INTEGER, "limit": schemas.BATCH, "utube": schemas.TEXT},
+    query={**shapes.FILTERS, "after": schemas.INTEGER, "limit": schemas.BATCH},
     replies={200: schemas.object_schema({"tasks": schemas.list_schema(shapes.TASK)})},
 )
 async def list_tasks(call: Call) -> Response:
-    """List up to `limit` (100) tasks after the id `after`, without taking them.
+    """List up to `limit` (100) tasks that pass all filters, after the id `after`, without taking them.
 
-    Returns fewer than `limit` once they have more than 8 MiB of data. An empty list is the end.
+    The filters and the order are those of `Tube.select`. Returns fewer than `limit` once they have more than 8 MiB of
+    data. An empty list is the end.
     """
     query = call.query()
     limit = query.pop("limit", 100)
     after = query.pop("after", None)
     parts: list[bytes] = []
     size = 0
-    while len(parts) < limit and size < MAX_REPLY:
-        step = min(limit - len(parts), MAX_STEP)
-        tasks = await call.space.apply(call.tube, lambda tube: tube._tasks(after, step, **query))  # noqa: B023
-        parts += [shapes.task_json(call, task) for task in tasks]
-        if len(tasks) < step:
-            break
-        size += sum(map(len, parts[-step:]))
-        after = tasks[-1].id
+    scan: Scan | None = None
+
+    def read(tube: AsyncTube) -> Awaitable[list[AsyncTask[Any]]]:
+        nonlocal scan
+        selection = tube.select(**query)
+        scan = scan or Scan(selection._filters, after)
+        return selection._part(scan, selection._filters, min(limit - len(parts), MAX_STEP), with_data=True)
+
+    while len(parts) < limit and size < MAX_REPLY and not (scan and scan.ended):
+        await asyncio.sleep(0)  # Let other requests run: few tasks may pass the filters.
+        if has_disconnected(call.receive):
+            raise ClientDisconnected
+        for task in await call.space.apply(call.tube, read):
+            parts.append(shapes.task_json(call, task))
+            size += len(parts[-1])
     return Response(b'{"tasks":[%b]}' % b",".join(parts), 200, None, "application/json")
 
 
