@@ -730,6 +730,17 @@ def test_stream_limits_window_and_releases_tasks_on_disconnect(http: httpx.Clien
     eventually(lambda: http.get("/tubes/mail").json()["tasks"]["ready"] == 3)
 
 
+def test_stream_continues_after_cancel_of_its_task(http: httpx.Client) -> None:
+    put(http, 1)
+    put(http, 2)
+    with http.stream("GET", "/tubes/mail/stream?window=1") as reply:
+        lines = reply.iter_lines()
+        (first, started) = json.loads(next(lines)), time.monotonic()
+        assert http.post(f"/tubes/mail/tasks/{first['id']}/cancel").status_code == 200
+        assert json.loads(next(lines))["data"] == 2
+        assert time.monotonic() - started < 10
+
+
 def test_events_reach_all_listeners(http: httpx.Client) -> None:
     with http.stream("GET", "/events?tubes=mail") as one, http.stream("GET", "/events?tubes=mail") as other:
         streams = [one.iter_lines(), other.iter_lines()]

@@ -82,14 +82,14 @@ TASK: Final[Schema] = object_schema(
 )
 #: The filters of `Tube.select`.
 FILTERS: Final[Fields] = {
-    "state": STATE,
-    "reason": NONEMPTY,
-    "contains": NONEMPTY,
-    "lane": TEXT,
-    "key": NONEMPTY,
-    "older_than": SECONDS,
-    "attempts": ATTEMPTS,
-    "newest_first": FLAG,
+    "state": {**STATE, "description": "The default is any state except done."},
+    "reason": {**NONEMPTY, "description": "Buried or done tasks with this reason, or with this text before a colon."},
+    "contains": {**NONEMPTY, "description": "A text in the stored data, such as a part of their JSON."},
+    "lane": {**TEXT, "description": "Tasks in this lane."},
+    "key": {**NONEMPTY, "description": "The task with this key."},
+    "older_than": {**SECONDS, "description": "Tasks that were put at least these seconds ago."},
+    "attempts": {**ATTEMPTS, "description": "Tasks that were taken at least this often."},
+    "newest_first": {**FLAG, "description": "Reverse the order."},
 }
 #: The members of a put: the data and the options of `Tube.put`.
 PUT: Final[Fields] = {
