@@ -559,11 +559,8 @@ def test_selections_count_and_change_tasks(http: httpx.Client) -> None:
     put(http, {"to": "bob"}, key="b")
     assert select(http, "count") == select(http, "count", older_than=0, newest_first=True) == 1201
     assert select(http, "bury", {"reason": "ValueError: bad"}, contains='"bob"') == 1
-    assert [select(http, "count", **one) for one in ({"reason": "ValueError"}, {"key": "b"}, {"attempts": 1})] == [
-        1,
-        1,
-        0,
-    ]
+    filters: list[dict[str, Any]] = [{"reason": "ValueError"}, {"key": "b"}, {"attempts": 1}]
+    assert [select(http, "count", **one) for one in filters] == [1, 1, 0]
     assert select(http, "cancel", {"reason": "left"}, state="ready", limit=300) == 300
     assert select(http, "kick", {"attempts": 3, "ttl": 60}, state="buried") == 1
     take(http, limit=5)

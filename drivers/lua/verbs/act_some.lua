@@ -23,17 +23,19 @@ for n = 9, #ARGV, 5 do
     changed = task and task.state == state and task.attempts == ARGV[n + 3] + 0 and task.take == ARGV[n + 4] + 0
   end
   done[#done + 1] = changed and '1' or '0'
-  if not task or not changed then
-  elseif act == 'delete' then
+  task = changed and task
+  if task and act == 'release' then
+    held[#held + 1] = task.id
+  elseif task and act == 'delete' then
 --#slow
 --#move delete
 --#fast
-  elseif act == 'kick' then
+  elseif task and act == 'kick' then
 --#slow
     respawn(task, ARGV[7], ARGV[8])
 --#move kick
 --#fast
-  elseif act == 'cancel' then
+  elseif task and act == 'cancel' then
 --#slow
 --#if KEEPS
     if task.state == 't' then task.keep_done = math.max(task.keep_done or 0, ARGV[8] + 0) end
@@ -42,14 +44,12 @@ for n = 9, #ARGV, 5 do
     write(task)
 --#move cancel
 --#fast
-  elseif act == 'bury' then
+  elseif task then
 --#slow
     task.reason = ARGV[7] ~= '' and ARGV[7]
     if task.state == 't' then note_past(task, 1) end
 --#move bury
 --#fast
-  else
-    held[#held + 1] = task.id
   end
 end
 if #held > 0 then

@@ -306,7 +306,7 @@ async def _report(selection: _Selection, action: str, arguments: dict[str, Any],
         return not selection.is_stopped
 
     if action == "count":
-        running = asyncio.ensure_future(selection.count())
+        running: asyncio.Future[int] = asyncio.ensure_future(selection.count())
     else:
         running = asyncio.ensure_future(
             getattr(selection, "move_to" if action == "move" else action)(**arguments, on_progress=on_progress)
