@@ -80,6 +80,7 @@ CHECKPOINT = """\
         if check is not None:
             check()
 """
+PART = '        """Return the next part: tasks, or without their data only which tasks there are."""\n'
 CODE = {
     "from tubes.aio import": "from tubes.sync import",
     "from collections.abc import Call": "import asyncio\nfrom collections.abc import Call",
@@ -91,6 +92,7 @@ CODE = {
     CHECKPOINT: CHECKPOINT.replace(
         "check()", "await asyncio.sleep(0)  # Signals and cancels arrive here.\n            check()"
     ),
+    PART: f"{PART}        await asyncio.sleep(0)  # In memory a part does not wait. Others may run before it.\n",
     CONNECTS: f"""{CONNECTS}
     def __await__(self) -> AsyncGenerator[Any, Any, Self]:
         return self.__enter__().__await__()

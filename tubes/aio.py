@@ -1443,6 +1443,7 @@ class AsyncSelection(Generic[T]):
 
     async def _part(self, scan: Scan, filters: Filters, size: int, *, with_data: bool = False) -> list[Any]:
         """Return the next part: tasks, or without their data only which tasks there are."""
+        await asyncio.sleep(0)  # In memory a part does not wait. Others may run before it.
         reply = self._port.select(filters, scan, size, with_data)
         return await reply if type(reply) is CoroutineType else reply
 

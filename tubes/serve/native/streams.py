@@ -222,16 +222,16 @@ def _event(change: Change) -> bytes:
 
 
 class _Selection(AsyncSelection[bytes]):
-    """A selection that lets other requests run before each part, and ends there once its client has left."""
+    """A selection that ends before the next part once its client has left."""
 
     is_stopped = False
 
     @override
     async def _part(self, scan: Scan, filters: Filters, size: int, *, with_data: bool = False) -> list[Any]:
-        await asyncio.sleep(0)
+        part = await super()._part(scan, filters, size, with_data=with_data)
         if self.is_stopped:
             raise ClientDisconnected
-        return await super()._part(scan, filters, size, with_data=with_data)
+        return part
 
 
 @operation(
