@@ -20,6 +20,7 @@ from tests.support.worker import Worker
 from tubes import (
     ConnectionLost,
     SessionNotFound,
+    TaskCancelled,
     TaskNotFound,
     TaskNotTaken,
     TubeNotFound,
@@ -44,17 +45,49 @@ OF_HOLDERS: dict[str, Callable[[Any], Any]] = {
     "ack": lambda task: task.ack(),
     "release": lambda task: task.release(),
     "touch": lambda task: task.touch(5),
+    "checkpoint": lambda task: task.checkpoint(1),
 }
 OF_ALL: dict[str, Callable[[Any], Any]] = {
     **OF_HOLDERS,
     "bury": lambda task: task.bury(),
     "delete": lambda task: task.delete(),
+    "cancel": lambda task: task.cancel(),
     "peek": lambda task: task.peek(),
     "update": lambda task: task.update(data="changed"),
 }
 OF_ALL_AND_KICKS: dict[str, Callable[[Any], Any]] = {**OF_ALL, "kick": lambda task: task.kick()}
 #: The same calls for many tasks, which return success by id.
 OF_MANY = ("ack_many", "release_many", "delete_many")
+
+
+@pytest.mark.parametrize("keep_done", [0, 60])
+def test_lost_cancel_leaves_a_task_that_can_be_cancelled_again(
+    face: Face, own_server: LocalServer, keep_done: int
+) -> None:
+    with face.connect(own_server.url) as queue, face.connect(own_server.url, session_ttl=31) as other:
+        tube = queue.create_tube("load", "fifottl", ttr=60, keep_done=keep_done)
+        others = other.tube("load")
+        tube.put("a long job")
+        task = tube.take(timeout=0)
+        task.checkpoint(1)
+        keep(own_server)
+        task.checkpoint(2)
+        assert others.cancel(task.id).cancelled
+        with pytest.raises(TaskCancelled):
+            task.checkpoint(3)
+        roll_back(own_server)
+        # The cancel and the second checkpoint are lost, and the session holds its task again.
+        seen = others.peek(task.id)
+        assert (seen.state, seen.saved, seen.cancelled) == ("taken", 1, False)
+        assert task.checkpoint(4).saved == 4
+        assert others.cancel(task.id, "again").reason == "again"
+        with pytest.raises(TaskCancelled, match="again"):
+            task.checkpoint(5)
+        with pytest.raises(TaskNotFound):
+            others.cancel(task.id)
+        assert others.peek(task.id).saved == 4
+        calls = tube.statistics().calls
+        assert (calls["delete"], calls["touch"], tube.statistics().tasks["taken"]) == (1, 2, 0)
 
 
 @pytest.mark.parametrize("method", OF_ALL)
@@ -79,7 +112,7 @@ def test_call_on_a_lost_task_does_not_affect_a_new_task_with_its_id(
         assert new.ack().data == "new"
 
 
-@pytest.mark.parametrize("method", ["bury", "delete", "peek", "update", "kick"])
+@pytest.mark.parametrize("method", ["bury", "delete", "cancel", "peek", "update", "kick"])
 @pytest.mark.parametrize("state", ["ready", "taken", "buried"])
 def test_call_on_a_lost_put_does_not_affect_a_new_task_with_its_id(
     face: Face, own_server: LocalServer, method: str, state: str
