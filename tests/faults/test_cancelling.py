@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import random
 import threading
@@ -16,12 +17,14 @@ import pytest
 import tubes
 from tubes import TaskCancelled, TaskNotFound, TaskNotTaken
 from tubes.conformance.bench import eventually
+from tubes.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tubes.conformance.faces import Face
+    from tubes.testing import LocalServer
 
 
 #: The number of tasks in one race.
@@ -291,3 +294,32 @@ def test_one_of_racing_processes_wins(url: str, keep_done: int, seed: int, facto
                 for tube in (race.tube, race.other):
                     tube.admin.release_all()
                     tube.drop()
+
+
+def test_cancels_while_the_subscription_is_cut_end_their_handlers(own_server: LocalServer, factor: int) -> None:
+    begun, ends = set[int](), list[tuple[int, bool]]()
+    with tubes.connect(own_server.url) as queue, own_server.client() as client:
+        tube = queue.create_tube("load")
+        worker = Worker(queue)
+
+        @worker.on(tube, concurrency=5)
+        async def work(task: tubes.AsyncTask) -> None:
+            begun.add(task.id)
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                ends.append((task.id, task.cancelled))
+
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        for _ in range(10 * factor):
+            tasks = tube.put_many(range(5))
+            assert eventually(lambda ids={task.id for task in tasks}: ids <= begun)  # type: ignore[misc]
+            for task in tasks:
+                client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+                tube.cancel(task)
+            assert eventually(lambda: len(ends) == len(begun)), begun - {id for id, _ in ends}
+        worker.stop()
+        thread.join()
+    assert ends == [(id, True) for id, _ in ends]
+    assert len({id for id, _ in ends}) == 50 * factor
