@@ -76,7 +76,7 @@ from tubes.values.overview import FolderUsage, Overview
 from tubes.values.problem import Problem
 from tubes.values.reasons import by_kind
 from tubes.values.statistics import Statistics
-from tubes.values.task import CANCELLED, ENDED, R, T, TaskView, checkpoint_changes, log_lost_take, on_checkpoint
+from tubes.values.task import CANCELLED, ENDED, R, T, TaskView, checkpoint_changes, log_lost_take
 from tubes.values.task_data import SCHEDULES, TASKS, TASKS_OPTIONS, call_of, check_call
 from tubes.values.worker_info import HEARTBEAT_TTL, WORKERS, WorkerInfo, infos_of
 
@@ -1820,7 +1820,7 @@ class AsyncTask(TaskView[T]):
             if self._take == CANCELLED and not isinstance(lost, TaskCancelled):  # Its record is gone.
                 raise TaskCancelled(id=self.id, tube=self.tube, reason=None) from None
             raise
-        check = on_checkpoint.get()
+        check: Callable[[], None] | None = self._tube._port.connection.on_checkpoint
         if check is not None:
             await asyncio.sleep(0)  # Signals and cancels arrive here.
             check()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from contextlib import suppress
 
+from tubes import TaskNotTaken
 from tubes.worker import ProcessTask, current_task
 
 
@@ -20,3 +23,17 @@ def count_on(limit: int, progress: float | None = None) -> int:
         task.checkpoint(number + 1, progress=progress)
         time.sleep(0.005)
     return limit
+
+
+def leave_a_thread(task: ProcessTask) -> None:
+    """Handle a task, and leave a thread behind that goes on with checkpoints."""
+    threading.Thread(target=_save_later, args=(task,), daemon=True).start()
+    time.sleep(0.01)
+
+
+def _save_later(task: ProcessTask) -> None:
+    time.sleep(0.012)
+    for _ in range(20):
+        with suppress(TaskNotTaken):
+            task.checkpoint(f"of task {task.id}")
+        time.sleep(0.001)

@@ -13,7 +13,7 @@ import pytest
 
 import tubes
 from tests.soak.long_job import KINDS, STEP, run_job
-from tests.support.jobs import count_on, sleep_long
+from tests.support.jobs import count_on, leave_a_thread, sleep_long
 from tests.worker.test_logs import lines as lines
 from tests.worker.test_worker_running import running
 from tubes import TaskCancelled
@@ -81,8 +81,8 @@ def test_cancel_ends_an_async_handler_at_once(queue: tubes.Queue, tube: tubes.Tu
         assert eventually(lambda: ends == ["cancelled: True"])
         ended(run, cancelled=1)
     (line,) = lines("task 0")
-    assert line.startswith("INFO task 0 of tube 'jobs' was cancelled, its handler ended after ")
-    assert line.endswith(": not needed")
+    assert line.startswith("INFO task 0 of tube 'jobs' was cancelled, its handler ended ")
+    assert line.endswith(" ms later: not needed")
 
 
 def test_cancel_ends_an_async_handler_that_waits_only_at_checkpoints(queue: tubes.Queue, tube: tubes.Tube) -> None:
@@ -149,17 +149,18 @@ def test_plain_handler_learns_of_a_cancel_at_its_next_checkpoint(queue: tubes.Qu
 
 
 def test_handler_that_ignores_a_cancel_cannot_ack(queue: tubes.Queue, tube: tubes.Tube) -> None:
-    worker, go_on, results = Worker(queue), threading.Event(), list[str]()
+    worker, begun, go_on, results = Worker(queue), threading.Event(), threading.Event(), list[str]()
 
     @worker.on(tube)
     def work(task: tubes.Task) -> str:
+        begun.set()
         go_on.wait(PATIENCE)
         results.append("done")
         return "done"
 
     task = tube.put("a long job", keep_done=60)
     with running(worker) as run:
-        assert eventually(lambda: is_busy(worker))
+        assert begun.wait(PATIENCE)
         task.cancel()
         go_on.set()
         ended(run, cancelled=1)
@@ -346,3 +347,119 @@ def test_cancel_is_noticed_although_the_report_was_missed(queue: tubes.Queue) ->
         worker._run._connections.threads.tube("jobs")._port.on_loss(None)
         task.cancel("not needed")
         ended(run, cancelled=1)
+
+
+def test_cancel_right_after_the_take_ends_the_handler(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    """The report arrives before the task: it is canceled as soon as a server says that it is taken."""
+    worker, ran = Worker(queue, concurrency=100), list[int]()
+
+    @worker.on(tube)
+    async def work(task: tubes.AsyncTask) -> None:
+        ran.append(task.id)
+        await asyncio.sleep(3600)
+
+    with running(worker) as run:
+        for number in range(30):
+            task = tube.put(number)
+            assert eventually(lambda task=task: tube.peek(task).state == "taken")  # type: ignore[misc]
+            task.cancel()
+        ended(run, cancelled=30)
+
+
+def test_cancel_during_the_pause_after_a_failure_is_no_error(queue: tubes.Queue, tube: tubes.Tube, lines: Any) -> None:
+    worker, failed = Worker(queue), threading.Event()
+
+    @worker.on(tube)
+    def work(task: tubes.Task) -> None:
+        failed.set()
+        raise ValueError
+
+    task = tube.put("a long job")
+    with running(worker) as run:
+        assert failed.wait(PATIENCE)
+        for _ in range(2):  # Longer pauses after more attempts.
+            assert eventually(lambda: tube.peek(task).attempts > 2)
+        task.cancel()
+        assert eventually_started(lambda: not is_busy(worker))
+        assert run.end().cancelled + run.end().released > 2
+    assert "CancelledError" not in str(lines())
+    assert not [line for line in lines() if line.startswith("ERROR")]
+
+
+def test_timeout_frees_the_place_of_a_cancelled_handler_that_hangs(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    worker, go_on, seen = Worker(queue), threading.Event(), list[str]()
+
+    @worker.on(tube, timeout=0.5)
+    def work(task: tubes.Task) -> None:
+        seen.append(task.data)
+        if task.data == "hangs":
+            go_on.wait(PATIENCE)
+
+    task = tube.put("hangs")
+    with running(worker) as run:
+        assert eventually(lambda: seen == ["hangs"])
+        task.cancel()
+        tube.put("next")
+        assert eventually_started(lambda: seen == ["hangs", "next"])
+        go_on.set()
+        ended(run, acked=1, cancelled=1)
+
+
+def test_error_of_a_cancelled_handler_is_logged(queue: tubes.Queue, tube: tubes.Tube, lines: Any) -> None:
+    worker, begun = Worker(queue), threading.Event()
+
+    @worker.on(tube)
+    async def work(task: tubes.AsyncTask) -> None:
+        try:
+            begun.set()
+            await asyncio.sleep(3600)
+        finally:
+            raise ValueError("the cleanup failed")
+
+    task = tube.put("a long job")
+    with running(worker) as run:
+        assert begun.wait(PATIENCE)
+        task.cancel()
+        ended(run, cancelled=1)
+    assert "ValueError: the cleanup failed" in str(lines("task 0"))
+
+
+def test_thread_of_an_earlier_handler_cannot_use_the_process(queue: tubes.Queue) -> None:
+    tube, worker = queue.create_tube("jobs", "fifottl", ttr=60, max_attempts=1), Worker(queue)
+    worker.on(tube, leave_a_thread, process=True)
+    tube.put_many(range(10), keep_done=60)
+    assert worker.run(burst=True).acked == 10
+    assert all(task.saved in (None, f"of task {task.id}") for task in tube.select("done"))
+
+
+def test_stopped_worker_interrupts_a_thread_of_a_handler(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    worker, seen = Worker(queue, grace=PATIENCE), list[str]()
+
+    def step(task: tubes.Task) -> None:
+        try:
+            task.checkpoint(1)
+        except Interrupted as error:
+            seen.append(str(error))
+
+    @worker.on(tube)
+    def work(task: tubes.Task) -> None:
+        worker.stop()
+        assert eventually(lambda: worker._run is not None and worker._run._lifetime.is_stopping)
+        thread = threading.Thread(target=step, args=(task,))
+        thread.start()
+        thread.join()
+
+    tube.put("a long job")
+    worker.run()
+    assert seen == ["the worker is shutting down"]
+
+
+def test_handler_that_claims_a_cancellation_fails(queue: tubes.Queue, tube: tubes.Tube) -> None:
+    worker = Worker(queue)
+
+    @worker.on(tube)
+    def work(task: tubes.Task) -> None:
+        raise TaskCancelled(id=task.id, tube=task.tube, reason="made up")
+
+    tube.put("a long job", max_attempts=1)
+    assert worker.run(burst=True).buried == 1

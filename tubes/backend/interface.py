@@ -67,6 +67,8 @@ class AnyConnection(Protocol):
     url: str
     #: Receives the replies to the calls of this connection.
     replies: Any
+    #: Called after each `Task.checkpoint`; a worker sets it, to interrupt its handlers by an exception.
+    on_checkpoint: Callable[[], None] | None
 
     @property
     def closed(self) -> Callable[[], TubesError] | None:

@@ -176,6 +176,8 @@ class ConnectionBase:
     closed: Callable[[], TubesError] | None = None
     #: Receives the replies to the calls of this connection.
     replies: Replies | None = None
+    #: Called after each `Task.checkpoint`; a worker sets it, to interrupt its handlers by an exception.
+    on_checkpoint: Callable[[], None] | None = None
 
     def __init__(self, url: str) -> None:
         self.url = url

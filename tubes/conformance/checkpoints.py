@@ -9,7 +9,6 @@ import pytest
 
 from tubes import CodecError, InvalidOption, TaskNotTaken
 from tubes.conformance.bench import Bench, eventually, lacks, needs
-from tubes.values.task import on_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -217,10 +216,11 @@ class Checkpoints(Bench):
         def stop() -> None:
             raise InterruptedError
 
-        token = on_checkpoint.set(stop)
+        connection = task._tube._port.connection
+        connection.on_checkpoint = stop
         try:
             with pytest.raises(InterruptedError):
                 task.checkpoint(1)
         finally:
-            on_checkpoint.reset(token)
+            connection.on_checkpoint = None
         assert self.tube.peek(task).saved == 1

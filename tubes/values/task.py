@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from contextvars import ContextVar
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self
 
@@ -36,8 +35,6 @@ CHECKPOINT_NAMES: Final = ("saved", "progress", "note")
 # The maximal size of a saved value in bytes, and the maximal length of a note.
 _MAX_SAVED: Final = 65_536
 MAX_NOTE: Final = 1000
-#: Called after each `Task.checkpoint`; a worker sets it, to interrupt a handler by an exception.
-on_checkpoint: Final[ContextVar[Callable[[], None] | None]] = ContextVar("tubes.on_checkpoint", default=None)
 
 
 def checkpoint_changes(saved: object, progress: object, note: object) -> dict[str, str]:

@@ -84,7 +84,8 @@ class Handling:
             if plain_task is not None and plain_task._take == FINISHED:
                 task._take = FINISHED
             if ended.done():
-                log.warning("the handler of %s ended too late: its task was already finished", name_of(task))
+                if entry.loss is None:
+                    log.warning("the handler of %s ended too late: its task was already finished", name_of(task))
             else:
                 ended.set_result((result, error))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tubes.values.task import FINISHED
 from tubes.worker.routes import UNKNOWN
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tubes.aio import AsyncTask
     from tubes.drivers.entry import Loss
     from tubes.sync import Task
+    from tubes.values.task import TaskView
     from tubes.worker.outcomes import Verdict
     from tubes.worker.routes import Route, Target
 
@@ -25,6 +26,15 @@ CANCEL_GRACE: Final = 1.0
 NEVER: Final = float("inf")
 
 
+#: The tube, the id and the number of the take of a task.
+Take: TypeAlias = tuple[str, int, int]
+
+
+def take_of(task: TaskView) -> Take:
+    """Return the take of a task."""
+    return task.tube, task.id, task._take
+
+
 class InFlight:
     """A task, its lease, and the progress of its handler."""
 
@@ -34,12 +44,14 @@ class InFlight:
         "is_freed",
         "is_timed_out",
         "loss",
+        "lost_at",
         "plain_task",
         "renews_at",
         "route",
         "runner",
         "span",
         "started_at",
+        "take",
         "target",
         "task",
         "verdict",
@@ -49,12 +61,16 @@ class InFlight:
         self.task: Final = task
         self.route: Final = route
         self.target: Final = target
+        #: Its take, also after `task._take` says that it has ended.
+        self.take: Final = take_of(task)
         #: The asyncio task that runs the handler, or waits for its thread.
         self.runner: asyncio.Task[None] | None = None
         #: The task that a plain handler got; None: it is async, or has not started.
         self.plain_task: Task | None = None
         #: Why this worker no longer holds the task; None: it holds it.
         self.loss: Loss | None = None
+        #: The monotonic time at which the loss was noticed.
+        self.lost_at = 0.0
         #: How to finish the task; None until its handler has ended.
         self.verdict: Verdict | None = None
         #: True once the runner has claimed the task in order to finish it.

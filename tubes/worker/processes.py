@@ -15,10 +15,11 @@ import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
-from tubes.errors import InvalidOption, TaskCancelled, TubesError
+from tubes.errors import InvalidOption, TaskCancelled, TaskNotTaken, TubesError
 from tubes.worker.functions import current
+from tubes.worker.in_flight import Take, take_of
 from tubes.worker.outcomes import reason_of
 from tubes.worker.routes import Target, is_async
 
@@ -33,9 +34,6 @@ _START_TIMEOUT: Final = 60.0
 #: Seconds between two checks whether a process is alive: its pipe stays open as long as a child of it lives.
 _POLL_INTERVAL: Final = 0.5
 _NAME: Final = "tubes-handler"
-
-#: The tube, the id and the number of the take of a task.
-_Take: TypeAlias = tuple[str, int, int]
 
 
 class ProcessDied(TubesError):
@@ -70,6 +68,8 @@ class ProcessTask:
         if _pipe is None:
             raise RuntimeError("checkpoint works in the process of a handler only")
         with _pipe_lock:
+            if _serving != (self.tube, self.id, self.attempts):  # A thread of an earlier handler.
+                raise TaskNotTaken(id=self.id, tube=self.tube)
             _pipe.send_bytes(pickle.dumps((None, (saved, progress, note))))
             error: BaseException | None = pickle.loads(_pipe.recv_bytes())
         if error is not None:
@@ -79,11 +79,8 @@ class ProcessTask:
 #: In a process of a handler: the pipe to the worker's process.
 _pipe: Connection | None = None
 _pipe_lock: Final = threading.Lock()
-
-
-def take_of(task: TaskView) -> _Take:
-    """Return the take of a task, by which a process is found."""
-    return task.tube, task.id, task._take
+#: The tube, the id and the attempt of the task whose handler runs; None: no handler runs.
+_serving: tuple[str, int, int] | None = None
 
 
 def _snapshot(task: TaskView) -> ProcessTask:
@@ -99,8 +96,8 @@ class Processes:
         self._idle: Final[list[_Child]] = []
         self._all: Final[set[_Child]] = set()
         # The child of each running call, None while it starts, and the calls whose child is to be killed.
-        self._running: Final[dict[_Take, _Child | None]] = {}
-        self._killed: Final[set[_Take]] = set()
+        self._running: Final[dict[Take, _Child | None]] = {}
+        self._killed: Final[set[Take]] = set()
         self._closed = False
 
     def call(self, target: Target, task: Task) -> Any:
@@ -123,7 +120,7 @@ class Processes:
                 del self._running[take]
                 self._killed.discard(take)
 
-    def _call_in_child(self, target: Target, task: Task, take: _Take, work: bytes) -> Any:
+    def _call_in_child(self, target: Target, task: Task, take: Take, work: bytes) -> Any:
         child = self._send_to_child(work)
         with self._lock:
             self._running[take] = child
@@ -150,7 +147,7 @@ class Processes:
             return result
         raise result
 
-    def kill(self, take: _Take) -> None:
+    def kill(self, take: Take) -> None:
         """Kill the process that handles a task, or the one that is about to."""
         with self._lock:
             if take in self._running:
@@ -256,7 +253,7 @@ def _store_checkpoint(task: Task, saved: Any, progress: float | None, note: str 
 
 def _serve(pipe: Connection) -> None:
     """Serve calls until the parent closes the pipe or dies. Runs in the child."""
-    global _pipe
+    global _pipe, _serving
     _pipe = pipe
     threading.Thread(target=_end_with_parent, name="tubes-parent", daemon=True).start()
     # Ignore signals that are sent to the whole group: they are meant for the parent, which has a grace period.
@@ -265,7 +262,10 @@ def _serve(pipe: Connection) -> None:
     with suppress(EOFError, OSError):
         pipe.send_bytes(b"ready")
         while True:
-            pipe.send_bytes(_execute(pipe.recv_bytes()))
+            reply = _execute(pipe.recv_bytes())
+            with _pipe_lock:
+                _serving = None
+                pipe.send_bytes(reply)
 
 
 def _end_with_parent() -> None:
@@ -286,9 +286,11 @@ def kill_all() -> None:
 
 
 def _execute(work: bytes) -> bytes:
+    global _serving
     try:
         function, args, kwargs, facts = pickle.loads(work)
         current.set(facts)
+        _serving = facts.tube, facts.id, facts.attempts
         return pickle.dumps((True, function(*args, **kwargs)))
     except BaseException as error:
         trace = error.__traceback__

@@ -30,20 +30,20 @@ from tubes.drivers.entry import Loss
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND, seconds
 from tubes.errors import TaskCancelled, TaskNotFound, TubeNotFound, TubesError
-from tubes.values.task import CANCELLED, FINISHED, on_checkpoint
+from tubes.values.task import CANCELLED, FINISHED
 from tubes.values.worker_info import MAX_LISTED_TASKS, HandlerInfo, HeldTask
 from tubes.worker.acks import Acks
 from tubes.worker.fetcher import Fetcher
 from tubes.worker.finishing import Finishing, carry_out
 from tubes.worker.handling import Handling, timeout_error
-from tubes.worker.in_flight import NEVER, InFlight
+from tubes.worker.in_flight import NEVER, InFlight, Take
 from tubes.worker.lease_renewer import LeaseRenewer
 from tubes.worker.lifetime import RETRY, Lifetime
 from tubes.worker.logs import log
 from tubes.worker.outcomes import Interrupted, Outcome, Verdict, log_verdict, name_of, reason_of, trace_of, verdict_of
 from tubes.worker.pool import Pool
 from tubes.worker.presence import Presence
-from tubes.worker.processes import Processes, take_of
+from tubes.worker.processes import Processes
 from tubes.worker.scheduler import Scheduler
 from tubes.worker.summary import AT_ONCE, CUT_OFF, Summary
 
@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 
 #: Seconds that cancelled handlers have to end.
 _CANCEL_GRACE: Final = 1.0
+#: The most losses that are remembered until their takes arrive.
+_MAX_UNMATCHED: Final = 10_000
 #: Seconds after which a call of the handler itself, such as a delete of its task, has returned.
 _OWN_CALL: Final = 0.2
 #: How a task was lost, by its state.
@@ -90,6 +92,9 @@ class Run:
         self._deferred: Final[list[tuple[InFlight, Verdict]]] = []
         # Tube and id of the tasks without `max_attempts` that failed in this burst.
         self._attempted: Final[set[tuple[str, int]]] = set()
+        # The tasks in flight by their takes, and the last losses of takes that were not in flight, or not yet.
+        self._takes: Final[dict[Take, InFlight]] = {}
+        self._unmatched: Final[dict[Take, Loss]] = {}
         # The tubes whose losses are reported.
         self._watched: Final[set[AsyncTube]] = set()
         # Asyncio tasks that look at tasks which may be lost.
@@ -125,6 +130,8 @@ class Run:
 
     async def work(self, grace: float) -> Summary:
         """Work until the run is stopped; in a burst, until no task is left."""
+        for connection in (self._connections.threads._connection, self._connections.queue._connection):
+            connection.on_checkpoint = self._interrupt
         for fetcher in self._fetchers.values():
             log.info("the worker takes tasks from %s, on %s", fetcher, self._connections.threads._connection.url)
         self._presence.begin(self._connections.session, at_once=not self._burst)
@@ -211,6 +218,7 @@ class Run:
         """Start the handler of a task that was taken."""
         entry = InFlight(task, route, route.target_of(task))
         self._in_flight.add(entry)
+        self._takes[entry.take] = entry
         self._renewer.add(entry)
         if task._tube not in self._watched:
             self._watch(task._tube)
@@ -218,31 +226,36 @@ class Run:
             self._defer(entry, Verdict("release"))
         else:
             self._spawn(entry, self._handle(entry))
+        if self._unmatched and (loss := self._unmatched.pop(entry.take, None)) and self._renewer.claim(entry):
+            self._lose(entry, loss)
 
     def _spawn(self, entry: InFlight, work: Coroutine[object, object, None]) -> None:
         entry.runner = asyncio.get_running_loop().create_task(work)
 
     async def _handle(self, entry: InFlight) -> None:
         """Call the handler of a task, and finish the task."""
-        on_checkpoint.set(self._interrupt)
         try:
+            if entry.loss is not None:  # Since before this call.
+                return
             schedule = entry.target.schedule
             skipped = None if schedule is None else await self._scheduler.put_next_or_skip(entry.task, schedule)
             verdict = skipped or await self._handling.handle(entry)
-            cancelled = _cancellation_in(verdict, entry.task)
-            if cancelled is not None and self._renewer.claim(entry):
-                self._note_loss(entry, cancelled)
-                self._end(entry, "cancelled")
-                return
+            if _says_cancelled(verdict, entry.task):
+                loss = await self._find_loss(entry)
+                if loss is not None and self._renewer.claim(entry):
+                    self._note_loss(entry, loss)
+                    self._end(entry, "cancelled")
+                    return
             if (
                 entry.is_timed_out
                 or not self._renewer.holds(entry)
                 or (verdict.is_cancelled and self._lifetime.has_ended())
             ):
                 # The task was cut off, lost, or timed out, and was finished there.
-                if entry.loss is not None and entry.loss.event != "cancel" and not verdict.is_cancelled:
+                if entry.loss is not None and not (verdict.is_cancelled or entry.target.process):
                     entry.verdict = verdict
-                    log_verdict(entry.task, verdict, "lost")
+                    if not _says_cancelled(verdict, entry.task):
+                        log_verdict(entry.task, verdict, "lost")
                 if entry.is_timed_out and not verdict.is_cancelled:
                     log.warning("the handler of %s ended too late: its task was already finished", name_of(entry.task))
                 return
@@ -346,6 +359,7 @@ class Run:
             self._look(self._end_lost(entry))
         elif entry in self._in_flight:
             self._in_flight.discard(entry)
+            self._takes.pop(entry.take, None)
             self._free(entry)
             if self._burst and entry.task.max_attempts is None and outcome not in ("acked", "buried"):
                 self._attempted.add((entry.task.tube, entry.task.id))
@@ -363,8 +377,8 @@ class Run:
             log.info("%s was finished by its handler", name_of(entry.task))
         elif outcome == "cancelled":
             reason = f": {entry.loss.reason}" if entry.loss is not None and entry.loss.reason else ""
-            span = _format_span(time.monotonic() - entry.started_at)
-            log.info("%s was cancelled, its handler ended after %s%s", name_of(entry.task), span, reason)
+            span = _format_span(time.monotonic() - entry.lost_at)
+            log.info("%s was cancelled, its handler ended %s later%s", name_of(entry.task), span, reason)
         elif outcome == "lost" and (entry.verdict is None or entry.verdict.method == "ack"):
             event = "" if entry.loss is None else entry.loss.event
             twice = "" if event in ("delete", "bury") else ", and may be done twice"
@@ -416,13 +430,19 @@ class Run:
 
     def _handle_loss(self, tube: AsyncTube, loss: Loss | None) -> None:
         """End the handler of a lost task. None: reports may be missing, so look at all tasks of the tube."""
-        entries = [entry for entry in self._in_flight if entry.task._tube is tube]
         if loss is None:
+            entries = [entry for entry in self._in_flight if entry.task._tube is tube]
             self._look(self._find_losses(entries))
             return
-        for entry in entries:
-            if (entry.task.id, entry.task._take) == loss[:2] and self._renewer.claim(entry):
-                self._lose(entry, loss)
+        take = tube.name, loss.id, loss.take
+        entry = self._takes.get(take)
+        if entry is None:
+            # The take may still be on its way to this loop. A server also reports the takes of others.
+            self._unmatched[take] = loss
+            if len(self._unmatched) > _MAX_UNMATCHED:
+                del self._unmatched[next(iter(self._unmatched))]
+        elif self._renewer.claim(entry):
+            self._lose(entry, loss)
 
     def _look(self, work: Coroutine[object, object, None]) -> None:
         look = asyncio.get_running_loop().create_task(work)
@@ -457,11 +477,11 @@ class Run:
             return None
         if seen.cancelled:
             return Loss(task.id, task._take, "cancel", seen.reason)
-        return Loss(task.id, task._take, _EVENTS.get(seen.state, "release"))
+        return Loss(task.id, task._take, _EVENTS.get(seen.state, ""))
 
     def _note_loss(self, entry: InFlight, loss: Loss) -> None:
         """Store the loss with the entry, and tell a cancelled task to its handler."""
-        entry.loss = loss
+        entry.loss, entry.lost_at = loss, time.monotonic()
         if loss.event == "cancel":
             entry.task._take = CANCELLED
             if entry.plain_task is not None:
@@ -471,17 +491,21 @@ class Run:
         """End the handler of a task that this worker has lost, and that was claimed."""
         if entry not in self._in_flight or entry.runner is None:
             return
-        take = take_of(entry.task)
         self._note_loss(entry, loss)
-        self._processes.kill(take)
+        self._processes.kill(entry.take)
         if loss.event in ("", "release") or (loss.event != "cancel" and entry.target.is_async):
             self._abandon(entry, "lost")
             return
         # The task counts as in flight until its handler has ended.
         outcome: Outcome = "cancelled" if loss.event == "cancel" else "lost"
+        if entry.verdict is not None:  # The handler has ended: this is its reply, or the pause after its failure.
+            self._abandon(entry, outcome)
+            return
         entry.runner.add_done_callback(lambda _: self._end(entry, outcome))
         if entry.target.is_async:
             entry.runner.cancel()
+        if entry.ends_at != NEVER:  # It may hang.
+            asyncio.get_running_loop().call_later(entry.ends_at - time.monotonic(), self._abandon, entry, outcome)
 
     async def _lose_unreported(self, entry: InFlight) -> None:
         """End the handler of a task whose lease could not be renewed."""
@@ -493,8 +517,9 @@ class Run:
 
     async def _end_lost(self, entry: InFlight) -> None:
         """Look how a task was lost that could not be finished, and end it."""
-        entry.loss = await self._find_loss(entry) or Loss(entry.task.id, entry.task._take, "")
-        self._end(entry, "cancelled" if entry.loss.event == "cancel" else "lost")
+        loss = await self._find_loss(entry) or Loss(entry.task.id, entry.task._take, "")
+        self._note_loss(entry, loss)
+        self._end(entry, "cancelled" if loss.event == "cancel" else "lost")
 
     # -- callbacks of the lease renewer, in its thread -----------------------------------------------------------------
 
@@ -528,17 +553,15 @@ class Run:
             self._lifetime.call(self._abandon, entry, outcome)
 
     def _abandon(self, entry: InFlight, outcome: Outcome | None) -> None:
+        self._end(entry, outcome)
         if entry.runner is not None:
             entry.runner.cancel()
-        self._end(entry, outcome)
 
 
-def _cancellation_in(verdict: Verdict, task: AsyncTask) -> Loss | None:
-    """Return the loss if a handler ended because a checkpoint said that its task was cancelled."""
+def _says_cancelled(verdict: Verdict, task: AsyncTask) -> bool:
+    """Return True if a handler ended because a checkpoint said that its task was cancelled."""
     error = verdict.error
-    if isinstance(error, TaskCancelled) and (error.facts["id"], error.facts["tube"]) == (task.id, task.tube):
-        return Loss(task.id, task._take, "cancel", error.facts["reason"])
-    return None
+    return isinstance(error, TaskCancelled) and (error.facts["id"], error.facts["tube"]) == (task.id, task.tube)
 
 
 def _format_span(seconds: float) -> str:
