@@ -44,6 +44,7 @@ from tubes.backend.selecting import (
     check_progress,
     narrowed,
     part_size,
+    remaining,
     see_all,
 )
 from tubes.backend.take_any import AnyOf, check_tube_list, order_ports
@@ -1437,7 +1438,7 @@ class AsyncSelection(Generic[T]):
         scan, returned = Scan(self._filters), 0
         while not scan.ended and (size := part_size(self._filters, returned)):
             tasks = await self._part(scan, self._filters, size, with_data=True)
-            for task in tasks:
+            for task in tasks[: remaining(self._filters, returned)]:
                 returned += 1
                 yield task
 
@@ -1457,7 +1458,7 @@ class AsyncSelection(Generic[T]):
         scan, counted = Scan(self._filters), 0
         while not scan.ended and (size := part_size(self._filters, counted)):
             seen = await self._part(scan, self._filters, size)
-            counted += len(seen)
+            counted += len(seen[: remaining(self._filters, counted)])
         return counted
 
     async def kick(
@@ -1510,8 +1511,9 @@ class AsyncSelection(Generic[T]):
         scan, cancelled = Scan(filters), 0
         while not scan.ended and (size := part_size(filters, cancelled)):
             found = await self._part(scan, filters, size, with_data=True)
-            tasks = changeable_tasks("cancel", found)
-            if tasks:
+            left = changeable_tasks("cancel", found)
+            while tasks := left[: remaining(filters, cancelled)]:
+                left = left[len(tasks) :]
                 reply = self._port.change_seen("cancel", see_all(tasks), (why,))
                 done = await reply if type(reply) is CoroutineType else reply
                 cancelled += sum(done)
@@ -1527,8 +1529,9 @@ class AsyncSelection(Generic[T]):
         scan, changed = Scan(filters), 0
         while not scan.ended and (size := part_size(filters, changed)):
             found = await self._part(scan, filters, size)
-            seen = changeable(act, found)
-            if seen:
+            left = changeable(act, found)
+            while seen := left[: remaining(filters, changed)]:
+                left = left[len(seen) :]
                 reply = self._port.change_seen(act, seen, arguments)
                 done = await reply if type(reply) is CoroutineType else reply
                 changed += sum(done)
@@ -1575,7 +1578,9 @@ class AsyncSelection(Generic[T]):
                 if not waiting and on_progress is not None and on_progress(moved) is False:
                     break
                 continue
-            tasks = waiting[:at_once]
+            tasks = waiting[: remaining(filters, moved)][:at_once]
+            if not tasks:
+                break
             items = items_of(tasks, self._port.connection.micros())
             try:
                 if together:

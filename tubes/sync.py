@@ -32,6 +32,7 @@ from tubes.backend.selecting import (
     check_progress,
     narrowed,
     part_size,
+    remaining,
     see_all,
 )
 from tubes.backend.take_any import AnyOf, check_tube_list, order_ports
@@ -1541,7 +1542,7 @@ class Selection(Generic[T]):
         scan, returned = Scan(self._filters), 0
         while not scan.ended and (size := part_size(self._filters, returned)):
             tasks = self._part(scan, self._filters, size, with_data=True)
-            for task in tasks:
+            for task in tasks[: remaining(self._filters, returned)]:
                 returned += 1
                 yield task
 
@@ -1558,7 +1559,7 @@ class Selection(Generic[T]):
         scan, counted = Scan(self._filters), 0
         while not scan.ended and (size := part_size(self._filters, counted)):
             seen = self._part(scan, self._filters, size)
-            counted += len(seen)
+            counted += len(seen[: remaining(self._filters, counted)])
         return counted
 
     def kick(
@@ -1621,8 +1622,9 @@ class Selection(Generic[T]):
         scan, cancelled = Scan(filters), 0
         while not scan.ended and (size := part_size(filters, cancelled)):
             found = self._part(scan, filters, size, with_data=True)
-            tasks = changeable_tasks("cancel", found)
-            if tasks:
+            left = changeable_tasks("cancel", found)
+            while tasks := left[: remaining(filters, cancelled)]:
+                left = left[len(tasks) :]
                 done = self._port.change_seen("cancel", see_all(tasks), (why,))
                 cancelled += sum(done)
                 for task in cancelled_tasks(tasks, done, why):
@@ -1637,8 +1639,9 @@ class Selection(Generic[T]):
         scan, changed = Scan(filters), 0
         while not scan.ended and (size := part_size(filters, changed)):
             found = self._part(scan, filters, size)
-            seen = changeable(act, found)
-            if seen:
+            left = changeable(act, found)
+            while seen := left[: remaining(filters, changed)]:
+                left = left[len(seen) :]
                 done = self._port.change_seen(act, seen, arguments)
                 changed += sum(done)
             if on_progress is not None and on_progress(changed) is False:
@@ -1691,7 +1694,9 @@ class Selection(Generic[T]):
                 if not waiting and on_progress is not None and on_progress(moved) is False:
                     break
                 continue
-            tasks = waiting[:at_once]
+            tasks = waiting[: remaining(filters, moved)][:at_once]
+            if not tasks:
+                break
             items = items_of(tasks, self._port.connection.micros())
             try:
                 if together:

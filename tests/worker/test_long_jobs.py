@@ -363,6 +363,7 @@ def test_cancel_right_after_the_take_ends_the_handler(queue: tubes.Queue, tube: 
             task = tube.put(number)
             assert eventually(lambda task=task: tube.peek(task).state == "taken")  # type: ignore[misc]
             task.cancel()
+        assert eventually(lambda: worker._run is not None and worker._run._summary.cancelled == 30)
         ended(run, cancelled=30)
 
 

@@ -209,5 +209,16 @@ def check_progress(callback: object) -> None:
 
 
 def part_size(filters: Filters, done: int) -> int:
-    """Return the size of the next part after `done` tasks; 0: the limit is reached."""
-    return PART if filters.limit is None else min(PART, filters.limit - done)
+    """Return how many tasks the next part may look at after `done` tasks; 0: the limit is reached.
+
+    With filters a part may find few tasks, so its size does not depend on the limit.
+    """
+    left = remaining(filters, done)
+    if left is None or (left and any(filters[1:7])):
+        return PART
+    return min(PART, left)
+
+
+def remaining(filters: Filters, done: int) -> int | None:
+    """Return how many tasks the limit allows after `done` tasks; None: any number."""
+    return None if filters.limit is None else filters.limit - done
