@@ -175,10 +175,15 @@ def test_dead_letters_are_listed_with_reasons_and_kicked(shell: Shell, queue: tu
     assert "2 of them: no such address" in output
     assert "1 of them: no reason" in output
     assert [task["reason"] for task in shell.json("buried", "mail")] == ["no such address", None, "no such address"]
+    footer = ["1 of 3 are listed", "2 of 3: no such address", "1 of 3: no reason"]
+    assert shell.lines("buried", "mail", "--limit", 1)[-3:] == footer
+    footer = ["1 of 2 are listed", "1 of them: no such address"]
+    assert shell.lines("buried", "mail", "--reason", "no such address", "--limit", 1)[-2:] == footer
     assert shell.lines("kick", "mail", 2) == ["1"]
     assert "kick 2 buried tasks of tube 'mail': pass --yes" in shell("kick", "mail", code=Exit.USAGE).stderr
     assert shell.lines("kick", "mail", "--yes") == ["2"]
     assert shell("kick", "mail", "--yes", code=Exit.NOTHING).stdout == "0\n"
+    assert shell("kick", "mail", code=Exit.NOTHING).stderr == "tubes: tube 'mail' has no buried tasks to kick\n"
 
 
 def test_peek_shows_first_tasks_or_selects_by_id_or_state(shell: Shell, queue: tubes.Queue) -> None:
@@ -323,6 +328,8 @@ def test_options_select_tasks_to_show(shell: Shell, dead_letters: tubes.Tube) ->
         shell("buried", "mail", option, value, code=Exit.NOTHING)
     message = shell("peek", "mail", "--reason", "ValeError", code=Exit.NOTHING).stderr
     assert message == "tubes: tube 'mail' has no such tasks; did you mean 'ValueError'?\n"
+    message = shell("peek", "mail", "--contains", '"to": "bob"', code=Exit.NOTHING).stderr
+    assert message.endswith("searches the data as stored: JSON without spaces after its commas and colons\n")
 
 
 def test_options_select_tasks_to_change(shell: Shell, queue: tubes.Queue, dead_letters: tubes.Tube) -> None:
@@ -341,6 +348,12 @@ def test_options_select_tasks_to_change(shell: Shell, queue: tubes.Queue, dead_l
     assert dead_letters.statistics().tasks["total"] == 4
     assert shell.lines("cancel", "mail", "--yes") == ["4"]
     shell("cancel", "mail", "--yes", code=Exit.NOTHING)
+    assert shell("cancel", "mail", code=Exit.NOTHING).stderr == "tubes: tube 'mail' has no tasks to cancel\n"
+
+
+def test_state_option_lists_accepted_states(shell: Shell) -> None:
+    assert "in this state: buried or delayed." in shell("kick", "--help").stdout
+    assert "or done ones" in shell("peek", "--help").stdout
 
 
 def test_dry_run_shows_what_would_change(shell: Shell, dead_letters: tubes.Tube) -> None:
@@ -377,6 +390,11 @@ def test_cancelled_tasks_and_checkpoints_are_shown(shell: Shell, queue: tubes.Qu
         task.checkpoint()
     (seen,) = shell.json("peek", "mail", 0)
     assert (seen["state"], seen["cancelled"], seen["why"], seen["reason"]) == ("done", True, "cancelled", "wrong file")
+    dead = tube.put("dead").bury("no such address")
+    head, *rows = shell("peek", "mail", 0, dead.id).stdout.splitlines()
+    assert head.split()[-4:] == ["why", "result", "progress", "data"]
+    assert ("cancelled: wrong file" in rows[0], "no such address" in rows[1]) == (True, True)
+    assert "no such address" in shell("peek", "mail", dead.id).stdout
     assert "; cancelled: 2\n" in shell("cancel", "mail", 2, 0, code=Exit.NOT_FOUND).stderr
 
 

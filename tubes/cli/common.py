@@ -116,12 +116,30 @@ def duration(words: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
+def _of_states(states: Iterable[tubes.State]) -> Any:
+    """Return the option --state of a command that accepts only these states."""
+    *names, last = map(str, states)
+    return Annotated[
+        str | None,
+        typer.Option(
+            "--state",
+            "-s",
+            help=f"Only tasks in this state: {', '.join(names)} or {last}.",
+            autocompletion=lambda incomplete: [name for name in (*names, last) if name.startswith(incomplete)],
+        ),
+    ]
+
+
 #: The options of commands that select tasks: the parameters of `Tube.select`.
 _FILTERS: dict[str, Any] = {
     "state": OfState,
     "reason": Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Only buried tasks with this reason, or with this text before its colon."),
+        typer.Option(
+            metavar="TEXT",
+            help="Only buried tasks with this reason: the whole text, or its part before the first colon, such as "
+            "ValueError.",
+        ),
     ],
     "contains": Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only tasks with this text in their data, as it is stored.")
@@ -134,7 +152,9 @@ _FILTERS: dict[str, Any] = {
     ],
     "attempts": Annotated[int | None, typer.Option(min=1, help="Only tasks that were taken at least this often.")],
     "limit": Annotated[int | None, typer.Option("--limit", "-n", min=1, help="The maximum number of tasks.")],
-    "newest_first": Annotated[bool, typer.Option("--newest-first", help="Start at the end of the order.")],
+    "newest_first": Annotated[
+        bool, typer.Option("--newest-first", help="In reverse order: the task that would be taken last comes first.")
+    ],
 }
 #: The other options of commands that change the selected tasks.
 _CARE: dict[str, Any] = {
@@ -160,17 +180,26 @@ class Wanted(NamedTuple):
         """Return the error that no task is selected, with a hint if a similar reason exists."""
         reason = self.filters.get("reason")
         hint = did_you_mean(reason, tube.admin.reasons()) if reason and self.filters.get("state") != "done" else ""
+        if re.search("[:,] ", self.filters.get("contains", "")):
+            hint += "; --contains searches the data as stored: JSON without spaces after its commas and colons"
         return Stop(f"tube {tube.name!r} has no such tasks{hint}", Exit.NOTHING)
 
 
 def selecting(
-    *, unwanted: Iterable[str] = (), limit: int | None = None, changes: bool = True
+    *,
+    unwanted: Iterable[str] = (),
+    states: Iterable[tubes.State] = (),
+    limit: int | None = None,
+    changes: bool = True,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options that select tasks, in place of its parameter `wanted`.
 
-    `unwanted`: filters that it does not have. `limit`: its default. `changes`: it changes the tasks.
+    `unwanted`: filters that it does not have. `states`: those that it accepts, if not all. `limit`: its default.
+    `changes`: it changes the tasks.
     """
     options = {name: option for name, option in _FILTERS.items() if name not in unwanted} | (_CARE if changes else {})
+    if states and "state" in options:
+        options["state"] = _of_states(states)
     defaults = {name: False if name in ("newest_first", *_CARE) else None for name in options} | {"limit": limit}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

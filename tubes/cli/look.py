@@ -301,7 +301,8 @@ def buried(
 ) -> None:
     """List the buried tasks and their reasons.
 
-    They are listed in the order in which `kick` takes them. The last lines count the listed tasks by reason.
+    They are listed in the order in which `kick` takes them. The last lines count all buried tasks by the kind of their
+    reason, or with options that select tasks the listed ones by reason.
     """
     with open_queue(url, codec, read_only=True) as queue:
         tube = queue.tube(name)
@@ -309,10 +310,25 @@ def buried(
         found = [*tube.select("buried", **filters)]
         _show(found, as_json_=as_json_, reasons=True)
         if not as_json_ and found:
-            for reason, count in Counter(task.reason for task in found).most_common():
-                console().print(text(f"{count} of them: {reason or 'no reason'}"))
+            _count_reasons(tube, found, filters)
         if wanted.filters and not found:
             raise wanted.nothing(tube)
+
+
+def _count_reasons(tube: library.Tube, found: list[library.Task], filters: dict[str, Any]) -> None:
+    """Print the number of tasks for each reason: of all buried tasks, or of the listed ones if there are filters."""
+    others = {name: value for name, value in filters.items() if name not in ("limit", "newest_first")}
+    if others:
+        reasons = Counter(task.reason or "none" for task in found)
+        total = len(found) if len(found) < filters["limit"] else tube.select("buried", **others).count()
+    else:
+        reasons = Counter(tube.admin.reasons())
+        total = sum(reasons.values())
+    if total > len(found):
+        console().print(text(f"{len(found)} of {total} are listed"))
+    which = "them" if others or total <= len(found) else str(total)
+    for reason, count in reasons.most_common():
+        console().print(text(f"{count} of {which}: {'no reason' if reason == 'none' else reason}"))
 
 
 def lanes(

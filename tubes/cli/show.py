@@ -182,13 +182,16 @@ def tasks_table(tasks: Iterable[tubes.Task], *, reasons: bool = False) -> Grid:
     results = any(task.ended is not None for task in rows)
     steps = any(progress_of(task.progress, task.note) for task in rows)
     extra = (*([_RESULT] if results else ()), *([_PROGRESS] if steps else ()))
-    grid = Grid((*_TASKS, _WHY if reasons or results else _MOVES, *extra, _DATA))
+    moves = () if reasons or results else (_MOVES,)
+    whys = (_WHY,) if reasons or results or any(task.reason for task in rows) else ()
+    grid = Grid((*_TASKS, *moves, *whys, *extra, _DATA))
     for task in rows:
         state = str(task.state)
         attempts = f"{task.attempts}/{task.max_attempts}" if task.max_attempts else task.attempts
-        reason = task.why or task.reason if reasons or results else moment(task.due, now)
+        move = (moment(task.due, now),) if moves else ()
+        why = (": ".join(filter(None, (task.why, task.reason))),) if whys else ()
         result = (words_of(result_of(partial(getattr, task, "result"))),) if results else ()
         step = (progress_of(task.progress, task.note),) if steps else ()
-        facts = (task.pri, task.utube, attempts, span(now - task.created), reason, *result, *step)
+        facts = (task.pri, task.utube, attempts, span(now - task.created), *move, *why, *result, *step)
         grid.add_row(text(task.id), text(state, COLORS.get(state, "")), *map(text, (*facts, words_of(data_of(task)))))
     return grid

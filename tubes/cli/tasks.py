@@ -267,10 +267,10 @@ def release(
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
-    """Release tasks that `take --hold` has taken.
+    """Make taken tasks ready again, or delayed.
 
-    Without --session it releases the selected taken tasks of all sessions, and prints their number. Workers lose the
-    tasks they work on.
+    With ids and --session it releases tasks that `take --hold` has taken. Without both it releases the selected taken
+    tasks of all sessions, also those that workers handle now, and prints their number.
     """
     if not ids and session is None and delay is None:
         with open_queue(url) as queue:
@@ -332,8 +332,10 @@ def _change(
     else:
         if not wanted.filters.keys() - {"newest_first"}:
             counts = tube.statistics().tasks
-            which = f"{sum(counts[one] for one in states)} {f'{state} ' if state else ''}tasks"
-            require_confirmation(f"{act} {which} of tube {tube.name!r}", yes=wanted.yes)
+            count, which = sum(counts[one] for one in states), f"{state} tasks" if state else "tasks"
+            if not count and not wanted.yes:
+                raise Stop(f"tube {tube.name!r} has no {which} to {act}", Exit.NOTHING)
+            require_confirmation(f"{act} {count} {which} of tube {tube.name!r}", yes=wanted.yes)
         changed = _run(partial(change, found), f"{act} {tube.name}", past)
         _print_result(as_json_, {"tube": tube.name, **facts, past: changed}, str(changed))
     if not changed:
@@ -370,7 +372,7 @@ def _run(change: Callable[..., int], title: str, past: str) -> int:
     return changed
 
 
-@selecting()
+@selecting(states=CHANGED_STATES["kick"])
 def kick(
     name: Name,
     ids: Ids = None,
@@ -383,8 +385,8 @@ def kick(
 ) -> None:
     """Make buried or delayed tasks ready and print their number.
 
-    Without ids it kicks the selected tasks: buried ones, or with --state delayed ones. Tasks selected by id may be in
-    either state. A kept done task is put again under a new id.
+    With ids it kicks these tasks, whether they are buried or delayed; a kept done task is put again under a new id.
+    Without ids it kicks the selected buried tasks, or with --state delayed the selected delayed tasks.
     """
     with open_queue(url) as queue:
         tube = queue.tube(name)
@@ -407,13 +409,13 @@ def kick(
             raise Stop(f"tube {name!r} has no such buried, delayed or done tasks", Exit.NOTHING)
 
 
-@selecting(unwanted=("reason",))
+@selecting(unwanted=("reason",), states=CHANGED_STATES["bury"])
 def bury(
     name: Name, ids: Ids = None, *, because: Because = None, wanted: Wanted, url: Url = None, as_json_: AsJson = False
 ) -> None:
     """Bury tasks and print their number.
 
-    Without ids it buries the selected ready, delayed and taken tasks. Workers lose the tasks they work on.
+    Without ids it buries the selected ready, delayed and taken tasks, also those that workers handle now.
     """
     with open_queue(url) as queue:
         tube = queue.tube(name)
@@ -426,14 +428,14 @@ def bury(
         _print_result(as_json_, {"tube": name, "buried": done}, str(len(done)))
 
 
-@selecting()
+@selecting(states=CHANGED_STATES["cancel"])
 def cancel(
     name: Name, ids: Ids = None, *, because: Because = None, wanted: Wanted, url: Url = None, as_json_: AsJson = False
 ) -> None:
     """Cancel tasks and print their number.
 
-    Without ids it cancels the selected tasks, in any state except done. Their workers are told at once: they end async
-    handlers and handlers in processes; other handlers learn it at their next checkpoint.
+    Without ids it cancels the selected tasks, in any state except done. If a worker handles a task, an async handler
+    and a handler in a process end at once, and a handler in a thread ends at its next checkpoint.
     """
     with open_queue(url) as queue:
         tube = queue.tube(name)
@@ -446,7 +448,7 @@ def cancel(
         _print_result(as_json_, {"tube": name, "cancelled": done}, str(len(done)))
 
 
-@selecting()
+@selecting(states=CHANGED_STATES["move"])
 def move(
     name: Name,
     to: Annotated[str, typer.Argument(metavar="TO", help="The name of the other tube.", autocompletion=complete_tubes)],
@@ -470,8 +472,7 @@ def move(
 def delete(name: Name, ids: Ids = None, *, wanted: Wanted, url: Url = None, as_json_: AsJson = False) -> None:
     """Delete tasks and print their number.
 
-    Without ids it deletes the selected tasks, in any state except done. Without --state workers lose the tasks they
-    work on.
+    Without ids it deletes the selected tasks, in any state except done, also those that workers handle now.
     """
     with open_queue(url) as queue:
         tube = queue.tube(name)
