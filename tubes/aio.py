@@ -1389,7 +1389,7 @@ class AsyncTube(Generic[T, R]):
     ) -> Callable[[AsyncTask[T], str], object] | None:
         """Call `callback(task, event)` for every change in this tube, by any program; None removes the callback.
 
-        Events: `put take release touch bury kick delete update ttl ttr delay`; an ack is a `delete` as well. The
+        Events: `put take release touch bury kick delete update ttl ttr delay cancel`; an ack is a `delete` as well. The
         callback is called after each change, in the order of the changes, one at a time, in the event loop that
         registered it: do long work elsewhere. Its errors are logged. Each `AsyncQueue` has one callback per tube, as
         long as the `AsyncQueue` lives. Returns the previous callback.
@@ -1545,9 +1545,9 @@ class AsyncSelection(Generic[T]):
         `tube`: any other tube, of this queue or of another one, in another namespace or on another server.
 
         Delayed tasks stay delayed, all others become ready. A task keeps its data, priority, lane, context, ttr,
-        max_attempts and keep_done, its key with its key_ttl, and the rest of its delay and its ttl. It gets a new id,
-        and its attempts start at 0. The old task is removed: it is not kept as a done task, and its key is free.
-        Listeners get a put in the other tube and a delete in this one.
+        max_attempts and keep_done, its key with its key_ttl, and the rest of its delay and its ttl. It gets a new id
+        and a new time of put (`created`), its attempts start at 0, and it loses its reason. The old task is removed: it
+        is not kept as a done task, and its key is free. Listeners get a put in the other tube and a delete in this one.
 
         In memory, in one folder and on one server each task moves in one step, some 100 with each call: it is always in
         exactly one of the tubes, whatever fails. In a cluster, and from one store to another, 250 tasks at a time are
@@ -1803,6 +1803,8 @@ class AsyncTask(TaskView[T]):
         self, saved: object = None, *, progress: float | None = None, note: str | None = None
     ) -> AsyncTask[T]:
         """Save how far the work on the task is, and get more time for it. Returns the task as it is then. O(log n).
+
+        This object does not change: its `saved` is that of the take. The returned task has the new values.
 
         `saved`: any JSON value, at most 65,536 bytes, for the next attempt: `task.saved`. `progress`: a number from 0
         to 1. `note`: a text of at most 1,000 characters. Anybody sees all three with `peek`, in lists and in events.

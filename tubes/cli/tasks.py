@@ -461,7 +461,7 @@ def move(
     """Move tasks to another tube and print their number.
 
     It moves the selected tasks: buried ones, or with --state ready or delayed ones. They become ready there, or stay
-    delayed. They get new ids.
+    delayed. They get new ids and times of put, and lose their reasons.
     """
     with open_queue(url, codec) as queue:
         act = partial(Selection.move_to, tube=queue.tube(to))
