@@ -67,7 +67,7 @@ def required_rights() -> dict[str, frozenset[str]]:
     spark = of_scripts(*_SESSION, *_PUTS, *sparks)
     return {
         "producer": putting,
-        "worker": working,
+        "worker": working | {"SUBSCRIBE"},
         "monitor": looking,
         "listener": of_scripts(*_SESSION, "listen") | _CALLS | _HEARS,
         "spark": spark | _CALLS | _WAITS | _LOOKS,
