@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -126,7 +126,7 @@ def run_job(url: str, folder: Path, items: int, deploys: int, kills: int, kind: 
 
 
 @contextmanager
-def _worker(url: str, kind: str, fault: int) -> Iterator[subprocess.Popen[Any]]:
+def _worker(url: str, kind: str, fault: int) -> Generator[subprocess.Popen[Any]]:
     """Start a worker, and kill it at the end of the block if it still runs."""
     with python("-m", "tests.soak.long_job", "--url", url, "--kind", kind, env={_FAULT: str(fault)}) as worker:
         try:

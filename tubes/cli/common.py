@@ -119,13 +119,17 @@ def duration(words: str) -> float:
 def _of_states(states: Iterable[tubes.State]) -> Any:
     """Return the option --state of a command that accepts only these states."""
     *names, last = map(str, states)
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in (*names, last) if name.startswith(incomplete)]
+
     return Annotated[
         str | None,
         typer.Option(
             "--state",
             "-s",
             help=f"Only tasks in this state: {', '.join(names)} or {last}.",
-            autocompletion=lambda incomplete: [name for name in (*names, last) if name.startswith(incomplete)],
+            autocompletion=complete,
         ),
     ]
 
