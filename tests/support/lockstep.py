@@ -151,7 +151,8 @@ class Lockstep:
         ideal, tube = self.worker(worker)
         data, self.number = f"d{self.number}", self.number + 1
         to_model_options = self.to_model_options(options)
-        if options.get("timeout") and (self.model.waiting_puts or not self.model.room()):
+        is_lane_full = self.model.full_lane([(data, to_model_options)]) is not None
+        if options.get("timeout") and (self.model.waiting_puts or is_lane_full or not self.model.room()):
             self.begin(
                 tube,
                 "put",
