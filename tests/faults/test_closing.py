@@ -32,7 +32,7 @@ CALLS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "take_any": lambda queue, tube, full: queue.take_any([tube, full], timeout=60),
     "peek": lambda queue, tube, full: full.peek(0),
     "statistics": lambda queue, tube, full: tube.statistics(),
-    "tasks": lambda queue, tube, full: [*tube.select()],
+    "tasks": lambda queue, tube, full: tube.select().count(),
     "listen": lambda queue, tube, full: tube.on_task_change(lambda task, event: None),
     "create_tube": lambda queue, tube, full: queue.create_tube("new", if_not_exists=True),
     "tube": lambda queue, tube, full: queue.tube("load"),
