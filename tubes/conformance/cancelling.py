@@ -193,7 +193,8 @@ class Cancelling(Bench):
 
     @needs("lane")
     def test_cancel_lets_the_lane_go_on(self) -> None:
-        self.put(**self.lane("a")), self.put(**self.lane("a"))
+        for _ in range(2):
+            self.put(**self.lane("a"))
         first = self.take()
         assert self.tube.take(timeout=0) is None
         self.tube.cancel(first)
