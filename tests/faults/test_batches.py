@@ -16,7 +16,7 @@ from tests.support.proxy import Proxy
 from tests.support.worker import Worker
 from tubes import ServerFull, TubeFull
 from tubes.conformance.bench import eventually
-from tubes.redis import batch_port
+from tubes.redis.port import batch_port
 from tubes.redis.transport.wire import Wire
 from tubes.testing import LocalServer
 

@@ -15,7 +15,7 @@ import tubes
 from tests.support.internals import port_of
 from tests.support.worker import Worker
 from tubes.conformance.bench import eventually
-from tubes.redis.edition import Edition
+from tubes.redis.sessions.edition import Edition
 from tubes.testing import ManualClock
 
 if TYPE_CHECKING:

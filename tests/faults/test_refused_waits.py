@@ -15,7 +15,7 @@ from tests.support.internals import port_of
 from tubes import ServerRefused, TubesError
 from tubes.conformance.bench import eventually
 from tubes.metrics.prometheus import Collector
-from tubes.redis import wait_loop
+from tubes.redis.waiting import wait_loop
 from tubes.spark.server.streams import Stream
 from tubes.worker import Worker
 

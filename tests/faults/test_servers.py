@@ -16,8 +16,8 @@ from tests.support.lasting import OUTLIVES_KILLS
 from tests.support.ledger import Ledger, Witness
 from tubes import ConnectionLost, ServerFull, Task, TubeNotFound
 from tubes.conformance.bench import eventually
-from tubes.redis import wait_loop
 from tubes.redis.transport import script_call
+from tubes.redis.waiting import wait_loop
 from tubes.testing import LocalServer
 
 if TYPE_CHECKING:

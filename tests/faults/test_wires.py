@@ -17,11 +17,12 @@ from tests.support.proxy import Proxy
 from tubes import ConnectionLost, Task, TubesError
 from tubes.backend.flow import run
 from tubes.conformance.bench import eventually
-from tubes.redis import event_subscription, task_codec
+from tubes.redis import task_codec
 from tubes.redis.scripts.assembly import script
 from tubes.redis.transport import script_call
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.script_call import ScriptCall
+from tubes.redis.waiting import event_subscription
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

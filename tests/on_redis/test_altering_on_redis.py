@@ -13,7 +13,7 @@ import tubes
 from tests.support.internals import port_of
 from tests.support.processes import python
 from tubes.conformance.bench import eventually
-from tubes.redis import batch_port
+from tubes.redis.port import batch_port
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.server import locate
 from tubes.redis.transport.wire import ErrorReply, Wire

@@ -26,7 +26,7 @@ from tubes import (
     TubeNotFound,
 )
 from tubes.drivers import Driver, Ranked
-from tubes.redis import coalesced_puts
+from tubes.redis.port import coalesced_puts
 from tubes.redis.transport import script_call
 
 if TYPE_CHECKING:

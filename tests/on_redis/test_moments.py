@@ -14,7 +14,7 @@ import pytest
 import tubes
 from tubes import Item
 from tubes.conformance.bench import eventually
-from tubes.redis.store import RedisStore
+from tubes.redis.sessions.store import RedisStore
 from tubes.testing import LocalServer, server_program
 
 if TYPE_CHECKING:

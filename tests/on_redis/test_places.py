@@ -110,7 +110,7 @@ def test_connect_timeout_limits_the_discovery_of_a_cluster() -> None:
 def test_connect_logs_that_a_server_does_not_reply(
     connect: Callable[[str], object], timeout: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tubes.redis.store.SILENCE", 0.1)
+    monkeypatch.setattr("tubes.redis.sessions.store.SILENCE", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # It accepts connections, and never replies.
         place = f"redis://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(ConnectionLost):
@@ -123,7 +123,7 @@ def test_connect_logs_that_a_server_does_not_reply(
 def test_connect_logs_nothing_if_the_server_replies(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tubes.redis.store.SILENCE", 0.3)
+    monkeypatch.setattr("tubes.redis.sessions.store.SILENCE", 0.3)
     tubes.connect(url).close()
     time.sleep(0.4)
     assert not caplog.records

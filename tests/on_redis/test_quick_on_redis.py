@@ -10,8 +10,8 @@ import pytest
 
 import tubes
 from tests.memory.test_quick import outcome
-from tubes.redis.batch_port import BatchPort
-from tubes.redis.quick import ThreadPort
+from tubes.redis.port.batch_port import BatchPort
+from tubes.redis.port.quick import ThreadPort
 from tubes.testing import LocalServer
 from tubes.values.task import FINISHED
 

@@ -18,7 +18,7 @@ from tubes import TaskNotTaken, TubeNotFound
 from tubes.conformance.bench import eventually
 from tubes.conformance.faces import Face
 from tubes.drivers.options import SECOND
-from tubes.redis import emptiness
+from tubes.redis.waiting import emptiness
 from tubes.testing import LocalServer
 
 PUTS: dict[str, list[dict[str, Any]]] = {

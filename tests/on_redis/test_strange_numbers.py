@@ -10,7 +10,7 @@ import pytest
 import tubes
 from tests.support.internals import port_of
 from tubes import Unreadable
-from tubes.redis.coalesced_puts import CoalescedPuts
+from tubes.redis.port.coalesced_puts import CoalescedPuts
 from tubes.redis.transport.wire import ErrorReply, Wire
 from tubes.testing import LocalServer, ManualClock
 

@@ -12,8 +12,8 @@ import tubes
 from tests.support.indexes import Indexes
 from tests.support.internals import port_of
 from tubes import Driver, Item, TubeBusy
-from tubes.redis import store
 from tubes.redis.scripts.assembly import BYTES
+from tubes.redis.sessions import store
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.spark.server.streams import Stream
 from tubes.testing import LocalServer

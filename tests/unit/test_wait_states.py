@@ -15,10 +15,10 @@ from tubes.drivers.moves import State
 from tubes.drivers.timers import NEVER
 from tubes.errors import ConnectionLost, QueueClosed, ServerRefused, TubesError
 from tubes.redis import task_codec
-from tubes.redis.serving import Serving
 from tubes.redis.transport.script_call import WaitForLock
-from tubes.redis.wait_queue import WaitQueue
-from tubes.redis.wait_states import WAIT_MOVES, WaitMove, WaitState
+from tubes.redis.waiting.serving import Serving
+from tubes.redis.waiting.wait_queue import WaitQueue
+from tubes.redis.waiting.wait_states import WAIT_MOVES, WaitMove, WaitState
 from tubes.values.task import TaskView
 
 #: All rows of the table except the first, the arrival of a waiter.

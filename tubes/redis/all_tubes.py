@@ -9,9 +9,9 @@ from tubes.drivers.options import SECOND
 from tubes.drivers.tube_options import as_arguments
 from tubes.errors import DriverNotFound, Unreadable
 from tubes.redis import validation
-from tubes.redis.edition import Edition, TubeSession
-from tubes.redis.looking import statistics_of
+from tubes.redis.port.looking import statistics_of
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
+from tubes.redis.sessions.edition import Edition, TubeSession
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply
 from tubes.values.overview import Overview
@@ -19,7 +19,7 @@ from tubes.values.overview import Overview
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tubes.redis.store import RedisStore
+    from tubes.redis.sessions.store import RedisStore
 
 #: Tubes per call of `overview`.
 _TUBES_PER_CALL: Final = 200

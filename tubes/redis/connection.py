@@ -24,15 +24,15 @@ from tubes.errors import (
 )
 from tubes.redis import validation
 from tubes.redis.all_tubes import existing_names, overview
-from tubes.redis.batch_port import RedisPort
-from tubes.redis.coalesced_puts import Channels, LoopPort
-from tubes.redis.port import Port, PortConnection
-from tubes.redis.quick import ThreadPort
+from tubes.redis.port.base import Port, PortConnection
+from tubes.redis.port.batch_port import RedisPort
+from tubes.redis.port.coalesced_puts import Channels, LoopPort
+from tubes.redis.port.quick import ThreadPort
 from tubes.redis.repair import examine
 from tubes.redis.scripts.assembly import script, trial
 from tubes.redis.scripts.replies import bytes_of, list_of
-from tubes.redis.session import OpenedTube, RedisSession
-from tubes.redis.store import creation_of, open_store
+from tubes.redis.sessions.session import OpenedTube, RedisSession
+from tubes.redis.sessions.store import creation_of, open_store
 from tubes.redis.transport.channel import ThreadChannel, pay
 from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
 from tubes.redis.transport.script_call import Flow, ScriptCall, Slots, verb
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
     from tubes.backend.clock import Clock
     from tubes.backend.interface import ApiKind, IfExists, Options
-    from tubes.redis.shared_tube import SharedTube
-    from tubes.redis.store import RedisStore
+    from tubes.redis.sessions.store import RedisStore
+    from tubes.redis.waiting.shared_tube import SharedTube
     from tubes.values.codecs import Codec
     from tubes.values.overview import Overview
     from tubes.values.problem import Problem

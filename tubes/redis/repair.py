@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tubes.drivers.driver import Driver
-    from tubes.redis.store import RedisStore
+    from tubes.redis.sessions.store import RedisStore
 T = TypeVar("T")
 #: Tasks per call; each costs more in a tube with lanes.
 _TASKS: Final = 200

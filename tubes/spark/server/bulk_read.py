@@ -18,7 +18,7 @@ from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.wire import pack
 
 if TYPE_CHECKING:
-    from tubes.redis.port import Port
+    from tubes.redis.port.base import Port
     from tubes.redis.transport.wire import Reply, Word
     from tubes.sync import Task, Tube
 

@@ -22,7 +22,7 @@ from tubes.redis.transport.wire import ErrorReply, Reply, Word
 
 if TYPE_CHECKING:
     from tubes.backend.interface import Options
-    from tubes.redis.batch_port import BatchPort
+    from tubes.redis.port.batch_port import BatchPort
     from tubes.sync import Task, Tube
 
 #: Maximum tasks and bytes per script, so that it blocks the server for some milliseconds only.

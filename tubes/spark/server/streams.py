@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tubes.redis.connection import Connection
-    from tubes.redis.port import Port
+    from tubes.redis.port.base import Port
     from tubes.sync import Queue, Task, Tube
 
 _log = logging.getLogger("tubes")

@@ -13,14 +13,14 @@ from tubes.drivers.options import NO_LANE, SECOND, Seconds, integer
 from tubes.drivers.timers import NEVER
 from tubes.errors import TaskNotFound, Unreadable
 from tubes.redis import task_codec, validation
-from tubes.redis.port import raw_text
+from tubes.redis.port.base import raw_text
+from tubes.redis.port.verbs import CallPort
 from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.msgpack_array import packed
 from tubes.redis.scripts.replies import ErrorReply, Reply, bytes_of, list_of, number_of
 from tubes.redis.task_codec import Parsed
 from tubes.redis.transport.script_call import Flow, ScriptCall, verb
 from tubes.redis.transport.wire import Word
-from tubes.redis.verbs import CallPort
 from tubes.values.lane import LaneInfo, lane_of
 from tubes.values.reasons import KIND_LENGTH
 from tubes.values.statistics import Statistics, to_seconds

@@ -14,12 +14,12 @@ from tubes.drivers.moves import State
 from tubes.drivers.timers import NEVER
 from tubes.errors import TubesError
 from tubes.redis import task_codec
-from tubes.redis.batch_port import BatchPort
-from tubes.redis.port import PortConnection, Request, has_end_effects, lane_word
+from tubes.redis.port.base import PortConnection, Request, has_end_effects, lane_word
+from tubes.redis.port.batch_port import BatchPort
+from tubes.redis.port.verbs import NEEDS_OTHER_SCRIPT
 from tubes.redis.scripts.replies import BYTES, answers_of
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, pack
-from tubes.redis.verbs import NEEDS_OTHER_SCRIPT
 from tubes.values.options import put_options
 from tubes.values.task import F, TaskView
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from tubes.backend.interface import Options
     from tubes.drivers.driver import Driver
-    from tubes.redis.edition import TubeSession
-    from tubes.redis.shared_tube import SharedTube
+    from tubes.redis.sessions.edition import TubeSession
     from tubes.redis.transport.channel import ThreadChannel
+    from tubes.redis.waiting.shared_tube import SharedTube
 
 T = TypeVar("T")
 _TAKEN: Final = State.TAKEN

@@ -7,14 +7,14 @@ from weakref import WeakSet
 
 from tubes.backend.alarms import Alarm
 from tubes.errors import TubeNotFound
-from tubes.redis.emptiness import Emptiness
-from tubes.redis.event_subscription import EventSubscription
 from tubes.redis.scripts.replies import number_of
-from tubes.redis.serving import Serving, words_to_undo
 from tubes.redis.transport.script_call import AHEAD, ScriptCall
-from tubes.redis.wait_loop import WaitLoop
-from tubes.redis.wait_queue import WaitQueue
-from tubes.redis.wait_states import WaitState
+from tubes.redis.waiting.emptiness import Emptiness
+from tubes.redis.waiting.event_subscription import EventSubscription
+from tubes.redis.waiting.serving import Serving, words_to_undo
+from tubes.redis.waiting.wait_loop import WaitLoop
+from tubes.redis.waiting.wait_queue import WaitQueue
+from tubes.redis.waiting.wait_states import WaitState
 from tubes.values.task import TaskView
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from tubes.backend.waiters import Waiter
     from tubes.drivers.driver import Driver
     from tubes.errors import TubesError
-    from tubes.redis.batch_port import RedisPort
-    from tubes.redis.edition import Edition
-    from tubes.redis.store import RedisStore
+    from tubes.redis.port.batch_port import RedisPort
+    from tubes.redis.sessions.edition import Edition
+    from tubes.redis.sessions.store import RedisStore
     from tubes.redis.transport.script_call import Flow
 
 

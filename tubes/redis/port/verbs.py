@@ -17,7 +17,7 @@ from tubes.drivers.timers import NEVER
 from tubes.drivers.tube_options import apply_changes
 from tubes.errors import DuplicateKey, TaskCancelled, TaskNotFound, TaskNotTaken, TubeBusy, TubeFull
 from tubes.redis import task_codec, validation
-from tubes.redis.port import Port, Request, identity_of, lane_word, raw_text
+from tubes.redis.port.base import Port, Request, identity_of, lane_word, raw_text
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.script_call import SERVING, Flow, verb
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
@@ -30,7 +30,7 @@ from tubes.values.task import F, TaskView, log_lost_take, reserved_names
 
 if TYPE_CHECKING:
     from tubes.backend.interface import Options, Wrap
-    from tubes.redis.edition import Edition
+    from tubes.redis.sessions.edition import Edition
 
 #: Done tasks per call of `trim_done`.
 _TRIMS_PER_CALL: Final = 500

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tubes.errors import ConnectionLost
 from tubes.redis import task_codec
-from tubes.redis.batch_port import BatchPort
+from tubes.redis.port.batch_port import BatchPort
+from tubes.redis.port.verbs import NEEDS_OTHER_SCRIPT
 from tubes.redis.scripts import replies
 from tubes.redis.scripts.replies import ErrorReply, Reply
 from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
 from tubes.redis.transport.script_call import CERTAIN, UNSURE, ScriptCall
-from tubes.redis.verbs import NEEDS_OTHER_SCRIPT
 from tubes.values.options import put_options
 from tubes.values.task import F
 
 if TYPE_CHECKING:
     from tubes.backend.interface import Options
     from tubes.errors import TubesError
-    from tubes.redis.edition import TubeSession
-    from tubes.redis.port import PortConnection
-    from tubes.redis.shared_tube import SharedTube
+    from tubes.redis.port.base import PortConnection
+    from tubes.redis.sessions.edition import TubeSession
+    from tubes.redis.waiting.shared_tube import SharedTube
 
 #: The channels of a connection by event loop.
 Channels: TypeAlias = dict[asyncio.AbstractEventLoop, LoopChannel | ThreadedChannel]

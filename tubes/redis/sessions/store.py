@@ -24,22 +24,22 @@ from tubes.drivers.options import SECOND, micros
 from tubes.drivers.registry import Registry
 from tubes.errors import ConnectionLost, QueueClosed, TubesError
 from tubes.redis import validation
-from tubes.redis.beats import SessionRenewer
-from tubes.redis.edition import Edition
-from tubes.redis.losses import Losses
 from tubes.redis.scripts.assembly import WATCHED, script
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.scripts.rights import CALLING
-from tubes.redis.shared_tube import SharedTube
+from tubes.redis.sessions.edition import Edition
+from tubes.redis.sessions.heartbeats import SessionRenewer
+from tubes.redis.sessions.losses import Losses
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.script_call import PATIENCE, Flow, ScriptCall
 from tubes.redis.transport.server import locate
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, error_of, foreign
+from tubes.redis.waiting.shared_tube import SharedTube
 from tubes.values.codecs import find as find_codec
 
 if TYPE_CHECKING:
     from tubes.backend.clock import Clock
-    from tubes.redis.session import OpenedTube, RedisSession
+    from tubes.redis.sessions.session import OpenedTube, RedisSession
     from tubes.redis.transport.server import Server
     from tubes.values.codecs import Codec
 

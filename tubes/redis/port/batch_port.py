@@ -22,15 +22,15 @@ from tubes.drivers.moves import State
 from tubes.drivers.options import Seconds, micros
 from tubes.errors import DuplicateKey, TaskNotTaken, TubeFull, TubesError
 from tubes.redis import task_codec
-from tubes.redis.looking import LookingPort
-from tubes.redis.port import identity_of, raw_text
+from tubes.redis.port.base import identity_of, raw_text
+from tubes.redis.port.looking import LookingPort
+from tubes.redis.port.verbs import letters_of
 from tubes.redis.scripts.assembly import relaying
 from tubes.redis.scripts.msgpack_array import packed
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport import script_call
 from tubes.redis.transport.script_call import SERVING, Flow, ScriptCall, verb
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
-from tubes.redis.verbs import letters_of
 from tubes.values.batch import Batch, TasksById, mark_all_finished, tasks_by_id
 from tubes.values.lease import Lease
 from tubes.values.task import F
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from tubes.backend.interface import Options, PreparedPut
     from tubes.backend.selecting import Seen
-    from tubes.redis.edition import Edition
+    from tubes.redis.sessions.edition import Edition
 
 #: Limits of one put, in tasks and in bytes; larger batches are uploaded to the server first.
 PUTS: Final = 4_000

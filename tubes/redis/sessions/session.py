@@ -15,18 +15,18 @@ from uuid import uuid4
 from tubes.drivers.options import micros
 from tubes.errors import DriverNotFound, ServerRefused, SessionNotFound, Unreadable
 from tubes.redis import validation
-from tubes.redis.edition import Edition, TubeSession
 from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.parts import LAYOUTS, PARTS
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
+from tubes.redis.sessions.edition import Edition, TubeSession
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply
 
 if TYPE_CHECKING:
-    from tubes.redis.batch_port import RedisPort
-    from tubes.redis.port import Port
-    from tubes.redis.shared_tube import SharedTube
-    from tubes.redis.store import RedisStore
+    from tubes.redis.port.base import Port
+    from tubes.redis.port.batch_port import RedisPort
+    from tubes.redis.sessions.store import RedisStore
+    from tubes.redis.waiting.shared_tube import SharedTube
 
 
 class OpenedTube(NamedTuple):

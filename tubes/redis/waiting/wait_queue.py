@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from tubes.backend.waiters import PENDING
 from tubes.errors import ConnectionLost
-from tubes.redis.wait_states import WAIT_MOVES, WaitState
+from tubes.redis.waiting.wait_states import WAIT_MOVES, WaitState
 from tubes.values.batch import lanes_of
 
 if TYPE_CHECKING:

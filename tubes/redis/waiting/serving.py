@@ -16,11 +16,11 @@ from tubes.values.task import TaskView
 
 if TYPE_CHECKING:
     from tubes.backend.waiters import Waiter
-    from tubes.redis.batch_port import RedisPort
+    from tubes.redis.port.batch_port import RedisPort
     from tubes.redis.task_codec import Parsed
     from tubes.redis.transport.script_call import Flow, ScriptCall
     from tubes.redis.transport.wire import Reply
-    from tubes.redis.wait_queue import WaitQueue
+    from tubes.redis.waiting.wait_queue import WaitQueue
 
 T = TypeVar("T")
 _log = logging.getLogger("tubes")

@@ -22,9 +22,9 @@ from tubes.backend.waiters import TUBE_EMPTY, TaskEnd
 from tubes.drivers.moves import State
 from tubes.errors import ConnectionLost, TubeFull, TubeNotFound, TubesError
 from tubes.redis import task_codec, validation
-from tubes.redis.edition import LeaseSession, TubeSession
 from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.replies import list_of, number_of
+from tubes.redis.sessions.edition import LeaseSession, TubeSession
 from tubes.redis.task_codec import Parsed, put_of
 from tubes.redis.transport.script_call import AHEAD, SERVING, UNSURE, Flow, ScriptCall, ScriptLook
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, error_of
@@ -33,11 +33,11 @@ from tubes.values.task import F, TaskView
 
 if TYPE_CHECKING:
     from tubes.backend.waiters import Waiter
-    from tubes.redis.edition import Edition
-    from tubes.redis.session import RedisSession
-    from tubes.redis.shared_tube import SharedTube
-    from tubes.redis.store import RedisStore
+    from tubes.redis.sessions.edition import Edition
+    from tubes.redis.sessions.session import RedisSession
+    from tubes.redis.sessions.store import RedisStore
     from tubes.redis.transport.channel import Debt
+    from tubes.redis.waiting.shared_tube import SharedTube
 
 T = TypeVar("T")
 #: The arguments of a script, or a function that makes them for an edition (None: the arguments do not fit it).

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tubes.backend.waiters import Waiter
     from tubes.redis.task_codec import Parsed
     from tubes.redis.transport.script_call import Flow
-    from tubes.redis.wait_queue import WaitQueue
+    from tubes.redis.waiting.wait_queue import WaitQueue
 
 #: The longest interval between two questions, in microseconds: a lost event delays waiters by at most this much.
 _LONGEST: Final = 5 * SECOND

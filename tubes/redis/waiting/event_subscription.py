@@ -16,9 +16,9 @@ from tubes.redis.transport.script_call import PASSING
 from tubes.redis.transport.wire import ErrorReply, Wire, error_of, pack
 
 if TYPE_CHECKING:
-    from tubes.redis.port import Port
-    from tubes.redis.shared_tube import SharedTube
+    from tubes.redis.port.base import Port
     from tubes.redis.transport.script_call import Flow
+    from tubes.redis.waiting.shared_tube import SharedTube
 
 _log = logging.getLogger("tubes")
 

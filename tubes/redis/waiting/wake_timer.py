@@ -10,7 +10,7 @@ from tubes.drivers.timers import NEVER
 from tubes.redis.transport.script_call import ScriptCall
 
 if TYPE_CHECKING:
-    from tubes.redis.store import RedisStore
+    from tubes.redis.sessions.store import RedisStore
     from tubes.redis.transport.script_call import Flow
 
 

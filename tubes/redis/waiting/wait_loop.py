@@ -28,11 +28,11 @@ from tubes.errors import ConnectionLost, TubesError
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.script_call import SERVING
 from tubes.redis.transport.wire import ErrorReply, error_of
-from tubes.redis.wait_queue import TakeAhead
-from tubes.redis.wake_timer import WakeTimer
+from tubes.redis.waiting.wait_queue import TakeAhead
+from tubes.redis.waiting.wake_timer import WakeTimer
 
 if TYPE_CHECKING:
-    from tubes.redis.shared_tube import SharedTube
+    from tubes.redis.waiting.shared_tube import SharedTube
 
 #: Upper bound of one blocking wait, in seconds. If a marker is lost together with the process that popped it, waiters
 #: lose at most this much.
