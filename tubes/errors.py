@@ -62,7 +62,7 @@ class _Value:
     @property
     def brief(self) -> str:
         """The type and the beginning of the value: data may be long and private."""
-        return f"{type.__dict__['__name__'].__get__(type(self._value))} {cut(repr, self._value, _EXCERPT)}"
+        return f"{type(self._value).__name__} {cut(repr, self._value, _EXCERPT)}"
 
 
 def cut(show: Callable[[object], str], value: object, longest: int = _LONGEST) -> str:
@@ -70,7 +70,7 @@ def cut(show: Callable[[object], str], value: object, longest: int = _LONGEST) -
     try:
         text = show(value[: longest + 1] if isinstance(value, (str, bytes)) else value)
     except Exception:  # Too many digits, nested too deeply, or an error in the user's __repr__.
-        return f"<{type.__dict__['__name__'].__get__(type(value))}>"
+        return f"<{type(value).__name__}>"
     return text if len(text) <= longest else text[:longest] + "..."
 
 

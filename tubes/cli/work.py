@@ -26,8 +26,8 @@ from tubes.cli.show import print_json
 from tubes.cli.supervisor import Supervisor, SupervisorLink, child_command
 from tubes.memory import connection as memory
 from tubes.worker import Worker
+from tubes.worker.outcomes import AT_ONCE, CUT_OFF
 from tubes.worker.signals import exit_on_sigterm, exit_soon
-from tubes.worker.summary import AT_ONCE, CUT_OFF
 
 _log: Final = logging.getLogger("tubes.worker")
 #: Connect timeout in seconds. It is longer than that of other commands: a script may start worker and server together.

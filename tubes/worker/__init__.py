@@ -16,9 +16,8 @@ to ann
 """
 
 from tubes.worker.functions import current_task
-from tubes.worker.outcomes import Bury, Interrupted, Retry
+from tubes.worker.outcomes import Bury, Interrupted, Retry, Summary
 from tubes.worker.processes import ProcessDied, ProcessTask
-from tubes.worker.summary import Summary
 from tubes.worker.worker import NoHandlers, Worker, WorkerBusy
 
 __all__ = [

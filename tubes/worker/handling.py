@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from tubes.errors import CodecError
 from tubes.sync import Task
 from tubes.values.task import FINISHED, copy_to_api
-from tubes.worker.functions import UnknownFunctions
-from tubes.worker.hooks import wrap, wrap_async
+from tubes.worker.functions import UnknownFunctions, wrap, wrap_async
 from tubes.worker.lifetime import RETRY
 from tubes.worker.logs import log
 from tubes.worker.outcomes import Interrupted, Verdict, is_interruption, name_of, reason_of, verdict_of
-from tubes.worker.pool import Pool
 from tubes.worker.processes import Processes
 from tubes.worker.routes import UNKNOWN
 
 if TYPE_CHECKING:
     from tubes.aio import AsyncTask
     from tubes.worker.connections import Connections
-    from tubes.worker.hooks import Handler, Hook
+    from tubes.worker.functions import Handler, Hook
     from tubes.worker.in_flight import InFlight
     from tubes.worker.lifetime import Lifetime
     from tubes.worker.routes import Target
@@ -143,11 +145,9 @@ async def _call(task: AsyncTask, handler: Handler) -> object:
 
 def _to_failure(error: BaseException) -> BaseException:
     """Wrap errors such as SystemExit in a `RuntimeError`: they end the handler, not its worker."""
-    kind = type(error)  # `isinstance` believes what an error says of its class.
     # A coroutine cannot raise StopIteration.
-    if is_interruption(error):
-        return error
-    if issubclass(kind, (Exception, asyncio.CancelledError)) and not issubclass(kind, StopIteration):
+    is_error = isinstance(error, (Exception, asyncio.CancelledError)) and not isinstance(error, StopIteration)
+    if is_error or is_interruption(error):
         return error
     failure = RuntimeError(reason_of(error))
     failure.__cause__ = error
@@ -157,3 +157,46 @@ def _to_failure(error: BaseException) -> BaseException:
 def timeout_error(target: Target) -> TimeoutError:
     """Return the error of a handler that exceeded its timeout."""
     return TimeoutError(f"the handler took longer than {target.timeout} s")
+
+
+class Pool:
+    """A pool of daemon threads. A job never waits: if all threads are busy or hang, a new one is started."""
+
+    def __init__(self) -> None:
+        self._jobs: Final[SimpleQueue[Callable[[], object] | None]] = SimpleQueue()
+        self._lock: Final = threading.Lock()
+        self._idle = 0
+        self._threads = 0
+
+    def submit(self, job: Callable[[], object]) -> None:
+        """Run a job in a thread, with the context variables of the caller.
+
+        Raises `RuntimeError` if a thread cannot be started; the job is not run then.
+        """
+        context = contextvars.copy_context()
+        with self._lock:
+            starts = self._idle == 0
+            if not starts:
+                self._idle -= 1
+        if starts:
+            threading.Thread(target=self._run, name="tubes-handler", daemon=True).start()
+            with self._lock:
+                self._threads += 1
+        self._jobs.put(lambda: context.run(job))
+
+    def close(self) -> None:
+        """End each thread when it has no job left."""
+        with self._lock:
+            threads = self._threads
+        for _ in range(threads):
+            self._jobs.put(None)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except BaseException:
+                log.exception("a job in a thread of the worker failed")
+            del job
+            with self._lock:
+                self._idle += 1

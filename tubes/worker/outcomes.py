@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from tubes.drivers.options import Seconds, micros, seconds
+from tubes.errors import InvalidOption
 from tubes.values.task import FINISHED, TaskView
 from tubes.worker.logs import TaskName, log
 
@@ -32,7 +33,7 @@ class Retry(Exception):
     """
 
     delay: Seconds | None = None
-
+    reason: str | None = None
     counts: bool = True
 
     def __init__(self, delay: Seconds | None = None, reason: str | None = None, *, counts: bool = True) -> None:
@@ -126,30 +127,29 @@ class Verdict(NamedTuple):
 
 def verdict_of(error: BaseException) -> Verdict:
     """Return the verdict for an error of a handler."""
-    kind = type(error)  # `isinstance` trusts `error.__class__`, which an error may override.
     if is_interruption(error):
         return Verdict("decline", "the worker is shutting down", 0, is_interrupted=True)
-    if issubclass(kind, Retry):
+    if isinstance(error, Retry):
+        delay = error.delay
         try:
-            delay: Any = error.delay  # type: ignore[attr-defined]
             if delay is not None:
                 micros("delay", delay)
-        except Exception as wrong:  # A subclass of Retry may override `delay`.
+        except InvalidOption as wrong:  # A program may assign any `delay`.
             return Verdict("release", reason_of(wrong), error=wrong)
-        if getattr(error, "counts", True) is False:
+        if not error.counts:
             return Verdict("decline", reason_of(error), 0 if delay is None else delay)
-        has_reason = kind is not Retry or getattr(error, "reason", None) is not None
+        has_reason = type(error) is not Retry or error.reason is not None
         return Verdict("release", reason_of(error) if has_reason else _RETRY_REASON, delay)
-    if issubclass(kind, Bury):
+    if isinstance(error, Bury):
         return Verdict("bury", _message_of(error) or "buried by its handler")
     return Verdict("release", reason_of(error), error=error)
 
 
 def is_interruption(error: BaseException) -> bool:
     """Return True for an `Interrupted`, also if a task group has wrapped it."""
-    if issubclass(type(error), BaseExceptionGroup):
-        return error.split(Interrupted)[1] is None  # type: ignore[attr-defined]
-    return issubclass(type(error), Interrupted)
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(Interrupted)[1] is None
+    return isinstance(error, Interrupted)
 
 
 def log_verdict(
@@ -189,23 +189,16 @@ def log_verdict(
     log.log(level, "%s %s, %s, %s%s", name_of(task), event, attempt, then, reason, exc_info=trace)
 
 
-# Read these attributes through BaseException and type, because a user's class may override them.
-_trace_of: Final[Callable[[BaseException], TracebackType | None]] = BaseException.__dict__["__traceback__"].__get__
-_cause_of: Final[Callable[[BaseException], BaseException | None]] = BaseException.__dict__["__cause__"].__get__
-_dict_of: Final[Callable[[BaseException], dict[str, object]]] = BaseException.__dict__["__dict__"].__get__
-_name_of: Final[Any] = type.__dict__["__name__"].__get__
-
-
 def reason_of(error: BaseException) -> str:
     """Describe an error in one line: `ValueError: no such address`."""
-    name, message = _name_of(type(error)), _message_of(error)
+    name, message = type(error).__name__, _message_of(error)
     return f"{name}: {message}" if message else name
 
 
 def _message_of(error: BaseException) -> str:
     try:
-        message = str.__str__(str(error))
-    except BaseException:  # The __str__ of a user's class may raise anything.
+        message = str(error)
+    except Exception:  # An error in the __str__ of a user's class.
         return ""
     return message if len(message) <= _MAX_REASON else message[:_MAX_REASON] + "..."
 
@@ -219,9 +212,9 @@ def name_of(task: TaskView) -> TaskName:
 
 def _is_of_worker(error: BaseException) -> bool:
     """Return True if the worker raised this error itself, as at a timeout: its traceback is of no use."""
-    if _cause_of(error) is not None or "__notes__" in _dict_of(error):
+    if error.__cause__ is not None or hasattr(error, "__notes__"):
         return False
-    trace = _trace_of(error)
+    trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_globals.get("__package__") != __package__:
             return False
@@ -231,8 +224,43 @@ def _is_of_worker(error: BaseException) -> bool:
 
 def trace_of(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
     """Return the `exc_info` of a handler's error, without the frames of the worker that called the handler."""
-    full_trace = _trace_of(error)
+    full_trace = error.__traceback__
     trace = full_trace
     while trace is not None and trace.tb_frame.f_globals.get("__package__") == __package__:
         trace = trace.tb_next
     return type(error), error, trace or full_trace
+
+
+#: The grace period ended first: handlers were cut off, and their tasks released.
+CUT_OFF: Final = 3
+#: A second signal, or `stop(now=True)`, ended the run at once.
+AT_ONCE: Final = 4
+
+
+@dataclass
+class Summary:
+    """The result of a run of a worker: how many tasks ended in each way, and how the run ended.
+
+    >>> Summary(acked=3)
+    Summary(acked=3, released=0, buried=0, lost=0, cancelled=0, cut_off=0, exit_code=0)
+    """
+
+    #: Tasks whose handlers returned.
+    acked: int = 0
+    #: Tasks whose handlers failed, or raised `Retry`.
+    released: int = 0
+    #: Tasks buried after their last attempt, by `Bury`, or because their data cannot be decoded.
+    buried: int = 0
+    #: Tasks that the worker no longer held when their handlers ended: they were deleted, or another worker took them.
+    lost: int = 0
+    #: Tasks that were cancelled while their handlers ran: see `Tube.cancel`.
+    cancelled: int = 0
+    #: Tasks released because the worker ended before their handlers.
+    cut_off: int = 0
+    #: 0: all tasks were finished; 3: the grace period ended first; 4: ended at once.
+    exit_code: int = 0
+
+    def as_text(self) -> str:
+        """Return the counts in one line: `3 acked, 0 released, 0 buried, 0 lost, 0 cancelled, 0 cut off`."""
+        names = ("acked", "released", "buried", "lost", "cancelled", "cut_off")
+        return ", ".join(f"{getattr(self, name)} {name.replace('_', ' ')}" for name in names)

@@ -14,7 +14,7 @@ from tubes.drivers.options import Seconds, flag, positive, seconds
 from tubes.errors import InvalidOption
 from tubes.sync import Tube
 from tubes.values.task import TaskView
-from tubes.worker.hooks import Handler
+from tubes.worker.functions import Handler
 from tubes.worker.schedules import Schedule
 
 

@@ -32,20 +32,29 @@ from tubes.drivers.options import SECOND, seconds
 from tubes.errors import TaskCancelled, TaskNotFound, TubeNotFound, TubesError
 from tubes.values.task import CANCELLED, FINISHED
 from tubes.values.worker_info import MAX_LISTED_TASKS, HandlerInfo, HeldTask
-from tubes.worker.acks import Acks
 from tubes.worker.fetcher import Fetcher
-from tubes.worker.finishing import Finishing, carry_out
-from tubes.worker.handling import Handling, timeout_error
+from tubes.worker.finishing import Acks, Finishing, carry_out
+from tubes.worker.handling import Handling, Pool, timeout_error
 from tubes.worker.in_flight import NEVER, InFlight, Take
 from tubes.worker.lease_renewer import LeaseRenewer
 from tubes.worker.lifetime import RETRY, Lifetime
 from tubes.worker.logs import log
-from tubes.worker.outcomes import Interrupted, Outcome, Verdict, log_verdict, name_of, reason_of, trace_of, verdict_of
-from tubes.worker.pool import Pool
+from tubes.worker.outcomes import (
+    AT_ONCE,
+    CUT_OFF,
+    Interrupted,
+    Outcome,
+    Summary,
+    Verdict,
+    log_verdict,
+    name_of,
+    reason_of,
+    trace_of,
+    verdict_of,
+)
 from tubes.worker.presence import Presence
 from tubes.worker.processes import Processes
 from tubes.worker.scheduler import Scheduler
-from tubes.worker.summary import AT_ONCE, CUT_OFF, Summary
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -53,7 +62,7 @@ if TYPE_CHECKING:
     from tubes.aio import AsyncTask, AsyncTube
     from tubes.values.worker_info import WorkerInfo
     from tubes.worker.connections import Connections
-    from tubes.worker.hooks import Hook
+    from tubes.worker.functions import Hook
     from tubes.worker.routes import Route
 
 #: Seconds that cancelled handlers have to end.

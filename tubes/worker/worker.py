@@ -17,16 +17,15 @@ from tubes.drivers.options import Seconds, flag, positive, seconds, text
 from tubes.errors import InvalidOption, TubeNotFound, TubesError
 from tubes.values.task_data import SCHEDULES, TASKS, TaskFunction, mark, name_of
 from tubes.worker.connections import open_connections
-from tubes.worker.functions import arguments_of, handler_of
-from tubes.worker.hooks import Hook, check_hook, enter
+from tubes.worker.functions import Hook, arguments_of, check_hook, enter, handler_of
 from tubes.worker.logs import log
+from tubes.worker.outcomes import AT_ONCE, Summary
 from tubes.worker.processes import check_process
 from tubes.worker.routes import Route, Target, check_handler, check_timeout, make_route, tube_names
 from tubes.worker.run import Run
 from tubes.worker.running import Running
 from tubes.worker.schedules import AnyOf, Cron, Every, Schedule
 from tubes.worker.signals import stop_on_signals
-from tubes.worker.summary import AT_ONCE, Summary
 
 H = TypeVar("H", bound=Callable[..., object])
 #: One tube, or several in order of preference.
