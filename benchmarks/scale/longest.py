@@ -26,7 +26,7 @@ from benchmarks.scale.show import README
 from benchmarks.shared.report import machine, write_result
 from benchmarks.shared.tasks import PAYLOAD, TTL, TTR
 from tubes.redis.scripts.assembly import script
-from tubes.redis.scripts.parts import LAYOUTS
+from tubes.redis.scripts.parts import LAYOUT
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.wire import Wire
 from tubes.testing import LocalServer
@@ -151,7 +151,7 @@ class Crowd:
         opening, putting = script("open"), port.session.edition.script("put")
         for first in range(0, bench.crowd, 1000):
             some = range(first, min(first + 1000, bench.crowd))
-            args = (3_600_000_000, "", "any", "", "", 0, "", *LAYOUTS)
+            args = (3_600_000_000, "", "any", "", "", 0, "", LAYOUT)
             opened = bench.send([ScriptCall(opening, key, (uuid4().hex, *args)) for _ in some])
             sessions = [(number, token.decode(), "0", edition) for _, _, number, token, *_ in opened]
             bench.send([ScriptCall(putting, key, (b"\0", _DATA, *[""] * 6), session) for session in sessions])

@@ -483,7 +483,7 @@ def test_repair_cannot_fix_a_tube_without_valid_options_or_driver(patients: Call
 
 def test_a_tube_of_another_layout_is_refused(patients: Callable[..., Patient]) -> None:
     patient = patients("fifo")
-    patient.client.hset(patient.key, "layout", 1)
+    patient.client.hset(patient.key, "layout", 99)
     for examine in (patient.queue.admin.check, patient.queue.admin.repair):
         with pytest.raises(tubes.ServerRefused, match="another version"):
             examine("patient")

@@ -130,7 +130,6 @@ def table() -> list[Row]:
         ("a task of another tube", InvalidOption, lambda s: s.ttl.ack(s.foreign)),
         ("a lease of another tube", InvalidOption, lambda s: s.ttl.ack(s.foreign.lease)),
         ("a lease of another store", InvalidOption, lambda s: s.plain.ack(lease_of_another_store())),
-        ("a lease of a later form", InvalidOption, lambda s: s.plain.ack("2" + s.foreign.lease[1:])),
         ("a lease that was cut", InvalidOption, lambda s: s.plain.ack_many([s.foreign.lease[:-1]])),
         ("a lease for all tasks", InvalidOption, lambda s: s.plain.ack_many(s.foreign.lease)),
         ("a lease of a wrong type", InvalidOption, lambda s: tubes.Lease(7)),  # type: ignore[arg-type]

@@ -195,8 +195,6 @@ class Leases(Bench):
                 self.tube.ack(text)
             with self.expect_error(InvalidOption, match="lease"):
                 Lease(text)
-        with self.expect_error(InvalidOption, match="newer format"):
-            self.tube.ack_many(["2" + lease[1:]])
         for id in ("7", "17", "1", "9" * 20):
             with self.expect_error(InvalidOption, match="an id must be an int"):
                 self.tube.ack(id)

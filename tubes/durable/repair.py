@@ -16,6 +16,7 @@ from tubes.drivers.driver import Driver
 from tubes.drivers.entry import NO_EXTRAS
 from tubes.drivers.moves import State
 from tubes.drivers.registry import Registry
+from tubes.drivers.timers import NEVER
 from tubes.durable import rows
 from tubes.durable.database import (
     FROM_DROPPED,
@@ -385,5 +386,6 @@ def _likely_facts(file: sqlite3.Connection, number: int) -> str:
             "rows": row_count,
             "number": _GAP,
             "now": now or 0,
+            "scheduled": -NEVER,
         }
     )

@@ -279,7 +279,6 @@ def read_facts(text: str) -> dict[str, Any]:
     facts: dict[str, Any] = json.loads(text)
     uses = facts["uses"].values()
     numbers = [facts[name] for name in ("born", "next_id", "next_take", "rows", "number", "now")]
-    facts.setdefault("scheduled", -NEVER)  # A file of an earlier version has none.
     pause = facts["pause"]
     if not all(
         number.__class__ is int for number in (*numbers, *uses, facts["scheduled"], 0 if pause is None else pause)

@@ -16,7 +16,7 @@ from uuid import uuid4
 from tubes.errors import TubeNotFound, Unreadable
 from tubes.redis import validation
 from tubes.redis.scripts.assembly import TAKES, TubeSettings, knobs_of, script
-from tubes.redis.scripts.parts import LAYOUTS, PARTS
+from tubes.redis.scripts.parts import LAYOUT, PARTS
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, error_of
@@ -132,7 +132,7 @@ class _Examination:
         """Check the whole tube, in the order that the module's docstring gives."""
         kind = "list" if "LIST" in self._knobs else "zset"
         meta = ("check_meta", kind, capacity, lane_options)
-        others = TAKES, LAYOUTS["LANE" in self._knobs], uuid4().hex
+        others = TAKES, LAYOUT, uuid4().hex
         broken = self._found.add((yield from self._ask(*meta, "", *others)))
         if broken and not self._repairs:
             return  # Keys of a wrong type and invalid numbers make the other checks impossible.

@@ -11,12 +11,9 @@ from tubes.errors import InvalidOption
 
 #: The first character of a lease: the version of its format.
 _VERSION: Final = "1"
-_NEWER_VERSIONS: Final = tuple("23456789")
 #: `born`, `number`, `session`, `take` and `id`, as in `Lease`.
 _FIELDS: Final = struct.Struct(">QIQQQ")
 _SUM: Final = 4
-#: The shortest length of a lease in any format.
-_MIN_LENGTH: Final = 40
 _ALPHABET: Final = b"-_"
 #: A take number that no take has.
 NO_TAKE: Final = 2**64 - 1
@@ -68,8 +65,6 @@ class Lease(str):
         if not isinstance(untyped, str):
             raise InvalidOption(option="lease", value=untyped, rule="must be a string")
         lease = super().__new__(cls, text)
-        if len(text) >= _MIN_LENGTH and text.startswith(_NEWER_VERSIONS):
-            raise InvalidOption(option="lease", value=text, rule=f"has a newer format than {_VERSION}")
         try:
             packed = b64decode(text[1:] + "=" * (-(len(text) - 1) % 4), _ALPHABET, validate=True)
             lease.born, lease.number, lease.session, lease.take, lease.id = _FIELDS.unpack_from(packed)

@@ -4,7 +4,7 @@
 --       ('': the server's), 4 'new': create the tube; 'same': create it, or open it if driver and options are equal;
 --       'any': it must exist; 'keep': create it, or open the existing one; 'alike': as 'same', but only the driver must
 --       be equal, 5 its driver, 6 its options, 7 its capacity, 8 an id of the creating call, so that it can be sent
---       again, 9 the layout of its keys without lanes, 10 the layout with lanes
+--       again, 9 the version of the layout of its keys
 -- reply  {driver, options, the number of the session, the field that marks it as alive, the time, '1' if the user may
 --        not publish events, the version of the options ('': the tube was never altered), '1' if its lanes are or were
 --        throttled}; only driver and options if the tube exists and should not, or differs
@@ -27,19 +27,8 @@ end
 --#gate
 local t = call('TIME')
 local now = tonumber(ARGV[3]) or t[1] * 1000000 + t[2]
-local function layout_of(driver)
-  return string.find(driver or '', '"lane":null', 1, true) and ARGV[9] or ARGV[10]
-end
 if call('HEXISTS', M, 'born') == 1 then
-  local layout, driver = unpack(call('HMGET', M, 'layout', 'driver'))
-  local right = layout_of(driver)
-  if layout == '2' and right == '3' then
-    -- This version reads the old layout, but older versions cannot read what it writes.
-    if call('ZCOUNT', M .. ':leases', string.format('(%.0f', now), '+inf') > 0 then
-      return redis.error_reply('LAYOUT ' .. M .. ' is used by sessions of an older version of tubes, which stores lanes differently: close those first')
-    end
-    call('HSET', M, 'layout', right)
-  elseif layout ~= right then
+  if call('HGET', M, 'layout') ~= ARGV[9] then
     return redis.error_reply('LAYOUT ' .. M .. ' was made by another version of tubes, which stores tasks differently: export it with that version')
   end
   local there = call('HMGET', M, 'driver', 'options', 'maker')
@@ -53,7 +42,7 @@ elseif ARGV[4] == 'any' then
 else
   if call('EXISTS', M) == 1 then return redis.error_reply('LAYOUT ' .. M .. ' is incomplete: run tubes repair') end
   local born = t[1] .. string.format('%06d', t[2])
-  call('HSET', M, 'born', born, 'driver', ARGV[5], 'options', ARGV[6], 'capacity', ARGV[7], 'next', 0, 'maker', ARGV[8], 'layout', layout_of(ARGV[5]))
+  call('HSET', M, 'born', born, 'driver', ARGV[5], 'options', ARGV[6], 'capacity', ARGV[7], 'next', 0, 'maker', ARGV[8], 'layout', ARGV[9])
   -- If only the meta hash was removed, the other keys are left from the old tube. The markers stay: they wake waiters.
   local left = {}
   for part in string.gmatch(PARTS, '%a+') do

@@ -1,4 +1,4 @@
-"""The keys of a tube in addition to its meta hash, and the layouts that this version reads and writes."""
+"""The keys of a tube in addition to its meta hash, and the version of their layout."""
 
 from typing import Final
 
@@ -8,5 +8,5 @@ PARTS: Final = (
     *("leases", "waiting", "wanting", "marker", "room", "sealed", "broken"),
 )
 
-#: The layout of tubes without lanes, and of tubes with lanes. The meta hash names the layout of a tube.
-LAYOUTS: Final = (2, 3)
+#: The version of the layout of all keys. The meta hash names it, and a tube with another one is refused.
+LAYOUT: Final = 1

@@ -16,7 +16,7 @@ from tubes.drivers.options import micros
 from tubes.errors import DriverNotFound, ServerRefused, SessionNotFound, Unreadable
 from tubes.redis import validation
 from tubes.redis.scripts.assembly import script
-from tubes.redis.scripts.parts import LAYOUTS, PARTS
+from tubes.redis.scripts.parts import LAYOUT, PARTS
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.sessions.edition import Edition, TubeSession
 from tubes.redis.transport.script_call import Flow, ScriptCall
@@ -104,7 +104,7 @@ class RedisSession:
         """
         request = next(self._store.open_requests)
         span = self._store.span()
-        args = (uuid or self.uuid, span, self._store.now(), mode, driver, options, capacity, maker, *LAYOUTS)
+        args = (uuid or self.uuid, span, self._store.now(), mode, driver, options, capacity, maker, LAYOUT)
         reply: Reply = yield ScriptCall(script("open"), self._store.key(name), args, parts=PARTS)
         if isinstance(reply, ErrorReply):
             if reply.code == "TUBEGONE":
