@@ -704,14 +704,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "lease is good in another namespace",
-        "tubes/serve/leases.py",
+        "tubes/serve/tokens.py",
         'f"{namespace}\\n{lease}".encode',
         'f"{lease}".encode',
         ("tests/unit/test_lease.py",),
     ),
     Mutant(
         "lease without a signature is good",
-        "tubes/serve/leases.py",
+        "tubes/serve/tokens.py",
         'if hmac.compare_digest(text.encode(errors="replace"), signed.encode(errors="replace")):',
         'if signed.startswith(text) or hmac.compare_digest(b"", b"x"):',
         ("tests/unit/test_lease.py",),

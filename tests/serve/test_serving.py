@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tomllib
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import httpx
 import pytest
+from packaging.requirements import Requirement
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Mount
@@ -22,6 +24,19 @@ from tubes.serve import Limits, create_app
 from tubes.serve.namespaces import SESSION, Namespaces
 from tubes.serve.server import Listen
 from tubes.testing import ManualClock
+
+#: Versions of uvicorn with which all tests of this folder pass. The service overrides parts of uvicorn's protocol and
+#: server that have no stable interface: before 0.53 the shutdown resets kept connections.
+TRIED = ("0.53.0", "0.54.0")
+
+
+def test_only_tried_versions_of_uvicorn_are_allowed() -> None:
+    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    needed = next(one for one in map(Requirement, project["optional-dependencies"]["http"]) if one.name == "uvicorn")
+    assert all(needed.specifier.contains(version) for version in TRIED)
+    major, minor, _ = map(int, TRIED[-1].split("."))
+    assert not needed.specifier.contains("0.52.4")
+    assert not needed.specifier.contains(f"{major}.{minor + 1}.0")
 
 
 @pytest.mark.parametrize(

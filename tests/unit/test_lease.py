@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tubes import InvalidOption, Lease
-from tubes.serve.leases import Leases
+from tubes.serve.tokens import Leases
 
 
 def test_lease_of_take_0_is_refused() -> None:

@@ -5,12 +5,11 @@ The service is a layer over `tubes.aio` and stores no tasks itself. Modules here
 
 - `app.py` builds the application; `service.py` has the state that all requests share; `server.py` runs the application
   with uvicorn.
-- `calls.py` has the base class of requests about tubes.
 - `namespaces.py` opens the queue and the tubes of each namespace; `polls.py` runs requests that wait for a task.
 - `sessions.py` keeps the sessions of clients; `events.py` sends changes of tasks to subscribed clients.
-- `tokens.py` defines tokens and their grants, `rates.py` their rate limits; `leases.py` signs leases.
+- `tokens.py` defines tokens and their grants, and signs leases; `rates.py` their rate limits.
 - `problems.py` converts errors to replies; `bodies.py` reads bodies; `access.py` is the outermost layer, with request
-  ids and the access log, one line of JSON per request. `health.py` has the health checks.
+  ids and the access log, one line of JSON per request.
 - `pushes.py` posts the tasks of tubes to URLs, and runs workers in the background.
 - `later/` is the API of btfak/later, mounted if callbacks are allowed.
 - `native/` is the API under `/v1`, with a file for each kind of resource. `operations.py` defines an operation.

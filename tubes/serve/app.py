@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.exceptions import HTTPException
-from starlette.routing import BaseRoute, Router
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, Router
 from starlette.types import Receive, Scope, Send
 
 from tubes import __version__
 from tubes.aio import AsyncQueue
-from tubes.serve import health, native
+from tubes.serve import native
 from tubes.serve.access import Access
-from tubes.serve.bodies import Bodies
+from tubes.serve.bodies import Bodies, json_reply
 from tubes.serve.lmstfy import Lmstfy
 from tubes.serve.service import Limits, Service
 from tubes.serve.tokens import Tokens
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
 def _build_routes(service: Service, callbacks: Callbacks | None) -> tuple[list[BaseRoute], list[BaseRoute]]:
     """Return the routes of the public listener, most used first, and the routes of the administration listener."""
     lmstfy = Lmstfy(service, __version__)
-    health_routes = health.routes(service, __version__)
+    health_routes = _health_routes(service, __version__)
     public = [*native.routes(service), *lmstfy.routes, *_later_routes(service, callbacks), *health_routes]
     return public, [*lmstfy.admin_routes, *health_routes]
 
@@ -116,3 +120,37 @@ async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "http":
         raise HTTPException(404, "no such path: /openapi.json lists all paths")
     await send({"type": "websocket.close"})
+
+
+#: Seconds that the backend has to reply.
+_PING_TIMEOUT: Final = 2.0
+
+
+def _health_routes(service: Service, version: str) -> list[BaseRoute]:
+    """Return the routes for monitoring. They require no token."""
+
+    async def live(request: Request) -> Response:
+        """Report that the event loop runs. `lag`: seconds for one iteration of the loop."""
+        started = time.perf_counter()
+        await asyncio.sleep(0)
+        return json_reply({"status": "live", "lag": round(time.perf_counter() - started, 6)})
+
+    async def ready(request: Request) -> Response:
+        """Report whether the backend replies and the service is not stopping."""
+        if service.is_closing:
+            return json_reply({"status": "closing"}, 503)
+        try:
+            async with asyncio.timeout(_PING_TIMEOUT):
+                await service.namespaces.ping()
+        except Exception:  # Requests would fail with the same error.
+            return json_reply({"status": "backend away"}, 503)
+        return json_reply({"status": "ready"})
+
+    async def show_version(request: Request) -> Response:
+        return json_reply({"version": version})
+
+    return [
+        Route("/health/live", live, name="live"),
+        Route("/health/ready", ready, name="ready"),
+        Route("/version", show_version, name="version"),
+    ]

@@ -5,25 +5,25 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from starlette.exceptions import HTTPException
-from starlette.types import Scope
+from starlette.types import Receive, Scope
 
 from tubes.aio import AsyncQueue
 from tubes.drivers.options import MAX_WAITING
 from tubes.errors import InvalidOption
 from tubes.serve.access import notes_of
+from tubes.serve.bodies import encode_reply
 from tubes.serve.events import EndedLeases
-from tubes.serve.leases import Leases
-from tubes.serve.namespaces import Namespaces, limit_time
+from tubes.serve.namespaces import Namespace, Namespaces, limit_time
 from tubes.serve.polls import Polls
 from tubes.serve.rates import Rates
 from tubes.serve.sessions import Sessions
-from tubes.serve.tokens import ANONYMOUS, Token, Tokens
+from tubes.serve.tokens import ANONYMOUS, Leases, Token, Tokens
 
 #: Seconds between two checks of the tokens of open requests; with the interval of `Tokens` less than a second in all.
 _CHECK_INTERVAL: Final = 0.4
@@ -197,3 +197,23 @@ class Service:
                 notes_of(scope)["token"] = token.id
                 return token
         raise HTTPException(401, "the request has no valid token", {"www-authenticate": "Bearer"})
+
+
+class BaseCall:
+    """A request: its token, the namespace in its path, and its ASGI scope."""
+
+    __slots__ = ("path", "receive", "scope", "service", "space", "token")
+
+    def __init__(self, service: Service, token: Token, space: Namespace, scope: Scope, receive: Receive) -> None:
+        self.service: Final = service
+        self.token: Final = token
+        self.space: Final = space
+        self.scope: Final = scope
+        self.receive: Final = receive
+        self.path: Final[dict[str, str]] = scope["path_params"]
+
+
+def size_of(data: bytes, options: Mapping[str, Any]) -> int:
+    """Return the bytes of a task that count against a token's rate: its data and context."""
+    context = options.get("context")
+    return len(data) + (len(encode_reply(context)) if context else 0)

@@ -10,8 +10,9 @@ import logging
 import os
 import secrets
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any, Final
 
 from tubes.errors import InvalidOption
 from tubes.serve.rates import Rate
+from tubes.values.lease import Lease
 
 #: Rights of a grant. `put`: put and call. `take`: take tasks, and end or renew these takes. `look`: see tubes, tasks
 #: and events. `manage`: create, alter, pause and drop tubes, and change tasks that other clients hold. `admin`: manage
@@ -262,3 +264,32 @@ def _parse_token(id: str, facts: dict[str, Any]) -> Token:
     grants: Any = tuple(map(Grant.read, facts.pop("grants")))
     rates: Any = {right: Rate.read(text) for right, text in facts.pop("rates", {}).items()}
     return Token(id, grants, rates=rates, **facts)
+
+
+#: Characters of a signature, 96 bits.
+_SIGNATURE: Final = 16
+
+
+class Leases:
+    """Sign and check leases. `secret`: None without tokens, where leases need no signature."""
+
+    def __init__(self, secret: bytes | None) -> None:
+        self._secret: Final = secret
+
+    def sign(self, namespace: str, lease: str) -> str:
+        """Return the signed lease for a client."""
+        return lease if self._secret is None else f"{lease}.{self._sign(namespace, lease)}"
+
+    def read(self, namespace: str, text: str) -> Lease:
+        """Read a lease that a client sends. Raise `InvalidOption` unless this service signed it."""
+        lease = text.partition(".")[0]
+        signed = self.sign(namespace, lease)
+        with suppress(InvalidOption):
+            if hmac.compare_digest(text.encode(errors="replace"), signed.encode(errors="replace")):
+                return Lease(lease)
+        raise InvalidOption(option="lease", value=text, rule="is not a lease of this namespace, or was cut or damaged")
+
+    def _sign(self, namespace: str, lease: str) -> str:
+        assert self._secret is not None
+        text = f"{namespace}\n{lease}".encode(errors="replace")
+        return urlsafe_b64encode(hmac.digest(self._secret, text, "sha256"))[:_SIGNATURE].decode()

@@ -33,7 +33,6 @@ class Retry(Exception):
     """
 
     delay: Seconds | None = None
-    reason: str | None = None
     counts: bool = True
 
     def __init__(self, delay: Seconds | None = None, reason: str | None = None, *, counts: bool = True) -> None:
@@ -138,7 +137,7 @@ def verdict_of(error: BaseException) -> Verdict:
             return Verdict("release", reason_of(wrong), error=wrong)
         if not error.counts:
             return Verdict("decline", reason_of(error), 0 if delay is None else delay)
-        has_reason = type(error) is not Retry or error.reason is not None
+        has_reason = type(error) is not Retry or getattr(error, "reason", None) is not None
         return Verdict("release", reason_of(error) if has_reason else _RETRY_REASON, delay)
     if isinstance(error, Bury):
         return Verdict("bury", _message_of(error) or "buried by its handler")

@@ -18,11 +18,10 @@ from tubes.drivers.options import MAX_COUNT
 from tubes.errors import TubeExists, TubeNotFound, TubesError
 from tubes.serve.access import CLIENT_CLOSED, REPLY_TO_ERROR, notes_of
 from tubes.serve.bodies import json_reply, read_body
-from tubes.serve.calls import BaseCall
 from tubes.serve.lmstfy.metrics import POOL, Metrics
 from tubes.serve.namespaces import Namespace, Value
 from tubes.serve.problems import ClientDisconnected, status_of
-from tubes.serve.service import Service
+from tubes.serve.service import BaseCall, Service
 from tubes.serve.tokens import ANONYMOUS, Token
 
 Handler: TypeAlias = "Callable[[Call], Awaitable[Response]]"

@@ -17,8 +17,8 @@ from tubes.drivers.moves import State
 from tubes.drivers.options import MAX_SECONDS
 from tubes.errors import TaskNotFound, TubeNotFound
 from tubes.serve.bodies import json_reply
-from tubes.serve.calls import size_of
 from tubes.serve.lmstfy.calls import TTR, UINT16, UINT32, Call, bad_request
+from tubes.serve.service import size_of
 
 _TTL: Final = 86_400
 _MAX_BULK: Final = 64

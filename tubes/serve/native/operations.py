@@ -18,11 +18,10 @@ from starlette.types import Receive, Scope, Send
 from tubes.drivers.driver import check_namespace, check_tube_name
 from tubes.errors import InvalidOption
 from tubes.serve.bodies import from_json, parse_object, read_body
-from tubes.serve.calls import BaseCall
 from tubes.serve.namespaces import Namespace
 from tubes.serve.native import schemas
 from tubes.serve.native.schemas import Check, Fields, Schema
-from tubes.serve.service import Service
+from tubes.serve.service import BaseCall, Service
 from tubes.serve.tokens import Token
 
 Handler: TypeAlias = "Callable[[Call], Awaitable[Response]]"

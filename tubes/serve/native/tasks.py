@@ -15,12 +15,11 @@ from tubes.backend.selecting import Scan
 from tubes.drivers.options import micros
 from tubes.errors import CallTimeout, InvalidOption, TubesError
 from tubes.serve.bodies import json_reply
-from tubes.serve.calls import size_of
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
 from tubes.serve.polls import MAX_REPLY, MAX_STEP, has_disconnected
 from tubes.serve.problems import ClientDisconnected
-from tubes.serve.service import Limits
+from tubes.serve.service import Limits, size_of
 from tubes.values.batch import Item
 
 #: Seconds for which an `Idempotency-Key` is remembered after its task has ended.
