@@ -44,11 +44,11 @@ def test_an_error_of_a_script_names_its_line(server: LocalServer) -> None:
         tube = queue.create_tube("jobs")
         server.client().hset("tubes:{jobs}", "next", "x")
         (line,) = (n for n, text in enumerate((LUA / "next_id.lua").read_text().splitlines(), 1) if "error(" in text)
-        with pytest.raises(tubes.TubesError, match=rf"the next id is x.* \(drivers/lua/next_id\.lua:{line}\)"):
+        with pytest.raises(tubes.TubesError, match=rf"the next id is x.* \(drivers/lua/steps/next_id\.lua:{line}\)"):
             tube.put("a")
         # An error in a library function whose text also occurs in others.
         server.client().hset("tubes:{jobs}:tasks", "0", "")
-        with pytest.raises(tubes.TubesError, match=r"\(drivers/lua/read_task\.lua:\d+\)"):
+        with pytest.raises(tubes.TubesError, match=r"\(drivers/lua/steps/read_task\.lua:\d+\)"):
             tube.peek(0)
 
 
@@ -59,5 +59,5 @@ def test_an_error_names_its_line_in_an_event_loop(server: LocalServer) -> None:
             server.client().hset("tubes:{jobs}", "next", "x")
             await tube.put("a")
 
-    with pytest.raises(tubes.TubesError, match=r"the next id is x.* \(drivers/lua/next_id\.lua:\d+\)"):
+    with pytest.raises(tubes.TubesError, match=r"the next id is x.* \(drivers/lua/steps/next_id\.lua:\d+\)"):
         asyncio.run(put())

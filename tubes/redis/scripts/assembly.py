@@ -171,7 +171,7 @@ def assembled(verb: str, driver: Driver | None = None, settings: TubeSettings = 
     knobs = knobs_of(driver, settings) | {verb.upper()}
     if "PACED" in knobs or _READS_THROTTLED.fullmatch(verb):
         knobs |= {"PACES"}
-    head = expand(read("check" if verb.startswith("check_") else "head"), knobs)
+    head = expand(read("steps/check" if verb.startswith("check_") else "steps/head"), knobs)
     lines = _with_meta([*head, *add_definitions([_GATE, *expand(body, knobs)], knobs)])
     return add_checks(
         replace_words(

@@ -1,7 +1,7 @@
 """Expand the directives in the files of `drivers/lua`: conditions on a driver and a tube, includes, moves of tasks.
 
     --#if KNOB|KNOB   lines for drivers and tubes that have at least one of the knobs; --#elif, --#else, --#end
-    --#include name   the lines of another file
+    --#include name   the lines of a file in steps/, or of `verbs/name`
     --#move why was   a move of the table `MOVES` from the state `was`, or from the current state if `was` is missing;
                       `--#move why was quiet`: of a task without a key, in a tube without listeners
     --#moves why was  the same for all `tasks` at once, in a tube without lanes and without listeners
@@ -47,14 +47,14 @@ def expand(lines: Iterable[Line], knobs: frozenset[str]) -> list[Line]:
         elif directive == "--#flat":
             flat = len(kept)
         elif directive == "--#include":
-            kept += expand(read(words[0]), knobs)
+            kept += expand(read(words[0] if "/" in words[0] else f"steps/{words[0]}"), knobs)
         elif directive == "--#move":
             kept += _move(line.source, knobs, *words)
         elif directive == "--#moves":
             why, was = words
             kept += _row(why, was, _rows(why)[was], knobs, "moves")
         elif directive == "--#done":
-            kept += replace_words(expand(read("done"), knobs), {"ANSWER": " ".join(words)})
+            kept += replace_words(expand(read("steps/done"), knobs), {"ANSWER": " ".join(words)})
         else:
             kept.append(line)
     if flat is None:
