@@ -783,8 +783,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "uncounted attempt counts",
         "tubes/worker/outcomes.py",
-        'if getattr(error, "counts", True) is False:',
-        'if getattr(error, "counts", True) is None:',
+        "if not error.counts:",
+        "if error.counts is None:",
         _of("tests/worker/test_worker.py", "retry_may_leave_the_attempts_uncounted"),
     ),
     Mutant(

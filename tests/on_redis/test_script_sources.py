@@ -30,7 +30,7 @@ def test_a_script_is_printed_with_the_source_of_each_line(capsys: pytest.Capture
             source = (LUA / found[1]).read_text().splitlines()[int(found[2]) - 1]
             made = source.lstrip().startswith(("--#", "COUNT", "TO", "META", "task.", "publish(EVENT"))
             assert made or source.split()[0] == there.split()[0]
-    assert {"verbs/put.lua", "head.lua", "move.lua", "lib/task.lua"} <= seen
+    assert {"verbs/put.lua", "steps/head.lua", "move.lua", "lib/task.lua"} <= seen
 
 
 def test_unknown_driver_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,7 +43,8 @@ def test_an_error_of_a_script_names_its_line(server: LocalServer) -> None:
     with tubes.connect(server.url) as queue:
         tube = queue.create_tube("jobs")
         server.client().hset("tubes:{jobs}", "next", "x")
-        (line,) = (n for n, text in enumerate((LUA / "next_id.lua").read_text().splitlines(), 1) if "error(" in text)
+        source = (LUA / "steps/next_id.lua").read_text().splitlines()
+        (line,) = (number for number, text in enumerate(source, 1) if "error(" in text)
         with pytest.raises(tubes.TubesError, match=rf"the next id is x.* \(drivers/lua/steps/next_id\.lua:{line}\)"):
             tube.put("a")
         # An error in a library function whose text also occurs in others.
