@@ -16,7 +16,7 @@ from tests.support.proxy import Proxy
 from tests.support.worker import Worker
 from tubes import ServerFull, TubeFull
 from tubes.conformance.bench import eventually
-from tubes.redis.port import batch_port
+from tubes.redis.port import batch
 from tubes.redis.transport.wire import Wire
 from tubes.testing import LocalServer
 
@@ -52,15 +52,15 @@ def test_batches_over_cut_connections_are_done_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if stages:
-        monkeypatch.setattr(batch_port, "PUTS", 5)
-        monkeypatch.setattr(batch_port, "TAKES", 7)
-        monkeypatch.setattr(batch_port, "IDS", 6)
+        monkeypatch.setattr(batch, "PUTS", 5)
+        monkeypatch.setattr(batch, "TAKES", 7)
+        monkeypatch.setattr(batch, "IDS", 6)
     batches = (10 if stages else 30) * factor
     with tubes.connect(proxied_url) as queue:
         tube = queue.create_tube("load", driver)
         proxy.cuts = lambda request: random.random() < 0.2
-        for batch in range(batches):
-            batch_items = items(batch, 20, driver, keyed)
+        for number in range(batches):
+            batch_items = items(number, 20, driver, keyed)
             for item, task in zip(batch_items, tube.put_many(batch_items), strict=True):
                 assert task.data == item.data
                 ledger.record_put(task.data, task.id)
@@ -125,7 +125,7 @@ def test_process_killed_while_staging_a_batch_puts_no_part_of_it(url: str, valke
             # The last batch may have been put without a reply.
             assert total % worker.BATCH == 0, kill
             assert total // worker.BATCH in (whole, whole + 1)
-            assert all(0 < client.pttl(key) <= batch_port.STAY for key in staged_keys(client, prefix))
+            assert all(0 < client.pttl(key) <= batch.STAY for key in staged_keys(client, prefix))
             tube.truncate()
         tube.drop()
 
@@ -183,26 +183,25 @@ def test_full_server_refuses_a_whole_batch_but_allows_other_calls(own_server: Lo
 
 
 def test_expired_staged_batch_is_staged_again(url: str, valkey: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_port, "PUTS", 10)
-    monkeypatch.setattr(batch_port, "STAY", 1)
+    monkeypatch.setattr(batch, "PUTS", 10)
+    monkeypatch.setattr(batch, "STAY", 1)
     with tubes.connect(url) as queue:
         tube = queue.create_tube("load")
-        port: Any = tube._port
-        stage, lost = port._stage, 0
+        stage, lost = batch._stage, 0
 
-        def slow(name: str, words: list[Any]) -> Any:
+        def slow(port: Any, name: str, words: list[Any]) -> Any:
             nonlocal lost
-            yield from stage(name, words)
+            yield from stage(port, name, words)
             lost += 1
             if lost == 1:
                 time.sleep(0.01)
             else:
-                monkeypatch.setattr(batch_port, "STAY", 60_000)
+                monkeypatch.setattr(batch, "STAY", 60_000)
 
-        port._stage = slow
-        monkeypatch.setattr(batch_port, "STAY", 5)
+        monkeypatch.setattr(batch, "_stage", slow)
+        monkeypatch.setattr(batch, "STAY", 5)
         assert len(tube.put_many(range(8))) == 8
-        monkeypatch.setattr(batch_port, "PUTS", 4)
+        monkeypatch.setattr(batch, "PUTS", 4)
         assert [task.data for task in tube.put_many(range(8))] == list(range(8))
         assert tube.statistics().calls["put"] == 16
 
@@ -210,7 +209,7 @@ def test_expired_staged_batch_is_staged_again(url: str, valkey: LocalServer, mon
 def test_batch_without_room_leaves_no_staged_data(
     url: str, valkey: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_port, "PUTS", 4)
+    monkeypatch.setattr(batch, "PUTS", 4)
     with tubes.connect(url) as queue, valkey.client() as client:
         tube = queue.create_tube("load", capacity=10)
         tube.put("first")

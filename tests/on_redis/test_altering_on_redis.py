@@ -13,7 +13,7 @@ import tubes
 from tests.support.internals import port_of
 from tests.support.processes import python
 from tubes.conformance.bench import eventually
-from tubes.redis.port import batch_port
+from tubes.redis.port import batch, puts
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.server import locate
 from tubes.redis.transport.wire import ErrorReply, Wire
@@ -88,7 +88,7 @@ def test_resent_call_gets_its_first_reply_after_an_alter(url: str) -> None:
         edition = session.edition
 
         def request() -> bytes:
-            words = port.put_words(edition, edition.plain, b"1")
+            words = puts.put_words(port, edition, edition.plain, b"1")
             call = ScriptCall(edition.script("put"), port.shared.key, words, session)
             call.begin(0)
             return call.pack(whole=True)
@@ -108,7 +108,7 @@ def test_resent_call_gets_its_first_reply_after_an_alter(url: str) -> None:
 
 
 def test_waiting_staged_batch_gets_the_new_defaults(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_port, "PUTS", 2)
+    monkeypatch.setattr(batch, "PUTS", 2)
     with tubes.connect(url) as queue, queue.session() as other, ThreadPoolExecutor() as pool:
         tube = queue.create_tube("t", capacity=3)
         tube.put_many([1, 2])

@@ -10,7 +10,7 @@ import pytest
 
 import tubes
 from tests.memory.test_quick import outcome
-from tubes.redis.port.batch_port import BatchPort
+from tubes.redis.port.methods import TubePort
 from tubes.redis.port.quick import ThreadPort
 from tubes.testing import LocalServer
 from tubes.values.task import FINISHED
@@ -42,7 +42,7 @@ class Side:
         options: dict[str, Any] = {"capacity": 4} if driver == "limfifottl" else {}
         self.tube = self.queue.create_tube("t", driver, **options)
         port: Any = self.tube._port
-        kind: Any = BatchPort
+        kind: Any = TubePort
         assert type(port) is ThreadPort
         if not short:
             port.__class__ = kind

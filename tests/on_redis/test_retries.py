@@ -10,6 +10,7 @@ import pytest
 import tubes
 from tests.support.internals import port_of
 from tubes.redis import task_codec
+from tubes.redis.port import puts
 from tubes.redis.scripts.assembly import script
 from tubes.redis.transport.script_call import AHEAD, ScriptCall
 from tubes.redis.transport.server import locate
@@ -35,7 +36,7 @@ class Repeater:
 
     def put(self) -> bytes:
         edition = self.port.session.edition
-        return self.call("put", *self.port.put_words(edition, edition.plain, b"1"))
+        return self.call("put", *puts.put_words(self.port, edition, edition.plain, b"1"))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from tubes.drivers.options import SECOND
 from tubes.drivers.tube_options import as_arguments
 from tubes.errors import DriverNotFound, Unreadable
 from tubes.redis import validation
-from tubes.redis.port.looking import statistics_of
+from tubes.redis.port.look import statistics_of
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.sessions.edition import Edition, TubeSession
 from tubes.redis.transport.script_call import Flow, ScriptCall

@@ -25,8 +25,8 @@ from tubes.errors import (
 from tubes.redis import validation
 from tubes.redis.all_tubes import existing_names, overview
 from tubes.redis.port.base import Port, PortConnection
-from tubes.redis.port.batch_port import RedisPort
 from tubes.redis.port.coalesced_puts import Channels, LoopPort
+from tubes.redis.port.methods import RedisPort
 from tubes.redis.port.quick import ThreadPort
 from tubes.redis.repair import examine
 from tubes.redis.scripts.assembly import script, trial
@@ -314,7 +314,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
             port.shared.emptiness.dismiss(port.shared.emptiness.waiters(port), _closed_error)
             port.listener = None
             port.shared.subscription.note(port)
-            port.on_loss(None)
+            self.store.losses.set(port, None)
         return self.run(self._close("lose" if lost else "leave"))
 
     def _close(self, how: str) -> Flow[None]:

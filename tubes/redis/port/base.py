@@ -17,10 +17,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from tubes.backend.interface import AnyConnection
-from tubes.backend.port import PortBase
+from tubes.backend.port import PortBase, mark_finished
 from tubes.backend.waiters import TUBE_EMPTY, TaskEnd
 from tubes.drivers.moves import State
-from tubes.errors import ConnectionLost, TubeFull, TubeNotFound, TubesError
+from tubes.drivers.timers import NEVER
+from tubes.errors import ConnectionLost, TaskNotFound, TaskNotTaken, TubeFull, TubeNotFound, TubesError
 from tubes.redis import task_codec, validation
 from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.replies import list_of, number_of
@@ -169,6 +170,36 @@ class Port(PortBase[F]):
         """Call a script and return the result for its reply."""
         show, args, lease = request
         return show((yield from self.ask_by_options(verb, args, lease=lease)))
+
+    def request(
+        self, task: object, *words: Word, looks: bool = False, ends: bool = False, data: bytes | None = None
+    ) -> Request[F]:
+        """Return a request about a task; `words`: further arguments of its script.
+
+        `looks`: the task may be held by any caller, and the reply contains it; otherwise its holder knows it. `ends`:
+        the call ends the take. `data`: the new data of the task.
+        """
+        id, _, view = self.resolve_task(task)
+        lease = view if isinstance(view, Lease) else None
+        known = None if looks or view is None or isinstance(view, Lease) else view
+
+        def show(reply: Reply) -> F:
+            if type(reply) is ErrorReply:
+                if lease is not None:
+                    raise TaskNotTaken(id=id, tube=self.shared.name, leased=True)
+                raise (TaskNotFound if reply.code == "NOTFOUND" else TaskNotTaken)(id=id, tube=self.shared.name)
+            if type(reply) is bytes:
+                known_data = data if known is None or data is not None else known._record.data
+                shown = self.show(task_codec.parse(reply), known_data)
+            else:
+                assert known is not None
+                shown = task_codec.shown(self.kind, self.tube, known._record, State.DONE, known._attempts, NEVER)
+            if ends:
+                mark_finished(task)
+            return shown
+
+        identity = identity_of(view, by_put=looks)
+        return show, (id, identity, "" if known is None else self.known_word(known), *words), lease
 
     def ask(
         self,
@@ -330,6 +361,11 @@ class Port(PortBase[F]):
         if type(reply) is bytes:
             id, _, _, take, _, _ = task_codec.parse(reply)
             self.shared.store.later(lambda: self.undo("untake", id, take))
+
+    def undo_next(self, reply: Reply) -> None:
+        """Give back the task that `next` took for a caller that is gone."""
+        if type(reply) is bytes and len(reply) > 1:
+            self.untake(reply[1:])
 
     def undo(self, verb: str, *args: Word, slot: str | None = None, session: TubeSession | None = None) -> Flow[None]:
         """Undo a call whose caller is gone, even if the queue is closed or the tube dropped.

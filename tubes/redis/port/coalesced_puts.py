@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tubes.errors import ConnectionLost
 from tubes.redis import task_codec
-from tubes.redis.port.batch_port import BatchPort
-from tubes.redis.port.verbs import NEEDS_OTHER_SCRIPT
+from tubes.redis.port import puts
+from tubes.redis.port.methods import TubePort
+from tubes.redis.port.puts import NEEDS_OTHER_SCRIPT
 from tubes.redis.scripts import replies
 from tubes.redis.scripts.replies import ErrorReply, Reply
 from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
@@ -92,7 +93,7 @@ class CoalescedPuts(ScriptCall):
     def _make_arguments(self) -> None:
         if len(self._futures) == 1:
             new, [raw] = self._runs[0]
-            self.args = self._port.put_words(self._edition, new, raw)
+            self.args = puts.put_words(self._port, self._edition, new, raw)
             return
         words = task_codec.put_words(self._runs, laned=self._port.shared.driver.lane is not None)
         self.args = (len(self._futures), "", len(words), "", "", "", *words)
@@ -120,7 +121,7 @@ class CoalescedPuts(ScriptCall):
                 future.set_exception(type(error)(**error.facts))
 
 
-class LoopPort(BatchPort[F]):
+class LoopPort(TubePort[F]):
     """A port for event loops."""
 
     def __init__(self, connection: PortConnection, shared: SharedTube, channels: Channels) -> None:
@@ -152,25 +153,25 @@ class LoopPort(BatchPort[F]):
         if self.closed_error is not None:
             raise self.closed_error()
         future: asyncio.Future[Reply] = channel.loop.create_future()
-        puts = channel.growing.get(self.shared.key)
-        if isinstance(puts, CoalescedPuts) and puts.session is session:
-            puts.add(new, raw, future)
+        group = channel.growing.get(self.shared.key)
+        if isinstance(group, CoalescedPuts) and group.session is session:
+            group.add(new, raw, future)
         else:
-            puts = CoalescedPuts(self, session, channel.growing)
-            puts.add(new, raw, future)
-            channel.submit(puts, puts)
+            group = CoalescedPuts(self, session, channel.growing)
+            group.add(new, raw, future)
+            channel.submit(group, group)
         reply = await future
         if type(reply) is bytes:
-            return self.show_put(reply, new, raw)
+            return puts.show_put(self, reply, new, raw)
         if type(reply) is ErrorReply:
             if reply.code == "ALTERED":
                 self.lose(session)
             elif reply.code == "SESSIONGONE":
                 self.lose(session)
-                if puts.resent:
+                if group.resent:
                     raise ConnectionLost(url=self.url, why=UNSURE)
-            elif puts.resent and reply.code != _FAILED:
+            elif group.resent and reply.code != _FAILED:
                 raise self.refusal(reply)
         # The call put nothing, perhaps because of another put in it.
-        single: Any = self.run(self.put_encoded(raw, options, waits=False))
+        single: Any = self.run(puts.put_encoded(self, raw, options, waits=False))
         return await single  # type: ignore[no-any-return]

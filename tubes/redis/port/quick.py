@@ -1,6 +1,6 @@
 """The methods of inner loops for threads: requests are packed in advance, and no flow runs.
 
-Each method does the same as the method of this name in `verbs.py`, and falls back to it in special cases: a lost
+Each method does the same as the method of this name in `TubePort`, and falls back to it in special cases: a lost
 connection, an ended session, waiters in this process, or a test's clock.
 """
 
@@ -14,9 +14,10 @@ from tubes.drivers.moves import State
 from tubes.drivers.timers import NEVER
 from tubes.errors import TubesError
 from tubes.redis import task_codec
+from tubes.redis.port import puts, takes
 from tubes.redis.port.base import PortConnection, Request, has_end_effects, lane_word
-from tubes.redis.port.batch_port import BatchPort
-from tubes.redis.port.verbs import NEEDS_OTHER_SCRIPT
+from tubes.redis.port.methods import TubePort
+from tubes.redis.port.puts import NEEDS_OTHER_SCRIPT
 from tubes.redis.scripts.replies import BYTES, answers_of
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, pack
@@ -80,12 +81,12 @@ class _PackedRequests:
 
     def repeat_call(self, number: int, verb: str, words: Any, orphaned: Callable[[Reply], None] | None) -> ScriptCall:
         """Return the call of this number, to send it again."""
-        words = self._port.put_words(self.edition, *words) if verb == "put" else words
+        words = puts.put_words(self._port, self.edition, *words) if verb == "put" else words
         known, sent = self.edition.script(verb), (self._slot, number)
         return ScriptCall(known, self._port.shared.key, words, self.session, orphaned=orphaned, sent=sent)
 
 
-class ThreadPort(BatchPort[F]):
+class ThreadPort(TubePort[F]):
     """A port for threads."""
 
     def __init__(self, connection: PortConnection, shared: SharedTube, channel: ThreadChannel) -> None:
@@ -150,10 +151,10 @@ class ThreadPort(BatchPort[F]):
             self.shared.key, packed.put, tail, _PUT_REPLY, packed.repeat_call, "put", (new, raw)
         )
         if type(reply) is bytes:
-            return self.show_put(reply, new, raw)
+            return puts.show_put(self, reply, new, raw)
         if reply is None:
             return None
-        return self.connection.run(self.put_encoded(raw, options, waits=False))
+        return self.connection.run(puts.put_encoded(self, raw, options, waits=False))
 
     def take(self) -> F | None:
         """Take the first available task; return None if no task is available."""
@@ -210,7 +211,7 @@ class ThreadPort(BatchPort[F]):
                 self.shared.key, head, tail, BYTES, packed.repeat_call, "next", words, self.undo_next
             )
             if type(reply) is bytes:
-                return self.show_next(task, reply)
+                return takes.show_next(self, task, reply)
         except TubesError:
             raise
         except BaseException:

@@ -24,7 +24,6 @@ from tubes.redis.transport.wire import ErrorReply, Reply
 
 if TYPE_CHECKING:
     from tubes.redis.port.base import Port
-    from tubes.redis.port.batch_port import RedisPort
     from tubes.redis.sessions.store import RedisStore
     from tubes.redis.waiting.shared_tube import SharedTube
 
@@ -60,7 +59,7 @@ class RedisSession:
     it.
     """
 
-    def __init__(self, store: RedisStore, ports: Mapping[SharedTube, RedisPort]) -> None:
+    def __init__(self, store: RedisStore, ports: Mapping[SharedTube, Port[Any]]) -> None:
         self.uuid = uuid4().hex
         #: The name under which its replies are stored.
         self.caller = "0"
@@ -74,7 +73,7 @@ class RedisSession:
         self.name: Final = uuid4().hex[:12]
         self._shared = False
 
-    def ports(self) -> list[RedisPort]:
+    def ports(self) -> list[Port[Any]]:
         """Return a copy of the ports: another thread that finds a tube dropped removes its port."""
         return list(self._ports.values())
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tubes.backend.waiters import Waiter
     from tubes.drivers.driver import Driver
     from tubes.errors import TubesError
-    from tubes.redis.port.batch_port import RedisPort
+    from tubes.redis.port.base import Port
     from tubes.redis.sessions.edition import Edition
     from tubes.redis.sessions.store import RedisStore
     from tubes.redis.transport.script_call import Flow
@@ -49,7 +49,7 @@ class SharedTube:
         self.edition_request = 0
         #: Distinguishes this tube from others that have had its name.
         self.born: Final = born
-        self.ports: Final[WeakSet[RedisPort]] = WeakSet()
+        self.ports: Final[WeakSet[Port[Any]]] = WeakSet()
         self.closed_error = False
         #: True if a put without a lane was logged.
         self.has_warned = False
@@ -105,7 +105,7 @@ class SharedTube:
         if answer is None and waiter.request is not None and self.queue.put_waiters:
             self.push_markers()  # The next waiter may need less room.
         if undo and isinstance(answer, TaskView | list):
-            port: RedisPort = waiter.owner
+            port: Port[Any] = waiter.owner
             verb, words = words_to_undo(waiter, answer)
             self.store.later(lambda: port.undo(verb, *words))
         return answer

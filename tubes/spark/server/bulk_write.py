@@ -16,13 +16,14 @@ from uuid import uuid4
 
 from tubes.errors import TubeFull, Unreadable, WriteAborted
 from tubes.redis import task_codec, validation
+from tubes.redis.port import puts
 from tubes.redis.scripts.msgpack_array import packed
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
 
 if TYPE_CHECKING:
     from tubes.backend.interface import Options
-    from tubes.redis.port.batch_port import BatchPort
+    from tubes.redis.port.methods import TubePort
     from tubes.sync import Task, Tube
 
 #: Maximum tasks and bytes per script, so that it blocks the server for some milliseconds only.
@@ -87,7 +88,7 @@ class Writer:
 
     def __init__(self, tube: Tube) -> None:
         self.tube: Final = tube
-        self._port: Final[BatchPort[Task]] = cast("BatchPort[Task]", tube._port)
+        self._port: Final[TubePort[Task]] = cast("TubePort[Task]", tube._port)
         self._shared_tube: Final = self._port.shared
         self._lanes: Final = self._shared_tube.driver.lane is not None
 
@@ -98,7 +99,7 @@ class Writer:
         new = task_codec.write(self._shared_tube.driver, self._shared_tube.options, options)
         words = (new.flags, new.due, new.pri, new.lane, new.header)
         keyed = "key" in options
-        return Head((*words, *self._port._key_words(options)) if keyed else words, keyed)
+        return Head((*words, *puts.key_words(options)) if keyed else words, keyed)
 
     def buried_head(self, reason: str) -> Head:
         """Encode the options of tasks that are put in the state buried, with this reason."""

@@ -1,0 +1,186 @@
+"""Change one task: end or renew its take, remove it, cancel it or update it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from tubes.backend.port import check_reason
+from tubes.drivers.engine import CANCELLED_KEPT
+from tubes.drivers.moves import State
+from tubes.drivers.options import KEEP, Seconds, micros
+from tubes.errors import TaskCancelled, TaskNotFound
+from tubes.redis import task_codec
+from tubes.redis.port import look, tube
+from tubes.redis.port.base import Port, Request, lane_word, raw_text
+from tubes.redis.transport.script_call import Flow
+from tubes.redis.transport.wire import ErrorReply, Reply, Word
+from tubes.values.codecs import encode
+from tubes.values.task import F, TaskView, reserved_names
+
+if TYPE_CHECKING:
+    from tubes.backend.interface import Options
+
+#: Fields that an update may change, apart from the data.
+_UPDATE_FIELDS: Final = ("pri", "delay", "ttl")
+
+
+def ack(port: Port[F], task: object) -> F:
+    """Acknowledge a held task."""
+    return port.call("ack", ack_request(port, task))
+
+
+def ack_with(port: Port[F], task: object, result: object) -> F:
+    """Acknowledge a held task, with a result."""
+    assert port.codec is not None  # Data on a server is always encoded.
+    return port.call("ack_with", port.request(task, encode(port.codec, result), ends=True))
+
+
+def ack_request(port: Port[F], task: object) -> Request[F]:
+    """Return a request to ack a task; with a known lane the server need not read the task."""
+    _, _, view = port.resolve_task(task)
+    lane = (lane_word(view),) if port._driver.lane is not None and isinstance(view, TaskView) else ()
+    return port.request(task, *lane, ends=True)
+
+
+def release(
+    port: Port[F],
+    task: object,
+    delay: Seconds | None,
+    reason: str | None = None,
+    pri: int | None = None,
+    data: object = KEEP,
+) -> F:
+    """Give a held task back; without `delay` it waits for the tube's backoff."""
+    reason_word, delay_argument = check_reason(reason), delay_word(port, delay)
+    changes: tuple[Word, ...] = () if pri is None else (port.check_pri(pri),)
+    raw = None
+    if data is not KEEP:
+        assert port.codec is not None  # Data on a server is always encoded.
+        raw = encode(port.codec, data)
+        changes = (*(changes or ("",)), raw)
+    if delay is not None and "delay" not in port._driver.options:
+        return port.run(_refuse(port, task, "delay"))
+    return port.call(
+        "release", port.request(task, delay_argument, raw_text(reason_word or ""), *changes, ends=True, data=raw)
+    )
+
+
+def release_unfailed(port: Port[F], task: object) -> F:
+    """Give a held task back at once, without a failure."""
+    return port.call("release", port.request(task, "", ends=True))
+
+
+def decline(port: Port[F], task: object, delay: Seconds) -> F:
+    """Give a held task back for another caller; the attempt does not count. Without a delay it is ready at once."""
+    return port.call("decline", port.request(task, micros("delay", delay), ends=True))
+
+
+def delay_word(port: Port[F], delay: Seconds | None) -> int | str:
+    """Return the delay of a released task as an argument of scripts."""
+    if delay is not None:
+        return micros("delay", delay)
+    return "backoff"
+
+
+def touch(port: Port[F], task: object, seconds: Seconds) -> F:
+    """Extend the time to run of a held task."""
+    span = micros("seconds", seconds)
+    if "ttr" not in port._driver.options:
+        return port.run(_refuse(port, task, "ttr"))
+    return port.call("touch", port.request(task, span), changes=False)
+
+
+def set_ttr(port: Port[F], task: object, span: int | None) -> F:
+    """Set the time to run of a held task, from now; None: no limit."""
+    if "ttr" not in port._driver.options:
+        return port.run(_refuse(port, task, "ttr"))
+    return port.call("set_ttr", port.request(task, "" if span is None else span), changes=False)
+
+
+def checkpoint(port: Port[F], task: object, changes: Mapping[str, str]) -> F:
+    """Store facts in the context of a held task, and renew it."""
+    facts = [raw_text(word) for pair in reserved_names(changes).items() for word in pair]
+    put = ""
+    if isinstance(task, TaskView):
+        put = task_codec.put_of(task)  # pyright: ignore[reportUnknownArgumentType]
+    show_task, words, lease = port.request(task, put, *facts)  # pyright: ignore[reportUnknownArgumentType]
+
+    def show(reply: Reply) -> F:
+        shown = show_task(reply)
+        if shown._state is State.DONE:
+            raise TaskCancelled(id=shown.id, tube=port.shared.name, reason=shown.reason)
+        return shown
+
+    return port.call("checkpoint", (show, words, lease), changes=False)
+
+
+def _refuse(port: Port[F], task: object, option: str) -> Flow[F]:
+    """Raise the error for an option that the driver lacks; an error about the task comes first."""
+    yield from port.run_request("touch", port.request(task, 0))
+    raise port._driver.make_option_error(option)
+
+
+def bury(port: Port[F], task: object, reason: str | None, pri: int | None = None) -> F:
+    """Bury a task."""
+    reason_word = raw_text(check_reason(reason) or "")
+    pri_word = () if pri is None else (port.check_pri(pri),)
+    return port.call("bury", port.request(task, reason_word, *pri_word, looks=True, ends=True))
+
+
+def delete(port: Port[F], task: object, states: tuple[State, ...] = ()) -> F:
+    """Remove a task; with `states` only in these states."""
+    show_task, words, lease = port.request(task, letters_of(states), looks=True, ends=True)
+
+    def show(reply: Reply) -> F:
+        if type(reply) is ErrorReply and reply.code == "STATE":
+            raise TaskNotFound(id=words[0], tube=port.shared.name, states=" or ".join(states))
+        return show_task(reply)
+
+    return port.call("delete", (show, words, lease))
+
+
+def cancel(port: Port[F], task: object, reason: str | None) -> F:
+    """End a task as cancelled."""
+    return port.change(_cancel(port, task, raw_text(check_reason(reason) or "")))
+
+
+def _cancel(port: Port[F], task: object, reason: bytes) -> Flow[F]:
+    show, words, lease = port.request(task, reason, CANCELLED_KEPT, looks=True, ends=True)
+    reply = yield from port.ask_by_options("cancel", words, lease=lease)
+    if type(reply) is ErrorReply and reply.code == "KEEP":
+        yield from tube.give_options(port, {"keep_done": 0})
+        reply = yield from port.ask_by_options("cancel", words, lease=lease)
+    return show(reply)
+
+
+def update(port: Port[F], task: object, changes: Options) -> F:
+    """Change a task."""
+    checked = port.prepare_update(changes)
+    if not checked:
+        return look.peek(port, task)
+    data = ("1", checked["data"]) if "data" in checked else ("", "")
+    others = [checked.get(name, "") for name in _UPDATE_FIELDS]
+    show_task, words, lease = port.request(task, *data, *others, looks=True)
+
+    def show(reply: Reply) -> F:
+        if type(reply) is ErrorReply and reply.code == "STATE":
+            raise port._driver.make_update_error(checked, State(str(reply).split()[1]))
+        return show_task(reply)
+
+    return port.call("update", (show, words, lease))
+
+
+def kick_task(port: Port[F], task: object, attempts: int | None, ttl: Seconds | None) -> F:
+    """Make one buried task ready."""
+    return port.call("kick_task", port.request(task, *_kick_words(port, attempts, ttl), looks=True))
+
+
+def _kick_words(port: Port[F], attempts: int | None, ttl: Seconds | None) -> tuple[int | str, ...]:
+    most, span = port._driver.check_kick(attempts, ttl)
+    return "" if most is None else most, "" if span is None else span
+
+
+def letters_of(states: tuple[State, ...]) -> str:
+    """Return the letters of states as an argument of scripts."""
+    return "".join([state.value for state in states])

@@ -1,0 +1,347 @@
+"""Read tasks, counts and lanes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from tubes.drivers import options as known_options
+from tubes.drivers.lists import is_by_id
+from tubes.drivers.moves import State
+from tubes.drivers.options import NO_LANE, SECOND, Seconds, integer
+from tubes.drivers.timers import NEVER
+from tubes.errors import TaskNotFound, Unreadable
+from tubes.redis import task_codec, validation
+from tubes.redis.port.base import Port, raw_text
+from tubes.redis.scripts.assembly import script
+from tubes.redis.scripts.msgpack_array import packed
+from tubes.redis.scripts.replies import ErrorReply, Reply, bytes_of, list_of, number_of
+from tubes.redis.task_codec import Parsed
+from tubes.redis.transport.script_call import Flow, ScriptCall, verb
+from tubes.redis.transport.wire import Word
+from tubes.values.lane import LaneInfo, lane_of
+from tubes.values.reasons import KIND_LENGTH
+from tubes.values.statistics import Statistics, to_seconds
+from tubes.values.task import F, TaskView
+
+if TYPE_CHECKING:
+    from tubes.backend.selecting import Filters, Scan
+
+#: Tasks read per call, and ids of taken tasks requested per call.
+_TASKS_PER_CALL: Final = 250
+_IDS_PER_CALL: Final = 1000
+#: Facts of a lane in the reply of the script `lanes`.
+_LANE_FACTS: Final = 10
+#: The stored end of a pause without an end.
+FOR_EVER: Final = 1e18
+#: The calls that the meta hash counts by name.
+_CALLS: Final = ("release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
+
+
+def peek(port: Port[F], task: object) -> F:
+    """Return a task without changing it."""
+    return port.call("peek", port.request(task, looks=True), changes=False)
+
+
+@verb
+def first(port: Port[F]) -> Flow[tuple[int, int] | None]:
+    """Return the priority and the id of the first available task."""
+    reply = bytes_of((yield from port.ask("first")))
+    if not reply:
+        return None
+    pri, id = map(int, reply.split())
+    return pri, id
+
+
+def statistics(port: Port[F]) -> Statistics:
+    """Count the tasks by state and the calls so far."""
+    shared = port.shared
+
+    def show(reply: Reply) -> Statistics:
+        with validation.reading(f"tube {shared.name!r}"):
+            return statistics_of(reply, shared.store.count_waiting(shared.name, list_of(reply)[4]))
+
+    return port.call("statistics", (show, (), None), changes=False)
+
+
+@verb
+def tasks(port: Port[F], after: object, limit: int, state: object, utube: object) -> Flow[list[F]]:
+    """Return the tasks in a state and a lane, starting after `after`."""
+    id, view, most, wanted, lane = port.check_list(after, limit, state, utube)
+    if wanted is State.DONE:
+        return (yield from _done(port, after, id, view, most, lane))
+    if wanted is State.TAKEN:
+        return (yield from _taken(port, id, most, lane))
+    letter = "" if wanted is None else wanted.value
+    place: Word = b""
+    if is_by_id(port._driver, wanted):
+        verb, place = "tasks", id + 1
+        words: tuple[Word, ...] = letter, b"" if lane is None else b"=" + raw_text(lane)
+    else:
+        verb, words = "listed", (letter, *_position_words(after, id, view))
+    found: list[F] = []
+    while len(found) < most:
+        reply = yield from port.ask(verb, place, min(most - len(found), _TASKS_PER_CALL), *words)
+        if type(reply) is ErrorReply:
+            raise TaskNotFound(id=id, tube=port.shared.name)
+        last, *replies = list_of(reply)
+        found += _show_all(port, (task_codec.parse(bytes_of(reply)) for reply in replies), lane)
+        if not last:
+            break
+        place = last if isinstance(last, int) else bytes_of(last)
+    return found
+
+
+def _taken(port: Port[F], id: int, most: int, utube: str | None) -> Flow[list[F]]:
+    """Return the taken tasks with ids above `id`."""
+    ids = yield from _taken_after(port, id)
+    found: list[F] = []
+    while ids and len(found) < most:
+        count = min(most - len(found), _TASKS_PER_CALL)
+        found += _show_all(port, (yield from parsed(port, ids[:count], State.TAKEN)), utube)
+        del ids[:count]
+    return found
+
+
+def _done(port: Port[F], after: object, id: int, view: TaskView | None, most: int, utube: str | None) -> Flow[list[F]]:
+    """Return the kept done tasks, the longest kept first."""
+    record = None if view is None else view._record
+    last: Word = "" if after is None else id
+    moment: Word = record.until if isinstance(record, task_codec.StoredDone) else ""
+    found: list[F] = []
+    while len(found) < most:
+        reply = yield from port.ask("ended", min(most - len(found), _TASKS_PER_CALL), last, moment)
+        if type(reply) is ErrorReply:
+            raise TaskNotFound(id=id, tube=port.shared.name)
+        last, moment, *replies = map(bytes_of, list_of(reply))
+        found += _show_all(port, (task_codec.parse(reply) for reply in replies), utube)
+        if not last:
+            break
+    return found
+
+
+@verb
+def select(port: Port[F], filters: Filters, scan: Scan, most: int, with_data: bool) -> Flow[list[Any]]:
+    """Return the next part of a selection, as tasks or (not `with_data`) as it has seen them."""
+    state, back, cursor = filters.state, "1" if filters.newest_first else "", scan.cursor
+    letter = "" if state is None else state.value
+    only = _filter_word(filters, scan.bound, with_data=with_data)
+    after: Word = "" if scan.after is None else scan.after
+    bound: Reply = None
+    if state is State.DONE:
+        last, moment = cursor or (after, "")
+        reply = yield from _ask_after(port, scan, "ended", most, last, moment, only)
+        last, moment, *replies, bound = list_of(reply)
+        scan.cursor, scan.ended = (last, moment), last == b""
+    elif filters.key is not None:
+        _, *replies = list_of((yield from port.ask("looks", letter, only, raw_text(filters.key))))
+        scan.ended = True
+    elif state is State.TAKEN:
+        if cursor is None:
+            ids = yield from _taken_after(port, -1 if scan.after is None or filters.newest_first else scan.after)
+            cursor = ids[::-1] if filters.newest_first else ids
+            if filters.newest_first and scan.after is not None:
+                cursor = [id for id in cursor if id < scan.after]
+        replies = []
+        if cursor:
+            looked, *replies = list_of((yield from port.ask("looks", letter, only, "", *cursor[:most])))
+            del cursor[: number_of(looked)]
+        scan.cursor, scan.ended = cursor, not cursor
+    elif is_by_id(port._driver, state) or (filters.newest_first and state is State.READY and _is_by_id(port)):
+        # The reverse of an order by the newest id is the order by id.
+        back = back if is_by_id(port._driver, state) or port._driver.signs[1] > 0 else ""
+        lane = b"" if filters.lane is None else b"=" + raw_text(filters.lane)
+        start: Word = cursor
+        if cursor is None:
+            start = after if back else 0 if scan.after is None else scan.after + 1
+        reply = yield from port.ask("tasks", start, most, letter, lane, only, back)
+        scan.cursor, *replies, bound = list_of(reply)
+        scan.ended = not scan.cursor
+    else:
+        reply = yield from _ask_after(
+            port, scan, "listed", cursor or "", most, letter, after if cursor is None else "", "", "", "", only, back
+        )
+        scan.cursor, *replies, bound = list_of(reply)
+        scan.ended = not scan.cursor
+    if scan.bound is None and bound is not None:
+        scan.bound = number_of(bound)
+    if with_data:
+        tasks = _show_all(port, (task_codec.parse(bytes_of(one)) for one in replies), None)
+        return [task for task in tasks if scan.is_new(task.id)]
+    seen = [task_codec.see(bytes_of(one)) for one in replies]
+    return [one for one in seen if scan.is_new(one[0])]
+
+
+def _ask_after(port: Port[F], scan: Scan, verb: str, *words: Word) -> Flow[Reply]:
+    """Call a script that looks up the task after which the first part begins."""
+    reply = yield from port.ask(verb, *words)
+    if type(reply) is ErrorReply:
+        raise TaskNotFound(id=scan.after, tube=port.shared.name)
+    return reply
+
+
+def _is_by_id(port: Port[F]) -> bool:
+    """Return True if ready tasks are ordered by id alone."""
+    return port._driver.rank is None and not port._driver.signs[0]
+
+
+def _taken_after(port: Port[F], id: int) -> Flow[list[int]]:
+    """Return the ids of taken tasks above `id`, sorted."""
+    found: set[int] = set()
+    cursor = b"0"
+    while True:
+        reply: Reply = yield ScriptCall(
+            script("ids"), port.shared.key, (cursor, _IDS_PER_CALL, "taken"), parts=("taken",)
+        )
+        if type(reply) is ErrorReply:
+            raise port.refusal(reply)
+        after, ids = map(bytes_of, list_of(reply))
+        found.update(map(int, ids.split()))
+        cursor = after
+        if cursor == b"0":
+            return sorted(one for one in found if one > id)
+
+
+def _show_all(port: Port[F], parsed: Iterable[Parsed], utube: str | None) -> Iterator[F]:
+    """Yield the tasks of a lane for these replies; leave out unreadable tasks."""
+    for one in parsed:
+        try:
+            task = port.show(one)
+            if utube is None or utube == (NO_LANE if task.utube is None else task.utube):
+                yield task
+        except Unreadable as error:
+            port.shared.store.strangers.leave_out(f"tube {port.shared.name!r}", {error.facts["what"]: error})
+
+
+def parsed(port: Port[F], ids: list[int], state: State | None = None) -> Flow[list[Parsed]]:
+    """Return the stored tasks with these ids, for `show`; with `state` only tasks in it."""
+    found: list[Parsed] = []
+    letter = "" if state is None else state.value
+    at = 0
+    while at < len(ids):
+        seen, *replies = list_of((yield from port.ask("looks", letter, "", "", *ids[at : at + _TASKS_PER_CALL])))
+        found += [task_codec.parse(bytes_of(reply)) for reply in replies]
+        at += number_of(seen)
+    return found
+
+
+@verb
+def reasons(port: Port[F]) -> Flow[dict[str | None, int]]:
+    """Count buried tasks by reason."""
+    found: Counter[bytes] = Counter()
+    place: Word = b""
+    while True:
+        last, *pairs = list_of((yield from port.ask("reasons", place, _TASKS_PER_CALL)))
+        found.update({bytes_of(reason): number_of(count) for reason, count in zip(*[iter(pairs)] * 2, strict=True)})
+        place = bytes_of(last)
+        if not place:
+            return {reason.decode("utf-8", "replace") or None: count for reason, count in found.items()}
+
+
+@verb
+def oldest_ready_age(port: Port[F]) -> Flow[float | None]:
+    """Return the age of the oldest ready task."""
+    start: int | str = ""
+    while True:
+        reply = yield from port.ask("oldest", start)
+        if not isinstance(reply, int):
+            return None if reply is None else number_of(reply) / SECOND
+        start = reply
+
+
+@verb
+def due_histogram(port: Port[F], edges: Iterable[Seconds]) -> Flow[list[int]]:
+    """Count tasks by when they are due."""
+    return [number_of(count) for count in list_of((yield from port.ask("due", *known_options.edges(edges))))]
+
+
+@verb
+def lanes(port: Port[F], limit: int) -> Flow[list[LaneInfo]]:
+    """Return the lanes."""
+    most = integer("limit", limit)
+    lane_of(port._driver, "")
+    found: dict[str, LaneInfo] = {}
+    cursor = 0
+    while True:
+        after, *seen = list_of((yield from port.ask("lanes", cursor)))
+        cursor = number_of(after)
+        for raw_name, *facts in zip(*[iter(seen)] * _LANE_FACTS, strict=True):
+            lane = bytes_of(raw_name)
+            try:
+                name = lane.decode("utf-8", "surrogatepass")
+            except UnicodeDecodeError as error:
+                port.shared.store.strangers.leave_out(f"the lanes of tube {port.shared.name!r}", {lane: error})
+                continue
+            found[name] = _lane_info(name, facts)
+        if cursor == 0:
+            return [found[name] for name in sorted(found)[:most]]
+
+
+def lane_info(port: Port[F], lane: object) -> LaneInfo:
+    """Return the counts, limits and block of one lane."""
+    name = lane_of(port._driver, lane)
+
+    def show(reply: Reply) -> LaneInfo:
+        return _lane_info(name, list_of(reply)[2:])
+
+    return port.call("lanes", (show, (0, raw_text(name)), None), changes=False)
+
+
+def _lane_info(name: str, facts: Sequence[Reply]) -> LaneInfo:
+    """Return the view of a lane, from the facts that the script has returned after its name."""
+    *numbers, reason = facts
+    ready, taken, cooldown, interval, in_flight, capacity, blocked, burst = map(number_of, numbers)
+    start, until = (moment / SECOND if moment else None for moment in (cooldown, blocked))
+    why = bytes_of(reason).decode("utf-8", "surrogatepass") or None
+    return LaneInfo(name, ready, taken, start, interval / SECOND, in_flight, capacity, burst, until, why)
+
+
+def _filter_word(filters: Filters, bound: int | None, *, with_data: bool) -> bytes:
+    """Return the filters of a selection as an argument of scripts: see `filter_of` in filters.lua."""
+    reason = filters.reason or ""
+    return packed(
+        (
+            "" if bound is None else bound,
+            "" if filters.older_than is None else filters.older_than,
+            filters.attempts or "",
+            b"" if filters.lane is None else b"=" + raw_text(filters.lane),
+            raw_text(filters.key or ""),
+            raw_text(reason),
+            "1" if len(reason) == KIND_LENGTH else "",
+            filters.contains or b"",
+            "" if with_data else "1",
+        )
+    )
+
+
+def _position_words(after: object, id: int, view: TaskView | None) -> tuple[Word, ...]:
+    """Return the arguments that locate the task after which a list begins."""
+    if view is None:
+        return () if after is None else (id,)
+    due = view._times[2] if view._state is State.DELAYED else None
+    return id, view.pri, view._record.created, due or 0
+
+
+def statistics_of(reply: Reply, waiting: int, now: int | None = None) -> Statistics:
+    """Return the statistics in a script's reply; a pause that ended before `now` is ignored.
+
+    Raise `ValueError` or one of `validation.WRONG` for an unreadable reply.
+    """
+    total, taken, buried, counts, _, paused, *kept = list_of(reply)
+    total, taken, buried = map(number_of, (total, taken, buried))
+    puts, takes, acks, delayed, *others, unputs = (number_of(count or 0) for count in list_of(counts))
+    calls = dict(zip(_CALLS, others, strict=True))
+    tasks = {
+        "ready": total - taken - buried - delayed,
+        "taken": taken,
+        "buried": buried,
+        "delayed": delayed,
+        "done": acks + calls["delete"],
+        "total": total,
+    }
+    first = {"put": puts + unputs, "take": takes, "ack": acks}
+    ends = None if paused is None else NEVER if float(bytes_of(paused)) == FOR_EVER else int(float(bytes_of(paused)))
+    if ends is not None and now is not None and ends <= now:
+        ends = None
+    return Statistics(tasks, first | calls, waiting, to_seconds(ends), number_of(kept[0]) if kept else 0)

@@ -1,0 +1,76 @@
+"""Take one task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from tubes.backend.port import mark_finished
+from tubes.errors import TaskNotTaken
+from tubes.redis import task_codec
+from tubes.redis.port import ends
+from tubes.redis.port.base import Port
+from tubes.redis.scripts.replies import bytes_of
+from tubes.redis.transport.script_call import Flow
+from tubes.redis.transport.wire import Reply, Word
+from tubes.values.task import F, log_lost_take
+
+if TYPE_CHECKING:
+    pass
+
+#: The first byte of a reply of `next` if the acked task was not held.
+_NOT_HELD: Final = b"0"[0]
+
+
+def take(port: Port[F]) -> F | None:
+    """Take the first available task; return None if no task is available. Waiters of this process come first."""
+    return port.run(_take(port))
+
+
+def _take(port: Port[F]) -> Flow[F | None]:
+    shared = port.shared
+    while port.serves and shared.queue.has_unserved():
+        if not (yield from shared.serving.serve_one()):
+            return None
+    reply = yield from port.ask("take", orphaned=port.untake)
+    return port.show(task_codec.parse(reply)) if type(reply) is bytes else None
+
+
+def take_task(port: Port[F], task: object, span: int | None) -> F | None:
+    """Take this task, even before earlier ones; return None if it may not be taken now."""
+    port.resolve_untaken_task(task)
+    if span is not None:
+        port.require_option("ttr")
+    show, words, _ = port.request(task, "" if span is None else span, looks=True)
+    return port.run(_take_task(port, show, words))
+
+
+def _take_task(port: Port[F], show: Callable[[Reply], F], words: tuple[Word, ...]) -> Flow[F | None]:
+    reply = yield from port.ask("take_task", *words, orphaned=lambda reply: port.untake(reply or None))
+    return show(reply) if reply else None
+
+
+def take_next(port: Port[F], task: F) -> F | None:
+    """Acknowledge a held task and take the next; return None if no task is available. A lost take is logged."""
+    return port.change(_next(port, task))
+
+
+def _next(port: Port[F], task: F) -> Flow[F | None]:
+    shared = port.shared
+    if port.serves and shared.queue.has_take_waiter():
+        try:
+            yield from port.run_request("ack", ends.ack_request(port, task))
+        except TaskNotTaken as lost:
+            log_lost_take(lost)
+        return (yield from _take(port))
+    _, words, _ = ends.ack_request(port, task)
+    reply = yield from port.ask("next", *words, orphaned=port.undo_next)
+    return show_next(port, task, bytes_of(reply))
+
+
+def show_next(port: Port[F], task: F, reply: bytes) -> F | None:
+    """Return the task in a reply of `next`."""
+    mark_finished(task)
+    if reply[0] == _NOT_HELD:
+        log_lost_take(TaskNotTaken(id=task.id, tube=port.shared.name))
+    return port.show(task_codec.parse(reply, 1)) if len(reply) > 1 else None

@@ -1,0 +1,168 @@
+"""Change the tube, its options and its lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from tubes.backend.listeners import Listener, check_listener
+from tubes.backend.port import check_reason
+from tubes.drivers.entry import Loss
+from tubes.drivers.options import Seconds, flag, micros, text
+from tubes.drivers.tube_options import apply_changes
+from tubes.errors import TubeBusy
+from tubes.redis.port.base import Port, Request, raw_text
+from tubes.redis.scripts.replies import list_of, number_of
+from tubes.redis.transport.script_call import Flow, verb
+from tubes.redis.transport.wire import Reply, Word
+from tubes.redis.validation import describe_options, encode_lane_options
+from tubes.values.lane import check_lane_limits, lane_of
+from tubes.values.task import F
+
+if TYPE_CHECKING:
+    from tubes.backend.interface import Options, Wrap
+    from tubes.redis.sessions.edition import Edition
+
+#: Done tasks per call of `trim_done`.
+_TRIMS_PER_CALL: Final = 500
+#: A script's arguments for lane limits that are unset.
+_UNSET: Final = (("interval", -1), ("max_in_flight", 0), ("interval_from", -1), ("capacity", -1), ("burst", 0))
+#: A script's argument for the start of an interval.
+_INTERVAL_STARTS: Final = {"take": 0, "ack": 1}
+
+
+def on_loss(port: Port[F], callback: Callable[[Loss | None], object] | None) -> None:
+    """Call `callback` when this session loses a task of the tube."""
+    port.shared.store.losses.set(port, callback)
+
+
+def is_empty(port: Port[F]) -> bool:
+    """Return True if no task is ready, delayed or taken."""
+    return port.run(_is_empty(port))
+
+
+def _is_empty(port: Port[F]) -> Flow[bool]:
+    return (yield from left(port)) == 0
+
+
+def left(port: Port[F]) -> Flow[int]:
+    """Return the number of ready, delayed and taken tasks."""
+    total, _, buried, *_ = list_of((yield from port.ask("statistics")))
+    return number_of(total) - number_of(buried)
+
+
+def release_all(port: Port[F]) -> None:
+    """Release all taken tasks."""
+    return port.call("release_all", _NOTHING)
+
+
+def truncate(port: Port[F]) -> None:
+    """Remove all tasks."""
+    return port.call("truncate", _NOTHING)
+
+
+def forget_key(port: Port[F], key: object) -> bool:
+    """Forget a remembered key; return whether it was remembered."""
+    return port.call("forget_key", (_is_one, (raw_text(text("key", key)),), None), changes=False)
+
+
+def block(port: Port[F], lane: object, seconds: object, extend: object, reason: str | None) -> None:
+    """Stop a lane for `seconds`: its tasks cannot be taken."""
+    name, span, extends = lane_of(port._driver, lane), micros("seconds", seconds), flag("extend", extend)
+    why = raw_text(check_reason(reason) or "")
+    return port.call("pace", (_ignore, (raw_text(name), span, "", "", "", "1" if extends else "", "", why), None))
+
+
+def configure(port: Port[F], lane: object, limits: Options) -> None:
+    """Set limits of one lane."""
+    name = lane_of(port._driver, lane)
+    changes = check_lane_limits(limits)
+    pairs = ((changes.get(limit, ""), unset) for limit, unset in _UNSET)
+    given: list[Any] = [unset if wanted is None else _INTERVAL_STARTS.get(wanted, wanted) for wanted, unset in pairs]
+    *values, capacity, burst = given
+    words: tuple[Word, ...] = (raw_text(name), "", *values, "", capacity, "", burst)
+    if changes.get("capacity") is not None:
+        return port.change(_set_capacity(port, words))
+    return port.call("pace", (_ignore, words, None))
+
+
+def _set_capacity(port: Port[F], words: tuple[Word, ...]) -> Flow[None]:
+    """Set limits of a lane; the first capacity alters the tube, so that it counts the tasks per lane."""
+    if "lane_capacity" not in (yield from port.edition()).options:
+        yield from give_options(port, {"lane_capacity": 0})
+    yield from port.ask("pace", *words)
+
+
+def alter(port: Port[F], changes: Options) -> None:
+    """Change the options of the tube."""
+    return port.change(give_options(port, port._driver.check_alter(changes)))
+
+
+def give_options(port: Port[F], changes: Options) -> Flow[None]:
+    """Change the options of the tube; `changes` are checked."""
+
+    def words(edition: Edition) -> tuple[Word, ...]:
+        wanted = apply_changes(edition.options, changes)
+        counts = "1" if "lane_capacity" in wanted and "lane_capacity" not in edition.options else ""
+        ahead = (wanted.get("burst", 1) - 1) * wanted.get("rate", 0)
+        limits = encode_lane_options(wanted), counts, ahead
+        return uuid4().hex, describe_options(wanted), wanted.get("capacity", 0), *limits
+
+    yield from port.ask_by_options("alter", words)
+    yield from port.connection.enter(port)  # Afterwards `tube.options` is current.
+    if changes.get("keep_done_max"):
+        while number_of((yield from port.ask("trim_done", _TRIMS_PER_CALL))):
+            pass
+    # This call wakes waiters if the new options make tasks or room available.
+    yield from port.ask("tick")
+
+
+def pause(port: Port[F], seconds: Seconds | None) -> None:
+    """Stop takes for a while; None: without an end, 0: end the pause."""
+    span = None if seconds is None else micros("seconds", seconds)
+
+    def watch(ends: Reply) -> None:
+        if span is not None:
+            port.shared.watch(number_of(ends))
+
+    if span == 0:
+        return port.call("resume", _NOTHING)
+    return port.call("pause", (watch, ("" if span is None else span,), None))
+
+
+@verb
+def drop(port: Port[F], force: bool) -> Flow[None]:
+    """Remove the tube."""
+    flag("force", force)
+    shared = port.shared
+    busy = yield from port.ask("drop", "1" if force else "", shared.store.process, shared.queue.count())
+    if type(busy) is list:
+        raise TubeBusy(name=shared.name, taken=busy[0], waiting=busy[1])
+    shared.vanish()
+    yield from port.connection.forget_name(shared.name)
+
+
+@verb
+def listen(port: Port[F], callback: object, wrap: Wrap | None = None) -> Flow[Listener | None]:
+    """Set or remove this connection's listener; `wrap` turns the user's callback into the API's listener."""
+    listener = check_listener(callback, wrap)
+    if port.closed_error is not None:
+        raise port.closed_error()
+    if listener is not None:
+        yield from port.shared.subscription.open(port)
+    before, port.listener = port.listener, listener
+    port.shared.subscription.note(port)
+    return before
+
+
+def _ignore(reply: Reply) -> None:
+    """Ignore a reply."""
+
+
+def _is_one(reply: Reply) -> bool:
+    """Return True if the reply is 1."""
+    return number_of(reply) == 1
+
+
+_NOTHING: Final[Request[None]] = (_ignore, (), None)
