@@ -35,7 +35,7 @@ from tubes.redis.sessions.session import OpenedTube, RedisSession
 from tubes.redis.sessions.store import creation_of, open_store
 from tubes.redis.transport.channel import ThreadChannel, pay
 from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
-from tubes.redis.transport.script_call import Flow, ScriptCall, Slots, verb
+from tubes.redis.transport.script_call import Flow, ScriptCall, Slots, flow_method
 from tubes.redis.transport.wire import ErrorReply, Reply, hiredis
 from tubes.redis.validation import describe, describe_options
 from tubes.values.overview import exact_names, match_names
@@ -99,7 +99,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
 
     # -- tubes ---------------------------------------------------------------------------------------------------------
 
-    @verb
+    @flow_method
     def create(
         self, name: str, driver: str | Driver, if_exists: IfExists, temporary: bool, options: Options
     ) -> Flow[RedisPort]:
@@ -141,17 +141,17 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
             if if_exists != "update" or reply.options == description[1]:
                 return port
             with suppress(TubeNotFound):  # Another caller dropped the tube meanwhile: create it again.
-                yield from port.give_options(driver.fill(checked))
+                yield from port.set_options(driver.fill(checked))
                 return port
 
-    @verb
+    @flow_method
     def open_replies(self, name: str) -> Flow[RedisPort]:
         """Return the port of a hidden fifo tube. It is created if needed, and expires when unused."""
         self.check()
         # A waiting caller uses the tube every few seconds.
         return (yield from self._open_hidden(name, "fifo", max(self.store.lease, _REPLIES_IDLE)))
 
-    @verb
+    @flow_method
     def open_hidden(self, name: str, driver: str, idle: float) -> Flow[RedisPort]:
         """Return the port of a hidden tube with JSON data, which expires after `idle` seconds without use."""
         self.check()
@@ -178,14 +178,14 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
                     raise TubeExists(name=tube, why=f"with driver {other!r}, not {name!r}") from None
             raise
 
-    @verb
+    @flow_method
     def find(self, name: str) -> Flow[RedisPort]:
         """Return the port of an existing tube."""
         self.check()
         name = check_tube_name(name)
         return (yield from self._port_of(name, (yield from self.session.open(name, "any"))))
 
-    @verb
+    @flow_method
     def names(self) -> Flow[list[str]]:
         """Return the names of all tubes."""
         self.check()
@@ -194,7 +194,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         self.store.leave_out(invalid)
         return stored
 
-    @verb
+    @flow_method
     def overview(self, ages: bool, patterns: Collection[str] = ("*",)) -> Flow[dict[str, Overview]]:
         """Return an overview of the tubes whose names match."""
         self.check()
@@ -213,7 +213,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         """Return the stored names of tubes, sorted; some tubes may be gone."""
         return (yield from self._all_in(f"{self.store.prefix}:names", "a tube name"))
 
-    @verb
+    @flow_method
     def namespaces(self) -> Flow[list[str]]:
         """Return the namespaces that contain tubes."""
         self.check()

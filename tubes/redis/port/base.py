@@ -1,12 +1,15 @@
 """How the methods of one connection on one tube call scripts, in threads and on event loops.
 
 A method with one call uses `call`. A method with several calls is a flow (a generator that yields calls), which `run`
-runs. On an event loop both return an awaitable; the annotations name its result.
+or `change` runs. On an event loop these return an awaitable; the annotations name its result.
 
-A call runs with the session's edition of the tube's options. If the session has expired (`SESSIONGONE`) or the tube was
+A call uses the tube's options as the session knows them. If the session has expired (`SESSIONGONE`) or the tube was
 altered (`ALTERED`), the port opens the tube again and repeats the call. After an expired session two kinds of calls are
 not repeated: a call that was sent twice and may have been done raises `ConnectionLost`, and a call about a task that
 the session held (an ack, a release) has no effect.
+
+A call that is interrupted or cancelled took full effect or none. A take whose caller is gone is undone by the call's
+`orphaned`, so `take` and `take_many` lose no task. A `next` in a thread is not undone: its session keeps the task.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from tubes.backend.interface import AnyConnection
 from tubes.backend.port import PortBase, mark_finished
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
     from tubes.redis.transport.channel import Debt
     from tubes.redis.waiting.shared_tube import SharedTube
 
+P = ParamSpec("P")
+R = TypeVar("R", bound="Port[Any]")
 T = TypeVar("T")
 #: The arguments of a script, or a function that makes them for an edition (None: the arguments do not fit it).
 Words: TypeAlias = "tuple[Word, ...] | Callable[[Edition], tuple[Word, ...] | None]"
@@ -75,6 +81,16 @@ _UNREPEATABLE: Final = frozenset(
     | {"ack", "ack_many", "ack_with", "act_some", "kick_task", "bury", "cancel", "update"}
     | {"delete", "delete_many"}
 )
+
+
+def change_method(flow: Callable[Concatenate[R, P], Flow[T]]) -> Callable[Concatenate[R, P], T]:
+    """Make a method that runs the flow by `Port.change`."""
+
+    @wraps(flow)
+    def run(port: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return port.change(flow(port, *args, **kwargs))
+
+    return run
 
 
 class PortConnection(AnyConnection, Protocol):
@@ -161,15 +177,15 @@ class Port(PortBase[F]):
             flow = shared.serving.serve_after(flow)
         return self.connection.run(flow)
 
-    def call(self, verb: str, request: Request[T], *, changes: bool = True) -> T:
+    def call(self, name: str, request: Request[T], *, changes: bool = True) -> T:
         """Call a script; `changes`: it may make a task available or free room."""
-        flow = self.run_request(verb, request)
+        flow = self.run_request(name, request)
         return self.change(flow) if changes else self.run(flow)
 
-    def run_request(self, verb: str, request: Request[T]) -> Flow[T]:
+    def run_request(self, name: str, request: Request[T]) -> Flow[T]:
         """Call a script and return the result for its reply."""
         show, args, lease = request
-        return show((yield from self.ask_by_options(verb, args, lease=lease)))
+        return show((yield from self.ask_by_options(name, args, lease=lease)))
 
     def request(
         self, task: object, *words: Word, looks: bool = False, ends: bool = False, data: bytes | None = None
@@ -203,7 +219,7 @@ class Port(PortBase[F]):
 
     def ask(
         self,
-        verb: str,
+        name: str,
         *args: Word,
         orphaned: Callable[[Reply], None] | None = None,
         slot: str | None = None,
@@ -213,11 +229,11 @@ class Port(PortBase[F]):
 
         `slot`, `parts`: as for `ScriptCall`.
         """
-        return (yield from self.ask_by_options(verb, args, orphaned=orphaned, slot=slot, parts=parts))
+        return (yield from self.ask_by_options(name, args, orphaned=orphaned, slot=slot, parts=parts))
 
     def ask_by_options(
         self,
-        verb: str,
+        name: str,
         words: Words,
         *,
         orphaned: Callable[[Reply], None] | None = None,
@@ -237,9 +253,9 @@ class Port(PortBase[F]):
             args = words(edition) if callable(words) else words
             if args is None:
                 return ErrorReply("ALTERED since they were made")
-            call = ScriptCall(edition.script(verb), self.shared.key, args, session, now, orphaned, slot, parts=parts)
+            call = ScriptCall(edition.script(name), self.shared.key, args, session, now, orphaned, slot, parts=parts)
             reply: Reply = yield call
-            if type(reply) is not ErrorReply or self.is_final(call, verb, reply):
+            if type(reply) is not ErrorReply or self.is_final(call, name, reply):
                 return reply
 
     def lane_full(self, reply: ErrorReply) -> TubeFull:
@@ -278,7 +294,7 @@ class Port(PortBase[F]):
         """Return the options for the next call; they hold unless the tube is altered meanwhile."""
         return (yield from self.open_session()).edition
 
-    def is_final(self, call: ScriptCall, verb: str, reply: ErrorReply) -> bool:
+    def is_final(self, call: ScriptCall, name: str, reply: ErrorReply) -> bool:
         """Return True if an error is the result of the call; False if it has to be repeated.
 
         A repeated call uses a new session or the new options. Raise the exception for any other error.
@@ -288,20 +304,20 @@ class Port(PortBase[F]):
             return True
         if code == "SESSIONGONE":
             self.lose(call.session)
-            if call.resent and verb in _UNREPEATABLE:
+            if call.resent and name in _UNREPEATABLE:
                 raise ConnectionLost(url=self.url, why=UNSURE)
-            return verb in _HOLDER_SCRIPTS or isinstance(call.session, LeaseSession)
+            return name in _HOLDER_SCRIPTS or isinstance(call.session, LeaseSession)
         if code == "ALTERED":
             if self.session is not None and self.session.edition is call.session.edition:
                 self.session = None
             return False
-        if code == "TUBEGONE" and verb == "drop" and call.resent:
+        if code == "TUBEGONE" and name == "drop" and call.resent:
             return True  # The tube was dropped, and only the reply was lost.
         raise self.refusal(reply)
 
-    def ask_alone(self, verb: str, *args: Word, parts: tuple[str, ...] = ()) -> Flow[Reply]:
+    def ask_alone(self, name: str, *args: Word, parts: tuple[str, ...] = ()) -> Flow[Reply]:
         """Call a script that uses no session and is safe to repeat; return its reply like `ask`."""
-        return (yield from self._reply_to(ScriptCall(script(verb), self.shared.key, args, parts=parts)))
+        return (yield from self._reply_to(ScriptCall(script(name), self.shared.key, args, parts=parts)))
 
     def look(self, *commands: bytes) -> Flow[list[Reply]]:
         """Return the replies to packed read-only commands, all run at one moment while the tube exists. For threads."""
@@ -367,7 +383,7 @@ class Port(PortBase[F]):
         if type(reply) is bytes and len(reply) > 1:
             self.untake(reply[1:])
 
-    def undo(self, verb: str, *args: Word, slot: str | None = None, session: TubeSession | None = None) -> Flow[None]:
+    def undo(self, name: str, *args: Word, slot: str | None = None, session: TubeSession | None = None) -> Flow[None]:
         """Undo a call whose caller is gone, even if the queue is closed or the tube dropped.
 
         `session`: the session of that call, if it may differ from the port's.
@@ -376,7 +392,7 @@ class Port(PortBase[F]):
         first = 0
         while current is not None and first < len(args):  # Without a session its tasks have been released already.
             chunk = args[first : first + _UNDO_WORDS]
-            undo_script, now = current.edition.script(verb), self.connection.store.now()
+            undo_script, now = current.edition.script(name), self.connection.store.now()
             reply = yield ScriptCall(undo_script, self.shared.key, chunk, current, now, slot=slot)
             if reply.__class__ is ErrorReply and reply.code == "ALTERED":
                 current = yield from self._reopen(current)
@@ -444,7 +460,7 @@ def has_end_effects(view: TaskView) -> bool:
     return extras is not None and (extras.key is not None or extras.keep_done > 0)
 
 
-def raw_text(text: str) -> bytes:
+def encode_text(text: str) -> bytes:
     """Encode text for storage; lone surrogates are kept."""
     return text.encode("utf-8", "surrogatepass")
 
@@ -464,4 +480,4 @@ def identity_of(view: TaskView | Lease | None, *, by_put: bool = False) -> int |
 def lane_word(view: TaskView) -> bytes:
     """Return the lane of a task as an argument of scripts."""
     utube = view._record.utube
-    return b"nil" if utube is None else raw_text(utube)
+    return b"nil" if utube is None else encode_text(utube)

@@ -23,13 +23,13 @@ from tubes.drivers.options import Seconds, micros
 from tubes.errors import DuplicateKey, TaskNotTaken, TubeFull, TubesError
 from tubes.redis import task_codec
 from tubes.redis.port import ends, look, puts
-from tubes.redis.port.base import Port, identity_of, raw_text
+from tubes.redis.port.base import Port, change_method, encode_text, identity_of
 from tubes.redis.port.ends import letters_of
 from tubes.redis.scripts.assembly import relaying
 from tubes.redis.scripts.msgpack_array import packed
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport import script_call
-from tubes.redis.transport.script_call import SERVING, Flow, ScriptCall, verb
+from tubes.redis.transport.script_call import SERVING, Flow, ScriptCall, flow_method
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
 from tubes.values.batch import Batch, TasksById, mark_all_finished, tasks_by_id
 from tubes.values.lease import Lease
@@ -234,9 +234,9 @@ def _take_many(port: Port[F], limit: int, *span: int) -> Flow[list[F]]:
         while more and len(tasks) < limit:
             reply = None
             wanted = min(limit - len(tasks), TAKES)
-            verb = "take_for" if span else "take_many"
+            name = "take_for" if span else "take_many"
             reply = yield from port.ask(
-                verb, wanted, *span, orphaned=lambda reply: _untake_later(port, _takes_of_reply(reply))
+                name, wanted, *span, orphaned=lambda reply: _untake_later(port, _takes_of_reply(reply))
             )
             found = list_of(reply)
             tasks += show_many(port, found)
@@ -248,7 +248,7 @@ def _take_many(port: Port[F], limit: int, *span: int) -> Flow[list[F]]:
     return tasks
 
 
-@verb
+@flow_method
 def top_up(port: Port[F], first: F, limit: int, span: int | None = None) -> Flow[list[F]]:
     """Return the waiter's task and up to `limit - 1` more available tasks, each taken for `span` if it is given."""
     try:
@@ -314,12 +314,9 @@ def delete_many(port: Port[F], tasks: object, states: tuple[State, ...] = ()) ->
     return port.change(_change_many(port, "delete_many", those, letters_of(states), by_put=True))
 
 
-def evict(port: Port[F], tasks: list[F]) -> list[bool]:
+@change_method
+def evict(port: Port[F], tasks: list[F]) -> Flow[list[bool]]:
     """Remove the tasks that have not changed since they were read; return for each whether it was removed."""
-    return port.change(_evict(port, tasks))
-
-
-def _evict(port: Port[F], tasks: list[F]) -> Flow[list[bool]]:
     size = IDS_ALONE if port.shared.driver.lane is None else IDS_WITH_LANES
     done: list[bool] = []
     for first in range(0, len(tasks), size):
@@ -332,17 +329,14 @@ def _evict(port: Port[F], tasks: list[F]) -> Flow[list[bool]]:
     return done
 
 
-def change_seen(port: Port[F], act: str, seen: list[Seen], arguments: tuple[Any, ...]) -> list[bool]:
+@change_method
+def change_seen(port: Port[F], act: str, seen: list[Seen], arguments: tuple[Any, ...]) -> Flow[list[bool]]:
     """Change the tasks of a selection that are as they were seen; return for each whether it was changed."""
-    return port.change(_change_seen(port, act, seen, arguments))
-
-
-def _change_seen(port: Port[F], act: str, seen: list[Seen], arguments: tuple[Any, ...]) -> Flow[list[bool]]:
     if act == "cancel":
         arguments = (*arguments, CANCELLED_KEPT)
         yield from puts.require_keep_done(port, {"keep_done": any(one[2] == State.TAKEN.value for one in seen)})
     first, second = (*("" if word is None else word for word in arguments), "", "")[:2]
-    words = (act, raw_text(first) if isinstance(first, str) else first, second)
+    words = (act, encode_text(first) if isinstance(first, str) else first, second)
     size = CHANGES if port.shared.driver.lane is None else IDS_WITH_LANES
     changed: list[bool] = []
     for start in range(0, len(seen), size):
@@ -424,7 +418,7 @@ def _relay(
 
 
 def _change_many(
-    port: Port[F], verb: str, those: TasksById, *args: Word, finishes: bool = True, by_put: bool = False
+    port: Port[F], name: str, those: TasksById, *args: Word, finishes: bool = True, by_put: bool = False
 ) -> Flow[dict[int, bool]]:
     """Call a script for each of these tasks; return for each whether it was changed.
 
@@ -433,7 +427,7 @@ def _change_many(
     done = dict.fromkeys(those, False)
     try:
         edition = yield from port.edition()
-        is_batched = verb == "ack_many" and not edition.is_paced and "keep_done" not in edition.options
+        is_batched = name == "ack_many" and not edition.is_paced and "keep_done" not in edition.options
         size = IDS if is_batched else IDS_ALONE
         if port.shared.driver.lane is not None:
             size = IDS_ALONE if is_batched else IDS_WITH_LANES
@@ -443,7 +437,7 @@ def _change_many(
                 words = [*args]
                 for task_id, _, view in map(those.__getitem__, chunk):
                     words += task_id, identity_of(view, by_put=by_put)
-                reply = yield from port.ask_by_options(verb, tuple(words), lease=lease)
+                reply = yield from port.ask_by_options(name, tuple(words), lease=lease)
                 if type(reply) is ErrorReply:  # The session has ended, so it holds none of these tasks.
                     continue
                 entries = bytes_of(reply)

@@ -12,7 +12,7 @@ from tubes.drivers.options import KEEP, Seconds, micros
 from tubes.errors import TaskCancelled, TaskNotFound
 from tubes.redis import task_codec
 from tubes.redis.port import look, tube
-from tubes.redis.port.base import Port, Request, lane_word, raw_text
+from tubes.redis.port.base import Port, Request, change_method, encode_text, lane_word
 from tubes.redis.transport.script_call import Flow
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
 from tubes.values.codecs import encode
@@ -62,7 +62,7 @@ def release(
     if delay is not None and "delay" not in port._driver.options:
         return port.run(_refuse(port, task, "delay"))
     return port.call(
-        "release", port.request(task, delay_argument, raw_text(reason_word or ""), *changes, ends=True, data=raw)
+        "release", port.request(task, delay_argument, encode_text(reason_word or ""), *changes, ends=True, data=raw)
     )
 
 
@@ -100,7 +100,7 @@ def set_ttr(port: Port[F], task: object, span: int | None) -> F:
 
 def checkpoint(port: Port[F], task: object, changes: Mapping[str, str]) -> F:
     """Store facts in the context of a held task, and renew it."""
-    facts = [raw_text(word) for pair in reserved_names(changes).items() for word in pair]
+    facts = [encode_text(word) for pair in reserved_names(changes).items() for word in pair]
     put = ""
     if isinstance(task, TaskView):
         put = task_codec.put_of(task)  # pyright: ignore[reportUnknownArgumentType]
@@ -123,7 +123,7 @@ def _refuse(port: Port[F], task: object, option: str) -> Flow[F]:
 
 def bury(port: Port[F], task: object, reason: str | None, pri: int | None = None) -> F:
     """Bury a task."""
-    reason_word = raw_text(check_reason(reason) or "")
+    reason_word = encode_text(check_reason(reason) or "")
     pri_word = () if pri is None else (port.check_pri(pri),)
     return port.call("bury", port.request(task, reason_word, *pri_word, looks=True, ends=True))
 
@@ -140,16 +140,15 @@ def delete(port: Port[F], task: object, states: tuple[State, ...] = ()) -> F:
     return port.call("delete", (show, words, lease))
 
 
-def cancel(port: Port[F], task: object, reason: str | None) -> F:
+@change_method
+def cancel(port: Port[F], task: object, reason: str | None) -> Flow[F]:
     """End a task as cancelled."""
-    return port.change(_cancel(port, task, raw_text(check_reason(reason) or "")))
-
-
-def _cancel(port: Port[F], task: object, reason: bytes) -> Flow[F]:
-    show, words, lease = port.request(task, reason, CANCELLED_KEPT, looks=True, ends=True)
+    show, words, lease = port.request(
+        task, encode_text(check_reason(reason) or ""), CANCELLED_KEPT, looks=True, ends=True
+    )
     reply = yield from port.ask_by_options("cancel", words, lease=lease)
     if type(reply) is ErrorReply and reply.code == "KEEP":
-        yield from tube.give_options(port, {"keep_done": 0})
+        yield from tube.set_options(port, {"keep_done": 0})
         reply = yield from port.ask_by_options("cancel", words, lease=lease)
     return show(reply)
 

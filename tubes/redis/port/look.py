@@ -13,12 +13,12 @@ from tubes.drivers.options import NO_LANE, SECOND, Seconds, integer
 from tubes.drivers.timers import NEVER
 from tubes.errors import TaskNotFound, Unreadable
 from tubes.redis import task_codec, validation
-from tubes.redis.port.base import Port, raw_text
+from tubes.redis.port.base import Port, encode_text
 from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.msgpack_array import packed
 from tubes.redis.scripts.replies import ErrorReply, Reply, bytes_of, list_of, number_of
 from tubes.redis.task_codec import Parsed
-from tubes.redis.transport.script_call import Flow, ScriptCall, verb
+from tubes.redis.transport.script_call import Flow, ScriptCall, flow_method
 from tubes.redis.transport.wire import Word
 from tubes.values.lane import LaneInfo, lane_of
 from tubes.values.reasons import KIND_LENGTH
@@ -44,7 +44,7 @@ def peek(port: Port[F], task: object) -> F:
     return port.call("peek", port.request(task, looks=True), changes=False)
 
 
-@verb
+@flow_method
 def first(port: Port[F]) -> Flow[tuple[int, int] | None]:
     """Return the priority and the id of the first available task."""
     reply = bytes_of((yield from port.ask("first")))
@@ -65,7 +65,7 @@ def statistics(port: Port[F]) -> Statistics:
     return port.call("statistics", (show, (), None), changes=False)
 
 
-@verb
+@flow_method
 def tasks(port: Port[F], after: object, limit: int, state: object, utube: object) -> Flow[list[F]]:
     """Return the tasks in a state and a lane, starting after `after`."""
     id, view, most, wanted, lane = port.check_list(after, limit, state, utube)
@@ -76,13 +76,13 @@ def tasks(port: Port[F], after: object, limit: int, state: object, utube: object
     letter = "" if wanted is None else wanted.value
     place: Word = b""
     if is_by_id(port._driver, wanted):
-        verb, place = "tasks", id + 1
-        words: tuple[Word, ...] = letter, b"" if lane is None else b"=" + raw_text(lane)
+        name, place = "tasks", id + 1
+        words: tuple[Word, ...] = letter, b"" if lane is None else b"=" + encode_text(lane)
     else:
-        verb, words = "listed", (letter, *_position_words(after, id, view))
+        name, words = "listed", (letter, *_position_words(after, id, view))
     found: list[F] = []
     while len(found) < most:
-        reply = yield from port.ask(verb, place, min(most - len(found), _TASKS_PER_CALL), *words)
+        reply = yield from port.ask(name, place, min(most - len(found), _TASKS_PER_CALL), *words)
         if type(reply) is ErrorReply:
             raise TaskNotFound(id=id, tube=port.shared.name)
         last, *replies = list_of(reply)
@@ -121,7 +121,7 @@ def _done(port: Port[F], after: object, id: int, view: TaskView | None, most: in
     return found
 
 
-@verb
+@flow_method
 def select(port: Port[F], filters: Filters, scan: Scan, most: int, with_data: bool) -> Flow[list[Any]]:
     """Return the next part of a selection, as tasks or (not `with_data`) as it has seen them."""
     state, back, cursor = filters.state, "1" if filters.newest_first else "", scan.cursor
@@ -135,7 +135,7 @@ def select(port: Port[F], filters: Filters, scan: Scan, most: int, with_data: bo
         last, moment, *replies, bound = list_of(reply)
         scan.cursor, scan.ended = (last, moment), last == b""
     elif filters.key is not None:
-        _, *replies = list_of((yield from port.ask("looks", letter, only, raw_text(filters.key))))
+        _, *replies = list_of((yield from port.ask("looks", letter, only, encode_text(filters.key))))
         scan.ended = True
     elif state is State.TAKEN:
         if cursor is None:
@@ -151,7 +151,7 @@ def select(port: Port[F], filters: Filters, scan: Scan, most: int, with_data: bo
     elif is_by_id(port._driver, state) or (filters.newest_first and state is State.READY and _is_by_id(port)):
         # The reverse of an order by the newest id is the order by id.
         back = back if is_by_id(port._driver, state) or port._driver.signs[1] > 0 else ""
-        lane = b"" if filters.lane is None else b"=" + raw_text(filters.lane)
+        lane = b"" if filters.lane is None else b"=" + encode_text(filters.lane)
         start: Word = cursor
         if cursor is None:
             start = after if back else 0 if scan.after is None else scan.after + 1
@@ -173,9 +173,9 @@ def select(port: Port[F], filters: Filters, scan: Scan, most: int, with_data: bo
     return [one for one in seen if scan.is_new(one[0])]
 
 
-def _ask_after(port: Port[F], scan: Scan, verb: str, *words: Word) -> Flow[Reply]:
+def _ask_after(port: Port[F], scan: Scan, name: str, *words: Word) -> Flow[Reply]:
     """Call a script that looks up the task after which the first part begins."""
-    reply = yield from port.ask(verb, *words)
+    reply = yield from port.ask(name, *words)
     if type(reply) is ErrorReply:
         raise TaskNotFound(id=scan.after, tube=port.shared.name)
     return reply
@@ -226,7 +226,7 @@ def parsed(port: Port[F], ids: list[int], state: State | None = None) -> Flow[li
     return found
 
 
-@verb
+@flow_method
 def reasons(port: Port[F]) -> Flow[dict[str | None, int]]:
     """Count buried tasks by reason."""
     found: Counter[bytes] = Counter()
@@ -239,7 +239,7 @@ def reasons(port: Port[F]) -> Flow[dict[str | None, int]]:
             return {reason.decode("utf-8", "replace") or None: count for reason, count in found.items()}
 
 
-@verb
+@flow_method
 def oldest_ready_age(port: Port[F]) -> Flow[float | None]:
     """Return the age of the oldest ready task."""
     start: int | str = ""
@@ -250,13 +250,13 @@ def oldest_ready_age(port: Port[F]) -> Flow[float | None]:
         start = reply
 
 
-@verb
+@flow_method
 def due_histogram(port: Port[F], edges: Iterable[Seconds]) -> Flow[list[int]]:
     """Count tasks by when they are due."""
     return [number_of(count) for count in list_of((yield from port.ask("due", *known_options.edges(edges))))]
 
 
-@verb
+@flow_method
 def lanes(port: Port[F], limit: int) -> Flow[list[LaneInfo]]:
     """Return the lanes."""
     most = integer("limit", limit)
@@ -285,7 +285,7 @@ def lane_info(port: Port[F], lane: object) -> LaneInfo:
     def show(reply: Reply) -> LaneInfo:
         return _lane_info(name, list_of(reply)[2:])
 
-    return port.call("lanes", (show, (0, raw_text(name)), None), changes=False)
+    return port.call("lanes", (show, (0, encode_text(name)), None), changes=False)
 
 
 def _lane_info(name: str, facts: Sequence[Reply]) -> LaneInfo:
@@ -305,9 +305,9 @@ def _filter_word(filters: Filters, bound: int | None, *, with_data: bool) -> byt
             "" if bound is None else bound,
             "" if filters.older_than is None else filters.older_than,
             filters.attempts or "",
-            b"" if filters.lane is None else b"=" + raw_text(filters.lane),
-            raw_text(filters.key or ""),
-            raw_text(reason),
+            b"" if filters.lane is None else b"=" + encode_text(filters.lane),
+            encode_text(filters.key or ""),
+            encode_text(reason),
             "1" if len(reason) == KIND_LENGTH else "",
             filters.contains or b"",
             "" if with_data else "1",

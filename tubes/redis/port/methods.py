@@ -44,7 +44,7 @@ class TubePort(Port[F]):
     configure = tube.configure
     listen = tube.listen
     on_loss = tube.on_loss
-    give_options = tube.give_options
+    set_options = tube.set_options
     left = tube.left
 
     peek = look.peek

@@ -13,7 +13,7 @@ from tubes.drivers.timers import NEVER
 from tubes.errors import DuplicateKey, TaskNotFound, TubeFull
 from tubes.redis import task_codec, validation
 from tubes.redis.port import tube
-from tubes.redis.port.base import Port, raw_text
+from tubes.redis.port.base import Port, change_method, encode_text
 from tubes.redis.scripts.replies import number_of
 from tubes.redis.transport.script_call import SERVING, Flow
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
@@ -55,8 +55,8 @@ def put_encoded(
         item = item_words(port, new, raw, options)
         return 1, "", len(item), edition.room, *waiter_words(port, waits=waits), *item, *old, *limit
 
-    verb = "again" if old else "put_limited" if limit else "put_keyed" if keyed else "put"
-    reply = yield from port.ask_by_options(verb, words, slot=SERVING if waits else None)
+    name = "again" if old else "put_limited" if limit else "put_keyed" if keyed else "put"
+    reply = yield from port.ask_by_options(name, words, slot=SERVING if waits else None)
     if type(reply) is ErrorReply:
         if reply.code == "NOTFOUND":
             raise TaskNotFound(id=old[0], tube=shared.name)
@@ -73,13 +73,10 @@ def put_encoded(
     return show_put(port, reply, new, raw) if type(reply) is bytes else None
 
 
-def again(port: Port[F], task: object) -> F | None:
+@change_method
+def again(port: Port[F], task: object) -> Flow[F | None]:
     """Put a done task again and forget the old one; return None if the tube is full."""
     port.resolve_untaken_task(task)
-    return port.change(_put_again(port, task))
-
-
-def _put_again(port: Port[F], task: object) -> Flow[F | None]:
     done = yield from port.run_request("peek", port.request(task, looks=True))
     options = port._driver.check_put(item_of_done(done).options)
     old = done.id, f"c{done._record.created}"
@@ -91,7 +88,7 @@ def require_keep_done(port: Port[F], *options: Options) -> Flow[None]:
     if any(options_of_put.get("keep_done") for options_of_put in options):
         edition = yield from port.edition()
         if "keep_done" not in edition.options:
-            yield from tube.give_options(port, {"keep_done": 0})
+            yield from tube.set_options(port, {"keep_done": 0})
 
 
 def waiter_words(port: Port[F], *, waits: bool) -> tuple[Word, Word]:
@@ -115,7 +112,7 @@ def item_words(port: Port[F], new: task_codec.NewTask, raw: bytes, options: Opti
 
 
 def key_words(options: Mapping[str, Any]) -> tuple[bytes, str]:
-    return raw_text(options["key"]), options.get("on_duplicate", "keep")
+    return encode_text(options["key"]), options.get("on_duplicate", "keep")
 
 
 def show_existing(port: Port[F], reply: Reply | task_codec.Parsed, new: task_codec.NewTask, raw: bytes) -> F:

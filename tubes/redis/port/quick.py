@@ -67,11 +67,11 @@ class _PackedRequests:
         self.ack: Final = self._head("ack", ack_words)
         self.next: Final = self._head("next", ack_words)
 
-    def _head(self, verb: str, count: int) -> bytes:
+    def _head(self, name: str, count: int) -> bytes:
         """Return the request up to the number of the call; `count`: the number of the script's own words."""
         number, token, caller, edition = self.session
         field = f"a{token}.{caller}.{self._slot}"
-        head = pack("EVALSHA", edition.script(verb).sha, 1, self._port.shared.key, number, token, field)
+        head = pack("EVALSHA", edition.script(name).sha, 1, self._port.shared.key, number, token, field)
         # The nine words: these seven, the number of the call and the time.
         return b"*%d" % (9 + count) + head[head.index(b"\r") :] + b"$16\r\n"
 
@@ -79,10 +79,10 @@ class _PackedRequests:
         """Return the last words of a put."""
         return _pack_words(*(new.due, new.pri, new.lane, self.edition.room)[: self._put_words - 2])
 
-    def repeat_call(self, number: int, verb: str, words: Any, orphaned: Callable[[Reply], None] | None) -> ScriptCall:
+    def repeat_call(self, number: int, name: str, words: Any, orphaned: Callable[[Reply], None] | None) -> ScriptCall:
         """Return the call of this number, to send it again."""
-        words = puts.put_words(self._port, self.edition, *words) if verb == "put" else words
-        known, sent = self.edition.script(verb), (self._slot, number)
+        words = puts.put_words(self._port, self.edition, *words) if name == "put" else words
+        known, sent = self.edition.script(name), (self._slot, number)
         return ScriptCall(known, self._port.shared.key, words, self.session, orphaned=orphaned, sent=sent)
 
 
@@ -116,7 +116,7 @@ class ThreadPort(TubePort[F]):
             packed = self._packed = _PackedRequests(self, session, self._channel.slot)
         return packed
 
-    def call(self, verb: str, request: Request[T], *, changes: bool = True) -> T:
+    def call(self, name: str, request: Request[T], *, changes: bool = True) -> T:
         """Call a script without a flow, or with one in a special case or to open the tube again."""
         session, stale = self.session, self.shared.queue.stale
         if (
@@ -126,12 +126,12 @@ class ThreadPort(TubePort[F]):
             or self._manual
             or self._pid != _process
         ):
-            return super().call(verb, request, changes=changes)
+            return super().call(name, request, changes=changes)
         show, args, lease = request
-        call = ScriptCall(session.edition.script(verb), self.shared.key, args, self.session_of(lease, session))
+        call = ScriptCall(session.edition.script(name), self.shared.key, args, self.session_of(lease, session))
         reply = self._channel.call(call)
-        if type(reply) is ErrorReply and not self.is_final(call, verb, reply):
-            return super().call(verb, request, changes=changes)
+        if type(reply) is ErrorReply and not self.is_final(call, name, reply):
+            return super().call(name, request, changes=changes)
         return show(reply)
 
     def put(self, data: object, options: Options, *usual: Any) -> F | None:
@@ -204,20 +204,9 @@ class ThreadPort(TubePort[F]):
         if packed is None or task._take < 0 or has_end_effects(task):
             return super().next(task)
         words, tail = self._ack_words(task)
-        head = packed.next
-        reply: Reply = None
-        try:
-            reply = self._channel.exchange(
-                self.shared.key, head, tail, BYTES, packed.repeat_call, "next", words, self.undo_next
-            )
-            if type(reply) is bytes:
-                return takes.show_next(self, task, reply)
-        except TubesError:
-            raise
-        except BaseException:
-            self._channel.owed.append((self.undo_next, reply))
-            self._channel.repay()
-            raise
+        reply = self._channel.exchange(self.shared.key, packed.next, tail, BYTES, packed.repeat_call, "next", words)
+        if type(reply) is bytes:
+            return takes.show_next(self, task, reply)
         return super().next(task)
 
     def _ack_words(self, task: TaskView) -> tuple[tuple[Word, ...], bytes]:

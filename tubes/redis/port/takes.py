@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from tubes.backend.port import mark_finished
 from tubes.errors import TaskNotTaken
 from tubes.redis import task_codec
 from tubes.redis.port import ends
-from tubes.redis.port.base import Port
+from tubes.redis.port.base import Port, change_method
 from tubes.redis.scripts.replies import bytes_of
-from tubes.redis.transport.script_call import Flow
-from tubes.redis.transport.wire import Reply, Word
+from tubes.redis.transport.script_call import Flow, flow_method
 from tubes.values.task import F, log_lost_take
 
 if TYPE_CHECKING:
@@ -36,26 +34,20 @@ def _take(port: Port[F]) -> Flow[F | None]:
     return port.show(task_codec.parse(reply)) if type(reply) is bytes else None
 
 
-def take_task(port: Port[F], task: object, span: int | None) -> F | None:
+@flow_method
+def take_task(port: Port[F], task: object, span: int | None) -> Flow[F | None]:
     """Take this task, even before earlier ones; return None if it may not be taken now."""
     port.resolve_untaken_task(task)
     if span is not None:
         port.require_option("ttr")
     show, words, _ = port.request(task, "" if span is None else span, looks=True)
-    return port.run(_take_task(port, show, words))
-
-
-def _take_task(port: Port[F], show: Callable[[Reply], F], words: tuple[Word, ...]) -> Flow[F | None]:
     reply = yield from port.ask("take_task", *words, orphaned=lambda reply: port.untake(reply or None))
     return show(reply) if reply else None
 
 
-def take_next(port: Port[F], task: F) -> F | None:
+@change_method
+def take_next(port: Port[F], task: F) -> Flow[F | None]:
     """Acknowledge a held task and take the next; return None if no task is available. A lost take is logged."""
-    return port.change(_next(port, task))
-
-
-def _next(port: Port[F], task: F) -> Flow[F | None]:
     shared = port.shared
     if port.serves and shared.queue.has_take_waiter():
         try:

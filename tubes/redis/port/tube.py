@@ -12,9 +12,9 @@ from tubes.drivers.entry import Loss
 from tubes.drivers.options import Seconds, flag, micros, text
 from tubes.drivers.tube_options import apply_changes
 from tubes.errors import TubeBusy
-from tubes.redis.port.base import Port, Request, raw_text
+from tubes.redis.port.base import Port, Request, encode_text
 from tubes.redis.scripts.replies import list_of, number_of
-from tubes.redis.transport.script_call import Flow, verb
+from tubes.redis.transport.script_call import Flow, flow_method
 from tubes.redis.transport.wire import Reply, Word
 from tubes.redis.validation import describe_options, encode_lane_options
 from tubes.values.lane import check_lane_limits, lane_of
@@ -37,12 +37,9 @@ def on_loss(port: Port[F], callback: Callable[[Loss | None], object] | None) -> 
     port.shared.store.losses.set(port, callback)
 
 
-def is_empty(port: Port[F]) -> bool:
+@flow_method
+def is_empty(port: Port[F]) -> Flow[bool]:
     """Return True if no task is ready, delayed or taken."""
-    return port.run(_is_empty(port))
-
-
-def _is_empty(port: Port[F]) -> Flow[bool]:
     return (yield from left(port)) == 0
 
 
@@ -64,14 +61,14 @@ def truncate(port: Port[F]) -> None:
 
 def forget_key(port: Port[F], key: object) -> bool:
     """Forget a remembered key; return whether it was remembered."""
-    return port.call("forget_key", (_is_one, (raw_text(text("key", key)),), None), changes=False)
+    return port.call("forget_key", (_is_one, (encode_text(text("key", key)),), None), changes=False)
 
 
 def block(port: Port[F], lane: object, seconds: object, extend: object, reason: str | None) -> None:
     """Stop a lane for `seconds`: its tasks cannot be taken."""
     name, span, extends = lane_of(port._driver, lane), micros("seconds", seconds), flag("extend", extend)
-    why = raw_text(check_reason(reason) or "")
-    return port.call("pace", (_ignore, (raw_text(name), span, "", "", "", "1" if extends else "", "", why), None))
+    why = encode_text(check_reason(reason) or "")
+    return port.call("pace", (_ignore, (encode_text(name), span, "", "", "", "1" if extends else "", "", why), None))
 
 
 def configure(port: Port[F], lane: object, limits: Options) -> None:
@@ -81,7 +78,7 @@ def configure(port: Port[F], lane: object, limits: Options) -> None:
     pairs = ((changes.get(limit, ""), unset) for limit, unset in _UNSET)
     given: list[Any] = [unset if wanted is None else _INTERVAL_STARTS.get(wanted, wanted) for wanted, unset in pairs]
     *values, capacity, burst = given
-    words: tuple[Word, ...] = (raw_text(name), "", *values, "", capacity, "", burst)
+    words: tuple[Word, ...] = (encode_text(name), "", *values, "", capacity, "", burst)
     if changes.get("capacity") is not None:
         return port.change(_set_capacity(port, words))
     return port.call("pace", (_ignore, words, None))
@@ -90,16 +87,16 @@ def configure(port: Port[F], lane: object, limits: Options) -> None:
 def _set_capacity(port: Port[F], words: tuple[Word, ...]) -> Flow[None]:
     """Set limits of a lane; the first capacity alters the tube, so that it counts the tasks per lane."""
     if "lane_capacity" not in (yield from port.edition()).options:
-        yield from give_options(port, {"lane_capacity": 0})
+        yield from set_options(port, {"lane_capacity": 0})
     yield from port.ask("pace", *words)
 
 
 def alter(port: Port[F], changes: Options) -> None:
     """Change the options of the tube."""
-    return port.change(give_options(port, port._driver.check_alter(changes)))
+    return port.change(set_options(port, port._driver.check_alter(changes)))
 
 
-def give_options(port: Port[F], changes: Options) -> Flow[None]:
+def set_options(port: Port[F], changes: Options) -> Flow[None]:
     """Change the options of the tube; `changes` are checked."""
 
     def words(edition: Edition) -> tuple[Word, ...]:
@@ -131,7 +128,7 @@ def pause(port: Port[F], seconds: Seconds | None) -> None:
     return port.call("pause", (watch, ("" if span is None else span,), None))
 
 
-@verb
+@flow_method
 def drop(port: Port[F], force: bool) -> Flow[None]:
     """Remove the tube."""
     flag("force", force)
@@ -143,7 +140,7 @@ def drop(port: Port[F], force: bool) -> Flow[None]:
     yield from port.connection.forget_name(shared.name)
 
 
-@verb
+@flow_method
 def listen(port: Port[F], callback: object, wrap: Wrap | None = None) -> Flow[Listener | None]:
     """Set or remove this connection's listener; `wrap` turns the user's callback into the API's listener."""
     listener = check_listener(callback, wrap)

@@ -53,7 +53,7 @@ class FlowRunner(Protocol):
     def run(self, flow: Flow[T], /) -> T: ...
 
 
-def verb(flow: Callable[Concatenate[R, P], Flow[T]]) -> Callable[Concatenate[R, P], T]:
+def flow_method(flow: Callable[Concatenate[R, P], Flow[T]]) -> Callable[Concatenate[R, P], T]:
     """Make a method that runs the flow."""
 
     @wraps(flow)
