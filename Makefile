@@ -63,7 +63,7 @@ soak-jobs: .venv/test  ## a job of 1,000,000 items whose worker is deployed 20 t
 soak-serve: .venv/test  ## kill `tubes serve` 50 times during deliveries, and hold 10,000 idle connections: make soak-serve ARGS="--kills 5"
 	$(BIN)/python -m tests.serve.soak $(ARGS)
 
-aio: .venv/check  ## generate tubes/aio.py, the asyncio API, from tubes/sync.py
+aio: .venv/check  ## generate tubes/aio, the asyncio API, from tubes/sync
 	$(BIN)/python .ci/make_aio.py
 
 check: .venv/check  ## run the linters and type checkers, and build the pages

@@ -1,4 +1,4 @@
-"""Makes `tubes/aio.py`, the API for asyncio, of `tubes/sync.py`, the API for threads: `make aio`.
+"""Generate `tubes/aio`, the API for asyncio, from `tubes/sync`, the API for threads, file by file: `make aio`.
 
 The rules, in this order:
 
@@ -9,7 +9,7 @@ The rules, in this order:
    statement of its own, which becomes two. What is in `AT_ONCE` is always there at once.
 5. Docstrings say the same with these names, and `TEXTS` where asyncio differs. Their examples are left out.
 
-`--check` writes nothing and says by its exit status whether the file is what it would write.
+`--check` writes nothing; its exit status says whether the files are what it would write.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-SOURCE = ROOT / "tubes" / "sync.py"
-TARGET = ROOT / "tubes" / "aio.py"
+SOURCE = ROOT / "tubes" / "sync"
+TARGET = ROOT / "tubes" / "aio"
 WIDTH = 120
 
 _TWINS = {
@@ -82,13 +82,9 @@ CHECKPOINT = """\
 """
 PART = '        """Return the next part: tasks, or without their data only which tasks there are."""\n'
 CODE = {
-    "from tubes.aio import": "from tubes.sync import",
-    "from collections.abc import Call": "import asyncio\nfrom collections.abc import Call",
-    "from types import MappingProxyType": "from types import CoroutineType, MappingProxyType",
     "calls.call(": "calls.call_async(",
     "calls.tell_caller(": "calls.tell_caller_async(",
     "awaited=False": "awaited=True",
-    "import Callable, Generator, Iterable": "import AsyncGenerator, Callable, Generator, Iterable",
     CHECKPOINT: CHECKPOINT.replace(
         "check()", "await asyncio.sleep(0)  # Signals and cancels arrive here.\n            check()"
     ),
@@ -105,8 +101,8 @@ TEXTS = {
     "in a thread that makes changes": "in the event loop that registered it",
     "`if task := tube.take(5):` and then `with task:`": "`if task := await tube.take(5):` and then `async with task:`",
 }
-HEADER = '''\
-# Made of sync.py by .ci/make_aio.py (`make aio`): change that file, or its rules.
+HEADER = "# Generated from {} by .ci/make_aio.py (`make aio`): change that file, or the rules.\n"
+PACKAGE = '''\
 """The API for asyncio: `connect`, `AsyncQueue`, `AsyncTube` and `AsyncTask`. The same names as for threads, awaited.
 
 Waiting never blocks the event loop, and a cancelled take loses nothing. Threads and event loops may share one store:
@@ -168,27 +164,30 @@ class Text:
 
 
 def rename(text: str) -> str:
-    """Rule 1, and what else is named otherwise."""
+    """Apply rule 1, and the replacements of `CODE`."""
     for old, new in CODE.items():
-        if old not in text:
-            raise SystemExit(f"{SOURCE}: there is no {old!r} any more")
         text = text.replace(old, new)
     source = Text(text)
     text = source.replaced((at, at + len(name), NAMES[name]) for at, name in source.names() if name in NAMES)
-    return re.sub(r"(?m)^( *from [\w.]+ import )(\w+(?:, \w+)*)$", _sorted_import, text)
+    text = re.sub(r"\btubes\.(sync|aio)\b", lambda api: "tubes.aio" if api[1] == "sync" else "tubes.sync", text)
+    return re.sub(r"(?m)^__all__ = .*$", lambda names: re.sub(r"\b[A-Z]", r"Async\g<0>", names[0]), text)
 
 
 def _sorted_import(line: re.Match[str]) -> str:
     return line[1] + ", ".join(sorted(line[2].split(", "), key=lambda name: (not name.isupper(), name.islower(), name)))
 
 
-def wait(text: str) -> str:
-    """Rules 2 and 3."""
+def awaited_names(*texts: str) -> set[str]:
+    """Return the names of the functions and methods whose calls are awaited."""
+    methods = {method.name for text in texts for method in _async_methods(ast.parse(text))}
+    return methods | {"wait", "call_async", "tell_caller_async"}
+
+
+def wait(text: str, names: set[str]) -> str:
+    """Apply rules 2 and 3. `names`: the methods to await."""
     source = Text(text)
-    methods = [method for method in _methods(source.tree) if method.name not in PLAIN and not _is_property(method)]
-    names = {method.name for method in methods} | {"wait", "call_async", "tell_caller_async"}
     spans: list[_Span] = []
-    for method in methods:
+    for method in _async_methods(source.tree):
         spans.append((source.start(method), source.start(method), "async "))
         for node in ast.walk(method):
             if isinstance(node, ast.With) and not ast.unparse(node.items[0]).startswith("suppress("):
@@ -200,10 +199,11 @@ def wait(text: str) -> str:
     return source.replaced(spans)
 
 
-def _methods(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+def _async_methods(tree: ast.Module) -> Iterator[ast.FunctionDef]:
     for kind in tree.body:
-        if isinstance(kind, ast.ClassDef):
-            yield from (each for each in kind.body if isinstance(each, ast.FunctionDef))
+        for each in kind.body if isinstance(kind, ast.ClassDef) else ():
+            if isinstance(each, ast.FunctionDef) and each.name not in PLAIN and not _is_property(each):
+                yield each
 
 
 def _is_property(method: ast.FunctionDef) -> bool:
@@ -244,19 +244,34 @@ def ask(text: str) -> str:
     return source.replaced(spans)
 
 
-def explain(text: str) -> str:
-    """Rule 5."""
+def explain(text: str, name: str) -> str:
+    """Apply rule 5. `name`: of the file."""
     source = Text(text)
-    spans: list[_Span] = [(0, source.end(source.tree.body[0]) + 1, HEADER)]
-    for name, node in _docstrings(source.tree):
-        spans.append((source.start(node), source.end(node), _translated(name, node)))
-    if missing := [old for old in TEXTS if old not in " ".join(text.split())]:
-        raise SystemExit(f"{SOURCE}: these texts are not there any more: {missing}")
+    top: Any = source.tree.body[0]
+    head = PACKAGE if name == "__init__.py" else _translated(name, top.value) + "\n"
+    spans: list[_Span] = [(0, source.end(top) + 1, HEADER.format(f"tubes/sync/{name}") + head)]
+    for twin, node in _docstrings(source.tree):
+        spans.append((source.start(node), source.end(node), _translated(twin, node)))
     return source.replaced(spans)
 
 
+def arrange_imports(text: str) -> str:
+    """Import what the rules use, and sort the imports by their new names."""
+    if "await asyncio." in text:
+        text = text.replace("annotations\n\n", "annotations\n\nimport asyncio\n", 1)
+    for module, name in (("collections.abc", "Generator"), ("types", "CoroutineType")):
+        if name in re.findall(r"\w+", re.sub(rf"(?m)^from {module} import .*", "", text)):
+            line = f"from {module} import "
+            text = text.replace("from typing", f"{line}\nfrom typing", 1) if line not in text else text
+            text = text.replace(line, f"{line}{name}, ", 1).replace(", \n", "\n", 1)
+    inner = r"(?m)^from tubes\.aio\..*\n"
+    before, first, after = re.sub(inner, "", text).partition("from tubes.backend")
+    text = before + "".join(re.findall(inner, text)) + first + after if first else text
+    return re.sub(r"(?m)^( *from [\w.]+ import )(\w+(?:, \w+)*)$", _sorted_import, text)
+
+
 def _docstrings(tree: ast.Module) -> Iterator[tuple[str, ast.Constant]]:
-    """The docstrings of functions, classes and methods, each with the name of its twin in `sync.py`."""
+    """The docstrings of functions, classes and methods, each with the name of its twin in `tubes/sync`."""
     for top in tree.body:
         members = top.body if isinstance(top, ast.ClassDef) else []
         kind = NAMES[top.name] if isinstance(top, ast.ClassDef) else "tubes"
@@ -303,25 +318,35 @@ def _wrapped(text: str, width: int) -> str:
     return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
 
 
-def made() -> str:
-    """What `aio.py` says, but for its layout."""
-    return explain(ask(wait(rename(SOURCE.read_text()))))
+def generate() -> dict[Path, str]:
+    """Return the text of each file of `tubes/aio`, before its layout."""
+    sources = {path.name: path.read_text() for path in sorted(SOURCE.glob("*.py"))}
+    whole = "".join(sources.values())
+    gone = [code for code in CODE if code not in whole] + [
+        text for text in TEXTS if text not in " ".join(whole.split())
+    ]
+    if gone:
+        raise SystemExit(f"{SOURCE}: it does not contain {gone} any more")
+    renamed = {name: rename(text) for name, text in sources.items()}
+    names = awaited_names(*renamed.values())
+    return {TARGET / name: arrange_imports(explain(ask(wait(text, names)), name)) for name, text in renamed.items()}
 
 
-def formatted(text: str) -> str:
-    """The text as ruff lays it out."""
+def format_code(text: str, path: Path) -> str:
+    """Return the text in the layout of ruff."""
     ruff = Path(sys.executable).with_name("ruff")
-    command = [str(ruff), "format", "--stdin-filename", str(TARGET), "-"]
+    command = [str(ruff), "format", "--stdin-filename", str(path), "-"]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
 
 
 def main() -> None:
-    """Write the file, or with `--check` compare it."""
-    text = formatted(made())
+    """Write the files, or with `--check` compare them."""
+    made = {path: format_code(text, path) for path, text in generate().items()}
     if "--check" not in sys.argv[1:]:
-        TARGET.write_text(text)
-    elif TARGET.read_text() != text:
-        raise SystemExit(f"{TARGET.relative_to(ROOT)} is not what sync.py makes it: make aio")
+        for path, text in made.items():
+            path.write_text(text)
+    elif made != {path: path.read_text() for path in TARGET.glob("*.py")}:
+        raise SystemExit(f"{TARGET.relative_to(ROOT)} is not what tubes/sync makes it: make aio")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def signature_of(thing: Any) -> str:
 
 
 def list_class(name: str, kind: type) -> Iterator[str]:
-    is_made = not kind.__module__.endswith(("errors", "sync", "aio")) and "__init__" in vars(kind)
+    is_made = not kind.__module__.startswith(("tubes.errors", "tubes.sync", "tubes.aio")) and "__init__" in vars(kind)
     yield f"class {name}{signature_of(kind) if is_made else ''}"
     if is_typeddict(kind):
         yield f"    {', '.join(sorted(inspect.get_annotations(kind)))}"
@@ -57,7 +57,7 @@ def list_class(name: str, kind: type) -> Iterator[str]:
 def list_module(module: ModuleType) -> Iterator[str]:
     for name in sorted(module.__all__):
         thing, path = getattr(module, name), f"{module.__name__}.{name}"
-        if isinstance(thing, type) and thing.__module__.endswith(".aio"):
+        if isinstance(thing, type) and thing.__module__.startswith("tubes.aio."):
             yield f"class {path}"  # It has the methods of its twin for threads, as test_faces.py checks.
         elif isinstance(thing, type):
             yield from list_class(path, thing)
@@ -119,7 +119,7 @@ def list_keys(server: LocalServer) -> Iterator[str]:
 def read_surface() -> list[str]:
     modules = (tubes, tubes.worker, tubes.push, tubes.serve, tubes.testing)
     lines = [line for module in modules for line in list_module(module)]
-    lines += [line for kind in REACHED for line in list_class(f"{kind.__module__}.{kind.__name__}", kind)]
+    lines += [line for kind in REACHED for line in list_class(f"tubes.sync.{kind.__name__}", kind)]
     lines += [*list_commands(typer.main.get_command(app), "tubes"), *list_operations()]
     with LocalServer() as server:
         return [*lines, *list_keys(server)]

@@ -81,14 +81,15 @@ def test_no_module_imports_from_a_higher_level() -> None:
         for other in others
         if room_of(name) != room_of(other) and LEVELS[room_of(other)] >= LEVELS[room_of(name)]
     }
-    assert upward - {("tubes.sync", "tubes.aio"), ("tubes.aio", "tubes.sync")} == set()
+    assert upward == {("tubes.sync.queue", "tubes.aio.queue"), ("tubes.aio.queue", "tubes.sync.queue")}
     assert sum(map(len, edges().values())) > 300
 
 
 @pytest.mark.full
-def test_import_cycles_stay_small_and_in_two_packages() -> None:
+def test_import_cycles_stay_small_and_in_few_packages() -> None:
     found = circles(edges())
-    assert {frozenset(map(room_of, circle)) for circle in found} <= {frozenset({"redis"}), frozenset({"sync", "aio"})}
+    rooms = {frozenset(map(room_of, circle)) for circle in found}
+    assert rooms <= {frozenset({"redis"}), frozenset({"sync", "aio"}), frozenset({"sync"}), frozenset({"aio"})}
     assert max(map(len, found)) <= 11
 
 

@@ -16,12 +16,13 @@ from tubes.values.task import CHECKPOINT_NAMES, TaskView, reserved_names
 MOVE_BATCH: Final = 250
 
 
-def check_target(source: Any, target: Any, kind: type) -> None:
+def check_target(source: Any, target: Any) -> None:
     """Check the tube to which the tasks of a selection move."""
+    kind: type[Any] = type(source.tube)
     if not isinstance(target, kind):
         raise InvalidOption(option="tube", value=target, rule=f"must be a {kind.__name__}")
     # Two URLs may lead to the same tube.
-    if (target.name, target._port.born) == (source.shared.name, source.born):  # type: ignore[attr-defined]
+    if (target.name, target._port.born) == (source.shared.name, source.born):
         raise InvalidOption(option="tube", value=source.tube.name, rule="must be another tube")
 
 

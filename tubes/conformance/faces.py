@@ -103,7 +103,7 @@ class AioFace:
 
     def wrap(self, result: object) -> Any:
         """Wrap an object of the API for asyncio so that its methods block; return other values unchanged."""
-        if type(result).__module__ == tubes.aio.__name__ or hasattr(result, "__aenter__"):
+        if type(result).__module__.startswith("tubes.aio.") or hasattr(result, "__aenter__"):
             return _Blocking(result, self)
         if isinstance(result, list):
             return [self.wrap(each) for each in cast("list[object]", result)]

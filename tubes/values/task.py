@@ -1,4 +1,4 @@
-"""Tasks as users see them: immutable snapshots. `tubes/sync.py` and `tubes/aio.py` add the methods of each API."""
+"""Tasks as users see them: immutable snapshots. `tubes/sync` and `tubes/aio` add the methods of each API."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1003 @@
+"""A tube: `Tube`, and its `admin`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Generic, Literal, overload
+
+from typing_extensions import Unpack
+
+from tubes import calls
+from tubes.backend.interface import Port
+from tubes.backend.listeners import callback_of, thread_listener
+from tubes.backend.port import check_end
+from tubes.backend.selecting import check_filters
+from tubes.backend.waiters import TUBE_EMPTY, TaskEnd, ThreadWaiter
+from tubes.drivers.moves import State, check_states
+from tubes.drivers.options import KEEP, NO_WAIT, Seconds, delay_of, integer, micros, seconds
+from tubes.drivers.tube_options import as_arguments
+from tubes.errors import (
+    CallTimeout,
+    InvalidOption,
+    NothingReady,
+    QueueClosed,
+    QueueForked,
+    TaskNotFound,
+    TubeFull,
+    TubesError,
+)
+from tubes.sync.lane import Lane
+from tubes.sync.selection import Selection
+from tubes.sync.task import Task
+from tubes.values.batch import Item, check_limit
+from tubes.values.lane import LaneInfo
+from tubes.values.options import PutOptions, TaskOptions, TubeOptions, put_options
+from tubes.values.reasons import by_kind
+from tubes.values.statistics import Statistics
+from tubes.values.task import ENDED, R, T, checkpoint_changes, log_lost_take
+
+
+class Tube(Generic[T, R]):
+    """One tube, as one session sees it. Safe to share between threads.
+
+    `Tube[Mail]` gives type checkers the type of the data, and `Tube[Mail, Reply]` also the type that a handler returns:
+    `mails: tubes.Tube[Mail] = queue.create_tube("mails")`. The default is `Any`. Types are not checked at run time.
+
+    Methods accept a task as a `Task`, by its lease (`task.lease`, see `Lease`) or by its id. A taken `Task` is valid
+    for one take: if its time to run has ended and the task was taken again, its methods raise `TaskNotTaken`. A lease
+    is valid for one take as well, in every session and process: with a lease all methods, also `bury`, `update`,
+    `delete` and `peek`, raise `TaskNotTaken` once the take has ended. An id means the take that the session holds now.
+    If several clients share a session, as behind a service, use leases.
+
+    Methods accept seconds as a number or as a `datetime.timedelta`.
+
+    Every method raises `QueueClosed` once the queue is closed, `TubeNotFound` once the tube is dropped, and
+    `InvalidOption` for bad arguments. A method that raises has changed nothing.
+    """
+
+    def __init__(self, port: Port[Task[T]]) -> None:
+        self._port = port
+        self.name = port.shared.name
+        self.driver = port.shared.driver
+        # The number of the last fair call of `take_any` that started with this tube.
+        self._last_fair_call = 0
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The options that `create_tube` and `alter` have set; read-only. O(1).
+
+        Only options that were set are included. The units are the same as in `create_tube`: times are seconds.
+        `backoff` is a list of seconds if it has at most four delays and no jitter, otherwise a `Backoff` if there is an
+        equal one. So `create_tube("copy", tube.driver, **tube.options)` creates a tube with the same behavior.
+
+        On a server these are the options as of the last call on this tube in this process. If another process may have
+        altered the tube since, `queue.tube(name)` reads them again.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail", "fifottl", ttr=60, backoff=tubes.Backoff(1, cap=30))
+        ...     tube.options["ttr"], tube.options["backoff"], tube.options.get("capacity", 0)
+        (60.0, Backoff(first=1.0, factor=2.0, cap=30.0, jitter=0.0, seed=0), 0)
+        """
+        return MappingProxyType(as_arguments(self._port.shared.options))
+
+    # -- putting -------------------------------------------------------------------------------------------------------
+
+    @overload
+    def put(self, data: T, *, timeout: None = NO_WAIT, **options: Unpack[PutOptions]) -> Task[T]: ...
+    @overload
+    def put(self, data: T, *, timeout: Seconds | None, **options: Unpack[PutOptions]) -> Task[T] | None: ...
+    def put(
+        self,
+        data: T,
+        *,
+        timeout: Seconds | None = NO_WAIT,
+        utube: Any = None,
+        pri: Any = None,
+        ttl: Any = None,
+        ttr: Any = None,
+        delay: Any = None,
+        **options: Any,
+    ) -> Task[T] | None:
+        """Add a task. O(1); O(log n) with many priorities.
+
+        `options`, as far as the driver has them:
+        `utube`: the lane, a string. Tasks without it share one lane; the first one in a tube logs a warning;
+        `pri`: the priority, 0 (first) to 4294967295;
+        `delay`: seconds until the task becomes ready; its ttl is extended by the same time;
+        `at`: the time at which the task becomes ready, instead of `delay`: a `datetime` with a time zone, by the clock
+        of the queue or the server; a time in the past means at once;
+        `ttl`: seconds to live: afterwards a task that is not held is removed; 0: at once;
+        `ttr`: seconds to run: afterwards a taken task is ready again;
+        and for every driver:
+        `max_attempts`: how often the task may be taken, 1 to 1048574. When the last attempt ends by release, by its ttr
+        or with its session, the task is buried. None: the tube's value, by default no limit;
+        `key`: a string. A tube has at most one task with this key, in any state. A buried task keeps its key until it
+        is done after a kick, deleted or replaced. `on_duplicate` decides about a second put: `"keep"` returns the
+        existing task (`task.created_now` is False), `"replace"` deletes it and puts the new one, `"update"` gives it
+        the new data, as `update` does, and ignores all other options, `"raise"` raises `DuplicateKey`;
+        `key_ttl`: seconds for which the key is remembered after its task has ended. During that time only
+        `"replace"` adds a task; `"keep"` and `"update"` return a task with the id of the old one and the data of this
+        put;
+        `context`: a mapping of strings to strings that the task carries along with its data, such as trace ids;
+        `keep_done`: seconds for which the done task is kept with its result; None: the tube's value, 0: not kept. See
+        `result`, `select` and `kick`;
+        `timeout`: seconds to wait for room, if the tube or the lane has a capacity; None: forever; 0: do not wait. On
+        timeout nothing is put, and None is returned. Without `timeout` a put into a full tube or lane raises `TubeFull`
+        at once.
+
+        Raises `TubeFull`, `OptionNotSupported` for an option that the driver lacks, `InvalidOption` for `on_duplicate`
+        or `key_ttl` without a key, and `CodecError` for data that the codec refuses.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail", "fifottl")
+        ...     tube.put({"to": "ann"}, delay=5)
+        Task(id=0, state='delayed', data={'to': 'ann'}, tube='mail')
+        """
+        # Frequent options are parameters: in a mapping they make a put in memory up to 40 % slower.
+        if timeout is NO_WAIT:
+            task = self._port.put(data, options, utube, pri, ttl, ttr, delay)
+            if task is None:
+                raise self._port.full_error(1)
+            return task
+        patience = None if timeout is None else micros("timeout", timeout)
+        arguments = put_options(options, utube, pri, ttl, ttr, delay)
+        if patience != 0:
+            waiter = ThreadWaiter(self._port.clock, patience, self._port.prepare(data, arguments))
+            waited: Task[T] | None = waiter.wait(self._port)
+            return waited
+        try:
+            return self._port.put(data, arguments)
+        except TubeFull as full:
+            if "utube" not in full.facts:
+                raise
+            return None
+
+    @overload
+    def put_many(
+        self,
+        items: Iterable[T | Item[T]],
+        *,
+        timeout: Seconds | None = NO_WAIT,
+        errors: Literal["raise"] = "raise",
+        **options: Unpack[PutOptions],
+    ) -> list[Task[T]]: ...
+    @overload
+    def put_many(
+        self,
+        items: Iterable[T | Item[T]],
+        *,
+        timeout: Seconds | None = NO_WAIT,
+        errors: Literal["raise", "return"],
+        **options: Unpack[PutOptions],
+    ) -> list[Task[T] | TubesError]: ...
+    def put_many(
+        self,
+        items: Iterable[T | Item[T]],
+        *,
+        timeout: Seconds | None = NO_WAIT,
+        errors: str = "raise",
+        **options: Unpack[PutOptions],
+    ) -> Any:
+        """Add many tasks at once, all or none, and return them in the order of the items. See `put`.
+
+        `items`: data, or `tubes.Item(data, **options)` for an item with its own options. A string must be in a list,
+        and an async iterable must be collected first. All items are checked and encoded before the first is put: an
+        error names the number of its item.
+        `options`: options for all items; an `Item` overrides them.
+        `timeout`: seconds to wait until there is room for all, if the tube or a lane has a capacity; None: forever; 0:
+        do not wait. On timeout nothing is put, and [] is returned. Without `timeout` a full tube or lane raises
+        `TubeFull` at once, and so does a batch with more tasks for one lane than its capacity.
+        `errors`: "return" puts the good items. For an item with bad options, or data that cannot be encoded, the list
+        has the error in the place of the task. Keys are not checked before the put: with `on_duplicate="raise"` a key
+        that exists still raises `DuplicateKey`, and nothing is put.
+
+        On a server a few thousand tasks take one round trip; more are uploaded first, and put by one call at the end.
+
+        Raises what `put` raises, and `InvalidOption` for more items than the tube's `capacity`.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     tasks = tube.put_many(f"to {name}" for name in ("ann", "bob"))
+        ...     [task.data for task in tasks]
+        ['to ann', 'to bob']
+        """
+        patience = 0 if timeout is NO_WAIT else None if timeout is None else micros("timeout", timeout)
+        batch = self._port.gather(items, options, errors)
+        tasks: list[Task[T]] | None
+        if patience != 0:
+            tasks = ThreadWaiter(self._port.clock, patience, batch).wait(self._port)
+        else:
+            try:
+                tasks = self._port.put_many(batch)
+            except TubeFull as full:
+                if timeout is NO_WAIT or "utube" not in full.facts:
+                    raise
+                tasks = None
+        if tasks is None and timeout is NO_WAIT:
+            raise self._port.full_error(batch.size)
+        if tasks is not None and batch.errors:
+            return batch.insert_errors(tasks)
+        return tasks or []
+
+    def call(self, data: T, timeout: Seconds | None = None, **options: Unpack[TaskOptions]) -> R:
+        """Put a task, wait until a `tubes.worker.Worker` has handled it, and return the result of its handler.
+
+        `timeout`: seconds of real time to wait, for room and for the reply; None: forever.
+        `options`: as for `put`, except `key`.
+
+        The reply comes through a hidden tube of this connection. The first call creates it, which costs two more round
+        trips. It is dropped after some seconds without a call, when the queue is closed, and on a server also if this
+        process dies.
+
+        Raises `CallFailed` with the handler's error after the last attempt; `max_attempts=1` allows only one. While the
+        task may be tried again, the call waits. Raises `CallTimeout` on timeout: the task stays and may still run, but
+        its reply is dropped; with a driver that has a ttl, `ttl=` removes a task that has not started by then. Raises
+        `QueueClosed` when the queue is closed meanwhile, and `ConnectionLost` when a server has lost its last writes
+        and the task with them.
+
+        >>> import threading, tubes
+        >>> from tubes.worker import Worker
+        >>> with tubes.connect() as queue:
+        ...     squares = queue.create_tube("squares")
+        ...     worker = Worker(queue)
+        ...     _ = worker.on(squares, lambda task: task.data**2)
+        ...     running = threading.Thread(target=worker.run)
+        ...     running.start()
+        ...     print(squares.call(12, timeout=10))
+        ...     worker.stop()
+        ...     running.join()
+        144
+        """
+        result: R = calls.call(self, data, timeout, options)
+        return result
+
+    # -- taking --------------------------------------------------------------------------------------------------------
+
+    def take(self, timeout: Seconds | None = None, *, ttr: Seconds | None = None) -> Task[T] | None:
+        """Take the first available task. O(1), at most O(log n).
+
+        `timeout`: seconds to wait; None: forever; 0: do not wait. Waiting calls are served in the order of arrival.
+        Returns None on timeout.
+        `ttr`: seconds to run for this take only; later takes use the task's own ttr. A task without a ttr keeps this
+        one for later takes. On a server a call that has waited costs one more round trip.
+
+        Raises `OptionNotSupported` for a ttr if the driver has none.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     tube.take(timeout=0) is None
+        True
+        """
+        if ttr is not None:
+            tasks = self.take_many(1, timeout, ttr=ttr)
+            return tasks[0] if tasks else None
+        if timeout.__class__ is int and timeout == 0:
+            return self._port.take()
+        patience = None if timeout is None else micros("timeout", timeout)
+        task: Task[T] | None = self._port.take()
+        if task is None and patience != 0:
+            task = ThreadWaiter(self._port.clock, patience).wait(self._port)
+        return task
+
+    def take_many(self, limit: int, timeout: Seconds | None = None, *, ttr: Seconds | None = None) -> list[Task[T]]:
+        """Take all available tasks, up to `limit`, in the order of `take`.
+
+        `limit`: from 1 to 100,000.
+        `timeout`: seconds to wait for the first task, as for `take`. Returns [] on timeout.
+        `ttr`: seconds to run for these takes, as for `take`.
+
+        Limits of lanes apply. On a server a thousand tasks take one round trip.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put_many(["to ann", "to bob", "to cid"])
+        ...     tasks = tube.take_many(2, timeout=0)
+        ...     tube.ack_many(tasks)
+        {0: True, 1: True}
+        """
+        count = check_limit(limit)
+        patience = None if timeout is None else micros("timeout", timeout)
+        span = None if ttr is None else micros("ttr", ttr)
+        top_up = partial(Task._top_up, limit=count, span=span)
+        tasks = self._port.take_many(count, span)
+        while not tasks and patience != 0:
+            found = ThreadWaiter(self._port.clock, patience).wait(self._port, top_up)
+            if found != []:  # Otherwise the ttr of the first task has ended already.
+                return found or []
+        return tasks
+
+    def _first(self) -> tuple[int, int] | None:
+        """Return the priority and the id of the first available task."""
+        return self._port.first()
+
+    @contextmanager
+    def taking(self, timeout: Seconds | None = None, *, ttr: Seconds | None = None) -> Generator[Task[T]]:
+        """Take a task for a `with` block. It is acked when the block ends, and released when the block raises.
+
+        `timeout`, `ttr`: as for `take`. Raises `NothingReady` on timeout. If that is not an error for you, write
+        `if task := tube.take(5):` and then `with task:`.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     with tube.taking(timeout=0) as task:
+        ...         print(task.data)
+        Traceback (most recent call last):
+        tubes.errors.NothingReady: no task of tube 'mail' became ready within 0 s.
+        """
+        task = self.take(timeout, ttr=ttr)
+        if task is None:
+            raise NothingReady(tube=self.name, timeout=None if timeout is None else seconds("timeout", timeout))
+        with task:
+            yield task
+
+    def __iter__(self) -> Generator[Task[T]]:
+        """Take tasks until the queue is closed. Each task is acked when the loop asks for the next one.
+
+        Raises `TubeNotFound` when the tube is dropped. If the loop ends by `break` or by an exception, its last task is
+        released, unless the body has finished it (with asyncio a moment later, when the iterator is finalized). If a
+        task was lost meanwhile, because its time to run has ended or the queue was closed, a warning is logged: ack a
+        task yourself before you close the queue.
+        """
+        try:
+            task = self.take()
+            while task is not None:
+                try:
+                    yield task
+                except BaseException as error:
+                    task.__exit__(type(error), error, None)
+                    raise
+                task = self._ack_and_take(task) or self.take()
+        except QueueForked:
+            raise
+        except QueueClosed:
+            return
+
+    def _ack_and_take(self, task: Task[T]) -> Task[T] | None:
+        """Ack a task, unless it is finished already, and take the next one; return None if there is none."""
+        if task._take in ENDED:
+            return None
+        try:
+            return self._port.next(task)
+        except QueueClosed as lost:
+            log_lost_take(lost)
+            raise
+
+    def join(self, timeout: Seconds | None = None) -> bool:
+        """Wait until no task of this tube is ready, delayed or taken. Returns False on timeout.
+
+        Delayed tasks count, however long their delay, and so do tasks in backoff. Buried tasks and puts that wait for
+        room do not count. Other programs may put tasks before this call returns.
+
+        `timeout`: seconds to wait; None: forever; 0: do not wait. It does not poll: the end of the last task wakes the
+        caller, in any process. On a server the caller receives the tube's events meanwhile, as `on_task_change` does.
+        `statistics().waiting` does not count it. If the tube is dropped meanwhile, it raises `TubeNotFound`. O(1).
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put("to ann")
+        ...     print(tube.join(timeout=0))
+        ...     _ = tube.take().ack()
+        ...     print(tube.join())
+        False
+        True
+        """
+        patience = None if timeout is None else micros("timeout", timeout)
+        is_empty: bool = self._port.is_empty()
+        if is_empty or patience == 0:
+            return is_empty
+        ended = ThreadWaiter(self._port.clock, patience, TUBE_EMPTY).wait(self._port)
+        return ended is not None
+
+    # -- for the holder ------------------------------------------------------------------------------------------------
+
+    def ack(self, task: Task[T] | str | int, result: R | None = None) -> Task[T]:
+        """Finish a task as done: it is removed, or kept for its `keep_done` seconds. O(1), O(log n) if kept.
+
+        `result`: stored with a kept task, for `task.result` and `Tube.result`; otherwise it is dropped.
+
+        Raises `TaskNotTaken` unless this session holds the task, and `CodecError` for a result that cannot be encoded.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("squares", keep_done=60)
+        ...     task = tube.put(12)
+        ...     _ = tube.take().ack(result=144)
+        ...     tube.result(task)
+        144
+        """
+        if result is None:
+            return self._port.ack(task)
+        return self._port.ack_with(task, result)
+
+    def ack_many(self, tasks: Iterable[Task[T] | str | int]) -> dict[int, bool]:
+        """Finish these tasks, each as `ack` does. Returns a dict by id, in their order: True if the task was acked.
+
+        False means that this session does not hold the task, or not by this take. On a server a few thousand tasks take
+        one round trip. Raises `InvalidOption` for a task of another tube.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put_many(["to ann", "to bob"])
+        ...     tube.ack_many([tube.take(0), 1])
+        {0: True, 1: False}
+        """
+        return self._port.ack_many(tasks)
+
+    def release_many(
+        self, tasks: Iterable[Task[T] | str | int], delay: Seconds | None = None, *, at: datetime | None = None
+    ) -> dict[int, bool]:
+        """Give these tasks back, each as `release` does. Returns a dict by id: True if the task was released.
+
+        Raises `OptionNotSupported` for a delay if the driver has none, `InvalidOption` for a task of another tube.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put_many(["to ann", "to bob"])
+        ...     tube.release_many(tube.take_many(2))
+        {0: True, 1: True}
+        """
+        delay = delay_of(delay, at, self._port.connection.micros)
+        return self._port.release_many(tasks, delay)
+
+    def release(
+        self,
+        task: Task[T] | str | int,
+        delay: Seconds | None = None,
+        *,
+        at: datetime | None = None,
+        reason: str | None = None,
+        pri: int | None = None,
+        data: T = KEEP,
+    ) -> Task[T]:
+        """Give the task back. It returns to its place in the order, ahead of younger tasks. O(log n).
+
+        `delay`: seconds until it is ready again; its ttl is extended by the same time. None: the tube's `backoff`, or
+        at once if it has none. After its last attempt (`max_attempts`) the task is buried instead, with this `reason`
+        or a standard one. `pri`, `data`: its new priority and data, as for `update`, in the same step.
+
+        Raises `TaskNotTaken` unless this session holds the task, `OptionNotSupported` for a delay or a priority if the
+        driver has none.
+        """
+        delay = delay_of(delay, at, self._port.connection.micros)
+        return self._port.release(task, delay, reason, pri, data)
+
+    def _decline(self, task: Task[T], delay: Seconds) -> Task[T]:
+        """Give a task back for another worker: the attempt does not count, and the delay does not extend the ttl."""
+        return self._port.decline(task, delay)
+
+    def touch(self, task: Task[T] | str | int, seconds: Seconds = KEEP, *, ttr: Seconds = KEEP) -> Task[T]:
+        """Give the holder of a task more time. O(log n).
+
+        Without arguments the task's own time to run starts again.
+        `seconds`: extend the task's ttr and ttl by these seconds, also for later takes; 0 changes nothing. Neither can
+        end later than 200 years from now.
+        `ttr`: instead of `seconds`: the remaining time to run of this take, in seconds from now. It may be shorter than
+        before; with 0 the take ends at once, as if its ttr had ended. Later takes use the task's own ttr. It has no
+        effect on a task without a ttr.
+
+        Raises `TaskNotTaken` unless this session holds the task, `OptionNotSupported` if the driver has no ttr.
+
+        >>> import tubes
+        >>> with tubes.connect(clock=tubes.testing.ManualClock()) as queue:
+        ...     tube = queue.create_tube("mail", "fifottl", ttr=60)
+        ...     _ = tube.put("to ann")
+        ...     task = tube.touch(tube.take(), ttr=300)
+        ...     task.due - task.created, task.ttr
+        (300.0, 60.0)
+        """
+        if seconds is KEEP:
+            return self._port.set_ttr(task, None if ttr is KEEP else micros("ttr", ttr))
+        if ttr is not KEEP:
+            raise InvalidOption(option="ttr", value=ttr, rule="cannot be combined with seconds")
+        return self._port.touch(task, seconds)
+
+    def touch_many(self, tasks: Iterable[Task[T] | str | int], ttr: Seconds) -> dict[int, bool]:
+        """Give these tasks at least `ttr` seconds to run from now on. Returns a dict by id: True if the task is held.
+
+        Call it regularly to keep tasks while you work on them. It never shortens a time to run, and later takes use the
+        task's own ttr. If the driver ends taken tasks by their ttl (`utubettl` does not), the ttl is extended as
+        far as needed. A task without ttr needs no renewal. On a server a few thousand tasks take one round trip.
+        O(log n) each.
+
+        Raises `OptionNotSupported` if the driver has no ttr, `InvalidOption` for a task of another tube.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail", "fifottl", ttr=60)
+        ...     _ = tube.put("to ann")
+        ...     tube.touch_many([tube.take(0)], 60)
+        {0: True}
+        """
+        return self._port.renew_many(tasks, ttr)
+
+    def _checkpoint(
+        self, task: Task[T] | str | int, saved: object = None, progress: float | None = None, note: str | None = None
+    ) -> Task[T]:
+        """Store facts of a held task, as `Task.checkpoint` does."""
+        return self._port.checkpoint(task, checkpoint_changes(saved, progress, note))
+
+    # -- done tasks that are kept --------------------------------------------------------------------------------------
+
+    def result(self, task: Task[T] | int, timeout: Seconds | None = None) -> R:
+        """Wait until a task is done, and return its result: the value that a handler returned or passed to `ack`.
+
+        `task`: a task with `keep_done`. Any program may wait, as long as the task is kept.
+        `timeout`: seconds to wait; None: forever; 0: do not wait. It does not poll: the end of the task wakes the
+        caller, in any process. On a server the caller receives the tube's events meanwhile, as for `join`.
+
+        Raises `TaskNotFound` if the task does not exist or is no longer kept; `CallFailed` if it will have no result,
+        because it was buried or deleted, or its ttl has ended; `CallTimeout` on timeout: the task stays and may still
+        run; `InvalidOption` for a task without `keep_done`. O(1).
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("squares")
+        ...     task = tube.put(12, keep_done=60)
+        ...     _ = tube.take().ack(result=144)
+        ...     tube.result(task, timeout=5)
+        144
+        """
+        patience = None if timeout is None else micros("timeout", timeout)
+        seen = self._port.peek(task)
+        done = check_end(seen)
+        in_time = patience != 0
+        while done is None and in_time:
+            id = seen.id
+            seen = ThreadWaiter(self._port.clock, patience, TaskEnd(id)).wait(self._port)
+            in_time = seen is not None
+            if seen is None or seen is True:  # True: its record was not kept, or its event was lost.
+                seen = self._port.peek(id)
+            done = check_end(seen)
+        if done is None:
+            waited = seconds("timeout", timeout)
+            raise CallTimeout(id=seen.id, tube=self.name, timeout=waited, state=str(seen.state))
+        result: R = done.result
+        return result
+
+    # -- for everybody -------------------------------------------------------------------------------------------------
+
+    def bury(self, task: Task[T] | str | int, reason: str | None = None, *, pri: int | None = None) -> Task[T]:
+        """Bury a task in any state, also if another session holds it. It is not taken again until `kick`. O(log n).
+
+        `reason`: stored as `task.reason`. `pri`: its new priority.
+
+        Its ttl keeps running, unless the tube has a `buried_ttl`. It keeps its key: puts with this key add no task
+        until it is done after a kick, deleted, or replaced by a put with `on_duplicate="replace"`. Burying a buried
+        task changes nothing. Raises `TaskNotFound` if the task does not exist.
+        """
+        return self._port.bury(task, reason, pri)
+
+    @overload
+    def kick(self, count: int = 1) -> int: ...
+    @overload
+    def kick(
+        self, *, task: Task[T] | str | int, attempts: int | None = None, ttl: Seconds | None = None
+    ) -> Task[T]: ...
+    def kick(self, count: int = 1, *, task: Any = KEEP, attempts: int | None = None, ttl: Seconds | None = None) -> Any:
+        """Make up to `count` buried tasks ready, in their order, and return their number. O(log n) each.
+
+        It is short for `select("buried", limit=count).kick()`; to choose the tasks see `select`.
+        `task`: only this task, instead of a count; the result is the task. It may be buried or delayed; a ready or
+        taken task stays unchanged. A kept done task is put again with its data and its options (lane, priority, ttl,
+        ttr, key, context and so on) under a new id, with no attempts, and the old one is forgotten, in one step.
+        `attempts`: further attempts of this task. Without it, a task that has used its last attempt gets one more.
+        `ttl`: seconds to live from now on. `task.ttl` counts from the put, so it becomes the age plus these seconds.
+
+        Raises `OptionNotSupported` for a ttl if the driver has none, and `TaskNotFound` if the task does not exist or
+        is no longer kept. For a done task also `TubeFull`, and `DuplicateKey` if its key is in use or remembered; then
+        the old task stays.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail", max_attempts=1)
+        ...     _ = tube.put("hello")
+        ...     dead = tube.take(timeout=0).release()
+        ...     tube.kick(task=dead, attempts=3).max_attempts
+        4
+        """
+        if task is KEEP:
+            most = integer("count", count)
+            if attempts is not None or ttl is not None:
+                option, value = ("ttl", ttl) if attempts is None else ("attempts", attempts)
+                raise InvalidOption(option=option, value=value, rule="needs a task; for several tasks see Tube.select")
+            buried = self.select(State.BURIED, limit=most)
+            kicked: int = buried.kick()
+            return kicked
+        try:
+            return self._port.kick_task(task, attempts, ttl)
+        except TaskNotFound:
+            done = self.peek(task)  # Raises if it is not kept, either.
+            if done.state is not State.DONE:
+                raise
+        if attempts is not None or ttl is not None:
+            option, value = ("ttl", ttl) if attempts is None else ("attempts", attempts)
+            rule = "must be left out for a done task, which is put again as it was"
+            raise InvalidOption(option=option, value=value, rule=rule)
+        new: Task[T] = self._put_again(done)
+        return new
+
+    def _put_again(self, done: Task[T]) -> Task[T]:
+        new = self._port.again(done)
+        if new is None:
+            raise self._port.full_error(1)
+        return new
+
+    def update(
+        self,
+        task: Task[T] | str | int,
+        *,
+        data: T = KEEP,
+        pri: int = KEEP,
+        delay: Seconds = KEEP,
+        ttl: Seconds = KEEP,
+        at: datetime | None = None,
+    ) -> Task[T]:
+        """Change a task in any state, also if another session holds it. All changes are made in one step. O(log n).
+
+        `data`: its new data; the holder keeps the data that it got.
+        `pri`: its new priority; the task moves to its new place.
+        `delay`: seconds from now until a ready or delayed task is ready; 0: at once. Its ttl does not change.
+        `at`: the time at which it is ready, instead of `delay`: a `datetime` with a time zone, as for `put`.
+        `ttl`: seconds to live from now on, for a task that is not taken; 0 ends it.
+        Without any change it is a `peek`.
+
+        Raises `TaskNotFound` if the task does not exist, `OptionNotSupported` for an option that the driver lacks, and
+        `InvalidOption` for the delay of a taken or buried task, and for the ttl of a taken one: use `touch`.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail", "fifottl")
+        ...     task = tube.put("helo", delay=60)
+        ...     tube.update(task, data="hello", delay=0)
+        Task(id=0, state='ready', data='hello', tube='mail')
+        """
+        delay = delay_of(delay, at, self._port.connection.micros)
+        changes = {"data": data, "pri": pri, "delay": delay, "ttl": ttl}
+        return self._port.update(task, changes)
+
+    def peek(self, task: Task[T] | str | int) -> Task[T]:
+        """Return the current state of a task without changing it. O(1).
+
+        A done task is found as long as it is kept: `task.result`, `task.ended` and `task.why` tell its end.
+
+        Raises `TaskNotFound` if the task does not exist.
+        """
+        return self._port.peek(task)
+
+    def delete(self, task: Task[T] | str | int, *, state: str | Iterable[str] | None = None) -> Task[T]:
+        """Remove a task in any state, also if another session holds it. O(1).
+
+        A task with `keep_done` is kept as a done task; a kept done task is forgotten.
+        `state`: "ready", "taken", "buried", "delayed" or "done", or a list of them: remove the task only if it is in
+        one of these states.
+
+        Raises `TaskNotFound` if the task does not exist or is in another state.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     tube.delete(tube.put("to ann"), state=["ready", "buried"])
+        Task(id=0, state='done', data='to ann', tube='mail')
+        """
+        return self._port.delete(task, check_states(state))
+
+    def cancel(self, task: Task[T] | str | int, reason: str | None = None) -> Task[T]:
+        """End a task in any state as cancelled, also if another session holds it. O(1).
+
+        `reason`: stored as `task.reason`, if the task is kept.
+
+        The task is removed, or kept for its `keep_done` seconds; `task.why` is "cancelled". If it was taken, it is kept
+        for at least 60 seconds, and its holder is told at once: a worker cancels an async handler, and kills the
+        process of a handler. A plain handler gets `TaskCancelled` at its next `Task.checkpoint`, and `task.cancelled`
+        is True. The caller of `Tube.call` gets `CallFailed`.
+
+        Raises `TaskNotFound` if the task does not exist or is done.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("videos", keep_done=60)
+        ...     task = tube.cancel(tube.put("a long film"), "wrong file")
+        ...     task.why, task.reason
+        ('cancelled', 'wrong file')
+        """
+        ended = self._port.cancel(task, reason)
+        calls.tell_caller(ended)
+        return ended
+
+    def delete_many(
+        self, tasks: Iterable[Task[T] | str | int], *, state: str | Iterable[str] | None = None
+    ) -> dict[int, bool]:
+        """Remove these tasks, each as `delete` does. Returns a dict by id, in their order: True if it was removed.
+
+        `state`: as for `delete`: a task in another state stays, and its value is False.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put_many(["to ann", "to bob"])
+        ...     tube.delete_many([1, 7])
+        {1: True, 7: False}
+        """
+        return self._port.delete_many(tasks, check_states(state))
+
+    def truncate(self) -> None:
+        """Remove all tasks at once, and the state of lanes. Ids and counts continue; listeners are not called. O(n).
+
+        `select` removes some of them, each as `delete` does.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put("to ann").bury(), tube.put("to bob")
+        ...     tube.truncate()
+        ...     tube.select().count()
+        0
+        """
+        self._port.truncate()
+
+    def alter(self, **changes: Unpack[TubeOptions]) -> None:
+        """Change options of the tube while it is used; None resets an option to its default.
+
+        All changes are checked first and made in one step. Every put and take that starts after this call has returned
+        uses them, in all sessions, threads and processes. Options that are left out keep their values.
+
+        `ttl`, `ttr`, `pri`, `max_attempts`, `key_ttl`, `keep_done`: defaults for tasks that are put from now on. Tasks
+        in the tube keep their own.
+        `buried_ttl`: for tasks that are buried from now on. `keep_done_max`: for tasks that end from now on.
+        `backoff`: for attempts that fail from now on. A task in backoff keeps its delay.
+        `capacity`, `lane_capacity`: waiting puts get new room at once. A smaller one removes no task.
+        `interval`, `jitter`, `max_in_flight`: for all lanes at once, except the limits that `configure` has set for a
+        lane. A lane in cooldown follows the new interval, from its last take on. `interval_from`: for runs that end
+        from now on.
+
+        `rate`, `burst`: for all takes from now on. Without a rate there is no burst.
+
+        The driver and `order` cannot change while the tube lives: create another tube, and let workers empty this one.
+
+        O(1). Changes of the limits of lanes are O(n) of the lanes; on a server the next calls do that first, some lanes
+        each. The first `lane_capacity` of a tube on a server is O(n) of its tasks: the next calls count them first,
+        some tasks each. Every process that uses the tube reads its options again at its next call.
+
+        Raises `InvalidOption` and `OptionNotSupported` as `create_tube` does, and for options that cannot change.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail", "fifottl", ttr=60, capacity=100)
+        ...     tube.alter(ttr=120, max_attempts=5, capacity=None)
+        ...     dict(tube.options)
+        {'max_attempts': 5, 'ttr': 120.0}
+        """
+        self._port.alter(dict(changes))
+
+    def pause(self, seconds: Seconds | None = None) -> None:
+        """Stop takes from this tube for some seconds; None: until `pause(0)`. O(1).
+
+        Takes in all sessions and processes find no task, and wait; `take_any` uses its other tubes. Producers can still
+        put, holders can still ack or release, and ttl, ttr and delays keep running. Waiting calls are served as soon as
+        the pause ends. Another `pause` sets a new end; 0 ends it at once. The pause belongs to the tube, not to the
+        session that set it, and `truncate` keeps it. `statistics().paused` is its end.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.put("hello")
+        ...     tube.pause(3600)
+        ...     print(tube.take(timeout=0))
+        ...     tube.pause(0)
+        ...     print(tube.take(timeout=0).data)
+        None
+        hello
+        """
+        self._port.pause(seconds)
+
+    def drop(self, *, force: bool = False) -> None:
+        """Remove the tube and its tasks. O(n).
+
+        Raises `TubeBusy` while tasks are taken or callers wait. `force`: remove the tube anyway; waiters and holders
+        get `TubeNotFound`.
+        """
+        self._port.drop(force)
+
+    # -- lanes ---------------------------------------------------------------------------------------------------------
+
+    def lane(self, name: str) -> Lane:
+        """Return a lane of this tube, by the value of the tasks' option `utube`. O(1), without a call of the store.
+
+        A lane need not exist: it has no tasks then, and it can be blocked and configured in advance.
+
+        Raises `OptionNotSupported` if the driver has no lanes, and `InvalidOption` for a bad name.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     queue.create_tube("crawl", "utube").lane("example.com")
+        <Lane 'example.com' of <Tube 'crawl' (utube) of memory://>>
+        """
+        return Lane(self._port, name)
+
+    def lanes(self, limit: int = 1000) -> list[LaneInfo]:
+        """Return up to `limit` lanes, sorted by name.
+
+        The list has the lanes with ready or taken tasks, the lanes in cooldown or blocked, and the lanes with
+        their own limits.
+
+        O(n) of the lanes: for monitoring. Raises `OptionNotSupported` if the driver has no lanes.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("crawl", "utube")
+        ...     _ = tube.put("/", utube="example.com")
+        ...     [(lane.name, lane.ready) for lane in tube.lanes()]
+        [('example.com', 1)]
+        """
+        return self._port.lanes(limit)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def statistics(self) -> Statistics:
+        """Return the counts of tasks by state and of calls. O(1), O(n) of the sessions."""
+        return self._port.statistics()
+
+    def _tasks(
+        self,
+        after: Task[T] | int | None = None,
+        limit: int = 1000,
+        *,
+        state: State | str | None = None,
+        utube: str | None = None,
+    ) -> list[Task[T]]:
+        """Return a page of tasks after a task or its id, in the order of `select`."""
+        return self._port.tasks(after, limit, state, utube)
+
+    def select(
+        self,
+        state: State | str | None = None,
+        *,
+        reason: str | None = None,
+        contains: str | bytes | None = None,
+        lane: str | None = None,
+        key: str | None = None,
+        older_than: Seconds | None = None,
+        attempts: int | None = None,
+        newest_first: bool = False,
+        limit: int | None = None,
+    ) -> Selection[T]:
+        """Select tasks by these properties. `Selection` iterates over them, counts or changes them. O(1).
+
+        `state`: "ready", "taken", "delayed", "buried" or "done". None: any state except done. Ready tasks are in the
+        order of takes, delayed tasks in the order of the ends of their delays, buried tasks in the order of takes, kept
+        done tasks from the last to be forgotten to the first. Taken tasks and tasks in any state are by id, and so are
+        ready tasks in a tube with lanes.
+        `reason`: buried tasks with this reason, or with this kind of reason, as `admin.reasons` lists them. With
+        `state="done"`: tasks that had it when they ended.
+        `contains`: a text or bytes in the encoded data, such as a part of their JSON. In memory without a codec it is
+        searched in their JSON, or in their `repr` if they have none.
+        `lane`, `key`: tasks in this lane, the task with this key.
+        `older_than`: tasks that were put at least these seconds ago.
+        `attempts`: tasks that were taken at least this often.
+        `newest_first`: in the reverse order. Kept done tasks are in this order anyway.
+        `limit`: at most this many tasks; None: all.
+
+        Raises `InvalidOption` for bad arguments, `OptionNotSupported` for a lane if the driver has none.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     for name in ("ann", "bob"):
+        ...         _ = tube.put({"to": name}).bury(f"ValueError: no {name}")
+        ...     print([task.data for task in tube.select("buried", contains="ann")])
+        ...     print(tube.select(reason="ValueError").count(), tube.select(reason="ValueError").kick())
+        [{'to': 'ann'}]
+        2 2
+        """
+        driver = self.driver
+        filters = check_filters(driver, state, reason, contains, lane, key, older_than, attempts, newest_first, limit)
+        return Selection(self._port, filters)
+
+    def on_task_change(
+        self, callback: Callable[[Task[T], str], object] | None
+    ) -> Callable[[Task[T], str], object] | None:
+        """Call `callback(task, event)` for every change in this tube, by any program; None removes the callback.
+
+        Events: `put take release touch bury kick delete update ttl ttr delay cancel`; an ack is a `delete` as well. The
+        callback is called after each change, in the order of the changes, one at a time, in a thread that makes
+        changes: do long work elsewhere. Its errors are logged. Each `Queue` has one callback per tube, as long as the
+        `Queue` lives. Returns the previous callback.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     _ = tube.on_task_change(lambda task, event: print(event, task.id))
+        ...     _ = tube.put("hello")
+        put 0
+        """
+        before = self._port.listen(callback, thread_listener)
+        return callback_of(before)
+
+    @property
+    def admin(self) -> TubeAdmin[T]:
+        """Rare administration: reasons of dead letters, ages, known keys, all taken tasks."""
+        return TubeAdmin(self._port)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} ({self.driver.name}) of {self._port.url}>"
+
+
+class TubeAdmin(Generic[T]):
+    """Rare administration of a tube: `Tube.admin`."""
+
+    def __init__(self, port: Port[Task[T]]) -> None:
+        self._port = port
+
+    def reasons(self) -> dict[str, int]:
+        """Count the buried tasks by the kind of their reason, the most frequent first. O(n) of the buried tasks.
+
+        The kind of a reason is the text before its first colon, so `ValueError: no such address: x@y` counts as
+        `ValueError`; reasons like `max_attempts: ttr` stay whole, and "none" counts tasks without a reason. On a server
+        a script looks at 250 tasks, and their data stays there.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("mail")
+        ...     for reason in ("ValueError: 1", "late", "ValueError: 2"):
+        ...         _ = tube.put("to ann").bury(reason)
+        ...     tube.admin.reasons()
+        {'ValueError': 2, 'late': 1}
+        """
+        found = self._port.reasons()
+        return by_kind(found)
+
+    def oldest_ready_age(self) -> float | None:
+        """Return the age in seconds of the oldest ready task, by its id; None if no task is ready.
+
+        The age includes the time for which it was delayed or taken. It is the first sign of a growing backlog. O(n) of
+        the older tasks that are not ready.
+        """
+        return self._port.oldest_ready_age()
+
+    def due_histogram(self, edges: Iterable[Seconds]) -> list[int]:
+        """Count tasks by the time until their delay, ttr or ttl ends.
+
+        `edges`: seconds from now, ascending. Returns one number more than there are edges: the tasks that are due
+        before the first edge, from the first to before the second, …, from the last on. O(n); on a server O(log n) for
+        each edge.
+
+        >>> import tubes
+        >>> with tubes.connect(clock=tubes.testing.ManualClock()) as queue:
+        ...     tube = queue.create_tube("mail", "fifottl")
+        ...     for delay in (1, 5, 30, 3600):
+        ...         _ = tube.put("later", delay=delay)
+        ...     tube.admin.due_histogram([10, 60])
+        [2, 1, 1]
+        """
+        return self._port.due_histogram(edges)
+
+    def forget_key(self, key: str) -> bool:
+        """Forget a key that `key_ttl` remembers after its task has ended. Returns True if it was remembered. O(log n).
+
+        The next put with this key adds a task. The key of a task in the tube stays, and the call returns False.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     tube = queue.create_tube("crawl", key_ttl=3600)
+        ...     _ = tube.put("/", key="/").delete()
+        ...     tube.admin.forget_key("/"), tube.admin.forget_key("/")
+        (True, False)
+        """
+        return self._port.forget_key(key)
+
+    def release_all(self) -> None:
+        """Release all taken tasks of all sessions. O(n log n) of the taken tasks."""
+        self._port.release_all()
