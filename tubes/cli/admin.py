@@ -82,14 +82,14 @@ def tube_options(words: list[str]) -> dict[str, Any]:
     return options
 
 
-def _value(word: str) -> Any:
+def _value(word: str) -> object:
     try:
         return from_json(word)
     except ValueError:
         return word
 
 
-def _backoff(value: Any) -> Any:
+def _backoff(value: object) -> object:
     """Convert `1,5`, `[1, 5]`, `30` or `{"first": 1, "factor": 2}` to a backoff for `create_tube`."""
     try:
         if isinstance(value, str):

@@ -116,7 +116,7 @@ def duration(words: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def _of_states(states: Iterable[tubes.State]) -> Any:
+def _of_states(states: Iterable[tubes.State]) -> object:
     """Return the option --state of a command that accepts only these states."""
     *names, last = map(str, states)
 
@@ -135,7 +135,7 @@ def _of_states(states: Iterable[tubes.State]) -> Any:
 
 
 #: The options of commands that select tasks: the parameters of `Tube.select`.
-_FILTERS: dict[str, Any] = {
+_FILTERS: dict[str, object] = {
     "state": OfState,
     "reason": Annotated[
         str | None,
@@ -161,7 +161,7 @@ _FILTERS: dict[str, Any] = {
     ],
 }
 #: The other options of commands that change the selected tasks.
-_CARE: dict[str, Any] = {
+_CARE: dict[str, object] = {
     "dry_run": Annotated[bool, typer.Option("--dry-run", help="Change nothing: count the tasks, and show five.")],
     "yes": Yes,
 }

@@ -202,7 +202,7 @@ def _tubes_table(overviews: dict[str, library.Overview]) -> Grid:
     return grid
 
 
-def _tube_table(overview: library.Overview, due: list[int], times: dict[str, dict[str, float | None]]) -> Any:
+def _tube_table(overview: library.Overview, due: list[int], times: dict[str, dict[str, float | None]]) -> object:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")

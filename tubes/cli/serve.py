@@ -182,7 +182,7 @@ def serve(
 
     if (tls_cert is None) != (tls_key is None):
         raise Stop("--tls-cert and --tls-key must be used together", Exit.USAGE)
-    tls: dict[str, Any] = {"cert": tls_cert and str(tls_cert), "key": tls_key and str(tls_key)}
+    tls: dict[str, object] = {"cert": tls_cert and str(tls_cert), "key": tls_key and str(tls_key)}
     listen = Listen.read(http, shared=reuse_port, **tls)
     admin_listen = None if admin is None else Listen.read(admin, shared=reuse_port, **tls)
     known = None if tokens is None else _tokens(tokens)

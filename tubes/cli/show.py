@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -54,7 +53,7 @@ def pause_end_json(moment: float | None) -> float | str | None:
     return "for ever" if moment == math.inf else moment
 
 
-def options_json(options: Mapping[str, Any]) -> dict[str, Any]:
+def options_json(options: Mapping[str, object]) -> dict[str, object]:
     """Return the options of a tube as JSON, in the form that `-o` accepts."""
     return {name: _option_json(value) for name, value in options.items()}
 

@@ -7,7 +7,7 @@ import io
 import json
 import os
 import sys
-from typing import IO, Any
+from typing import IO
 
 
 def prepare() -> None:
@@ -63,7 +63,7 @@ class TooDeep(ValueError):
     """JSON that is nested too deeply for Python."""
 
 
-def from_json(words: str) -> Any:
+def from_json(words: str) -> object:
     """Parse JSON. Raises ValueError; its subclass `TooDeep` for JSON that is nested too deeply."""
     try:
         return json.loads(words)

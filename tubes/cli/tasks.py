@@ -127,7 +127,7 @@ def put(
                     print_line(str(task.id))
 
 
-def _arguments(words: list[str], codec: str, read: Callable[[str], Any]) -> Iterator[Any]:
+def _arguments(words: list[str], codec: str, read: Callable[[str], object]) -> Iterator[object]:
     """Yield the data of tasks from arguments of the command line."""
     for word in words:
         try:
@@ -136,7 +136,7 @@ def _arguments(words: list[str], codec: str, read: Callable[[str], Any]) -> Iter
             raise Stop(str(error), Exit.USAGE) from error
 
 
-def _lines(codec: str, read: Callable[[str], Any]) -> Iterator[Any]:
+def _lines(codec: str, read: Callable[[str], object]) -> Iterator[object]:
     """Yield the data of tasks from the lines of stdin."""
     for number, raw in enumerate(stdin(), 1):
         if codec == "raw":
@@ -152,7 +152,7 @@ def _lines(codec: str, read: Callable[[str], Any]) -> Iterator[Any]:
             raise Stop(f"line {number} of stdin: {error}", Exit.USAGE) from error
 
 
-def _datum(word: str, *, text: bool, strict: bool) -> Any:
+def _datum(word: str, *, text: bool, strict: bool) -> object:
     """Parse JSON, or return `word` as a string if it is not JSON. `strict`: raise ValueError instead."""
     if text:
         return word

@@ -137,7 +137,7 @@ class Batches(Bench):
             self.tube.put_many([1, 2], timeout=-1)
 
     def test_failing_iterator_puts_nothing(self) -> None:
-        def items() -> Any:
+        def items() -> object:
             yield 1
             raise ArithmeticError
 
@@ -449,7 +449,7 @@ class Batches(Bench):
             True,
             False,
         ]
-        bad: tuple[Any, ...] = ("x", 5, [], ["ready", "gone"], b"ready", [None])
+        bad: tuple[object, ...] = ("x", 5, [], ["ready", "gone"], b"ready", [None])
         assert self.refuses(lambda state: self.tube.delete_many([ready], state=state), *bad)
         assert [*self.tube.delete_many([ready], state="buried").values(), *self.tube.delete_many([ready]).values()] == [
             0,

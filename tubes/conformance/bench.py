@@ -105,7 +105,7 @@ class Bench:
     options: ClassVar[Mapping[str, object]] = {}
     session_ttl: float = 30.0
 
-    def connect(self, face: Face, clock: ManualClock) -> Any:
+    def connect(self, face: Face, clock: ManualClock) -> object:
         """Return an empty, separate queue for one test. Override it for another backend or to pass options.
 
         >>> class InRedis(Bench):

@@ -149,7 +149,7 @@ class Checkpoints(Bench):
 
     def test_listeners_see_a_touch_with_the_facts(self) -> None:
         task = self.put_and_take()
-        seen: list[tuple[str, Any]] = []
+        seen: list[tuple[str, object]] = []
 
         def callback(changed: Any, event: str) -> None:
             seen.append((event, facts_of(changed)))

@@ -41,7 +41,7 @@ class DoneTasks(Bench):
 
     def begin_result(self, task: Task | int, timeout: float | None = None, tube: Any = None) -> Future[Any]:
         """Start a call that waits for the result of a task."""
-        future = Future[Any]()
+        future = Future[object]()
         target = tube or self.tube
 
         def call() -> None:
@@ -226,7 +226,7 @@ class DoneTasks(Bench):
             self.tube.kick(task=first)
 
     def test_kick_requeues_a_done_task_with_its_options(self) -> None:
-        options: dict[str, Any] = {"max_attempts": 3, "context": {"a": "b"}, "key": "k"}
+        options: dict[str, object] = {"max_attempts": 3, "context": {"a": "b"}, "key": "k"}
         options |= {name: 40 for name in ("pri", "ttl", "ttr") if self.knows(name)} | self.lane("here")
         old = self.put_and_ack("result", data="data", **options)
         with self.expect_error(InvalidOption):

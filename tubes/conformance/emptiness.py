@@ -154,7 +154,7 @@ class Emptiness(Bench):
         assert self.result_of(call) is False
         assert not self.tube.join(0)
 
-    def _ends_later(self, call: Future[bool]) -> bool:
+    def _ends_later(self, call: Future[Any]) -> bool:
         """Let time pass and return True if the call has ended."""
         self.clock.advance(5)
         return call.done()

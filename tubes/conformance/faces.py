@@ -29,7 +29,7 @@ class Face(Protocol):
         """Return a `Queue` or an object like it; accept the arguments of `tubes.connect`."""
         ...
 
-    def begin(self, tube: Any, method: str, *args: object, **options: object) -> Future[Any]:
+    def begin(self, tube: object, method: str, *args: object, **options: object) -> Future[Any]:
         """Start a call of a tube or a queue that may wait; return when it waits or has ended."""
         ...
 
@@ -63,8 +63,8 @@ class SyncFace:
     name = "sync"
     connect = staticmethod(tubes.connect)
 
-    def begin(self, tube: Any, method: str, *args: object, **options: object) -> Future[Any]:
-        future = Future[Any]()
+    def begin(self, tube: object, method: str, *args: object, **options: object) -> Future[object]:
+        future = Future[object]()
 
         def call() -> None:
             try:
@@ -92,16 +92,16 @@ class AioFace:
     def connect(self, url: Any = DEFAULT_URL, **options: Any) -> Any:
         return self.wrap(tubes.aio.connect(url, **options))
 
-    def begin(self, tube: Any, method: str, *args: object, **options: object) -> Future[Any]:
+    def begin(self, tube: Any, method: str, *args: object, **options: object) -> Future[object]:
         before = _count_waiting(tube)
         call = getattr(_unwrap(tube), method)(*map(_unwrap, args), **options)
         return _await_waiting(tube, before, self._submit(call))
 
-    def run(self, call: Coroutine[object, None, object]) -> Any:
+    def run(self, call: Coroutine[object, None, object]) -> object:
         """Await the call in the loop and return its result."""
         return self._submit(call).result()
 
-    def wrap(self, result: object) -> Any:
+    def wrap(self, result: object) -> object:
         """Wrap an object of the API for asyncio so that its methods block; return other values unchanged."""
         if type(result).__module__.startswith("tubes.aio.") or hasattr(result, "__aenter__"):
             return _Blocking(result, self)
@@ -109,7 +109,7 @@ class AioFace:
             return [self.wrap(each) for each in cast("list[object]", result)]
         return result
 
-    def _submit(self, call: Coroutine[object, None, object]) -> Future[Any]:
+    def _submit(self, call: Coroutine[object, None, object]) -> Future[object]:
         async def wrapped() -> object:
             return self.wrap(await call)
 
@@ -128,7 +128,7 @@ class _Blocking:
         self.inner = inner
         self._face = face
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         found = getattr(self.inner, name)
         if not inspect.ismethod(found):
             return self._face.wrap(found)
@@ -145,7 +145,7 @@ class _Blocking:
     def __exit__(self, *error: object) -> object:
         return self._face.run(self.inner.__aexit__(*error))
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         tasks = self.inner.__aiter__()
 
         async def step() -> object:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tubes import InvalidOption
@@ -13,7 +11,7 @@ from tubes.conformance.bench import Bench, eventually, needs
 class Rates(Bench):
     """rate and burst."""
 
-    def limit(self, **options: object) -> Any:
+    def limit(self, **options: object) -> object:
         """Switch to a new tube with these options."""
         self.tube = self.create("limited", **options)
         self.knobs = self.tube.driver

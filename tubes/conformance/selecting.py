@@ -30,7 +30,7 @@ def stop(done: int, seen: list[int] | None = None) -> bool:
 class Selections(Bench):
     """select."""
 
-    def selected(self, *arguments: Any, **filters: Any) -> list[int]:
+    def selected(self, *arguments: object, **filters: object) -> list[int]:
         """Return the ids of a selection, and check its other ways to read it."""
         selection = self.tube.select(*arguments, **filters)
         found = ids(selection)
@@ -41,19 +41,19 @@ class Selections(Bench):
             assert ids(self.tube.select(*arguments, **filters, newest_first=True)) == found[::-1]
         return found
 
-    def call(self, method: str, *arguments: Any) -> Any:
+    def call(self, method: str, *arguments: object) -> Any:
         """Call a method of the tube's port."""
         port = self.tube._port
         if not isinstance(self.face, AioFace):
             return getattr(port, method)(*arguments)
 
-        async def call() -> Any:
+        async def call() -> object:
             reply = getattr(port, method)(*arguments)
             return await reply if inspect.iscoroutine(reply) else reply
 
         return self.face.run(call())
 
-    def seen(self, **filters: Any) -> Any:
+    def seen(self, **filters: object) -> object:
         """Return what a change of a selection reads first."""
         chosen = self.tube.select(**filters)._filters
         return self.call("select", chosen, Scan(chosen), 250, False)
@@ -304,7 +304,7 @@ class Selections(Bench):
             *({"newest_first": 1}, {"reason": "late", "state": "ready"}),
         ],
     )
-    def test_select_refuses_bad_arguments(self, filters: dict[str, Any]) -> None:
+    def test_select_refuses_bad_arguments(self, filters: dict[str, object]) -> None:
         with self.expect_error(InvalidOption):
             self.tube.select(**filters)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -29,7 +29,7 @@ class Waiting(Bench):
 
     # -- every call that waits -----------------------------------------------------------------------------------------
 
-    def wait(self, method: str, timeout: float = 9) -> tuple[Worker, Future[Any]]:
+    def wait(self, method: str, timeout: float = 9) -> tuple[Worker, Future[object]]:
         """Switch to a full tube (for puts) or an empty one, and start a call there in a new session."""
         if self.tube.name == "contract":
             self.tube = self.create("other", capacity=2)

@@ -217,12 +217,12 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
         self._delays[host_of(urlsplit(url))] = delay_seconds
 
 
-def _item(request: Request) -> tubes.Item[Any]:
+def _item(request: Request) -> tubes.Item:
     key = b85encode(sha256(request.unique_key.encode()).digest()[:12]).decode()
     return tubes.Item(_data(request), key=key, utube=host_of(urlsplit(request.url)))
 
 
-def _data(request: Request) -> Any:
+def _data(request: Request) -> object:
     return request.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 

@@ -36,14 +36,14 @@ def _sequence(kind: Any) -> Callable[[Any], Any]:
     return lambda values: kind(map(decode, values))
 
 
-_DECODERS: Final[dict[str, Callable[[Any], Any]]] = {
+_DECODERS: Final[dict[str, Callable[[Any], object]]] = {
     **{name: from_json for name, _, from_json in _TYPES.values()},
     **{name: _sequence(kind) for kind, name in _SEQUENCES.items()},
     "dict": lambda pairs: {decode(key): decode(value) for key, value in pairs},
 }
 
 
-def encode(value: Any, path: str) -> Any:
+def encode(value: Any, path: str) -> object:
     """Return a value as JSON data. Raises `ValueError` with the path of the part that cannot be stored."""
     members: Any = value
     kind = cast("type[object]", type(value))
@@ -74,7 +74,7 @@ def encode(value: Any, path: str) -> Any:
     raise ValueError(f"{path} is a {name}, which cannot be stored")
 
 
-def decode(value: Any) -> Any:
+def decode(value: object) -> Any:
     """Return the original value of encoded data."""
     members: Any = value
     if isinstance(value, list):

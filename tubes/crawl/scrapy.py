@@ -92,7 +92,7 @@ class Scheduler(BaseScheduler):
         self._buries = settings.getbool("TUBES_BURY", True)
         self._limit = settings.getint("CONCURRENT_REQUESTS") or 1000  # 0: no limit
         # Requests that are not stored yet, and finished tasks, with a reason if they must be buried.
-        self._puts: list[tubes.Item[Any]] = []
+        self._puts: list[tubes.Item] = []
         self._ended: list[tuple[tubes.AsyncTask, str | None]] = []
         # The monotonic end and the reason of each block, and each Crawl-delay, that are not in the tube yet, by lane.
         self._blocks: dict[str, tuple[float, str]] = {}
@@ -265,7 +265,7 @@ class Scheduler(BaseScheduler):
                     self._count("buried")
         del self._ended[: len(ended)]
 
-    async def _put(self, puts: list[tubes.Item[Any]]) -> None:
+    async def _put(self, puts: list[tubes.Item]) -> None:
         """Put the first requests of the queue, and drop requests that the tube refuses."""
         tasks = await self._tube.put_many(puts, errors="return")
         del self._puts[: len(puts)]
@@ -366,7 +366,7 @@ class Scheduler(BaseScheduler):
         self._write_event.set()
         await asyncio.sleep(wait)
 
-    def _on_error(self, failure: Any, response: Any) -> None:
+    def _on_error(self, failure: object, response: object) -> None:
         """Record the error of a callback or an errback."""
         self._fail(getattr(response, "request", None), failure)
 
@@ -421,7 +421,7 @@ class Scheduler(BaseScheduler):
         fields["headers"] = _recode(fields["headers"], bytes.decode)
         return {name: encode(value, name) for name, value in fields.items() if value and _DEFAULTS.get(name) != value}
 
-    def _decode(self, data: Any) -> Request:
+    def _decode(self, data: object) -> Request:
         fields = decode(_fields(data))
         fields["headers"] = _recode(fields.get("headers", {}), str.encode)
         request = request_from_dict(fields, spider=self._spider)
@@ -439,12 +439,12 @@ class Scheduler(BaseScheduler):
             self._stats.inc_value(f"tubes/{name}", number)
 
 
-def _fields(data: Any) -> Any:
+def _fields(data: object) -> Any:
     """The fields of a stored request. Another program may have put the URL alone."""
     return {"url": data} if isinstance(data, str) else data
 
 
-def _recode(headers: Any, code: Callable[[Any, str], Any]) -> dict[Any, list[Any]]:
+def _recode(headers: Any, code: Callable[[Any, str], object]) -> dict[object, list[object]]:
     return {code(name, "latin-1"): [code(value, "latin-1") for value in values] for name, values in headers.items()}
 
 

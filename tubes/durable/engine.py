@@ -81,7 +81,7 @@ class JournaledEngine(Engine):
 
     key_digest = staticmethod(stable_digest)
 
-    def __init__(self, name: str, driver: Driver, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, name: str, driver: Driver, options: Mapping[str, object] | None = None) -> None:
         #: A random number in leases, which distinguishes this tube from others of its name.
         self.born = uuid4().int >> 64
         #: Tasks that calls have changed since the last commit, by id.
@@ -176,7 +176,7 @@ class JournaledEngine(Engine):
         return super().add(*task, **options)
 
     @override
-    def check_ranks(self, now: int, tasks: Iterable[tuple[Any, Mapping[str, Any]]]) -> None:
+    def check_ranks(self, now: int, tasks: Iterable[tuple[object, Mapping[str, object]]]) -> None:
         self.check_room()
         super().check_ranks(now, tasks)
 
@@ -186,7 +186,7 @@ class JournaledEngine(Engine):
             self.reserve.restore()
 
     @override
-    def update(self, now: int, entry: Entry, data: Any = KEEP, *changes: Any, **others: Any) -> Entry:
+    def update(self, now: int, entry: Entry, data: object = KEEP, *changes: Any, **others: Any) -> Entry:
         if data is not KEEP:
             self.check_room()
         return super().update(now, entry, data, *changes, **others)
@@ -235,7 +235,7 @@ class JournaledEngine(Engine):
             self.rates.update(self.lanes.by_name, self.lanes.rates.alone)
 
     @override
-    def alter(self, now: int, options: Mapping[str, Any]) -> None:
+    def alter(self, now: int, options: Mapping[str, object]) -> None:
         self.facts_changed = True
         super().alter(now, options)
 
@@ -283,7 +283,7 @@ class JournaledEngine(Engine):
         super().block(now, name, span, extend=extend, reason=reason)
 
     @override
-    def configure(self, now: int, name: str, changes: Mapping[str, Any]) -> None:
+    def configure(self, now: int, name: str, changes: Mapping[str, object]) -> None:
         self.facts_changed = True
         self.rates.add(name)
         super().configure(now, name, changes)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from tubes.durable.database import PAGE
 
@@ -48,7 +48,7 @@ class Found(NamedTuple):
     """A row and its table."""
 
     table: str
-    row: tuple[Any, ...]
+    row: tuple[object, ...]
     #: True if the row is on a page in use.
     certain: bool
 
@@ -161,7 +161,7 @@ class Pages:
             return 0, ()
         return kind, struct.unpack_from(f">{count}H", page, header)
 
-    def _row(self, number: int, kind: int, at: int) -> tuple[list[int], tuple[Any, ...]]:
+    def _row(self, number: int, kind: int, at: int) -> tuple[list[int], tuple[object, ...]]:
         """Return the overflow pages and the columns of a cell; in a table with rowids, the rowid comes first."""
         page = self._page(number)
         if kind == _KEY_INNER:
@@ -206,7 +206,7 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
     return value << 8 | raw[at + 8], at + 9
 
 
-def _record(raw: bytes, *, has_key: bool) -> tuple[Any, ...]:
+def _record(raw: bytes, *, has_key: bool) -> tuple[object, ...]:
     """Return the columns of a record, except the column of the rowid, which the cell contains."""
     end, at = _varint(raw, 0)
     kinds: list[int] = []
@@ -215,7 +215,7 @@ def _record(raw: bytes, *, has_key: bool) -> tuple[Any, ...]:
         kinds.append(kind)
     if at != end:
         raise ValueError(end)
-    found: list[Any] = []
+    found: list[object] = []
     for kind in kinds:
         size = _INTEGER_SIZES.get(kind, 8 if kind == 7 else (kind - 12) // 2 if kind >= 12 else 0)
         part = raw[at : at + size]
@@ -233,7 +233,7 @@ def _record(raw: bytes, *, has_key: bool) -> tuple[Any, ...]:
     return tuple(found[1:] if has_key and found and found[0] is None else found)
 
 
-def _table_of(row: tuple[Any, ...], *, has_key: bool) -> str:
+def _table_of(row: tuple[object, ...], *, has_key: bool) -> str:
     """Return the name of a row's table, or "" for another table."""
     first = row[0].__class__
     if has_key:

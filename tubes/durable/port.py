@@ -113,7 +113,7 @@ class ReadOnlyPort(CallPort[F]):
         return None  # `enlist` has raised.
 
 
-def _refuse(port: ReadOnlyPort[Any], *arguments: object, **options: object) -> Any:
+def _refuse(port: ReadOnlyPort[Any], *arguments: object, **options: object) -> object:
     raise StoreReadOnly(url=port.url)
 
 
@@ -133,7 +133,7 @@ class AsyncSyncedPort:
         if name not in _METHODS:
             return found
 
-        async def method(*arguments: Any, **options: Any) -> Any:
+        async def method(*arguments: object, **options: object) -> object:
             result = found(*arguments, **options)
             if not self._syncer.is_synced:
                 await self._sync(result, name)
@@ -146,7 +146,7 @@ class AsyncSyncedPort:
         """See `CallPort.relay_limit`."""
         return self._port.relay_limit(target._port if isinstance(target, AsyncSyncedPort) else target)
 
-    async def relay(self, target: AsyncSyncedPort, *moved: Any) -> Any:
+    async def relay(self, target: AsyncSyncedPort, *moved: object) -> object:
         """See `CallPort.relay`."""
         return await self.__getattr__("relay")(target._port, *moved)
 

@@ -118,7 +118,7 @@ def read_entries(engine: JournaledEngine, rows: Iterable[Row], hold: Hold, known
     mask = (1 << ID_BITS) - 1
     known_extras: dict[str, Extras] = {}
     taken, states = CODES[State.TAKEN], dict(enumerate(_STATES))
-    row: Any
+    row: object
     for row in rows:
         key, data, created, state, attempts, moved, pri, lane, ttl, ttr, until, dead, text, crc = row
         if state == REMOVED and data is None:
@@ -173,7 +173,7 @@ def _not_integers(task: str, columns: Mapping[str, object]) -> TypeError:
 def done_row(base: int, done: Done) -> Row:
     """Return the row of a kept done task."""
     names = ("created", "attempts", "pri", "utube", "ttl", "ttr", "dead", "ended", "why")
-    facts: dict[str, Any] = {name: getattr(done, name) for name in names}
+    facts: dict[str, object] = {name: getattr(done, name) for name in names}
     facts["extras"] = None if done.extras is None else done.extras._asdict()
     return base | done.id, done.data, done.result, done.until, json.dumps(facts)
 
@@ -234,16 +234,16 @@ def read_driver(text: str, registry: Registry) -> Driver:
         raise ValueError(str(error)) from error
 
 
-def options_text(options: Mapping[str, Any]) -> str:
+def options_text(options: Mapping[str, object]) -> str:
     """Return the checked options of a tube as JSON."""
     return json.dumps(
         {name: value.fields if isinstance(value, RetryDelays) else value for name, value in options.items()}
     )
 
 
-def read_options(text: str) -> dict[str, Any]:
+def read_options(text: str) -> dict[str, object]:
     """Parse the options of a tube, as `Driver.check_tube` returns them."""
-    found: dict[str, Any] = json.loads(text)
+    found: dict[str, object] = json.loads(text)
     if "backoff" in found:
         found["backoff"] = RetryDelays.from_fields(found["backoff"])
     return found
@@ -297,7 +297,7 @@ def read_uses(engine: JournaledEngine, uses: Mapping[str, int]) -> None:
 def rate_text(rate: RateLimit) -> str:
     """Return the state of a lane, except its tasks, as JSON."""
     interval, most, interval_from, capacity, burst = rate.own_limits
-    limits: dict[str, Any] = {"interval": interval, "most": most, "from": interval_from}
+    limits: dict[str, object] = {"interval": interval, "most": most, "from": interval_from}
     if capacity is not None:
         limits["capacity"] = capacity
     if burst is not None:

@@ -219,7 +219,7 @@ class Tracing:
                 raise
 
 
-def _count(span: Span, tasks: list[Any]) -> None:
+def _count(span: Span, tasks: list[object]) -> None:
     span.set_attribute(conventions.BATCH_COUNT, len(tasks))
 
 

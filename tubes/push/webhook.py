@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from tubes.aio import AsyncTask
 from tubes.drivers.backoff import Backoff
@@ -49,7 +49,7 @@ class Webhook:
         self._sender: Final = sender
         self._signer: Final = Signer(secrets)
 
-    async def __call__(self, task: AsyncTask[Any]) -> None:
+    async def __call__(self, task: AsyncTask) -> None:
         """Post a task. Raises `Retry` or `Bury` if it was not delivered."""
         data = task.data
         is_raw = isinstance(data, bytes)
@@ -66,7 +66,7 @@ class Webhook:
         check(task, reply)
 
 
-def check(task: AsyncTask[Any], reply: Reply) -> None:
+def check(task: AsyncTask, reply: Reply) -> None:
     """Raise `Retry` or `Bury` unless the status of the reply is 2xx."""
     if reply.status in (429, 503):
         raise make_busy_retry(f"the reply was {reply.status}", reply)
@@ -87,13 +87,13 @@ def retry_after(reply: Reply, default: float) -> float:
     return min(float(text), _MAX_DELAY) if re.fullmatch("[0-9]{1,9}", text) else default
 
 
-def make_retry(task: AsyncTask[Any], reason: str) -> Retry:
+def make_retry(task: AsyncTask, reason: str) -> Retry:
     """Return the error for a failed attempt."""
     has_own = task._tube._port.shared.options.get("backoff")
     return Retry(None if has_own else _BACKOFF.delay(task.attempts, task.id), reason)
 
 
-def message_id(task: AsyncTask[Any]) -> str:
+def message_id(task: AsyncTask) -> str:
     """Return the `webhook-id` of a task: the same in all attempts, and unique among all tasks of its store."""
     text = f"{task._tube._port.connection.store.namespace}\n{task.tube}\n{task.id}\n{task.created}"
     return f"msg_{hashlib.sha256(text.encode()).hexdigest()[:32]}"

@@ -53,12 +53,12 @@ class _NameConvertor(Convertor[str]):
 register_url_convertor("name", _NameConvertor())
 
 
-def notes_of(scope: Scope) -> dict[str, Any]:
+def notes_of(scope: Scope) -> dict[str, object]:
     """Return the extra members of this request's line in the access log, such as `token`, the id of its token.
 
     `path` replaces the path of the request if that contains a secret.
     """
-    notes: dict[str, Any] = scope.setdefault(NOTES, {})
+    notes: dict[str, object] = scope.setdefault(NOTES, {})
     return notes
 
 

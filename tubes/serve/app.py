@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -106,7 +106,7 @@ def _make_switchable(service: Service, write: Callable[[str], object]) -> Callab
 
 def _router(routes: list[BaseRoute], service: Service | None) -> Router:
     @asynccontextmanager
-    async def lifespan(app: Any) -> AsyncGenerator[None]:
+    async def lifespan(app: object) -> AsyncGenerator[None]:
         if service is None:
             yield
         else:

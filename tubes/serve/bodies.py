@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -94,7 +94,7 @@ def _refuse_constant(name: str) -> NoReturn:
 _decode: Final = json.JSONDecoder(parse_constant=_refuse_constant).decode
 
 
-def from_json(body: bytes) -> Any:
+def from_json(body: bytes) -> object:
     """Decode a JSON text in UTF-8. Raise ValueError if it is not valid."""
     try:
         return _decode(body.decode())
@@ -102,7 +102,7 @@ def from_json(body: bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def parse_object(body: bytes) -> dict[str, Any]:
+def parse_object(body: bytes) -> dict[str, object]:
     """Decode a body that is a JSON object; an empty body is {}."""
     if not body:
         return {}

@@ -13,7 +13,7 @@ from tubes.aio import AsyncTask, AsyncTube
 from tubes.values.lease import Lease
 
 #: A change: its name, and the task after it. None: some changes were lost because the client reads too slowly.
-Change: TypeAlias = tuple[str, AsyncTask[Any]] | None
+Change: TypeAlias = tuple[str, AsyncTask] | None
 #: Maximum changes that wait for one client.
 _MAX_PENDING: Final = 1000
 #: Seconds between two checks of whether a tube was created again.
@@ -86,7 +86,7 @@ class EndedLeases:
 
 
 def _make_callback(listeners: set[asyncio.Queue[Change]]) -> Any:
-    def publish(task: AsyncTask[Any], event: str) -> None:
+    def publish(task: AsyncTask, event: str) -> None:
         for changes in listeners:
             if changes.qsize() < _MAX_PENDING:
                 changes.put_nowait((event, task))

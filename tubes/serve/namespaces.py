@@ -127,7 +127,7 @@ class Namespace:
         """Look the tube up again at its next use."""
         self._tubes.pop(name, None)
 
-    async def give_back(self, tasks: list[AsyncTask[Any]]) -> None:
+    async def give_back(self, tasks: list[AsyncTask]) -> None:
         """Make undelivered tasks ready again; the attempt does not count."""
         for task in tasks:
             with suppress(TubesError):  # Otherwise its ttr ends the take.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.types import Receive
@@ -27,8 +27,8 @@ class Polls:
         self._limit: Final = limit
         self._places = 0
         # By request: the task that waits until its client disconnects. Cancelling it ends the wait.
-        self._watchers: Final[dict[asyncio.Task[Any], asyncio.Task[Any]]] = {}
-        self._refused: Final[set[asyncio.Task[Any]]] = set()
+        self._watchers: Final[dict[asyncio.Task[object], asyncio.Task[object]]] = {}
+        self._refused: Final[set[asyncio.Task[object]]] = set()
         self.is_closing = False
 
     def __len__(self) -> int:
@@ -40,7 +40,7 @@ class Polls:
         for watcher in self._watchers.values():
             watcher.cancel()
 
-    def refuse(self, request: asyncio.Task[Any]) -> None:
+    def refuse(self, request: asyncio.Task[object]) -> None:
         """End the wait of a request, if it waits, because its token has become invalid."""
         if request in self._watchers:
             self._refused.add(request)
@@ -60,7 +60,7 @@ class Polls:
     async def wait(
         self,
         receive: Receive,
-        work: Coroutine[Any, Any, Value],
+        work: Coroutine[object, None, Value],
         undo: Callable[[Value], Awaitable[object]] | None = None,
     ) -> Value | None:
         """Return the result of `work`; None if the service stops first.
@@ -111,7 +111,7 @@ class Polls:
         wait: float,
         ttr: float | None,
         order: str = "tubes",
-    ) -> list[AsyncTask[Any]]:
+    ) -> list[AsyncTask]:
         """Take up to `limit` tasks of these tubes, waiting up to `wait` seconds for the first.
 
         Raise `ClientDisconnected` if the client disconnects before the reply is sent: then no task is taken and no
@@ -142,11 +142,9 @@ def has_disconnected(receive: Receive) -> bool:
     return False
 
 
-async def _take_ready(
-    space: Namespace, names: list[str], limit: int, ttr: float | None, order: str
-) -> list[AsyncTask[Any]]:
+async def _take_ready(space: Namespace, names: list[str], limit: int, ttr: float | None, order: str) -> list[AsyncTask]:
     """Take ready tasks in steps, until none remain or the reply is long enough."""
-    tasks: list[AsyncTask[Any]] = []
+    tasks: list[AsyncTask] = []
     size = 0
     while len(tasks) < limit and size < MAX_REPLY:
         step = min(limit - len(tasks), MAX_STEP)
@@ -161,7 +159,7 @@ async def _take_ready(
 
 async def take(
     space: Namespace, names: list[str], limit: int, wait: float, ttr: float | None, order: str
-) -> list[AsyncTask[Any]]:
+) -> list[AsyncTask]:
     """Take tasks from one tube or from several."""
     if len(names) == 1:
         return await space.apply(names[0], lambda tube: tube.take_many(limit, wait, ttr=ttr), waits=wait > 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -52,7 +52,7 @@ def problem(error: BaseException, instance: str = "") -> Response:
     Details of the backend, such as hosts and paths, are written to the log of the service but not sent to clients.
     """
     status = status_of(error)
-    members: dict[str, Any] = {}
+    members: dict[str, object] = {}
     headers: dict[str, str] = {}
     if isinstance(error, TubesError) and status not in (500, 503, 507):
         kind = _slug(type(error).__name__ if _STATE_FACTS.isdisjoint(error.facts) else "Conflict")

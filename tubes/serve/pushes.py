@@ -26,7 +26,7 @@ class AnyJson(JsonCodec):
     """The codec of data that clients put: JSON, or any bytes."""
 
     @override
-    def decode(self, raw: bytes) -> Any:
+    def decode(self, raw: bytes) -> object:
         """Decode JSON; return the raw bytes if they are not JSON."""
         try:
             return super().decode(raw)

@@ -177,7 +177,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def run(serving: Coroutine[Any, Any, None]) -> None:
+def run(serving: Coroutine[object, None, None]) -> None:
     """Run `serve` in the fastest event loop available."""
     with asyncio.Runner(loop_factory=_make_loop) as runner:
         runner.run(serving)

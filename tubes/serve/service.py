@@ -81,7 +81,7 @@ class Service:
         self.namespaces: Final = Namespaces(queue, limits.namespaces)
         self.sessions: Final = Sessions(limits.sessions, limits.sessions_of_token)
         # By token id: the running requests of this token, with the token as read at their start.
-        self._requests: Final[dict[str, dict[asyncio.Task[Any] | None, Token]]] = {}
+        self._requests: Final[dict[str, dict[asyncio.Task[object] | None, Token]]] = {}
         self.rates: Final = Rates(queue)
         self.ended_leases: Final = EndedLeases()
         self.polls: Final = Polls(limits.polls)
@@ -213,7 +213,7 @@ class BaseCall:
         self.path: Final[dict[str, str]] = scope["path_params"]
 
 
-def size_of(data: bytes, options: Mapping[str, Any]) -> int:
+def size_of(data: bytes, options: Mapping[str, object]) -> int:
     """Return the bytes of a task that count against a token's rate: its data and context."""
     context = options.get("context")
     return len(data) + (len(encode_reply(context)) if context else 0)

@@ -47,8 +47,8 @@ def carry_out(
     tube: Tube | AsyncTube, task: TaskView, verdict: Verdict, has_ended: Callable[[], bool]
 ) -> Flow[_Step, Outcome]:
     """Carry out a verdict. Retries until the backend is reachable or the run `has_ended`."""
-    method: Callable[..., Any] = tube._decline if verdict.method == "decline" else getattr(tube, verdict.method)
-    arguments: dict[str, Any] = {}
+    method: Callable[..., object] = tube._decline if verdict.method == "decline" else getattr(tube, verdict.method)
+    arguments: dict[str, object] = {}
     if verdict.leaves_result(task):
         arguments = {"result": verdict.result}
     elif verdict.method == "bury":

@@ -107,7 +107,7 @@ def _read(task: TaskView) -> tuple[str, list[object], dict[str, object]]:
 #: A user's function that takes a task, plain or async.
 Handler: TypeAlias = Callable[[Any], Any]
 #: A function that takes a task and returns a context manager.
-Hook: TypeAlias = Callable[[Any], Any]
+Hook: TypeAlias = Callable[[object], Any]
 
 
 def check_hook(hook: object, option: str) -> Hook:

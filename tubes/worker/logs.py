@@ -39,7 +39,7 @@ class _Log(logging.LoggerAdapter[logging.Logger]):
                     traceback.print_exc()
 
     @override
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+    def process(self, msg: object, kwargs: MutableMapping[str, object]) -> tuple[object, MutableMapping[str, object]]:
         return msg, kwargs
 
 

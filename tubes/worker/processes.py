@@ -63,7 +63,7 @@ class ProcessTask:
     progress: float | None = None
     note: str | None = None
 
-    def checkpoint(self, saved: Any = None, *, progress: float | None = None, note: str | None = None) -> None:
+    def checkpoint(self, saved: object = None, *, progress: float | None = None, note: str | None = None) -> None:
         """Store how far the handler got, as `Task.checkpoint` does. The worker's process does it."""
         if _pipe is None:
             raise RuntimeError("checkpoint works in the process of a handler only")
@@ -100,7 +100,7 @@ class Processes:
         self._killed: Final[set[Take]] = set()
         self._closed = False
 
-    def call(self, target: Target, task: Task) -> Any:
+    def call(self, target: Target, task: Task) -> object:
         """Call a handler with a task in a process, and wait for its result.
 
         Raises the errors of the handler, `TimeoutError` after the target's timeout, and `ProcessDied`.
@@ -120,7 +120,7 @@ class Processes:
                 del self._running[take]
                 self._killed.discard(take)
 
-    def _call_in_child(self, target: Target, task: Task, take: Take, work: bytes) -> Any:
+    def _call_in_child(self, target: Target, task: Task, take: Take, work: bytes) -> object:
         child = self._send_to_child(work)
         with self._lock:
             self._running[take] = child

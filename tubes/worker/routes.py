@@ -25,7 +25,7 @@ class Target:
     #: Called with a task.
     handler: Handler
     #: The user's function, which the handler calls.
-    function: Callable[..., Any]
+    function: Callable[..., object]
     #: The timeout in seconds; None: no limit.
     timeout: float | None = None
     #: True if it is called in another process.
@@ -103,7 +103,7 @@ def check_timeout(timeout: Seconds | None) -> float | None:
     return limit
 
 
-def check_handler(handler: Any, suffix: str) -> Handler:
+def check_handler(handler: object, suffix: str) -> Handler:
     """Return the user's function. Raises `InvalidOption`; `suffix` completes "must be a function" in the message."""
     if not callable(handler) or inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         raise InvalidOption(option="handler", value=handler, rule=f"must be a function{suffix}, plain or async")

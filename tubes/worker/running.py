@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from typing_extensions import override
 
@@ -20,7 +20,7 @@ class _Worker(Protocol):
 
     def stop(self, *, now: bool = False) -> None: ...
     def _run_blocking(self, on_start: Callable[[], object]) -> object: ...
-    def _run_in_loop(self, on_start: Callable[[], object]) -> Coroutine[Any, Any, object]: ...
+    def _run_in_loop(self, on_start: Callable[[], object]) -> Coroutine[object, None, object]: ...
 
 
 W = TypeVar("W", bound=_Worker)

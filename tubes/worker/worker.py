@@ -408,7 +408,7 @@ class Worker:
             ]
         self._notify_run()
 
-    def around(self, hook: Any) -> Any:
+    def around(self, hook: object) -> object:
         """Wrap every call of a handler, for example in a log, a trace or a transaction. A decorator, too.
 
         `hook`: a function that takes the task and returns a context manager, or a generator function that yields once;
@@ -464,7 +464,7 @@ class Worker:
         ann
         closes
         """
-        checked: Callable[..., Any] = check_hook(hook, "lifespan")
+        checked: Callable[..., object] = check_hook(hook, "lifespan")
         with self._lock:
             self._lifespans = [*self._lifespans, checked]
         return hook

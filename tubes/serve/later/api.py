@@ -23,15 +23,15 @@ from tubes.serve.service import Service
 from tubes.serve.tokens import Token
 
 #: The default of a missing or null member of a body, by type.
-_ZERO: Final[dict[type, Any]] = {str: "", int: 0}
+_ZERO: Final[dict[type, object]] = {str: "", int: 0}
 _INT_LIMIT: Final = 2**63
-_Operation: TypeAlias = Callable[[dict[str, Any], Token], Awaitable[Response]]
+_Operation: TypeAlias = Callable[[dict[str, object], Token], Awaitable[Response]]
 
 
 def routes(service: Service, delivery: Delivery) -> list[BaseRoute]:
     """Return the routes of later. `delivery` posts the tasks."""
 
-    async def create(body: dict[str, Any], token: Token) -> Response:
+    async def create(body: dict[str, object], token: Token) -> Response:
         delay, retry = _member(body, "delay", int), _member(body, "retry", int)
         callback: str = _member(body, "callback", str)
         topic, content = _member(body, "topic", str), _member(body, "content", str)
@@ -41,20 +41,20 @@ def routes(service: Service, delivery: Delivery) -> list[BaseRoute]:
         task: Any = await delivery.apply(lambda tube: tube.put(data, utube=lane, delay=max(delay, 0), **options))
         return json_reply({"id": str(delivery.ids.encode(task.id))})
 
-    def id_of(body: dict[str, Any]) -> int | None:
+    def id_of(body: dict[str, object]) -> int | None:
         text: str = _member(body, "id", str)
         if not text:
             raise InvalidOption(option="id", value=text, rule="must not be empty")
         return delivery.ids.read(text)
 
-    async def delete(body: dict[str, Any], _: Token) -> Response:
+    async def delete(body: dict[str, object], _: Token) -> Response:
         id = id_of(body)
         if id is not None:
             with suppress(TaskNotFound):
                 await delivery.apply(lambda tube: tube.delete(id))
         return Response(None, 200)
 
-    async def query(body: dict[str, Any], _: Token) -> Response:
+    async def query(body: dict[str, object], _: Token) -> Response:
         id = id_of(body)
         if id is None:
             raise TaskNotFound(id=body["id"], tube=TUBE)

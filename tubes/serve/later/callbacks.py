@@ -95,7 +95,7 @@ class Delivery:
         async with run_worker(worker):
             yield
 
-    async def _deliver(self, task: AsyncTask[Any]) -> None:
+    async def _deliver(self, task: AsyncTask) -> None:
         """Post a task. Raise `Bury` or `Retry` if it failed."""
         data: dict[str, Any] = task.data
         if type(data) is not dict or not data.keys() >= _MEMBERS:
@@ -121,12 +121,12 @@ def _code_of(body: bytes) -> int | None:
     return code if type(code) is int else None
 
 
-def lower_names(members: dict[str, Any]) -> dict[str, Any]:
+def lower_names(members: dict[str, object]) -> dict[str, object]:
     """Return a JSON object with lower-case names: later is written in Go, which ignores the case of names."""
     return {name.lower(): value for name, value in members.items()}
 
 
-def _failure(task: AsyncTask[Any], reason: str, wait: float = 0) -> Exception:
+def _failure(task: AsyncTask, reason: str, wait: float = 0) -> Exception:
     """Return the exception for a failed attempt: retry after at least `wait` seconds, or bury the task.
 
     Attempts are limited here, since a limit of the tube would also bury a task whose worker died in its last attempt.

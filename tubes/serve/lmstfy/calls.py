@@ -133,7 +133,7 @@ class Call(BaseCall):
         except TubeNotFound:
             return default
 
-    async def first(self, state: str) -> AsyncTask[Any] | None:
+    async def first(self, state: str) -> AsyncTask | None:
         """Return the first job in a state."""
         try:
             tasks = await self.space.apply(self.queue, lambda tube: tube._tasks(limit=1, state=state))

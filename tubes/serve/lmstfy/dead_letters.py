@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Final
 
 from starlette.responses import Response
 
@@ -32,7 +32,7 @@ async def respawn(call: Call) -> Response:
     limit, ttl = call.number("limit", 1, INT64, 1), call.number("ttl", _TTL, INT64)
     task_ttl = ttl if 0 < ttl <= MAX_SECONDS else None
 
-    def kick(tube: AsyncTube) -> Coroutine[Any, Any, int]:
+    def kick(tube: AsyncTube) -> Coroutine[object, None, int]:
         return tube.select("buried", limit=min(limit, MAX_COUNT)).kick(attempts=1, ttl=task_ttl)
 
     count = await call.apply_or(kick, 0)

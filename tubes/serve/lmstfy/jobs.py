@@ -156,7 +156,7 @@ async def consume(call: Call) -> Response:
     names = list(dict.fromkeys(name for name in call.queue.split(",") if name))
     if not names or len(names) > _MAX_QUEUES or any(name.startswith("_") for name in names):
         raise bad_request("invalid queue name(s)")
-    tasks: list[AsyncTask[Any]] = []
+    tasks: list[AsyncTask] = []
     polls = call.service.polls
     with polls.reserve() if wait else nullcontext():
         names = [name for name in names if await _has_queue(call, name, create=wait > 0)]
@@ -246,7 +246,7 @@ async def destroy(call: Call) -> Response:
     return Response(status_code=204)
 
 
-def job_json(call: Call, task: AsyncTask[Any]) -> dict[str, Any]:
+def job_json(call: Call, task: AsyncTask) -> dict[str, Any]:
     """Return a job in the form for its consumer."""
     now = time.time()
     ttl = 0 if task.expires is None else max(math.ceil(task.expires - now - 1e-3), 0)

@@ -39,7 +39,7 @@ async def ack(call: Call) -> Response:
     return json_reply({"done": await ack_leases(call, body["leases"], body.get("results"))})
 
 
-async def ack_leases(call: Call, texts: list[str], results: list[Any] | None) -> list[bool]:
+async def ack_leases(call: Call, texts: list[str], results: list[object] | None) -> list[bool]:
     """Ack the tasks of these leases, with their results; return for each whether it was valid."""
     if results is None:
         return await end_leases(call, texts, "ack", {})

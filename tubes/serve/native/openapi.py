@@ -24,7 +24,7 @@ _PROBLEM: Final[Schema] = {
 }
 
 
-def description(operations: Iterable[Operation], version: str) -> dict[str, Any]:
+def description(operations: Iterable[Operation], version: str) -> dict[str, object]:
     """Return the OpenAPI document of these operations."""
     paths: dict[str, Any] = {}
     for operation in operations:
@@ -41,10 +41,10 @@ def description(operations: Iterable[Operation], version: str) -> dict[str, Any]
     }
 
 
-def _operation(operation: Operation) -> dict[str, Any]:
+def _operation(operation: Operation) -> dict[str, object]:
     path_names = re.findall(r"{(\w+)}", operation.path)
     summary, _, details = operation.doc.partition("\n")
-    document: dict[str, Any] = {
+    document: dict[str, object] = {
         "operationId": operation.name,
         "summary": summary,
         "parameters": [
@@ -75,7 +75,7 @@ def _is_required(body: Schema) -> bool:
     return "required" in body or "anyOf" in body
 
 
-def _reply(schema: Schema | None, media_type: str) -> dict[str, Any]:
+def _reply(schema: Schema | None, media_type: str) -> dict[str, object]:
     if schema is None:
         return {"description": "Done, without a body."}
     return {"description": "Done.", "content": {media_type: {"schema": schema}}}

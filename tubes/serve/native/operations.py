@@ -127,7 +127,7 @@ class Operation:
     body: Schema = field(default_factory=lambda: schemas.request_schema({}))
     query: Fields = field(default_factory=dict[str, Schema])
     #: Rules about combinations of query parameters.
-    rules: Schema = field(default_factory=dict[str, Any])
+    rules: Schema = field(default_factory=dict[str, object])
     #: Schemas of replies by status; None: no body.
     replies: Mapping[int, Schema | None] = field(default_factory=dict[int, "Schema | None"])
     #: True if the body is arbitrary bytes.
@@ -215,7 +215,7 @@ def routes_of(service: Service, operations: Iterable[Operation]) -> list[BaseRou
     return routes
 
 
-def _parse_value(text: str, schema: Schema) -> Any:
+def _parse_value(text: str, schema: Schema) -> object:
     """Decode a part of a URL. Return its text if the schema is a string or the text is not JSON."""
     if schema["type"] != "string":
         with suppress(ValueError):

@@ -113,7 +113,7 @@ def compile_schema(schema: Schema) -> Check:
     checks = {python_type: make(schema) for kind in kinds for python_type, make in _TYPES[kind][1].items()}
     rule = f"must be {' or '.join(_TYPES[kind][0] for kind in kinds)}"
 
-    def check(name: str, value: object) -> Any:
+    def check(name: str, value: object) -> object:
         type_check = checks.get(type(value))
         if type_check is None:
             raise InvalidOption(option=name, value=value, rule=rule)
@@ -122,7 +122,7 @@ def compile_schema(schema: Schema) -> Check:
     return check
 
 
-def _accept(name: str, value: Any) -> Any:
+def _accept(name: str, value: object) -> object:
     return value
 
 
@@ -146,7 +146,7 @@ def _bounds(schema: Schema) -> Check:
 def _check_whole_number(schema: Schema) -> Check:
     in_bounds = _bounds(schema)
 
-    def check(name: str, value: float) -> Any:
+    def check(name: str, value: float) -> object:
         if not value.is_integer():
             raise InvalidOption(option=name, value=value, rule="must be a whole number")
         return in_bounds(name, int(value))
@@ -177,7 +177,7 @@ def _items(schema: Schema) -> Check:
     check_item = compile_schema(schema["items"])
     minimum, maximum = schema.get("minItems", 0), schema.get("maxItems", math.inf)
 
-    def check(name: str, items: list[Any]) -> list[Any]:
+    def check(name: str, items: list[object]) -> list[object]:
         if not minimum <= len(items) <= maximum:
             rule = f"must be a list of {minimum} to {maximum}"
             raise InvalidOption(option=name, value=f"{len(items)} items", rule=rule)
@@ -203,7 +203,7 @@ def _members(schema: Schema) -> Check:
     choice: list[str] = [option["required"][0] for option in schema.get("anyOf", ())]
     conditional = needs.keys() | excludes.keys()
 
-    def rule_of(name: str, members: Mapping[str, Any]) -> str | None:
+    def rule_of(name: str, members: Mapping[str, object]) -> str | None:
         """Return the rule about this member that the object breaks, if any."""
         if name in excludes and excludes[name] in members:
             return f"must be left out with {excludes[name]}"
@@ -211,7 +211,7 @@ def _members(schema: Schema) -> Check:
             return f"requires {', '.join(needs[name])}"
         return None
 
-    def check(name: str, members: dict[str, Any]) -> dict[str, Any]:
+    def check(name: str, members: dict[str, object]) -> dict[str, object]:
         for member, value in members.items():
             check_member = checks.get(member, check_other)
             if check_member is None:

@@ -208,7 +208,7 @@ def moment(text: str) -> datetime:
         raise InvalidOption(option="at", value=text, rule="must be a time like 2030-01-31T12:00:00Z") from None
 
 
-def task_json(call: Call, task: AsyncTask[Any], *, leased: bool = False) -> bytes:
+def task_json(call: Call, task: AsyncTask, *, leased: bool = False) -> bytes:
     """Return a task as JSON. Its data is parsed only to check that it is JSON, and is sent unchanged."""
     members = facts_json(task)[:-1]
     if leased:
@@ -229,7 +229,7 @@ def bytes_json(name: str, value: bytes) -> bytes:
     return b'"%b":%b' % (name.encode(), value)
 
 
-def facts_json(task: AsyncTask[Any]) -> str:
+def facts_json(task: AsyncTask) -> str:
     """Return a task without its data, as JSON. It is formatted by hand, since this is most of the cost of a take."""
     utube, key, reason, due, expires = task.utube, task.key, task.reason, task.due, task.expires
     context, extras = task.context, task._extras
@@ -246,7 +246,7 @@ def facts_json(task: AsyncTask[Any]) -> str:
     )
 
 
-def _checkpoint_json(task: AsyncTask[Any]) -> str:
+def _checkpoint_json(task: AsyncTask) -> str:
     """Return the members with the facts that a holder has stored with the last checkpoint."""
     facts = {"saved": task.saved, "progress": task.progress, "note": task.note}
     return "".join(f',"{name}":{encode_reply(fact).decode()}' for name, fact in facts.items() if fact is not None)
@@ -264,7 +264,7 @@ def statistics_json(statistics: Statistics) -> dict[str, Any]:
     }
 
 
-def overview_json(overview: Overview) -> dict[str, Any]:
+def overview_json(overview: Overview) -> dict[str, object]:
     """Return a tube of an overview as JSON members."""
     return {
         "driver": overview.driver,
@@ -275,7 +275,7 @@ def overview_json(overview: Overview) -> dict[str, Any]:
     }
 
 
-def options_json(options: Mapping[str, Any]) -> dict[str, Any]:
+def options_json(options: Mapping[str, object]) -> dict[str, object]:
     """Return the options of a tube as JSON members, in the form that `tube_options` reads."""
     return {
         name: "inf" if value == math.inf else dataclasses.asdict(value) if isinstance(value, Backoff) else value

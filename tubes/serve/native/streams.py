@@ -153,7 +153,7 @@ async def _pump(
             raise
 
 
-def _line(call: Call, task: AsyncTask[Any]) -> bytes:
+def _line(call: Call, task: AsyncTask) -> bytes:
     """Return a task as one line. Its data may contain line breaks between JSON values, which become spaces."""
     return shapes.task_json(call, task, leased=True).translate(_BLANKS) + b"\n"
 
@@ -227,7 +227,7 @@ class _Selection(AsyncSelection[bytes]):
     is_stopped = False
 
     @override
-    async def _part(self, scan: Scan, filters: Filters, size: int, *, with_data: bool = False) -> list[Any]:
+    async def _part(self, scan: Scan, filters: Filters, size: int, *, with_data: bool = False) -> list[object]:
         part = await super()._part(scan, filters, size, with_data=with_data)
         if self.is_stopped:
             raise ClientDisconnected
@@ -329,7 +329,7 @@ async def _report(selection: _Selection, action: str, arguments: dict[str, Any],
                 await asyncio.gather(running, return_exceptions=True)
 
 
-async def _identity(tube: Any) -> Any:
+async def _identity(tube: object) -> Any:
     return tube
 
 

@@ -68,7 +68,7 @@ async def take_any(call: Call) -> Response:
     return await _take(call, body, names)
 
 
-async def _take(call: Call, body: dict[str, Any], names: list[str]) -> Response:
+async def _take(call: Call, body: dict[str, object], names: list[str]) -> Response:
     with call.service.polls.reserve() if body.get("wait") else nullcontext():
         return await _take_in_place(call, body, names)
 

@@ -72,7 +72,7 @@ async def _put(call: Call, data: bytes, options: dict[str, Any]) -> Response:
         options |= {"key": key, "key_ttl": _IDEMPOTENCY_TTL, "on_duplicate": "keep"}
     timeout = options.pop("timeout", None)
     seconds = 0.0 if timeout is None else min(micros("timeout", timeout) / 1e6, call.service.limits.wait)
-    task: AsyncTask[Any] | None
+    task: AsyncTask | None
     with call.service.polls.reserve() if seconds else nullcontext():
         options |= await call.service.check_put(call.token, size_of(data, options))
         if not seconds:
@@ -89,7 +89,7 @@ async def _put(call: Call, data: bytes, options: dict[str, Any]) -> Response:
     return _put_reply(call, task)
 
 
-def _put_reply(call: Call, task: AsyncTask[Any]) -> Response:
+def _put_reply(call: Call, task: AsyncTask) -> Response:
     location = {"location": call.url("tubes", call.tube, "tasks", task.id)}
     return json_reply({"id": task.id, "state": str(task.state)}, 201 if task.created_now else 200, location)
 
@@ -144,7 +144,7 @@ async def call_handler(call: Call) -> Response:
     timeout = body.pop("timeout")
     data, options = shapes.data_of(body), shapes.put_options(body, call.trace)
 
-    async def work() -> list[Any]:
+    async def work() -> list[object]:
         return [await call.space.apply(call.tube, lambda tube: tube.call(data, timeout, **options), waits=True)]
 
     with call.service.polls.reserve():
@@ -175,7 +175,7 @@ async def list_tasks(call: Call) -> Response:
     size = 0
     scan: Scan | None = None
 
-    def read(tube: AsyncTube) -> Awaitable[list[AsyncTask[Any]]]:
+    def read(tube: AsyncTube) -> Awaitable[list[AsyncTask]]:
         nonlocal scan
         selection = tube.select(**query)
         scan = scan or Scan(selection._filters, after)
@@ -204,7 +204,7 @@ async def update_task(call: Call) -> Response:
     return task_reply(call, await call.space.apply(call.tube, lambda tube: tube.update(call.task, **changes)))
 
 
-def update_arguments(body: dict[str, Any]) -> dict[str, Any]:
+def update_arguments(body: dict[str, object]) -> dict[str, Any]:
     """Return the arguments of `Tube.update` in a body."""
     data = {"data": shapes.data_of(body)} if "data" in body or "data_base64" in body else {}
     return data | shapes.put_options(body, {})
@@ -292,7 +292,7 @@ async def get_result(call: Call) -> Response:
     return Response(status_code=204) if found is None else Response(found, 200, None, "application/json")
 
 
-def task_reply(call: Call, task: AsyncTask[Any]) -> Response:
+def task_reply(call: Call, task: AsyncTask) -> Response:
     """Return a task as a reply, without its data if the client may not see that."""
     may_look = call.operation.right == "take" or call.token.may("look", call.space.name, task.tube)
     body = shapes.task_json(call, task) if may_look else shapes.facts_json(task).encode()

@@ -69,7 +69,7 @@ class Same(NamedTuple):
 
 
 #: A column of a table: one value per task, or one for all.
-Column: TypeAlias = Sequence[Any] | Same
+Column: TypeAlias = Sequence[object] | Same
 
 
 class Table:
@@ -122,7 +122,7 @@ class Plain(Table):
         super().__init__(len(raws), columns)
         self.raws: Final = raws
 
-    def values(self, name: str) -> Sequence[Any]:
+    def values(self, name: str) -> Sequence[object]:
         """Return the values of a column, one per task."""
         if name == "data":
             return [raw[self.HEAD :] for raw in self.raws]
