@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias, cast
 
 from tubes.drivers.options import Seconds, micros, seconds
 from tubes.errors import InvalidOption
@@ -147,7 +147,7 @@ def verdict_of(error: BaseException) -> Verdict:
 def is_interruption(error: BaseException) -> bool:
     """Return True for an `Interrupted`, also if a task group has wrapped it."""
     if isinstance(error, BaseExceptionGroup):
-        return error.split(Interrupted)[1] is None
+        return cast("BaseExceptionGroup[BaseException]", error).split(Interrupted)[1] is None
     return isinstance(error, Interrupted)
 
 

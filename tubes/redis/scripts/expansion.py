@@ -1,7 +1,7 @@
 """Expand the directives in the files of `drivers/lua`: conditions on a driver and a tube, includes, moves of tasks.
 
     --#if KNOB|KNOB   lines for drivers and tubes that have at least one of the knobs; --#elif, --#else, --#end
-    --#include name   the lines of a file in steps/, or of `verbs/name`
+    --#include name   the lines of a file in steps/, or of another script
     --#move why was   a move of the table `MOVES` from the state `was`, or from the current state if `was` is missing;
                       `--#move why was quiet`: of a task without a key, in a tube without listeners
     --#moves why was  the same for all `tasks` at once, in a tube without lanes and without listeners
