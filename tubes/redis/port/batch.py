@@ -1,6 +1,6 @@
 """Put, take and change many tasks: few calls, each of a bounded size.
 
-**How a large put works.** `put_batch` sends up to `PUTS` tasks and `BYTES` bytes in one call. A larger batch is first
+**How a large put works.** `put_many` sends up to `PUTS` tasks and `BYTES` bytes in one call. A larger batch is first
 uploaded in parts under a key of its own; then one script puts all of its tasks or none. If a part expired meanwhile,
 the upload starts again. If the tube was altered meanwhile, the arguments are made again with the new options.
 
@@ -23,13 +23,13 @@ from tubes.drivers.options import Seconds, micros
 from tubes.errors import DuplicateKey, TaskNotTaken, TubeFull, TubesError
 from tubes.redis import task_codec
 from tubes.redis.port import ends, look, puts
-from tubes.redis.port.base import Port, change_method, encode_text, identity_of
+from tubes.redis.port.base import Port, encode_text, identity_of
 from tubes.redis.port.ends import letters_of
 from tubes.redis.scripts.assembly import relaying
 from tubes.redis.scripts.msgpack_array import packed
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport import script_call
-from tubes.redis.transport.script_call import SERVING, Flow, ScriptCall, flow_method
+from tubes.redis.transport.script_call import SERVING, Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
 from tubes.values.batch import Batch, TasksById, mark_all_finished, tasks_by_id
 from tubes.values.lease import Lease
@@ -60,12 +60,7 @@ CHANGES: Final = 100
 RELAYED: Final = 100
 
 
-def put_many(port: Port[F], batch: Batch) -> list[F] | None:
-    """Add all of these tasks or none; return None if the tube is full."""
-    return port.change(put_batch(port, batch, waits=False))
-
-
-def put_batch(port: Port[F], batch: Batch, *, waits: bool) -> Flow[list[F] | None]:
+def put_many(port: Port[F], batch: Batch, *, waits: bool = False) -> Flow[list[F] | None]:
     """Put all of these tasks or none; return None if the tube is full. `waits`: the caller then waits for room."""
     if port.closed_error is not None:
         raise port.closed_error()
@@ -188,7 +183,7 @@ def _show_keyed(
 def put_waiting(port: Port[F], request: Batch | PreparedPut) -> Flow[F | list[F] | None]:
     """Do the put of a waiter; return None if the tube has no room for it."""
     if isinstance(request, Batch):
-        return (yield from put_batch(port, request, waits=True))
+        return (yield from put_many(port, request, waits=True))
     return (yield from puts.put_encoded(port, *request, waits=True))
 
 
@@ -215,14 +210,10 @@ def _remove(port: Port[F], name: str) -> Flow[None]:
         yield from port.ask_alone("stage", name, "", parts=_upload_keys(name))
 
 
-def take_many(port: Port[F], limit: int, span: int | None = None) -> list[F]:
+def take_many(port: Port[F], limit: int, span: int | None = None) -> Flow[list[F]]:
     """Take up to `limit` tasks, each for `span` if it is given. Waiters of this process are served first."""
     if span is not None:
         port.require_option("ttr")
-    return port.run(_take_many(port, limit, *(() if span is None else (span,))))
-
-
-def _take_many(port: Port[F], limit: int, *span: int) -> Flow[list[F]]:
     shared = port.shared
     while port.serves and shared.queue.has_take_waiter():
         if not (yield from shared.serving.serve_one()):
@@ -234,9 +225,9 @@ def _take_many(port: Port[F], limit: int, *span: int) -> Flow[list[F]]:
         while more and len(tasks) < limit:
             reply = None
             wanted = min(limit - len(tasks), TAKES)
-            name = "take_for" if span else "take_many"
+            name, words = ("take_many", (wanted,)) if span is None else ("take_for", (wanted, span))
             reply = yield from port.ask(
-                name, wanted, *span, orphaned=lambda reply: _untake_later(port, _takes_of_reply(reply))
+                name, *words, orphaned=lambda reply: _untake_later(port, _takes_of_reply(reply))
             )
             found = list_of(reply)
             tasks += show_many(port, found)
@@ -248,15 +239,12 @@ def _take_many(port: Port[F], limit: int, *span: int) -> Flow[list[F]]:
     return tasks
 
 
-@flow_method
 def top_up(port: Port[F], first: F, limit: int, span: int | None = None) -> Flow[list[F]]:
     """Return the waiter's task and up to `limit - 1` more available tasks, each taken for `span` if it is given."""
     try:
-        if span is None:
-            others = yield from _take_many(port, limit - 1)
-        else:
+        if span is not None:
             first = yield from port.run_request("set_ttr", port.request(first, span, "1"))
-            others = yield from _take_many(port, limit - 1, span)
+        others = yield from take_many(port, limit - 1, span)
     except TaskNotTaken:  # The time to run of the first task has ended.
         return []
     return [first, *others]
@@ -314,7 +302,6 @@ def delete_many(port: Port[F], tasks: object, states: tuple[State, ...] = ()) ->
     return port.change(_change_many(port, "delete_many", those, letters_of(states), by_put=True))
 
 
-@change_method
 def evict(port: Port[F], tasks: list[F]) -> Flow[list[bool]]:
     """Remove the tasks that have not changed since they were read; return for each whether it was removed."""
     size = IDS_ALONE if port.shared.driver.lane is None else IDS_WITH_LANES
@@ -329,7 +316,6 @@ def evict(port: Port[F], tasks: list[F]) -> Flow[list[bool]]:
     return done
 
 
-@change_method
 def change_seen(port: Port[F], act: str, seen: list[Seen], arguments: tuple[Any, ...]) -> Flow[list[bool]]:
     """Change the tasks of a selection that are as they were seen; return for each whether it was changed."""
     if act == "cancel":

@@ -12,7 +12,7 @@ from tubes.drivers.options import KEEP, Seconds, micros
 from tubes.errors import TaskCancelled, TaskNotFound
 from tubes.redis import task_codec
 from tubes.redis.port import look, tube
-from tubes.redis.port.base import Port, Request, change_method, encode_text, lane_word
+from tubes.redis.port.base import Port, Request, encode_text, lane_word
 from tubes.redis.transport.script_call import Flow
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
 from tubes.values.codecs import encode
@@ -140,7 +140,6 @@ def delete(port: Port[F], task: object, states: tuple[State, ...] = ()) -> F:
     return port.call("delete", (show, words, lease))
 
 
-@change_method
 def cancel(port: Port[F], task: object, reason: str | None) -> Flow[F]:
     """End a task as cancelled."""
     show, words, lease = port.request(

@@ -18,7 +18,7 @@ from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.msgpack_array import packed
 from tubes.redis.scripts.replies import ErrorReply, Reply, bytes_of, list_of, number_of
 from tubes.redis.task_codec import Parsed
-from tubes.redis.transport.script_call import Flow, ScriptCall, flow_method
+from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.wire import Word
 from tubes.values.lane import LaneInfo, lane_of
 from tubes.values.reasons import KIND_LENGTH
@@ -44,7 +44,6 @@ def peek(port: Port[F], task: object) -> F:
     return port.call("peek", port.request(task, looks=True), changes=False)
 
 
-@flow_method
 def first(port: Port[F]) -> Flow[tuple[int, int] | None]:
     """Return the priority and the id of the first available task."""
     reply = bytes_of((yield from port.ask("first")))
@@ -65,7 +64,6 @@ def statistics(port: Port[F]) -> Statistics:
     return port.call("statistics", (show, (), None), changes=False)
 
 
-@flow_method
 def tasks(port: Port[F], after: object, limit: int, state: object, utube: object) -> Flow[list[F]]:
     """Return the tasks in a state and a lane, starting after `after`."""
     id, view, most, wanted, lane = port.check_list(after, limit, state, utube)
@@ -121,7 +119,6 @@ def _done(port: Port[F], after: object, id: int, view: TaskView | None, most: in
     return found
 
 
-@flow_method
 def select(port: Port[F], filters: Filters, scan: Scan, most: int, with_data: bool) -> Flow[list[Any]]:
     """Return the next part of a selection, as tasks or (not `with_data`) as it has seen them."""
     state, back, cursor = filters.state, "1" if filters.newest_first else "", scan.cursor
@@ -226,7 +223,6 @@ def parsed(port: Port[F], ids: list[int], state: State | None = None) -> Flow[li
     return found
 
 
-@flow_method
 def reasons(port: Port[F]) -> Flow[dict[str | None, int]]:
     """Count buried tasks by reason."""
     found: Counter[bytes] = Counter()
@@ -239,7 +235,6 @@ def reasons(port: Port[F]) -> Flow[dict[str | None, int]]:
             return {reason.decode("utf-8", "replace") or None: count for reason, count in found.items()}
 
 
-@flow_method
 def oldest_ready_age(port: Port[F]) -> Flow[float | None]:
     """Return the age of the oldest ready task."""
     start: int | str = ""
@@ -250,13 +245,11 @@ def oldest_ready_age(port: Port[F]) -> Flow[float | None]:
         start = reply
 
 
-@flow_method
 def due_histogram(port: Port[F], edges: Iterable[Seconds]) -> Flow[list[int]]:
     """Count tasks by when they are due."""
     return [number_of(count) for count in list_of((yield from port.ask("due", *known_options.edges(edges))))]
 
 
-@flow_method
 def lanes(port: Port[F], limit: int) -> Flow[list[LaneInfo]]:
     """Return the lanes."""
     most = integer("limit", limit)

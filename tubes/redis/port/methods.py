@@ -5,19 +5,20 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from tubes.redis.port import batch, ends, look, puts, takes, tube
-from tubes.redis.port.base import Port
+from tubes.redis.port.base import Port, change_method
+from tubes.redis.transport.script_call import flow_method
 from tubes.values.task import F
 
 
 class TubePort(Port[F]):
-    """A port with all methods: each is a function with the port as its first parameter."""
+    """A port with all methods: each is a function over a port, or a flow that `run` or `change` runs."""
 
     put = puts.put
-    again = puts.again
+    again = change_method(puts.again)
 
-    take = takes.take
-    take_task = takes.take_task
-    next = takes.take_next
+    take = flow_method(takes.take)
+    take_task = flow_method(takes.take_task)
+    next = change_method(takes.take_next)
 
     ack = ends.ack
     ack_with = ends.ack_with
@@ -30,46 +31,46 @@ class TubePort(Port[F]):
     bury = ends.bury
     update = ends.update
     delete = ends.delete
-    cancel = ends.cancel
+    cancel = change_method(ends.cancel)
     kick_task = ends.kick_task
 
     release_all = tube.release_all
-    is_empty = tube.is_empty
+    is_empty = flow_method(tube.is_empty)
     truncate = tube.truncate
     forget_key = tube.forget_key
     alter = tube.alter
     pause = tube.pause
-    drop = tube.drop
+    drop = flow_method(tube.drop)
     block = tube.block
     configure = tube.configure
-    listen = tube.listen
+    listen = flow_method(tube.listen)
     on_loss = tube.on_loss
     set_options = tube.set_options
     left = tube.left
 
     peek = look.peek
-    first = look.first
-    lanes = look.lanes
+    first = flow_method(look.first)
+    lanes = flow_method(look.lanes)
     lane_info = look.lane_info
     statistics = look.statistics
-    tasks = look.tasks
-    select = look.select
-    reasons = look.reasons
-    oldest_ready_age = look.oldest_ready_age
-    due_histogram = look.due_histogram
+    tasks = flow_method(look.tasks)
+    select = flow_method(look.select)
+    reasons = flow_method(look.reasons)
+    oldest_ready_age = flow_method(look.oldest_ready_age)
+    due_histogram = flow_method(look.due_histogram)
     parsed = look.parsed
 
-    put_many = batch.put_many
-    take_many = batch.take_many
-    top_up = batch.top_up
+    put_many = change_method(batch.put_many)
+    take_many = flow_method(batch.take_many)
+    top_up = flow_method(batch.top_up)
     ack_many = batch.ack_many
     release_many = batch.release_many
     renew_many = batch.renew_many
     delete_many = batch.delete_many
-    evict = batch.evict
+    evict = change_method(batch.evict)
     relay_limit = batch.relay_limit
     relay = batch.relay
-    change_seen = batch.change_seen
+    change_seen = change_method(batch.change_seen)
     put_waiting = batch.put_waiting
 
 

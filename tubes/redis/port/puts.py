@@ -13,7 +13,7 @@ from tubes.drivers.timers import NEVER
 from tubes.errors import DuplicateKey, TaskNotFound, TubeFull
 from tubes.redis import task_codec, validation
 from tubes.redis.port import tube
-from tubes.redis.port.base import Port, change_method, encode_text
+from tubes.redis.port.base import Port, encode_text
 from tubes.redis.scripts.replies import number_of
 from tubes.redis.transport.script_call import SERVING, Flow
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
@@ -73,7 +73,6 @@ def put_encoded(
     return show_put(port, reply, new, raw) if type(reply) is bytes else None
 
 
-@change_method
 def again(port: Port[F], task: object) -> Flow[F | None]:
     """Put a done task again and forget the old one; return None if the tube is full."""
     port.resolve_untaken_task(task)

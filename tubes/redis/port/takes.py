@@ -8,9 +8,9 @@ from tubes.backend.port import mark_finished
 from tubes.errors import TaskNotTaken
 from tubes.redis import task_codec
 from tubes.redis.port import ends
-from tubes.redis.port.base import Port, change_method
+from tubes.redis.port.base import Port
 from tubes.redis.scripts.replies import bytes_of
-from tubes.redis.transport.script_call import Flow, flow_method
+from tubes.redis.transport.script_call import Flow
 from tubes.values.task import F, log_lost_take
 
 if TYPE_CHECKING:
@@ -20,12 +20,8 @@ if TYPE_CHECKING:
 _NOT_HELD: Final = b"0"[0]
 
 
-def take(port: Port[F]) -> F | None:
+def take(port: Port[F]) -> Flow[F | None]:
     """Take the first available task; return None if no task is available. Waiters of this process come first."""
-    return port.run(_take(port))
-
-
-def _take(port: Port[F]) -> Flow[F | None]:
     shared = port.shared
     while port.serves and shared.queue.has_unserved():
         if not (yield from shared.serving.serve_one()):
@@ -34,7 +30,6 @@ def _take(port: Port[F]) -> Flow[F | None]:
     return port.show(task_codec.parse(reply)) if type(reply) is bytes else None
 
 
-@flow_method
 def take_task(port: Port[F], task: object, span: int | None) -> Flow[F | None]:
     """Take this task, even before earlier ones; return None if it may not be taken now."""
     port.resolve_untaken_task(task)
@@ -45,7 +40,6 @@ def take_task(port: Port[F], task: object, span: int | None) -> Flow[F | None]:
     return show(reply) if reply else None
 
 
-@change_method
 def take_next(port: Port[F], task: F) -> Flow[F | None]:
     """Acknowledge a held task and take the next; return None if no task is available. A lost take is logged."""
     shared = port.shared
@@ -54,7 +48,7 @@ def take_next(port: Port[F], task: F) -> Flow[F | None]:
             yield from port.run_request("ack", ends.ack_request(port, task))
         except TaskNotTaken as lost:
             log_lost_take(lost)
-        return (yield from _take(port))
+        return (yield from take(port))
     _, words, _ = ends.ack_request(port, task)
     reply = yield from port.ask("next", *words, orphaned=port.undo_next)
     return show_next(port, task, bytes_of(reply))

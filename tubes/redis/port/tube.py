@@ -14,7 +14,7 @@ from tubes.drivers.tube_options import apply_changes
 from tubes.errors import TubeBusy
 from tubes.redis.port.base import Port, Request, encode_text
 from tubes.redis.scripts.replies import list_of, number_of
-from tubes.redis.transport.script_call import Flow, flow_method
+from tubes.redis.transport.script_call import Flow
 from tubes.redis.transport.wire import Reply, Word
 from tubes.redis.validation import describe_options, encode_lane_options
 from tubes.values.lane import check_lane_limits, lane_of
@@ -37,7 +37,6 @@ def on_loss(port: Port[F], callback: Callable[[Loss | None], object] | None) -> 
     port.shared.store.losses.set(port, callback)
 
 
-@flow_method
 def is_empty(port: Port[F]) -> Flow[bool]:
     """Return True if no task is ready, delayed or taken."""
     return (yield from left(port)) == 0
@@ -128,7 +127,6 @@ def pause(port: Port[F], seconds: Seconds | None) -> None:
     return port.call("pause", (watch, ("" if span is None else span,), None))
 
 
-@flow_method
 def drop(port: Port[F], force: bool) -> Flow[None]:
     """Remove the tube."""
     flag("force", force)
@@ -140,7 +138,6 @@ def drop(port: Port[F], force: bool) -> Flow[None]:
     yield from port.connection.forget_name(shared.name)
 
 
-@flow_method
 def listen(port: Port[F], callback: object, wrap: Wrap | None = None) -> Flow[Listener | None]:
     """Set or remove this connection's listener; `wrap` turns the user's callback into the API's listener."""
     listener = check_listener(callback, wrap)
