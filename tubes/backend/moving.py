@@ -18,7 +18,7 @@ MOVE_BATCH: Final = 250
 
 def check_target(source: Any, target: Any) -> None:
     """Check the tube to which the tasks of a selection move."""
-    kind: type[Any] = type(source.tube)
+    kind: type[Any] = source.tube.__class__
     if not isinstance(target, kind):
         raise InvalidOption(option="tube", value=target, rule=f"must be a {kind.__name__}")
     # Two URLs may lead to the same tube.
