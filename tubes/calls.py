@@ -62,7 +62,7 @@ class _Queue(Protocol):
     """A `Queue` or an `AsyncQueue`."""
 
     @property
-    def _connection(self) -> Connection[Any] | AsyncConnection[Any]: ...
+    def _connection(self) -> Connection | AsyncConnection: ...
 
 
 class ReplyTube:
@@ -296,7 +296,7 @@ def call(tube: Any, data: object, timeout: Seconds | None, options: Options) -> 
     return run(_call(tube, data, timeout, options, start_call), lambda step: step.take())
 
 
-async def call_async(tube: Any, data: object, timeout: Seconds | None, options: Options) -> Any:
+async def call_async(tube: object, data: object, timeout: Seconds | None, options: Options) -> Any:
     """Put a task, and wait in an event loop for the result of its handler."""
 
     async def begin(connection: AnyConnection) -> tuple[PendingCalls, str, Result]:
@@ -396,7 +396,7 @@ def _tell_caller(task: TaskView) -> Flow[_Step, None]:
 
 
 def _reply(
-    connection: Connection[Any] | AsyncConnection[Any], task: TaskView, result: object, why: str | None
+    connection: Connection | AsyncConnection, task: TaskView, result: object, why: str | None
 ) -> Flow[_Step, None]:
     call_context = _context_of(task)
     context = InternalContext({CALL: call_context.get(CALL, "")})

@@ -45,7 +45,7 @@ def _number(place: Place, setting: str) -> Any:
         return value  # The check of the argument refuses it.
 
 
-def connect(url: object, arguments: Arguments, api: ApiKind) -> Connection[Any]:
+def connect(url: object, arguments: Arguments, api: ApiKind) -> Connection:
     """Connect to the URL, or by default to `TUBES_URL`. Errors about that URL name the variable."""
     if url is not DEFAULT_URL:
         return _connect(url, arguments, api)
@@ -59,7 +59,7 @@ def connect(url: object, arguments: Arguments, api: ApiKind) -> Connection[Any]:
     raise InvalidOption(**{**facts, "option": "TUBES_URL"})
 
 
-def _connect(url: object, arguments: Arguments, api: ApiKind) -> Connection[Any]:
+def _connect(url: object, arguments: Arguments, api: ApiKind) -> Connection:
     """Connect to a URL, a queue or a client of redis-py.
 
     `memory://` is a private store, `memory://name` a shared one, `file:folder` a folder; other URLs name servers.
@@ -74,7 +74,7 @@ def _connect(url: object, arguments: Arguments, api: ApiKind) -> Connection[Any]
         namespace = check_namespace(place.setting("namespace") or "")
         url = remove_settings(url, place, (*ARGUMENTS, "namespace"))
     else:
-        other: Connection[Any] | None = getattr(url, "_connection", None)
+        other: Connection | None = getattr(url, "_connection", None)
         if other is not None:
             for option, value in arguments._asdict().items():
                 if value is not None:

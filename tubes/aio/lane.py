@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from types import CoroutineType
-from typing import Any, Literal
+from typing import Literal
 
 from tubes.backend.interface import AsyncPort
 from tubes.drivers.options import KEEP, Seconds
@@ -14,7 +14,7 @@ from tubes.values.lane import LaneInfo, lane_of
 class AsyncLane:
     """One lane of a tube: `AsyncTube.lane`. Its tasks are the tasks with its name as their option `utube`."""
 
-    def __init__(self, port: AsyncPort[Any], name: str) -> None:
+    def __init__(self, port: AsyncPort, name: str) -> None:
         self._port = port
         self.name = lane_of(port.shared.driver, name)
 

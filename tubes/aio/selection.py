@@ -147,7 +147,9 @@ class AsyncSelection(Generic[T]):
                 break
         return cancelled
 
-    async def _change(self, act: str, arguments: tuple[Any, ...], on_progress: Callable[[int], object] | None) -> int:
+    async def _change(
+        self, act: str, arguments: tuple[object, ...], on_progress: Callable[[int], object] | None
+    ) -> int:
         check_progress(on_progress)
         filters = narrowed(self._filters, act)
         scan, changed = Scan(filters), 0

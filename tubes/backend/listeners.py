@@ -17,7 +17,7 @@ _log = logging.getLogger("tubes")
 class Listener(Protocol):
     """A function of a task and the name of an event."""
 
-    def __call__(self, task: Any, event: str, /) -> object: ...
+    def __call__(self, task: object, event: str, /) -> object: ...
 
 
 def check_listener(callback: object, wrap: Callable[[Listener], Listener] | None) -> Listener | None:
@@ -59,7 +59,7 @@ class LoopListener:
         # Only the thread of the loop uses it.
         self._is_delivering = False
 
-    def __call__(self, task: Any, event: str) -> None:
+    def __call__(self, task: object, event: str) -> None:
         self._pending.append((task, event))
         if asyncio._get_running_loop() is self._loop:
             self._deliver()

@@ -201,7 +201,7 @@ class ConnectionBase:
         return QueueForked(parent=self._pid, child=os.getpid())
 
 
-P = TypeVar("P", bound=PortBase[Any])
+P = TypeVar("P", bound=PortBase)
 
 
 def use_json(port: P) -> P:
@@ -211,7 +211,7 @@ def use_json(port: P) -> P:
     return port
 
 
-def combine_if_exists(if_not_exists: Any, if_exists: Any) -> IfExists:
+def combine_if_exists(if_not_exists: object, if_exists: object) -> IfExists:
     """Combine `if_not_exists` and `if_exists` of `create_tube` to one value."""
     flag("if_not_exists", if_not_exists)
     if if_exists is None:

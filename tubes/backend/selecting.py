@@ -123,7 +123,7 @@ def check_filters(
     contains: object,
     lane: object,
     key: object,
-    older_than: Any,
+    older_than: object,
     attempts: object,
     newest_first: object,
     limit: object,

@@ -93,7 +93,7 @@ class ThreadWaiter:
 
     __slots__ = ("_clock", "_lock", "deadline", "owner", "request", "result", "timeout")
 
-    def __init__(self, clock: Clock, timeout: int | None, request: Any = None) -> None:
+    def __init__(self, clock: Clock, timeout: int | None, request: object = None) -> None:
         self._clock = clock
         self.timeout: Final = timeout
         self._lock = threading.Lock()
@@ -103,7 +103,7 @@ class ThreadWaiter:
         self.owner: Any = None
         self.request: Final = request
 
-    def wait(self, line: WaitLine, then: Callable[[Any], Any] | None = None) -> Any:
+    def wait(self, line: WaitLine, then: Callable[[Any], object] | None = None) -> Any:
         """Wait for the result and return it; None after the timeout. Raises the result if it is an error.
 
         `then`: a function that converts the result.
@@ -162,7 +162,7 @@ class LoopWaiter:
 
     __slots__ = ("_clock", "_future", "_loop", "deadline", "is_done", "owner", "request", "result", "timeout")
 
-    def __init__(self, clock: Clock, timeout: int | None, request: Any = None) -> None:
+    def __init__(self, clock: Clock, timeout: int | None, request: object = None) -> None:
         self._clock = clock
         self.timeout: Final = timeout
         self._loop = asyncio.get_running_loop()
@@ -174,7 +174,7 @@ class LoopWaiter:
         self.owner: Any = None
         self.request: Final = request
 
-    async def wait(self, line: WaitLine, then: Callable[[Any], Awaitable[Any]] | None = None) -> Any:
+    async def wait(self, line: WaitLine, then: Callable[[Any], Awaitable[object]] | None = None) -> Any:
         """Wait for the result, as `ThreadWaiter.wait` does. A cancelled wait loses no task either."""
         try:
             line.enlist(self)

@@ -72,7 +72,7 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
             raise task
         return _processed(added, is_new=task.created_now)
 
-    async def add_requests(self, requests: Sequence[str | Request], *, forefront: bool = False, **_: Any) -> None:
+    async def add_requests(self, requests: Sequence[str | Request], *, forefront: bool = False, **_: object) -> None:
         """Add requests in one call, each as `add_request` does."""
         added = self._transform_requests(requests)
         for request, task in zip(added, await self._put(added, forefront), strict=True):

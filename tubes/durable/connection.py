@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from typing_extensions import override
@@ -37,9 +37,9 @@ class Connection(MemoryConnection):
     store: DurableStore
 
     @override
-    def make_port(self, shared: SharedTube) -> CallPort[Any]:
+    def make_port(self, shared: SharedTube) -> CallPort:
         if self.store.read_only and shared.is_listed:
-            reader: ReadOnlyPort[Any] = ReadOnlyPort(self, shared, self.session.hold(shared))
+            reader: ReadOnlyPort = ReadOnlyPort(self, shared, self.session.hold(shared))
             reader.kind, reader.tube = self._api.task, self._api.tube(reader)
             return reader
         syncer = self.store.syncer
@@ -47,16 +47,16 @@ class Connection(MemoryConnection):
             return super().make_port(shared)
         hold = self.session.hold(shared)
         if self._api.awaited:
-            port: DurablePort[Any] = DurablePort(self, shared, hold)
+            port: DurablePort = DurablePort(self, shared, hold)
             port.kind, port.tube = self._api.task, self._api.tube(AsyncSyncedPort(port, syncer))
             return port
-        synced: SyncedPort[Any] = SyncedPort(self, shared, hold)
+        synced: SyncedPort = SyncedPort(self, shared, hold)
         synced.syncer = syncer
         synced.kind, synced.tube = self._api.task, self._api.tube(synced)
         return synced
 
     @override
-    def open_hidden(self, name: str, driver: str, idle: float) -> CallPort[Any]:
+    def open_hidden(self, name: str, driver: str, idle: float) -> CallPort:
         if self.store.read_only:  # Hidden tubes are not in the files.
             raise StoreReadOnly(url=self.store.url)
         return super().open_hidden(name, driver, idle)
@@ -74,7 +74,7 @@ class Connection(MemoryConnection):
     @override
     def create(
         self, name: str, driver: str | Driver, if_exists: IfExists, temporary: bool, options: Options
-    ) -> CallPort[Any]:
+    ) -> CallPort:
         if self.store.read_only and temporary:
             raise StoreReadOnly(url=self.store.url)
         port = super().create(name, driver, if_exists, temporary, options)

@@ -198,7 +198,7 @@ class JournaledEngine(Engine):
         super().checkpoint(now, entry, changes)
 
     @override
-    def begin_move(self, entry: Entry, pri: int | None, data: Any = KEEP) -> Entry:
+    def begin_move(self, entry: Entry, pri: int | None, data: object = KEEP) -> Entry:
         if data is not KEEP:
             self.check_room()
         return super().begin_move(entry, pri, data)

@@ -536,7 +536,7 @@ class CallPort(Port[F]):
 
         return self._do(act)
 
-    def change_seen(self, act: str, seen: list[Seen], arguments: tuple[Any, ...]) -> list[bool]:
+    def change_seen(self, act: str, seen: list[Seen], arguments: tuple[object, ...]) -> list[bool]:
         """Change the tasks of a selection that are as they were seen; return for each whether it was changed."""
         return self._do(lambda now: selecting.change(self._engine, now, act, seen, arguments, self.hold))
 

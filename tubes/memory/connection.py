@@ -8,7 +8,7 @@ from _thread import start_new_thread
 from collections import deque
 from contextlib import suppress
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tubes.backend.port import ConnectionBase, check_session_uuid, use_json
 from tubes.drivers.driver import check_tube_name
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tubes.memory.store import MemoryStore
     from tubes.values.overview import Overview
 
-    MemoryPort: TypeAlias = CallPort[Any]
+    MemoryPort: TypeAlias = CallPort
 
 
 class Connection(ConnectionBase):

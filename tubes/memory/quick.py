@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _READY, _TAKEN, _DONE = State.READY, State.TAKEN, State.DONE
 
 
-def port_of(connection: PortConnection, shared: SharedTube, hold: Hold) -> CallPort[Any]:
+def port_of(connection: PortConnection, shared: SharedTube, hold: Hold) -> CallPort:
     """Make the port of a connection on a tube: a quick one if the tube has plain tasks."""
     if shared.engine.plain and connection.store.codec is None:
         return QuickPort(connection, shared, hold)

@@ -98,7 +98,7 @@ def _place(entry: Entry) -> Place:
     return Place(entry.id, entry.rank, getattr(entry, "due", 0))
 
 
-def change(engine: Engine, now: int, act: str, seen: list[Seen], arguments: tuple[Any, ...], by: Hold) -> list[bool]:
+def change(engine: Engine, now: int, act: str, seen: list[Seen], arguments: tuple[object, ...], by: Hold) -> list[bool]:
     """Change the tasks that are as they were seen; return for each whether it was changed. `by`: as for `bury`."""
     changed: list[bool] = []
     others = {"by": by} if act in ("bury", "delete") else {}

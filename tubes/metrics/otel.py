@@ -103,7 +103,7 @@ class Tracing:
 
         return self._trace("put_many", tube, put, _count)
 
-    def _add_context(self, options: Mapping[str, Any]) -> dict[str, Any]:
+    def _add_context(self, options: Mapping[str, object]) -> dict[str, Any]:
         """Add the current span to the context in the options. Names that the caller set are kept."""
         carrier: dict[str, str] = {}
         self._propagator.inject(carrier)  # pyright: ignore[reportArgumentType]
@@ -181,7 +181,7 @@ class Tracing:
         tube: str,
         kind: SpanKind,
         call: Callable[[], Any],
-        set_result: Callable[[Span, Any], None],
+        set_result: Callable[[Span, object], None],
     ) -> object:
         with self._span(operation, tube, kind) as span:
             result = await call()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from tubes.backend.interface import Port
 from tubes.drivers.options import KEEP, Seconds
@@ -12,7 +12,7 @@ from tubes.values.lane import LaneInfo, lane_of
 class Lane:
     """One lane of a tube: `Tube.lane`. Its tasks are the tasks with its name as their option `utube`."""
 
-    def __init__(self, port: Port[Any], name: str) -> None:
+    def __init__(self, port: Port, name: str) -> None:
         self._port = port
         self.name = lane_of(port.shared.driver, name)
 

@@ -149,7 +149,7 @@ class Selection(Generic[T]):
                 break
         return cancelled
 
-    def _change(self, act: str, arguments: tuple[Any, ...], on_progress: Callable[[int], object] | None) -> int:
+    def _change(self, act: str, arguments: tuple[object, ...], on_progress: Callable[[int], object] | None) -> int:
         check_progress(on_progress)
         filters = narrowed(self._filters, act)
         scan, changed = Scan(filters), 0

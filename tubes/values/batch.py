@@ -104,7 +104,7 @@ class Batch:
                 yield data, options
 
 
-def lanes_of(driver: Driver, request: Batch | tuple[Any, Options]) -> set[object]:
+def lanes_of(driver: Driver, request: Batch | tuple[object, Options]) -> set[object]:
     """The names of the lanes of a put, or of all puts of a batch."""
     runs: Iterable[Options] = (options for options, _ in request.runs) if isinstance(request, Batch) else (request[1],)
     lane: Any = driver.lane
@@ -195,7 +195,7 @@ Reference: TypeAlias = tuple[int, int, TaskView | Lease | None]
 TasksById: TypeAlias = dict[int, Reference]
 
 
-def tasks_by_id(tasks: object, refer: Callable[[Any], Reference]) -> TasksById:
+def tasks_by_id(tasks: object, refer: Callable[[object], Reference]) -> TasksById:
     """Resolve tasks, leases or ids that a caller passed, without duplicates."""
     if isinstance(tasks, (str, bytes, bytearray, TaskView)) or not isinstance(tasks, Iterable):
         raise InvalidOption(option="tasks", value=tasks, rule=f"must be tasks, leases or ids{_IN_ITERABLE}")

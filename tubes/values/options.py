@@ -58,7 +58,12 @@ class PutOptions(TaskOptions, total=False):
 
 
 def put_options(
-    options: Mapping[str, Any], utube: Any = None, pri: Any = None, ttl: Any = None, ttr: Any = None, delay: Any = None
+    options: Mapping[str, object],
+    utube: object = None,
+    pri: object = None,
+    ttl: object = None,
+    ttr: object = None,
+    delay: object = None,
 ) -> Mapping[str, Any]:
     """Return all options of a put in one mapping: the parameters of `Tube.put`, and the others."""
     if utube is pri is ttl is ttr is delay is None:

@@ -323,7 +323,7 @@ _key = attrgetter(
     "tube", "id", "_state", "_attempts", "_extras", "_record.data", "utube", "pri", "_record.created", "_times"
 )
 
-F = TypeVar("F", bound=TaskView[Any])
+F = TypeVar("F", bound=TaskView, default=Any)
 
 
 NO_TIMES = (None, None, None, None)

@@ -75,7 +75,7 @@ def call_of(
     return task_function.tube, {"task": task_function.name, "args": [*args], "kwargs": kwargs}
 
 
-def check_call(data: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check_call(data: dict[str, object], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
     """Raise `CodecError` if the data of a call, with these arguments, cannot be encoded as JSON."""
     name = data["task"]
     values: tuple[Any, ...] = (name, *args, *kwargs, *kwargs.values()) if kwargs else (name, *args)

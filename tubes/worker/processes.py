@@ -242,7 +242,7 @@ class _Child:
             return True
 
 
-def _store_checkpoint(task: Task, saved: Any, progress: float | None, note: str | None) -> BaseException | None:
+def _store_checkpoint(task: Task, saved: object, progress: float | None, note: str | None) -> BaseException | None:
     """Store a checkpoint of a handler in another process; return the error that the handler gets."""
     try:
         task.checkpoint(saved, progress=progress, note=note)

@@ -122,7 +122,7 @@ def _object(text: bytes) -> dict[str, Any]:
     return lower_names(cast("dict[str, Any]", value or {}))
 
 
-def _member(body: dict[str, Any], name: str, kind: type) -> Any:
+def _member(body: dict[str, object], name: str, kind: type) -> Any:
     value = body.get(name)
     if value is None:
         return _ZERO[kind]

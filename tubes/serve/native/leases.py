@@ -181,7 +181,7 @@ def _leases_of(call: Call, texts: list[str]) -> list[Lease]:
     return leases
 
 
-async def end_leases(call: Call, texts: list[str], action: str, options: dict[str, Any]) -> list[bool]:
+async def end_leases(call: Call, texts: list[str], action: str, options: dict[str, object]) -> list[bool]:
     """Apply an action to the tasks of leases; return for each whether it was valid. All leases are read first."""
     leases = _leases_of(call, texts)
     by_tube: dict[str, list[int]] = {}

@@ -294,7 +294,7 @@ async def select(call: Call) -> Response:
     return _Endless(call.service.polls, "application/x-ndjson", b"%b\n", work)
 
 
-async def _report(selection: _Selection, action: str, arguments: dict[str, Any], write: Write) -> None:
+async def _report(selection: _Selection, action: str, arguments: dict[str, object], write: Write) -> None:
     """Count or change the tasks, and write a line after each part, or several if the client reads slowly."""
     done = written = 0
     changed = asyncio.Event()
