@@ -63,7 +63,7 @@ class ProcessTask:
     progress: float | None = None
     note: str | None = None
 
-    def checkpoint(self, saved: object = None, *, progress: float | None = None, note: str | None = None) -> None:
+    def checkpoint(self, saved: Any = None, *, progress: float | None = None, note: str | None = None) -> None:
         """Store how far the handler got, as `Task.checkpoint` does. The worker's process does it."""
         if _pipe is None:
             raise RuntimeError("checkpoint works in the process of a handler only")

@@ -408,7 +408,7 @@ class Worker:
             ]
         self._notify_run()
 
-    def around(self, hook: object) -> object:
+    def around(self, hook: Any) -> Any:
         """Wrap every call of a handler, for example in a log, a trace or a transaction. A decorator, too.
 
         `hook`: a function that takes the task and returns a context manager, or a generator function that yields once;
