@@ -14,7 +14,9 @@ import pytest
 import tubes
 import tubes.aio
 from tests.support.internals import port_of
+from tubes.backend.interface import AsyncPort
 from tubes.conformance.bench import eventually
+from tubes.durable.port import METHODS
 from tubes.errors import InvalidOption, StoreFailed
 
 if TYPE_CHECKING:
@@ -245,3 +247,12 @@ def test_failed_sync_fails_puts_of_a_store_that_closes(url: str, fails_once: Fai
         for put in (first, second):
             with pytest.raises(StoreFailed):
                 put.result(60)
+
+
+def test_all_awaited_methods_of_a_port_wait_for_the_sync() -> None:
+    awaited = {
+        name
+        for name, method in vars(AsyncPort).items()
+        if "Soon" in str(getattr(method, "__annotations__", {}).get("return"))
+    }
+    assert awaited == METHODS

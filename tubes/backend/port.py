@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self
 from uuid import UUID
 
 from tubes.drivers.moves import State, check_state
@@ -13,7 +13,6 @@ from tubes.drivers.options import flag, integer, one_of, priority, text
 from tubes.errors import CallFailed, InvalidOption, QueueForked, TubeFull, TubesError
 from tubes.values.batch import Batch, Reference, gather
 from tubes.values.codecs import encode
-from tubes.values.codecs import find as find_codec
 from tubes.values.lane import lane_of
 from tubes.values.lease import Lease
 from tubes.values.task import FINISHED, F, TaskView
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from tubes.backend.interface import IfExists, Options, PreparedPut, Replies
     from tubes.backend.listeners import Listener
     from tubes.drivers.driver import Driver
+    from tubes.drivers.registry import Registry
     from tubes.values.codecs import Codec
     from tubes.values.overview import FolderUsage
 
@@ -51,6 +51,12 @@ class PortBase(Generic[F]):
         self.closed_error: Callable[[], TubesError] | None = None
         #: The listener of this port.
         self.listener: Listener | None = None
+
+    def use_codec(self, codec: Codec) -> Self:
+        """Use another codec than the store's for this tube, and return the port. Unencoded data stay unencoded."""
+        if self.codec is not None:
+            self.codec = codec
+        return self
 
     def prepare(self, data: object, options: Options) -> PreparedPut:
         """Encode the data of a put and check its options."""
@@ -169,9 +175,23 @@ def mark_finished(task: object) -> None:
         task._take = FINISHED
 
 
+class Store(Protocol):
+    """The properties of a store that are the same in all backends."""
+
+    @property
+    def codec(self) -> Codec | None: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def registry(self) -> Registry: ...
+
+
 class ConnectionBase:
     """The methods of a connection that all backends share."""
 
+    #: True if the store is on a server: calls take a round trip, and replies may be missing.
+    is_remote = False
+    store: Store
     #: Factory of the error to raise if the connection is closed; None: it is open.
     closed: Callable[[], TubesError] | None = None
     #: Receives the replies to the calls of this connection.
@@ -190,6 +210,20 @@ class ConnectionBase:
         if self.closed is not None:
             raise self.closed()
 
+    @property
+    def codec(self) -> Codec | None:
+        """The codec of new ports; None: data is stored unchanged."""
+        return self.store.codec
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the tubes; '' without one."""
+        return self.store.namespace
+
+    def find_driver(self, name: str) -> Driver:
+        """Return the driver of this name. Raises `DriverNotFound`."""
+        return self.store.registry.find(name)
+
     def folder_usage(self) -> FolderUsage | None:
         """Return the disk usage of a store in a folder; None for other stores."""
         return None
@@ -199,16 +233,6 @@ class ConnectionBase:
 
     def _make_forked_error(self) -> TubesError:
         return QueueForked(parent=self._pid, child=os.getpid())
-
-
-P = TypeVar("P", bound=PortBase)
-
-
-def use_json(port: P) -> P:
-    """Let the port of an internal tube use JSON, so that programs with any codec can read it."""
-    if port.codec is not None:
-        port.codec = find_codec("json")
-    return port
 
 
 def combine_if_exists(if_not_exists: object, if_exists: object) -> IfExists:

@@ -24,7 +24,6 @@ from tubes.cli.exits import SHOWS_WHERE, Exit, Stop
 from tubes.cli.logs import set_log_level, show_logs
 from tubes.cli.show import print_json
 from tubes.cli.supervisor import Supervisor, SupervisorLink, child_command
-from tubes.memory import connection as memory
 from tubes.worker import Worker
 from tubes.worker.outcomes import AT_ONCE, CUT_OFF
 from tubes.worker.signals import exit_on_sigterm, exit_soon
@@ -139,7 +138,7 @@ def _supervise(words: list[str], processes: int, url: str | None, *, burst: bool
 
 def _check_shared(worker: Worker, processes: int) -> None:
     """Raise `Stop` if several processes would use a queue that they cannot share."""
-    if processes > 1 and isinstance(worker._queue._connection, memory.Connection):
+    if processes > 1 and not worker._queue._connection.is_remote:
         raise Stop(_NOT_SHARED, Exit.USAGE)
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from typing_extensions import override
 
-from tubes.backend.interface import AsyncPort
 from tubes.errors import StoreReadOnly, TubesError
 from tubes.memory.calls import CallPort
 from tubes.values.task import F
@@ -22,12 +21,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The methods that return a coroutine in the asyncio API.
-_METHODS: Final = frozenset(
-    name
-    for name, method in vars(AsyncPort).items()
-    if callable(method) and not name.startswith("_") and "Soon" in str(method.__annotations__.get("return"))
+#: The methods that only read.
+READS: Final = frozenset(
+    (
+        *("due_histogram", "first", "is_empty", "lane_info", "lanes", "oldest_ready_age", "peek", "reasons"),
+        *("select", "statistics", "tasks"),
+    )
 )
+#: The methods that may change the store.
+WRITES: Final = frozenset(
+    (
+        *("ack", "ack_many", "ack_with", "again", "alter", "block", "bury", "cancel", "change_seen", "checkpoint"),
+        *("configure", "decline", "delete", "delete_many", "drop", "evict", "forget_key", "kick_task", "listen"),
+        *("next", "pause", "put", "put_many", "relay", "release", "release_all", "release_many", "release_unfailed"),
+        *("renew_many", "set_ttr", "take", "take_many", "take_task", "top_up", "touch", "truncate", "update"),
+    )
+)
+#: The methods that return a coroutine in the asyncio API.
+METHODS: Final = READS | WRITES
 
 
 class DurablePort(CallPort[F]):
@@ -87,24 +98,6 @@ class SyncedPort(DurablePort[F]):
         return result
 
 
-#: The methods that only read.
-_READ_METHODS: Final = frozenset(
-    (
-        "due_histogram",
-        "first",
-        "is_empty",
-        "lane_info",
-        "lanes",
-        "oldest_ready_age",
-        "peek",
-        "reasons",
-        "select",
-        "statistics",
-        "tasks",
-    )
-)
-
-
 class ReadOnlyPort(CallPort[F]):
     """A port of a read-only store: methods that would change it raise `StoreReadOnly`."""
 
@@ -117,7 +110,7 @@ def _refuse(port: ReadOnlyPort[Any], *arguments: object, **options: object) -> o
     raise StoreReadOnly(url=port.url)
 
 
-for _name in {*_METHODS, "enlist"} - _READ_METHODS:
+for _name in (*WRITES, "enlist"):
     setattr(ReadOnlyPort, _name, _refuse)
 
 
@@ -130,7 +123,7 @@ class AsyncSyncedPort:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._port, name)
-        if name not in _METHODS:
+        if name not in METHODS:
             return found
 
         async def method(*arguments: object, **options: object) -> object:

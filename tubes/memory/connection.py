@@ -10,13 +10,14 @@ from contextlib import suppress
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tubes.backend.port import ConnectionBase, check_session_uuid, use_json
+from tubes.backend.port import ConnectionBase, check_session_uuid
 from tubes.drivers.driver import check_tube_name
 from tubes.drivers.invariants import check_engine
 from tubes.drivers.options import flag, micros
 from tubes.errors import QueueClosed, SessionNotFound, TubeNotFound, TubesError
 from tubes.memory.quick import port_of
 from tubes.memory.store import MemorySession
+from tubes.values.codecs import JsonCodec
 from tubes.values.overview import exact_names, match_names
 from tubes.values.problem import Problem
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 class Connection(ConnectionBase):
     """One connection of a `Queue` to a store."""
+
+    store: MemoryStore
 
     def __init__(self, store: MemoryStore, lease: int, api: ApiKind) -> None:
         super().__init__(store.url)
@@ -129,7 +132,7 @@ class Connection(ConnectionBase):
         self.check()
         shared = self.store.create(name, driver, "same", True, {})
         shared.is_listed = False
-        return use_json(self._port(shared))
+        return self._port(shared).use_codec(JsonCodec())
 
     def find_replies(self, name: str) -> MemoryPort:
         """Return the port of a caller's reply tube. Raises `TubeNotFound` once the caller has stopped waiting."""

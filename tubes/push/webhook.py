@@ -95,5 +95,5 @@ def make_retry(task: AsyncTask, reason: str) -> Retry:
 
 def message_id(task: AsyncTask) -> str:
     """Return the `webhook-id` of a task: the same in all attempts, and unique among all tasks of its store."""
-    text = f"{task._tube._port.connection.store.namespace}\n{task.tube}\n{task.id}\n{task.created}"
+    text = f"{task._tube._port.connection.namespace}\n{task.tube}\n{task.id}\n{task.created}"
     return f"msg_{hashlib.sha256(text.encode()).hexdigest()[:32]}"

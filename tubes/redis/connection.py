@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from uuid import uuid4
 
-from tubes.backend.port import ConnectionBase, check_session_uuid, use_json
+from tubes.backend.port import ConnectionBase, check_session_uuid
 from tubes.drivers.driver import Driver, check_name, check_tube_name
 from tubes.drivers.options import flag
 from tubes.drivers.tube_options import WAYS_TO_USE_IT, difference, drop_reset_options
@@ -30,7 +30,7 @@ from tubes.redis.port.methods import RedisPort
 from tubes.redis.port.quick import ThreadPort
 from tubes.redis.repair import examine
 from tubes.redis.scripts.assembly import script, trial
-from tubes.redis.scripts.replies import bytes_of, list_of
+from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.sessions.session import OpenedTube, RedisSession
 from tubes.redis.sessions.store import creation_of, open_store
 from tubes.redis.transport.channel import ThreadChannel, pay
@@ -38,6 +38,7 @@ from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
 from tubes.redis.transport.script_call import Flow, ScriptCall, Slots, flow_method
 from tubes.redis.transport.wire import ErrorReply, Reply, hiredis
 from tubes.redis.validation import describe, describe_options
+from tubes.values.codecs import JsonCodec
 from tubes.values.overview import exact_names, match_names
 
 if TYPE_CHECKING:
@@ -65,6 +66,9 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
     It has a session of its own until `identify` moves it to another session.
     """
 
+    is_remote = True
+    store: RedisStore
+
     def __init__(self, store: RedisStore, api: ApiKind, timeout: float | None) -> None:
         super().__init__(store.url)
         self.store = store
@@ -87,6 +91,12 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         """Open another connection with its own session; arguments default to the values of this connection."""
         self.check()
         return _make(self.store.open_namespace(namespace, session_ttl), api or self._api, self._timeout)
+
+    @flow_method
+    def count_calls(self, name: str, pace: int, burst: int, sign: int) -> Flow[int]:
+        """Count a call under a rate limit; return the microseconds until it is allowed. Sign -1 uncounts it."""
+        key = f"{self.store.prefix}:rate:{name}"
+        return number_of((yield from self.store.ask("rate", key, pace, burst, sign, what=key)))
 
     def micros(self) -> int:
         """Return the server's time as this process estimates it."""
@@ -155,7 +165,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
     def open_hidden(self, name: str, driver: str, idle: float) -> Flow[RedisPort]:
         """Return the port of a hidden tube with JSON data, which expires after `idle` seconds without use."""
         self.check()
-        return use_json((yield from self._open_hidden(name, driver, idle)))
+        return (yield from self._open_hidden(name, driver, idle)).use_codec(JsonCodec())
 
     def _open_hidden(self, name: str, driver: str, idle: float) -> Flow[RedisPort]:
         description = (describe(self.store.registry.find(driver)), describe_options({"idle": round(idle * 1000)}))

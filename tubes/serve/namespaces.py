@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Generator
 from contextlib import contextmanager, suppress
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from starlette.exceptions import HTTPException
 
@@ -36,7 +36,7 @@ async def limit_time(queue: AsyncQueue, work: Awaitable[Value]) -> Value:
 
     Clients of the service can retry; programs that use the server directly wait longer.
     """
-    if not _is_server(queue):
+    if not queue._connection.is_remote:
         return await work
     timeout = asyncio.timeout(REPLY_TIMEOUT)
     try:
@@ -45,13 +45,7 @@ async def limit_time(queue: AsyncQueue, work: Awaitable[Value]) -> Value:
     except TimeoutError:
         if not timeout.expired():  # A CallTimeout is also a TimeoutError.
             raise
-        connection: Any = queue._connection
-        raise ConnectionLost(url=connection.url, why=f"no reply within {REPLY_TIMEOUT:g} s") from None
-
-
-def _is_server(queue: AsyncQueue) -> bool:
-    connection: Any = queue._connection
-    return hasattr(connection.store, "ask")
+        raise ConnectionLost(url=queue._connection.url, why=f"no reply within {REPLY_TIMEOUT:g} s") from None
 
 
 class Namespace:
@@ -61,7 +55,7 @@ class Namespace:
         self.name: Final = name
         self.queue: Final = queue
         #: True if the store is in this process, so that no reply can be missing.
-        self._is_local: Final = not _is_server(queue)
+        self._is_local: Final = not queue._connection.is_remote
         #: Number of requests and sessions that use it now.
         self.users = 0
         self.listeners: Final = Listeners()
@@ -78,15 +72,12 @@ class Namespace:
 
     def session(self, ttl: float) -> AsyncQueue:
         """Open a session that ends within `ttl` seconds if this process is killed."""
-        connection: Any = self.queue._connection
-        return AsyncQueue(connection.sibling(None, None, ttl))
+        return AsyncQueue(self.queue._connection.sibling(None, None, ttl))
 
     async def overview(self, patterns: Collection[str], *, ages: bool) -> dict[str, Overview]:
         """Return the tubes whose names match. With exact names the cost depends only on the number of results."""
-        connection: Any = self.queue._connection
-        result = connection.overview(ages, patterns)
-        found: dict[str, Overview] = result if self._is_local else await result
-        return found
+        result = self.queue._connection.overview(ages, patterns)
+        return result if isinstance(result, dict) else await result
 
     @property
     def has_tubes(self) -> bool:
@@ -97,7 +88,8 @@ class Namespace:
         """Return the tube of this name. Raise `TubeNotFound` if it does not exist."""
         tube = self._tubes.get(name)
         if tube is None:
-            tube = self._tubes[check_tube_name(name)] = _use_raw_codec(await self.queue._find_tube(name))
+            tube = self._tubes[check_tube_name(name)] = await self.queue._find_tube(name)
+            tube._port.use_codec(_RAW)  # Other programs may use another codec for its data.
             if len(self._tubes) > _MAX_TUBES:
                 self._tubes.popitem(last=False)
             if name in self.listeners:  # It may have been dropped and created again.
@@ -132,14 +124,6 @@ class Namespace:
         for task in tasks:
             with suppress(TubesError):  # Otherwise its ttr ends the take.
                 await task._tube._decline(task, 0)
-
-
-def _use_raw_codec(tube: AsyncTube) -> AsyncTube:
-    """Switch a tube to raw bytes and return it. Other programs may use another codec for its data."""
-    port: Any = tube._port
-    # The port of a store in a folder may wrap another port.
-    port.codec = getattr(port, "_port", port).codec = _RAW
-    return tube
 
 
 def has_taken_tasks(tubes: dict[str, Overview]) -> bool:

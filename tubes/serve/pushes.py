@@ -91,8 +91,8 @@ class Pushes:
                 queue = await root.namespace("" if push.namespace == NO_NAMESPACE else push.namespace)
                 stack.push_async_callback(queue.close)
                 worker = Worker(queue, grace=self.grace)
-                worker.on(push.tube, webhook, concurrency=self.concurrency)
-                worker._unchecked.clear()  # The tube may be created later.
+                # The tube may be created later.
+                worker._add_route(push.tube, webhook, concurrency=self.concurrency, must_exist=False)
                 await stack.enter_async_context(run_worker(worker))
             yield
 

@@ -62,13 +62,10 @@ class Rates:
 
     async def _count(self, name: str, rate: Rate, calls: int) -> float:
         pace = rate.seconds / rate.count
-        store = self._connection.store
-        if hasattr(store, "ask"):
-            key = f"{store.prefix}:rate:{name}"
+        if self._connection.is_remote:
             span, burst = max(1, round(pace * abs(calls) * SECOND)), round(rate.seconds * SECOND)
-            sign = 1 if calls > 0 else -1
-            reply: int = await self._connection.run(store.ask("rate", key, span, burst, sign, what=key))
-            return reply / SECOND
+            micros: int = await self._connection.count_calls(name, span, burst, 1 if calls > 0 else -1)
+            return micros / SECOND
         now = self._now()
         filled = max(self._filled.get(name, 0.0), now) + pace * calls
         if calls > 0 and filled - rate.seconds - now > 1e-9:

@@ -71,8 +71,7 @@ class Service:
     """A queue with its tokens, namespaces, sessions and waiting requests."""
 
     def __init__(self, queue: AsyncQueue, tokens: Tokens | None, limits: Limits) -> None:
-        connection: Any = queue._connection
-        if connection.store.codec is None:
+        if queue._connection.codec is None:
             rule = "must be connected with codec='json' in memory: the service stores bytes"
             raise InvalidOption(option="queue", value=queue, rule=rule)
         self.tokens: Final = tokens

@@ -149,12 +149,20 @@ class Worker:
         return self._add_route(tubes, handler, concurrency, timeout, process)
 
     def _add_route(
-        self, tubes: Tubes, handler: H, concurrency: int | None, timeout: Seconds | None, process: bool
+        self,
+        tubes: Tubes,
+        handler: H,
+        concurrency: int | None = None,
+        timeout: Seconds | None = None,
+        process: bool = False,
+        *,
+        must_exist: bool = True,
     ) -> H:
         route = make_route(tubes, handler, concurrency, timeout, process)
         if process:
             check_process(handler)
-        self._look_up(route.tubes)
+        if must_exist:
+            self._look_up(route.tubes)
         with self._lock:
             for name in route.tubes:
                 if any(name in other.tubes for other in self._routes):

@@ -54,8 +54,7 @@ class Delivery:
     """The tube of later, and a worker for it."""
 
     def __init__(self, queue: AsyncQueue, callbacks: Callbacks, secret: bytes) -> None:
-        connection: Any = queue._connection
-        if isinstance(connection.store.codec, RawCodec):
+        if isinstance(queue._connection.codec, RawCodec):
             raise InvalidOption(option="codec", value="raw", rule="must encode objects, since later stores them")
         self.ids: Final = Ids(secret)
         self.sender: Final = Sender(

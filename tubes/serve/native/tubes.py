@@ -78,8 +78,7 @@ async def put_tube(call: Call) -> Response:
     name: Any = body.get("driver", "fifottl")
     options = shapes.tube_options(body.get("options", {}))
     temporary: Any = body.get("temporary", False)
-    connection: Any = call.space.queue._connection
-    if "ttr" in connection.store.registry.find(name).options:
+    if "ttr" in call.space.queue._connection.find_driver(name).options:
         options.setdefault("ttr", call.service.limits.ttr)
     status = 201
     try:
