@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from inspect import getdoc
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 # The most characters of a value in a message.
 _LONGEST: Final = 500
@@ -21,13 +21,15 @@ _SYNONYMS: Final = {
     "lane": "utube", "priority": "pri", "retries": "max_attempts", "max_retries": "max_attempts",
     "valkey": "redis", "valkeys": "rediss",
 }  # fmt: skip
+#: The facts of an error, by name: the arguments of its class.
+Facts: TypeAlias = dict[str, Any]
 
 
 class TubesError(Exception):
     """the queue could not do this."""
 
     def __init__(self, **facts: Any) -> None:
-        self.facts: dict[str, Any] = facts
+        self.facts: Facts = facts
         message = self._text(facts).format_map({name: _Value(value) for name, value in facts.items()})
         # The message may be followed by other text, and its last value may end with a full stop.
         if not message.endswith("..."):
@@ -39,7 +41,7 @@ class TubesError(Exception):
         super().__init__(message)
 
     @classmethod
-    def _text(cls, facts: dict[str, Any]) -> str:
+    def _text(cls, facts: Facts) -> str:
         """Return the message with the names of facts in braces."""
         return (getdoc(cls) or "").partition("\n")[0].removesuffix(".")
 
@@ -97,7 +99,7 @@ class TubeNotFound(TubesError, LookupError):
     """there is no tube {name!r}: create it with create_tube, or see whether it was dropped."""
 
     @classmethod
-    def _text(cls, facts: dict[str, Any]) -> str:
+    def _text(cls, facts: Facts) -> str:
         return "there is no tube {name!r}{hint}" if facts.get("hint") else super()._text(facts)
 
 
@@ -113,7 +115,7 @@ class DriverNotFound(TubesError, LookupError):
     """there is no driver {name!r}: the known ones are {known}."""
 
     @classmethod
-    def _text(cls, facts: dict[str, Any]) -> str:
+    def _text(cls, facts: Facts) -> str:
         if "problem" in facts:  # The tube exists, but the function `rank` of its driver is not stored with it.
             return "the driver {name!r} of this tube {problem}: call register_driver first"
         return super()._text(facts)
@@ -139,7 +141,7 @@ class TaskNotFound(TubesError, LookupError):
     """there is no task {id} in tube {tube!r}: it never existed, or it is done."""
 
     @classmethod
-    def _text(cls, facts: dict[str, Any]) -> str:
+    def _text(cls, facts: Facts) -> str:
         return "task {id} of tube {tube!r} is not {states}" if "states" in facts else super()._text(facts)
 
 
@@ -147,7 +149,7 @@ class TaskNotTaken(TubesError):
     """this session does not hold task {id} of tube {tube!r}: it did not take the task, or has lost it since."""
 
     @classmethod
-    def _text(cls, facts: dict[str, Any]) -> str:
+    def _text(cls, facts: Facts) -> str:
         if "leased" not in facts:
             return super()._text(facts)
         why = "its time to run or its session ended, or the task was released, buried or removed"
@@ -158,7 +160,7 @@ class TaskCancelled(TaskNotTaken):
     """task {id} of tube {tube!r} was cancelled: {reason}."""
 
     @classmethod
-    def _text(cls, facts: dict[str, Any]) -> str:
+    def _text(cls, facts: Facts) -> str:
         return "task {id} of tube {tube!r} was cancelled" + (": {reason}" if facts.get("reason") else "")
 
 
@@ -182,7 +184,7 @@ class TubeFull(TubesError):
     """tube {tube!r} is full: it has no room for {tasks} more, its capacity is {capacity}."""
 
     @classmethod
-    def _text(cls, facts: dict[str, Any]) -> str:
+    def _text(cls, facts: Facts) -> str:
         if "max_waiting" in facts:
             return "the token may have {max_waiting} waiting tasks in tube {tube!r}, and this put adds {tasks}"
         return f"lane {{utube!r}} of {super()._text(facts)}" if "utube" in facts else super()._text(facts)
@@ -196,7 +198,7 @@ class CallFailed(TubesError):
     """the handler of task {id} of tube {tube!r} failed: {why}."""
 
     @classmethod
-    def _text(cls, facts: dict[str, Any]) -> str:
+    def _text(cls, facts: Facts) -> str:
         return "task {id} of tube {tube!r} has no result: {why}" if "state" in facts else super()._text(facts)
 
 
@@ -204,7 +206,7 @@ class CallTimeout(TubesError, TimeoutError):
     """no reply to task {id} of tube {tube!r} within {timeout} s: the task stays in the tube, and may still run."""
 
     @classmethod
-    def _text(cls, facts: dict[str, Any]) -> str:
+    def _text(cls, facts: Facts) -> str:
         text = "task {id} of tube {tube!r} is not done after {timeout} s: it is {state}"
         return text if "state" in facts else super()._text(facts)
 
@@ -259,7 +261,7 @@ class StoreFull(TubesError):
     """the disk of {url} is full: nothing was changed, and tasks can still be taken and acked."""
 
     @classmethod
-    def _text(cls, facts: dict[str, Any]) -> str:
+    def _text(cls, facts: Facts) -> str:
         text = "a task of {url} may have at most {limit} bytes, encoded with its options: nothing was changed"
         return text if "limit" in facts else super()._text(facts)
 

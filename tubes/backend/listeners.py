@@ -55,7 +55,7 @@ class LoopListener:
     def __init__(self, callback: Listener) -> None:
         self.callback = callback
         self._loop = asyncio.get_running_loop()
-        self._pending: deque[tuple[Any, str]] = deque()
+        self._pending: deque[tuple[object, str]] = deque()
         # Only the thread of the loop uses it.
         self._is_delivering = False
 

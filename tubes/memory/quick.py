@@ -39,11 +39,11 @@ class QuickPort(CallPort[F]):
         self,
         data: object,
         options: Options,
-        utube: Any = None,
-        pri: Any = None,
-        ttl: Any = None,
-        ttr: Any = None,
-        delay: Any = None,
+        utube: object = None,
+        pri: object = None,
+        ttl: object = None,
+        ttr: object = None,
+        delay: object = None,
     ) -> F | None:
         """Add a task; return None if there is no room."""
         if options or utube is not None or pri is not None or ttl is not None or ttr is not None or delay is not None:

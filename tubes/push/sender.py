@@ -53,7 +53,7 @@ class _Connector(aiohttp.TCPConnector):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)  # pyright: ignore[reportUnknownMemberType]
-        self._used: Final[WeakSet[Any]] = WeakSet()
+        self._used: Final[WeakSet[object]] = WeakSet()
 
     @override
     async def connect(self, req: Any, traces: Any, timeout: Any) -> Any:
@@ -105,7 +105,7 @@ class Sender:
         self._per_host: Final = positive("per_host", per_host)
         self._timeout: Final = seconds("timeout", timeout)
         self._resolver: Final = resolver
-        self._hosts: Final[WeakValueDictionary[tuple[Any, ...], asyncio.Semaphore]] = WeakValueDictionary()
+        self._hosts: Final[WeakValueDictionary[tuple[object, ...], asyncio.Semaphore]] = WeakValueDictionary()
         self._session: aiohttp.ClientSession | None = None
 
     @asynccontextmanager

@@ -148,7 +148,7 @@ def _gather_runs(
 ) -> list[Run]:
     """Check and encode the items one by one. Add the errors of items to `errors`; None: raise the first error."""
     last = base
-    group: list[Any] = []
+    group: list[object] = []
     runs = [(last, group)]
     for number, item in enumerate(items):
         try:

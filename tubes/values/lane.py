@@ -63,7 +63,7 @@ _LIMITS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
 
 def check_lane_limits(limits: Mapping[str, object]) -> dict[str, Any]:
     """Check the limits of a lane and convert them to microseconds; None: use the limit of the tube."""
-    changes: dict[str, Any] = {
+    changes: dict[str, object] = {
         limit: None if value is None else _LIMITS[limit](limit, value)
         for limit, value in limits.items()
         if value is not KEEP

@@ -114,7 +114,7 @@ class Delivery:
 def _code_of(body: bytes) -> int | None:
     """Return the code in a reply. Like Go, replace invalid UTF-8."""
     try:
-        code: Any = lower_names(json.loads(body.decode("utf-8-sig", "replace"))).get("code")
+        code: object = lower_names(json.loads(body.decode("utf-8-sig", "replace"))).get("code")
     except (ValueError, RecursionError, AttributeError):
         return None
     return code if type(code) is int else None

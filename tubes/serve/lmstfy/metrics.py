@@ -37,7 +37,7 @@ class Metrics:
         def make(kind: Any, name: str, labels: Iterable[str], **options: object) -> Any:
             return kind(f"infra_lmstfy_{name}", name, labels, registry=self._registry, **options)
 
-        http: dict[str, Any] = {"buckets": _buckets(15, 2.5, 9)}
+        http: dict[str, object] = {"buckets": _buckets(15, 2.5, 9)}
         jobs: dict[str, object] = {"buckets": _buckets(15, 3.5, 7)}
         self._latency: Final = make(Histogram, "http_latency_milliseconds", _HTTP, **http)
         self._codes: Final = make(Counter, "http_http_codes", (*_HTTP, "code"))

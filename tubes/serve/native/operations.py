@@ -84,7 +84,7 @@ class Call(BaseCall):
         text: bytes = self.scope["query_string"]
         if not text:
             return {}
-        parameters: dict[str, Any] = {}
+        parameters: dict[str, object] = {}
         for name, value in parse_qsl(text.decode("latin-1"), keep_blank_values=True):
             if name in parameters:
                 raise InvalidOption(option=name, value=value, rule="must be given only once")
