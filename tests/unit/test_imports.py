@@ -93,6 +93,42 @@ def test_import_cycles_stay_small_and_in_few_packages() -> None:
     assert max(map(len, found)) <= 11
 
 
+#: Packages that use a backend only through the interface of `tubes.backend`.
+CLIENTS = ("cli", "crawl", "metrics", "push", "serve", "spark", "worker")
+BACKENDS = ("tubes.memory", "tubes.durable", "tubes.redis")
+#: What else they import of one: bulk operations, the copy and the repair of a folder, the names of shared stores.
+DOORS = {
+    *(("spark", "tubes.redis.bulk"), ("cli", "tubes.durable.repair"), ("cli", "tubes.durable.database")),
+    ("cli", "tubes.memory.store"),
+}
+
+
+def client_of(module: str) -> str | None:
+    name = module.removeprefix("tubes.").partition(".")[0]
+    return name if name in CLIENTS else None
+
+
+def test_clients_import_of_a_backend_only_its_doors() -> None:
+    found = {
+        (client, other)
+        for name, others in edges().items()
+        for other in others
+        if (client := client_of(name)) and other.startswith(BACKENDS)
+    }
+    assert found == DOORS
+
+
+def test_clients_do_not_reach_into_a_store() -> None:
+    reached = {
+        (name, ast.unparse(node))
+        for name, tree in modules().items()
+        if client_of(name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr == "store" and ast.unparse(node.value).endswith("connection")
+    }
+    assert reached == set()
+
+
 def test_few_modules_are_at_the_top_level() -> None:
     assert len(list((ROOT / "tubes").glob("*.py"))) <= 8
 

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 from tubes.backend.url import read
 from tubes.errors import InvalidOption
-from tubes.redis.transport.server import check_settings
+from tubes.redis.bulk import check_settings
 
 #: Field of `Address` -> name of the option, as users write it.
 OPTIONS: Final = {

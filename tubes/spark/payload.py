@@ -101,7 +101,7 @@ class Payload:
 
     def runs(self, writer: Writer, batches: Iterable[RecordBatch]) -> Iterator[tuple[Head, list[bytes]]]:
         """Yield the tasks of record batches as runs with equal options."""
-        driver = writer.tube._port.shared.driver
+        driver = writer.tube.driver
         encode = encoder(self.settings)
         plain = self._head(writer, driver, (None,) * len(self.options))
         heads: dict[tuple[object, ...], Head] = {}

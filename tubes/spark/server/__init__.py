@@ -1,4 +1,4 @@
 """Server operations that only Spark uses: bulk reads, transactional bulk writes, and takes in numbered batches.
 
-It may import `tubes.redis`, and all that `tubes.redis` may import.
+From `tubes.redis` it imports only `tubes.redis.bulk`.
 """

@@ -12,15 +12,23 @@ from tubes.drivers.entry import NO_EXTRAS
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND
 from tubes.errors import TubeNotFound
-from tubes.redis import task_codec, validation
-from tubes.redis.scripts.assembly import MOST_ATTEMPTS, TAKES, knobs_of
-from tubes.redis.scripts.replies import bytes_of, list_of, number_of
-from tubes.redis.transport.wire import pack
+from tubes.redis.bulk import (
+    MOST_ATTEMPTS,
+    TAKES,
+    WRONG,
+    BulkTube,
+    bytes_of,
+    leave_out_task,
+    list_of,
+    number_of,
+    pack,
+    read_done,
+    read_task,
+)
 
 if TYPE_CHECKING:
-    from tubes.redis.port.base import Port
-    from tubes.redis.transport.wire import Reply, Word
-    from tubes.sync import Task, Tube
+    from tubes.redis.bulk import Reply, Word
+    from tubes.sync import Tube
 
 #: Maximum number of tasks in one read, and of ids in one scan of a key.
 _READS: Final = 2_000
@@ -158,18 +166,18 @@ class BulkReader:
     """
 
     def __init__(self, tube: Tube) -> None:
-        self._port: Final[Port[Task]] = cast("Port[Task]", tube._port)
+        self._tube: Final = tube
+        self._bulk: Final = BulkTube(tube._port)
         #: True if no task was taken or due at the last read.
         self._is_idle = True
         #: Number of tasks in the next read.
         self._count = _FIRST
-        self._is_timed: Final = "TIMED" in knobs_of(self._port.shared.driver)
 
     def extent(self) -> Extent:
         """Return the number of tasks and the range of their ids. Raises `TubeNotFound`."""
         reply = self._call("extent", parts=("tasks", "ready", "back", "buried", "due", "taken"))
         if reply is None:
-            raise TubeNotFound(name=self._port.shared.name)
+            raise TubeNotFound(name=self._bulk.name)
         return Extent(*map(number_of, list_of(reply)))
 
     def ids(self, states: Container[str] = "r") -> list[int]:
@@ -185,7 +193,7 @@ class BulkReader:
 
     def now(self) -> int:
         """Return the server's time, in microseconds since 1970."""
-        (time,) = self._port.run(self._port.look(pack("TIME")))
+        (time,) = self._bulk.look(pack("TIME"))
         seconds, micros = map(int, map(bytes_of, list_of(time)))
         return seconds * SECOND + micros
 
@@ -199,19 +207,19 @@ class BulkReader:
         The end is the time at which the last task of the page is forgotten; None: the page contains all remaining
         tasks. Done tasks are ordered by the time at which they are forgotten. Tasks with equal times share a page.
         """
-        words = (f"{self._port.shared.key}:ended", f"({after}", "+inf", "WITHSCORES", "LIMIT", count - 1, 2)
-        (found,) = self._port.run(self._port.look(pack("ZRANGEBYSCORE", *words)))
+        words = (f"{self._bulk.key}:ended", f"({after}", "+inf", "WITHSCORES", "LIMIT", count - 1, 2)
+        (found,) = self._bulk.look(pack("ZRANGEBYSCORE", *words))
         last = list_of(found)
         return int(float(bytes_of(last[1]))) if len(last) == 4 else None
 
     def list_kept_between(self, after: int, last: int | None) -> list[int]:
         """Return the ids of the done tasks that are forgotten after the time `after` and by `last`; None: no end."""
-        words = (f"{self._port.shared.key}:ended", f"({after}", "+inf" if last is None else last)
-        (found,) = self._port.run(self._port.look(pack("ZRANGEBYSCORE", *words)))
+        words = (f"{self._bulk.key}:ended", f"({after}", "+inf" if last is None else last)
+        (found,) = self._bulk.look(pack("ZRANGEBYSCORE", *words))
         return [int.from_bytes(bytes_of(id), "big") for id in list_of(found)]
 
     def _read_ids(self, part: str) -> Iterator[int]:
-        newest_first = part == "buried" and self._port.shared.driver.signs[1] < 0
+        newest_first = part == "buried" and self._bulk.driver.signs[1] < 0
         cursor = b"0"
         while True:
             cursor_reply, ids = list_of(self._call("ids", cursor, _IDS, part, parts=(part,)))
@@ -223,11 +231,11 @@ class BulkReader:
 
     def find_stored(self, ids: Sequence[int]) -> list[int]:
         """Return the ids for which the server stores a value, even an unreadable one."""
-        key = f"{self._port.shared.key}:tasks"
+        key = f"{self._bulk.key}:tasks"
         found: list[int] = []
         for first in range(0, len(ids), _READS):
             page = ids[first : first + _READS]
-            sizes = map(number_of, self._port.run(self._port.look(*(pack("HSTRLEN", key, id) for id in page))))
+            sizes = map(number_of, self._bulk.look(*(pack("HSTRLEN", key, id) for id in page)))
             found += compress(page, sizes)
         return found
 
@@ -247,7 +255,7 @@ class BulkReader:
     def read_heads(self, ids: Sequence[int]) -> Iterator[Table]:
         """Yield the existing tasks with these ids and empty data: the data stay on the server."""
         for page, replies in self._scan(ids, "tasks", "", "", "", parts=("tasks", "taken", "due")):
-            yield _decode(self._port.tube, page, *map(_column, replies))
+            yield _decode(self._tube, page, *map(_column, replies))
 
     def done(self, ids: Sequence[int], *, data: bool, since: int = -1, to: int = _LAST) -> Iterator[Table]:
         """Yield the kept done tasks with these ids that ended after the time `since`, up to and including `to`.
@@ -255,7 +263,7 @@ class BulkReader:
         The server sends only these. Without `data` their data stay on the server.
         """
         for page, (raws, *_) in self._scan(ids, "done", "1" if data else "", since, to, parts=("done",)):
-            yield _decode_done(self._port.tube, page, _column(raws))
+            yield _decode_done(self._tube, page, _column(raws))
 
     def _scan(
         self, ids: Sequence[int], *args: Word, parts: tuple[str, ...]
@@ -266,7 +274,7 @@ class BulkReader:
             page = ids[start : start + _READS]
             reply = self._call("heads", *args, *page, parts=parts)
             if reply is None:
-                raise TubeNotFound(name=self._port.shared.name)
+                raise TubeNotFound(name=self._bulk.name)
             first, *replies = list_of(reply)
             count = number_of(first)
             yield page[:count], replies
@@ -274,26 +282,24 @@ class BulkReader:
 
     def _read(self, ids: Sequence[int], probes: Sequence[int]) -> tuple[Table, list[int]]:
         """Read the tasks `ids`, and the sizes of the tasks `probes`."""
-        key = self._port.shared.key
+        key = self._bulk.key
         words = _Words(ids)
         commands = [pack("HSTRLEN", f"{key}:tasks", id) for id in probes]
         commands.append(words.append_to("HMGET", f"{key}:tasks"))
         if self._is_idle:
-            *sizes, raws, busy = self._port.run(
-                self._port.look(*commands, pack("EXISTS", f"{key}:taken", f"{key}:due"))
-            )
+            *sizes, raws, busy = self._bulk.look(*commands, pack("EXISTS", f"{key}:taken", f"{key}:due"))
             if not busy:
-                return _decode(self._port.tube, ids, _column(raws)), [number_of(size) for size in sizes]
+                return _decode(self._tube, ids, _column(raws)), [number_of(size) for size in sizes]
             self._is_idle = False
         commands.append(words.append_to("ZMSCORE", f"{key}:taken"))
-        if self._is_timed:
+        if self._bulk.is_timed:
             commands.append(pack("ZMSCORE", f"{key}:due", *(id.to_bytes(6, "big") for id in ids)))
-        replies = self._port.run(self._port.look(*commands))
+        replies = self._bulk.look(*commands)
         columns, sizes = map(_column, replies[len(probes) :]), replies[: len(probes)]
-        return _decode(self._port.tube, ids, *columns), [number_of(size) for size in sizes]
+        return _decode(self._tube, ids, *columns), [number_of(size) for size in sizes]
 
     def _call(self, script: str, *args: Word, parts: tuple[str, ...]) -> Reply:
-        return self._port.run(self._port.ask_alone(script, *args, parts=parts))
+        return self._bulk.call(script, *args, parts=parts)
 
 
 def _column(reply: Reply) -> list[bytes | None]:
@@ -359,7 +365,7 @@ def _decode(
         readable = [raw if raw and len(raw) >= Plain.HEAD else None for raw in raws if raw is not None]
         for id, raw in zip(ids, readable, strict=True):
             if raw is None:
-                validation.leave_out_task(tube, id, ValueError("it is too short"))
+                leave_out_task(tube, id, ValueError("it is too short"))
         return _decode(tube, ids, readable, takes, moments)
     free = takes.count(None)
     # Tasks without options that are all taken, or all not taken, are decoded column by column.
@@ -385,9 +391,9 @@ def _decode_done(tube: Tube, ids: Sequence[int], raws: Sequence[bytes | None]) -
         if raw is None:
             continue
         try:
-            done = task_codec.read_done(id, raw)
-        except validation.WRONG as error:
-            validation.leave_out_task(tube, id, error)
+            done = read_done(id, raw)
+        except WRONG as error:
+            leave_out_task(tube, id, error)
             continue
         more = done.extras or NO_EXTRAS
         expires = None if done.ttl is None else done.created + done.ttl
@@ -405,9 +411,9 @@ def _rows(
     """Decode stored tasks one by one. Unreadable tasks are left out."""
     for id, raw, take, moment in zip(ids, raws, takes, moments, strict=True):
         try:
-            stored, at = task_codec.read(id, raw)
-        except validation.WRONG as error:
-            validation.leave_out_task(tube, id, error)
+            stored, at = read_task(id, raw)
+        except WRONG as error:
+            leave_out_task(tube, id, error)
             continue
         flags = raw[0]
         attempts = int.from_bytes(raw[8:11], "big") if flags & 4 else 0

@@ -11,20 +11,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import uuid4
 
 from tubes.errors import TubeFull, Unreadable, WriteAborted
-from tubes.redis import task_codec, validation
-from tubes.redis.port import puts
-from tubes.redis.scripts.msgpack_array import packed
-from tubes.redis.scripts.replies import bytes_of, list_of, number_of
-from tubes.redis.transport.wire import ErrorReply, Reply, Word
+from tubes.redis.bulk import BulkTube, ErrorReply, Reply, Word, bytes_of, list_of, number_of, packed, reading
 
 if TYPE_CHECKING:
     from tubes.backend.interface import Options
-    from tubes.redis.port.methods import TubePort
-    from tubes.sync import Task, Tube
+    from tubes.sync import Tube
 
 #: Maximum tasks and bytes per script, so that it blocks the server for some milliseconds only.
 CHUNK: Final = 1_000
@@ -88,18 +83,14 @@ class Writer:
 
     def __init__(self, tube: Tube) -> None:
         self.tube: Final = tube
-        self._port: Final[TubePort[Task]] = cast("TubePort[Task]", tube._port)
-        self._shared_tube: Final = self._port.shared
-        self._lanes: Final = self._shared_tube.driver.lane is not None
+        self._bulk: Final = BulkTube(tube._port)
+        self._lanes: Final = self._bulk.driver.lane is not None
 
     # -- chunks --------------------------------------------------------------------------------------------------------
 
     def head(self, options: Options) -> Head:
         """Encode options that `Driver.check_put` has checked."""
-        new = task_codec.write(self._shared_tube.driver, self._shared_tube.options, options)
-        words = (new.flags, new.due, new.pri, new.lane, new.header)
-        keyed = "key" in options
-        return Head((*words, *puts.key_words(options)) if keyed else words, keyed)
+        return Head(self._bulk.put_words(options), "key" in options)
 
     def buried_head(self, reason: str) -> Head:
         """Encode the options of tasks that are put in the state buried, with this reason."""
@@ -110,7 +101,7 @@ class Writer:
         """Combine runs of tasks into chunks of at most `max_tasks`; smaller ones if the tasks have lanes or keys."""
         if self._lanes:
             max_tasks = min(max_tasks, CHUNK_WITH_LANES)
-        max_tasks = min(max_tasks, self._shared_tube.options.get("capacity") or max_tasks)
+        max_tasks = min(max_tasks, self._bulk.options.get("capacity") or max_tasks)
         words: list[Word] = []
         count = size = 0
         keyed = False
@@ -145,21 +136,19 @@ class Writer:
 
     def _put(self, keyed: bool, tasks: int, name: str, count: int, words: Sequence[Word], timeout: float) -> int:
         """Put a chunk, and return the number of its tasks, or 0 for a staged chunk that has already been put."""
-        room = self._shared_tube.options.get("capacity") or ""
+        room = self._bulk.options.get("capacity") or ""
         parts = (f"staged:{name}",) if name else ()
         deadline = time.monotonic() + timeout
         while True:
-            flow = self._port.ask(
-                "put_keyed" if keyed else "put_many", tasks, name, count, room, "", "", *words, parts=parts
-            )
-            reply = self._port.run(flow)
+            script = "put_keyed" if keyed else "put_many"
+            reply = self._bulk.call_in_session(script, tasks, name, count, room, "", "", *words, parts=parts)
             lane_full = type(reply) is ErrorReply and reply.code == "LANEFULL"
             if reply is not None and not lane_full:
                 return 0 if type(reply) is ErrorReply else tasks
             if time.monotonic() >= deadline:
                 if type(reply) is ErrorReply:
-                    raise self._port.lane_full(reply)
-                raise TubeFull(tube=self._shared_tube.name, capacity=room, tasks=tasks)
+                    raise self._bulk.lane_full(reply)
+                raise TubeFull(tube=self._bulk.name, capacity=room, tasks=tasks)
             time.sleep(_POLL)
 
     # -- transactional writes ------------------------------------------------------------------------------------------
@@ -201,11 +190,11 @@ class Writer:
         return count
 
     def _wait_for_room(self, tasks: int, timeout: float) -> None:
-        room = self._shared_tube.options.get("capacity")
+        room = self._bulk.options.get("capacity")
         deadline = time.monotonic() + timeout
         while room and tasks + self.tube.statistics().tasks["total"] > room:
             if tasks > room or time.monotonic() >= deadline:
-                raise TubeFull(tube=self._shared_tube.name, capacity=room, tasks=tasks)
+                raise TubeFull(tube=self._bulk.name, capacity=room, tasks=tasks)
             time.sleep(_POLL)
 
     def _extend_expiry(self, plan: list[StagedChunk]) -> int:
@@ -225,13 +214,13 @@ class Writer:
         reply = self._call("write_seal", name, number, words, missing, WRITE_EXPIRY, born, parts=_write_keys(name))
         if reply is None:
             return None
-        with validation.reading(self._describe(name)):
+        with reading(self._describe(name)):
             sealed, _, chunks = bytes_of(reply).decode().partition(" ")
             return sealed, chunks.split()
 
     def _finish(self, name: str, number: str, chunks: list[str], expiry: int | str, timeout: float) -> int:
         count = 0
-        with validation.reading(self._describe(name)):
+        with reading(self._describe(name)):
             plan = [
                 (keyed == "1", int(tasks), chunk, int(words))
                 for chunk, tasks, words, keyed in zip(*(iter(chunks),) * 4, strict=True)
@@ -241,7 +230,7 @@ class Writer:
         is_done = self._call("write_done", name, number, expiry, parts=_write_keys(name))
         # If the write is already done, other processes have put the remaining chunks.
         if not is_done and count < sum(tasks for _, tasks, _, _ in plan):
-            raise WriteAborted(write=name, tube=self._shared_tube.name, why="the server has lost the uploaded tasks")
+            raise WriteAborted(write=name, tube=self._bulk.name, why="the server has lost the uploaded tasks")
         return count
 
     def _finish_others(self) -> int:
@@ -252,17 +241,15 @@ class Writer:
             # Other writes that do not fit, or whose chunks are lost, must not make this one fail.
             with suppress(TubeFull, WriteAborted):
                 try:
-                    with validation.reading(self._describe(name)):
+                    with reading(self._describe(name)):
                         words = name.decode(), number.decode(), chunks.decode().split()
                     count += self._finish(*words, WRITE_EXPIRY, 0.0)
                 except Unreadable as error:
-                    self._shared_tube.store.strangers.leave_out(
-                        f"tube {self._shared_tube.name!r}", {error.facts["what"]: error}
-                    )
+                    self._bulk.leave_out(error)
         return count
 
     def _describe(self, name: str | bytes) -> str:
-        return f"tube {self._shared_tube.name!r}: write {name!r}"
+        return f"tube {self._bulk.name!r}: write {name!r}"
 
     def clean(self, write: str, *, aborted: bool = False, put: bool = False) -> None:
         """Remove the staged chunks of a write.
@@ -276,9 +263,9 @@ class Writer:
             remaining = number_of(self._call("write_clean", write, *words, parts=(f"chunks:{write}",)))
 
     def _call(self, script: str, *args: Word, parts: tuple[str, ...] = ()) -> Reply:
-        reply = self._port.run(self._port.ask_alone(script, *args, parts=parts))
+        reply = self._bulk.call(script, *args, parts=parts)
         if type(reply) is ErrorReply:
-            raise WriteAborted(write=args[0], tube=self._shared_tube.name, why=str(reply).partition(" ")[2])
+            raise WriteAborted(write=args[0], tube=self._bulk.name, why=str(reply).partition(" ")[2])
         return reply
 
 

@@ -10,22 +10,30 @@ from __future__ import annotations
 
 import logging
 from hashlib import sha1
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from tubes.drivers.options import SECOND, positive, text
 from tubes.errors import StreamFenced, TubeNotFound
-from tubes.redis import validation
-from tubes.redis.scripts.assembly import IDLE, TAKES_WITH_LANES
-from tubes.redis.scripts.replies import bytes_of, list_of, number_of
-from tubes.redis.transport.wire import ErrorReply, Reply, Word, pack
+from tubes.redis.bulk import (
+    IDLE,
+    TAKES_WITH_LANES,
+    BulkTube,
+    ErrorReply,
+    Reply,
+    Word,
+    bytes_of,
+    join_session,
+    list_of,
+    number_of,
+    pack,
+    reading,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tubes.redis.connection import Connection
-    from tubes.redis.port.base import Port
-    from tubes.sync import Queue, Task, Tube
+    from tubes.sync import Queue, Tube
 
 _log = logging.getLogger("tubes")
 #: Maximum number of tasks per script.
@@ -69,30 +77,28 @@ class Claim(NamedTuple):
         parts = (f"skipped:{self.stream}", f"stream:{self.stream}")
         for first in range(0, len(takes), CHUNK):
             words = [f"{id}.{take}" for id, take in takes[first : first + CHUNK]]
-            port = cast("Port[Task]", tube._port)
-            flow = port.ask_alone("stream_skip", self.stream, self.epoch, IDLE, *words, parts=parts)
-            if port.run(flow).__class__ is ErrorReply:
+            reply = BulkTube(tube._port).call("stream_skip", self.stream, self.epoch, IDLE, *words, parts=parts)
+            if type(reply) is ErrorReply:
                 raise StreamFenced(stream=self.stream, tube=tube.name)
 
     def skipped(self, tube: Tube) -> frozenset[tuple[int, int]]:
         """Return the tasks passed to `skip`: a second read of the batch must skip them, too."""
-        port = cast("Port[Task]", tube._port)
-        (takes,) = port.run(port.look(pack("SMEMBERS", f"{port.shared.key}:skipped:{self.stream}")))
-        with validation.reading(f"stream {self.stream!r} of tube {tube.name!r}"):
+        bulk = BulkTube(tube._port)
+        (takes,) = bulk.look(pack("SMEMBERS", f"{bulk.key}:skipped:{self.stream}"))
+        with reading(f"stream {self.stream!r} of tube {tube.name!r}"):
             parts = (bytes_of(take).partition(b".") for take in list_of(takes))
             return frozenset((int(id), int(take)) for id, _, take in parts)
 
     def note_slots(self, tube: Tube, slots: int) -> None:
         """Store the number of Spark tasks that run at a time, for the driver that plans partitions."""
-        port = cast("Port[Task]", tube._port)
-        port.run(port.ask_alone("stream_slots", self.stream, self.epoch, slots, parts=(f"stream:{self.stream}",)))
+        BulkTube(tube._port).call("stream_slots", self.stream, self.epoch, slots, parts=(f"stream:{self.stream}",))
 
     def check(self, tube: Tube) -> None:
         """Raise `StreamFenced` if another process has opened the stream, `TubeNotFound` if the tube was replaced."""
-        port = cast("Port[Task]", tube._port)
-        key = port.shared.key
-        looks = pack("HGET", f"{key}:stream:{self.stream}", "epoch"), pack("HGET", key, "born")
-        epoch, born = port.run(port.look(*looks))
+        bulk = BulkTube(tube._port)
+        epoch, born = bulk.look(
+            pack("HGET", f"{bulk.key}:stream:{self.stream}", "epoch"), pack("HGET", bulk.key, "born")
+        )
         if born != self.born:
             raise TubeNotFound(name=tube.name)
         if epoch != self.epoch:
@@ -120,9 +126,9 @@ class Stream:
     def __init__(self, tube: Tube, name: str) -> None:
         self.tube: Final = tube
         self.name: Final = name
-        self._port: Final[Port[Task]] = cast("Port[Task]", tube._port)
+        self._bulk: Final = BulkTube(tube._port)
         #: True if the tube has lanes, where taken tasks block others of their lane.
-        self.lanes: Final = self._port.shared.driver.lane is not None
+        self.lanes: Final = self._bulk.driver.lane is not None
         self._chunk_size: Final = CHUNK_WITH_LANES if self.lanes else CHUNK
         self._parts: Final = (f"stream:{name}", f"skipped:{name}")
         self._epoch = b""
@@ -145,13 +151,12 @@ class Stream:
         after the process has ended. End it with `detach`: `close` would release the tasks that are not done.
         """
         text("stream", name)
-        connection = cast("Connection", queue._connection)
         digest = sha1(f"{tube}\0{name}".encode("utf-8", "surrogatepass"), usedforsecurity=False).digest()
         # Other processes may use the same session, since replies are stored per caller. UUID version 5 marks a stream.
-        connection.session.go_by(UUID(bytes=digest[:16], version=5).hex)
+        join_session(queue._connection, UUID(bytes=digest[:16], version=5).hex)
         stream = cls(queue.tube(tube), name)
         reply = stream._run("stream_open")
-        with validation.reading(f"stream {name!r} of tube {tube!r}"):
+        with reading(f"stream {name!r} of tube {tube!r}"):
             epoch, first, last, born = bytes_of(reply).split()
             stream._epoch, stream.first, stream.last = epoch, int(first), int(last)
         stream.claim = Claim(name, epoch, born)
@@ -197,8 +202,8 @@ class Stream:
         return chunks
 
     def _size_of(self, chunk: Chunk) -> int:
-        key = f"{self._port.shared.key}:tasks"
-        sizes = self._port.run(self._port.look(*(pack("HSTRLEN", key, id) for id in chunk.ids)))
+        key = f"{self._bulk.key}:tasks"
+        sizes = self._bulk.look(*(pack("HSTRLEN", key, id) for id in chunk.ids))
         return sum(map(number_of, sizes))
 
     def retake(self, batch: int, *, counts: bool = False) -> list[Chunk]:
@@ -228,16 +233,15 @@ class Stream:
         """
         tasks = self.tube.statistics().tasks
         counts: dict[str, float | None] = {state: tasks[state] for state in ("ready", "taken", "delayed", "buried")}
-        age = self._port.run(self._port.ask("oldest", self._next if self._next and not self.lanes else ""))
-        session = self._port.session
-        key = self._port.shared.key
+        age = self._bulk.call_in_session("oldest", self._next if self._next and not self.lanes else "")
+        key = self._bulk.key
         looks = (
-            pack("ZSCORE", f"{key}:leases", session.token if session else ""),
+            pack("ZSCORE", f"{key}:leases", self._bulk.session_token),
             pack("HGET", f"{key}:stream:{self.name}", "slots"),
             pack("TIME"),
         )
-        ends, slots, time = self._port.run(self._port.look(*looks))
-        with validation.reading(f"stream {self.name!r} of tube {self.tube.name!r}"):
+        ends, slots, time = self._bulk.look(*looks)
+        with reading(f"stream {self.name!r} of tube {self.tube.name!r}"):
             self.slots = None if slots is None else int(bytes_of(slots))
             seconds, micros = map(int, map(bytes_of, list_of(time)))
             left = 0.0 if ends is None else float(bytes_of(ends)) / SECOND - seconds - micros / SECOND
@@ -245,7 +249,7 @@ class Stream:
         return {**counts, "oldest": oldest, "lease": round(max(left, 0.0), 3), "leftOut": self.left_out}
 
     def _chunk(self, reply: Reply) -> Chunk:
-        with validation.reading(f"stream {self.name!r} of tube {self.tube.name!r}"):
+        with reading(f"stream {self.name!r} of tube {self.tube.name!r}"):
             return Chunk.parse(bytes_of(reply))
 
     def ack(self, batch: int) -> int:
@@ -260,7 +264,7 @@ class Stream:
         return count
 
     def _run(self, script: str, *args: Word) -> Reply:
-        reply = self._port.run(self._port.ask(script, self.name, *args, parts=self._parts))
+        reply = self._bulk.call_in_session(script, self.name, *args, parts=self._parts)
         if type(reply) is ErrorReply:
             raise StreamFenced(stream=self.name, tube=self.tube.name)
         return reply

@@ -1,0 +1,107 @@
+"""The door of this folder for bulk operations: `tubes.spark` imports nothing else from it.
+
+`BulkTube` runs scripts and read-only commands on one tube. The other names read replies and stored tasks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from tubes.redis import task_codec
+from tubes.redis.port.puts import key_words
+from tubes.redis.scripts.assembly import IDLE, MOST_ATTEMPTS, TAKES, TAKES_WITH_LANES, knobs_of
+from tubes.redis.scripts.msgpack_array import packed
+from tubes.redis.scripts.replies import bytes_of, list_of, number_of
+from tubes.redis.task_codec import read as read_task
+from tubes.redis.task_codec import read_done
+from tubes.redis.transport.server import check_settings
+from tubes.redis.transport.wire import ErrorReply, Reply, Word, pack
+from tubes.redis.validation import WRONG, leave_out_task, reading
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tubes.backend.interface import AnyConnection, AnyPort, Options
+    from tubes.errors import TubeFull, Unreadable
+    from tubes.redis.connection import Connection
+    from tubes.redis.port.methods import TubePort
+
+# fmt: off
+__all__ = [
+    "IDLE",
+    "MOST_ATTEMPTS",
+    "TAKES",
+    "TAKES_WITH_LANES",
+    "WRONG",
+    "BulkTube",
+    "ErrorReply",
+    "Reply",
+    "Word",
+    "bytes_of",
+    "check_settings",
+    "join_session",
+    "leave_out_task",
+    "list_of",
+    "number_of",
+    "pack",
+    "packed",
+    "read_done",
+    "read_task",
+    "reading",
+]
+# fmt: on
+
+
+class BulkTube:
+    """A tube on a server, at the level of its scripts and keys. Blocking. `port`: the port of a `sync.Tube`."""
+
+    def __init__(self, port: AnyPort) -> None:
+        self._port: Final = cast("TubePort[Any]", port)
+        self._shared: Final = self._port.shared
+        self.name: Final = self._shared.name
+        #: The prefix of all keys of the tube.
+        self.key: Final = self._shared.key
+        self.driver: Final = self._shared.driver
+        #: True if tasks may become due.
+        self.is_timed: Final = "TIMED" in knobs_of(self.driver)
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The checked options of the tube, in microseconds."""
+        return self._shared.options
+
+    @property
+    def session_token(self) -> str:
+        """The name of the session in the tube; '' before it is open."""
+        return self._port.session.token if self._port.session else ""
+
+    def call(self, script: str, *args: Word, parts: tuple[str, ...] = ()) -> Reply:
+        """Call a script that uses no session and is safe to repeat."""
+        return self._port.run(self._port.ask_alone(script, *args, parts=parts))
+
+    def call_in_session(self, script: str, *args: Word, parts: tuple[str, ...] = ()) -> Reply:
+        """Call a script that uses the session of the connection."""
+        return self._port.run(self._port.ask(script, *args, parts=parts))
+
+    def look(self, *commands: bytes) -> list[Reply]:
+        """Return the replies to read-only commands, see `pack`, all run at one moment. Raises `TubeNotFound`."""
+        return self._port.run(self._port.look(*commands))
+
+    def put_words(self, options: Options) -> tuple[Word, ...]:
+        """Encode checked options of a put: the words before the data in the arguments of a put script."""
+        new = task_codec.write(self.driver, self.options, options)
+        words = (new.flags, new.due, new.pri, new.lane, new.header)
+        return (*words, *key_words(options)) if "key" in options else words
+
+    def lane_full(self, reply: ErrorReply) -> TubeFull:
+        """Return the error for a put into a full lane."""
+        return self._port.lane_full(reply)
+
+    def leave_out(self, error: Unreadable) -> None:
+        """Log unreadable data of the tube that is left out."""
+        self._shared.store.strangers.leave_out(f"tube {self.name!r}", {error.facts["what"]: error})
+
+
+def join_session(connection: AnyConnection, uuid: str) -> None:
+    """Let a connection that has no open tube use the session `uuid`."""
+    cast("Connection", connection).session.go_by(uuid)
