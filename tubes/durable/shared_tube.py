@@ -35,8 +35,8 @@ _DEFERRED_BATCH: Final = 500
 class DurableTube(SharedTube):
     """A tube of a durable store.
 
-    It is always `watched`, so that every critical section calls `serve` at its end. `serve` commits, and wakes the
-    served waiters only after that, so that no caller gets a result that may be lost.
+    Every critical section ends with `end_section`, which here calls `serve` also without waiters: it commits, and wakes
+    the served waiters only after that, so that no caller gets a result that may be lost.
     """
 
     engine: JournaledEngine  # type: ignore[misc]
@@ -58,7 +58,7 @@ class DurableTube(SharedTube):
         self._undo_error: StoreFull | None = None
         # When writing deferred changes last failed because the disk was full.
         self._last_failure = -SECOND
-        self.watched = True
+        self.end_section = self.idle_end_section = self.serve_waiters
 
     @override
     def serve(self, now: int) -> None:
@@ -70,7 +70,6 @@ class DurableTube(SharedTube):
             if (has_waiters or engine.listener or engine.timers.soonest <= now) and not commit_first:
                 has_call_changes = self.journal.has_changes
                 super().serve(now)
-            self.watched = True
             if files.reserve is not None and files.reserve.missing:
                 self.journal.request_cleanup()
             try:
@@ -230,4 +229,4 @@ class DurableTube(SharedTube):
     def close(self) -> None:
         """Stop commits after the store was closed. Call it under the lock."""
         self._alarm.cancel()
-        self.watched = False
+        self.end_section = self.idle_end_section = None

@@ -145,8 +145,8 @@ class Port(PortBase[F]):
                 else:
                     entry = engine.put(now, data, checked)
                 task = snapshot(self.kind, self.tube, entry, engine.has_deadlines)
-                if shared.watched:
-                    shared.serve_waiters(now)
+                if shared.end_section is not None:
+                    shared.end_section(now)
             held = False
             lock.token[0] = True
             if shared.events:
@@ -187,8 +187,8 @@ class Port(PortBase[F]):
             entry = engine.take(now, self.hold)
             if entry is not None:
                 task = snapshot(self.kind, self.tube, entry, engine.has_deadlines)
-                if shared.watched:
-                    shared.serve_waiters(now or self._micros())
+                if shared.end_section is not None:
+                    shared.end_section(now or self._micros())
             held = False
             lock.token[0] = True
             if shared.events:
@@ -236,8 +236,8 @@ class Port(PortBase[F]):
             is_task = is_task or isinstance(task, TaskView)
             if is_task and task._record is not entry:
                 keep_data(done, task, entry)  # pyright: ignore[reportUnknownArgumentType]
-            if shared.watched:
-                shared.serve_waiters(now or self._micros())
+            if shared.end_section is not None:
+                shared.end_section(now or self._micros())
             if is_task:
                 task._take = FINISHED
             held = False
@@ -311,8 +311,8 @@ class Port(PortBase[F]):
                 first = engine.next_id if is_put else engine.next_take
                 result = act(now)
                 end = engine.next_id if is_put else engine.next_take
-            if shared.watched:
-                shared.serve_waiters(now)
+            if shared.end_section is not None:
+                shared.end_section(now)
             held = False
             lock.token[0] = True
             if shared.events:
@@ -350,8 +350,8 @@ class Port(PortBase[F]):
                 is_put = waiter.request is not None
                 shared.pending_repairs += ((None, is_put, -is_put, 0, waiter.result, self._engine.uses_time),)
             shared.run(lambda: shared.remove_waiter(waiter))
-            if shared.watched:
-                shared.serve_waiters(self._micros())
+            if shared.end_section is not None:
+                shared.end_section(self._micros())
         finally:
             self._lock.token[0] = True
         shared.notify_listeners()

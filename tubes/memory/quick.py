@@ -85,8 +85,10 @@ class QuickPort(CallPort[F]):
                 made._extras = None
                 made._times = NO_TIMES
                 task = made
-                if shared.watched and not (line[0] is entry and shared.take_waiters and self._hand_over(line, now)):
-                    shared.serve_waiters(now)
+                if shared.end_section is not None and not (
+                    line[0] is entry and shared.take_waiters and self._hand_over(line, now)
+                ):
+                    shared.end_section(now)
             held = False
             lock.token[0] = True
         except BaseException as error:
@@ -132,7 +134,8 @@ class QuickPort(CallPort[F]):
             engine.untake(now, entry)
         del take_waiters[waiter]
         owner.waiters.discard(waiter)
-        shared.watched = bool(take_waiters)
+        if not take_waiters:
+            shared.end_section = None
         return is_awake
 
     def take(self) -> F | None:

@@ -74,8 +74,10 @@ class SharedTube:
         self.is_listed = True
         #: True if a put without a lane was logged.
         self.has_warned = False
-        #: True if there is a waiter or a listener.
-        self.watched = False
+        #: Called at the end of each critical section, if not None. While there are waiters or listeners it serves them;
+        #: otherwise it is `idle_end_section`, which commits if the store is kept in a folder.
+        self.end_section: Callable[[int], None] | None = None
+        self.idle_end_section: Callable[[int], None] | None = None
         #: Repairs for calls that ended with an error under the lock or in a listener. The next caller makes them.
         #: Each item: the error; True for a put, False for a take, else None; the first number that the call used and
         #: the end of its numbers (0: up to the next one); the tasks to undo; the earlier value of `engine.uses_time`.
@@ -147,11 +149,11 @@ class SharedTube:
                 self.remove_waiter(waiter)
         if self.end_waiters:
             self._serve_end_waiters()
-        self.watched = bool(
-            take_waiters or self.put_waiters or self.empty_waiters or self.end_waiters or engine.listener
-        )
-        if self.watched:  # Otherwise the next call moves due tasks.
+        if take_waiters or self.put_waiters or self.empty_waiters or self.end_waiters or engine.listener:
+            self.end_section = self.serve_waiters
             self._alarm.set(engine.timers.soonest)
+        else:  # The next call moves due tasks.
+            self.end_section = self.idle_end_section
 
     def commit_both(self, other: SharedTube, now: int) -> None:
         """Write the changes of both tubes, all or none, if the store is kept in a folder. Under the lock."""
@@ -239,7 +241,7 @@ class SharedTube:
         except TubesError:  # The interrupted call raises its own error.
             pass
         except BaseException:
-            if self.watched:  # The waiters should not depend on a next caller.
+            if self.end_section is not None:  # The waiters should not depend on a next caller.
                 self.later(self.settle)
             raise
 
@@ -336,7 +338,7 @@ class SharedTube:
         self._lock.acquire()
         try:
             self._alarm.cancel()
-            if not self.watched:
+            if self.end_section is None:
                 return
             try:
                 self.serve_waiters(now)
@@ -363,7 +365,7 @@ class SharedTube:
         if callback is not None:
             self.listeners[port] = None
         self.engine.listener = self._note if self.listeners else None
-        self.watched = True  # `serve` corrects this right after the call.
+        self.end_section = self.serve_waiters  # `serve` corrects this right after the call.
         return before
 
     def _note(self, entry: Entry, event: str) -> None:
@@ -422,7 +424,7 @@ class SharedTube:
             self.engine.on_end = self._note_end
             self._note_end(waiter.request.id, None)  # The task may have ended already.
         waiter.owner.waiters.add(waiter)
-        self.watched = True
+        self.end_section = self.serve_waiters
         if waiter.deadline is not None and self._clock_wakes:
             self._alarm.set(waiter.deadline)
 
